@@ -35,8 +35,8 @@ from impctl.app.workbench.reporter import Reporter
 from impctl.app.workbench.settings import Example as OwnExample
 from impctl.app.workbench.settings import GenerateRequest
 from impctl.errors import ImpctlError, Problem, StorageError, UsageError, WorkloadError
-from impctl.store.scratch import TPCH_SCRATCH, scratch_folder
-from impctl.workload.reading import shown, suggestion
+from impctl.store.disk import TPCH_SCRATCH, scratch_folder
+from impctl.workload.yaml import shown, suggestion
 
 _FORMAT = 1
 """Raised when equal requests no longer give equal rows."""

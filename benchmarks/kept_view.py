@@ -13,7 +13,7 @@ from __future__ import annotations
 import pyarrow as pa
 from sqlglot import exp, parse_one
 
-from impctl.capture.literals import DIALECT
+from impctl.spark.expressions import DIALECT
 from impctl.values import dataclass
 
 VIEW = "kept_view"

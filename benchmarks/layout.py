@@ -8,7 +8,7 @@ scattered. Both go from 0 to a million.
 
 Law: equal arguments give equal rows and files; the rows of a table do not depend on its order or
 on how many files it has. Memory: a number per row where they are not sorted, else one file.
-Out of scope: writing the files (`tables.write.laid_out`).
+Out of scope: writing the files (`tables.write.maintenance`).
 """
 
 from __future__ import annotations

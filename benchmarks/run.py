@@ -24,7 +24,7 @@ from impctl.app.workbench.settings import MeasureRequest, Settings
 from impctl.app.workbench.workbench import Workbench
 from impctl.bench.record import RecordKind
 from impctl.errors import Problem, UsageError, WorkloadError, count_text
-from impctl.workload.reading import shown, suggestion
+from impctl.workload.yaml import shown, suggestion
 
 DEFAULT_FOLDER = Path(".impctl") / "suites"
 """Parent of the folders with generated data, one for each suite."""

@@ -16,7 +16,7 @@ from sqlglot.errors import SqlglotError
 
 from benchmarks.kept_view import VIEW, KeptView, kept_view
 from impctl.bench.parquet_sql import ParquetSql, SqlFailed
-from impctl.capture.literals import DIALECT
+from impctl.spark.expressions import DIALECT
 from impctl.values import dataclass
 
 _TARGET = "duckdb"

@@ -26,10 +26,8 @@ from impctl.workload.load import (
     read_workload,
 )
 from impctl.workload.models import Workload
-from impctl.workload.names import is_name, refuse_name
-from impctl.workload.paths import read_path
-from impctl.workload.reading import Entry, FileReading, inside, suggestion, written_at
-from impctl.workload.scalars import kind_of
+from impctl.workload.sections import is_name, read_path, refuse_name
+from impctl.workload.yaml import Entry, FileReading, inside, kind_of, suggestion, written_at
 
 SUITES = Path(__file__).parent / "suites"
 MAX_REPEAT = 1000

@@ -36,8 +36,7 @@ from benchmarks.networks.transit_stub import DENSE, transit_stub_links
 from impctl.app.measuring.generate import DEFAULT_ROWS
 from impctl.app.workbench.envvars import CRIMES
 from impctl.app.workbench.reporter import Reporter
-from impctl.tables.write.create import create_table
-from impctl.tables.write.laid_out import create_laid_out_table
+from impctl.tables.write.maintenance import create_laid_out_table, create_table
 
 if TYPE_CHECKING:
     from benchmarks.data import DataRequest

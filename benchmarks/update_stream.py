@@ -21,8 +21,8 @@ from impctl.app.workbench.pinned import PinnedTables
 from impctl.bench.clock import milliseconds
 from impctl.errors import UsageError
 from impctl.tables.rows import read_rows
-from impctl.tables.write.rewind import append_rows
-from impctl.tables.write.updates import UpdateKind, UpdateRequest, apply_update
+from impctl.tables.write.apply import UpdateKind, UpdateRequest, apply_update
+from impctl.tables.write.maintenance import append_rows
 from impctl.types import ColumnName, TableName
 from impctl.values import dataclass
 

@@ -33,9 +33,9 @@ from impctl.app.using.engine_answer import engine_answer
 from impctl.bench.clock import warm_up
 from impctl.bench.parquet_sql import ParquetSql
 from impctl.bench.record import Cell, Metric
-from impctl.capture.use import rewrite_sql
+from impctl.spark.predicates import rewrite_sql
 from impctl.stopwatch import Stopwatch
-from impctl.tables.change.changes import read_changes
+from impctl.tables.changes import read_changes
 from impctl.values import dataclass
 
 _MAINTAIN = "maintain_ms"

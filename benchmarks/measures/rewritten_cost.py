@@ -32,11 +32,11 @@ from impctl.app.measuring.single import single
 from impctl.app.measuring.took import Took, cpu_of, ratios, timed, wall_of
 from impctl.bench.parquet_sql import ParquetSql
 from impctl.bench.record import Cell, Metric
-from impctl.capture.use import local_name, rewrite_sql
 from impctl.data.vector import from_arrow
+from impctl.spark.predicates import local_name, rewrite_sql
 from impctl.store.records import StoredSketch
-from impctl.tables.arrow_types import to_arrow_type
 from impctl.tables.rows import read_rows
+from impctl.tables.schema import to_arrow_type
 from impctl.types import TableName
 from impctl.values import dataclass
 

@@ -33,7 +33,7 @@ from impctl.app.using.same_rows import same_rows
 from impctl.app.using.worth import Weighed
 from impctl.bench.clock import in_turns, milliseconds, warmed_up
 from impctl.bench.record import Cell, Metric
-from impctl.capture.use import local_name, rewrite_sql
+from impctl.spark.predicates import local_name, rewrite_sql
 from impctl.tables.rows import read_rows
 from impctl.tables.snapshot import DataFile, bytes_of
 from impctl.values import dataclass

@@ -16,7 +16,7 @@ import pyarrow as pa
 from impctl.app.measuring.settled import settle
 from impctl.app.workbench.workbench import Workbench
 from impctl.tables.rows import read_rows
-from impctl.tables.write.rewind import append_rows, replace_rows, rewind
+from impctl.tables.write.maintenance import append_rows, replace_rows, rewind
 from impctl.types import TableName
 from impctl.values import dataclass
 

@@ -19,8 +19,6 @@ from sqlglot import exp, parse_one
 
 from benchmarks.trees.streams import Tables
 from impctl.bench.parquet_sql import ParquetSql
-from impctl.capture.literals import DIALECT
-from impctl.capture.render import Renderer
 from impctl.compile.jointree.build import PlannedBlock
 from impctl.compile.jointree.graph import NoTree, ShapeNode, TreeShape
 from impctl.compile.jointree.shape import planned_blocks
@@ -40,7 +38,9 @@ from impctl.plan.nodes import (
 )
 from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import FragmentSet
-from impctl.tables.arrow_types import to_arrow_type
+from impctl.spark.expressions import DIALECT
+from impctl.spark.render import Renderer
+from impctl.tables.schema import to_arrow_type
 from impctl.types import AccessId
 from impctl.values import dataclass
 

@@ -4,8 +4,8 @@ Law: the one use case that writes a user's table; each batch is one commit, in t
 file, and a batch that fails stops the run, because later ones may build on it. A batch that is in
 its table is left out, and what was committed is told however the run ends. A dry run prepares
 batches as a run does and leaves out the commits.
-Out of scope: what a batch may hold (`workload.updates`), how it is written
-(`tables.write.updates`).
+Out of scope: what a batch may hold (`workload.sections`), how it is written
+(`tables.write.apply`).
 """
 
 from __future__ import annotations
@@ -18,11 +18,16 @@ from impctl.app.results.results import ApplyResult, Failure, Outcome
 from impctl.app.workbench.held_signals import held_signals
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import ImpctlError, InterruptedRunError, UsageError, count_text, unexpected
-from impctl.tables.write.updates import UpdateKind, UpdateRequest, commit_update, prepare_batch
-from impctl.tables.write.written_table import WrittenTable
+from impctl.tables.write.apply import (
+    UpdateKind,
+    UpdateRequest,
+    WrittenTable,
+    commit_update,
+    prepare_batch,
+)
 from impctl.types import TableName
 from impctl.workload.models import ChangeSpec, DeleteSpec, InsertSpec, UpdateSpec
-from impctl.workload.reading import suggestion
+from impctl.workload.yaml import suggestion
 
 
 def apply(

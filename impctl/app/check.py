@@ -28,8 +28,8 @@ from impctl.app.workbench.workbench import Workbench
 from impctl.errors import ImpctlError, UnsafeSketchError
 from impctl.safety.judge import Judges
 from impctl.types import QueryName
-from impctl.workload.json_schema import workload_json_schema
 from impctl.workload.models import PartitionSpec, QuerySpec
+from impctl.workload.schema import workload_json_schema
 
 
 def check(

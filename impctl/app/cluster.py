@@ -3,7 +3,7 @@
 Law: only on demand; rows stay as they are, in one commit that says so, so sketches stay right and
 no query is captured anew. Told before is what is expected, afterwards what came; a table that no
 sketch would gain of is left alone, unless it is named; one in that order already in any case.
-Out of scope: the rewriting (`tables.write.cluster`), what is expected of it
+Out of scope: the rewriting (`tables.write.maintenance`), what is expected of it
 (`app.capturing.cluster_forecast`), which attribute is sketched (`app.preparing.choice`).
 """
 
@@ -27,9 +27,9 @@ from impctl.app.workbench.workbench import Workbench
 from impctl.errors import ImpctlError, UsageError, count_text
 from impctl.stopwatch import Stopwatch
 from impctl.tables.snapshot import Snapshot, bytes_of
-from impctl.tables.write.cluster import check_clusterable, cluster_table
+from impctl.tables.write.maintenance import check_clusterable, cluster_table
 from impctl.types import ColumnName, TableName
-from impctl.workload.reading import suggestion
+from impctl.workload.yaml import suggestion
 
 
 def cluster(

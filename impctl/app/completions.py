@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from impctl.workload.outline import names_in
+from impctl.workload.load import names_in
 
 
 def query_names(file: Path) -> tuple[str, ...]:

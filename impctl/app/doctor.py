@@ -29,7 +29,7 @@ from impctl.app.workbench.settings import DoctorRequest
 from impctl.app.workbench.workbench import Workbench, open_workbench
 from impctl.errors import ImpctlError, UsageError
 from impctl.store.records import StoredQuery
-from impctl.tables.change.retention import duration_of
+from impctl.tables.log import duration_of
 
 
 def doctor(request: DoctorRequest, reporter: Reporter) -> Outcome:

@@ -22,9 +22,9 @@ from impctl.app.using.unread import Unread
 from impctl.app.using.worth import worth_using
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
-from impctl.capture.plain_condition import plain_condition, plain_live
 from impctl.data.schema import Kind
 from impctl.errors import TableError
+from impctl.spark.predicates import plain_condition, plain_live
 from impctl.store.records import StoredSketch
 from impctl.tables.footers import miscopied_columns
 from impctl.tables.snapshot import DataFile, Snapshot

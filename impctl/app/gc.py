@@ -18,10 +18,9 @@ from impctl.app.results.collected import GcEntry, GcResult
 from impctl.app.results.results import Failure, Outcome
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import ImpctlError, StorageError, UsageError
-from impctl.store.collect import KEPT_VERSIONS
-from impctl.store.disk import RealDisk
+from impctl.store.disk import RealDisk, abandoned, remove_abandoned, temporary_folder
+from impctl.store.health import KEPT_VERSIONS
 from impctl.store.records import Collected, Leftover
-from impctl.store.scratch import abandoned, remove_abandoned, temporary_folder
 from impctl.tables.storage import local_path
 
 

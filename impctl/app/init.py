@@ -29,7 +29,7 @@ from impctl.bench.orders import orders_files
 from impctl.errors import ImpctlError, StorageError, TableError, UsageError, count_text, masked
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.source import open_source
-from impctl.tables.write.laid_out import create_laid_out_table
+from impctl.tables.write.maintenance import create_laid_out_table
 from impctl.types import TableName
 from impctl.workload.load import DEFAULT_STORE
 

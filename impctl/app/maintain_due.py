@@ -25,7 +25,7 @@ from impctl.app.workbench.workbench import Workbench
 from impctl.errors import ImpctlError, UsageError
 from impctl.types import QueryName
 from impctl.workload.models import QuerySpec
-from impctl.workload.reading import suggestion
+from impctl.workload.yaml import suggestion
 
 if TYPE_CHECKING:
     from impctl.app.maintaining.kept_states import KeptStates

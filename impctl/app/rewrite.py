@@ -28,7 +28,7 @@ from impctl.app.workbench.output import check_output, write_whole
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import StorageError, TableError
 from impctl.plan.nodes import Fixpoint, nodes_of
-from impctl.tables.plain_files import why_not_plain
+from impctl.tables.rows import why_not_plain
 from impctl.tables.snapshot import DataFile
 from impctl.types import TableName, TableVersion
 from impctl.workload.models import SketchUse

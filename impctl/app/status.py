@@ -33,7 +33,7 @@ from impctl.errors import RecaptureNeededError
 from impctl.store.ledger import Ledger
 from impctl.store.reader import StoreReader
 from impctl.store.records import RunRecord, StoredQuery, TablePin
-from impctl.tables.change.pending import pending_changes
+from impctl.tables.log import pending_changes
 from impctl.types import QueryName
 from impctl.workload.models import QuerySpec
 

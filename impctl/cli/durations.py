@@ -1,7 +1,7 @@
 """Durations as flags take them: `500ms`, `5s`, `2m`, `1h`, `7d`, or seconds without a unit.
 
 Law: a flag means what a file means by the same text. Out of scope: reading them
-(`workload.durations`), showing them (`cli.output.wording`).
+(`workload.models`), showing them (`cli.output.wording`).
 """
 
 from __future__ import annotations

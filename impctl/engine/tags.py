@@ -16,7 +16,7 @@ FragmentIds = npt.NDArray[np.int32]
 FRAGMENT_BITS = 24
 """Bits of a fragment's number where it shares one number with a group or slot.
 
-That is room for 16 million; a workload may ask for 100,000 (`workload.partitions`)."""
+That is room for 16 million; a workload may ask for 100,000 (`workload.sections`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from impctl.errors import (
     UsageError,
 )
 from impctl.expr.signature import SEVERAL_ROWS, several_rows
-from impctl.spark.object_stores import PACKAGES
+from impctl.spark.session import PACKAGES
 from impctl.types import TableName, TableVersion
 
 _MISSING_FILE = ("PATH_NOT_FOUND", "FAILED_READ_FILE.FILE_NOT_EXIST")

@@ -6,7 +6,7 @@ uses stand by themselves, earlier ones as sums per day, so that sums stay exact.
 rows read no file; they are counted per day. Of what decides anything only times are read from
 here: what the latest runs of a query took, by who answered it. They feed estimates, so that one
 that cannot be written or read changes no answer.
-Out of scope: what a use is counted by (`app.using.recorded`), what runs cost (`store.history`).
+Out of scope: what a use is counted by (`app.using.recorded`), what runs cost (`store.tables`).
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from dataclasses import astuple, fields
 from pathlib import Path
 from typing import Any
 
-from impctl.store.layout import Layout
-from impctl.store.system import CAREFUL
+from impctl.store.disk import CAREFUL, Layout
 from impctl.types import QueryName
 from impctl.values import dataclass
 

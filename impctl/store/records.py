@@ -2,7 +2,7 @@
 
 Law: a record is plain data; two equal records say the same. `generation` counts the commits of a
 query, captures included, so that a writer notices when another one came before it.
-Out of scope: how records lie on disk (`store.queries`, `store.sketches`, `store.states`).
+Out of scope: how records lie on disk (`store.tables`, `store.tables`, `store.states`).
 """
 
 from __future__ import annotations

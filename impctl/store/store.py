@@ -21,15 +21,31 @@ import pyarrow as pa
 from impctl.data.pages import StoredTable
 from impctl.errors import StateCorruptError
 from impctl.forecast import History
-from impctl.store import arrivals, chosen, commits, costs, history, kept, queries, states
-from impctl.store.catalog import Catalog, empty_catalog, open_catalog, upgraded_copy
-from impctl.store.collect import KEPT_VERSIONS, collect_sketches, find_leftovers, trimmed
-from impctl.store.commits import Apply
-from impctl.store.creation import OWN_LOCK_TIMEOUT, created
-from impctl.store.disk import Disk, RealDisk
-from impctl.store.faults import is_full, translated
-from impctl.store.guard import check_store_files
-from impctl.store.layout import Layout
+from impctl.store import states
+from impctl.store import tables as arrivals
+from impctl.store import tables as chosen
+from impctl.store import tables as commits
+from impctl.store import tables as costs
+from impctl.store import tables as history
+from impctl.store import tables as kept
+from impctl.store import tables as queries
+from impctl.store.catalog import (
+    OWN_LOCK_TIMEOUT,
+    Catalog,
+    created,
+    empty_catalog,
+    open_catalog,
+    upgraded_copy,
+)
+from impctl.store.disk import Disk, Layout, RealDisk, check_store_files, is_full, translated
+from impctl.store.health import (
+    KEPT_VERSIONS,
+    Scrubbed,
+    collect_sketches,
+    find_leftovers,
+    scrub,
+    trimmed,
+)
 from impctl.store.lock import Held, Owner, WriterLock, read_owner
 from impctl.store.records import (
     Chosen,
@@ -43,8 +59,7 @@ from impctl.store.records import (
     RunRef,
     StoredQuery,
 )
-from impctl.store.scrub import Scrubbed, scrub
-from impctl.store.sketches import Partitions
+from impctl.store.tables import Apply, Partitions
 from impctl.types import QueryName, TableName, TableVersion
 
 _READ_ATTEMPTS = 3
@@ -184,7 +199,7 @@ class Store:
             return () if result is None else costs.load_costs(connection, result.id)
 
     def arrivals(self, tables: Iterable[str], *, is_whole: bool = True) -> dict[TableName, History]:
-        """The latest commits of these tables, as far as they are known; see `store.arrivals`."""
+        """The latest commits of these tables, as far as they are known; see `store.tables`."""
         with self._catalog.reading() as connection:
             return arrivals.load_arrivals(connection, tables, is_whole=is_whole)
 
@@ -311,7 +326,7 @@ class Store:
             return trimmed(result, keep, lambda: self._catalog, self._check_room)
 
     def scrub(self, budget: int) -> Scrubbed:
-        """Look at so many bytes of state that nobody looked at for long; see `store.scrub`."""
+        """Look at so many bytes of state that nobody looked at for long; see `store.health`."""
         with self.lock(OWN_LOCK_TIMEOUT):
             return scrub(self._catalog, self._layout, budget, time.time())
 

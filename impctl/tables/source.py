@@ -2,7 +2,7 @@
 
 Law: the newest version is read once, when the table is opened, and every later answer of the
 source is about that version or an older one.
-Out of scope: what a snapshot holds (`tables.snapshot`), changes (`tables.change.changes`).
+Out of scope: what a snapshot holds (`tables.snapshot`), changes (`tables.changes`).
 """
 
 from __future__ import annotations
@@ -23,10 +23,17 @@ from impctl.errors import (
     TableError,
     TableRecreatedError,
 )
-from impctl.tables.failures import READ_FAILURES, failure_text, is_of_system, without_values
-from impctl.tables.features import feature_named_in, unknown_feature
 from impctl.tables.snapshot import Snapshot, take_snapshot
-from impctl.tables.storage import list_names, local_path
+from impctl.tables.storage import (
+    READ_FAILURES,
+    failure_text,
+    feature_named_in,
+    is_of_system,
+    list_names,
+    local_path,
+    unknown_feature,
+    without_values,
+)
 from impctl.types import TableName, TableVersion
 from impctl.values import dataclass
 

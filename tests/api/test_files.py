@@ -15,7 +15,7 @@ from deltalake import DeltaTable, write_deltalake
 
 import impctl
 from impctl.errors import TableError, UnsafeSketchError
-from impctl.tables.write.laid_out import create_laid_out_table
+from impctl.tables.write.maintenance import create_laid_out_table
 from tests.support.duck import duck
 from tests.support.refused import refused
 from tests.tables import handmade

@@ -18,11 +18,9 @@ from deltalake import DeltaTable, write_deltalake
 import impctl
 from impctl.app.workbench import open_tables, pinned
 from impctl.errors import EvaluationError, ImpctlError, ImpctlWarning, UsageError
-from impctl.spark.beside import session_beside
-from impctl.spark.connect import is_connect
-from impctl.spark.session import FIXED
+from impctl.spark.session import FIXED, is_connect, session_beside
 from impctl.store.store import Store
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.support.refused import refused
 
 WORKLOAD = """\

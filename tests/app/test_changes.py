@@ -26,7 +26,7 @@ from impctl.app.workbench.workbench import Workbench, open_workbench
 from impctl.errors import RecaptureNeededError
 from impctl.sql.parameters import Clock
 from impctl.store.disk import RealDisk
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.support import kept_workload
 from tests.support.change_reader import Answer as Rows
 from tests.support.change_reader import Reader, answer_of, applied

@@ -16,8 +16,8 @@ from deltalake import DeltaTable, write_deltalake
 from impctl.app.capturing import advice
 from impctl.tables.rows import read_rows
 from impctl.tables.source import open_source
-from impctl.tables.write import cluster as writing
-from impctl.tables.write.laid_out import create_laid_out_table
+from impctl.tables.write import maintenance as writing
+from impctl.tables.write.maintenance import create_laid_out_table
 from tests.support.made_once import CliOnce, MadeOnce
 from tests.support.run_cli import Cli
 

@@ -103,7 +103,7 @@ def test_a_misspelt_variable_is_told_and_the_others_are_listed(
 def no_other_java(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither on PATH nor as a package."""
     monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setattr("impctl.spark.java.find_spec", lambda name: None)
+    monkeypatch.setattr("impctl.spark.session.find_spec", lambda name: None)
 
 
 def test_an_old_java_is_a_problem_of_configuration(

@@ -18,7 +18,7 @@ from impctl.app.workbench.settings import Settings
 from impctl.app.workbench.workbench import open_workbench
 from impctl.store.records import RunCost, RunKind
 from impctl.store.store import Store
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.support.commit_times import set_time
 from tests.support.made_once import CliOnce
 from tests.support.run_cli import Cli
@@ -318,9 +318,7 @@ def test_commits_are_read_once_and_forgotten_when_nobody_needs_them(
         specs = desk.queries(["bound", "five"])
         first = looking.looked_at(desk, specs, 5.0, log)
         with monkeypatch.context() as patch:
-            patch.setattr(
-                "impctl.tables.change.committed.read_commits", lambda *_: pytest.fail("read again")
-            )
+            patch.setattr("impctl.tables.log.read_commits", lambda *_: pytest.fail("read again"))
             again = looking.looked_at(desk, specs, 5.0, log)
         assert [one.pending for one in again] == [one.pending for one in first]
         assert [one.pending.rows for one in first] == [4, 1]

@@ -19,7 +19,7 @@ from impctl.app.maintaining.watch import Watch
 from impctl.app.workbench.settings import Settings
 from impctl.app.workbench.workbench import Workbench, open_workbench
 from impctl.sql.parameters import Clock
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.support.made_once import CliOnce
 from tests.support.run_cli import Cli, CliOf, Ran
 

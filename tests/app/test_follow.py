@@ -21,7 +21,7 @@ from impctl.app.workbench.settings import FollowRequest, Settings
 from impctl.app.workbench.workbench import open_workbench
 from impctl.errors import LockHeldError, StorageError
 from impctl.store.store import Store
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.behaviour.test_lock import held_lock
 from tests.support.following import PATIENCE, Following, followed, following, impctl
 from tests.support.kept_workload import stored

@@ -15,8 +15,8 @@ import pytest
 
 from impctl.cli.application import build_app
 from impctl.cli.boundary import run
-from impctl.tables.write.create import create_table
-from impctl.workload.json_schema import workload_json_schema
+from impctl.tables.write.maintenance import create_table
+from impctl.workload.schema import workload_json_schema
 from tests.tables import handmade
 
 Init = Callable[..., tuple[int, dict[str, Any]]]

@@ -13,7 +13,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from impctl.errors import StorageError
 from impctl.store.store import Store
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.support.commit_times import log_entry, set_time
 from tests.support.made_once import MadeOnce
 from tests.support.older_store import as_format
@@ -110,7 +110,7 @@ def test_what_a_run_has_read_of_a_log_is_not_read_again(
     cli.good("capture")
     for rows in (2, 5, 3):
         append(hourly, 0.0, rows)
-    monkeypatch.setattr("impctl.tables.change.commit_history.read_entry", None)
+    monkeypatch.setattr("impctl.tables.log.read_entry", None)
     cli.good("maintain")
     with Store.open(cli.workload.parent / ".impctl") as store:
         result = store.arrivals(["t"])["t"].arrivals[-3:]

@@ -17,7 +17,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from impctl.store.store import Store
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.store.builders import sketches_at
 from tests.support.kept_workload import stored
 from tests.support.random_cases import random_cases

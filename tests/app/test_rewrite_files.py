@@ -12,7 +12,7 @@ import sqlglot
 from deltalake import DeltaTable, write_deltalake
 
 from impctl.bench.parquet_sql import ParquetSql
-from impctl.tables.write.laid_out import create_laid_out_table
+from impctl.tables.write.maintenance import create_laid_out_table
 from tests.support.run_cli import Cli, CliOf
 
 SQL = "SELECT g, SUM(x) AS s FROM t WHERE h < 60 GROUP BY g HAVING SUM(x) > 1400"

@@ -20,7 +20,7 @@ from deltalake import write_deltalake
 import impctl
 from impctl.cli.output.why import why_lines
 from impctl.errors import UsageError
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.support.duck import duck
 from tests.support.made_once import CliOnce
 from tests.support.run_cli import Cli, CliOf

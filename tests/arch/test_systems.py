@@ -26,13 +26,13 @@ _LISTED = {
 }
 _NAMES = {module: names.split() for module, names in _LISTED.items()}
 _ALLOWED = {
-    "store/system.py": {"fcntl", "os.geteuid"},
+    "store/disk.py": {"fcntl", "os.geteuid"},
     "cli/alarm.py": {"signal.setitimer", "signal.ITIMER_REAL"},
     "store/states.py": {"os.posix_fadvise"},
     "bench/machine.py": {"os.sched_getaffinity", "os.sysconf"},
-    "spark/launch.py": {"os.sysconf"},
+    "spark/session.py": {"os.sysconf"},
     "app/workbench/memory_limit.py": {"os.sysconf"},
-    "spark/starting.py": {"signal.SIGKILL"},
+    "spark/session.py": {"signal.SIGKILL"},
 }
 """What is used behind a question whether it is there."""
 

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from impctl.capture.render import render_plan
 from impctl.compile.answers import answer_of_rows
 from impctl.compile.compile import Compiled, answering_way, compile_answer
 from impctl.compile.flows import BlockedError
@@ -28,6 +27,7 @@ from impctl.plan.nodes import Plan, Query, Sort, SortKey, TopK, attributes_of, s
 from impctl.rules.finalize import AnswerPlan, answer_plan
 from impctl.rules.optimize import apply_rules
 from impctl.safety.judge import carried, check_safety
+from impctl.spark.render import render_plan
 from tests.behaviour.spark_trials import (
     Case,
     _arrow,

@@ -19,9 +19,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from impctl.capture.literals import DIALECT
-from impctl.capture.render import render_plan
-from impctl.capture.use import filter_condition
 from impctl.compile.compile import choose_way
 from impctl.compile.session import MaintainedQuery, TableChange
 from impctl.data.schema import DOUBLE, Kind
@@ -33,6 +30,9 @@ from impctl.safety.facts import Fact
 from impctl.safety.judge import Verdict, carried, check_kept
 from impctl.sketch.partition import BoundaryValue, RangePartition
 from impctl.sketch.sketch import FragmentSet, range_filter
+from impctl.spark.expressions import DIALECT
+from impctl.spark.predicates import filter_condition
+from impctl.spark.render import render_plan
 from impctl.types import AccessId
 from tests.plan.reuse.reuse_trials import with_other_constants
 from tests.plan.tie_breaks import TieBreaks

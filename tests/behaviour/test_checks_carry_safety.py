@@ -26,7 +26,7 @@ from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import Mode
 from impctl.sql.statement import parse_query
 from impctl.store.store import Store
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.support.run_cli import Capsys, Cli
 
 TOTALS = "SELECT g, SUM(x) s FROM t GROUP BY g"

@@ -17,7 +17,7 @@ from deltalake.transaction import AddAction
 from impctl.app.preparing.facts import _said_by_checks
 from impctl.safety.facts import FactKind
 from impctl.tables.snapshot import take_snapshot
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.support.run_cli import Capsys, Cli
 from tests.support.small_workload import ROWS
 

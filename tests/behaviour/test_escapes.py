@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 import impctl
 from impctl.app.workbench import sessions
 from impctl.errors import ImpctlError
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.support.run_cli import Capsys, Cli
 from tests.support.small_workload import ROWS, WORKLOAD
 

@@ -27,7 +27,7 @@ from impctl.errors import (
     UnsupportedError,
     UsageError,
 )
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.expr.claims import is_alike, shown
 
 pytestmark = pytest.mark.spark

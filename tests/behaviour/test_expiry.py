@@ -19,7 +19,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.behaviour.test_clock import queries_text
 from tests.support.random_cases import random_seeds
 from tests.support.run_cli import Capsys, Cli

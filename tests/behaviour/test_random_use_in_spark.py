@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from deltalake import write_deltalake
 
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.support.random_cases import random_cases
 from tests.support.random_uses import arriving, random_use
 from tests.support.run_cli import Capsys, Cli

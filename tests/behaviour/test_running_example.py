@@ -13,7 +13,7 @@ from impctl.app.capturing.uncaptured import captured_query
 from impctl.bench.examples import running_example_table
 from impctl.sketch.sketch import FragmentSet
 from impctl.store.records import StoredQuery
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.support.run_cli import Capsys, Cli
 
 pytestmark = pytest.mark.spark

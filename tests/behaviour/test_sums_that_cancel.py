@@ -16,7 +16,7 @@ import pytest
 from impctl.app import verify
 from impctl.app.using.rounded import rounded_answer
 from impctl.app.using.same_rows import same_rows
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.support.run_cli import Cli
 
 pytestmark = pytest.mark.spark

@@ -16,7 +16,7 @@ from impctl.app.preparing import filters
 from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import FragmentSet, exact_filter, range_filter
 from impctl.tables.prune import prune
-from impctl.tables.read_parts import PartedRead, ReadPart
+from impctl.tables.rows import PartedRead, ReadPart
 from impctl.tables.snapshot import Snapshot
 from tests.support.run_cli import Capsys, Cli
 

@@ -14,7 +14,7 @@ from impctl.app.workbench.reporter import SilentReporter
 from impctl.app.workbench.settings import Settings
 from impctl.app.workbench.workbench import Workbench, open_workbench
 from impctl.tables.rows import read_rows
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 
 
 @pytest.fixture

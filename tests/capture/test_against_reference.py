@@ -14,12 +14,12 @@ from random import Random
 
 import pytest
 
-from impctl.capture.annotate import PassKind, SketchPass, sketch_passes
 from impctl.data.schema import Schema
 from impctl.errors import QueryError
 from impctl.plan.nodes import Plan, Project, Query, Sort, TopK, attributes_of, nodes_of, scans_of
 from impctl.rules.optimize import apply_rules
 from impctl.safety.judge import Verdict, check_safety
+from impctl.spark.capture import PassKind, SketchPass, sketch_passes
 from impctl.sql.statement import parse_query
 from tests.circuits.test_laws import CATALOG as OPERATORS
 from tests.circuits.test_laws import PARTITIONS

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from impctl.capture.annotate import PassKind, sketch_passes
 from impctl.data.schema import LONG, Column
 from impctl.errors import QueryError, UnsafeSketchError
 from impctl.expr.nodes import CompareOp, conjuncts
@@ -14,6 +13,7 @@ from impctl.plan.nodes import Join, TopK, attributes_of, nodes_of, scans_of
 from impctl.rules.optimize import apply_rules
 from impctl.safety.facts import Fact, FactKind, FactSource
 from impctl.safety.judge import check_safety
+from impctl.spark.capture import PassKind, sketch_passes
 from impctl.sql.statement import parse_query
 from tests.support.schemas import schema_of
 

@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection
 from functools import partial
 from random import Random
 
-from impctl.capture.annotate import PassKind, SketchPass, sketch_passes
 from impctl.errors import QueryError
 from impctl.expr.nodes import And
 from impctl.plan.nodes import Plan, Query, Scan, TopK, nodes_of, scans_of
@@ -21,6 +20,7 @@ from impctl.plan.properties import scan_conditions
 from impctl.rules.joined_columns import tied_columns
 from impctl.rules.optimize import apply_rules
 from impctl.safety.judge import check_safety
+from impctl.spark.capture import PassKind, SketchPass, sketch_passes
 from tests.capture.test_against_reference import counted_in, sketches_of, values_found
 from tests.plan.trials import Trial, fragment_of, make_barrier_trial, make_trial
 from tests.support.random_cases import random_cases

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import sqlglot
 
-from impctl.capture.literals import DIALECT
-from impctl.capture.render import render_plan
 from impctl.errors import QueryError
 from impctl.plan.nodes import scans_of
 from impctl.rules.optimize import apply_rules
+from impctl.spark.expressions import DIALECT
+from impctl.spark.render import render_plan
 from impctl.sql.text import without_levels
 from tests.circuits.test_bags import QUERIES
 from tests.circuits.test_recursion import COLUMNS, case_of_sql, some_row

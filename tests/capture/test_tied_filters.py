@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from impctl.capture.use import place_filters
 from impctl.data.schema import LONG
 from impctl.plan.nodes import scans_of
 from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import FragmentSet, RangeFilter, fragments_between, range_filter
+from impctl.spark.predicates import place_filters
 from impctl.sql.statement import parse_query
 from tests.support.schemas import schema_of
 

@@ -11,8 +11,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from impctl.capture.literals import DIALECT
-from impctl.capture.use import filter_condition, rewrite_sql
 from impctl.data.schema import (
     DATE,
     DOUBLE,
@@ -28,6 +26,8 @@ from impctl.data.vector import from_arrow
 from impctl.plan.nodes import scans_of
 from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import MAX_INTERVALS, FragmentSet, range_filter
+from impctl.spark.expressions import DIALECT
+from impctl.spark.predicates import filter_condition, rewrite_sql
 from impctl.spark.run import run_sql
 from impctl.sql.statement import parse_query
 from tests.support.schemas import schema_of

@@ -21,7 +21,7 @@ from impctl.compile.session import GroupedRows, MaintainedQuery, TableChange
 from impctl.data.vector import from_arrow
 from impctl.errors import NotExactError
 from impctl.sketch.partition import RangePartition
-from impctl.tables.arrow_types import arrow_type
+from impctl.tables.schema import arrow_type
 from tests.circuits.test_against_reference import judge
 from tests.support.random_cases import random_cases, seen_in
 from tests.support.random_circuits import random_circuit

@@ -44,7 +44,7 @@ from impctl.plan.nodes import Plan, scans_of
 from impctl.rules.optimize import apply_rules
 from impctl.sketch.partition import RangePartition
 from impctl.sql.statement import parse_query
-from impctl.tables.arrow_types import arrow_type
+from impctl.tables.schema import arrow_type
 from tests.support.arrow_rows import arrow_rows
 from tests.support.restored_query import Stored, restored
 

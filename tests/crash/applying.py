@@ -17,7 +17,7 @@ from pathlib import Path
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.crash.processes import start
 
 BATCHES = """\

@@ -18,7 +18,7 @@ from impctl.app.workbench.settings import Settings
 from impctl.app.workbench.workbench import open_workbench
 from impctl.store.records import StoredQuery
 from impctl.store.store import Store
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 
 WORKLOAD = """\
 version: 1

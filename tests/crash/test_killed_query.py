@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from impctl.store.scratch import SPARK_SCRATCH, abandoned
+from impctl.store.disk import SPARK_SCRATCH, abandoned
 from tests.crash.small import write_workload
 
 pytestmark = pytest.mark.spark

@@ -23,7 +23,7 @@ import yaml
 from deltalake import write_deltalake
 
 from impctl.cli.application import build_app
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")

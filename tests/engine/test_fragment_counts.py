@@ -11,7 +11,7 @@ import pytest
 from impctl.engine.range_counts import FragmentCounts, GroupSets
 from impctl.engine.tags import FRAGMENT_BITS, Pairs
 from impctl.errors import CountBelowZeroError
-from impctl.workload.partitions import MAX_FRAGMENTS
+from impctl.workload.sections import MAX_FRAGMENTS
 from tests.support.random_cases import random_seeds
 
 GROUPS = [0, 1, 5, 2**30]

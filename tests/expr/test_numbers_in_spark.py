@@ -16,13 +16,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from impctl.capture.render_expr import render_expr
 from impctl.data.schema import Kind
 from impctl.data.vector import Vector, from_arrow
 from impctl.errors import EvaluationError, ImpctlError, NotExactError
 from impctl.expr.evaluate import Columns, Evaluator, find_blocker
 from impctl.expr.nodes import Expr
 from impctl.expr.types import type_of
+from impctl.spark.expressions import render_expr
 from tests.expr.number_texts import COLUMNS, LITERALS, SCHEMA, TextMaker, rows_of
 from tests.expr.test_in_spark import agrees, shown, value_at
 from tests.plan.catalogs import selected

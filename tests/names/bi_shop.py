@@ -17,7 +17,7 @@ from pathlib import Path
 import pyarrow as pa
 import yaml
 
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 
 TEXTS = Path(__file__).parent / "texts"
 _NAME = re.compile(r"^-- (\w+)\n", re.MULTILINE)

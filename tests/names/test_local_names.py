@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from impctl.capture.use import local_name, rewrite_sql
+from impctl.spark.predicates import local_name, rewrite_sql
 from impctl.sql.names import TableNames
 from impctl.sql.statement import parse_query
 from tests.support.schemas import schema_of

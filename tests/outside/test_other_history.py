@@ -16,7 +16,7 @@ import pytest
 from deltalake import write_deltalake
 
 from impctl.app.capturing.meta import StateMeta
-from impctl.store.format import FORMAT_VERSION
+from impctl.store.migrations import FORMAT_VERSION
 from impctl.store.store import Store
 from tests.outside.conftest import FEED
 from tests.outside.place import Place, expect_carried, expect_recapture, make_place

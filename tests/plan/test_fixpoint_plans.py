@@ -9,9 +9,6 @@ from typing import Any
 
 import pytest
 
-from impctl.capture.annotate import sketch_passes
-from impctl.capture.collect import collect
-from impctl.capture.render import render_plan
 from impctl.data.schema import LONG, Column
 from impctl.errors import QueryError
 from impctl.plan.explain import describe
@@ -25,6 +22,8 @@ from impctl.reuse.verdict import check_reuse
 from impctl.rules.optimize import core_of
 from impctl.rules.witnesses import witnessed
 from impctl.safety.judge import Verdict, check_safety
+from impctl.spark.capture import collect, sketch_passes
+from impctl.spark.render import render_plan
 from tests.plan.network import (
     BY_REGION,
     CLOSURE,

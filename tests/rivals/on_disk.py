@@ -29,7 +29,7 @@ from deltalake import DeltaTable, write_deltalake
 import impctl
 from benchmarks.large_joins.partners import partners_table
 from impctl.store.store import Store
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 
 Integers = npt.NDArray[np.int64]
 Sketches = Mapping[str, frozenset[int]]

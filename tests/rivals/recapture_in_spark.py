@@ -26,7 +26,7 @@ from impctl.app.workbench.settings import Settings
 from impctl.app.workbench.workbench import open_workbench
 from impctl.errors import ImpctlError
 from impctl.sketch.sketch import FragmentSet
-from impctl.spark.java import find_java
+from impctl.spark.session import find_java
 from impctl.types import AccessId
 from tests.rivals.on_disk import QUERY, OnDisk, Sketches, Wall, clocked, maintained
 from tests.rivals.turns import say

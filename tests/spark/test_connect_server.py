@@ -15,8 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from impctl.spark.connect import _NEEDED, _is_there
-from impctl.spark.java import find_java
+from impctl.spark.session import _NEEDED, _is_there, find_java
 from tests.support.running_example import write_running_example
 
 SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"

@@ -28,7 +28,7 @@ from impctl.data.schema import (
 )
 from impctl.data.vector import from_arrow
 from impctl.sketch.partition import RangePartition
-from impctl.spark.fragments import CASE_TREE_BOUNDARIES, with_fragment
+from impctl.spark.sketches import CASE_TREE_BOUNDARIES, with_fragment
 
 pytestmark = pytest.mark.spark
 

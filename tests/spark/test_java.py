@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from impctl.errors import UsageError
-from impctl.spark import java as java_file
-from impctl.spark.java import Java, find_java, java_version, write_launcher
+from impctl.spark import session as java_file
+from impctl.spark.session import Java, find_java, java_version, write_launcher
 
 
 def fake_java(home: Path, version: str) -> Path:

@@ -12,14 +12,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from impctl.capture.render import render_plan
-from impctl.capture.use import rewrite_sql
 from impctl.compile.session import MaintainedQuery
 from impctl.engine import operator as limits_of
 from impctl.engine.operator import LEVEL_LIMITS, LevelLimits
 from impctl.errors import UnsupportedError
 from impctl.plan.nodes import scans_of
 from impctl.sketch.sketch import range_filter
+from impctl.spark.predicates import rewrite_sql
+from impctl.spark.render import render_plan
 from impctl.spark.run import run_sql
 from tests.circuits.test_bags import QUERIES, answer_of, bag_case
 from tests.circuits.test_recursion import (

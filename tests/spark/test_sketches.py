@@ -10,9 +10,6 @@ from functools import cache
 import pyarrow as pa
 import pytest
 
-from impctl.capture import annotate
-from impctl.capture.annotate import sketch_passes
-from impctl.capture.use import rewrite_sql
 from impctl.data.schema import DOUBLE, INTEGER, LONG, STRING, Column, Schema, decimal
 from impctl.errors import UnsafeSketchError, UsageError
 from impctl.plan.nodes import scans_of
@@ -21,6 +18,9 @@ from impctl.safety.facts import Fact, FactKind, FactSource
 from impctl.safety.judge import check_safety
 from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import range_filter
+from impctl.spark import capture
+from impctl.spark.capture import sketch_passes
+from impctl.spark.predicates import rewrite_sql
 from impctl.spark.run import run_sql
 from impctl.spark.sketches import capture_sketches
 from impctl.sql.statement import parse_query
@@ -240,7 +240,7 @@ def test_filtered_result_is_the_result(spark, frames, results, at, name, access,
 def collected_sketch(spark, query, verdict, access, partition, own):
     """The sketch by the one way that treats every operator on its own."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(annotate, "_basis", lambda whole, *_: annotate._Basis(None, whole=whole))
+        patch.setattr(capture, "_basis", lambda whole, *_: capture._Basis(None, whole=whole))
         return capture_sketches(spark, query, verdict, {access: partition}, own)[access]
 
 

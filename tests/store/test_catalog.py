@@ -9,8 +9,7 @@ import pytest
 
 from impctl.errors import ImpctlError, StateCorruptError, StorageError, UsageError
 from impctl.store import catalog
-from impctl.store.disk import RealDisk
-from impctl.store.faults import from_sqlite
+from impctl.store.disk import RealDisk, from_sqlite
 from impctl.store.store import Store
 from tests.store.builders import LARGE, capture, maintain, record, rows, state_of
 

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from impctl.store.cost_parts import parts_in
-from impctl.store.costs import KEPT, MOST
+from impctl.store.catalog import sealed
 from impctl.store.records import Chosen, RunCost, RunKind, RunParts, SideRead
-from impctl.store.seals import sealed
 from impctl.store.store import Store
+from impctl.store.tables import KEPT, MOST, parts_in
 from tests.store.builders import capture, in_catalog, maintain, record
 from tests.support.older_store import as_format
 

@@ -16,7 +16,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from impctl.store.records import StoredQuery
 from impctl.store.store import Store
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.support.change_reader import Answer, answer_of
 from tests.support.duck import duck
 from tests.support.made_once import CliOnce

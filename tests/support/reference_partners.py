@@ -26,9 +26,9 @@ from impctl.expr.nodes import Expr, columns_of
 from impctl.plan.moved_conditions import MovedConditions
 from impctl.plan.nodes import Plan, Project, Scan, inputs_of, scans_of, with_inputs
 from impctl.sketch.partition import RangePartition
-from impctl.tables.arrow_types import arrow_type
-from impctl.tables.lookup.wanted_values import WantedValues
+from impctl.tables.lookup import WantedValues
 from impctl.tables.rows import bare_rows
+from impctl.tables.schema import arrow_type
 from impctl.types import AccessId, ColumnName, TableName
 from tests.support.reference_plan import Tables, annotate
 from tests.support.reference_rows import Lineage

@@ -14,7 +14,7 @@ import pytest
 from deltalake import write_deltalake
 
 from impctl.data.schema import Kind
-from impctl.tables.change.changes import Changes, read_changes
+from impctl.tables.changes import Changes, read_changes
 from impctl.tables.rows import read_rows
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.source import DeltaSource, open_source

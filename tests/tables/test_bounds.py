@@ -37,14 +37,11 @@ from impctl.data.vector import from_arrow
 from impctl.expr.nodes import CompareOp
 from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import FragmentSet, exact_filter
-from impctl.tables import prune, prune_condition, statistics
-from impctl.tables.bounds import FileBounds, as_array, places_in
-from impctl.tables.density import line_of
-from impctl.tables.file_spans import file_spans
-from impctl.tables.key_spans import key_spans
-from impctl.tables.line import Line
+from impctl.tables import prune, statistics
+from impctl.tables.prune import file_spans, key_spans
+from impctl.tables.snapshot import FileBounds, as_array, places_in
 from impctl.tables.source import open_source
-from impctl.tables.statistics import column_statistics, extreme, file_bounds
+from impctl.tables.statistics import Line, column_statistics, extreme, file_bounds, line_of
 from tests.support import reference_bounds as one_by_one
 from tests.support.random_cases import FEW
 from tests.support.reference_bounds import column_bounds
@@ -214,7 +211,7 @@ def test_files_that_may_hold_values(case: Case) -> None:
         assert tolist == [one_by_one.may_hold_some(asked, one) for one in bounds]
     for constant in values if kind in (STRING, DOUBLE) else [*values, *NUMBERS]:
         for op in (op for op in CompareOp if op is not CompareOp.NULL_SAFE_EQUAL):
-            flags = prune_condition._may_hold(op, bounds, constant)
+            flags = prune._condition_may_hold(op, bounds, constant)
             assert flags.tolist() == [one_by_one.may_compare(op, one, constant) for one in bounds]
 
 

@@ -11,8 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from impctl.errors import HistoryGoneError, SchemaChangedError
-from impctl.tables.change.changes import read_changes
-from impctl.tables.change.file_diff import read_file_diff
+from impctl.tables.changes import read_changes, read_file_diff
 from impctl.tables.rows import read_rows
 from impctl.tables.source import DeltaSource, open_source
 from tests.tables.bags import bag, fixture_tables, minus, readable_columns, weighted_bag

@@ -19,7 +19,7 @@ from impctl.tables.rows import read_rows
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.source import open_source
 from impctl.tables.statistics import file_bounds
-from impctl.tables.write.laid_out import create_laid_out_table
+from impctl.tables.write.maintenance import create_laid_out_table
 from tests.tables.bags import fixture_table, written
 from tests.tables.handmade import entry
 

@@ -18,7 +18,7 @@ import pytest
 from impctl.data.schema import DATE, DOUBLE, FLOAT, INTEGER, LONG, STRING, SqlType, decimal
 from impctl.expr.nodes import Compare, CompareOp, Expr, InList, IsNull, Literal, Not, Or
 from impctl.plan.nodes import Attribute
-from impctl.tables.prune_condition import prune_by_condition
+from impctl.tables.prune import prune_by_condition
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.source import open_source
 from tests.plan.random_exprs import ExprMaker

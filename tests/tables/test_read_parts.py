@@ -17,8 +17,8 @@ from impctl.data.schema import DOUBLE, LONG, SqlType
 from impctl.sketch import sketch
 from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import FragmentSet, RangeFilter
-from impctl.tables import read_parts
-from impctl.tables.read_parts import PartedRead, parted_read
+from impctl.tables import rows as read_parts
+from impctl.tables.rows import PartedRead, parted_read
 from impctl.tables.snapshot import DataFile, Snapshot
 from impctl.tables.source import open_source
 from tests.support.random_cases import random_cases

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from impctl.errors import UsageError
-from impctl.workload.credentials import missing_credentials, require_credentials
+from impctl.workload.sections import missing_credentials, require_credentials
 from tests.workload.conftest import Load, Problems
 
 BOTH = {"AWS_ACCESS_KEY_ID": "k", "aws_secret_access_key": "s"}

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from impctl.workload.cron import MACROS, CronFault, read_cron
+from impctl.workload.models import MACROS, CronFault, read_cron
 from tests.support.random_cases import FEW
 
 ALL_DAYS = tuple(range(1, 32))

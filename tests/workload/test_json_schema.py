@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from impctl.errors import WorkloadError
-from impctl.workload.json_schema import workload_json_schema
 from impctl.workload.load import load_workload
+from impctl.workload.schema import workload_json_schema
 from tests.support.random_cases import FEW
 
 from .test_load import DESIGN

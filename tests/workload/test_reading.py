@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from impctl.workload.positions import Lines, compose
-from impctl.workload.reading import FileReading, inside, shown, suggestion
+from impctl.workload.yaml import FileReading, Lines, compose, inside, shown, suggestion
 
 
 def reading_of(text: str) -> tuple[FileReading, dict[str, object]]:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from impctl.workload.load import load_workload
-from impctl.workload.sql_location import sql_location
+from impctl.workload.yaml import sql_location
 from tests.support.random_cases import FEW
 
 from .conftest import Load

@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from impctl.workload.cron import read_cron
-from impctl.workload.durations import seconds_in, written
-from impctl.workload.trigger_models import Alone, Trigger
+from impctl.workload.models import Alone, Trigger, read_cron, seconds_in, written
 from tests.workload.conftest import Load, Problems
 
 HEAD = "version: 1\ntables: {t: {path: a}}\n"

@@ -40,7 +40,7 @@ from impctl.safety.judge import Verdict, check_safety
 from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import Mode
 from impctl.store.records import StoredQuery
-from impctl.tables.change.changes import schema_change
+from impctl.tables.changes import schema_change
 from impctl.types import AccessId, TableName, TableVersion
 from impctl.workload.models import JoinStrategy, Lineage, QuerySpec, StateKept
 

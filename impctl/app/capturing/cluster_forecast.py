@@ -3,7 +3,7 @@
 Law: by statistics, and by the rows per range that the state holds; no file is read. Who clusters,
 who shows it beforehand and who advises it ask here, so that nothing is advised that would be left
 undone.
-Out of scope: the rewriting (`tables.write.cluster`), how files are foreseen (`sketch.likelihood`).
+Out of scope: the rewriting (`tables.write.maintenance`), how files are foreseen (`sketch.likelihood`).
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from impctl.sketch.likelihood import share_after
 from impctl.sketch.partition import RangePartition
 from impctl.store.reader import StoreReader
 from impctl.store.records import StoredQuery, StoredSketch
-from impctl.tables.overlap import is_sorted, overlap
-from impctl.tables.range_counts import likely_counts
+from impctl.tables.prune import likely_counts
+from impctl.tables.sample import is_sorted, overlap
 from impctl.tables.snapshot import Snapshot, bytes_of
-from impctl.tables.write.cluster import bytes_per_file, clustered_by
+from impctl.tables.write.maintenance import bytes_per_file, clustered_by
 from impctl.types import ColumnName, QueryName, TableName
 from impctl.values import dataclass
 

@@ -34,7 +34,7 @@ from impctl.compile.session import (
 from impctl.errors import masked
 from impctl.store.records import Assumption, NewCapture, RunRecord, StoredSketch, TablePin
 from impctl.store.store import Store
-from impctl.tables.change.files_mark import files_mark
+from impctl.tables.changes import files_mark
 from impctl.types import QueryName, TableName, TableVersion
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from impctl.compile.fill import RangeRows
 from impctl.sketch.partition import RangePartition
-from impctl.tables.range_counts import spread_counts, told_counts
+from impctl.tables.prune import spread_counts, told_counts
 
 if TYPE_CHECKING:
     from impctl.app.workbench.workbench import Workbench
@@ -43,7 +43,7 @@ def rows_by_spark(
     files: Sequence[DataFile] | None = None,
 ) -> Ints:
     """Rows per fragment of these files (default: all), exactly; what the log tells is not read."""
-    from impctl.spark.fragments import rows_per_fragment
+    from impctl.spark.sketches import rows_per_fragment
     from impctl.spark.snapshots import snapshot_frame
 
     uris = None if files is None else {file.uri for file in files}

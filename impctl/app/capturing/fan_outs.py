@@ -2,14 +2,14 @@
 
 Law: read from the columns of keys and conditions at the pinned versions; of two tables of which one
 is large, the same sample of keys on both sides.
-Out of scope: counting (`tables.keys.fan_out`), what is made of it (`compile.jointree.cost`).
+Out of scope: counting (`tables.fan_out`), what is made of it (`compile.jointree.cost`).
 """
 
 from __future__ import annotations
 
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.compile.jointree.cost import KeySide, SideSize
-from impctl.tables.keys.fan_out import KeyCounts, fan_out, one_in
+from impctl.tables.fan_out import KeyCounts, fan_out, one_in
 from impctl.values import dataclass
 
 

@@ -16,7 +16,6 @@ from impctl.app.capturing.frames import tagged_frame
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.preparing.wanted_files import files_of_table, wanted_files
 from impctl.app.workbench.workbench import Workbench
-from impctl.capture.render import render_plan
 from impctl.compile.builder import Partials
 from impctl.compile.compile import Compiled
 from impctl.compile.session import MaintainedQuery, TouchedQuery
@@ -24,6 +23,7 @@ from impctl.data.vector import Ints
 from impctl.plan.nodes import Scan
 from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import FragmentSet
+from impctl.spark.render import render_plan
 from impctl.tables.snapshot import DataFile, Snapshot
 from impctl.types import AccessId
 

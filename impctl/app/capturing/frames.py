@@ -29,7 +29,7 @@ def tagged_frame(
 
     With a partition also its attribute, and the fragment as `FRAGMENT_COLUMN`.
     """
-    from impctl.spark.fragments import with_fragment
+    from impctl.spark.sketches import with_fragment
     from impctl.spark.snapshots import snapshot_frame
 
     if partition is None:

@@ -16,7 +16,7 @@ from impctl.app.capturing.range_depth import RangeDepth
 from impctl.app.results.tree_work import TreeRecord
 from impctl.errors import StateCorruptError
 from impctl.store.records import StoredQuery, TablePin
-from impctl.tables.change.files_mark import FilesMark
+from impctl.tables.changes import FilesMark
 from impctl.tables.schema import schema_mark
 from impctl.values import dataclass
 

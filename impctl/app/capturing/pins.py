@@ -18,8 +18,8 @@ from impctl.errors import (
     TableRecreatedError,
 )
 from impctl.store.records import KeptVersion, StoredQuery
-from impctl.tables.change.files_mark import files_mark
-from impctl.tables.commit_mark import commit_mark
+from impctl.tables.changes import files_mark
+from impctl.tables.log import commit_mark
 from impctl.tables.schema import schema_mark
 from impctl.tables.source import DeltaSource, refresh
 from impctl.types import QueryName, TableName, TableVersion
@@ -87,7 +87,7 @@ def check_pins(stored: StoredQuery, tables: PinnedTables) -> None:
     """TableRecreatedError where a pinned table was re-created, replaced or went back in time.
 
     So too where nothing is left that could tell. A table that has moved on past a log entry that is
-    gone is held against its files when its change is read (`tables.change.changes`).
+    gone is held against its files when its change is read (`tables.changes`).
     """
     for pin in stored.pins:
         source = tables.source(pin.table)

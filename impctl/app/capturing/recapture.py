@@ -109,7 +109,7 @@ class _Pass:
     def sketches(self) -> Mapping[AccessId, FragmentSet]:
         """The accurate ones; of fixpoints those of all derivations, of all rows or of those that
         the answer stems from."""
-        from impctl.spark.recursive_sketches import capture_recursive
+        from impctl.spark.recursion import capture_recursive
         from impctl.spark.sketches import capture_sketches
 
         kept, at = self.kept, self.versions
@@ -121,7 +121,7 @@ class _Pass:
 
     def derives_all(self, fixpoint: Fixpoint, held: Mapping[AccessId, FragmentSet]) -> bool:
         """Whether over the sketches the fixpoint has all its rows."""
-        from impctl.spark.recursive_sketches import derives_all
+        from impctl.spark.recursion import derives_all
 
         return derives_all(
             self.desk.spark(),

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from impctl.app.results.amounts import moment_text, span_text
 from impctl.app.results.findings import Finding, Subject
 from impctl.errors import TableError
-from impctl.tables.change.committed import Committed, committed_since
+from impctl.tables.log import Committed, committed_since
 from impctl.tables.source import DeltaSource
 
 _LATEST = 20

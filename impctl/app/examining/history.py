@@ -2,7 +2,7 @@
 
 Law: history is called gone only where log or file are really not there; that it will be gone is
 told from the retention settings and the age of the oldest change not maintained yet.
-Out of scope: looking for what is there (`tables.change.history`, `tables.change.retention`).
+Out of scope: looking for what is there (`tables.log`, `tables.log`).
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from datetime import timedelta
 from impctl.app.examining.altering import setting_calls
 from impctl.app.results.amounts import span_text
 from impctl.app.results.findings import Finding, Subject
-from impctl.tables.change.history import why_gone
-from impctl.tables.change.retention import Retention, committed_at, retention_of
+from impctl.tables.log import Retention, committed_at, retention_of, why_gone
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.source import DeltaSource
 from impctl.types import QueryName, TableVersion

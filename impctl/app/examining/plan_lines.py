@@ -17,8 +17,6 @@ from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.results.explanations import PlanEntry
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
-from impctl.capture.literals import DIALECT
-from impctl.capture.use import live_condition
 from impctl.compile.compile import Way
 from impctl.compile.flows import Strategy
 from impctl.compile.jointree.graph import TreeShape
@@ -48,6 +46,8 @@ from impctl.plan.nodes import (
 )
 from impctl.plan.recursion import recursion_notes
 from impctl.sketch.sketch import Mode
+from impctl.spark.expressions import DIALECT
+from impctl.spark.predicates import live_condition
 from impctl.store.records import StoredQuery
 from impctl.types import AttributeId
 from impctl.values import dataclass

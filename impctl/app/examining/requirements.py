@@ -2,7 +2,7 @@
 
 Law: nothing is imported, only installed metadata read; the ranges are those of `pyproject.toml` in
 a checkout, else of the installed package, so that they are written down once.
-Out of scope: what to say about it (`app.examining.surroundings`), Java (`spark.java`).
+Out of scope: what to say about it (`app.examining.surroundings`), Java (`spark.session`).
 """
 
 from __future__ import annotations

@@ -19,8 +19,7 @@ from impctl.app.examining.spark_reading import FileReading
 from impctl.app.results.findings import Area, Finding, Subject
 from impctl.app.workbench.envvars import ENVVARS, PREFIX
 from impctl.errors import ImpctlError
-from impctl.spark.connect import shown
-from impctl.spark.java import JAVA_HINT, OLDEST_JAVA, java_candidates, released_version
+from impctl.spark.session import JAVA_HINT, OLDEST_JAVA, java_candidates, released_version, shown
 from impctl.workload.models import SparkSpec
 
 _SHOWN = ("python", "pyspark", "deltalake", "pyarrow")
@@ -59,7 +58,7 @@ def try_spark(
     """
     from impctl.spark.run import run_sql
     from impctl.spark.session import SparkSettings, open_session
-    from impctl.spark.smallest_file import rows_of_smallest_file
+    from impctl.spark.snapshots import rows_of_smallest_file
 
     subject = Subject(Area.SPARK, "session")
     start = time.perf_counter()

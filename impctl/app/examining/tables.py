@@ -18,7 +18,7 @@ from impctl.app.workbench.workbench import Workbench
 from impctl.errors import ImpctlError, count_text
 from impctl.store.records import StoredQuery
 from impctl.tables.snapshot import CHANGE_FEED, Snapshot
-from impctl.tables.write.writable import check_writable
+from impctl.tables.write.apply import check_writable
 from impctl.types import QueryName, TableName, TableVersion
 
 _BY_FILES = "changes are found by comparing files, which reads each changed file completely"

@@ -23,8 +23,8 @@ from urllib.parse import quote
 from impctl.app.workbench.output import check_output, whole_file
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import StorageError, UsageError
+from impctl.store.disk import sync_entries
 from impctl.store.records import StoredQuery
-from impctl.store.system import sync_entries
 from impctl.types import QueryName, TableName, TableVersion
 from impctl.values import dataclass
 from impctl.workload.models import QuerySpec

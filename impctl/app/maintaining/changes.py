@@ -18,10 +18,8 @@ from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.reporter import Reporter
 from impctl.errors import SchemaChangedError, TableError
 from impctl.stopwatch import Stopwatch
-from impctl.tables.change.changes import Changes, read_changes
-from impctl.tables.change.files_mark import FilesMark
-from impctl.tables.change.size import ChangeSize, change_size
-from impctl.tables.commits import Commits, read_commits
+from impctl.tables.changes import Changes, FilesMark, read_changes
+from impctl.tables.log import ChangeSize, Commits, change_size, read_commits
 from impctl.types import ColumnName, TableName, TableVersion
 from impctl.values import dataclass
 

@@ -8,7 +8,7 @@ same tables choose a recapture. Where there is none, all runs of the query give 
 runs tell anything that carried on a state that was kept otherwise.
 Before the first run of maintaining there is a guess: a change takes as its share of the table does.
 Out of scope: the line through the runs (`app.maintaining.cost_model`), keeping costs
-(`store.costs`).
+(`store.tables`).
 """
 
 from __future__ import annotations

@@ -18,18 +18,15 @@ from impctl.app.preparing.facts import broken_assumption
 from impctl.app.preparing.wanted_files import files_of_table
 from impctl.app.workbench.settings import Settings, large_change_of
 from impctl.app.workbench.workbench import Workbench
-from impctl.capture.literals import DIALECT
-from impctl.capture.render_expr import render_expr
 from impctl.compile.builder import Partials
 from impctl.compile.compile import Compiled
 from impctl.compile.session import GroupedRows
 from impctl.expr.nodes import ColumnRef
 from impctl.safety.facts import FactKind, broken_by
 from impctl.sketch.partition import RangePartition
+from impctl.spark.expressions import DIALECT, render_expr
 from impctl.store.records import Assumption
-from impctl.tables.change.changes import check_same_columns
-from impctl.tables.change.file_diff import changed_files
-from impctl.tables.change.files_mark import files_mark
+from impctl.tables.changes import changed_files, check_same_columns, files_mark
 from impctl.tables.snapshot import DataFile, Snapshot
 from impctl.tables.source import other_history
 from impctl.types import AccessId

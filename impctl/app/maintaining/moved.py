@@ -13,8 +13,7 @@ from impctl.app.capturing.pins import mark_at
 from impctl.app.maintaining.grouped_change import GroupedChange
 from impctl.app.maintaining.stage import ReadChange
 from impctl.app.workbench.pinned import PinnedTables
-from impctl.tables.change.changes import Changes
-from impctl.tables.change.files_mark import FilesMark
+from impctl.tables.changes import Changes, FilesMark
 from impctl.tables.snapshot import Snapshot
 from impctl.types import TableName, TableVersion
 from impctl.values import dataclass

@@ -49,7 +49,7 @@ from impctl.errors import ImpctlError
 from impctl.stopwatch import Stopwatch
 from impctl.store.records import StoredQuery
 from impctl.store.store import Store
-from impctl.tables.change.changes import no_changes
+from impctl.tables.changes import no_changes
 from impctl.types import QueryName, TableName
 
 _TOGETHER_MS = 1_000.0

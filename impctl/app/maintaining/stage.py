@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from impctl.app.maintaining.changes import Need
 from impctl.store.records import RunKind
-from impctl.tables.change.changes import Changes
+from impctl.tables.changes import Changes
 from impctl.values import dataclass
 
 CLOCK_MOVED = "clock_moved"

@@ -49,7 +49,7 @@ from impctl.store.records import (
     buffer_name,
 )
 from impctl.store.store import Store
-from impctl.tables.change.files_mark import FilesMark
+from impctl.tables.changes import FilesMark
 from impctl.types import AccessId, ColumnName, TableName, TableVersion
 
 NextExpiry = Callable[[Mapping[TableName, TableVersion], str], str]

@@ -23,7 +23,7 @@ from impctl.errors import ImpctlError, RecaptureNeededError
 from impctl.sketch.sketch import Mode
 from impctl.store.reader import StoreReader
 from impctl.store.records import StoredQuery
-from impctl.tables.change.changes import check_same_columns, check_same_order
+from impctl.tables.changes import check_same_columns, check_same_order
 from impctl.tables.schema import read_schema
 from impctl.types import ColumnName, TableName
 from impctl.values import dataclass

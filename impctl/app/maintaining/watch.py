@@ -16,7 +16,7 @@ from impctl.app.workbench.workbench import Workbench
 from impctl.errors import ImpctlError
 from impctl.sql.parameters import HOUR, NEVER, RUN
 from impctl.store.catalog import catalog_mark
-from impctl.tables.change.arrivals import Seen, has_new_log, log_end, pinned_anew
+from impctl.tables.log import Seen, has_new_log, log_end, pinned_anew
 from impctl.tables.source import DeltaSource
 from impctl.types import TableName
 

@@ -29,8 +29,8 @@ from impctl.errors import UnsupportedError
 from impctl.sketch.sketch import FragmentSet, Mode, compare
 from impctl.stopwatch import Stopwatch
 from impctl.store.records import StoredQuery
-from impctl.tables.change.changes import read_changes
-from impctl.tables.commit_mark import commit_mark
+from impctl.tables.changes import read_changes
+from impctl.tables.log import commit_mark
 from impctl.tables.snapshot import Snapshot
 from impctl.types import AccessId, TableName
 from impctl.values import dataclass

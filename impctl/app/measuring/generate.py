@@ -24,8 +24,7 @@ from impctl.bench.orders import orders_files
 from impctl.bench.refresh import refreshes
 from impctl.bench.synthetic import SYNTHETIC_SCHEMA, synthetic_batches
 from impctl.errors import UsageError
-from impctl.tables.write.create import create_table
-from impctl.tables.write.laid_out import create_laid_out_table
+from impctl.tables.write.maintenance import create_laid_out_table, create_table
 
 DEFAULT_ROWS = 1_000_000
 DEFAULT_GROUPS = 5_000

@@ -19,7 +19,7 @@ from impctl.errors import Location, Problem, WorkloadError
 from impctl.types import TableName
 from impctl.values import dataclass
 from impctl.workload.models import QuerySpec
-from impctl.workload.reading import shown, suggestion
+from impctl.workload.yaml import shown, suggestion
 
 
 def words_of(sql: str) -> frozenset[str]:

@@ -13,8 +13,7 @@ from impctl.app.workbench.sessions import master_of
 from impctl.app.workbench.workbench import Workbench
 from impctl.bench.machine import describe_machine
 from impctl.errors import UsageError
-from impctl.spark.connect import shown
-from impctl.spark.java import find_java
+from impctl.spark.session import find_java, shown
 
 _SETTINGS = ("spark.driver.memory", "spark.sql.shuffle.partitions")
 

@@ -35,7 +35,7 @@ from impctl.safety.judge import Verdict
 from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import FragmentSet
 from impctl.store.records import StoredQuery
-from impctl.tables.write.rewind import append_rows, rewind
+from impctl.tables.write.maintenance import append_rows, rewind
 from impctl.types import AccessId, TableName
 from impctl.workload.models import QuerySpec
 

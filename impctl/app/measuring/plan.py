@@ -19,7 +19,7 @@ from impctl.bench.record import Cell, RecordKind
 from impctl.errors import Problem, UsageError, WorkloadError
 from impctl.types import QueryName
 from impctl.values import dataclass
-from impctl.workload.reading import suggestion
+from impctl.workload.yaml import suggestion
 
 DataFacts = Sequence[Mapping[str, object]]
 """How the tables of a case were generated; part of its fingerprint."""

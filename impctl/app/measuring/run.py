@@ -29,7 +29,7 @@ from impctl.app.workbench.workbench import Workbench
 from impctl.bench.record import Cell, Chart, Figure, Label, Record
 from impctl.bench.yardstick import UNSTEADY, noise_of, yardstick
 from impctl.errors import ImpctlError, StorageError, UnsoundSketchError
-from impctl.store.scratch import BENCH_SCRATCH, scratch_folder
+from impctl.store.disk import BENCH_SCRATCH, scratch_folder
 from impctl.types import QueryName
 from impctl.values import dataclass
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 
 from impctl.app.workbench.pinned import PinnedTables
-from impctl.tables.write.rewind import checkpoint
+from impctl.tables.write.maintenance import checkpoint
 from impctl.types import TableName
 
 _CHECKPOINT_EVERY = 10

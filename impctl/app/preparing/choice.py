@@ -27,7 +27,7 @@ from impctl.plan.nodes import Select, nodes_of, scans_of
 from impctl.safety.choose import Choice, Costs, Option, choose_attributes
 from impctl.safety.judge import Judges, Verdict, check_kept
 from impctl.sketch.partition import RangePartition
-from impctl.tables.overlap import clustered_columns
+from impctl.tables.sample import clustered_columns
 from impctl.types import AccessId, ColumnName, TableName
 from impctl.values import dataclass
 from impctl.workload.models import Lineage

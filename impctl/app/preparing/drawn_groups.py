@@ -5,7 +5,7 @@ that a window cuts is left out. Of a group larger than a window, and of one whos
 some rows were drawn: they stand for all that statistics tell of; and groups beside each other are
 put together, the more the less they differ, so that what is taken for a group differs from others
 as whole groups do (as in small area estimation: Fay and Herriot, 1979).
-Out of scope: the draw (`tables.file_sample`), what is in the provenance (`app.preparing.estimate`).
+Out of scope: the draw (`tables.sample`), what is in the provenance (`app.preparing.estimate`).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import pyarrow.compute as pc
 
 from impctl.data.vector import Ints
 from impctl.sketch.likelihood import rate_where_not_zero
-from impctl.tables.bounds import ColumnBounds
-from impctl.tables.file_sample import FileSample
+from impctl.tables.sample import FileSample
+from impctl.tables.snapshot import ColumnBounds
 from impctl.types import ColumnName
 from impctl.values import dataclass
 

@@ -5,7 +5,7 @@ over windows of some files' rows, each with the weight of the rows it stands for
 of them are in the provenance; every candidate's ranges are then held against these and against the
 statistics of all files. Source: Liu and Glavic, cost-based selection of provenance sketches, 2025,
 who sample groups; here consecutive rows are drawn, which show how groups lie in files.
-Out of scope: which candidates are safe (`safety.choose`), the draw (`tables.file_sample`).
+Out of scope: which candidates are safe (`safety.choose`), the draw (`tables.sample`).
 """
 
 from __future__ import annotations
@@ -45,15 +45,11 @@ from impctl.safety.choose import Option
 from impctl.safety.judge import carried
 from impctl.sketch.likelihood import chances, hits_between
 from impctl.sketch.partition import BoundaryValue, RangePartition
-from impctl.tables.bounds import ColumnBounds
-from impctl.tables.density import line_of
-from impctl.tables.file_sample import FileSample, file_sample
-from impctl.tables.file_spans import file_spans, rows_by_fragment
-from impctl.tables.overlap import mean_overlap
-from impctl.tables.prune_condition import prune_by_condition
+from impctl.tables.prune import file_spans, prune_by_condition, rows_by_fragment
 from impctl.tables.rows import read_rows
-from impctl.tables.snapshot import DataFile
-from impctl.tables.statistics import file_bounds
+from impctl.tables.sample import FileSample, file_sample, mean_overlap
+from impctl.tables.snapshot import ColumnBounds, DataFile
+from impctl.tables.statistics import file_bounds, line_of
 from impctl.types import ColumnName, TableName
 from impctl.values import dataclass
 

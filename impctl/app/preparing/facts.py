@@ -25,7 +25,7 @@ from impctl.plan.nodes import Scan, Select, nodes_of, scans_of
 from impctl.safety.facts import NOTHING, Fact, FactKind, FactSource, broken_by, learn
 from impctl.sql.statement import parse_query
 from impctl.store.records import Assumption
-from impctl.tables.change.net import netted
+from impctl.tables.changes import netted
 from impctl.tables.rows import read_batches
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.statistics import ColumnStatistics, column_statistics

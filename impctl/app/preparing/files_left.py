@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from impctl.sketch.likelihood import Mixture
-from impctl.tables.file_spans import FileSpans
+from impctl.tables.prune import FileSpans
 from impctl.values import dataclass
 
 Floats = npt.NDArray[np.float64]

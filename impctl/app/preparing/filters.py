@@ -5,7 +5,7 @@ prove that it has no row of the *filter*, or none that the conditions right abov
 of a fragment that the filter lets through all rows are read, those too that the sketch has no need
 of, since a group seen in part may pass where the whole does not. An access with neither reads
 everything.
-Out of scope: SQL text (`capture.use`).
+Out of scope: SQL text (`spark.predicates`).
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from impctl.app.preparing.keyed_sketches import evened, groups_of
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.preparing.wanted_files import files_by_table, wanted_files
 from impctl.app.workbench.pinned import PinnedTables
-from impctl.capture.literals import DIALECT, boundary
-from impctl.capture.use import Guard, place_filters, table_filters
 from impctl.plan.nodes import scans_of
 from impctl.sketch.partition import BoundaryValue
 from impctl.sketch.sketch import MAX_INTERVALS, Interval, RangeFilter, range_filter
+from impctl.spark.expressions import DIALECT, boundary
+from impctl.spark.predicates import Guard, place_filters, table_filters
 from impctl.store.records import StoredSketch
-from impctl.tables.hidden_values import hiding_columns
-from impctl.tables.read_parts import ReadPart, parted_read
+from impctl.tables.footers import hiding_columns
+from impctl.tables.rows import ReadPart, parted_read
 from impctl.tables.snapshot import DataFile
 from impctl.types import AccessId, TableName, TableVersion
 from impctl.values import dataclass

@@ -21,7 +21,7 @@ from impctl.errors import UsageError
 from impctl.expr.types import fixed_offset
 from impctl.types import ParameterValue
 from impctl.workload.models import QuerySpec
-from impctl.workload.reading import suggestion
+from impctl.workload.yaml import suggestion
 
 _INTEGER = re.compile(r"[-+]?[0-9]{1,19}")
 _DECIMAL = re.compile(r"[-+]?([0-9]{1,38}(\.[0-9]{0,38})?|\.[0-9]{1,38})")

@@ -14,8 +14,7 @@ import numpy as np
 
 from impctl.data.vector import Vector, from_arrow
 from impctl.rules.joined_columns import ScanColumn, Tied
-from impctl.tables.key_spans import key_spans
-from impctl.tables.prune import prune_to_values
+from impctl.tables.prune import key_spans, prune_to_values
 from impctl.tables.rows import read_rows
 from impctl.tables.snapshot import Snapshot, bytes_of
 from impctl.tables.statistics import file_bounds

@@ -4,7 +4,7 @@ Law: what is said here holds of any fixpoint that can be keyed, whether its sket
 so or with its barrier: a wider sketch gives the same answer. Rows of a fixpoint that is keyed are
 all there, or not at all, only where all accesses below read the same ranges.
 Out of scope: when a fixpoint can be keyed (`safety.transfer`), places of the text that such
-accesses share with others (`capture.use`).
+accesses share with others (`spark.predicates`).
 """
 
 from __future__ import annotations

@@ -19,12 +19,11 @@ from impctl.expr.numeric import INTEGRAL_BITS
 from impctl.sketch.boundaries import aligned_boundaries, equidepth_boundaries
 from impctl.sketch.partition import PARTITIONABLE, BoundaryValue, RangePartition
 from impctl.sketch.sketch import FragmentSet
-from impctl.tables.bounds import ColumnBounds
-from impctl.tables.sample import sample_values
-from impctl.tables.value_weights import column_spread, starts_of, with_overlaps
+from impctl.tables.sample import column_spread, sample_values, starts_of, with_overlaps
+from impctl.tables.snapshot import ColumnBounds
 from impctl.types import ColumnName, TableName
 from impctl.workload.models import BoundaryLiteral, PartitionSpec
-from impctl.workload.reading import suggestion
+from impctl.workload.yaml import suggestion
 
 DEFAULT_FRAGMENTS = 1000
 """Ranges where the file asks for none and the table's files ask for no more."""

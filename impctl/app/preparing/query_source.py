@@ -15,7 +15,7 @@ from impctl.sql.parameters import BoundSql
 from impctl.sql.views import ExpandedSql, called_in_messages
 from impctl.values import dataclass
 from impctl.workload.models import QuerySpec, ViewSpec
-from impctl.workload.sql_location import offset_location, sql_location
+from impctl.workload.yaml import offset_location, sql_location
 
 
 @dataclass(frozen=True, slots=True)

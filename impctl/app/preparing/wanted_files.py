@@ -5,7 +5,7 @@ right above the access (`own_files`), or that the plan gives the same without it
 columns that the access joins on and by what is left of the other side (`wanted_files`). A circuit
 keeps rows that have no partner yet, so it is filled from the former.
 Out of scope: ranges of sketches (`app.preparing.filters`), telling files apart
-(`tables.prune_condition`, `app.preparing.joined_files`).
+(`tables.prune`, `app.preparing.joined_files`).
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from impctl.plan.properties import scan_conditions
 from impctl.rules.joined_columns import Tied, tied_columns
 from impctl.rules.pushdown import push_selections
 from impctl.sketch.sketch import RangeFilter
-from impctl.tables.prune import prune
-from impctl.tables.prune_condition import prune_by_condition
+from impctl.tables.prune import prune, prune_by_condition
 from impctl.tables.snapshot import DataFile, Snapshot
 from impctl.types import AccessId, AttributeId, ColumnName, TableName
 

@@ -18,7 +18,7 @@ from impctl.errors import Location, Problem, UsageError, WorkloadError
 from impctl.forecast import Arrival
 from impctl.types import TableName
 from impctl.workload.load import read_file
-from impctl.workload.reading import shown, suggestion
+from impctl.workload.yaml import shown, suggestion
 
 HEADER = ("time", "table", "inserted", "deleted")
 INVALID = "arrivals_invalid"

@@ -23,9 +23,8 @@ from impctl.errors import Location, Problem, UsageError
 from impctl.forecast import Arrival
 from impctl.types import TableName
 from impctl.values import dataclass
-from impctl.workload.durations import seconds_in, written
-from impctl.workload.positions import Lines, YamlFault, compose
-from impctl.workload.reading import FileReading, inside
+from impctl.workload.models import seconds_in, written
+from impctl.workload.yaml import FileReading, Lines, YamlFault, compose, inside
 
 MOST_COMMITS = 1_000_000
 """More of them are not replayed, so that a small share of many rows does not fill the memory."""

@@ -26,8 +26,7 @@ from impctl.app.simulating.virtual_run import Ran, VirtualRun
 from impctl.app.workbench.workbench import Workbench
 from impctl.store.reader import StoreReader
 from impctl.types import QueryName, TableName
-from impctl.workload.models import QuerySpec
-from impctl.workload.trigger_models import Trigger
+from impctl.workload.models import QuerySpec, Trigger
 
 
 class Model:

@@ -16,7 +16,7 @@ from impctl.app.simulating.arrived import Commits, merged
 from impctl.app.simulating.step_costs import Step, StepCosts
 from impctl.types import QueryName, TableName
 from impctl.values import dataclass
-from impctl.workload.trigger_models import Trigger
+from impctl.workload.models import Trigger
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,9 @@ from collections.abc import Sequence
 from impctl.app.results.amounts import size_text
 from impctl.errors import UsageError
 from impctl.values import dataclass
-from impctl.workload.positions import Lines, YamlFault, compose
-from impctl.workload.reading import FileReading
-from impctl.workload.scalars import SIZE_HINT, size_from
-from impctl.workload.trigger_models import Trigger
-from impctl.workload.triggers import read_trigger
+from impctl.workload.models import Trigger
+from impctl.workload.sections import read_trigger
+from impctl.workload.yaml import SIZE_HINT, FileReading, Lines, YamlFault, compose, size_from
 
 ALL = "all"
 """A budget that keeps all."""

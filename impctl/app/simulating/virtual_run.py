@@ -23,7 +23,7 @@ from impctl.app.maintaining.due.when import Due, Pace
 from impctl.app.simulating.noise import Noise, steady
 from impctl.app.simulating.replayed_query import ReplayedQuery
 from impctl.values import dataclass
-from impctl.workload.trigger_models import Trigger
+from impctl.workload.models import Trigger
 
 _SLACK = 1e-6
 """Seconds by which sums of floats may be off."""

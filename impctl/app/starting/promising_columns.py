@@ -11,8 +11,7 @@ from typing import Any
 
 from impctl.app.preparing.partitions import is_partitionable
 from impctl.data.schema import INTEGRAL, Column, Kind
-from impctl.tables.bounds import FileBounds
-from impctl.tables.snapshot import Snapshot
+from impctl.tables.snapshot import FileBounds, Snapshot
 from impctl.tables.statistics import extreme, file_bounds
 from impctl.types import ColumnName
 from impctl.values import dataclass

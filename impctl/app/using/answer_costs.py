@@ -32,7 +32,7 @@ from impctl.plan.nodes import (
     inputs_of,
     nodes_of,
 )
-from impctl.tables.plain_files import why_not_plain
+from impctl.tables.rows import why_not_plain
 from impctl.tables.snapshot import DataFile
 from impctl.tables.storage import local_path
 from impctl.types import TableName, TableVersion

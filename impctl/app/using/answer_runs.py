@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from impctl.app.capturing.kept_ending import result_bytes
 from impctl.app.workbench.workbench import Workbench
-from impctl.store.layout import Layout
+from impctl.store.disk import Layout
 from impctl.store.ledger import AnswerRun, Ledger
 from impctl.store.reader import StoreReader
 from impctl.values import dataclass

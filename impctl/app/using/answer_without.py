@@ -45,7 +45,7 @@ from impctl.plan.nodes import (
 from impctl.types import ColumnName, TableName
 from impctl.values import dataclass
 from impctl.workload.models import SketchUse
-from impctl.workload.reading import suggestion
+from impctl.workload.yaml import suggestion
 
 _OF_TABLE = re.compile(r"\s*(?P<table>[\w.`-]+?)\s*:(?!:)\s*(?P<condition>.*)", re.DOTALL)
 _OPTION = "--without"

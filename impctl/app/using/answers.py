@@ -15,12 +15,12 @@ from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.results.answer import RowValue, rows_of
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
-from impctl.capture.literals import DIALECT
-from impctl.capture.use import Guard, filter_condition, local_name, rewrite_sql
 from impctl.expr.nodes import Span
 from impctl.plan.nodes import Join, nodes_of
 from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import RangeFilter
+from impctl.spark.expressions import DIALECT
+from impctl.spark.predicates import Guard, filter_condition, local_name, rewrite_sql
 from impctl.store.records import StoredSketch
 from impctl.tables.snapshot import bytes_of
 from impctl.types import ColumnName, TableName, TableVersion
@@ -62,7 +62,7 @@ def answer_table(
     Spark does, which shares nothing with the engine.
     """
     from impctl.spark.run import run_sql
-    from impctl.spark.shuffles import shuffles_for
+    from impctl.spark.session import shuffles_for
 
     views, sql = _text(desk, prepared, versions, pruned, sketches)
     if any(isinstance(node, Join) for node in nodes_of(prepared.query.root)):

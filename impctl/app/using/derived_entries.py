@@ -2,7 +2,7 @@
 
 Law: the rows are those of the entry over the rows that the query reads: of each access those of its
 filter, for whole ranges, as the text has them. Entries that nothing uses have no rows.
-Out of scope: the rounds (`spark.rounds`), the text that reads them (`capture.use`).
+Out of scope: the rounds (`spark.recursion`), the text that reads them (`spark.predicates`).
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from impctl.app.preparing.filters import Pruned
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.workbench.recursion_limits import limits_of
 from impctl.app.workbench.workbench import Workbench
-from impctl.capture.literals import DIALECT
-from impctl.capture.use import filter_condition
 from impctl.compile.flows import BlockedError
 from impctl.errors import EvaluationError, NotExactError, OutOfMemoryError, TableError
 from impctl.expr.nodes import Span
 from impctl.plan.fingerprint import fingerprint
 from impctl.plan.nodes import Fixpoint, Plan, nodes_of, scans_of
+from impctl.spark.expressions import DIALECT
+from impctl.spark.predicates import filter_condition
 from impctl.store.records import StoredSketch
 from impctl.types import AccessId, TableName, TableVersion
 from impctl.values import dataclass
@@ -57,7 +57,7 @@ def derived_entries(
     if not outer and not unused:
         return ()
     from impctl.spark.failures import plain_failures
-    from impctl.spark.rounds import Rounds
+    from impctl.spark.recursion import Rounds
 
     if outer:
         desk.reporter.step(f"deriving rows of {prepared.spec.name}")

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 
 from impctl.data.schema import Column
-from impctl.tables.arrow_types import arrow_type
 from impctl.tables.rows import partition_literal
+from impctl.tables.schema import arrow_type
 from impctl.tables.snapshot import DataFile, Snapshot
 
 

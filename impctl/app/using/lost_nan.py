@@ -3,7 +3,7 @@
 Law: NaN is greater than every boundary, so that only the highest range holds it; what is not named
 here has, in the files that are left, no NaN in that range which minimum and maximum do not tell.
 DuckDB and pyarrow pass over parts of a file by these alone, however the condition is written.
-Out of scope: Spark, whose conditions are written for it (`capture.use`).
+Out of scope: Spark, whose conditions are written for it (`spark.predicates`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from impctl.app.preparing.filters import Pruned
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.sketch.sketch import RangeFilter
-from impctl.tables.hidden_values import hiding_columns
+from impctl.tables.footers import hiding_columns
 from impctl.tables.snapshot import DataFile, Snapshot
 from impctl.types import TableName, TableVersion
 

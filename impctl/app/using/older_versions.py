@@ -17,7 +17,7 @@ from impctl.errors import HistoryGoneError, UsageError
 from impctl.sql.names import TableNames
 from impctl.types import TableName, TableVersion
 from impctl.workload.models import QuerySpec
-from impctl.workload.reading import suggestion
+from impctl.workload.yaml import suggestion
 
 AtVersions = Sequence[str] | int | Mapping[str, int]
 """Texts VERSION or TABLE=VERSION, or a version, or versions by table."""

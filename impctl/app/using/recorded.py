@@ -13,7 +13,7 @@ import time
 from impctl.app.preparing.filters import Pruned
 from impctl.app.using.fresh_sketch import Fresh
 from impctl.app.workbench.workbench import Workbench
-from impctl.store.layout import Layout
+from impctl.store.disk import Layout
 from impctl.store.ledger import Ledger, Use
 
 

@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.results.answer import RowValue, rows_of
 from impctl.app.workbench.workbench import Workbench
-from impctl.capture.render import render_plan
 from impctl.errors import ImpctlError
 from impctl.plan.nodes import attributes_of, scans_of
 from impctl.rules.error_columns import with_rounding
+from impctl.spark.render import render_plan
 from impctl.types import TableName, TableVersion
 
 Rounded = tuple[list[tuple[RowValue, ...]], list[tuple[float, ...]]]

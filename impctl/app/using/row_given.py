@@ -20,7 +20,7 @@ from impctl.errors import UsageError
 from impctl.expr.nodes import And, Compare, CompareOp, Expr, IsNull, Literal, LiteralValue
 from impctl.plan.nodes import Attribute
 from impctl.types import ParameterValue
-from impctl.workload.reading import suggestion
+from impctl.workload.yaml import suggestion
 
 RowGiven = Sequence[str] | Mapping[str, object]
 """Texts `NAME=VALUE,NAME=VALUE`, or Python values by name."""

@@ -14,12 +14,11 @@ from collections.abc import Mapping, Sequence
 from impctl.app.preparing.filters import Pruned, filters_of, guards_of
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.workbench.pinned import PinnedTables
-from impctl.capture.plain_condition import plain_condition
-from impctl.capture.use import rewrite_sql
 from impctl.plan.nodes import Fixpoint, Query, nodes_of
 from impctl.sketch.sketch import MAX_INTERVALS, range_filter
+from impctl.spark.predicates import plain_condition, rewrite_sql
 from impctl.store.records import StoredSketch
-from impctl.tables.hidden_values import hiding_columns
+from impctl.tables.footers import hiding_columns
 from impctl.types import TableName, TableVersion
 from impctl.values import dataclass
 

@@ -26,7 +26,7 @@ from impctl.errors import (
     TableError,
     UnsafeSketchError,
 )
-from impctl.store.faults import STORE_READ_ONLY
+from impctl.store.disk import STORE_READ_ONLY
 from impctl.workload.models import Policy, QuerySpec
 
 OF_THE_SKETCH = (

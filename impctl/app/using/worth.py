@@ -17,7 +17,7 @@ from impctl.app.workbench.pinned import PinnedTables
 from impctl.plan.nodes import Scan
 from impctl.sketch.sketch import RangeFilter, fragments_between
 from impctl.store.records import StoredSketch
-from impctl.tables.read_parts import ReadPart
+from impctl.tables.rows import ReadPart
 from impctl.tables.snapshot import bytes_of
 from impctl.types import TableName, TableVersion
 from impctl.values import dataclass

@@ -12,7 +12,7 @@ from impctl.app.workbench.pinned import PinnedTables
 from impctl.errors import ImpctlError
 from impctl.forecast import History
 from impctl.store.reader import StoreReader
-from impctl.tables.change.commit_history import commit_history
+from impctl.tables.log import commit_history
 from impctl.types import TableName, TableVersion
 
 Texts = Mapping[TableName, Mapping[TableVersion, str]]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from impctl.app.results.results import Failure
 from impctl.errors import ImpctlError, is_panic, unexpected
 from impctl.workload.models import QuerySpec
-from impctl.workload.sql_location import sql_location
+from impctl.workload.yaml import sql_location
 
 
 class Isolated:

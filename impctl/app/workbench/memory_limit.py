@@ -17,7 +17,7 @@ from impctl.app.workbench.settings import Settings
 from impctl.data.memory import SMALL, bounded, give_back, held_memory
 from impctl.errors import OutOfMemoryError, out_of_memory
 from impctl.workload.models import Workload
-from impctl.workload.scalars import share_from, size_from
+from impctl.workload.yaml import share_from, size_from
 
 MEMORY_EXCEEDED = "memory_exceeded"
 """The code of the error of what would take more than it may."""

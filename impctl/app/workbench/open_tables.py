@@ -2,7 +2,7 @@
 
 Law: each call works on the newest versions all the same; what is kept only spares reading a whole
 log again. From time to time all are opened anew, whatever a look at their logs says.
-Out of scope: whether a log is still the one that was read (`tables.change.arrivals`).
+Out of scope: whether a log is still the one that was read (`tables.log`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 
 from impctl.app.workbench.workbench import Workbench
-from impctl.tables.change.arrivals import Seen
+from impctl.tables.log import Seen
 from impctl.types import TableName
 
 _LONGEST = 600.0

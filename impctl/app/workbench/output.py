@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from impctl.errors import UsageError
-from impctl.store.layout import Layout
+from impctl.store.disk import Layout
 
 NOTHING_ELSE: Mapping[str, str] = {}
 

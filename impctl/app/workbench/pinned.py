@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING
 
 from impctl.errors import ImpctlError
 from impctl.sql.names import CATALOG_SCHEME
-from impctl.tables.change.arrivals import Seen, pinned_anew, seen
+from impctl.tables.log import Seen, pinned_anew, seen
 from impctl.tables.source import DeltaSource, advance, clone_roots, open_source
 from impctl.types import ColumnName, TableName, TableVersion
-from impctl.workload.credentials import require_credentials
 from impctl.workload.models import TableSpec
+from impctl.workload.sections import require_credentials
 
 if TYPE_CHECKING:
     from impctl.sketch.partition import RangePartition
-    from impctl.tables.change.files_mark import FilesMark
-    from impctl.tables.keys.fan_out import KeyColumns, KeyCounts
-    from impctl.tables.lookup.read_once import ReadOnce
+    from impctl.tables.changes import FilesMark
+    from impctl.tables.fan_out import KeyColumns, KeyCounts
+    from impctl.tables.lookup import ReadOnce
     from impctl.tables.snapshot import Snapshot
 
 
@@ -71,7 +71,7 @@ class PinnedTables:
     @property
     def once(self) -> ReadOnce:
         """What was decoded of files in this run, for all who look rows up."""
-        from impctl.tables.lookup.read_once import ReadOnce
+        from impctl.tables.lookup import ReadOnce
 
         if self._once is None:
             self._once = ReadOnce()
@@ -166,7 +166,7 @@ class PinnedTables:
 
     def files_mark(self, table: TableName) -> FilesMark:
         """The mark of the files of the table's snapshot, taken once."""
-        from impctl.tables.change.files_mark import files_mark
+        from impctl.tables.changes import files_mark
 
         snapshot = self.snapshot(table)
         key = (table, snapshot.version)
@@ -176,7 +176,7 @@ class PinnedTables:
 
     def key_counts(self, table: TableName, columns: KeyColumns, one_in: int) -> KeyCounts:
         """The keys of the table's snapshot, counted once; errors as of `read_batches`."""
-        from impctl.tables.keys.fan_out import MANY_ROWS, key_counts, thinned
+        from impctl.tables.fan_out import MANY_ROWS, key_counts, thinned
 
         snapshot = self.snapshot(table)
         key = (table, snapshot.version, columns, one_in)

@@ -14,7 +14,7 @@ from impctl.app.workbench.histories import Texts, gone_on
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import ImpctlError
 from impctl.forecast import Arrival
-from impctl.store.faults import suppress_full
+from impctl.store.disk import suppress_full
 from impctl.store.store import Store
 from impctl.types import TableName, TableVersion
 

@@ -16,9 +16,9 @@ from pathlib import Path
 from impctl.app.workbench.settings import Settings
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import UsageError
-from impctl.store.scratch import BENCH_SCRATCH, scratch_folder
+from impctl.store.disk import BENCH_SCRATCH, scratch_folder
 from impctl.tables.storage import local_path
-from impctl.tables.write.clone import clone_table
+from impctl.tables.write.maintenance import clone_table
 from impctl.types import TableName
 from impctl.workload.models import TableSpec
 

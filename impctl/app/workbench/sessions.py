@@ -2,7 +2,7 @@
 
 Law: a program that has Spark running keeps its session untouched; the run works beside it. A
 session that was launched here stays with the process, so that the next run need not wait for it.
-Out of scope: settings and their checks (`spark.session`, `spark.beside`).
+Out of scope: settings and their checks (`spark.session`, `spark.session`).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class SessionBeside:
 
     def __init__(self, given: SparkSession | None) -> None:
         if given is not None:
-            from impctl.spark.beside import require_session
+            from impctl.spark.session import require_session
 
             require_session(given)
         self._given = given
@@ -73,8 +73,7 @@ class SessionBeside:
 
     def open(self, spec: SparkSpec) -> SparkSession:
         """The session; where Spark is not up it is launched as a command would."""
-        from impctl.spark.beside import session_beside
-        from impctl.spark.connect import home_of
+        from impctl.spark.session import home_of, session_beside
 
         base = self._base(spec)
         if self._made is not None:
@@ -88,13 +87,13 @@ class SessionBeside:
     @contextmanager
     def visit(self) -> Iterator[None]:
         """A run, after which the program finds Spark as it left it."""
-        from impctl.spark.beside import guest
+        from impctl.spark.session import guest
 
         with guest():
             yield
 
     def _base(self, spec: SparkSpec) -> SparkSession:
-        from impctl.spark.beside import is_usable, running_session
+        from impctl.spark.session import is_usable, running_session
 
         if self._given is None:
             running = running_session()
@@ -110,12 +109,12 @@ class SessionBeside:
 
 def master_of(asked: str | None) -> str:
     """Where Spark is to run: the environment's `SPARK_REMOTE` first, then what is asked for."""
-    from impctl.spark import connect
+    from impctl.spark import session as connect
 
     return connect.master_of(asked, os.environ, DEFAULT_MASTER)
 
 
 def _is_up() -> bool:
-    from impctl.spark.beside import running_session
+    from impctl.spark.session import running_session
 
     return running_session() is not None

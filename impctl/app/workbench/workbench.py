@@ -35,7 +35,7 @@ from impctl.tables.storage import local_path
 from impctl.types import QueryName
 from impctl.workload.load import load_spark_profile
 from impctl.workload.models import InsertSpec, Policy, QuerySpec, SparkSpec, Workload
-from impctl.workload.reading import suggestion
+from impctl.workload.yaml import suggestion
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -164,7 +164,7 @@ class Workbench:
         return self._spark
 
     def _catalog_location(self, written: str) -> str:
-        from impctl.spark.catalog_location import catalog_location
+        from impctl.spark.snapshots import catalog_location
 
         parts = self.workload.names.completed(name_parts(written) or (written,))
         return catalog_location(self.spark(), parts)

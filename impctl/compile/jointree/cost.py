@@ -31,7 +31,7 @@ from impctl.plan.nodes import (
     nodes_of,
     scans_of,
 )
-from impctl.tables.keys.fan_out import KeyColumns
+from impctl.tables.fan_out import KeyColumns
 from impctl.types import AccessId, AttributeId, ColumnName, TableName
 from impctl.values import dataclass
 

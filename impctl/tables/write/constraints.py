@@ -3,7 +3,7 @@
 Law: no batch puts in a row that Spark would refuse. deltalake tests constraints too, but reads them
 by its own rules (`7 / 2` is 3, a NaN may be less than 0). So rows to insert are tested here, and an
 update may set a column only where deltalake lets through no more than Spark.
-Out of scope: NOT NULL (`tables.write.inserted_rows`; deltalake tests it in updates).
+Out of scope: NOT NULL (`tables.write.rows`; deltalake tests it in updates).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from impctl.expr.nodes import (
 from impctl.expr.types import type_of
 from impctl.plan.nodes import Scan
 from impctl.tables.snapshot import Snapshot
-from impctl.tables.write.update_sql import read_condition
+from impctl.tables.write.predicates import read_condition
 from impctl.types import ColumnName
 
 _NODES = (And, Or, Not, Compare, InList, IsNull, Like, ColumnRef, Literal)

@@ -1,7 +1,7 @@
 """What deltalake raises while it writes a batch, as errors of ours.
 
 Law: a failure after which the batch may be in the table is never told as one to be tried again.
-Out of scope: what is written (`tables.write.updates`).
+Out of scope: what is written (`tables.write.apply`).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from impctl.errors import (
     TableError,
     UsageError,
 )
-from impctl.tables.failures import READ_FAILURES, failure_text
 from impctl.tables.source import DeltaSource, refresh
+from impctl.tables.storage import READ_FAILURES, failure_text
 from impctl.types import TableVersion
 
 _ROW_FAILURES = (

@@ -15,7 +15,7 @@ import impctl
 from impctl.app import capture
 from impctl.app.capturing import advice
 from impctl.errors import ImpctlWarning, TableError
-from impctl.tables.write import cluster as writing
+from impctl.tables.write import maintenance as writing
 from tests.support.run_cli import Cli
 
 ROWS = 12_000

@@ -24,7 +24,7 @@ from impctl.app.preparing import wanted_files
 from impctl.app.workbench.settings import Settings
 from impctl.app.workbench.workbench import open_workbench
 from impctl.engine.range_counts import DenseCounts
-from impctl.tables.write.laid_out import create_laid_out_table
+from impctl.tables.write.maintenance import create_laid_out_table
 from tests.support.random_cases import random_cases
 from tests.support.run_cli import Cli, CliOf
 

@@ -12,7 +12,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from impctl.app.capturing import chosen_way, lineage_advice, state_advice
 from impctl.compile.buffers import KEEP_ALL
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.behaviour.recursive_workload import network
 from tests.support.run_cli import Cli, CliOf
 

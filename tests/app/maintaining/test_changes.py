@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from impctl.app.maintaining import changes as shared_changes
 from impctl.app.maintaining.changes import Need, SharedChanges, VersionedChange, by_version
 from impctl.errors import SchemaChangedError
-from impctl.tables.change.changes import Changes
+from impctl.tables.changes import Changes
 
 
 def change(versions: list[int] | None, rows: int | None = None) -> Changes:

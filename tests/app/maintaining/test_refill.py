@@ -14,7 +14,7 @@ from impctl.data.vector import from_arrow
 from impctl.tables.prune import prune_to_values
 from impctl.tables.rows import read_rows
 from impctl.tables.source import open_source
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.support.made_once import CliOnce
 from tests.support.run_cli import Cli
 

@@ -20,7 +20,7 @@ from impctl.app.workbench.workbench import open_workbench
 from impctl.compile.session import MaintainedQuery
 from impctl.store.disk import RealDisk
 from impctl.store.store import Store
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 
 FILE = """
 version: 1

@@ -19,10 +19,10 @@ import pytest
 
 from impctl.app.preparing import choice, estimate
 from impctl.app.preparing.drawn_groups import DrawnGroups, drawn_groups
-from impctl.tables.file_sample import file_sample
+from impctl.tables.sample import file_sample
 from impctl.tables.source import open_source
 from impctl.tables.statistics import file_bounds
-from impctl.tables.write.laid_out import create_laid_out_table
+from impctl.tables.write.maintenance import create_laid_out_table
 from tests.support.run_cli import Cli, CliOf
 
 ROWS, FILES = 40_000, 40

@@ -23,7 +23,7 @@ from impctl.app.workbench.workbench import open_workbench
 from impctl.data.schema import DATE, TIMESTAMP
 from impctl.errors import TableError
 from impctl.tables.source import open_source
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.support.random_cases import random_seeds
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -9,8 +9,8 @@ from impctl.app.preparing.files_left import FilesLeft
 from impctl.data.schema import LONG
 from impctl.sketch.likelihood import Mixture
 from impctl.sketch.partition import RangePartition
-from impctl.tables.bounds import FileBounds
-from impctl.tables.file_spans import FileSpans, file_spans
+from impctl.tables.prune import FileSpans, file_spans
+from impctl.tables.snapshot import FileBounds
 from tests.support.reference_bounds import column_bounds
 
 FILES, RANGES = 50, 200

@@ -22,7 +22,7 @@ from impctl.app.preparing.filters import Pruned, filters_of
 from impctl.app.preparing.prepared import prepare
 from impctl.app.workbench.settings import Settings
 from impctl.app.workbench.workbench import open_workbench
-from impctl.tables.write.laid_out import create_laid_out_table
+from impctl.tables.write.maintenance import create_laid_out_table
 from tests.support.random_cases import random_cases
 from tests.support.run_cli import Cli, CliOf
 

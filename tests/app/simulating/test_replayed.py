@@ -24,7 +24,7 @@ from impctl.app.simulating.step_costs import StepCosts
 from impctl.errors import UsageError
 from impctl.forecast import Arrival
 from impctl.store.records import RunCost, RunKind, RunRecord
-from impctl.workload.trigger_models import ON_COMMIT, Trigger
+from impctl.workload.models import ON_COMMIT, Trigger
 from tests.cli.examples import EXAMPLES
 from tests.support.random_cases import random_seeds
 

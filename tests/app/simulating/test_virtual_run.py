@@ -28,8 +28,7 @@ from impctl.app.simulating.step_costs import StepCosts
 from impctl.app.simulating.virtual_run import Ran, VirtualRun
 from impctl.forecast import Arrival
 from impctl.store.records import RunCost, RunKind
-from impctl.workload.cron import read_cron
-from impctl.workload.trigger_models import ON_COMMIT, Alone, Trigger
+from impctl.workload.models import ON_COMMIT, Alone, Trigger, read_cron
 from tests.support.random_cases import random_cases
 
 Commit = tuple[float, str, int]

@@ -30,7 +30,7 @@ from impctl.data.schema import (
 from impctl.errors import UsageError
 from impctl.plan.nodes import Attribute
 from impctl.store.ledger import AnswerRun, Ledger
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from impctl.workload.load import load_workload
 from tests.support.run_cli import Cli, CliOf
 

@@ -13,7 +13,7 @@ from impctl.app.capturing import kept_ending
 from impctl.app.preparing import prepared
 from impctl.app.workbench import build_mark
 from impctl.store.store import Store
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.app.using.test_kept_answer import KEPT, MORE, NOW, ROWS, WORKLOAD
 from tests.support.made_once import CliOnce
 from tests.support.run_cli import Cli

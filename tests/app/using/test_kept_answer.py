@@ -15,7 +15,7 @@ from impctl.engine.batch import Batch
 from impctl.engine.result_rows import KeptRows
 from impctl.store.records import MaintainCommit
 from impctl.store.store import Store
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.support.kept_workload import stored
 from tests.support.made_once import CliOnce
 from tests.support.run_cli import Cli, CliOf, Ran

@@ -18,7 +18,7 @@ from impctl.app.using import worth
 from impctl.app.using.worth import weighed
 from impctl.app.workbench.settings import Settings
 from impctl.app.workbench.workbench import open_workbench
-from impctl.tables.write.laid_out import create_laid_out_table
+from impctl.tables.write.maintenance import create_laid_out_table
 from tests.support.kept_workload import stored
 from tests.support.run_cli import CliOf
 

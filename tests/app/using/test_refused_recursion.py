@@ -15,7 +15,7 @@ import pytest
 from impctl.app.using.text import is_for_others
 from impctl.app.workbench.workbench import Workbench
 from impctl.plan.nodes import Fixpoint, nodes_of
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.plan.network import read
 from tests.support.run_cli import Cli, CliOf
 

@@ -34,7 +34,7 @@ from impctl.app.workbench.workbench import Workbench, open_workbench
 from impctl.errors import ImpctlError
 from impctl.spark.run import run_sql
 from impctl.store.store import Store
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.support.random_cases import quarter_then_rest
 
 pytestmark = pytest.mark.spark

@@ -15,7 +15,7 @@ from impctl.app.workbench.workbench import Workbench
 from impctl.cli.application import build_app
 from impctl.cli.boundary import run
 from impctl.store.store import Store
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.support.kept_workload import stored
 from tests.support.run_cli import Cli
 from tests.support.small_workload import ROWS

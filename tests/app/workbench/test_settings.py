@@ -22,8 +22,8 @@ from impctl.app.workbench.settings import (
 )
 from impctl.app.workbench.workbench import open_workbench
 from impctl.errors import UsageError
-from impctl.spark import beside
-from impctl.tables.write.create import create_table
+from impctl.spark import session
+from impctl.tables.write.maintenance import create_table
 from impctl.workload.load import load_workload
 from impctl.workload.models import SparkSpec, Workload
 
@@ -105,7 +105,7 @@ def test_a_scratch_copy_knows_whether_spark_runs_in_the_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, running: object
 ) -> None:
     """Else its captures would be loaded row by row where a running Spark is far quicker."""
-    monkeypatch.setattr(beside, "running_session", lambda: running)
+    monkeypatch.setattr(session, "running_session", lambda: running)
     create_table(str(tmp_path / "t"), pa.table({"id": [1, 2]}))
     (tmp_path / "w.yaml").write_text(WORKLOAD)
     with (

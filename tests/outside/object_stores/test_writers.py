@@ -11,15 +11,15 @@ from deltalake import write_deltalake
 
 from impctl.errors import RetryableError, TableRecreatedError
 from impctl.tables.source import open_source
-from impctl.tables.write.updates import (
+from impctl.tables.write.apply import (
     AppliedUpdate,
     UpdateKind,
     UpdateRequest,
+    WrittenTable,
     commit_update,
     prepare_batch,
     prepare_update,
 )
-from impctl.tables.write.written_table import WrittenTable
 from tests.outside.object_stores.lake import ROWS, Lake, appends
 
 ROOT = Path(__file__).parents[3]

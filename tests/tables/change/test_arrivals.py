@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.tables.change.arrivals import has_new_log, newest_version, pinned_anew, seen
+from impctl.tables.log import has_new_log, newest_version, pinned_anew, seen
 from impctl.tables.source import open_source
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.tables.handmade import entry
 
 ROWS = pa.table({"a": pa.array([1, 2, 3], pa.int64())})

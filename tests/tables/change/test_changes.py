@@ -12,9 +12,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from impctl.errors import HistoryGoneError, LogDiffersError, SchemaChangedError, TableRecreatedError
-from impctl.tables.change import changes as changes_module
-from impctl.tables.change.changes import read_changes
-from impctl.tables.change.files_mark import files_mark
+from impctl.tables import changes as changes_module
+from impctl.tables.changes import files_mark, read_changes
 from impctl.tables.rows import read_rows
 from impctl.tables.snapshot import CHANGE_FEED
 from impctl.tables.source import open_source

@@ -11,10 +11,9 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.transaction import AddAction
 
 from impctl.errors import TableError
-from impctl.tables.change import arriving_files
-from impctl.tables.change import feed as change_feed
-from impctl.tables.change.changes import read_changes
-from impctl.tables.change.file_diff import changed_files
+from impctl.tables import changes
+from impctl.tables import changes as change_feed
+from impctl.tables.changes import changed_files, read_changes
 from impctl.tables.snapshot import CHANGE_FEED
 from impctl.tables.source import open_source
 from tests.tables import handmade
@@ -151,7 +150,7 @@ def test_what_operations_write_is_not_looked_up(
     DeltaTable(path).delete("x = 1")
     DeltaTable(path).restore(1)
     write_deltalake(path, ONCE, mode="overwrite")
-    monkeypatch.setattr(arriving_files, "_is_plain", None)
+    monkeypatch.setattr(changes, "_is_plain", None)
     check(open_source("t", path), 0, 4, "change_feed")
 
 

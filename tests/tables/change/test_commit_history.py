@@ -14,8 +14,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from impctl.forecast import KEPT, Arrival, History, effective_times
-from impctl.tables.change import commit_history as module
-from impctl.tables.change.commit_history import commit_history
+from impctl.tables import log as module
+from impctl.tables.log import commit_history
 from impctl.tables.source import open_source
 from tests.tables.handmade import actions_of, entry
 

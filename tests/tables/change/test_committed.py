@@ -12,11 +12,9 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from impctl.errors import TableError
-from impctl.tables.change.commit_history import commit_history
-from impctl.tables.change.committed import Committed, committed_since
-from impctl.tables.change.retention import committed_at
+from impctl.tables.log import Committed, commit_history, committed_at, committed_since
 from impctl.tables.source import open_source
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.tables.handmade import actions_of, entry
 
 

@@ -11,9 +11,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.tables.change.changes import read_changes
-from impctl.tables.change.copies import has_faithful_copies
-from impctl.tables.commits import read_commits
+from impctl.tables.changes import read_changes
+from impctl.tables.log import has_faithful_copies, read_commits
 from impctl.tables.snapshot import CHANGE_FEED
 from impctl.tables.source import open_source
 from tests.tables import handmade

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.tables.change.feed_files import FeedRows, read_feed_files
-from impctl.tables.commits import Commits, read_commits
+from impctl.tables.changes import FeedRows, read_feed_files
+from impctl.tables.log import Commits, read_commits
 from impctl.tables.snapshot import CHANGE_FEED
 from impctl.tables.source import DeltaSource, open_source
 from tests.tables.bags import weighted_bag

@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.tables.change.files_mark import files_mark, is_reached
-from impctl.tables.commits import Commits, read_commits
+from impctl.tables.changes import files_mark, is_reached
+from impctl.tables.log import Commits, read_commits
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.source import open_source
 from tests.tables.vectored import VectoredTable

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from impctl.tables.change.net import netted
+from impctl.tables.changes import netted
 from tests.support.random_cases import FEW
 
 ODD = struct.unpack("<d", struct.pack("<Q", 0x7FF8_0000_0000_0001))[0]

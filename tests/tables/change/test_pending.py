@@ -10,9 +10,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.tables.change.changes import read_changes
-from impctl.tables.change.pending import Pending, pending_changes
-from impctl.tables.change.retention import committed_at, duration_of, retention_of
+from impctl.tables.changes import read_changes
+from impctl.tables.log import Pending, committed_at, duration_of, pending_changes, retention_of
 from impctl.tables.source import open_source
 from tests.tables import handmade
 

@@ -12,7 +12,7 @@ import pytest
 from impctl.data.schema import INTEGER, LONG, STRING
 from impctl.errors import EvaluationError
 from impctl.expr.nodes import And, Arithmetic, ArithmeticOp, ColumnRef, Compare, CompareOp, Literal
-from impctl.tables.keys.fan_out import (
+from impctl.tables.fan_out import (
     MANY_ROWS,
     KeyColumns,
     KeyCounts,
@@ -23,7 +23,7 @@ from impctl.tables.keys.fan_out import (
     thinned,
 )
 from impctl.tables.source import open_source
-from impctl.tables.write.laid_out import create_laid_out_table
+from impctl.tables.write.maintenance import create_laid_out_table
 
 BOTH = (("a", LONG), ("b", STRING))
 PAIR = KeyColumns(BOTH, (False, False))

@@ -20,8 +20,7 @@ from deltalake import WriterProperties, write_deltalake
 
 from impctl.data.vector import Vector, from_arrow
 from impctl.errors import HistoryGoneError
-from impctl.tables.lookup.read_once import ReadOnce
-from impctl.tables.lookup.rows_with import rows_with
+from impctl.tables.lookup import ReadOnce, rows_with
 from impctl.tables.rows import FileReader, read_rows
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.source import open_source

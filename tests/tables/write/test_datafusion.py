@@ -18,11 +18,11 @@ from impctl.expr.cast import cast
 from impctl.expr.evaluate import Condition, Evaluator
 from impctl.plan.nodes import Project, Scan, Select
 from impctl.sql.statement import parse_query
-from impctl.tables.arrow_types import arrow_type
 from impctl.tables.rows import read_rows
+from impctl.tables.schema import arrow_type
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.source import DeltaSource, open_source
-from impctl.tables.write.updates import UpdateKind, UpdateRequest, apply_update
+from impctl.tables.write.apply import UpdateKind, UpdateRequest, apply_update
 
 NAN = float("nan")
 ROWS = pa.table(

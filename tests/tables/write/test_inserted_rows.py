@@ -16,8 +16,7 @@ from deltalake import write_deltalake
 from impctl.errors import TableError, UsageError
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.source import open_source
-from impctl.tables.write.inserted_file import file_to_insert
-from impctl.tables.write.inserted_rows import rows_to_insert
+from impctl.tables.write.rows import file_to_insert, rows_to_insert
 
 SCHEMA = pa.schema(
     [

@@ -19,7 +19,7 @@ from deltalake import DeltaTable, write_deltalake
 from impctl.errors import ImpctlError
 from impctl.tables.rows import read_rows
 from impctl.tables.source import open_source
-from impctl.tables.write.updates import AppliedUpdate, UpdateKind, UpdateRequest, apply_update
+from impctl.tables.write.apply import AppliedUpdate, UpdateKind, UpdateRequest, apply_update
 from tests.support.random_cases import random_cases
 from tests.support.random_conditions import KINDS, Condition, Drawer, rows_of
 

@@ -16,8 +16,8 @@ import pytest
 from impctl.errors import ImpctlError, Location
 from impctl.tables.rows import read_rows
 from impctl.tables.source import open_source
-from impctl.tables.write.create import create_table
-from impctl.tables.write.updates import UpdateKind, UpdateRequest, apply_update
+from impctl.tables.write.apply import UpdateKind, UpdateRequest, apply_update
+from impctl.tables.write.maintenance import create_table
 
 NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)
 PLACE = Location("w.yaml", 7, 9)

@@ -21,12 +21,11 @@ from impctl.errors import (
     UnsupportedError,
     UsageError,
 )
-from impctl.tables.change.changes import read_changes
+from impctl.tables.changes import read_changes
 from impctl.tables.rows import read_rows
 from impctl.tables.snapshot import CHANGE_FEED
 from impctl.tables.source import open_source
-from impctl.tables.write.matched_rows import MatchedRows
-from impctl.tables.write.updates import (
+from impctl.tables.write.apply import (
     AppliedUpdate,
     UpdateKind,
     UpdateRequest,
@@ -34,6 +33,7 @@ from impctl.tables.write.updates import (
     commit_update,
     prepare_update,
 )
+from impctl.tables.write.rows import MatchedRows
 from tests.tables import handmade
 from tests.tables.bags import fixture_table
 
@@ -150,7 +150,7 @@ def test_a_failure_after_the_commit_says_that_the_batch_may_be_in_the_table(
         write_deltalake(*given, **options)
         raise OSError("no space left")
 
-    monkeypatch.setattr("impctl.tables.write.updates.write_deltalake", write_and_fail)
+    monkeypatch.setattr("impctl.tables.write.apply.write_deltalake", write_and_fail)
     with pytest.raises(ImpctlError, match="moved from version 0 to 1, so the batch") as caught:
         apply(path, UpdateKind.INSERT, rows=({"sid": 4},))
     assert (caught.value.code, caught.value.exit_code) == ("batch_maybe_committed", 1)

@@ -25,8 +25,7 @@ from impctl.expr.nodes import Expr
 from impctl.plan.moved_conditions import MovedConditions
 from impctl.plan.nodes import Aggregate, Distinct, Plan, nodes_of
 from impctl.sketch.partition import RangePartition
-from impctl.tables.lookup.read_once import ReadOnce
-from impctl.tables.lookup.rows_with import rows_with
+from impctl.tables.lookup import ReadOnce, rows_with
 from impctl.tables.rows import read_batches, read_rows
 from impctl.tables.snapshot import Snapshot
 from impctl.types import AccessId, ColumnName, TableName, TableVersion

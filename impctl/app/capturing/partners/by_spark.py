@@ -20,7 +20,6 @@ from impctl.app.capturing.frames import tagged_frame
 from impctl.app.preparing.joined_files import Uris
 from impctl.app.preparing.wanted_files import wanted_files
 from impctl.app.workbench.workbench import Workbench
-from impctl.capture.render import render_plan
 from impctl.compile.compile import Compiled
 from impctl.compile.flows import FRAGMENT_COLUMN, Readable
 from impctl.data.schema import INTEGER, Kind, SqlType
@@ -30,8 +29,9 @@ from impctl.engine.tags import RowTags
 from impctl.plan.nodes import Scan, scans_of
 from impctl.rules.joined_columns import column_behind
 from impctl.sketch.partition import RangePartition
-from impctl.tables.arrow_types import arrow_type
+from impctl.spark.render import render_plan
 from impctl.tables.prune import prune_to_values
+from impctl.tables.schema import arrow_type
 from impctl.tables.snapshot import Snapshot
 from impctl.types import AccessId, AttributeId, TableName, TableVersion
 from impctl.values import dataclass
@@ -57,7 +57,7 @@ class Partners:
 
     def rows(self, side: str, keys: Sequence[Vector]) -> Batch:
         """The rows of a side with these keys."""
-        from impctl.spark.partners import with_keys
+        from impctl.spark.run import with_keys
 
         wanted = self.compiled.read_side(side)
         self.desk.reporter.step(f"reading rows with {len(keys[0]):,} join keys")
@@ -71,7 +71,7 @@ class Partners:
 
     def pairs(self, joined: Readable) -> Iterator[Batch]:
         """All rows of a join, slice by slice."""
-        from impctl.spark.partners import slice_of
+        from impctl.spark.run import slice_of
 
         files = self._files(joined)
         longest = max(self._longest(scan) for scan in scans_of(joined.plan))

@@ -19,7 +19,7 @@ from impctl.app.maintaining.due.when import Costs
 from impctl.app.maintaining.estimates import Size, estimated
 from impctl.store.records import RunCost, RunKind
 from impctl.types import QueryName, TableName
-from impctl.workload.trigger_models import Trigger
+from impctl.workload.models import Trigger
 
 OPENING_S = 0.05
 """What a run of a process that goes on takes before its first query."""

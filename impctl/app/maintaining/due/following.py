@@ -18,8 +18,7 @@ from impctl.app.workbench.settings import DEFAULT_MAX_WAIT, FollowRequest
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import ImpctlError
 from impctl.types import QueryName
-from impctl.workload.models import QuerySpec
-from impctl.workload.trigger_models import ON_COMMIT, Trigger
+from impctl.workload.models import ON_COMMIT, QuerySpec, Trigger
 
 MAX_WAIT_DEPRECATED = "max_wait_deprecated"
 _DEPRECATED = (

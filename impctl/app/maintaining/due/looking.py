@@ -21,8 +21,7 @@ from impctl.errors import ImpctlError
 from impctl.store.reader import StoreReader
 from impctl.store.records import StoredQuery, TablePin
 from impctl.types import QueryName
-from impctl.workload.models import QuerySpec
-from impctl.workload.trigger_models import ON_COMMIT, Trigger
+from impctl.workload.models import ON_COMMIT, QuerySpec, Trigger
 
 
 def now_of(desk: Workbench) -> float:

@@ -4,7 +4,7 @@ Law: an instant is given in seconds since 1970 and is the first not before the o
 crontab, a local time that does not exist (the clock is put on) is the instant at which the clock is
 put on, and one that comes twice (the clock is put back) is its first coming alone. Multiples count
 the time that really passes since midnight, so they keep their pace on such days.
-Out of scope: the fields of a crontab (`workload.cron`), whether anything is due
+Out of scope: the fields of a crontab (`workload.models`), whether anything is due
 (`app.maintaining.due.when`).
 """
 
@@ -13,8 +13,7 @@ from __future__ import annotations
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from functools import lru_cache
 
-from impctl.workload.cron import Cron
-from impctl.workload.trigger_models import Trigger
+from impctl.workload.models import Cron, Trigger
 
 _DAYS = 366 * 8 + 2
 """Days looked through: a 29th of February is at most eight years away."""

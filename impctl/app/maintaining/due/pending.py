@@ -21,7 +21,7 @@ from impctl.app.workbench.workbench import Workbench
 from impctl.errors import ImpctlError
 from impctl.sql.parameters import NEVER, RUN, read_moment, zone_of
 from impctl.store.records import StoredQuery, TablePin
-from impctl.tables.change.committed import Committed, committed_since
+from impctl.tables.log import Committed, committed_since
 from impctl.tables.source import DeltaSource
 from impctl.types import TableName, TableVersion
 from impctl.values import dataclass

@@ -25,8 +25,7 @@ from impctl.app.maintaining.due.pending import Pending
 from impctl.app.results.amounts import duration_text
 from impctl.types import QueryName
 from impctl.values import dataclass
-from impctl.workload.durations import written
-from impctl.workload.trigger_models import Alone, Trigger
+from impctl.workload.models import Alone, Trigger, written
 
 CHEAP_S = 1.0
 """What takes less may be done before it is due, where `cheap` says so."""

@@ -21,8 +21,7 @@ from impctl.placement.graph import Graph, Mode, restricted
 from impctl.placement.search import Modes, StateChoice, choices_of, choose, evaluate
 from impctl.types import QueryName, TableName
 from impctl.values import dataclass
-from impctl.workload.durations import written
-from impctl.workload.models import QuerySpec
+from impctl.workload.models import QuerySpec, written
 
 BOUND_IMPOSSIBLE = "bound_impossible"
 

@@ -3,7 +3,7 @@
 Law: it is where the budget or what queries pin changed, where rates of kinds of change moved by a
 factor of two, and where state exceeds the budget, but for one that the last choice could not be
 brought within either. Kinds of change that come less than once in thirty days move nothing.
-Out of scope: the choice (`keeping.choice`), remembering it (`store.chosen`).
+Out of scope: the choice (`keeping.choice`), remembering it (`store.tables`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Recapture in DuckDB: the passes that Spark runs, over the same files, as one more baseline.
 
 Law: what is offered gave a sketch equal to Spark's at the version it was offered at; everything
-else comes with the reason why not. The pass is that of `capture.annotate`; its Spark SQL is
+else comes with the reason why not. The pass is that of `spark.capture`; its Spark SQL is
 translated by sqlglot, and DuckDB's own arithmetic decides, so equality is looked at, not believed.
 Out of scope: passes that collect fragments along the plan; tables whose rows are not simply those
 of their files (deletion vectors, column mapping).
@@ -24,19 +24,19 @@ from impctl.app.using.text import is_for_others
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
 from impctl.bench.parquet_sql import ParquetSql, SqlFailed
-from impctl.capture.annotate import PassKind, SketchPass, sketch_passes
-from impctl.capture.literals import DIALECT
-from impctl.capture.render import Renderer
-from impctl.capture.use import local_name, rewrite_sql
 from impctl.data.schema import Column
 from impctl.data.vector import from_arrow
 from impctl.plan.nodes import attributes_of
 from impctl.safety.judge import Verdict
 from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import FragmentSet
+from impctl.spark.capture import PassKind, SketchPass, sketch_passes
+from impctl.spark.expressions import DIALECT
+from impctl.spark.predicates import local_name, rewrite_sql
+from impctl.spark.render import Renderer
 from impctl.sql.text import without_levels
-from impctl.tables.arrow_types import to_arrow_type
-from impctl.tables.plain_files import why_not_plain
+from impctl.tables.rows import why_not_plain
+from impctl.tables.schema import to_arrow_type
 from impctl.tables.snapshot import DataFile, Snapshot
 from impctl.tables.storage import local_path
 from impctl.types import AccessId, TableName

@@ -127,7 +127,7 @@ def _add_duckdb(measured: MeasuredQuery, connection: ParquetSql, ways: list[_Way
 
 def _timed(ground: Ground, measured: MeasuredQuery, ways: list[_Way], note: str) -> Iterator[Cell]:
     """The ways, slowest first, each compared with the first and timed in turn."""
-    from impctl.spark.launch import jvm_cpu_ms
+    from impctl.spark.session import jvm_cpu_ms
 
     expected = ways[0].run()
     equal = {way.name: same_answer(way.run(), expected) for way in ways}

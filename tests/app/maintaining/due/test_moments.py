@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from impctl.app.maintaining.due.moments import last_moment, next_moment
-from impctl.workload.cron import read_cron
-from impctl.workload.trigger_models import Trigger
+from impctl.workload.models import Trigger, read_cron
 from tests.support.random_cases import random_seeds
 
 VIENNA = "Europe/Vienna"

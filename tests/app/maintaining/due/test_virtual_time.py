@@ -22,8 +22,7 @@ from impctl.app.maintaining.due.timetable import Timetable
 from impctl.app.maintaining.due.when import Costs, Due, Waiting, dues
 from impctl.app.simulating.noise import Noise, noisy, steady
 from impctl.types import QueryName
-from impctl.workload.cron import read_cron
-from impctl.workload.trigger_models import ON_COMMIT, Trigger
+from impctl.workload.models import ON_COMMIT, Trigger, read_cron
 
 
 @dataclass

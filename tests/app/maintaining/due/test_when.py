@@ -18,8 +18,7 @@ from impctl.app.maintaining.due.pending import Change, Pending, in_order
 from impctl.app.maintaining.due.timetable import Timetable
 from impctl.app.maintaining.due.when import Costs, Due, Pace, Waiting, dues, shortest_bounds, taken
 from impctl.store.records import RunCost, RunKind
-from impctl.workload.cron import read_cron
-from impctl.workload.trigger_models import ON_COMMIT, Alone, Trigger
+from impctl.workload.models import ON_COMMIT, Alone, Trigger, read_cron
 from tests.support.random_cases import random_seeds
 
 NOON = 1_795_780_800.0  # 2026-11-27 12:00 UTC

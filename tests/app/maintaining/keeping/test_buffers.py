@@ -15,7 +15,7 @@ import impctl
 from impctl.app.capturing import commit
 from impctl.app.maintaining.keeping.buffers import chance_of_refill, size_for
 from impctl.store.store import Store
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.app.maintaining.keeping.stored_pieces import assert_alike, describe
 from tests.support.kept_workload import stored
 from tests.support.made_once import CliOnce

@@ -14,7 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from impctl.app.capturing.partners import by_files
 from impctl.tables import rows
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.app.maintaining.keeping.stored_pieces import (
     assert_alike,
     describe,

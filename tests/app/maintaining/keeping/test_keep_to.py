@@ -18,8 +18,8 @@ from impctl.app.maintaining.keeping.bounds import BOUND_IMPOSSIBLE
 from impctl.app.maintaining.keeping.enough import enough_text
 from impctl.errors import HistoryGoneError, StorageError
 from impctl.store.store import Store
-from impctl.tables.write.create import create_table
-from impctl.workload.scalars import size_from
+from impctl.tables.write.maintenance import create_table
+from impctl.workload.yaml import size_from
 from tests.app.maintaining.keeping.stored_pieces import (
     assert_alike,
     describe,

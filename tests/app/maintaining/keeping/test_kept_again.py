@@ -15,7 +15,7 @@ from impctl.app.maintaining.keeping.choice import Kept
 from impctl.app.maintaining.keeping.conversion import Wanted
 from impctl.data.pages import table_of
 from impctl.store.store import Store
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.app.maintaining.keeping.stored_pieces import assert_alike, fragments, read_pieces
 from tests.support.kept_workload import stored
 from tests.support.made_once import CliOnce

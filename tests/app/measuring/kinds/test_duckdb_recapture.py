@@ -14,11 +14,11 @@ from impctl.app.preparing.prepared import prepare
 from impctl.app.workbench.settings import Settings
 from impctl.app.workbench.workbench import open_workbench
 from impctl.bench.parquet_sql import ParquetSql
-from impctl.capture.render_expr import render_expr
 from impctl.data.schema import LONG
 from impctl.expr.nodes import ColumnRef
 from impctl.expr.signature import SEVERAL_ROWS, one_row
-from impctl.tables.plain_files import why_not_plain
+from impctl.spark.expressions import render_expr
+from impctl.tables.rows import why_not_plain
 from impctl.tables.source import open_source
 from tests.tables import handmade
 
