@@ -15,8 +15,8 @@ from pathlib import Path
 
 from yaml.nodes import Node, SequenceNode
 
-from impctl.app.measuring.figures import CaseSpec, ChartSpec, FigureSpec, OptionValue
 from impctl.errors import Location, UsageError
+from impctl.measure.figures import CaseSpec, ChartSpec, FigureSpec, OptionValue
 from impctl.workload.load import (
     OPTIONAL,
     REQUIRED,

@@ -22,15 +22,15 @@ import pyarrow.compute as pc
 
 from benchmarks.measures.deletion_patterns import deletions_of, pattern_of
 from benchmarks.update_stream import delete_where
-from impctl.app.measuring.follower import Followed, captured
-from impctl.app.measuring.ground import Ground
-from impctl.app.measuring.settled import settle
-from impctl.app.measuring.single import single
 from impctl.app.preparing.prepared import prepare
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.scratch import scratch_copy
 from impctl.bench.record import Cell, Label, Metric
 from impctl.errors import UnsupportedError, UsageError
+from impctl.measure.follower import Followed, captured
+from impctl.measure.ground import Ground
+from impctl.measure.settled import settle
+from impctl.measure.single import single
 from impctl.tables.rows import read_rows
 from impctl.values import dataclass
 from impctl.workload.models import EVERYTHING, Everything

@@ -18,14 +18,14 @@ from dataclasses import replace
 
 from benchmarks.fresh_process import maintain_afresh
 from benchmarks.update_stream import UpdateStream, pool_of
-from impctl.app.measuring.changed_table import changed_table
-from impctl.app.measuring.follower import Follower, captured
-from impctl.app.measuring.ground import Ground
-from impctl.app.measuring.single import single
 from impctl.app.preparing.prepared import prepare
 from impctl.app.workbench.scratch import scratch_copy
 from impctl.app.workbench.workbench import Workbench
 from impctl.bench.record import Cell, Label
+from impctl.measure.changed_table import changed_table
+from impctl.measure.follower import Follower, captured
+from impctl.measure.ground import Ground
+from impctl.measure.single import single
 from impctl.sketch.partition import RangePartition
 from impctl.values import dataclass
 from impctl.workload.models import PartitionSpec

@@ -27,9 +27,6 @@ from benchmarks.measures.mixed_strategies import (
 )
 from benchmarks.measures.operations import Operation, Ratio, sequence
 from benchmarks.update_stream import Pool, UpdateStream, pool_of
-from impctl.app.measuring.changed_table import changed_table
-from impctl.app.measuring.follower import AgainstRecapture, worse_of
-from impctl.app.measuring.ground import Ground
 from impctl.app.preparing.given_values import with_parameters
 from impctl.app.preparing.prepared import prepare
 from impctl.app.using.answers import answer_of
@@ -38,6 +35,9 @@ from impctl.app.workbench.scratch import scratch_copy
 from impctl.app.workbench.workbench import Workbench
 from impctl.bench.clock import WARM_UP
 from impctl.bench.record import Cell, Label, Metric
+from impctl.measure.changed_table import changed_table
+from impctl.measure.follower import AgainstRecapture, worse_of
+from impctl.measure.ground import Ground
 from impctl.values import dataclass
 from impctl.workload.models import QuerySpec
 

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 
 from impctl.app.capturing.captured import capture_query
 from impctl.app.capturing.recapture import recaptured
-from impctl.app.measuring.follower import AgainstRecapture
 from impctl.app.preparing.choice import choose
 from impctl.app.preparing.filters import filters_of
 from impctl.app.preparing.prepared import PreparedQuery, prepare
@@ -28,6 +27,7 @@ from impctl.app.using.reuse import mapped, reused, verdict_of
 from impctl.app.verify import verify
 from impctl.app.workbench.workbench import Workbench
 from impctl.bench.clock import milliseconds
+from impctl.measure.follower import AgainstRecapture
 from impctl.safety.judge import Verdict
 from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import FragmentSet

@@ -34,12 +34,12 @@ from benchmarks.recursion.searches import (
     searched,
     searched_by_scipy,
 )
-from impctl.app.measuring.follower import AgainstRecapture, worse_of
-from impctl.app.measuring.ground import Ground
-from impctl.app.measuring.single import single
-from impctl.app.measuring.took import Took, cpu_of, ratios, wall_of
 from impctl.bench.parquet_sql import ParquetSql, SqlFailed
 from impctl.bench.record import Cell, Metric
+from impctl.measure.follower import AgainstRecapture, worse_of
+from impctl.measure.ground import Ground
+from impctl.measure.single import single
+from impctl.measure.took import Took, cpu_of, ratios, wall_of
 from impctl.types import TableName
 from impctl.values import dataclass
 

@@ -3,7 +3,7 @@
 `plain_ms` reads all files, `pruned_ms` those that the query's own conditions leave by statistics,
 `sketch_ms` what `query` reads, which leaves the sketch away where it does not pay; all three by
 Spark, choosing the files included. `view_ms` asks a materialized view kept by hand, a Parquet file
-that Spark reads, where the query has one (`app.measuring.kept_view`). `duckdb_plain_ms` and
+that Spark reads, where the query has one (`measure.kept_view`). `duckdb_plain_ms` and
 `duckdb_sketch_ms` are DuckDB over all files, and over the text and files of `rewrite`.
 Where the conditions leave every file, `pruned_ms` is `plain_ms`: the same run of the same files.
 `files_share` and `bytes_share` are what is read with the sketch of all there is; `bytes_ratio` is
@@ -24,15 +24,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.kept_view import VIEW, KeptView, kept_view
-from impctl.app.measuring.ground import Ground
-from impctl.app.measuring.kinds.duckdb_times import both_beside
-from impctl.app.measuring.measured import MeasuredQuery, measured_copy
-from impctl.app.measuring.single import single
 from impctl.app.using.answers import answer_of
 from impctl.app.using.same_rows import same_rows
 from impctl.app.using.worth import Weighed
 from impctl.bench.clock import in_turns, milliseconds, warmed_up
 from impctl.bench.record import Cell, Metric
+from impctl.measure.ground import Ground
+from impctl.measure.kinds.duckdb_times import both_beside
+from impctl.measure.measured import MeasuredQuery, measured_copy
+from impctl.measure.single import single
 from impctl.spark.predicates import local_name, rewrite_sql
 from impctl.tables.rows import read_rows
 from impctl.tables.snapshot import DataFile, bytes_of

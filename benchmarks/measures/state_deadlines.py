@@ -21,9 +21,6 @@ import numpy as np
 from benchmarks.state.asked import moving_tables, share_of_each
 from benchmarks.state.held_back import commit, hold_back
 from benchmarks.state.kept_by import captured_under
-from impctl.app.measuring.follower import AgainstRecapture, Follower
-from impctl.app.measuring.ground import Ground
-from impctl.app.measuring.single import single
 from impctl.app.preparing.prepared import prepare
 from impctl.app.results.simulated import SimulatedSetting
 from impctl.app.simulating.arrived import Replay, replay_of
@@ -35,6 +32,9 @@ from impctl.app.workbench.workbench import Workbench
 from impctl.bench.record import Cell
 from impctl.errors import UsageError
 from impctl.forecast import Arrival
+from impctl.measure.follower import AgainstRecapture, Follower
+from impctl.measure.ground import Ground
+from impctl.measure.single import single
 from impctl.types import TableName
 from impctl.values import dataclass
 

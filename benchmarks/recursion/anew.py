@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from impctl.app.measuring.took import Took, timed
 from impctl.bench.parquet_sql import ParquetSql
+from impctl.measure.took import Took, timed
 from impctl.types import TableName
 
 _HELD = "held_"

@@ -14,15 +14,15 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from impctl.app.measuring.follower import AgainstRecapture
-from impctl.app.measuring.ground import Ground
-from impctl.app.measuring.took import Took, timed
 from impctl.compile.answers import answer_of_rows
 from impctl.compile.compile import Compiled, compile_plan
 from impctl.compile.flows import BlockedError
 from impctl.compile.session import MaintainedQuery, TableChange
 from impctl.data.schema import Schema
 from impctl.errors import UnsupportedError, UsageError
+from impctl.measure.follower import AgainstRecapture
+from impctl.measure.ground import Ground
+from impctl.measure.took import Took, timed
 from impctl.plan.nodes import Fixpoint, Plan, nodes_of, scans_of
 from impctl.rules.finalize import AnswerPlan, answer_plan
 from impctl.rules.optimize import apply_rules

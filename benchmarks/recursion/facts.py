@@ -16,8 +16,8 @@ from collections.abc import Iterable, Sequence
 import pyarrow as pa
 
 from benchmarks.peers.programs import COST, HOPS, Fact, Paths, Program, Reach, Regions
-from impctl.app.measuring.ground import Ground
 from impctl.errors import UnsupportedError
+from impctl.measure.ground import Ground
 from impctl.tables.rows import read_rows
 from impctl.values import dataclass
 

@@ -6,7 +6,7 @@ Out of scope: holding rows back (`state.held_back`).
 
 from __future__ import annotations
 
-from impctl.app.measuring.ground import Ground
+from impctl.measure.ground import Ground
 from impctl.types import TableName
 
 

@@ -18,11 +18,11 @@ from impctl.app.capturing.captured import capture_query
 from impctl.app.maintaining.keeping.choice import Choose, kept_within
 from impctl.app.maintaining.keeping.keep_to import converted
 from impctl.app.maintaining.keeping.opened import state_bytes
-from impctl.app.measuring.follower import Follower
 from impctl.app.preparing.prepared import prepare
 from impctl.app.workbench.workbench import Workbench
 from impctl.bench.clock import milliseconds
 from impctl.errors import StateCorruptError
+from impctl.measure.follower import Follower
 from impctl.placement.graph import Graph
 from impctl.placement.search import StateChoice, told
 from impctl.stopwatch import Stopwatch

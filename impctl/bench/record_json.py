@@ -3,7 +3,7 @@
 Law: reading what was written gives the same record. A file that is no record, or one of a newer
 format, is refused with one sentence; an older format is read. The envelope that `impctl bench
 --json` prints is read too.
-Out of scope: files (`app.measuring.keep`).
+Out of scope: files (`measure.keep`).
 """
 
 from __future__ import annotations

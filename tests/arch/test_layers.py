@@ -217,7 +217,7 @@ def test_a_rooms_init_imports_nothing() -> None:
         ("api", "impctl.spark.session", False),
         ("api", "impctl.cli.output.text", False),
         ("app", "impctl.app.using.reuse", True),
-        ("app", "impctl.app.measuring.run", False),
+        ("app", "impctl.measure.run", False),
         ("app.using", "impctl.app.maintain.maintain", False),
         ("app.using", "impctl.app.maintaining.maintained", True),
         ("app.examining", "impctl.app.maintaining.run", False),

@@ -11,10 +11,10 @@ import pytest
 
 from impctl.app.capturing.partners import by_spark
 from impctl.app.capturing.partners.by_spark import Partners
-from impctl.app.measuring.changed_table import changed_table
 from impctl.app.workbench.settings import Settings
 from impctl.app.workbench.workbench import Workbench, open_workbench
 from impctl.compile.flows import Readable
+from impctl.measure.changed_table import changed_table
 from impctl.plan.nodes import Join, JoinKind, Plan, Scan
 from tests.tables import handmade
 

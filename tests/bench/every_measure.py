@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import product
 
 from benchmarks.registry import MEASURES
-from impctl.app.measuring.registry import Drawable
 from impctl.bench.record import Cell, Chart, Figure, Label, Metric, Record
+from impctl.measure.registry import Drawable
 from tests.bench.paper_records import small_record
 
 VALUES: dict[str, tuple[Label, ...]] = {

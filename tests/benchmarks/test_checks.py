@@ -26,10 +26,6 @@ from benchmarks.trees import semi_joins
 from benchmarks.trees.streams import Step
 from benchmarks.trees.ways import Followed
 from benchmarks.update_stream import UpdateStream, pool_of
-from impctl.app.measuring.figures import OptionValue
-from impctl.app.measuring.follower import AgainstRecapture
-from impctl.app.measuring.kinds.duckdb_recapture import Offered
-from impctl.app.measuring.took import Took
 from impctl.app.workbench.reporter import SilentReporter
 from impctl.app.workbench.scratch import scratch_copy
 from impctl.app.workbench.settings import Settings
@@ -37,6 +33,10 @@ from impctl.app.workbench.workbench import Workbench, open_workbench
 from impctl.bench.parquet_sql import ParquetSql
 from impctl.bench.record import Cell
 from impctl.errors import UsageError
+from impctl.measure.figures import OptionValue
+from impctl.measure.follower import AgainstRecapture
+from impctl.measure.kinds.duckdb_recapture import Offered
+from impctl.measure.took import Took
 from impctl.sketch.sketch import FragmentSet
 from tests.benchmarks.joined_desk import joined_desk
 from tests.support.measured_cells import cells_of, ground_of, values

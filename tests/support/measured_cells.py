@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from benchmarks.registry import MEASURES
-from impctl.app.measuring.figures import CaseSpec, ChartSpec, FigureSpec
-from impctl.app.measuring.ground import Ground
 from impctl.bench.record import Cell
 from impctl.errors import Location
+from impctl.measure.figures import CaseSpec, ChartSpec, FigureSpec
+from impctl.measure.ground import Ground
 
 
 def cells_of(ground: Ground) -> list[Cell]:

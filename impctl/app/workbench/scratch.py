@@ -2,7 +2,7 @@
 
 Law: nothing under the user's tables or store is written; data files are hard links where the file
 system allows, so a copy costs no space to speak of.
-Out of scope: what is measured on it (`app.measuring.measured`).
+Out of scope: what is measured on it (`measure.measured`).
 """
 
 from __future__ import annotations

@@ -305,7 +305,7 @@ def _measure(asked: _Asked, reporter: Reporter) -> Outcome:
     def use_case(desk: Workbench) -> Outcome:
         asked.only_with("a workload")
         reporter.step(f"measuring {word}")
-        from impctl.app.measuring.run import run_workload
+        from impctl.measure.run import run_workload
 
         return run_workload(desk, asked.figures, asked.queries, delta_rows=asked.delta_rows)
 
@@ -313,7 +313,7 @@ def _measure(asked: _Asked, reporter: Reporter) -> Outcome:
 
 
 def _report(asked: _Asked, record: Path, reporter: Reporter) -> Outcome:
-    from impctl.app.measuring.keep import report_file
+    from impctl.measure.keep import report_file
 
     asked.only_with("a record")
     if asked.figures.report is None:
@@ -325,12 +325,12 @@ def _report(asked: _Asked, record: Path, reporter: Reporter) -> Outcome:
 
 
 def _compare(old: Path, new: Path, reporter: Reporter) -> Outcome:
-    from impctl.app.measuring.keep import compare_files
+    from impctl.measure.keep import compare_files
 
     return compare_files(old, new, reporter)
 
 
 def _generate(request: GenerateRequest, reporter: Reporter) -> Outcome:
-    from impctl.app.measuring.generate import generate
+    from impctl.measure.generate import generate
 
     return generate(request, reporter)

@@ -2,7 +2,7 @@
 
 Law: a table per figure, numbers to the right with their unit, then break-even and what the papers
 print. Out of scope: which columns a table has, and the words of its values
-(`app.measuring.figure_tables`); streams (`cli.output.text`).
+(`measure.figure_tables`); streams (`cli.output.text`).
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from math import isfinite
 
-from impctl.app.measuring.figure_tables import (
+from impctl.app.results.amounts import duration_text
+from impctl.app.results.results import Record, RecordComparison, RecordKind
+from impctl.errors import count_text
+from impctl.measure.figure_tables import (
     FigureTable,
     figure_tables,
     heading,
     metric_text,
     value_text,
 )
-from impctl.app.results.amounts import duration_text
-from impctl.app.results.results import Record, RecordComparison, RecordKind
-from impctl.errors import count_text
 
 _WIDTH = 80
 

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from impctl.app.measuring.drawn_rows import drawn_rows
 from impctl.errors import UsageError
+from impctl.measure.drawn_rows import drawn_rows
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.source import open_source
 from tests.tables import handmade

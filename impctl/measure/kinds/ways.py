@@ -19,18 +19,18 @@ from dataclasses import replace
 import pyarrow as pa
 
 from impctl.app.capturing.kept_ending import known_ending
-from impctl.app.measuring.ground import Ground
-from impctl.app.measuring.kinds.duckdb_recapture import duckdb_plain
-from impctl.app.measuring.kinds.duckdb_times import duckdb_sketch, same_answer
-from impctl.app.measuring.measured import MeasuredQuery, measured_copy
-from impctl.app.measuring.single import single
-from impctl.app.measuring.took import Took, cpu_of, timed, wall_of
 from impctl.app.using.engine_answer import engine_answer
 from impctl.app.using.kept_answer import kept_answer
 from impctl.bench.clock import warm_up
 from impctl.bench.parquet_sql import ParquetSql
 from impctl.bench.record import Cell, Metric
 from impctl.errors import ImpctlError
+from impctl.measure.ground import Ground
+from impctl.measure.kinds.duckdb_recapture import duckdb_plain
+from impctl.measure.kinds.duckdb_times import duckdb_sketch, same_answer
+from impctl.measure.measured import MeasuredQuery, measured_copy
+from impctl.measure.single import single
+from impctl.measure.took import Took, cpu_of, timed, wall_of
 from impctl.values import dataclass
 
 _SPARK, _SPARK_SKETCH = "Spark, all files", "Spark with the sketch"

@@ -15,22 +15,22 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from impctl.app.measuring.kinds.duckdb_recapture import (
+from impctl.app.using.answers import answer_of
+from impctl.app.using.same_rows import same_rows
+from impctl.bench.clock import in_turns, milliseconds
+from impctl.bench.parquet_sql import ParquetSql, SqlFailed
+from impctl.bench.record import Metric
+from impctl.measure.kinds.duckdb_recapture import (
     Files,
     Offered,
     duckdb_plain,
     duckdb_query,
     duckdb_recapture,
 )
-from impctl.app.using.answers import answer_of
-from impctl.app.using.same_rows import same_rows
-from impctl.bench.clock import in_turns, milliseconds
-from impctl.bench.parquet_sql import ParquetSql, SqlFailed
-from impctl.bench.record import Metric
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
-    from impctl.app.measuring.measured import MeasuredQuery
+    from impctl.measure.measured import MeasuredQuery
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,11 +14,6 @@ from contextlib import suppress
 from dataclasses import field, replace
 from datetime import UTC, datetime
 
-from impctl.app.measuring.figures import CaseSpec, FigureSpec
-from impctl.app.measuring.fingerprint import case_fingerprint
-from impctl.app.measuring.keep import try_kept, write_kept
-from impctl.app.measuring.machine_facts import machine_facts
-from impctl.app.measuring.plan import PlannedFigure, PlannedRun, planned_workload
 from impctl.app.preparing.prepared import prepare
 from impctl.app.results.results import Failure, Outcome
 from impctl.app.workbench.isolated import Isolated
@@ -29,6 +24,11 @@ from impctl.app.workbench.workbench import Workbench
 from impctl.bench.record import Cell, Chart, Figure, Label, Record
 from impctl.bench.yardstick import UNSTEADY, noise_of, yardstick
 from impctl.errors import ImpctlError, StorageError, UnsoundSketchError
+from impctl.measure.figures import CaseSpec, FigureSpec
+from impctl.measure.fingerprint import case_fingerprint
+from impctl.measure.keep import try_kept, write_kept
+from impctl.measure.machine_facts import machine_facts
+from impctl.measure.plan import PlannedFigure, PlannedRun, planned_workload
 from impctl.store.disk import BENCH_SCRATCH, scratch_folder
 from impctl.types import QueryName
 from impctl.values import dataclass

@@ -1,4 +1,4 @@
-"""The measures of `impctl bench`: functions from a ground to cells (`app.measuring.ground`).
+"""The measures of `impctl bench`: functions from a ground to cells (`measure.ground`).
 
 Every label and metric that the cells of a measure may have is listed.
 """
@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from impctl.app.measuring.ground import Ground
-from impctl.app.measuring.kinds.capture_cost import measure_capture
-from impctl.app.measuring.kinds.maintain_cost import measure_maintain
-from impctl.app.measuring.kinds.query_cost import measure_query
-from impctl.app.measuring.kinds.ways import measure_ways
 from impctl.bench.record import Cell
+from impctl.measure.ground import Ground
+from impctl.measure.kinds.capture_cost import measure_capture
+from impctl.measure.kinds.maintain_cost import measure_maintain
+from impctl.measure.kinds.query_cost import measure_query
+from impctl.measure.kinds.ways import measure_ways
 from impctl.values import dataclass
 
 

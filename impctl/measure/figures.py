@@ -1,6 +1,6 @@
 """What `bench` measures, as frozen values: figures, their cases, and how they are drawn.
 
-The options of a figure are those of its measure, which checks them (`app.measuring.ground`).
+The options of a figure are those of its measure, which checks them (`measure.ground`).
 """
 
 from __future__ import annotations

@@ -2,14 +2,14 @@
 
 Options: `changes` (rows) and `shares` (of the table changed), sizes of a change; `kind` (insert,
 delete, both): which changes count; several are cells of their own, labelled `kind`. `maintain_ms`
-is a step in a process that is up and holds state and lock (`app.measuring.follower`).
+is a step in a process that is up and holds state and lock (`measure.follower`).
 Law: for every size the maintained sketch is compared with recapture before anything is timed, with
 the change and after it was taken back, and a cell carries the check of its kind. The baseline is
 the fastest way to recapture the sketch, timed per case on the table without the change, which
 favours it where changes are large; it is warmed up until it ran four times, those of the checks
 counted, or for ten seconds more. A deletion takes back what was inserted before. A cell's note has
 the number of ranges where the table had no values for all that were asked for.
-Out of scope: how a change is made and timed (`app.measuring.measured`).
+Out of scope: how a change is made and timed (`measure.measured`).
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from impctl.app.measuring.follower import AgainstRecapture, Followed, worse_of
-from impctl.app.measuring.ground import Ground
-from impctl.app.measuring.kinds.duckdb_times import Beside, recapture_beside
-from impctl.app.measuring.measured import MeasuredQuery, measured_copy
 from impctl.bench.clock import milliseconds, warm_up
 from impctl.bench.record import Cell, Label, Metric
 from impctl.errors import ImpctlError
+from impctl.measure.follower import AgainstRecapture, Followed, worse_of
+from impctl.measure.ground import Ground
+from impctl.measure.kinds.duckdb_times import Beside, recapture_beside
+from impctl.measure.measured import MeasuredQuery, measured_copy
 from impctl.values import dataclass
 
 KINDS = ("insert", "delete", "both")

@@ -3,15 +3,15 @@
 Law: every query asked for is a case of every figure under its own name, at the full size of its
 tables; nothing is generated. Without sizes of a change there are both rows and shares of the
 table, so that a break-even is told on small and on large tables.
-Out of scope: measuring (`app.measuring.run`).
+Out of scope: measuring (`measure.run`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from impctl.app.measuring.figures import CaseSpec, ChartSpec, FigureSpec, OptionValue
 from impctl.errors import Location
+from impctl.measure.figures import CaseSpec, ChartSpec, FigureSpec, OptionValue
 from impctl.workload.models import QuerySpec, Workload
 
 _CHANGES = (10, 100, 1000)

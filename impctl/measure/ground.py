@@ -3,7 +3,7 @@
 Law: a measure is called once per case, and all of them before a table is generated or anything is
 timed; so it reads its options when it is called, touches tables only when it is iterated, and
 refuses options it does not know (`only`). A case that fails loses its own cells from there on.
-Out of scope: running and isolating measures (`app.measuring.run`).
+Out of scope: running and isolating measures (`measure.run`).
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from impctl.app.measuring.figures import CaseSpec, FigureSpec, OptionValue
-from impctl.app.measuring.follower import AgainstRecapture
 from impctl.app.workbench.workbench import Workbench
 from impctl.bench.record import Cell, Label, Metric
 from impctl.errors import Location, Problem, WorkloadError
+from impctl.measure.figures import CaseSpec, FigureSpec, OptionValue
+from impctl.measure.follower import AgainstRecapture
 from impctl.types import TableName
 from impctl.values import dataclass
 from impctl.workload.models import QuerySpec

@@ -4,17 +4,17 @@ No options. `capture_ms` fills sketch and state without storing them, `recapture
 sketch alone, `plain_ms` is the query without a sketch; `state_bytes` is the state on disk.
 Law: the stored sketch is compared with recapture before anything is timed; what is timed is warmed
 up, each until it ran four times or for ten seconds, then timed in turns.
-Out of scope: maintaining what was captured (`app.measuring.kinds.maintain_cost`).
+Out of scope: maintaining what was captured (`measure.kinds.maintain_cost`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from impctl.app.measuring.ground import Ground
-from impctl.app.measuring.measured import measured_copy
 from impctl.bench.clock import in_turns, warm_up
 from impctl.bench.record import Cell, Metric
+from impctl.measure.ground import Ground
+from impctl.measure.measured import measured_copy
 
 _MOST = 3
 """Captures timed at most; they are long enough to be steady."""

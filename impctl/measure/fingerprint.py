@@ -11,10 +11,10 @@ from __future__ import annotations
 import hashlib
 import json
 
-from impctl.app.measuring.figures import CaseSpec
-from impctl.app.measuring.ground import words_of
-from impctl.app.measuring.plan import PlannedFigure, PlannedRun
 from impctl.data.schema import name_parts
+from impctl.measure.figures import CaseSpec
+from impctl.measure.ground import words_of
+from impctl.measure.plan import PlannedFigure, PlannedRun
 from impctl.workload.models import Lineage, PartitionSpec, QuerySpec
 
 

@@ -1,10 +1,10 @@
 """A query on a scratch copy, captured, to be changed and maintained under a stopwatch.
 
 Law: maintaining counts from following the log to the durable commit, in a process that is up
-(`app.measuring.follower` says what is not in it); writing the change itself does not. Changes are
+(`measure.follower` says what is not in it); writing the change itself does not. Changes are
 insertions of rows like the table's own, and their deletion by going back, so that the table does
 not grow.
-Out of scope: what is repeated and compared (`app.measuring`).
+Out of scope: what is repeated and compared (`measure`).
 """
 
 from __future__ import annotations
@@ -19,10 +19,6 @@ import pyarrow as pa
 from impctl.app.capturing.chosen_way import chosen_way
 from impctl.app.capturing.fill import filled_circuit
 from impctl.app.capturing.join_choice import chooser_for
-from impctl.app.measuring.changed_table import changed_table
-from impctl.app.measuring.drawn_rows import drawn_rows
-from impctl.app.measuring.follower import AgainstRecapture, Followed, captured
-from impctl.app.measuring.settled import settle
 from impctl.app.preparing.filters import Pruned, filters_of
 from impctl.app.preparing.prepared import PreparedQuery, prepare
 from impctl.app.using.answers import answer_table
@@ -31,6 +27,10 @@ from impctl.app.using.worth import Weighed, weighed
 from impctl.app.workbench.scratch import scratch_copy
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import RecaptureNeededError
+from impctl.measure.changed_table import changed_table
+from impctl.measure.drawn_rows import drawn_rows
+from impctl.measure.follower import AgainstRecapture, Followed, captured
+from impctl.measure.settled import settle
 from impctl.safety.judge import Verdict
 from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import FragmentSet

@@ -13,15 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from impctl.app.measuring.ground import Ground
-from impctl.app.measuring.kinds.duckdb_times import answer_beside
-from impctl.app.measuring.measured import MeasuredQuery, measured_copy
-from impctl.app.measuring.single import single
 from impctl.app.preparing.filters import Pruned
 from impctl.app.using.answers import answer_of
 from impctl.app.using.same_rows import same_rows
 from impctl.bench.clock import in_turns, warm_up
 from impctl.bench.record import Cell, Metric
+from impctl.measure.ground import Ground
+from impctl.measure.kinds.duckdb_times import answer_beside
+from impctl.measure.measured import MeasuredQuery, measured_copy
+from impctl.measure.single import single
 
 
 def measure_query(ground: Ground) -> Iterator[Cell]:

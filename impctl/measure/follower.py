@@ -4,7 +4,7 @@ Law: a step is what `maintain` does for one query once its process is up: findin
 versions, reading their changes, the engine, the durable commit. State stays in memory between steps
 and the caller holds the store's lock; so starting a process, loading the state, taking the lock and
 deciding by the policy do not count here (they do in `benchmarks.fresh_process`).
-Out of scope: changing the tables, choosing when to follow (`app.measuring.measured`).
+Out of scope: changing the tables, choosing when to follow (`measure.measured`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which of a query's tables the changes of a measurement go to.
 
 Law: the largest one, of equal ones the one the query names first: the others are looked up.
-Out of scope: what changes in it (`app.measuring.drawn_rows`, `benchmarks.update_stream`).
+Out of scope: what changes in it (`measure.drawn_rows`, `benchmarks.update_stream`).
 """
 
 from __future__ import annotations
