@@ -28,13 +28,13 @@ from benchmarks.tables import (
     write_partners,
     write_social,
 )
-from impctl.app.workbench.output import check_output
-from impctl.app.workbench.reporter import Reporter
-from impctl.app.workbench.settings import Example as OwnExample
-from impctl.app.workbench.settings import GenerateRequest
 from impctl.errors import ImpctlError, Problem, StorageError, UsageError, WorkloadError
 from impctl.measure.figures import OptionValue
 from impctl.measure.generate import DEFAULT_GROUPS, DEFAULT_ROWS, generate
+from impctl.service.context import Reporter
+from impctl.service.output import check_output
+from impctl.service.settings import Example as OwnExample
+from impctl.service.settings import GenerateRequest
 from impctl.store.disk import TPCH_SCRATCH, scratch_folder
 from impctl.workload.yaml import shown, suggestion
 

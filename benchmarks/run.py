@@ -13,10 +13,6 @@ from pathlib import Path
 from benchmarks.data import DataRequest, Example, make_data, requests_of
 from benchmarks.registry import MEASURES
 from benchmarks.suite import MAX_SCALE, DataSpec, Suite, load_suite, suite_file, suite_files
-from impctl.app.results.results import Outcome
-from impctl.app.workbench.reporter import Reporter
-from impctl.app.workbench.settings import MeasureRequest, Settings
-from impctl.app.workbench.workbench import Workbench
 from impctl.bench.record import RecordKind
 from impctl.errors import Problem, UsageError, WorkloadError, count_text
 from impctl.measure.figures import CaseSpec, FigureSpec
@@ -24,6 +20,9 @@ from impctl.measure.ground import words_of
 from impctl.measure.keep import try_kept
 from impctl.measure.plan import PlannedRun, chosen_figures, planned_figures
 from impctl.measure.run import measured
+from impctl.service.context import Reporter, Workbench
+from impctl.service.results import Outcome
+from impctl.service.settings import MeasureRequest, Settings
 from impctl.workload.yaml import shown, suggestion
 
 DEFAULT_FOLDER = Path(".impctl") / "suites"

@@ -4,7 +4,7 @@ Law: equal tables, pools and seeds give equal commits. An insertion has rows lik
 with keys above all others; a deletion takes back one earlier insertion whole, so base files are
 never rewritten and the table keeps about its size. Every commit is settled
 (`measure.settled`).
-Out of scope: which rows the pool holds (`drawn_rows`), updates of users (`app.apply`).
+Out of scope: which rows the pool holds (`drawn_rows`), updates of users (`service.apply`).
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from impctl.app.workbench.pinned import PinnedTables
 from impctl.bench.clock import milliseconds
 from impctl.errors import UsageError
 from impctl.measure.drawn_rows import drawn_rows
 from impctl.measure.settled import settle
+from impctl.service.context import PinnedTables
 from impctl.tables.rows import read_rows
 from impctl.tables.write.apply import UpdateKind, UpdateRequest, apply_update
 from impctl.tables.write.maintenance import append_rows

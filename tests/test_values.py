@@ -289,7 +289,7 @@ def test_a_plain_class_below_a_value_takes_its_init_and_attributes_of_its_own() 
 @pytest.mark.slow
 def test_every_value_of_the_package_is_as_dataclasses_would_make_it() -> None:
     """The signature of each class that maintaining loads, whether a value of it was made or not."""
-    importlib.import_module("impctl.app.maintaining.run")
+    importlib.import_module("impctl.service.maintain")
     result = 0
     for module in [m for name, m in list(sys.modules.items()) if name.startswith("impctl.")]:
         for made in list(vars(module).values()):

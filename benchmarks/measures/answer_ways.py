@@ -22,8 +22,6 @@ from dataclasses import field, replace
 import pyarrow as pa
 
 from benchmarks.signed_view import SignedView, signed_view
-from impctl.app.maintaining.change_files import answer_not_kept
-from impctl.app.using.engine_answer import engine_answer
 from impctl.bench.clock import warm_up
 from impctl.bench.parquet_sql import ParquetSql
 from impctl.bench.record import Cell, Metric
@@ -33,6 +31,8 @@ from impctl.measure.kinds.duckdb_times import duckdb_sketch, same_answer
 from impctl.measure.kinds.ways import from_state
 from impctl.measure.measured import MeasuredQuery, measured_copy
 from impctl.measure.single import single
+from impctl.service.engine_answer import engine_answer
+from impctl.service.result_changes import answer_not_kept
 from impctl.spark.predicates import rewrite_sql
 from impctl.stopwatch import Stopwatch
 from impctl.tables.changes import read_changes

@@ -7,7 +7,7 @@ rows apart. `points` cells per pattern and buffer show how time, refills and sta
 
 Law: every cell of a pattern sees the same deletions; a step is timed with its refills; sketches are
 checked against recapture at every point, outside the timed part.
-Out of scope: patterns (`deletion_patterns`), how a buffer is refilled (`app.maintaining.refill`).
+Out of scope: patterns (`deletion_patterns`), how a buffer is refilled (`service.table_deltas`).
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ import pyarrow.compute as pc
 
 from benchmarks.measures.deletion_patterns import deletions_of, pattern_of
 from benchmarks.update_stream import delete_where
-from impctl.app.preparing.prepared import prepare
-from impctl.app.workbench.pinned import PinnedTables
-from impctl.app.workbench.scratch import scratch_copy
 from impctl.bench.record import Cell, Label, Metric
 from impctl.errors import UnsupportedError, UsageError
 from impctl.measure.follower import Followed, captured
 from impctl.measure.ground import Ground
 from impctl.measure.settled import settle
 from impctl.measure.single import single
+from impctl.service.context import PinnedTables
+from impctl.service.prepare import prepare
+from impctl.service.scratch import scratch_copy
 from impctl.tables.rows import read_rows
 from impctl.values import dataclass
 from impctl.workload.models import EVERYTHING, Everything

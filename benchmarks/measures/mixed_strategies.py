@@ -15,20 +15,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
-from impctl.app.capturing.captured import capture_query
-from impctl.app.capturing.recapture import recaptured
-from impctl.app.preparing.choice import choose
-from impctl.app.preparing.filters import filters_of
-from impctl.app.preparing.prepared import PreparedQuery, prepare
-from impctl.app.results.results import VerifyResult
-from impctl.app.using.answers import answer_table
-from impctl.app.using.fresh_sketch import Fresh, fresh
-from impctl.app.using.reuse import mapped, reused, verdict_of
-from impctl.app.verify import verify
-from impctl.app.workbench.workbench import Workbench
 from impctl.bench.clock import milliseconds
 from impctl.measure.follower import AgainstRecapture
 from impctl.safety.judge import Verdict
+from impctl.service.capture import capture_query
+from impctl.service.choose import choose
+from impctl.service.context import Workbench
+from impctl.service.fill import recaptured
+from impctl.service.filters import filters_of
+from impctl.service.prepare import PreparedQuery, prepare
+from impctl.service.resolve import Fresh, fresh, mapped, reused, verdict_of
+from impctl.service.results import VerifyResult
+from impctl.service.spark_answer import answer_table
+from impctl.service.verify import verify
 from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import FragmentSet
 from impctl.store.records import StoredSketch

@@ -24,15 +24,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.kept_view import VIEW, KeptView, kept_view
-from impctl.app.using.answers import answer_of
-from impctl.app.using.same_rows import same_rows
-from impctl.app.using.worth import Weighed
 from impctl.bench.clock import in_turns, milliseconds, warmed_up
 from impctl.bench.record import Cell, Metric
 from impctl.measure.ground import Ground
 from impctl.measure.kinds.duckdb_times import both_beside
 from impctl.measure.measured import MeasuredQuery, measured_copy
 from impctl.measure.single import single
+from impctl.service.resolve import Weighed
+from impctl.service.spark_answer import answer_of
+from impctl.service.verify import same_rows
 from impctl.spark.predicates import local_name, rewrite_sql
 from impctl.tables.rows import read_rows
 from impctl.tables.snapshot import DataFile, bytes_of

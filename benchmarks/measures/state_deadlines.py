@@ -21,20 +21,18 @@ import numpy as np
 from benchmarks.state.asked import moving_tables, share_of_each
 from benchmarks.state.held_back import commit, hold_back
 from benchmarks.state.kept_by import captured_under
-from impctl.app.preparing.prepared import prepare
-from impctl.app.results.simulated import SimulatedSetting
-from impctl.app.simulating.arrived import Replay, replay_of
-from impctl.app.simulating.model import Model
-from impctl.app.simulating.noise import noisy
-from impctl.app.simulating.setting import Setting, trigger_from
-from impctl.app.workbench.scratch import scratch_copy
-from impctl.app.workbench.workbench import Workbench
 from impctl.bench.record import Cell
 from impctl.errors import UsageError
 from impctl.forecast import Arrival
 from impctl.measure.follower import AgainstRecapture, Follower
 from impctl.measure.ground import Ground
 from impctl.measure.single import single
+from impctl.service.context import Workbench
+from impctl.service.prepare import prepare
+from impctl.service.results import SimulatedSetting
+from impctl.service.schedule.replay import Replay, noisy, replay_of
+from impctl.service.schedule.simulate import Model, Setting, trigger_from
+from impctl.service.scratch import scratch_copy
 from impctl.types import TableName
 from impctl.values import dataclass
 

@@ -27,12 +27,12 @@ from benchmarks.state.kept_by import (
     step_ms,
     stored_bytes,
 )
-from impctl.app.preparing.prepared import prepare
-from impctl.app.workbench.scratch import scratch_copy
-from impctl.app.workbench.workbench import Workbench
 from impctl.bench.record import Cell, Metric
 from impctl.measure.follower import AgainstRecapture, Follower
 from impctl.measure.ground import Ground
+from impctl.service.context import Workbench
+from impctl.service.prepare import prepare
+from impctl.service.scratch import scratch_copy
 from impctl.types import TableName
 from impctl.values import dataclass
 from impctl.workload.models import QuerySpec

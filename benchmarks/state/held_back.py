@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from impctl.app.workbench.workbench import Workbench
 from impctl.measure.settled import settle
+from impctl.service.context import Workbench
 from impctl.tables.rows import read_rows
 from impctl.tables.write.maintenance import append_rows, replace_rows, rewind
 from impctl.types import TableName

@@ -15,14 +15,14 @@ from dataclasses import replace
 import pyarrow as pa
 
 from benchmarks.trees.streams import Step, Tables
-from impctl.app.capturing.chosen_way import capture_way
-from impctl.app.capturing.stage import capture_stage
-from impctl.app.preparing.prepared import PreparedQuery, prepare
-from impctl.app.workbench.workbench import Workbench
 from impctl.compile.compile import Compiled, Way
 from impctl.compile.session import MaintainedQuery
 from impctl.errors import UnsupportedError
 from impctl.safety.judge import Verdict
+from impctl.service.context import Workbench
+from impctl.service.decision import capture_stage
+from impctl.service.maintenance_plan import capture_way
+from impctl.service.prepare import PreparedQuery, prepare
 from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import FragmentSet
 from impctl.tables.rows import read_rows

@@ -21,24 +21,25 @@ from impctl.api.surroundings import (
     sketch_use_from,
     texts_from,
 )
-from impctl.app.results.changed import ChangesResult
-from impctl.app.results.due import DueResult
-from impctl.app.results.explanations import ExplainResult
-from impctl.app.results.foreseen import PlanResult
-from impctl.app.results.listed_files import QueryFiles
-from impctl.app.results.results import (
+from impctl.service.context import Workbench
+from impctl.service.results import (
     CaptureResult,
+    ChangesResult,
+    DueResult,
+    ExplainResult,
     MaintainResult,
     Outcome,
+    PlanResult,
+    QueryFiles,
     QueryResult,
     RewriteResult,
+    SimulateResult,
     StatusResult,
     VerifyResult,
+    WhyResult,
+    WithoutResult,
 )
-from impctl.app.results.simulated import SimulateResult
-from impctl.app.results.why import WhyResult, WithoutResult
-from impctl.app.workbench.asked import check_planned_look, due_request, simulate_request
-from impctl.app.workbench.workbench import Workbench
+from impctl.service.settings import check_planned_look, due_request, simulate_request
 from impctl.types import ParameterValue, QueryName, TableName
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class OpenWorkload(Opened):
         """Find and store the sketch of each query; a dry run says how and writes nothing."""
 
         def use_case(desk: Workbench) -> Outcome:
-            from impctl.app.capture import capture
+            from impctl.service.capture import capture
 
             return capture(desk, queries)
 
@@ -76,7 +77,7 @@ class OpenWorkload(Opened):
         """Even out the ranges of stored sketches, as `impctl capture --rebalance` does."""
 
         def use_case(desk: Workbench) -> Outcome:
-            from impctl.app.rebalance import rebalance
+            from impctl.service.rebalance import rebalance
 
             return rebalance(desk, queries)
 
@@ -104,8 +105,8 @@ class OpenWorkload(Opened):
         asked = due_request(due, point, seconds_from("interval", interval), queries)
 
         def use_case(desk: Workbench) -> Outcome:
-            from impctl.app import maintain_due as by_trigger
-            from impctl.app.maintain import maintain
+            from impctl.service.maintain import maintain
+            from impctl.service.schedule import maintain_due as by_trigger
 
             kept = self._kept_states()
             if asked.point is not None:
@@ -115,7 +116,7 @@ class OpenWorkload(Opened):
             return maintain(desk, queries, batch_rows=size, kept=kept)
 
         def counted(desk: Workbench) -> int:
-            from impctl.app.maintain_due import of_point
+            from impctl.service.schedule.maintain_due import of_point
 
             return len(desk.queries(queries) if point is None else of_point(desk, point))
 
@@ -149,14 +150,14 @@ class OpenWorkload(Opened):
         if due:
 
             def due_case(desk: Workbench) -> Outcome:
-                from impctl.app.maintain_due import plan_due
+                from impctl.service.schedule.maintain_due import plan_due
 
                 return plan_due(desk, queries, look=look)
 
             return self._each(DueResult, due_case, queries)
 
         def use_case(desk: Workbench) -> Outcome:
-            from impctl.app.plan import plan
+            from impctl.service.plan import plan
 
             return plan(desk, queries, strict=strict)
 
@@ -191,7 +192,7 @@ class OpenWorkload(Opened):
         )
 
         def use_case(desk: Workbench) -> Outcome:
-            from impctl.app.simulate import simulate
+            from impctl.service.schedule.simulate import simulate
 
             result = simulate(desk, queries, request)
             # Where the page is, the caller knows.
@@ -203,7 +204,7 @@ class OpenWorkload(Opened):
         """What is stored for each query and whether it is current; never starts Spark."""
 
         def use_case(desk: Workbench) -> Outcome:
-            from impctl.app.status import status
+            from impctl.service.status import status
 
             return status(desk, queries)
 
@@ -213,7 +214,7 @@ class OpenWorkload(Opened):
         """How each query is sketched and maintained, or why not; never starts Spark."""
 
         def use_case(desk: Workbench) -> Outcome:
-            from impctl.app.explain import explain
+            from impctl.service.explain import explain
 
             return explain(desk, queries)
 
@@ -226,7 +227,7 @@ class OpenWorkload(Opened):
         """
 
         def use_case(desk: Workbench) -> Outcome:
-            from impctl.app.verify import verify
+            from impctl.service.verify import verify
 
             return verify(desk, queries, results=results)
 
@@ -253,7 +254,7 @@ class OpenWorkload(Opened):
         """
 
         def use_case(desk: Workbench) -> Outcome:
-            from impctl.app.rewrite import rewrite
+            from impctl.service.rewrite import rewrite
 
             use = sketch_use_from(sketch, {})
             return rewrite(desk, query, params or {}, sql, at, files, use, required=require_sketch)
@@ -281,7 +282,7 @@ class OpenWorkload(Opened):
         use, who = sketch_use_from(sketch, os.environ), answered_by_from(by, os.environ)
 
         def use_case(desk: Workbench) -> Outcome:
-            from impctl.app.query import query as answered
+            from impctl.service.query import query as answered
 
             given = params or {}
             return answered(
@@ -299,7 +300,7 @@ class OpenWorkload(Opened):
         """
 
         def use_case(desk: Workbench) -> Outcome:
-            from impctl.app.changes import changes
+            from impctl.service.changes import changes
 
             return changes(desk, query, since, whole=whole)
 
@@ -319,7 +320,7 @@ class OpenWorkload(Opened):
         """
 
         def use_case(desk: Workbench) -> Outcome:
-            from impctl.app.why import why
+            from impctl.service.why import why
 
             return why(desk, query, params or {}, row)
 
@@ -335,7 +336,7 @@ class OpenWorkload(Opened):
         """
 
         def use_case(desk: Workbench) -> Outcome:
-            from impctl.app.why import why
+            from impctl.service.why import why
 
             return why(desk, query, params or {}, without=conditions)
 
@@ -356,7 +357,7 @@ class OpenWorkload(Opened):
         It stands for the versions pinned by this call and belongs to impctl's session beside
         yours (`frame.sparkSession`), in which names mean what the workload says.
         """
-        from impctl.app.dataframe import Framed, dataframe
+        from impctl.service.rewrite import Framed, dataframe
 
         use = sketch_use_from(sketch, os.environ)
 
@@ -383,7 +384,7 @@ class OpenWorkload(Opened):
         Per table the data files that are left, their deleted rows and partition values, and a
         predicate that the rows must meet.
         """
-        from impctl.app.files import Listed, files
+        from impctl.service.rewrite import Listed, files
 
         use = sketch_use_from(sketch, {})
 

@@ -17,18 +17,21 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from impctl.api.settle import settled
-from impctl.app.results.results import Outcome, Result
-from impctl.app.workbench.memory import Memory
-from impctl.app.workbench.open_tables import OpenTables
-from impctl.app.workbench.sessions import SessionBeside
-from impctl.app.workbench.settings import Settings
-from impctl.app.workbench.told_answers import ToldAnswers
-from impctl.app.workbench.workbench import Workbench, open_workbench
 from impctl.errors import UsageError
+from impctl.service.context import (
+    Memory,
+    OpenTables,
+    SessionBeside,
+    ToldAnswers,
+    Workbench,
+    open_workbench,
+)
+from impctl.service.results import Outcome, Result
+from impctl.service.settings import Settings
 from impctl.types import QueryName
 
 if TYPE_CHECKING:
-    from impctl.app.maintaining.kept_states import KeptStates
+    from impctl.service.decide import KeptStates
 
 KEPT_BYTES = 256 << 20
 """State that stays in memory from one `maintain` to the next; larger state is loaded each time."""
@@ -105,7 +108,7 @@ class Opened:
 
     def _kept_states(self) -> KeptStates:
         """State of the calls before; the engine is loaded when it is first needed."""
-        from impctl.app.maintaining.kept_states import KeptStates
+        from impctl.service.decide import KeptStates
 
         if self._states is None:
             self._states = KeptStates(KEPT_BYTES)

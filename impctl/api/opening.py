@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Literal
 from impctl.api.open_workload import OpenWorkload
 from impctl.api.opened import Progress
 from impctl.api.surroundings import Given, settings_from
-from impctl.app.workbench.sessions import SessionBeside
-from impctl.app.workbench.settings import Policy
-from impctl.app.workbench.workbench import open_workbench
+from impctl.service.context import SessionBeside, open_workbench
+from impctl.service.settings import Policy
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

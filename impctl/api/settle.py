@@ -10,9 +10,9 @@ from __future__ import annotations
 import warnings
 from typing import TypeVar
 
-from impctl.app.results.ending import for_report, gravest
-from impctl.app.results.results import Outcome
 from impctl.errors import ImpctlError, ImpctlWarning, QueriesFailedError
+from impctl.service.outcome import for_report, gravest
+from impctl.service.results import Outcome
 
 R = TypeVar("R")
 

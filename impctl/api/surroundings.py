@@ -2,7 +2,7 @@
 
 Law: the same variables as on the command line, with the same meaning; an argument wins, and paths
 are made absolute at once, so that a later change of directory changes nothing.
-Out of scope: what the workload file says (`app.workbench.settings`).
+Out of scope: what the workload file says (`service.settings`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TypeVar
 
-from impctl.app.workbench.envvars import (
+from impctl.errors import UsageError
+from impctl.service.memory_limit import memory_from
+from impctl.service.settings import (
     BATCH_ROWS,
     BY,
     DISK,
@@ -28,9 +30,6 @@ from impctl.app.workbench.envvars import (
     SKETCH,
     SPARK_PROFILE,
     STORE,
-)
-from impctl.app.workbench.memory_limit import memory_from
-from impctl.app.workbench.settings import (
     AnsweredBy,
     Policy,
     Settings,
@@ -40,7 +39,6 @@ from impctl.app.workbench.settings import (
     seconds_in,
     store_folder,
 )
-from impctl.errors import UsageError
 from impctl.values import dataclass
 
 T = TypeVar("T")

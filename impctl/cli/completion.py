@@ -18,7 +18,7 @@ COMPLETION_VARIABLE = "_IMPCTL_COMPLETE"
 
 def complete_query(context: typer.Context, incomplete: str) -> list[str]:
     """Names of queries that begin so and are not given yet."""
-    from impctl.app.completions import query_names
+    from impctl.service.check import query_names
 
     file = _workload(context)
     return (
@@ -28,7 +28,7 @@ def complete_query(context: typer.Context, incomplete: str) -> list[str]:
 
 def complete_update(context: typer.Context, incomplete: str) -> list[str]:
     """Names of updates that begin so and are not given yet."""
-    from impctl.app.completions import update_names
+    from impctl.service.check import update_names
 
     file = _workload(context)
     return [] if file is None else _fitting(update_names(file), context, ("updates",), incomplete)

@@ -1,7 +1,7 @@
 """Options that ask for what is due (`--due`, `--point`), and what they go with.
 
-Law: what cannot hold together is refused by who reads them (`app.workbench.asked`).
-Out of scope: what is due (`app.maintain_due`).
+Law: what cannot hold together is refused by who reads them (`service.settings`).
+Out of scope: what is due (`service.schedule.maintain_due`).
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from impctl.cli.durations import seconds
 from impctl.cli.help import SCHEDULE
 
 if TYPE_CHECKING:
-    from impctl.app.results.results import Outcome
-    from impctl.app.workbench.asked import DueRequest
-    from impctl.app.workbench.workbench import Workbench
+    from impctl.service.context import Workbench
+    from impctl.service.results import Outcome
+    from impctl.service.settings import DueRequest
 
 DueOnly = Annotated[
     bool,
@@ -65,14 +65,14 @@ def due_use_case(request: DueRequest, batch_rows: int | None) -> Callable[[Workb
 
     def use_case(desk: Workbench) -> Outcome:
         if request.point is not None:
-            from impctl.app.maintain_due import maintain_point
+            from impctl.service.schedule.maintain_due import maintain_point
 
             return maintain_point(desk, request.point, batch_rows)
         if request.due:
-            from impctl.app.maintain_due import maintain_due
+            from impctl.service.schedule.maintain_due import maintain_due
 
             return maintain_due(desk, request.queries, batch_rows, look=request.look)
-        from impctl.app.maintain import maintain
+        from impctl.service.maintain import maintain
 
         return maintain(desk, request.queries, batch_rows=batch_rows)
 

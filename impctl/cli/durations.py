@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import typer
 
-from impctl.app.workbench.settings import seconds_in
+from impctl.service.settings import seconds_in
 
 
 def seconds(text: str | float) -> float:

@@ -1,7 +1,7 @@
 """The exit codes, as `--help` and the documents show them.
 
 Law: the codes of `impctl.errors`, and that of something to do, no other; they change only with a
-major version. Out of scope: choosing one (`app.results.ending`, `cli.boundary`).
+major version. Out of scope: choosing one (`service.outcome`, `cli.boundary`).
 """
 
 from __future__ import annotations

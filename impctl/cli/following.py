@@ -14,21 +14,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from impctl.app.workbench.settings import (
-    DEFAULT_INTERVAL,
-    FollowRequest,
-    Settings,
-)
 from impctl.cli.job import Display, Job
 from impctl.cli.metrics import check_metrics, maintained_now, with_metrics
 from impctl.cli.stopping import Stopping, stopping
 from impctl.cli.streams import give_up
 from impctl.errors import UsageError
+from impctl.service.settings import DEFAULT_INTERVAL, FollowRequest, Settings
 
 if TYPE_CHECKING:
-    from impctl.app.results.followed_run import FollowedRun
-    from impctl.app.results.results import Outcome
-    from impctl.app.workbench.reporter import Reporter
+    from impctl.service.context import Reporter
+    from impctl.service.results import FollowedRun, Outcome
 
 T = TypeVar("T")
 
@@ -79,8 +74,8 @@ def follow_job(
         )
 
     def work(reporter: Reporter) -> None:
-        from impctl.app.follow import follow
         from impctl.cli.output.follow import json_line, text_line
+        from impctl.service.schedule.daemon import follow
 
         if metrics is not None:
             check_metrics(metrics, {"the workload file": str(settings.workload)})

@@ -10,17 +10,16 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from impctl.app.workbench.settings import FollowRequest, Settings
-from impctl.app.writing.formats import RowsFormat
 from impctl.cli.following import until_asked
 from impctl.cli.job import Display, Job
 from impctl.cli.stopping import Stopping
 from impctl.errors import UsageError
+from impctl.service.formats import RowsFormat
+from impctl.service.settings import FollowRequest, Settings
 
 if TYPE_CHECKING:
-    from impctl.app.results.changed import ChangesResult
-    from impctl.app.results.followed_run import FollowedRun
-    from impctl.app.workbench.reporter import Reporter
+    from impctl.service.context import Reporter
+    from impctl.service.results import ChangesResult, FollowedRun
 
 
 def follow_changes_job(
@@ -43,8 +42,8 @@ def follow_changes_job(
         )
 
     def work(reporter: Reporter) -> None:
-        from impctl.app.follow_changes import follow_changes
         from impctl.cli.output.changes import ChangeLines
+        from impctl.service.changes import follow_changes
 
         def watch(stop: Stopping, show: Callable[[ChangesResult, FollowedRun], None]) -> None:
             follow_changes(

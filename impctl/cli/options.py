@@ -13,8 +13,13 @@ from typing import Annotated
 
 import typer
 
-from impctl.app.workbench.envvars import (
+from impctl.cli.completion import complete_query, left_to_shell
+from impctl.cli.help import INPUT, LIMITS, MAINTENANCE, OUTPUT, SAFETY, STORE_AND_SPARK
+from impctl.errors import UsageError
+from impctl.service.memory_limit import memory_from
+from impctl.service.settings import (
     BY,
+    DEFAULT_FILE,
     DISK,
     IMBALANCE,
     LARGE_CHANGE,
@@ -26,10 +31,6 @@ from impctl.app.workbench.envvars import (
     SKETCH,
     SPARK_PROFILE,
     STORE,
-)
-from impctl.app.workbench.memory_limit import memory_from
-from impctl.app.workbench.settings import (
-    DEFAULT_FILE,
     AnsweredBy,
     Policy,
     Settings,
@@ -38,9 +39,6 @@ from impctl.app.workbench.settings import (
     is_shared_store,
     store_folder,
 )
-from impctl.cli.completion import complete_query, left_to_shell
-from impctl.cli.help import INPUT, LIMITS, MAINTENANCE, OUTPUT, SAFETY, STORE_AND_SPARK
-from impctl.errors import UsageError
 
 WORKLOAD_HELP = "Workload file (YAML)."
 

@@ -1,7 +1,7 @@
 """Options of `impctl simulate`: what is replayed, and in which settings.
 
-Law: what cannot hold together is refused by who reads them (`app.workbench.asked`).
-Out of scope: what a setting is (`app.simulating.setting`).
+Law: what cannot hold together is refused by who reads them (`service.settings`).
+Out of scope: what a setting is (`service.schedule.simulate`).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Law: the first signal asks; a run that goes on longer than the grace after it, or a second signal,
 is given up by KeyboardInterrupt, which leaves every query with its last commit. Handlers are put
 back at the end, and a signal that the surroundings have switched off stays off.
-Out of scope: exit codes (`cli.boundary`), what a run is (`app.follow`).
+Out of scope: exit codes (`cli.boundary`), what a run is (`service.schedule.daemon`).
 """
 
 from __future__ import annotations

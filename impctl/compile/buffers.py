@@ -4,7 +4,7 @@ Law: an operator keeps only its best values or rows where its input is one table
 groups of a grouping, selected and projected: then the rows of a group can be read from the table,
 or from the grouping's state, once more. Over joins and set operations that would mean running the
 query, so there everything is kept, as without a bound.
-Out of scope: reading the table (`app.maintaining.refill`), when a buffer is used up
+Out of scope: reading the table (`service.table_deltas`), when a buffer is used up
 (`engine.lookups`).
 """
 

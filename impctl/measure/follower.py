@@ -11,21 +11,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from impctl.app.capturing.captured import capture_query
-from impctl.app.capturing.chosen_way import chosen_way, restored_verdict
-from impctl.app.capturing.join_choice import chooser_of
-from impctl.app.capturing.meta import StateMeta
-from impctl.app.capturing.partners.readers import partners_of
-from impctl.app.capturing.recapture import needed, recaptured
-from impctl.app.capturing.taken_up import TakenUp
-from impctl.app.maintaining.changes import need_of
-from impctl.app.maintaining.done import StepDone
-from impctl.app.maintaining.moved import Moved
-from impctl.app.maintaining.step import Maintainer
-from impctl.app.preparing.prepared import PreparedQuery, prepare
-from impctl.app.workbench.workbench import Workbench
 from impctl.compile.compile import Way
 from impctl.errors import UnsupportedError
+from impctl.service.capture import capture_query
+from impctl.service.context import Workbench
+from impctl.service.decide import Moved
+from impctl.service.fill import needed, recaptured
+from impctl.service.maintenance_plan import chooser_of, chosen_way, restored_verdict
+from impctl.service.partners import partners_of
+from impctl.service.prepare import PreparedQuery, prepare
+from impctl.service.query_state import TakenUp
+from impctl.service.step import Maintainer, StepDone
+from impctl.service.stored import StateMeta
+from impctl.service.table_deltas import need_of
 from impctl.sketch.sketch import FragmentSet, Mode, compare
 from impctl.stopwatch import Stopwatch
 from impctl.store.records import StoredQuery

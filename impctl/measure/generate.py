@@ -13,17 +13,16 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from impctl.app.results.made import GenerateResult
-from impctl.app.results.results import Outcome
-from impctl.app.workbench.output import check_output
-from impctl.app.workbench.reporter import Reporter
-from impctl.app.workbench.settings import Example, GenerateRequest
 from impctl.bench.daily import split_last_days
 from impctl.bench.examples import running_example_table
 from impctl.bench.orders import orders_files
 from impctl.bench.refresh import refreshes
 from impctl.bench.synthetic import SYNTHETIC_SCHEMA, synthetic_batches
 from impctl.errors import UsageError
+from impctl.service.context import Reporter
+from impctl.service.output import check_output
+from impctl.service.results import GenerateResult, Outcome
+from impctl.service.settings import Example, GenerateRequest
 from impctl.tables.write.maintenance import create_laid_out_table, create_table
 
 DEFAULT_ROWS = 1_000_000

@@ -12,15 +12,14 @@ from collections.abc import Mapping
 from errno import ENOTDIR
 from pathlib import Path
 
-from impctl.app.results.made import WrittenResult
-from impctl.app.results.results import Failure, Outcome
-from impctl.app.workbench.output import try_output, write_whole
-from impctl.app.workbench.reporter import Reporter
-from impctl.app.workbench.settings import MeasureRequest
 from impctl.bench.compare import compare_records
 from impctl.bench.record import Record
 from impctl.bench.record_json import record_from_json, record_to_json
 from impctl.errors import StorageError, UnsoundSketchError, UsageError
+from impctl.service.context import Reporter
+from impctl.service.output import try_output, write_whole
+from impctl.service.results import Failure, Outcome, WrittenResult
+from impctl.service.settings import MeasureRequest
 from impctl.workload.load import read_file
 
 _MOST_BYTES = 256 << 20

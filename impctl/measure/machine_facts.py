@@ -9,10 +9,9 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
-from impctl.app.workbench.sessions import master_of
-from impctl.app.workbench.workbench import Workbench
 from impctl.bench.machine import describe_machine
 from impctl.errors import UsageError
+from impctl.service.context import Workbench, master_of
 from impctl.spark.session import find_java, shown
 
 _SETTINGS = ("spark.driver.memory", "spark.sql.shuffle.partitions")

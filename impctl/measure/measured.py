@@ -16,22 +16,20 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from impctl.app.capturing.chosen_way import chosen_way
-from impctl.app.capturing.fill import filled_circuit
-from impctl.app.capturing.join_choice import chooser_for
-from impctl.app.preparing.filters import Pruned, filters_of
-from impctl.app.preparing.prepared import PreparedQuery, prepare
-from impctl.app.using.answers import answer_table
-from impctl.app.using.text import WrittenQuery, written_query
-from impctl.app.using.worth import Weighed, weighed
-from impctl.app.workbench.scratch import scratch_copy
-from impctl.app.workbench.workbench import Workbench
 from impctl.errors import RecaptureNeededError
 from impctl.measure.changed_table import changed_table
 from impctl.measure.drawn_rows import drawn_rows
 from impctl.measure.follower import AgainstRecapture, Followed, captured
 from impctl.measure.settled import settle
 from impctl.safety.judge import Verdict
+from impctl.service.context import Workbench
+from impctl.service.fill import filled_circuit
+from impctl.service.filters import Pruned, filters_of
+from impctl.service.maintenance_plan import chooser_for, chosen_way
+from impctl.service.prepare import PreparedQuery, prepare
+from impctl.service.resolve import Weighed, WrittenQuery, weighed, written_query
+from impctl.service.scratch import scratch_copy
+from impctl.service.spark_answer import answer_table
 from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import FragmentSet
 from impctl.store.records import StoredQuery

@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, replace
 from pathlib import Path
 
-from impctl.app.workbench.settings import MeasureRequest
-from impctl.app.workbench.workbench import Workbench
 from impctl.bench.record import Cell, RecordKind
 from impctl.errors import Problem, UsageError, WorkloadError
 from impctl.measure.figures import CaseSpec, FigureSpec
 from impctl.measure.from_workload import REPEAT, SEED, figures_of
 from impctl.measure.ground import Ground
 from impctl.measure.registry import MEASURES, Measure
+from impctl.service.context import Workbench
+from impctl.service.settings import MeasureRequest
 from impctl.types import QueryName
 from impctl.values import dataclass
 from impctl.workload.yaml import suggestion

@@ -14,13 +14,6 @@ from contextlib import suppress
 from dataclasses import field, replace
 from datetime import UTC, datetime
 
-from impctl.app.preparing.prepared import prepare
-from impctl.app.results.results import Failure, Outcome
-from impctl.app.workbench.isolated import Isolated
-from impctl.app.workbench.reporter import Reporter
-from impctl.app.workbench.scratch import folder_beside
-from impctl.app.workbench.settings import MeasureRequest
-from impctl.app.workbench.workbench import Workbench
 from impctl.bench.record import Cell, Chart, Figure, Label, Record
 from impctl.bench.yardstick import UNSTEADY, noise_of, yardstick
 from impctl.errors import ImpctlError, StorageError, UnsoundSketchError
@@ -29,6 +22,11 @@ from impctl.measure.fingerprint import case_fingerprint
 from impctl.measure.keep import try_kept, write_kept
 from impctl.measure.machine_facts import machine_facts
 from impctl.measure.plan import PlannedFigure, PlannedRun, planned_workload
+from impctl.service.context import Isolated, Reporter, Workbench
+from impctl.service.prepare import prepare
+from impctl.service.results import Failure, Outcome
+from impctl.service.scratch import folder_beside
+from impctl.service.settings import MeasureRequest
 from impctl.store.disk import BENCH_SCRATCH, scratch_folder
 from impctl.types import QueryName
 from impctl.values import dataclass

@@ -5,7 +5,7 @@ accesses that meet the one and not the other; everything above sees them as rows
 Where they differ elsewhere too, in constants of conditions, columns and orders, they have the same
 nodes, and what remembers something in the one remembers the same in the other. Where they differ in
 anything else, nothing is said.
-Out of scope: finding such rows (`compile.session`, `app.maintaining.move`), what constants
+Out of scope: finding such rows (`compile.session`, `service.clock`), what constants
 elsewhere change (`compile.session`).
 """
 

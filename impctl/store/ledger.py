@@ -6,7 +6,7 @@ uses stand by themselves, earlier ones as sums per day, so that sums stay exact.
 rows read no file; they are counted per day. Of what decides anything only times are read from
 here: what the latest runs of a query took, by who answered it. They feed estimates, so that one
 that cannot be written or read changes no answer.
-Out of scope: what a use is counted by (`app.using.recorded`), what runs cost (`store.tables`).
+Out of scope: what a use is counted by (`service.resolve`), what runs cost (`store.tables`).
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 import impctl
-from impctl.app.workbench import open_tables, pinned
 from impctl.errors import EvaluationError, ImpctlError, ImpctlWarning, UsageError
+from impctl.service import context
 from impctl.spark.session import FIXED, is_connect, session_beside
 from impctl.store.store import Store
 from impctl.tables.write.maintenance import create_table
@@ -47,13 +47,13 @@ def file(tmp_path: Path) -> Path:
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The tables that were opened by reading their whole log."""
     names: list[str] = []
-    whole = pinned.open_source
+    whole = context.open_source
 
     def open_source(name: str, *more: Any) -> Any:
         names.append(name)
         return whole(name, *more)
 
-    monkeypatch.setattr(pinned, "open_source", open_source)
+    monkeypatch.setattr(context, "open_source", open_source)
     return names
 
 
@@ -100,7 +100,7 @@ def test_from_time_to_time_all_are_opened_anew(
 ) -> None:
     with impctl.open(file) as workload:
         workload.capture()
-        monkeypatch.setattr(open_tables, "_LONGEST", 0.0)
+        monkeypatch.setattr(context, "_LONGEST", 0.0)
         groups(workload)
     assert opened == ["t", "t"]
 

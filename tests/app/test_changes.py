@@ -19,11 +19,11 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.app.maintaining.step import Maintainer
-from impctl.app.using.changed import Answer, Changed
-from impctl.app.workbench.settings import Settings
-from impctl.app.workbench.workbench import Workbench, open_workbench
 from impctl.errors import RecaptureNeededError
+from impctl.service.changes import Answer, Changed
+from impctl.service.context import Workbench, open_workbench
+from impctl.service.settings import Settings
+from impctl.service.step import Maintainer
 from impctl.sql.parameters import Clock
 from impctl.store.disk import RealDisk
 from impctl.tables.write.maintenance import create_table

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.app.capturing import advice
+from impctl.service import advice
 from impctl.tables.rows import read_rows
 from impctl.tables.source import open_source
 from impctl.tables.write import maintenance as writing
@@ -211,7 +211,7 @@ def made(
 ) -> Any:
     # Files of a table this small would all be one, and it would not be worth a word.
     monkeypatch.setattr(writing, "_LEAST_BYTES", 1 << 15)
-    monkeypatch.setattr(advice, "_ROWS", 1000)
+    monkeypatch.setattr(advice, "_ROWS_WORTH_ADVICE", 1000)
 
     def make(values: Any, least: int) -> Skewed:
         def write(folder: Path) -> None:

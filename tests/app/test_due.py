@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.app.maintaining.due import looking, pending
-from impctl.app.maintaining.due.expected_rows import RowsToCome
-from impctl.app.workbench.settings import Settings
-from impctl.app.workbench.workbench import open_workbench
+from impctl.service.context import open_workbench
+from impctl.service.schedule import due
+from impctl.service.schedule.forecast import RowsToCome
+from impctl.service.settings import Settings
 from impctl.store.records import RunCost, RunKind
 from impctl.store.store import Store
 from impctl.tables.write.maintenance import create_table
@@ -234,7 +234,7 @@ def test_who_has_to_be_ready_starts_earlier_for_what_is_to_come(
     write_deltalake(table, ROWS.slice(0, 1), mode="append")
     with open_workbench(Settings(cli.workload)) as desk:
         tables = {"ready": ["t"]}
-        now = looking.now_of(desk)
+        now = due.now_of(desk)
         rare = RowsToCome(desk, desk.reading_store(), tables, now).rows("ready", now, now + 3_600)
     at_first = told(cli, "plan", "--due")
     assert text.count("{path: t}") == 1
@@ -313,21 +313,21 @@ def test_commits_are_read_once_and_forgotten_when_nobody_needs_them(
     append(many, 3)
     many.good("maintain", "--query", "five")
     append(many, 1)
-    log = pending.CommitLog()
+    log = due.CommitLog()
     with open_workbench(Settings(many.workload)) as desk:
         specs = desk.queries(["bound", "five"])
-        first = looking.looked_at(desk, specs, 5.0, log)
+        first = due.looked_at(desk, specs, 5.0, log)
         with monkeypatch.context() as patch:
             patch.setattr("impctl.tables.log.read_commits", lambda *_: pytest.fail("read again"))
-            again = looking.looked_at(desk, specs, 5.0, log)
+            again = due.looked_at(desk, specs, 5.0, log)
         assert [one.pending for one in again] == [one.pending for one in first]
         assert [one.pending.rows for one in first] == [4, 1]
         assert abs(first[0].pending.changes[0].at - time.time()) < 60
         many.good("maintain", "--query", "bound")
-        assert looking.looked_at(desk, specs, 5.0, log)[0].pending.rows == 0
+        assert due.looked_at(desk, specs, 5.0, log)[0].pending.rows == 0
         assert len(log) == 1, "what `five` lacks"
         many.good("maintain")
-        looking.looked_at(desk, specs, 5.0, log)
+        due.looked_at(desk, specs, 5.0, log)
         assert len(log) == 0
 
 

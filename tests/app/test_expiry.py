@@ -14,10 +14,10 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.app.files import files
-from impctl.app.maintaining.watch import Watch
-from impctl.app.workbench.settings import Settings
-from impctl.app.workbench.workbench import Workbench, open_workbench
+from impctl.service.context import Workbench, open_workbench
+from impctl.service.rewrite import files
+from impctl.service.schedule.daemon import Watch
+from impctl.service.settings import Settings
 from impctl.sql.parameters import Clock
 from impctl.tables.write.maintenance import create_table
 from tests.support.made_once import CliOnce

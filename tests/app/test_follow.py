@@ -14,12 +14,11 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from impctl.app.follow import _Following
-from impctl.app.maintaining import watch as looking
-from impctl.app.maintaining.watch import Watch
-from impctl.app.workbench.settings import FollowRequest, Settings
-from impctl.app.workbench.workbench import open_workbench
 from impctl.errors import LockHeldError, StorageError
+from impctl.service.context import open_workbench
+from impctl.service.schedule import daemon as looking
+from impctl.service.schedule.daemon import Watch, _Following
+from impctl.service.settings import FollowRequest, Settings
 from impctl.store.store import Store
 from impctl.tables.write.maintenance import create_table
 from tests.behaviour.test_lock import held_lock

@@ -11,8 +11,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from prometheus_client.parser import text_string_to_metric_families
 
-from impctl.app.gain import _hint
-from impctl.app.results.gained import COSTS_MORE
+from impctl.service.gain import _hint
+from impctl.service.results import COSTS_MORE
 from impctl.store.ledger import Uses
 from tests.support.made_once import CliOnce
 from tests.support.random_cases import random_cases

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.app.workbench.workbench import Workbench
 from impctl.cli.application import build_app
 from impctl.cli.boundary import run
+from impctl.service.context import Workbench
 from impctl.store.records import RunCost, RunKind
 from impctl.store.store import Store
 from tests.support.run_cli import Cli

@@ -16,9 +16,9 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from impctl import stopwatch
-from impctl.app.maintaining.keeping.bounds import Bound
-from impctl.app.simulating.kept_pieces import Choice, Pieces
-from impctl.app.workbench.sessions import OwnSession
+from impctl.service.budget.bounds import Bound
+from impctl.service.context import OwnSession
+from impctl.service.schedule.simulate import Choice, Pieces
 from impctl.store.store import Store
 from tests.behaviour.typed_joins import QUERIES, some, write_workload
 from tests.support.commit_times import set_time

@@ -209,18 +209,18 @@ def test_a_rooms_init_imports_nothing() -> None:
 @pytest.mark.parametrize(
     ("room", "module", "allowed"),
     [
-        ("cli", "impctl.app.results.results", True),
+        ("cli", "impctl.service.results", True),
         ("cli", "impctl.errors.UsageError", True),
         ("cli", "impctl.workload.models", False),
         ("cli", "pyarrow", False),
-        ("api", "impctl.app.results.results", True),
+        ("api", "impctl.service.results", True),
         ("api", "impctl.spark.session", False),
         ("api", "impctl.cli.output.text", False),
-        ("app", "impctl.app.using.reuse", True),
+        ("app", "impctl.service.resolve", True),
         ("app", "impctl.measure.run", False),
-        ("app.using", "impctl.app.maintain.maintain", False),
-        ("app.using", "impctl.app.maintaining.maintained", True),
-        ("app.examining", "impctl.app.maintaining.run", False),
+        ("app.using", "impctl.service.maintain.maintain", False),
+        ("app.using", "impctl.service.maintain", True),
+        ("app.examining", "impctl.service.maintain", False),
         ("app.results", "impctl.store.records", True),
         ("engine", "impctl.plan.nodes", False),
         ("engine", "impctl.sql.statement", False),
@@ -242,16 +242,13 @@ def test_the_rule_itself(room: str, module: str, allowed: bool) -> None:
 
 
 WRITERS = {
-    "impctl.app.capturing.captured",
-    "impctl.app.capturing.commit",
-    "impctl.app.maintaining.keeping.conversion",
-    "impctl.app.maintaining.keeping.keep_to",
-    "impctl.app.maintaining.maintained",
-    "impctl.app.maintaining.run",
-    "impctl.app.maintaining.step",
-    "impctl.app.rebalance",
-    "impctl.app.workbench.remembered",
-    "impctl.app.workbench.workbench",
+    "impctl.service.capture",
+    "impctl.service.budget.convert",
+    "impctl.service.budget.choice",
+    "impctl.service.maintain",
+    "impctl.service.step",
+    "impctl.service.rebalance",
+    "impctl.service.context",
 }
 """The files of `app` that are given a store they can write to; all others read (`store.reader`)."""
 
@@ -260,7 +257,7 @@ def test_who_can_write_to_the_store() -> None:
     importing = {
         module
         for module, named in import_graph().items()
-        if module.startswith("impctl.app.") and "impctl.store.store" in named
+        if module.startswith("impctl.service.") and "impctl.store.store" in named
     }
     assert importing == WRITERS
 
@@ -277,13 +274,13 @@ def reached_from(module: str, through: str = "impctl") -> set[str]:
 
 
 def test_deciding_and_telling_load_nothing_that_writes() -> None:
-    writing = {"impctl.app.maintaining.run", "impctl.app.maintaining.step"}
-    for module in ("impctl.app.maintaining.decide", "impctl.app.capturing.taken_up"):
-        assert not reached_from(module, "impctl.app.") & writing, module
+    writing = {"impctl.service.maintain", "impctl.service.step"}
+    for module in ("impctl.service.decide", "impctl.service.query_state"):
+        assert not reached_from(module, "impctl.service.") & writing, module
 
 
 def test_who_is_given_pinned_tables_reaches_neither_store_nor_spark() -> None:
-    reached = reached_from("impctl.app.workbench.pinned")
+    reached = reached_from("impctl.service.context")
     rooms = {name.split(".")[1] for name in reached if name.startswith("impctl.")}
     assert not rooms & {"store", "spark"}
     assert "tables" in rooms

@@ -31,7 +31,7 @@ _ALLOWED = {
     "store/states.py": {"os.posix_fadvise"},
     "bench/machine.py": {"os.sched_getaffinity", "os.sysconf"},
     "spark/session.py": {"os.sysconf"},
-    "app/workbench/memory_limit.py": {"os.sysconf"},
+    "service/memory_limit.py": {"os.sysconf"},
     "spark/session.py": {"signal.SIGKILL"},
 }
 """What is used behind a question whether it is there."""

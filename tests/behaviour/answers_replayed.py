@@ -27,19 +27,17 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from impctl.app.capture import capture
-from impctl.app.maintain import maintain
-from impctl.app.preparing.prepared import PreparedQuery, prepare
-from impctl.app.query import query
-from impctl.app.results.answer import rows_of
-from impctl.app.results.results import CaptureResult, MaintainResult, QueryResult
-from impctl.app.using.same_rows import same_rows
-from impctl.app.workbench.memory import Memory
-from impctl.app.workbench.sessions import SessionBeside
-from impctl.app.workbench.settings import Settings
-from impctl.app.workbench.workbench import Workbench, open_workbench
 from impctl.errors import EvaluationError, ImpctlError, NotExactError, QueryError, UsageError
 from impctl.rules.finalize import answer_plan
+from impctl.service.answer import rows_of
+from impctl.service.capture import capture
+from impctl.service.context import Memory, SessionBeside, Workbench, open_workbench
+from impctl.service.maintain import maintain
+from impctl.service.prepare import PreparedQuery, prepare
+from impctl.service.query import query
+from impctl.service.results import CaptureResult, MaintainResult, QueryResult
+from impctl.service.settings import Settings
+from impctl.service.verify import same_rows
 from impctl.workload.models import AnsweredBy, Policy
 from tests.behaviour.random_batches import RandomBatches
 

@@ -21,8 +21,8 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from impctl.app.capturing import fill_by_engine
-from impctl.app.workbench.memory_limit import too_large
+from impctl.service import fill
+from impctl.service.memory_limit import too_large
 from impctl.store import states
 from tests.behaviour.absorbed_workload import (
     SHIPS,
@@ -159,7 +159,7 @@ def test_a_capture_short_of_memory_goes_on_by_ranks_and_says_so(
     both = Both(network(tmp_path, capsys, [KEPT]), provenance)
     limits: Iterator[_Memory] = iter([_Memory(0)])
     with monkeypatch.context() as patch:
-        patch.setattr(fill_by_engine, "MemoryLimit", lambda _: next(limits, _Memory(10**9)))
+        patch.setattr(fill, "MemoryLimit", lambda _: next(limits, _Memory(10**9)))
         captured = both.cli.good("capture")
     (told,) = [
         one for one in captured.document["warnings"] if "no provenance is stored for query" in one

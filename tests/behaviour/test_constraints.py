@@ -14,8 +14,8 @@ from deltalake import DeltaTable, Field, write_deltalake
 from deltalake.schema import PrimitiveType
 from deltalake.transaction import AddAction
 
-from impctl.app.preparing.facts import _said_by_checks
 from impctl.safety.facts import FactKind
+from impctl.service.prepare import _said_by_checks
 from impctl.tables.snapshot import take_snapshot
 from impctl.tables.write.maintenance import create_table
 from tests.support.run_cli import Capsys, Cli

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 import impctl
-from impctl.app.preparing import prepared
 from impctl.compile import build
 from impctl.errors import RecaptureNeededError
 from impctl.rules import optimize
+from impctl.service import prepare
 from impctl.store.store import Store
 from tests.support.run_cli import Cli
 from tests.support.small_workload import WORKLOAD
@@ -39,7 +39,7 @@ def is_another_release(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def is_no_known_release(monkeypatch: pytest.MonkeyPatch) -> None:
     """As stored before a state told its release."""
-    monkeypatch.setattr("impctl.app.capturing.commit.template_id", lambda _: "")
+    monkeypatch.setattr("impctl.service.capture.template_id", lambda _: "")
 
 
 BEFORE = [reads_otherwise, is_another_release, is_no_known_release]
@@ -104,7 +104,7 @@ def test_a_run_that_reads_no_sql_tells_the_release(
         "engine_changed",
     )
     with monkeypatch.context() as patch:
-        patch.setattr(prepared, "bind", None)
+        patch.setattr(prepare, "bind", None)
         assert cli.good("maintain").results[0]["action"] == "none"
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from impctl.app import verify
-from impctl.app.capturing.uncaptured import captured_query
 from impctl.bench.examples import running_example_table
+from impctl.service import verify
+from impctl.service.capture import captured_query
 from impctl.sketch.sketch import FragmentSet
 from impctl.store.records import StoredQuery
 from impctl.tables.write.maintenance import create_table

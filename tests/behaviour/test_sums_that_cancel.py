@@ -13,9 +13,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from impctl.app import verify
-from impctl.app.using.rounded import rounded_answer
-from impctl.app.using.same_rows import same_rows
+from impctl.service import verify
+from impctl.service.verify import rounded_answer, same_rows
 from impctl.tables.write.maintenance import create_table
 from tests.support.run_cli import Cli
 

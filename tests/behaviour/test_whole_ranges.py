@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from impctl.app.preparing import filters
+from impctl.service import filters
 from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import FragmentSet, exact_filter, range_filter
 from impctl.tables.prune import prune

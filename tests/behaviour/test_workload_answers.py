@@ -17,9 +17,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from benchmarks.data import _generator
-from impctl.app.workbench.reporter import SilentReporter
-from impctl.app.workbench.settings import Example, GenerateRequest
 from impctl.measure.generate import generate
+from impctl.service.context import SilentReporter
+from impctl.service.settings import Example, GenerateRequest
 from tests.behaviour.answers_replayed import ReplayTally, replayed
 
 WORKLOADS = Path(__file__).parents[2] / "workloads"

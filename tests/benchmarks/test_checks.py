@@ -26,10 +26,6 @@ from benchmarks.trees import semi_joins
 from benchmarks.trees.streams import Step
 from benchmarks.trees.ways import Followed
 from benchmarks.update_stream import UpdateStream, pool_of
-from impctl.app.workbench.reporter import SilentReporter
-from impctl.app.workbench.scratch import scratch_copy
-from impctl.app.workbench.settings import Settings
-from impctl.app.workbench.workbench import Workbench, open_workbench
 from impctl.bench.parquet_sql import ParquetSql
 from impctl.bench.record import Cell
 from impctl.errors import UsageError
@@ -37,6 +33,9 @@ from impctl.measure.figures import OptionValue
 from impctl.measure.follower import AgainstRecapture
 from impctl.measure.kinds.duckdb_recapture import Offered
 from impctl.measure.took import Took
+from impctl.service.context import SilentReporter, Workbench, open_workbench
+from impctl.service.scratch import scratch_copy
+from impctl.service.settings import Settings
 from impctl.sketch.sketch import FragmentSet
 from tests.benchmarks.joined_desk import joined_desk
 from tests.support.measured_cells import cells_of, ground_of, values

@@ -17,10 +17,10 @@ from benchmarks.trees.joined_rows import MOST, joined_rows
 from benchmarks.trees.semi_joins import NoSemiJoinsError, put_rows, sketch_question
 from benchmarks.trees.streams import Stream, outlived, there_and_back, window
 from benchmarks.trees.ways import Choices, Followed, choices_of
-from impctl.app.workbench.workbench import Workbench
 from impctl.bench.parquet_sql import ParquetSql
 from impctl.errors import NotExactError
 from impctl.plan.nodes import Plan
+from impctl.service.context import Workbench
 from impctl.workload.models import JoinStrategy
 from tests.benchmarks.joined_desk import joined_desk
 

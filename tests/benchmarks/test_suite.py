@@ -12,11 +12,10 @@ import pytest
 from benchmarks.registry import MEASURES
 from benchmarks.run import SuiteRequest, checked_suite, planned_suite
 from benchmarks.suite import Suite, load_suite, suite_file, suite_files
-from impctl.app.workbench.reporter import SilentReporter
-from impctl.app.workbench.settings import MeasureRequest, Settings
-from impctl.app.workbench.workbench import open_workbench
 from impctl.errors import ImpctlError, UsageError, WorkloadError
 from impctl.measure.fingerprint import case_fingerprint
+from impctl.service.context import SilentReporter, open_workbench
+from impctl.service.settings import MeasureRequest, Settings
 from tests.support.measured_cells import ground_of
 from tests.support.refused import refused
 

@@ -2,7 +2,7 @@
 
 By the slow reference over random plans and tables: rows of which a condition right above their
 access is not true, and rows without a partner where columns are tied, are taken away, as their
-files are by `app.preparing.wanted_files`; lineage and passes find the same fragments.
+files are by `service.filters`; lineage and passes find the same fragments.
 By hand: `IMPCTL_FUZZ=10` and `-m "slow or not slow"` for ten times as many cases.
 """
 

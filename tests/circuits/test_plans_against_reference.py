@@ -19,9 +19,6 @@ from typing import Any
 
 import pytest
 
-from impctl.app.capturing.chosen_way import chosen_way
-from impctl.app.capturing.join_choice import JoinChooser
-from impctl.app.preparing.prepared import PreparedQuery
 from impctl.compile.buffers import Buffers
 from impctl.compile.compile import Compiled, compile_plan
 from impctl.compile.flows import BlockedError, Chooser, Strategy
@@ -32,6 +29,8 @@ from impctl.errors import EvaluationError, Location, NotExactError
 from impctl.plan.nodes import Aggregate, Join, Plan, Query, SetOperation, TopK, Window, nodes_of
 from impctl.rules.optimize import apply_rules, core_of
 from impctl.safety.judge import FactSource, Verdict, check_safety
+from impctl.service.maintenance_plan import JoinChooser, chosen_way
+from impctl.service.prepare import PreparedQuery
 from impctl.sketch.partition import RangePartition
 from impctl.sql.parameters import BoundSql
 from impctl.workload.models import JoinStrategy, Lineage, MaintainMode, Policy, QuerySpec, SqlOrigin

@@ -223,7 +223,7 @@ def test_every_type_in_every_place(name: str, place: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(TYPES.keys() - {"boolean", "binary"}))
 def test_every_type_as_sketch_attribute(name: str) -> None:
-    """Boolean and binary attributes are refused with their reason (`app.preparing.partitions`)."""
+    """Boolean and binary attributes are refused with their reason (`service.partitions`)."""
     kind, values = TYPES[name]
     vector = from_arrow(pa.array(values, arrow_type(kind)), kind)
     canonical = vector.values.to_pylist() if vector.is_textual else vector.values.tolist()

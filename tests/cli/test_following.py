@@ -12,14 +12,13 @@ from typing import Any
 import pytest
 import typer
 
-from impctl.app.results.followed_run import FollowedRun
-from impctl.app.results.results import Failure, MaintainResult, Outcome
 from impctl.cli import following as cli_following
 from impctl.cli.durations import seconds
 from impctl.cli.following import until_asked
 from impctl.cli.output.follow import json_line, text_line
 from impctl.cli.stopping import Stopping
 from impctl.errors import LockHeldError, SchemaChangedError
+from impctl.service.results import Failure, FollowedRun, MaintainResult, Outcome
 
 RUN = FollowedRun(3, "2026-01-02T03:04:05.678Z", 12.34, 6, 1500.0)
 

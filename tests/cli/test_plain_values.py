@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import typer
 
-from impctl.app.workbench.settings import Policy
 from impctl.cli.application import COMMANDS, build_app
 from impctl.cli.plain_values import _Plain
+from impctl.service.settings import Policy
 
 coercion = pytest.importorskip("typer._coercion", reason="another Typer checks in another way")
 

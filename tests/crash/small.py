@@ -11,11 +11,11 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.app.preparing.prepared import prepare
-from impctl.app.results.answer import rows_of
-from impctl.app.using.kept_answer import kept_answer
-from impctl.app.workbench.settings import Settings
-from impctl.app.workbench.workbench import open_workbench
+from impctl.service.answer import rows_of
+from impctl.service.context import open_workbench
+from impctl.service.kept_answer import kept_answer
+from impctl.service.prepare import prepare
+from impctl.service.settings import Settings
 from impctl.store.records import StoredQuery
 from impctl.store.store import Store
 from impctl.tables.write.maintenance import create_table

@@ -14,11 +14,10 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from impctl.app.check import check
-from impctl.app.workbench.reporter import SilentReporter
-from impctl.app.workbench.workbench import Workbench
 from impctl.cli.options import settings_of
 from impctl.errors import ImpctlError
+from impctl.service.check import check
+from impctl.service.context import SilentReporter, Workbench
 from impctl.workload.load import load_workload
 
 PAGE = Path(__file__).parents[2] / "docs" / "records" / "judged-queries.md"

@@ -13,42 +13,48 @@ import pytest
 import typer
 
 from impctl import errors
-from impctl.app.results.changed import ChangesResult
-from impctl.app.results.clustered import ClusteredSketch
-from impctl.app.results.collected import GcEntry
-from impctl.app.results.due import FreshEntry
-from impctl.app.results.explanations import (
-    AnsweredEntry,
-    BuffersEntry,
-    CandidateEntry,
-    ExpectedReading,
-    GroupsEntry,
-    JoinSideEntry,
-    PlanEntry,
-    TreeEntry,
-    TreeNodeEntry,
-)
-from impctl.app.results.followed_run import FollowedRun
-from impctl.app.results.foreseen import NextChange, PlannedChange, PlannedPiece, ReadEntry
-from impctl.app.results.past_runs import PendingEntry, RunEntry, VerifiedEntry
-from impctl.app.results.results import (
-    LeftEntry,
-    MaintainStep,
-    QueryResult,
-    RangesEntry,
-    Result,
-    ReuseCandidate,
-    ReuseEntry,
-    SketchEntry,
-)
-from impctl.app.results.simulated import RecordedRuns, SimulatedSetting
-from impctl.app.results.tree_work import TreeRecord, TreeWork
-from impctl.app.results.why import WhyEntry, WithoutResult
-from impctl.app.workbench.envvars import ENVVARS
 from impctl.cli.application import COMMANDS, build_app
 from impctl.cli.exit_codes import EXIT_CODES
 from impctl.cli.output.json import to_json
 from impctl.cli.reference import reference_text
+from impctl.service.results import (
+    AnsweredEntry,
+    BuffersEntry,
+    CandidateEntry,
+    ChangesResult,
+    ClusteredSketch,
+    ExpectedReading,
+    FollowedRun,
+    FreshEntry,
+    GcEntry,
+    GroupsEntry,
+    JoinSideEntry,
+    LeftEntry,
+    MaintainStep,
+    NextChange,
+    PendingEntry,
+    PlanEntry,
+    PlannedChange,
+    PlannedPiece,
+    QueryResult,
+    RangesEntry,
+    ReadEntry,
+    RecordedRuns,
+    Result,
+    ReuseCandidate,
+    ReuseEntry,
+    RunEntry,
+    SimulatedSetting,
+    SketchEntry,
+    TreeEntry,
+    TreeNodeEntry,
+    TreeRecord,
+    TreeWork,
+    VerifiedEntry,
+    WhyEntry,
+    WithoutResult,
+)
+from impctl.service.settings import ENVVARS
 from tests.cli.examples import EXAMPLES
 from tests.support.sources import ROOT, nodes
 from tests.support.sources import texts as package_texts

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.app.results.subject import named_before
+from impctl.service.text import named_before
 from impctl.store.records import RunRecord, StoredQuery
 from impctl.store.store import Store
 from tests.outside.oracle import check_sound

@@ -17,8 +17,8 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from impctl.app.workbench.envvars import SCRUB
 from impctl.data.pages import PAGE
+from impctl.service.settings import SCRUB
 from impctl.store import states as states_module
 from impctl.store.migrations import FORMAT_VERSION
 from tests.outside.conftest import FEED

@@ -129,7 +129,7 @@ def lost(made_once: MadeOnce, capsys: Capsys) -> Place:
     """Versions 1 to 3 of a history that is lost, and of a backup of version 0 that went on.
 
     The sketches of the lost one leave out groups that the other one has. With `check_marked` taken
-    out of `app.using.older_sketch` they are used, as was tried: too small, so wrong answers.
+    out of `service.resolve` they are used, as was tried: too small, so wrong answers.
     """
 
     def make(folder: Path) -> None:
@@ -291,7 +291,7 @@ def test_before_a_recapture_of_the_same(eager: Place) -> None:
 
 def test_stored_by_another_release(eager: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is stamped otherwise is neither used nor offered, though captured anew by this one."""
-    monkeypatch.setattr("impctl.app.capturing.definition.stamped", lambda text: f"other/{text}")
+    monkeypatch.setattr("impctl.service.stored.stamped", lambda text: f"other/{text}")
     ran = at(eager, 2)
     expect_none_there(ran, "engine_changed")
 

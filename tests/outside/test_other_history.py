@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from impctl.app.capturing.meta import StateMeta
+from impctl.service.stored import StateMeta
 from impctl.store.migrations import FORMAT_VERSION
 from impctl.store.store import Store
 from tests.outside.conftest import FEED

@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import impctl
-from impctl.app.preparing.prepared import prepare
-from impctl.app.workbench.settings import Settings
-from impctl.app.workbench.workbench import open_workbench
 from impctl.errors import ImpctlError
 from impctl.measure.follower import Follower
+from impctl.service.context import open_workbench
+from impctl.service.prepare import prepare
+from impctl.service.settings import Settings
 from impctl.sketch.sketch import FragmentSet
 from impctl.spark.session import find_java
 from impctl.types import AccessId

@@ -18,11 +18,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from impctl.app.query import query
-from impctl.app.results.results import QueryResult
-from impctl.app.workbench.settings import Settings
-from impctl.app.workbench.workbench import open_workbench
 from impctl.plan.nodes import scans_of
+from impctl.service.context import open_workbench
+from impctl.service.query import query
+from impctl.service.results import QueryResult
+from impctl.service.settings import Settings
 from impctl.sketch.sketch import range_filter
 from impctl.sql.statement import parse_query
 from impctl.store.records import StoredQuery

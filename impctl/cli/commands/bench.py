@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from impctl.app.workbench.envvars import CRIMES
-from impctl.app.workbench.settings import Example, GenerateRequest, MeasureRequest, Settings
 from impctl.cli.completion import left_to_shell
 from impctl.cli.help import EXAMPLE_DATA, INPUT, MEASUREMENT, OUTPUT
 from impctl.cli.job import Job, display_of, in_workbench
@@ -25,12 +23,12 @@ from impctl.cli.options import (
     settings_of,
 )
 from impctl.errors import UsageError
+from impctl.service.settings import CRIMES, Example, GenerateRequest, MeasureRequest, Settings
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
-    from impctl.app.results.results import Outcome
-    from impctl.app.workbench.reporter import Reporter
-    from impctl.app.workbench.workbench import Workbench
+    from impctl.service.context import Reporter, Workbench
+    from impctl.service.results import Outcome
 
 DeltaRows = Annotated[
     list[int] | None,

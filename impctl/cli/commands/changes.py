@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from impctl.app.workbench.settings import DEFAULT_FILE
 from impctl.cli.commands.maintain import Interval
 from impctl.cli.commands.query import (
     EscapeFormulas,
@@ -31,10 +30,11 @@ from impctl.cli.options import (
     WorkloadFile,
     settings_of,
 )
+from impctl.service.settings import DEFAULT_FILE
 
 if TYPE_CHECKING:
-    from impctl.app.results.results import Outcome
-    from impctl.app.workbench.workbench import Workbench
+    from impctl.service.context import Workbench
+    from impctl.service.results import Outcome
 
 Since = Annotated[
     list[str] | None,
@@ -120,7 +120,7 @@ def changes(
         return follow_changes_job(settings, display, name, request, given, whole=whole)
 
     def use_case(desk: Workbench) -> Outcome:
-        from impctl.app.changes import changes
+        from impctl.service.changes import changes
 
         versions = tuple(since) if since else None
         return changes(

@@ -12,7 +12,7 @@ from impctl.cli.help import INPUT
 from impctl.cli.job import Display, Job
 
 if TYPE_CHECKING:
-    from impctl.app.workbench.reporter import Reporter
+    from impctl.service.context import Reporter
 
 
 Shell = StrEnum("Shell", ("bash", "zsh", "fish"))

@@ -9,9 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from impctl.app.workbench.asked import DueRequest, due_request
-from impctl.app.workbench.envvars import BATCH_ROWS, SCRUB
-from impctl.app.workbench.settings import DEFAULT_FILE, FollowRequest, Settings
 from impctl.cli.completion import left_to_shell
 from impctl.cli.due_options import DueOnly, PointName, due_use_case
 from impctl.cli.durations import seconds
@@ -46,10 +43,19 @@ from impctl.cli.options import (
     WorkloadFile,
     settings_of,
 )
+from impctl.service.settings import (
+    BATCH_ROWS,
+    DEFAULT_FILE,
+    SCRUB,
+    DueRequest,
+    FollowRequest,
+    Settings,
+    due_request,
+)
 
 if TYPE_CHECKING:
-    from impctl.app.results.results import Outcome
-    from impctl.app.workbench.workbench import Workbench
+    from impctl.service.context import Workbench
+    from impctl.service.results import Outcome
 
 BatchRows = Annotated[
     int | None,

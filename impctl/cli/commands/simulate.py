@@ -5,9 +5,6 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from impctl.app.workbench.asked import simulate_request
-from impctl.app.workbench.envvars import DISK
-from impctl.app.workbench.settings import DEFAULT_FILE
 from impctl.cli.job import Job, display_of, on_workbench
 from impctl.cli.options import (
     AsJson,
@@ -27,10 +24,11 @@ from impctl.cli.simulate_options import (
     Since,
     Triggers,
 )
+from impctl.service.settings import DEFAULT_FILE, DISK, simulate_request
 
 if TYPE_CHECKING:
-    from impctl.app.results.results import Outcome
-    from impctl.app.workbench.workbench import Workbench
+    from impctl.service.context import Workbench
+    from impctl.service.results import Outcome
 
 
 def simulate(
@@ -58,7 +56,7 @@ def simulate(
     request = simulate_request(since, arrivals, disk or (), trigger or (), interval, report, late)
 
     def use_case(desk: Workbench) -> Outcome:
-        from impctl.app.simulate import simulate
+        from impctl.service.schedule.simulate import simulate
 
         return simulate(desk, tuple(query or ()), request)
 

@@ -2,7 +2,7 @@
 
 Law: stdout has rows and nothing else. Formats that programs read are UTF-8 whatever the locale is,
 and escaped only where they go to a terminal, which a value must not drive.
-Out of scope: the formats themselves (`app.writing.lines`), files (`app.writing.file`).
+Out of scope: the formats themselves (`service.formats`), files (`service.formats`).
 """
 
 from __future__ import annotations
@@ -11,14 +11,13 @@ import os
 from io import TextIOWrapper
 from typing import TextIO
 
-from impctl.app.results.amounts import duration_text, plain
-from impctl.app.results.answer import ArrowAnswer
-from impctl.app.results.changed import ChangesResult
-from impctl.app.results.results import QueryResult
-from impctl.app.writing.formats import RowsFormat
 from impctl.cli.output.wording import versions_text
 from impctl.cli.output.wrapped import columns_of
 from impctl.errors import count_text
+from impctl.service.answer import ArrowAnswer
+from impctl.service.formats import RowsFormat
+from impctl.service.results import ChangesResult, QueryResult
+from impctl.service.text import duration_text, plain
 
 
 def write_rows(
@@ -33,14 +32,14 @@ def write_rows(
     if result.written is not None:
         return
     if rows_format is RowsFormat.TABLE:
-        from impctl.app.writing.texts import text_columns
         from impctl.cli.output.table import table_lines
+        from impctl.service.formats import text_columns
 
         width = columns_of(os.environ, stdout)
         for line in table_lines(text_columns(result.shown, " "), width):
             stdout.write(line + "\n")
         return
-    from impctl.app.writing.lines import text_of
+    from impctl.service.formats import text_of
 
     is_terminal = stdout.isatty()
     if isinstance(stdout, TextIOWrapper):

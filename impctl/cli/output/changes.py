@@ -2,20 +2,19 @@
 
 Law: rows and nothing else on stdout, in one format from the first look to the last, so that a CSV
 has its names once; with `--json` a document per look. Between what versions goes to stderr.
-Out of scope: the formats (`app.writing.lines`).
+Out of scope: the formats (`service.formats`).
 """
 
 from __future__ import annotations
 
 from typing import TextIO
 
-from impctl.app.results.amounts import plain
-from impctl.app.results.changed import ChangesResult
-from impctl.app.results.followed_run import FollowedRun
-from impctl.app.writing.formats import RowsFormat
 from impctl.cli.job import Display
 from impctl.cli.output.answer import changes_line, write_rows
 from impctl.cli.output.json import JsonOutput
+from impctl.service.formats import RowsFormat
+from impctl.service.results import ChangesResult, FollowedRun
+from impctl.service.text import plain
 
 
 class ChangeLines:

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from impctl.app.results.amounts import plain
-from impctl.app.results.explanations import CheckResult
-from impctl.app.results.unsketched import SKETCH_NONE
 from impctl.cli.output.explain import answer_texts, attribute_lines
 from impctl.cli.output.wording import mode_text
 from impctl.cli.output.wrapped import wrapped
 from impctl.errors import count_text
+from impctl.service.results import SKETCH_NONE, CheckResult
+from impctl.service.text import plain
 
 _NO_SKETCH = "no sketch possible"
 

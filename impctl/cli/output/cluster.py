@@ -5,9 +5,9 @@ Law: what was expected stands beside what came. Out of scope: JSON (`cli.output.
 
 from __future__ import annotations
 
-from impctl.app.results.amounts import duration_text, plain, size_text
-from impctl.app.results.clustered import ClusteredSketch, ClusterResult
 from impctl.errors import count_text
+from impctl.service.results import ClusteredSketch, ClusterResult
+from impctl.service.text import duration_text, plain, size_text
 
 
 def cluster_lines(result: ClusterResult) -> list[str]:

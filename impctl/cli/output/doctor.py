@@ -2,15 +2,15 @@
 
 Law: every line begins with how bad it is, so that `grep problem` finds the problems; nothing but
 the fix stands on a line with `fix:`.
-Out of scope: JSON; how to end (`app.results.findings`).
+Out of scope: JSON; how to end (`service.results`).
 """
 
 from __future__ import annotations
 
-from impctl.app.results.amounts import plain
-from impctl.app.results.findings import Finding, Level
 from impctl.cli.output.errors import Mark
 from impctl.cli.output.wrapped import wrapped
+from impctl.service.results import Finding, Level
+from impctl.service.text import plain
 
 _COLOURS = {Level.OK: "32", Level.WARNING: "33", Level.PROBLEM: "31"}
 _WIDTH = max(map(len, Level))

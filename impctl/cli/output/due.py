@@ -6,9 +6,9 @@ Out of scope: what would be done (`cli.output.foreseen`), JSON (`cli.output.json
 
 from __future__ import annotations
 
-from impctl.app.results.amounts import duration_text, moment_text
-from impctl.app.results.due import DueResult, FreshEntry
 from impctl.errors import count_text
+from impctl.service.results import DueResult, FreshEntry
+from impctl.service.text import duration_text, moment_text
 
 
 def due_word(result: DueResult) -> str:

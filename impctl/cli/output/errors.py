@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 
-from impctl.app.results.amounts import plain
-from impctl.app.results.results import Failure
 from impctl.errors import Location, WorkloadError
+from impctl.service.results import Failure
+from impctl.service.text import plain
 
 _QUERY = re.compile(r"[Qq]uery `([^`]*)`")
 _NUMBER = re.compile(r"(?<![\w`.@-])\d+(?:,\d{3})*(?:\.\d+)?%?(?![\w`@])")

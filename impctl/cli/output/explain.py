@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from impctl.app.results.amounts import plain, size_text
-from impctl.app.results.explanations import (
+from impctl.cli.output.wording import expected_text, mode_text
+from impctl.cli.output.wrapped import wrapped
+from impctl.errors import count_text
+from impctl.service.results import (
     AnsweredEntry,
     AnswerEntry,
     BuffersEntry,
@@ -20,9 +22,7 @@ from impctl.app.results.explanations import (
     PlanEntry,
     TreeEntry,
 )
-from impctl.cli.output.wording import expected_text, mode_text
-from impctl.cli.output.wrapped import wrapped
-from impctl.errors import count_text
+from impctl.service.text import plain, size_text
 
 _DEEPEST = 12
 """Levels of a plan that are indented; deeper ones would leave no room for words."""

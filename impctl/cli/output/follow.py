@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from typing import TextIO
 
-from impctl.app.results.amounts import duration_text, plain
-from impctl.app.results.ending import gravest
-from impctl.app.results.followed_run import FollowedRun
-from impctl.app.results.results import MaintainResult, Outcome
 from impctl.cli.output.json import JsonOutput
 from impctl.cli.output.protocol import show
 from impctl.cli.output.wording import mode_text
 from impctl.errors import count_text
+from impctl.service.outcome import gravest
+from impctl.service.results import FollowedRun, MaintainResult, Outcome
+from impctl.service.text import duration_text, plain
 
 
 def json_line(outcome: Outcome, run: FollowedRun, stdout: TextIO) -> None:

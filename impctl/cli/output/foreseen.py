@@ -7,17 +7,6 @@ Out of scope: what was done (`cli.output.text`), JSON (`cli.output.json`).
 
 from __future__ import annotations
 
-from impctl.app.results.amounts import duration_text, size_text, span_text
-from impctl.app.results.foreseen import (
-    REFUSED,
-    NextChange,
-    PlannedChange,
-    PlannedPiece,
-    PlanResult,
-    ReadEntry,
-)
-from impctl.app.results.results import ApplyResult, CaptureResult
-from impctl.app.results.unsketched import SKETCH_NONE
 from impctl.cli.output.due import planned_due_text
 from impctl.cli.output.wording import (
     assumed_text,
@@ -27,6 +16,18 @@ from impctl.cli.output.wording import (
     versions_text,
 )
 from impctl.errors import count_text
+from impctl.service.results import (
+    REFUSED,
+    SKETCH_NONE,
+    ApplyResult,
+    CaptureResult,
+    NextChange,
+    PlannedChange,
+    PlannedPiece,
+    PlanResult,
+    ReadEntry,
+)
+from impctl.service.text import duration_text, size_text, span_text
 
 _NOW = {"stale": "replaces a sketch that is not current", "current": "the stored sketch is current"}
 

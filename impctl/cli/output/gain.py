@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from impctl.app.results.amounts import duration_text, plain, size_text
-from impctl.app.results.gained import COSTS_MORE, NOT_USED_YET, GainResult
 from impctl.errors import count_text
+from impctl.service.results import COSTS_MORE, NOT_USED_YET, GainResult
+from impctl.service.text import duration_text, plain, size_text
 
 
 def gain_lines(result: GainResult) -> list[str]:

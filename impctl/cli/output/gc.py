@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from impctl.app.results.amounts import size_text
-from impctl.app.results.collected import GcEntry, GcResult
 from impctl.errors import count_text
+from impctl.service.results import GcEntry, GcResult
+from impctl.service.text import size_text
 
 
 def gc_lines(result: GcResult) -> Iterator[str]:

@@ -11,8 +11,6 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from math import isfinite
 
-from impctl.app.results.amounts import duration_text
-from impctl.app.results.results import Record, RecordComparison, RecordKind
 from impctl.errors import count_text
 from impctl.measure.figure_tables import (
     FigureTable,
@@ -21,6 +19,8 @@ from impctl.measure.figure_tables import (
     metric_text,
     value_text,
 )
+from impctl.service.results import Record, RecordComparison, RecordKind
+from impctl.service.text import duration_text
 
 _WIDTH = 80
 

@@ -11,21 +11,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from impctl.app.results.amounts import (
-    duration_text,
-    moment_text,
-    number_text,
-    plain,
-    size_text,
-    span_text,
-)
-from impctl.app.results.simulated import RecordedRuns, SimulatedSetting, SimulateResult
 from impctl.cli.output.table import table_lines
 from impctl.cli.output.wrapped import wrapped
 from impctl.errors import count_text
+from impctl.service.results import RecordedRuns, SimulatedSetting, SimulateResult
+from impctl.service.text import duration_text, moment_text, number_text, plain, size_text, span_text
 
 if TYPE_CHECKING:
-    from impctl.app.writing.texts import TextColumn
+    from impctl.service.formats import TextColumn
 
 _TOLD_BY = {
     "runs": "from recorded runs",
@@ -61,7 +54,7 @@ def _head(result: SimulateResult) -> str:
 
 def _columns(settings: Sequence[SimulatedSetting]) -> list[TextColumn]:
     # Most commands print no table, and need nothing of what writes one.
-    from impctl.app.writing.texts import TextColumn
+    from impctl.service.formats import TextColumn
 
     def column(name: str, texts: Iterator[str], *, is_number: bool = True) -> TextColumn:
         return TextColumn(name, is_number, list(texts))

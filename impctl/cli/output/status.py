@@ -9,11 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 
-from impctl.app.results.amounts import duration_text, moment_text, plain, size_text
-from impctl.app.results.past_runs import PendingEntry, RunEntry
-from impctl.app.results.results import StatusResult
-from impctl.app.results.tree_work import TreeRecord
-from impctl.app.results.unsketched import ASKED_FOR_NONE, SKETCH_NONE
 from impctl.cli.output.due import fresh_text
 from impctl.cli.output.wording import (
     at_text,
@@ -25,6 +20,15 @@ from impctl.cli.output.wording import (
 )
 from impctl.cli.output.wrapped import wrapped
 from impctl.errors import count_text
+from impctl.service.results import (
+    ASKED_FOR_NONE,
+    SKETCH_NONE,
+    PendingEntry,
+    RunEntry,
+    StatusResult,
+    TreeRecord,
+)
+from impctl.service.text import duration_text, moment_text, plain, size_text
 
 _LABEL = 9
 

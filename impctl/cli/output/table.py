@@ -2,7 +2,7 @@
 
 Law: no value is cut; a value that does not fit a terminal is wrapped in its cell, in a pipe or a
 file each row is one line. A table that needs no wrapping is the same whoever lays it out.
-Out of scope: any meaning of the values (`app.writing.texts` says how they read).
+Out of scope: any meaning of the values (`service.formats` says how they read).
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from io import StringIO
 from typing import TYPE_CHECKING
 
-from impctl.app.results.amounts import plain
+from impctl.service.text import plain
 
 if TYPE_CHECKING:
-    from impctl.app.writing.texts import TextColumn
+    from impctl.service.formats import TextColumn
 
 NARROWEST = 80
 _ANY = 1_000_000_000

@@ -12,36 +12,6 @@ import os
 from collections.abc import Sequence
 from typing import TextIO
 
-from impctl.app.results.amounts import duration_text, plain
-from impctl.app.results.answer import ArrowAnswer
-from impctl.app.results.changed import STATE, ChangesResult
-from impctl.app.results.clustered import ClusterResult
-from impctl.app.results.collected import GcResult
-from impctl.app.results.due import NOT_DUE, DueResult
-from impctl.app.results.explanations import CheckResult, ExplainResult
-from impctl.app.results.findings import Finding, Level
-from impctl.app.results.foreseen import PlanResult
-from impctl.app.results.gained import GainResult
-from impctl.app.results.made import GenerateResult, WrittenResult
-from impctl.app.results.results import (
-    ANSWER_SAME,
-    ApplyResult,
-    CaptureResult,
-    Failure,
-    MaintainResult,
-    QueryResult,
-    Record,
-    RecordComparison,
-    Result,
-    RewriteResult,
-    StatusResult,
-    VerifyResult,
-)
-from impctl.app.results.simulated import SimulateResult
-from impctl.app.results.started import StartedResult
-from impctl.app.results.unsketched import SKETCH_NONE
-from impctl.app.results.why import WhyResult, WithoutResult
-from impctl.app.writing.formats import RowsFormat
 from impctl.cli.output.answer import answer_line, changes_line, write_rows
 from impctl.cli.output.check import check_lines, check_word, summed_up
 from impctl.cli.output.cluster import cluster_lines
@@ -79,6 +49,42 @@ from impctl.cli.output.wording import (
 )
 from impctl.cli.output.wrapped import width_for, wrapped
 from impctl.errors import count_text
+from impctl.service.answer import ArrowAnswer
+from impctl.service.formats import RowsFormat
+from impctl.service.results import (
+    ANSWER_SAME,
+    NOT_DUE,
+    SKETCH_NONE,
+    STATE,
+    ApplyResult,
+    CaptureResult,
+    ChangesResult,
+    CheckResult,
+    ClusterResult,
+    DueResult,
+    ExplainResult,
+    Failure,
+    Finding,
+    GainResult,
+    GcResult,
+    GenerateResult,
+    Level,
+    MaintainResult,
+    PlanResult,
+    QueryResult,
+    Record,
+    RecordComparison,
+    Result,
+    RewriteResult,
+    SimulateResult,
+    StartedResult,
+    StatusResult,
+    VerifyResult,
+    WhyResult,
+    WithoutResult,
+    WrittenResult,
+)
+from impctl.service.text import duration_text, plain
 
 
 class TextOutput:

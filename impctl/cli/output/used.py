@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from impctl.app.results.results import (
+from impctl.cli.output.wording import mode_text, sketches_text
+from impctl.service.results import (
+    ASKED_FOR_NONE,
     NO_SKETCH,
     NOT_USED,
     QueryResult,
     ReuseEntry,
     RewriteResult,
 )
-from impctl.app.results.unsketched import ASKED_FOR_NONE
-from impctl.cli.output.wording import mode_text, sketches_text
 
 
 def used_lines(result: QueryResult | RewriteResult) -> Iterator[str]:

@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import date, datetime
 
-from impctl.app.results.amounts import duration_text
-from impctl.app.results.answer import RowValue
-from impctl.app.results.changed import STATE
-from impctl.app.results.why import WhyResult, WithoutResult
 from impctl.cli.output.wording import versions_text
 from impctl.errors import count_text
+from impctl.service.answer import RowValue
+from impctl.service.results import STATE, WhyResult, WithoutResult
+from impctl.service.text import duration_text
 
 _CLAIMS = {
     "smallest": "a smallest set: fewer rows cannot derive it",
@@ -77,7 +76,7 @@ def _parts(row: Mapping[str, RowValue]) -> Iterable[str]:
 
 
 def _value_text(value: RowValue) -> str:
-    from impctl.app.writing.json_values import number_or_name  # loads what others need not
+    from impctl.service.formats import number_or_name  # loads what others need not
 
     match value:
         case None:

@@ -1,7 +1,7 @@
 """How sketches, versions, counts and user text read in a line of text.
 
 Out of scope: whole lines (`cli.output.text`), sizes, durations and what keeps text from driving a
-terminal (`app.results.amounts`).
+terminal (`service.text`).
 """
 
 from __future__ import annotations
@@ -9,10 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from impctl.app.results.amounts import CONTROL, number_text, plain, size_text
-from impctl.app.results.explanations import ExpectedReading
-from impctl.app.results.results import LeftEntry, RangesEntry, SketchEntry, VerifyResult
 from impctl.errors import count_text
+from impctl.service.results import (
+    ExpectedReading,
+    LeftEntry,
+    RangesEntry,
+    SketchEntry,
+    VerifyResult,
+)
+from impctl.service.text import CONTROL, number_text, plain, size_text
 
 
 def plain_sql(text: str) -> str:

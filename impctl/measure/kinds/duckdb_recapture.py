@@ -18,16 +18,15 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from impctl.app.capturing.kept_plan import kept_plan
-from impctl.app.preparing.prepared import PreparedQuery
-from impctl.app.using.text import is_for_others
-from impctl.app.workbench.pinned import PinnedTables
-from impctl.app.workbench.workbench import Workbench
 from impctl.bench.parquet_sql import ParquetSql, SqlFailed
 from impctl.data.schema import Column
 from impctl.data.vector import from_arrow
 from impctl.plan.nodes import attributes_of
 from impctl.safety.judge import Verdict
+from impctl.service.context import PinnedTables, Workbench
+from impctl.service.prepare import PreparedQuery
+from impctl.service.resolve import is_for_others
+from impctl.service.stored import kept_plan
 from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import FragmentSet
 from impctl.spark.capture import PassKind, SketchPass, sketch_passes

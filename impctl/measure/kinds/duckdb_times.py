@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from impctl.app.using.answers import answer_of
-from impctl.app.using.same_rows import same_rows
 from impctl.bench.clock import in_turns, milliseconds
 from impctl.bench.parquet_sql import ParquetSql, SqlFailed
 from impctl.bench.record import Metric
@@ -27,6 +25,8 @@ from impctl.measure.kinds.duckdb_recapture import (
     duckdb_query,
     duckdb_recapture,
 )
+from impctl.service.spark_answer import answer_of
+from impctl.service.verify import same_rows
 from impctl.values import dataclass
 
 if TYPE_CHECKING:

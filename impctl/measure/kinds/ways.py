@@ -18,9 +18,6 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from impctl.app.capturing.kept_ending import known_ending
-from impctl.app.using.engine_answer import engine_answer
-from impctl.app.using.kept_answer import kept_answer
 from impctl.bench.clock import warm_up
 from impctl.bench.parquet_sql import ParquetSql
 from impctl.bench.record import Cell, Metric
@@ -31,6 +28,9 @@ from impctl.measure.kinds.duckdb_times import duckdb_sketch, same_answer
 from impctl.measure.measured import MeasuredQuery, measured_copy
 from impctl.measure.single import single
 from impctl.measure.took import Took, cpu_of, timed, wall_of
+from impctl.service.engine_answer import engine_answer
+from impctl.service.kept_answer import kept_answer
+from impctl.service.stored import known_ending
 from impctl.values import dataclass
 
 _SPARK, _SPARK_SKETCH = "Spark, all files", "Spark with the sketch"

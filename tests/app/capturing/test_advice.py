@@ -12,9 +12,8 @@ import pytest
 from deltalake import write_deltalake
 
 import impctl
-from impctl.app import capture
-from impctl.app.capturing import advice
 from impctl.errors import ImpctlWarning, TableError
+from impctl.service import advice, capture
 from impctl.tables.write import maintenance as writing
 from tests.support.run_cli import Cli
 
@@ -25,8 +24,8 @@ FILES = 8
 @pytest.fixture(autouse=True)
 def _a_small_table_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
     """From 10,000 rows on advice is given, which otherwise takes ten times as many."""
-    assert advice._ROWS == 100_000
-    monkeypatch.setattr(advice, "_ROWS", 10_000)
+    assert advice._ROWS_WORTH_ADVICE == 100_000
+    monkeypatch.setattr(advice, "_ROWS_WORTH_ADVICE", 10_000)
 
 
 def told(

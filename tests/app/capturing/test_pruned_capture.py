@@ -19,11 +19,10 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.app.capturing import fill
-from impctl.app.preparing import wanted_files
-from impctl.app.workbench.settings import Settings
-from impctl.app.workbench.workbench import open_workbench
 from impctl.engine.range_counts import DenseCounts
+from impctl.service import fill, filters
+from impctl.service.context import open_workbench
+from impctl.service.settings import Settings
 from impctl.tables.write.maintenance import create_laid_out_table
 from tests.support.random_cases import random_cases
 from tests.support.run_cli import Cli, CliOf
@@ -132,8 +131,8 @@ def workload(folder: Path, store: str, names: Any, extra: str = "") -> Path:
 def reading_all() -> Iterator[None]:
     """As if no condition left out a file and no join did."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(wanted_files, "_prune", lambda snapshot, *_: snapshot.files)
-        patch.setattr(wanted_files, "narrow", lambda *_: None)
+        patch.setattr(filters, "_prune", lambda snapshot, *_: snapshot.files)
+        patch.setattr(filters, "narrow", lambda *_: None)
         yield
 
 

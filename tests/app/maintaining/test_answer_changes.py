@@ -21,7 +21,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from impctl.app.maintaining.answer_changes import (
+from impctl.compile.answers import answer_of_rows
+from impctl.compile.compile import Compiled, compile_answer
+from impctl.compile.session import MaintainedQuery, TableChange
+from impctl.data.schema import STRING, Column, Kind, Schema, SqlType, decimal
+from impctl.engine.result_rows import KeptRows
+from impctl.errors import EvaluationError, NotExactError
+from impctl.rules.finalize import AnswerPlan, answer_plan
+from impctl.rules.optimize import apply_rules
+from impctl.service.result_changes import (
     CHANGE,
     COPIES,
     DELETE,
@@ -32,14 +40,6 @@ from impctl.app.maintaining.answer_changes import (
     changes_by_rows,
     whole_answer,
 )
-from impctl.compile.answers import answer_of_rows
-from impctl.compile.compile import Compiled, compile_answer
-from impctl.compile.session import MaintainedQuery, TableChange
-from impctl.data.schema import STRING, Column, Kind, Schema, SqlType, decimal
-from impctl.engine.result_rows import KeptRows
-from impctl.errors import EvaluationError, NotExactError
-from impctl.rules.finalize import AnswerPlan, answer_plan
-from impctl.rules.optimize import apply_rules
 from impctl.sql.statement import parse_query
 from tests.circuits.test_kept_answers import kept_beside, random_case
 from tests.support.change_reader import Answer, identity

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from impctl.app.maintaining import changes as shared_changes
-from impctl.app.maintaining.changes import Need, SharedChanges, VersionedChange, by_version
 from impctl.errors import SchemaChangedError
+from impctl.service import table_deltas as shared_changes
+from impctl.service.table_deltas import Need, SharedChanges, VersionedChange, by_version
 from impctl.tables.changes import Changes
 
 

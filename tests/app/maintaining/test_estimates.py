@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from impctl.app.maintaining.cost_model import learned
-from impctl.app.maintaining.estimates import Size, dearer, estimated, reason_text
+from impctl.service.cost_model import learned
+from impctl.service.decide import Size, dearer, estimated, reason_text
 from impctl.store.records import RunCost, RunKind
 
 

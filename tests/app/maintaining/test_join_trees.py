@@ -17,10 +17,10 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.app.capturing import chosen_way
-from impctl.app.examining.tree_work import tree_findings
-from impctl.app.workbench.pinned import PinnedTables
 from impctl.errors import TableError
+from impctl.service import maintenance_plan
+from impctl.service.context import PinnedTables
+from impctl.service.doctor import tree_findings
 from impctl.store.store import Store
 from tests.support.kept_workload import stored
 from tests.support.run_cli import Cli, CliOf
@@ -145,7 +145,7 @@ def test_explain_draws_the_tree_and_names_what_stands_in_the_way(cli: Cli) -> No
 def test_state_of_another_tree_is_not_taken_up(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a release would write it that hangs the same tables together otherwise."""
     with monkeypatch.context() as patched:
-        patched.setattr("impctl.app.capturing.commit.trees_id", lambda shapes: "another")
+        patched.setattr("impctl.service.capture.trees_id", lambda shapes: "another")
         cli.good("capture", "--query", "path_tree", "--query", "path_index")
     changed(cli.workload.parent, random.Random(7), 0)
     assert cli("maintain", "--query", "path_tree").refusal == (7, "engine_changed")
@@ -216,7 +216,9 @@ def test_where_a_tree_tells_the_answer_no_other_circuit_is_built(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_answers(cli)
-    monkeypatch.setattr(chosen_way, "choose_way", lambda *_, **__: pytest.fail("it was built"))
+    monkeypatch.setattr(
+        maintenance_plan, "choose_way", lambda *_, **__: pytest.fail("it was built")
+    )
     cli.good("capture", "--query", "rows_tree", "--query", "top_tree")
 
 

@@ -10,10 +10,17 @@ from dataclasses import replace
 
 import pytest
 
-from impctl.app.maintaining.expected import TAKES_OVER, Expectations
-from impctl.app.maintaining.kinds import DAY, Expected, Kind, expected_of, kinds_of
 from impctl.errors import Location
 from impctl.forecast import Arrival, History
+from impctl.service.schedule.forecast import (
+    DAY,
+    TAKES_OVER,
+    Expectations,
+    Expected,
+    Kind,
+    expected_of,
+    kinds_of,
+)
 from impctl.workload.models import ComingSpec, TableSpec
 
 NOW = 2e9

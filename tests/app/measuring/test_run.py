@@ -13,11 +13,6 @@ from unittest.mock import Mock
 
 import pytest
 
-from impctl.app.results.ending import gravest
-from impctl.app.results.results import Outcome, Record, RecordKind
-from impctl.app.workbench.reporter import SilentReporter
-from impctl.app.workbench.settings import MeasureRequest, Settings
-from impctl.app.workbench.workbench import open_workbench
 from impctl.bench.record import Cell, Metric
 from impctl.bench.record_json import record_from_json, record_to_json
 from impctl.bench.yardstick import yardstick
@@ -30,6 +25,10 @@ from impctl.measure.ground import Ground
 from impctl.measure.keep import compare_files, report_file, try_kept, write_kept
 from impctl.measure.registry import MEASURES
 from impctl.measure.run import run_workload
+from impctl.service.context import SilentReporter, open_workbench
+from impctl.service.outcome import gravest
+from impctl.service.results import Outcome, Record, RecordKind
+from impctl.service.settings import MeasureRequest, Settings
 from impctl.workload.load import load_workload
 from tests.cli.examples import RECORD
 

@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from impctl.app.preparing import choice, estimate
-from impctl.app.preparing.drawn_groups import DrawnGroups, drawn_groups
+from impctl.service import choose, estimate
+from impctl.service.estimate import DrawnGroups, drawn_groups
 from impctl.tables.sample import file_sample
 from impctl.tables.source import open_source
 from impctl.tables.statistics import file_bounds
@@ -32,7 +32,7 @@ ROWS, FILES = 40_000, 40
 def cli(tmp_path: Path, cli_of: CliOf, monkeypatch: pytest.MonkeyPatch) -> Cli:
     """Groups of a hundred rows in the order of files, four hundred rows an hour."""
     monkeypatch.setattr(estimate, "LEAST_ROWS", 1_000)
-    monkeypatch.setattr(choice, "LEAST_ROWS", 1_000)
+    monkeypatch.setattr(choose, "LEAST_ROWS", 1_000)
     at = np.arange(ROWS)
     price = np.where(at >= ROWS * 9 // 10, 3, 1)
     rows = pa.table({"key": at // 100, "hour": at // 400, "price": price, "id": at})
@@ -123,7 +123,7 @@ def test_odd_values_have_an_estimate_or_none(
 ) -> None:
     """Grouped by any column, with every limit, and where no file or no row is left."""
     monkeypatch.setattr(estimate, "LEAST_ROWS", 1_000)
-    monkeypatch.setattr(choice, "LEAST_ROWS", 1_000)
+    monkeypatch.setattr(choose, "LEAST_ROWS", 1_000)
     at = range(ODD_ROWS)
     columns = {name: pa.array(map(make, at), kind) for name, (kind, make) in COLUMNS.items()}
     rows = pa.table({"id": pa.array(at), "few": pa.array([i // 500 for i in at]), **columns})

@@ -16,12 +16,12 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.app.preparing import expiry
-from impctl.app.preparing.expiry import least_above, live_rows, next_expiry
-from impctl.app.workbench.settings import Settings
-from impctl.app.workbench.workbench import open_workbench
 from impctl.data.schema import DATE, TIMESTAMP
 from impctl.errors import TableError
+from impctl.service import expiry
+from impctl.service.context import open_workbench
+from impctl.service.expiry import least_above, live_rows, next_expiry
+from impctl.service.settings import Settings
 from impctl.tables.source import open_source
 from impctl.tables.write.maintenance import create_table
 from tests.support.random_cases import random_seeds

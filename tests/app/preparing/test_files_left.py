@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from impctl.app.preparing.files_left import FilesLeft
 from impctl.data.schema import LONG
+from impctl.service.estimate import FilesLeft
 from impctl.sketch.likelihood import Mixture
 from impctl.sketch.partition import RangePartition
 from impctl.tables.prune import FileSpans, file_spans

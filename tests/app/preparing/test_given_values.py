@@ -7,7 +7,7 @@ from decimal import Decimal
 
 import pytest
 
-from impctl.app.preparing.given_values import parsed
+from impctl.service.parameters import parsed
 from impctl.types import ParameterValue
 
 NOON = datetime(2024, 1, 31, 12)

@@ -17,11 +17,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from impctl.app.preparing import joined_files
-from impctl.app.preparing.filters import Pruned, filters_of
-from impctl.app.preparing.prepared import prepare
-from impctl.app.workbench.settings import Settings
-from impctl.app.workbench.workbench import open_workbench
+from impctl.service import filters as joined_files
+from impctl.service.context import open_workbench
+from impctl.service.filters import Pruned, filters_of
+from impctl.service.prepare import prepare
+from impctl.service.settings import Settings
 from impctl.tables.write.maintenance import create_laid_out_table
 from tests.support.random_cases import random_cases
 from tests.support.run_cli import Cli, CliOf

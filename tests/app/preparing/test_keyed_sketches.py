@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from impctl.app.preparing.keyed_sketches import evened, groups_of
-from impctl.app.preparing.prepared import PreparedQuery
 from impctl.data.schema import INTEGER
 from impctl.errors import Location
 from impctl.plan.nodes import Query
 from impctl.rules.optimize import apply_rules, core_of
+from impctl.service.choose import evened, groups_of
+from impctl.service.prepare import PreparedQuery
 from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import FragmentSet
 from impctl.sql.parameters import BoundSql

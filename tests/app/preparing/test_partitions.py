@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from impctl.app.preparing.partitions import candidates, is_partitionable, partition_of
 from impctl.data.schema import (
     BINARY,
     BOOLEAN,
@@ -29,6 +28,7 @@ from impctl.data.schema import (
     other,
 )
 from impctl.errors import Location, UsageError
+from impctl.service.partitions import candidates, is_partitionable, partition_of
 from impctl.sketch.partition import RangePartition
 from impctl.workload.models import BoundaryLiteral, PartitionSpec
 from tests.support.refused import refused

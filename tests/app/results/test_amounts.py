@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from impctl.app.examining.store import _room
-from impctl.app.maintaining.estimates import Estimates, reason_text
-from impctl.app.results.amounts import duration_text, number_text, size_text
-from impctl.app.results.findings import Area, Subject
-from impctl.app.results.subject import named_before
+from impctl.service.decide import Estimates, reason_text
+from impctl.service.doctor import _room
+from impctl.service.results import Area, Subject
+from impctl.service.text import duration_text, named_before, number_text, size_text
 from impctl.store.health import Folder
 
 SECOND, HOUR = 1000.0, 3_600_000.0

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from impctl.app.results.results import QueryResult
 from impctl.errors import EvaluationError, UsageError
+from impctl.service.results import QueryResult
 from tests.support.refused import refused
 
 TABLE = pa.table([[1, 2], ["a", None], [0.5, 1.5]], ["n", "s", "n"])
@@ -73,7 +73,7 @@ def test_pandas_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) ->
     def missing(name: str, *rest: Any) -> Any:
         return None if name == "pandas" else find(name, *rest)
 
-    monkeypatch.setattr("impctl.app.results.answer.find_spec", missing)
+    monkeypatch.setattr("impctl.service.answer.find_spec", missing)
     with refused(UsageError, "pandas_missing", "pandas") as caught:
         result().to_pandas()
     assert "pip install pandas" in str(caught.value.hint)

@@ -9,13 +9,13 @@ from typing import Any, cast
 
 import pytest
 
-from impctl.app.maintaining.due.costs import LEAST_MARGIN
-from impctl.app.maintaining.keeping.bounds import Bound
-from impctl.app.maintaining.keeping.choice import Kept
-from impctl.app.maintaining.kinds import Expected
-from impctl.app.simulating.kept_pieces import Pieces
 from impctl.placement.graph import PRIORS, Graph, Mode
 from impctl.placement.search import Modes, choose, evaluate, per_day
+from impctl.service.budget.bounds import Bound
+from impctl.service.budget.choice import Kept
+from impctl.service.schedule.due import LEAST_MARGIN
+from impctl.service.schedule.forecast import Expected
+from impctl.service.schedule.simulate import Pieces
 from tests.app.maintaining.keeping.test_looks import frequent_and_rare
 from tests.circuits.keeping.drawn import tree
 from tests.support.random_cases import random_seeds

@@ -10,11 +10,10 @@ from math import ceil
 
 import pytest
 
-from impctl.app.simulating import late as late_rows
-from impctl.app.simulating.histories import late_histories
-from impctl.app.simulating.late import Late, late_from, spread
 from impctl.errors import UsageError
 from impctl.forecast import Arrival, History
+from impctl.service.schedule import replay as late_rows
+from impctl.service.schedule.replay import Late, late_from, late_histories, spread
 from tests.support.random_cases import random_seeds
 
 FOREVER = 1e12

@@ -10,19 +10,26 @@ from dataclasses import replace
 
 import pytest
 
-from impctl.app.maintaining.due.costs import UNKNOWN_S
-from impctl.app.maintaining.estimates import Size, estimated
-from impctl.app.results.simulated import SimulateResult
-from impctl.app.simulating.arrived import commits_of, merged
-from impctl.app.simulating.figures import quantile
-from impctl.app.simulating.kept_pieces import MostPriced, Price, price_of_step
-from impctl.app.simulating.lines import CostsBy, lines_of
-from impctl.app.simulating.page import render
-from impctl.app.simulating.recorded import runs_in
-from impctl.app.simulating.setting import disks_from, settings_of, trigger_from
-from impctl.app.simulating.step_costs import StepCosts
 from impctl.errors import UsageError
 from impctl.forecast import Arrival
+from impctl.service.decide import Size, estimated
+from impctl.service.results import SimulateResult
+from impctl.service.schedule.due import UNKNOWN_S
+from impctl.service.schedule.replay import commits_of, merged
+from impctl.service.schedule.simulate import (
+    CostsBy,
+    MostPriced,
+    Price,
+    StepCosts,
+    disks_from,
+    lines_of,
+    price_of_step,
+    quantile,
+    render,
+    runs_in,
+    settings_of,
+    trigger_from,
+)
 from impctl.store.records import RunCost, RunKind, RunRecord
 from impctl.workload.models import ON_COMMIT, Trigger
 from tests.cli.examples import EXAMPLES

@@ -1,6 +1,6 @@
 """Runs in virtual time against looking at every look; what triggers promise; the same again.
 
-The slow process looks at every look and takes commit by commit, plainly as `app.follow`: every
+The slow process looks at every look and takes commit by commit, plainly as `service.schedule.daemon`: every
 commit is a change of its own in what is pending.
 """
 
@@ -15,18 +15,28 @@ from typing import Any
 
 import pytest
 
-from impctl.app.maintaining.due.costs import OPENING_FIRST_S, OPENING_S
-from impctl.app.maintaining.due.moments import next_moment
-from impctl.app.maintaining.due.pending import Change, Pending
-from impctl.app.maintaining.due.timetable import Timetable
-from impctl.app.maintaining.due.when import Costs, Waiting
-from impctl.app.simulating.arrived import Commits, commits_of
-from impctl.app.simulating.kept_pieces import Price
-from impctl.app.simulating.lines import CostsBy, QueryLines
-from impctl.app.simulating.replayed_query import ReplayedQuery, Stream
-from impctl.app.simulating.step_costs import StepCosts
-from impctl.app.simulating.virtual_run import Ran, VirtualRun
 from impctl.forecast import Arrival
+from impctl.service.schedule.due import (
+    OPENING_FIRST_S,
+    OPENING_S,
+    Change,
+    Costs,
+    Pending,
+    Waiting,
+    next_moment,
+)
+from impctl.service.schedule.replay import Commits, commits_of
+from impctl.service.schedule.simulate import (
+    CostsBy,
+    Price,
+    QueryLines,
+    Ran,
+    ReplayedQuery,
+    StepCosts,
+    Stream,
+    VirtualRun,
+)
+from impctl.service.schedule.timetable import Timetable
 from impctl.store.records import RunCost, RunKind
 from impctl.workload.models import ON_COMMIT, Alone, Trigger, read_cron
 from tests.support.random_cases import random_cases

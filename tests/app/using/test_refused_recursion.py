@@ -12,9 +12,9 @@ from unittest.mock import Mock
 import pyarrow as pa
 import pytest
 
-from impctl.app.using.text import is_for_others
-from impctl.app.workbench.workbench import Workbench
 from impctl.plan.nodes import Fixpoint, nodes_of
+from impctl.service.context import Workbench
+from impctl.service.resolve import is_for_others
 from impctl.tables.write.maintenance import create_table
 from tests.plan.network import read
 from tests.support.run_cli import Cli, CliOf

@@ -19,19 +19,18 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.app.capture import capture
-from impctl.app.dataframe import dataframe
-from impctl.app.maintain import maintain
-from impctl.app.preparing.filters import filters_of
-from impctl.app.query import query
-from impctl.app.results.results import QueryResult, RewriteResult
-from impctl.app.rewrite import rewrite
-from impctl.app.using.answers import answer
-from impctl.app.using.request import asked
-from impctl.app.using.same_rows import same_rows
-from impctl.app.workbench.settings import AnsweredBy, Settings
-from impctl.app.workbench.workbench import Workbench, open_workbench
 from impctl.errors import ImpctlError
+from impctl.service.capture import capture
+from impctl.service.context import Workbench, open_workbench
+from impctl.service.filters import filters_of
+from impctl.service.maintain import maintain
+from impctl.service.query import query
+from impctl.service.resolve import asked
+from impctl.service.results import QueryResult, RewriteResult
+from impctl.service.rewrite import dataframe, rewrite
+from impctl.service.settings import AnsweredBy, Settings
+from impctl.service.spark_answer import answer
+from impctl.service.verify import same_rows
 from impctl.spark.run import run_sql
 from impctl.store.store import Store
 from impctl.tables.write.maintenance import create_table

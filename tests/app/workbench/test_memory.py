@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from impctl.app.workbench import memory as memories
-from impctl.app.workbench.memory import Memory
 from impctl.errors import UsageError, WorkloadError
 from impctl.reuse import verdict as reuse
 from impctl.reuse.verdict import ReuseVerdict
 from impctl.rules.optimize import KEPT
 from impctl.safety.facts import Fact, FactKind, FactSource
+from impctl.service import context as memories
+from impctl.service.context import Memory
 from tests.plan.catalogs import read
 
 ASKED = read("SELECT brand, SUM(price) AS s FROM sales GROUP BY brand HAVING SUM(price) > 20")

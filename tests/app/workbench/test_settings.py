@@ -9,8 +9,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from impctl.app.workbench.scratch import scratch_copy
-from impctl.app.workbench.settings import (
+from impctl.errors import UsageError
+from impctl.service.context import open_workbench
+from impctl.service.scratch import scratch_copy
+from impctl.service.settings import (
     DEFAULT_LOCK_TIMEOUT,
     Policy,
     Settings,
@@ -20,8 +22,6 @@ from impctl.app.workbench.settings import (
     store_folder,
     store_of,
 )
-from impctl.app.workbench.workbench import open_workbench
-from impctl.errors import UsageError
 from impctl.spark import session
 from impctl.tables.write.maintenance import create_table
 from impctl.workload.load import load_workload

@@ -17,12 +17,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from impctl.app.writing import file as writing
-from impctl.app.writing.file import check_goal, write_answer
-from impctl.app.writing.formats import RowsFormat
-from impctl.app.writing.json_values import json_column, json_rows, unique_names
-from impctl.app.writing.lines import csv_text, json_lines, json_text, markdown_text, text_of
 from impctl.errors import StorageError, UnsupportedError, UsageError
+from impctl.service import formats as writing
+from impctl.service.formats import (
+    RowsFormat,
+    check_goal,
+    csv_text,
+    json_column,
+    json_lines,
+    json_rows,
+    json_text,
+    markdown_text,
+    text_of,
+    unique_names,
+    write_answer,
+)
 from tests.support.refused import refused
 
 NOON = datetime(2024, 1, 31, 12, 0, 0, 500_000, tzinfo=UTC)
@@ -140,7 +149,7 @@ def test_a_slice_is_read_as_its_own_rows() -> None:
 
 def test_pieces_make_one_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = {one: "".join(text_of(every_type(), one)) for one in TEXT}
-    monkeypatch.setattr("impctl.app.writing.lines._ROWS", 1)
+    monkeypatch.setattr("impctl.service.formats._ROWS", 1)
     for one in TEXT:
         pieces = list(text_of(every_type(), one))
         assert "".join(pieces) == whole[one]

@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from impctl.app.maintaining.answer_changes import changes_by_rows
 from impctl.compile.answers import answer_of_rows
 from impctl.compile.compile import compile_plan
 from impctl.compile.jointree.decompose import joined_columns
@@ -30,6 +29,7 @@ from impctl.plan.nodes import (
     scans_of,
 )
 from impctl.rules.finalize import answer_plan
+from impctl.service.result_changes import changes_by_rows
 from impctl.sketch.partition import RangePartition
 from tests.circuits.trees.drawn import CATALOG
 from tests.circuits.trees.test_answers import kept_of, planned

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
 
-from impctl.app.maintaining.answer_changes import changes_by_rows
 from impctl.compile.answers import answer_of_rows
 from impctl.compile.compile import Compiled, compile_plan
 from impctl.compile.flows import BlockedError
@@ -23,6 +22,7 @@ from impctl.errors import EvaluationError, NotExactError, QueryError
 from impctl.plan.nodes import Query
 from impctl.rules.finalize import AnswerPlan, answer_plan
 from impctl.rules.optimize import whole_answer
+from impctl.service.result_changes import changes_by_rows
 from impctl.sketch.partition import RangePartition
 from impctl.sql.statement import parse_query
 from tests.circuits.test_kept_answers import is_same, listed, sorting

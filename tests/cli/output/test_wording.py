@@ -6,11 +6,11 @@ import random
 
 import pytest
 
-from impctl.app.results.results import SketchEntry
-from impctl.app.writing.texts import TextColumn
 from impctl.cli.output import table
 from impctl.cli.output.table import table_lines
 from impctl.cli.output.wording import plain, sketch_text, versions_text
+from impctl.service.formats import TextColumn
+from impctl.service.results import SketchEntry
 
 
 def test_the_range_of_null_counts_where_it_is_held() -> None:

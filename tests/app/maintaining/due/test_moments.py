@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from impctl.app.maintaining.due.moments import last_moment, next_moment
+from impctl.service.schedule.due import last_moment, next_moment
 from impctl.workload.models import Trigger, read_cron
 from tests.support.random_cases import random_seeds
 

@@ -15,12 +15,20 @@ from math import inf
 
 import pytest
 
-from impctl.app.maintaining.due.costs import FIRST_MARGIN, OPENING_FIRST_S, OPENING_S
-from impctl.app.maintaining.due.moments import next_moment
-from impctl.app.maintaining.due.pending import Change, Pending
-from impctl.app.maintaining.due.timetable import Timetable
-from impctl.app.maintaining.due.when import Costs, Due, Waiting, dues
-from impctl.app.simulating.noise import Noise, noisy, steady
+from impctl.service.schedule.due import (
+    FIRST_MARGIN,
+    OPENING_FIRST_S,
+    OPENING_S,
+    Change,
+    Costs,
+    Due,
+    Pending,
+    Waiting,
+    dues,
+    next_moment,
+)
+from impctl.service.schedule.replay import Noise, noisy, steady
+from impctl.service.schedule.timetable import Timetable
 from impctl.types import QueryName
 from impctl.workload.models import ON_COMMIT, Trigger, read_cron
 
@@ -59,7 +67,7 @@ class Ran:
 
 @dataclass
 class Process:
-    """The loop of `app.follow`, over a clock that is set forward."""
+    """The loop of `service.schedule.daemon`, over a clock that is set forward."""
 
     queries: Mapping[QueryName, Query]
     arrivals: Sequence[Arrival]

@@ -7,16 +7,24 @@ from dataclasses import replace
 
 import pytest
 
-from impctl.app.maintaining.due.costs import (
+from impctl.service.schedule.due import (
     FIRST_MARGIN,
     LEAST_MARGIN,
     UNKNOWN_S,
+    Change,
+    Costs,
+    Due,
     Margin,
+    Pace,
+    Pending,
+    Waiting,
     costs_of,
+    dues,
+    in_order,
+    shortest_bounds,
+    taken,
 )
-from impctl.app.maintaining.due.pending import Change, Pending, in_order
-from impctl.app.maintaining.due.timetable import Timetable
-from impctl.app.maintaining.due.when import Costs, Due, Pace, Waiting, dues, shortest_bounds, taken
+from impctl.service.schedule.timetable import Timetable
 from impctl.store.records import RunCost, RunKind
 from impctl.workload.models import ON_COMMIT, Alone, Trigger, read_cron
 from tests.support.random_cases import random_seeds

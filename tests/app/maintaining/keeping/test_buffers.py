@@ -12,8 +12,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 import impctl
-from impctl.app.capturing import commit
-from impctl.app.maintaining.keeping.buffers import chance_of_refill, size_for
+from impctl.service import capture
+from impctl.service.budget.costs import chance_of_refill, size_for
 from impctl.store.store import Store
 from impctl.tables.write.maintenance import create_table
 from tests.app.maintaining.keeping.stored_pieces import assert_alike, describe
@@ -272,7 +272,7 @@ def test_first_rows_of_an_older_store_wait_for_a_capture(
     cli, tmp_path = few, few.workload.parent
     names = ("--query", "first", "--query", "ends")
     with monkeypatch.context() as older:
-        older.setattr(commit, "buffer_groups", lambda state: {})
+        older.setattr(capture, "buffer_groups", lambda state: {})
         cli.good("capture", *names)
     change(tmp_path, random.Random(2), 0)
     cli.good("maintain", "--disk", "0", *names)

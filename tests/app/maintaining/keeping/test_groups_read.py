@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.app.capturing.partners import by_files
+from impctl.service import partners
 from impctl.tables import rows
 from impctl.tables.write.maintenance import create_table
 from tests.app.maintaining.keeping.stored_pieces import (
@@ -100,7 +100,7 @@ def test_groups_go_and_come_back_and_no_sketch_notices(
 ) -> None:
     # What is kept again is read in parts, which no group's rows may be spread over.
     monkeypatch.setattr(rows, "BATCH_ROWS", 3)
-    monkeypatch.setattr(by_files, "read_batches", partial(rows.read_batches, least=3))
+    monkeypatch.setattr(partners, "read_batches", partial(rows.read_batches, least=3))
     cli = make(names)
     free = cli.workload.read_text()
     kept = free.replace("join: auto}", "join: auto, state: keep}")

@@ -11,9 +11,9 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import write_deltalake
 
-from impctl.app.maintaining.keeping.choice import Kept
-from impctl.app.maintaining.keeping.conversion import Wanted
 from impctl.data.pages import table_of
+from impctl.service.budget.choice import Kept
+from impctl.service.budget.convert import Wanted
 from impctl.store.store import Store
 from impctl.tables.write.maintenance import create_table
 from tests.app.maintaining.keeping.stored_pieces import assert_alike, fragments, read_pieces

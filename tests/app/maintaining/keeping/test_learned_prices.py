@@ -10,13 +10,13 @@ from random import Random
 
 import pytest
 
-from impctl.app.maintaining.due.pending import CommitLog, pending_of
-from impctl.app.maintaining.keeping.learned_prices import FEWEST, learned_of
-from impctl.app.workbench.settings import Settings
-from impctl.app.workbench.workbench import open_workbench
 from impctl.placement.graph import Demand, Graph, KindOfChange, Mode, Node, Piece, Work, own
 from impctl.placement.options import priced
 from impctl.placement.search import evaluate
+from impctl.service.budget.costs import FEWEST, learned_of
+from impctl.service.context import open_workbench
+from impctl.service.schedule.due import CommitLog, pending_of
+from impctl.service.settings import Settings
 from impctl.store.records import RunCost, RunKind, RunParts, SideRead
 from impctl.store.store import Store
 from tests.behaviour.typed_joins import QUERIES, change, write_workload

@@ -15,12 +15,12 @@ from unittest.mock import Mock
 
 import pytest
 
-from impctl.app.maintain import maintain
-from impctl.app.maintaining.due.costs import LEAST_MARGIN
-from impctl.app.maintaining.estimates import recorded
-from impctl.app.maintaining.keeping import keep_to
-from impctl.app.maintaining.keeping import looks as looks_room
-from impctl.app.maintaining.keeping.bounds import (
+from impctl.placement.graph import PRIORS, Graph, KindOfChange, Mode, Node, Piece, Work, pinned
+from impctl.placement.options import conversion_ms
+from impctl.placement.search import Modes, StateChoice, choose, evaluate, per_day
+from impctl.service.budget import choice as keep_to
+from impctl.service.budget import choice as looks_room
+from impctl.service.budget.bounds import (
     BOUND_IMPOSSIBLE,
     Bound,
     bounds_of,
@@ -28,14 +28,19 @@ from impctl.app.maintaining.keeping.bounds import (
     late_runs,
     unheld_text,
 )
-from impctl.app.maintaining.keeping.choice import Kept
-from impctl.app.maintaining.keeping.looks import Seen, have_moved, is_known_to_exceed, is_to_look
-from impctl.app.maintaining.keeping.worth import is_worth
-from impctl.app.workbench.settings import Settings
-from impctl.app.workbench.workbench import open_workbench
-from impctl.placement.graph import PRIORS, Graph, KindOfChange, Mode, Node, Piece, Work, pinned
-from impctl.placement.options import conversion_ms
-from impctl.placement.search import Modes, StateChoice, choose, evaluate, per_day
+from impctl.service.budget.choice import (
+    Kept,
+    Seen,
+    have_moved,
+    is_known_to_exceed,
+    is_to_look,
+    is_worth,
+)
+from impctl.service.context import open_workbench
+from impctl.service.decide import recorded
+from impctl.service.maintain import maintain
+from impctl.service.schedule.due import LEAST_MARGIN
+from impctl.service.settings import Settings
 from impctl.store.records import Chosen, RunKind
 from impctl.store.store import Store
 from impctl.workload.load import load_workload
@@ -475,7 +480,7 @@ def test_what_is_chosen_holds_what_the_plain_choice_does_and_tells_enough(seed: 
 
 
 def test_no_choice_is_made_for_what_no_state_helps(monkeypatch: pytest.MonkeyPatch) -> None:
-    from impctl.app.maintaining.keeping import bounds
+    from impctl.service.budget import bounds
 
     made = []
 

@@ -11,13 +11,13 @@ from unittest.mock import Mock
 
 import pytest
 
-from impctl.app import follow as follow_case
-from impctl.app.maintaining import kept_states
-from impctl.app.maintaining.kept_states import KeptStates
-from impctl.app.workbench.memory_limit import largest_side, machine_memory, memory_of
-from impctl.app.workbench.reporter import SilentReporter
-from impctl.app.workbench.settings import FollowRequest, Settings
 from impctl.errors import WorkloadError
+from impctl.service import decide
+from impctl.service.context import SilentReporter
+from impctl.service.decide import KeptStates
+from impctl.service.memory_limit import largest_side, machine_memory, memory_of
+from impctl.service.schedule import daemon as follow_case
+from impctl.service.settings import FollowRequest, Settings
 from impctl.workload.load import load_workload
 from tests.app.maintaining.keeping.stored_pieces import fragments, read_pieces
 from tests.behaviour.typed_joins import QUERIES, change, write_workload
@@ -101,7 +101,7 @@ def kept_after(
     monkeypatch: pytest.MonkeyPatch, over: int, sizes: dict[str, int], order: str
 ) -> list[str]:
     """The queries whose states are kept after these steps, the last of which is over by so much."""
-    monkeypatch.setattr(kept_states, "_forms", lambda *_: ())
+    monkeypatch.setattr(decide, "_forms", lambda *_: ())
     held = [500] * (len(order) - 1) + [500 + over]
     kept = KeptStates(memory=500, held=lambda: held.pop(0))
     for name in order:

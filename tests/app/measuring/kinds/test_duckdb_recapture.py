@@ -9,14 +9,14 @@ import pytest
 from deltalake import write_deltalake
 from sqlglot import exp
 
-from impctl.app.preparing.prepared import prepare
-from impctl.app.workbench.settings import Settings
-from impctl.app.workbench.workbench import open_workbench
 from impctl.bench.parquet_sql import ParquetSql
 from impctl.data.schema import LONG
 from impctl.expr.nodes import ColumnRef
 from impctl.expr.signature import SEVERAL_ROWS, one_row
 from impctl.measure.kinds.duckdb_recapture import _translated, duckdb_plain
+from impctl.service.context import open_workbench
+from impctl.service.prepare import prepare
+from impctl.service.settings import Settings
 from impctl.spark.expressions import render_expr
 from impctl.tables.rows import why_not_plain
 from impctl.tables.source import open_source

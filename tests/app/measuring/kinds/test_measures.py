@@ -7,13 +7,6 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 import pytest
 
-from impctl.app.capturing.captured import capture_query
-from impctl.app.capturing.chosen_way import restored_verdict
-from impctl.app.preparing.prepared import prepare
-from impctl.app.workbench.reporter import SilentReporter
-from impctl.app.workbench.scratch import scratch_copy
-from impctl.app.workbench.settings import Example, GenerateRequest, Settings
-from impctl.app.workbench.workbench import Workbench, open_workbench
 from impctl.bench.parquet_sql import ParquetSql, SqlFailed
 from impctl.bench.record import Cell
 from impctl.measure.figures import OptionValue
@@ -23,6 +16,12 @@ from impctl.measure.kinds.duckdb_recapture import duckdb_plain, duckdb_recapture
 from impctl.measure.kinds.duckdb_times import answer_beside
 from impctl.measure.kinds.maintain_cost import _real_share
 from impctl.measure.measured import MeasuredQuery
+from impctl.service.capture import capture_query
+from impctl.service.context import SilentReporter, Workbench, open_workbench
+from impctl.service.maintenance_plan import restored_verdict
+from impctl.service.prepare import prepare
+from impctl.service.scratch import scratch_copy
+from impctl.service.settings import Example, GenerateRequest, Settings
 from tests.support.measured_cells import cells_of, ground_of
 
 WORKLOAD = """\
