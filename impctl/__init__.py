@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from impctl.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from impctl.api.open_workload import OpenWorkload as OpenWorkload
-    from impctl.api.opening import open as open
+    from impctl.api.session import OpenWorkload as OpenWorkload
+    from impctl.api.session import open as open
     from impctl.errors import ImpctlError as ImpctlError
     from impctl.errors import ImpctlWarning as ImpctlWarning
     from impctl.errors import QueriesFailedError as QueriesFailedError
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from impctl.service.settings import Policy as Policy
 else:
     _HOMES = {
-        "OpenWorkload": "impctl.api.open_workload",
-        "open": "impctl.api.opening",
+        "OpenWorkload": "impctl.api.session",
+        "open": "impctl.api.session",
         "CaptureResult": "impctl.service.results",
         "ChangesResult": "impctl.service.results",
         "DueResult": "impctl.service.results",

@@ -1,11 +1,4 @@
-"""Where errors end: an exception becomes a message, a hint and an exit code.
-
-Law: the only place that catches everything, and where a run's exit code comes from: that of its
-gravest failure. Each error knows its own code (`impctl.errors`), `service.outcome` their order;
-what is told to end before it gets here, or after all was told, ends in `cli.interrupt` and
-`cli.main`. Whatever happens, stdout holds results only, and one whole document in JSON mode.
-Out of scope: what commands do (`cli.commands`), and how a failure looks (`cli.output.errors`).
-"""
+"""Where a command ends: its job is run, and an exception becomes a message, a hint and an exit code."""
 
 from __future__ import annotations
 
@@ -22,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from impctl.cli.completion import COMPLETION_VARIABLE
-from impctl.cli.exit_codes import PENDING
+from impctl.cli.application import COMPLETION_VARIABLE
+from impctl.cli.help import PENDING
 from impctl.cli.interrupt import DROPPED_HINT, INTERRUPTED_MESSAGE, interrupting, telling
 from impctl.cli.job import Display, Job
 from impctl.cli.streams import give_up, lost_messages

@@ -2,7 +2,7 @@
 
 Law: only labels that differ within the figure and the metrics that its chart draws are shown,
 with ratios; values and break-even have the words of the report, which shows the same record.
-Out of scope: lines and columns (`cli.output.records`).
+Out of scope: lines and columns (`cli.output.measurements`).
 """
 
 from __future__ import annotations

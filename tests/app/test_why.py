@@ -18,7 +18,7 @@ import pytest
 from deltalake import write_deltalake
 
 import impctl
-from impctl.cli.output.why import why_lines
+from impctl.cli.output.reports import why_lines
 from impctl.errors import UsageError
 from impctl.tables.write.maintenance import create_table
 from tests.support.duck import duck

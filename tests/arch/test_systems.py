@@ -27,7 +27,7 @@ _LISTED = {
 _NAMES = {module: names.split() for module, names in _LISTED.items()}
 _ALLOWED = {
     "store/disk.py": {"fcntl", "os.geteuid"},
-    "cli/alarm.py": {"signal.setitimer", "signal.ITIMER_REAL"},
+    "cli/interrupt.py": {"signal.setitimer", "signal.ITIMER_REAL"},
     "store/states.py": {"os.posix_fadvise"},
     "bench/machine.py": {"os.sched_getaffinity", "os.sysconf"},
     "spark/session.py": {"os.sysconf"},
@@ -51,9 +51,9 @@ import impctl
 for found in pkgutil.walk_packages(impctl.__path__, "impctl."):
     if not found.name.endswith("__main__"):
         importlib.import_module(found.name)
-from impctl.cli.alarm import handle_alarm, set_alarm
+from impctl.cli.interrupt import handle_alarm, set_alarm
 handle_alarm(None), set_alarm(60), set_alarm(0)
-from impctl.cli.stopping import stopping
+from impctl.cli.follow import stopping
 with stopping() as stop:
     stop.ask(); stop.wait(60)
 print("all imported")

@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 import typer
 
-from impctl.cli import following as cli_following
-from impctl.cli.durations import seconds
-from impctl.cli.following import until_asked
-from impctl.cli.output.follow import json_line, text_line
-from impctl.cli.stopping import Stopping
+from impctl.cli import follow as cli_following
+from impctl.cli.follow import Stopping, until_asked
+from impctl.cli.options import seconds
+from impctl.cli.output.text import json_line, text_line
 from impctl.errors import LockHeldError, SchemaChangedError
 from impctl.service.results import Failure, FollowedRun, MaintainResult, Outcome
 

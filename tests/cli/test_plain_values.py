@@ -9,7 +9,7 @@ import pytest
 import typer
 
 from impctl.cli.application import COMMANDS, build_app
-from impctl.cli.plain_values import _Plain
+from impctl.cli.help import _Plain
 from impctl.service.settings import Policy
 
 coercion = pytest.importorskip("typer._coercion", reason="another Typer checks in another way")

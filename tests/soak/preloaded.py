@@ -1,6 +1,6 @@
 """What every child of a soak needs, imported once; nothing of it runs before the fork."""
 
-import impctl.api.open_workload
+import impctl.api.session
 import impctl.cli.application
 import impctl.cli.output.json
 import impctl.service.capture

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from impctl.cli.completion import complete_update
+from impctl.cli.application import complete_update
 from impctl.cli.help import INPUT
 from impctl.cli.job import Job, display_of, on_workbench
 from impctl.cli.options import AsJson, DryRun, Quiet, Verbose, WorkloadFile, settings_of

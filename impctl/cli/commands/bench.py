@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from impctl.cli.completion import left_to_shell
+from impctl.cli.application import left_to_shell
 from impctl.cli.help import EXAMPLE_DATA, INPUT, MEASUREMENT, OUTPUT
 from impctl.cli.job import Job, display_of, in_workbench
 from impctl.cli.options import (

@@ -14,8 +14,7 @@ from impctl.cli.commands.query import (
     RowsAs,
     display_of_rows,
 )
-from impctl.cli.following import follow_request
-from impctl.cli.following_changes import follow_changes_job
+from impctl.cli.follow import follow_changes_job, follow_request
 from impctl.cli.help import INPUT, SCHEDULE
 from impctl.cli.job import Job, display_of, on_workbench, one_query
 from impctl.cli.options import (

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from impctl.cli.completion import COMPLETION_VARIABLE
+from impctl.cli.application import COMPLETION_VARIABLE
 from impctl.cli.help import INPUT
 from impctl.cli.job import Display, Job
 

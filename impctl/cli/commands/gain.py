@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from impctl.cli.durations import seconds
 from impctl.cli.help import INPUT
 from impctl.cli.job import Job, display_of, on_workbench
 from impctl.cli.metrics import MetricsFile, check_metrics, with_metrics
@@ -17,6 +16,7 @@ from impctl.cli.options import (
     StoreFolder,
     Verbose,
     WorkloadFile,
+    seconds,
     settings_of,
 )
 from impctl.service.settings import DEFAULT_FILE

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from impctl.cli.completion import left_to_shell
+from impctl.cli.application import left_to_shell
 from impctl.cli.help import INPUT, OUTPUT, SAFETY
 from impctl.cli.job import Job, display_of
 from impctl.cli.options import AsJson, Quiet, Verbose

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from impctl.cli.due_options import DueTold, Look
 from impctl.cli.job import Job, display_of, on_workbench
 from impctl.cli.options import (
     AsJson,
     DetailedExitcode,
     DiskGiven,
+    DueTold,
     LargeChange,
+    Look,
     MovingParams,
     Now,
     PolicyName,

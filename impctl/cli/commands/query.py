@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from impctl.cli.completion import left_to_shell
+from impctl.cli.application import left_to_shell
 from impctl.cli.help import OUTPUT
 from impctl.cli.job import Display, Job, display_of, on_workbench, one_query
 from impctl.cli.options import (

@@ -7,22 +7,20 @@ from typing import TYPE_CHECKING
 
 from impctl.cli.job import Job, display_of, on_workbench
 from impctl.cli.options import (
-    AsJson,
-    QueryNames,
-    Quiet,
-    StoreFolder,
-    Verbose,
-    WorkloadFile,
-    settings_of,
-)
-from impctl.cli.simulate_options import (
     ArrivalsFile,
+    AsJson,
     Disks,
     Late,
     Looks,
+    QueryNames,
+    Quiet,
     ReportFile,
     Since,
+    StoreFolder,
     Triggers,
+    Verbose,
+    WorkloadFile,
+    settings_of,
 )
 from impctl.service.settings import DEFAULT_FILE, DISK, simulate_request
 

@@ -1,27 +1,35 @@
-"""A workload opened by a program: one method for each thing to do with its queries.
-
-Law: each call does what the command of the same name does, with the same records and errors.
-Out of scope: opening (`api.opening`), how calls are run (`api.opened`).
-"""
+"""A workload opened by a program: one method for each thing to do with its queries."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import threading
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, overload
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal, Self, TypeVar, overload
 
-from impctl.api.opened import Opened
-from impctl.api.settle import warned
-from impctl.api.surroundings import (
+from impctl.api.environment import (
+    Given,
     answered_by_from,
     batch_rows_from,
     seconds_from,
+    settings_from,
     sketch_use_from,
     texts_from,
 )
-from impctl.service.context import Workbench
+from impctl.errors import ImpctlError, ImpctlWarning, QueriesFailedError, UsageError
+from impctl.service.context import (
+    Memory,
+    OpenTables,
+    SessionBeside,
+    ToldAnswers,
+    Workbench,
+    open_workbench,
+)
+from impctl.service.outcome import for_report, gravest
 from impctl.service.results import (
     CaptureResult,
     ChangesResult,
@@ -32,6 +40,7 @@ from impctl.service.results import (
     PlanResult,
     QueryFiles,
     QueryResult,
+    Result,
     RewriteResult,
     SimulateResult,
     StatusResult,
@@ -39,11 +48,183 @@ from impctl.service.results import (
     WhyResult,
     WithoutResult,
 )
-from impctl.service.settings import check_planned_look, due_request, simulate_request
+from impctl.service.settings import (
+    Policy,
+    Settings,
+    check_planned_look,
+    due_request,
+    simulate_request,
+)
 from impctl.types import ParameterValue, QueryName, TableName
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
+
+    from impctl.service.decide import KeptStates
+
+
+R = TypeVar("R")
+
+
+def settled(outcome: Outcome, kind: type[R], asked: int) -> tuple[R, ...]:
+    """The results, all of one kind; `asked` is the number of queries that were to run."""
+    whole = for_report(outcome)
+    worst = gravest(whole)
+    results = tuple(result for result in whole.results if isinstance(result, kind))
+    assert len(results) == len(whole.results)
+    if worst is None:
+        # Up from here: this function, the method that runs, the one that was called, the caller.
+        warned(outcome.warnings, depth=5)
+        return results
+    # Notes, since a program that turns warnings into exceptions would lose results and failures.
+    for text in outcome.warnings:
+        worst.error.add_note(f"warning: {text}")
+    if asked == 1:
+        raise worst.error
+    failures: dict[str, ImpctlError] = {}
+    for failure in (worst, *whole.failures):
+        failures.setdefault(failure.query or "", failure.error)
+    names = ", ".join(f"`{name}`" for name in failures)
+    raise QueriesFailedError(
+        f"{len(failures)} of {asked} queries failed ({names}): {worst.error.message}",
+        results=results,
+        failures=failures,
+        gravest=worst.error,
+    ) from worst.error
+
+
+def warned(texts: tuple[str, ...], *, depth: int) -> None:
+    """Python warnings at a line of the caller's program, `depth` frames up from the warning."""
+    for text in texts:
+        warnings.warn(text, ImpctlWarning, stacklevel=depth)
+
+
+KEPT_BYTES = 256 << 20
+"""State that stays in memory from one `maintain` to the next; larger state is loaded each time."""
+T = TypeVar("T")
+
+Progress = Callable[[str, int, int], None]
+"""Told what begins now: a short line, and which step of how many (0, 0 where that is not known)."""
+
+
+class _Told:
+    """A reporter that passes on what it is told."""
+
+    spark_log = "off"
+
+    def __init__(self, progress: Progress | None) -> None:
+        self._progress = progress
+
+    def step(self, message: str, done: int = 0, total: int = 0) -> None:
+        if self._progress is not None:
+            self._progress(message, done, total)
+
+    def finished(self, result: Result, done: int, total: int) -> None:
+        """Nothing: the call returns it."""
+
+
+class Opened:
+    """A workload file that is open: what its calls share, and how each is run."""
+
+    def __init__(
+        self, settings: Settings, sessions: SessionBeside, progress: Progress | None
+    ) -> None:
+        self._settings = settings
+        self._sessions = sessions
+        self._reporter = _Told(progress)
+        self._memory = Memory()
+        self._answers = ToldAnswers()
+        self._tables = OpenTables()
+        self._states: KeptStates | None = None
+        self._lock = threading.RLock()
+        self._is_closed = False
+
+    def __repr__(self) -> str:
+        return f"<impctl workload {self._settings.workload}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def file(self) -> Path:
+        """The workload file."""
+        return self._settings.workload
+
+    @property
+    def queries(self) -> tuple[QueryName, ...]:
+        """Names of the queries that the file has now."""
+        return self._run(lambda desk: tuple(desk.workload.queries))
+
+    def close(self) -> None:
+        """End the use of this object; Spark goes on running, whoever started it."""
+        with self._lock:
+            self._is_closed = True
+            self._states = None
+            self._answers.write()
+
+    def _kept_states(self) -> KeptStates:
+        """State of the calls before; the engine is loaded when it is first needed."""
+        from impctl.service.decide import KeptStates
+
+        if self._states is None:
+            self._states = KeptStates(KEPT_BYTES)
+        return self._states
+
+    def _each(
+        self,
+        kind: type[R],
+        use_case: Callable[[Workbench], Outcome],
+        queries: tuple[QueryName, ...] | Callable[[Workbench], int],
+        *,
+        dry_run: bool = False,
+        changes: Path | None = None,
+    ) -> tuple[R, ...]:
+        """The records of the queries named (none: all), or of so many as that counts."""
+
+        def work(desk: Workbench) -> tuple[Outcome, int]:
+            result = use_case(desk)
+            return result, queries(desk) if callable(queries) else len(desk.queries(queries))
+
+        outcome, asked = self._run(work, dry_run=dry_run, changes=changes)
+        return settled(outcome, kind, asked)
+
+    def _one(self, kind: type[R], use_case: Callable[[Workbench], Outcome]) -> R:
+        (result,) = settled(self._run(use_case), kind, 1)
+        return result
+
+    def _run(
+        self,
+        work: Callable[[Workbench], T],
+        *,
+        dry_run: bool = False,
+        changes: Path | None = None,
+    ) -> T:
+        """One run on the workload as it is now, and on the tables as they are now."""
+        settings = replace(self._settings, dry_run=dry_run, changes=changes)
+        with self._lock, self._sessions.visit():
+            if self._is_closed:
+                raise UsageError(
+                    f"Workload {self.file} was closed",
+                    hint="open it again with `impctl.open`",
+                    code="workload_closed",
+                )
+            run = open_workbench(
+                settings, self._reporter, self._sessions, self._memory, self._answers
+            )
+            with run as desk:
+                self._tables.lend(desk)
+                result = work(desk)
+                self._tables.take_back(desk)
+                return result
+
 
 Params = Mapping[str, ParameterValue]
 """Values for the named parameters of a query."""
@@ -394,3 +575,35 @@ class OpenWorkload(Opened):
         listed = self._run(listing)
         warned(listed.warnings, depth=3)
         return listed.files
+
+
+AnyPath = str | os.PathLike[str]
+
+
+def open(
+    workload: AnyPath,
+    *,
+    store: AnyPath | None = None,
+    policy: Policy | Literal["auto", "incremental", "strict", "full"] | None = None,
+    spark: SparkSession | None = None,
+    spark_profile: AnyPath | None = None,
+    lock_timeout: float | None = None,
+    imbalance: float | None = None,
+    large_change: int | None = None,
+    memory: str | None = None,
+    progress: Progress | None = None,
+) -> OpenWorkload:
+    """Open a workload file; WorkloadError lists everything that is wrong with it.
+
+    Arguments mean what the command line's options of the same names mean; without them the
+    `IMPCTL_*` variables, the workload file and the defaults hold, in this order.
+
+    What needs Spark runs in a new session beside `spark`, else beside the one that is running;
+    where none is, Spark is started and stays up. The caller's session is never changed or stopped.
+    `progress` is called with each step before it starts: a line, its number, and of how many.
+    """
+    given = Given(store, policy, lock_timeout, spark_profile, imbalance, large_change, memory)
+    settings = settings_from(workload, given, os.environ)
+    sessions = SessionBeside(spark)
+    with open_workbench(settings):
+        return OpenWorkload(settings, sessions, progress)

@@ -1,9 +1,4 @@
-"""The answer of a query on stdout, in the format asked for, and the line about it.
-
-Law: stdout has rows and nothing else. Formats that programs read are UTF-8 whatever the locale is,
-and escaped only where they go to a terminal, which a value must not drive.
-Out of scope: the formats themselves (`service.formats`), files (`service.formats`).
-"""
+"""Rows of a result on stdout, in the format asked for."""
 
 from __future__ import annotations
 
@@ -11,12 +6,14 @@ import os
 from io import TextIOWrapper
 from typing import TextIO
 
+from impctl.cli.job import Display
+from impctl.cli.output.json import JsonOutput
+from impctl.cli.output.terminal import columns_of
 from impctl.cli.output.wording import versions_text
-from impctl.cli.output.wrapped import columns_of
 from impctl.errors import count_text
 from impctl.service.answer import ArrowAnswer
 from impctl.service.formats import RowsFormat
-from impctl.service.results import ChangesResult, QueryResult
+from impctl.service.results import ChangesResult, FollowedRun, QueryResult
 from impctl.service.text import duration_text, plain
 
 
@@ -32,7 +29,7 @@ def write_rows(
     if result.written is not None:
         return
     if rows_format is RowsFormat.TABLE:
-        from impctl.cli.output.table import table_lines
+        from impctl.cli.output.terminal import table_lines
         from impctl.service.formats import text_columns
 
         width = columns_of(os.environ, stdout)
@@ -88,3 +85,35 @@ def _rows_text(result: ArrowAnswer) -> str:
     if result.limit is None or result.limit >= result.row_count:
         return total
     return f"{result.limit:,} of {total}"
+
+
+class ChangeLines:
+    """What was printed so far decides whether names are still to come."""
+
+    def __init__(self, stdout: TextIO, stderr: TextIO, display: Display) -> None:
+        self._stdout = stdout
+        self._stderr = stderr
+        self._display = display
+        self._has_names = False
+
+    def write(self, result: ChangesResult, run: FollowedRun) -> None:
+        """Print what one look found."""
+        if self._display.json:
+            output = JsonOutput("changes", self._stdout, run)
+            output.changes(result)
+            output.end((), (), None)
+        else:
+            rows_format = self._display.rows_format
+            is_csv = rows_format is RowsFormat.CSV
+            write_rows(
+                result,
+                rows_format,
+                self._stdout,
+                escape_formulas=self._display.escape_formulas,
+                has_names=not (is_csv and self._has_names),
+            )
+            self._has_names = True
+            self._stdout.flush()
+            if self._display.verbosity >= 0:
+                self._stderr.write(plain(changes_line(result)) + "\n")
+        self._stdout.flush()
