@@ -1,4 +1,4 @@
-"""Forecasts of a series of numbers: the next value with an interval, and when the next event comes."""
+"""Forecasts of a series of numbers with intervals, and of when the next event comes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a command ends: its job is run, and an exception becomes a message, a hint and an exit code."""
+"""Where a command ends: its job is run, and an exception becomes a message and an exit code."""
 
 from __future__ import annotations
 

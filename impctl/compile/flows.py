@@ -1,4 +1,4 @@
-"""The flows between operators of a circuit, and where a join finds the partners of a changed row."""
+"""Flows between operators of a circuit, and where a join finds partners of a changed row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators without state of their own: scan, select, project, union, repeat; and merge, the root."""
+"""Operators without state: scan, select, project, union, repeat; and merge, the root."""
 
 from __future__ import annotations
 

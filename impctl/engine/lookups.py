@@ -1,4 +1,4 @@
-"""Rows that are not kept: readers of table rows by key, refills of bounded buffers, and key filters."""
+"""Rows that are not kept: read by key, refills of bounded buffers, and key filters."""
 
 from __future__ import annotations
 

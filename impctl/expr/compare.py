@@ -1,4 +1,4 @@
-"""Comparisons of columns as Spark does them, and three-valued logic that knows when it is not sure."""
+"""Comparisons of columns as Spark does them, and three-valued logic that can be unsure."""
 
 from __future__ import annotations
 

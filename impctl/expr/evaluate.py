@@ -1,4 +1,4 @@
-"""Values of expressions over columns with Spark's semantics (ANSI on), and which expressions are supported."""
+"""Values of expressions with Spark's semantics (ANSI on), and which ones are supported."""
 
 from __future__ import annotations
 

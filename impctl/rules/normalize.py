@@ -1,4 +1,4 @@
-"""Rewrites a plan into the form that can be maintained: averages split, ranks as limits, best rows only."""
+"""Rewrites a plan into the form that can be maintained."""
 
 from __future__ import annotations
 

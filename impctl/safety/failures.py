@@ -5,7 +5,7 @@ that fails too. Over a sketch an expression meets two kinds of rows: rows whose 
 which fail there as here, and groups of which only a part is left, whose sums and counts differ.
 The latter fail for another reason where a divisor may be zero, a cast may not fit, or a number
 that grew by what is missing would have been smaller.
-Out of scope: what to do about it (`app.using`).
+Out of scope: what to do about it (`service.query`).
 """
 
 from __future__ import annotations

@@ -89,7 +89,19 @@ def limited(desk: Workbench, compiled: Compiled) -> Compiled:
     return compiled
 
 
-_ROOMS = ("data", "expr", "plan", "engine", "circuits", "workload")
+_PACKAGES = (
+    "compile",
+    "data",
+    "engine",
+    "expr",
+    "plan",
+    "provenance",
+    "reuse",
+    "rules",
+    "safety",
+    "sql",
+    "workload",
+)
 
 
 @cache
@@ -98,12 +110,12 @@ def build_mark() -> str:
 
     Empty where the program does not lie in files.
     """
-    package = Path(__file__).parents[2]
+    package = Path(__file__).parents[1]
     reader = find_spec("sqlglot")
     if reader is None or reader.origin is None:
         return ""
     try:
-        lines = [line for room in _ROOMS for line in _lines(package / room)]
+        lines = [line for name in _PACKAGES for line in _lines(package / name)]
         lines.append(_line(reader.origin, os.stat(reader.origin)))
     except OSError:
         return ""

@@ -86,15 +86,15 @@ def commit_time_findings(source: DeltaSource) -> Iterator[Finding]:
     timed = [(one.version, one.at) for one in latest if one.at is not None]
     ahead = [(version, at) for version, at in timed if at > time.time() + _TOLERATED]
     if ahead:
-        own_version, at = ahead[-1]
+        last, at = ahead[-1]
         by = span_text(at - time.time())
-        said = f"The commit of version {own_version} has a time {by} ahead of this machine's clock"
+        said = f"The commit of version {last} has a time {by} ahead of this machine's clock"
         yield subject.warning("commit_times", said, _FIX)
-    for (own_version, at), (following, then) in zip(timed, timed[1:], strict=False):
+    for (last, at), (following, then) in zip(timed, timed[1:], strict=False):
         if then < at - _TOLERATED:
             said = (
                 f"The commit of version {following} has the time {_moment(then)}, which is "
-                f"before that of version {own_version}, {_moment(at)}"
+                f"before that of version {last}, {_moment(at)}"
             )
             yield subject.warning("commit_times", said, _FIX)
             return

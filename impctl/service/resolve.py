@@ -1,4 +1,4 @@
-"""A request for a query resolved: its parameters, its table versions, and the sketch that serves it."""
+"""A request for a query resolved: parameters, table versions, and the sketch that serves it."""
 
 from __future__ import annotations
 
@@ -818,8 +818,8 @@ def _pin(
         ) from error
     except RecaptureNeededError as error:
         raise type(error)(
-            f"The sketch of {_older_explanation({table: version})} belongs to another history: table "
-            f"`{table}` at {newest.path} is at version {newest.version}",
+            f"The sketch of {_older_explanation({table: version})} belongs to another history: "
+            f"table `{table}` at {newest.path} is at version {newest.version}",
             hint=_offer(tables, store, spec),
         ) from error
 

@@ -14,7 +14,7 @@ from impctl.expr.nodes import ColumnRef, Expr
 from impctl.plan.nodes import Plan, Project, TopK, attributes_of, scans_of
 from impctl.plan.properties import loose_columns
 from impctl.rules.error_columns import with_rounding
-from impctl.service.answer import rows_of
+from impctl.service.answer import RowValue, rows_of
 from impctl.service.capture import captured_query
 from impctl.service.context import Isolated, Workbench
 from impctl.service.fill import needed
@@ -28,7 +28,6 @@ from impctl.service.results import (
     VERIFY,
     Failure,
     Outcome,
-    RowValue,
     VerifyResult,
 )
 from impctl.service.spark_answer import Answer, answer, answer_of

@@ -455,8 +455,8 @@ def sketch_passes(
         if isinstance(whole, TopK):
             whole = with_ties(whole)
         basis = _basis(whole, access, column)
-        for own_other, members in shared:
-            if basis == own_other and _traced(basis.plan, {**members, access: column}) is not None:
+        for candidate, members in shared:
+            if basis == candidate and _traced(basis.plan, {**members, access: column}) is not None:
                 members[access] = column
                 break
         else:

@@ -123,8 +123,8 @@ def snapshot_frame(
     """The snapshot's rows, in these columns, each once (default: all, in Delta order).
 
     `files` restricts them to some of the snapshot's files. `is_guarded` is false only where the
-    SQL over the frame has the guards itself (`spark.predicates`). Raises TableError for a column that
-    cannot be read, HistoryGoneError for a file that is gone.
+    SQL over the frame has the guards itself (`spark.predicates`). Raises TableError for a column
+    that cannot be read, HistoryGoneError for a file that is gone.
     """
     names = snapshot.schema.names if columns is None else columns
     wanted = list(dict.fromkeys(snapshot.readable(name) for name in names))

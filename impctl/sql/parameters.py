@@ -15,10 +15,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from sqlglot.dialects.spark import Spark
 from sqlglot.errors import TokenError
-from sqlglot.tokens import (
-    Token,  # type: ignore[attr-defined]  # re-exported silently
-    TokenType,  # type: ignore[attr-defined]  # re-exported silently
-)
+from sqlglot.tokens import Token, TokenType  # type: ignore[attr-defined]  # re-exported silently
 
 from impctl.errors import Location, UsageError
 from impctl.expr.types import fixed_offset

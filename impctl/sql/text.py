@@ -13,10 +13,7 @@ from typing import Any
 from sqlglot import exp
 from sqlglot.dialects.spark import Spark
 from sqlglot.errors import ParseError, TokenError
-from sqlglot.tokens import (
-    Token,  # type: ignore[attr-defined]  # re-exported silently
-    TokenType,  # type: ignore[attr-defined]  # re-exported silently
-)
+from sqlglot.tokens import Token, TokenType  # type: ignore[attr-defined]  # re-exported silently
 
 from impctl.errors import Location, NotReadError, QueryError
 from impctl.expr.nodes import Span

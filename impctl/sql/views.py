@@ -1,4 +1,4 @@
-"""Views of the workload file put into the texts that name them, and the tables that a text names."""
+"""Views of the workload file put into texts, and the tables that a text names."""
 
 from __future__ import annotations
 

@@ -741,14 +741,14 @@ def load_arrivals(
 def save_arrivals(connection: sqlite3.Connection, histories: Mapping[TableName, History]) -> None:
     """Bring the rows of tables to these histories, which go on from those that were loaded: of
     arrivals only those after what is known are looked at."""
-    for table, own_history in histories.items():
-        since = _put_arrivals(connection, table, own_history)
+    for table, commits in histories.items():
+        since = _put_arrivals(connection, table, commits)
         row = sealed(
             table,
-            own_history.table_id,
-            own_history.until,
+            commits.table_id,
+            commits.until,
             _real(since),
-            int(own_history.has_missed),
+            int(commits.has_missed),
         )
         marks = ", ".join("?" * _LOG_COLUMNS)
         connection.execute(f"INSERT OR REPLACE INTO arrival_log VALUES ({marks})", row)

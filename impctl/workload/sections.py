@@ -755,12 +755,12 @@ def read_partitions(
 ) -> tuple[PartitionSpec, ...]:
     """The candidates that could be read, in file order."""
     partition_specs: list[PartitionSpec] = []
-    for own_written, entry in (reading.entries(node, "`partitions`") or {}).items():
-        table = declared_table(own_written, entry.key, tables, "`partitions`", reading)
-        where = inside("`partitions`", own_written)
+    for text, entry in (reading.entries(node, "`partitions`") or {}).items():
+        table = declared_table(text, entry.key, tables, "`partitions`", reading)
+        where = inside("`partitions`", text)
         columns = reading.columns(entry.value, where)
         for column, inner in (columns or {}).items():
-            spec = _read_partition(table or own_written, column, inner, where, reading)
+            spec = _read_partition(table or text, column, inner, where, reading)
             if table is None or spec is None:
                 continue
             if any(_is_same(spec, other) for other in partition_specs):
@@ -1167,8 +1167,8 @@ def read_tables(
         spec, others = _read_table_section(name, entry, base, reading, ambient=ambient)
         same = None if spec is None or name in divided else _same_table(spec, result)
         table = name if same is None else same.name
-        for place, own_written in ((entry.key, name), *others):
-            names.add(place, own_written, table, reading)
+        for place, text in ((entry.key, name), *others):
+            names.add(place, text, table, reading)
         if same is not None and spec is not None:
             coming = _same_changes(same, spec, entry, reading)
             result[table] = replace(same, names=(*same.names, name, *spec.names), coming=coming)

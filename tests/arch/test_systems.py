@@ -30,9 +30,8 @@ _ALLOWED = {
     "cli/interrupt.py": {"signal.setitimer", "signal.ITIMER_REAL"},
     "store/states.py": {"os.posix_fadvise"},
     "bench/machine.py": {"os.sched_getaffinity", "os.sysconf"},
-    "spark/session.py": {"os.sysconf"},
+    "spark/session.py": {"os.sysconf", "signal.SIGKILL"},
     "service/memory_limit.py": {"os.sysconf"},
-    "spark/session.py": {"signal.SIGKILL"},
 }
 """What is used behind a question whether it is there."""
 

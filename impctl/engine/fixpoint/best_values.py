@@ -1,4 +1,4 @@
-"""Keys and values of a fixpoint that keeps the best value of each key: its step, its rows, its groups."""
+"""Keys and values of a fixpoint that keeps the best value of each key."""
 
 from __future__ import annotations
 

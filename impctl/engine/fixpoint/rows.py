@@ -1,4 +1,4 @@
-"""The derived rows that a fixpoint keeps: by rank, by number, by level, or the best of each group."""
+"""The derived rows that a fixpoint keeps: by rank, number or level, or the best per group."""
 
 from __future__ import annotations
 

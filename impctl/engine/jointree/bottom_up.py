@@ -1,4 +1,4 @@
-"""A join tree, bottom up: a join of n inputs as counts and sums per group, without its joined rows."""
+"""A join tree, bottom up: a join of n inputs as counts and sums per group."""
 
 from __future__ import annotations
 

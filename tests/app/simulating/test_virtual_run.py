@@ -1,7 +1,7 @@
 """Runs in virtual time against looking at every look; what triggers promise; the same again.
 
-The slow process looks at every look and takes commit by commit, plainly as `service.schedule.daemon`: every
-commit is a change of its own in what is pending.
+The slow process looks at every look and takes commit by commit, plainly as
+`service.schedule.daemon`: every commit is a change of its own in what is pending.
 """
 
 from __future__ import annotations
