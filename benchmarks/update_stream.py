@@ -19,7 +19,7 @@ from impctl.bench.clock import milliseconds
 from impctl.errors import UsageError
 from impctl.measure.drawn_rows import drawn_rows
 from impctl.measure.settled import settle
-from impctl.service.context import PinnedTables
+from impctl.service.pinned import PinnedTables
 from impctl.tables.rows import read_rows
 from impctl.tables.write.apply import UpdateKind, UpdateRequest, apply_update
 from impctl.tables.write.maintenance import append_rows

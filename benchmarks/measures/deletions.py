@@ -28,7 +28,7 @@ from impctl.measure.follower import Followed, captured
 from impctl.measure.ground import Ground
 from impctl.measure.settled import settle
 from impctl.measure.single import single
-from impctl.service.context import PinnedTables
+from impctl.service.pinned import PinnedTables
 from impctl.service.prepare import prepare
 from impctl.service.scratch import scratch_copy
 from impctl.tables.rows import read_rows

@@ -21,6 +21,7 @@ from impctl.compile.jointree.build import (
     told_by_tree,
 )
 from impctl.compile.ordering import build_top, build_window, build_witness
+from impctl.compile.provenance.absorbed import AbsorbedRows, build_absorbed
 from impctl.compile.sets import build_set_operation
 from impctl.data.schema import Kind
 from impctl.engine import aggregate, linear
@@ -54,7 +55,6 @@ from impctl.plan.nodes import (
     scans_of,
 )
 from impctl.plan.properties import scan_conditions
-from impctl.provenance.absorbed import AbsorbedRows, build_absorbed
 from impctl.rules.finalize import AnswerPlan
 from impctl.sketch.partition import RangePartition
 from impctl.types import AccessId, AttributeId

@@ -26,6 +26,7 @@ from impctl.compile.jointree.build import PlannedBlock
 from impctl.compile.jointree.cost import TreeChoice
 from impctl.compile.jointree.graph import NoTree, TreeShape
 from impctl.compile.jointree.shape import planned_blocks
+from impctl.compile.provenance.absorbed import AbsorbedRows
 from impctl.engine.circuit import Circuit
 from impctl.engine.fixpoint.absorption import Absorbs
 from impctl.engine.result_rows import AnswerRows
@@ -42,7 +43,6 @@ from impctl.plan.nodes import (
     scans_of,
 )
 from impctl.plan.recursion import keyed_rows
-from impctl.provenance.absorbed import AbsorbedRows
 from impctl.rules.finalize import AnswerPlan
 from impctl.safety.judge import Verdict
 from impctl.sketch.partition import RangePartition

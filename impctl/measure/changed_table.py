@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from impctl.service.context import PinnedTables
+from impctl.service.pinned import PinnedTables
 from impctl.types import TableName
 
 

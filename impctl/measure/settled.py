@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from impctl.service.context import PinnedTables
+from impctl.service.pinned import PinnedTables
 from impctl.tables.write.maintenance import checkpoint
 from impctl.types import TableName
 

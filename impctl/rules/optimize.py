@@ -55,7 +55,7 @@ KEPT = 256
 class Planned:
     """A query as written, the same with its plan after the rules, and that plan's core.
 
-    The core yields the same rows without their columns (`rules.core_of`).
+    The core yields the same rows without their columns (`core_of`).
     """
 
     query: Query

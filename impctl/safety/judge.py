@@ -627,7 +627,7 @@ def check_kept(
 ) -> Verdict:
     """`check_safety`, and unsafe too where the core, by which a sketch is kept, does not show it.
 
-    `core`: a plan of the same rows without the columns that only go out (`rules.core_of`).
+    `core`: a plan of the same rows without the columns that only go out (`rules.optimize.core_of`).
     """
     verdict = check_safety(query, sketched, facts, judges=judges)
     if not verdict.safe or core == query.root:

@@ -14,9 +14,10 @@ from impctl.compile.buffers import Refilled
 from impctl.compile.fill import RangeRows, counts_name
 from impctl.data.vector import Ints
 from impctl.errors import ImpctlError, StateCorruptError, count_text
-from impctl.service.context import Isolated, PinnedTables, Workbench
+from impctl.service.context import Isolated, Workbench
 from impctl.service.filters import Pruned, filters_of
 from impctl.service.maintenance_plan import chooser_of, chosen_way, restored_verdict
+from impctl.service.pinned import PinnedTables
 from impctl.service.prepare import PreparedQuery, prepare
 from impctl.service.results import ClusteredSketch, Failure, RangesEntry
 from impctl.service.settings import imbalance_of

@@ -13,9 +13,10 @@ from impctl.plan.recursion import is_recursive
 from impctl.safety.choose import Choice, Costs, Option, choose_attributes
 from impctl.safety.judge import Judges, Verdict, check_kept, keyed_groups, states_of
 from impctl.safety.lattice import Status
-from impctl.service.context import PinnedTables, Workbench
+from impctl.service.context import Workbench
 from impctl.service.estimate import ALIKE, LEAST_ROWS, NOTHING, Estimates, estimates
 from impctl.service.partitions import candidates, is_partitionable, occurrences, partition_of
+from impctl.service.pinned import PinnedTables
 from impctl.service.prepare import PreparedQuery, facts_of
 from impctl.service.results import CandidateEntry
 from impctl.sketch.partition import RangePartition

@@ -33,9 +33,10 @@ from impctl.errors import RecaptureNeededError
 from impctl.plan.moved_conditions import moved_conditions
 from impctl.plan.nodes import Plan, scans_of
 from impctl.rules.finalize import Ending
-from impctl.service.context import PinnedTables, Workbench
+from impctl.service.context import Workbench
 from impctl.service.filters import files_meeting
 from impctl.service.maintenance_plan import chooser_of, chosen_way, restored_verdict
+from impctl.service.pinned import PinnedTables
 from impctl.service.prepare import PreparedQuery, prepare
 from impctl.service.stored import StateMeta, kept_plan, moved_moments, moved_text
 from impctl.sketch.partition import RangePartition

@@ -17,10 +17,11 @@ from impctl.errors import (
     TableError,
 )
 from impctl.service.clock import Move, move_of
-from impctl.service.context import Isolated, PinnedTables, Workbench, limited
+from impctl.service.context import Isolated, Workbench, limited
 from impctl.service.cost_model import CostLine, learned
 from impctl.service.decision import capture_stage
 from impctl.service.maintenance_plan import check_circuit
+from impctl.service.pinned import PinnedTables
 from impctl.service.prepare import PreparedQuery, prepare, recheck
 from impctl.service.query_state import TakenUp, reopened
 from impctl.service.results import ENGINE, SPARK, Failure

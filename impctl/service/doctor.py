@@ -18,9 +18,10 @@ from typing import Any
 
 from impctl.errors import ImpctlError, StateCorruptError, TableError, UsageError, count_text
 from impctl.service.advice import ClusterForecasts, advice_of
-from impctl.service.context import PinnedTables, Reporter, Workbench, master_of, open_workbench
+from impctl.service.context import Reporter, Workbench, master_of, open_workbench
 from impctl.service.explain import extra_findings
 from impctl.service.outcome import GRAVITY
+from impctl.service.pinned import PinnedTables
 from impctl.service.results import Area, Failure, Finding, Outcome, Subject, problems_error
 from impctl.service.settings import ENVVARS, PREFIX, DoctorRequest
 from impctl.service.stored import tree_record

@@ -18,9 +18,10 @@ from impctl.expr.evaluate import Condition
 from impctl.expr.nodes import Expr
 from impctl.service.answer_costs import rows_of
 from impctl.service.choose import evened
-from impctl.service.context import PinnedTables, Workbench, limited
+from impctl.service.context import Workbench, limited
 from impctl.service.filters import Pruned, Slices, one_ahead
 from impctl.service.memory_limit import MemoryLimit, batch_size, held_to, memory_of
+from impctl.service.pinned import PinnedTables
 from impctl.service.prepare import PreparedQuery
 from impctl.service.result_changes import RowsOf
 from impctl.store.records import StoredSketch

@@ -20,7 +20,8 @@ from impctl.data.vector import from_arrow
 from impctl.errors import RecaptureNeededError, TableError, UsageError
 from impctl.expr.nodes import Literal
 from impctl.plan.nodes import LiveRows
-from impctl.service.context import PinnedTables, Workbench
+from impctl.service.context import Workbench
+from impctl.service.pinned import PinnedTables
 from impctl.sql.parameters import NEVER, zone_of
 from impctl.tables.rows import read_batches
 from impctl.tables.snapshot import Snapshot

@@ -45,7 +45,7 @@ from impctl.safety.judge import Verdict
 from impctl.service.advice import Followed, followed
 from impctl.service.capture import stored_sketches
 from impctl.service.choose import choose, judge_candidates, lineage_warnings
-from impctl.service.context import Isolated, PinnedTables, Workbench
+from impctl.service.context import Isolated, Workbench
 from impctl.service.fill import is_loaded_here, loaded
 from impctl.service.filters import filters_of, interval_texts
 from impctl.service.maintenance_plan import (
@@ -55,6 +55,7 @@ from impctl.service.maintenance_plan import (
     chosen_way,
     why_not_bounded,
 )
+from impctl.service.pinned import PinnedTables
 from impctl.service.prepare import PreparedQuery, prepare
 from impctl.service.query import who_answers
 from impctl.service.results import (

@@ -26,11 +26,12 @@ from impctl.errors import (
 from impctl.plan.nodes import Fixpoint, Scan, scans_of
 from impctl.plan.recursion import is_recursive, outer_fixpoints
 from impctl.safety.judge import Verdict
-from impctl.service.context import PinnedTables, Workbench, limited, limits_of
+from impctl.service.context import Workbench, limited, limits_of
 from impctl.service.filters import Slices, files_of_table, one_ahead, wanted_files
 from impctl.service.maintenance_plan import capture_way, chooser_for, chosen_way
 from impctl.service.memory_limit import MemoryLimit, batch_size, held_to, memory_of
 from impctl.service.partners import Partners, tagged_frame
+from impctl.service.pinned import PinnedTables
 from impctl.service.prepare import PreparedQuery
 from impctl.service.stored import KeptPlan, kept_plan
 from impctl.sketch.partition import RangePartition

@@ -19,7 +19,7 @@ from impctl.plan.properties import scan_conditions
 from impctl.rules.joined_columns import ScanColumn, Tied, tied_columns
 from impctl.rules.pushdown import push_selections
 from impctl.service.choose import evened, groups_of
-from impctl.service.context import PinnedTables
+from impctl.service.pinned import PinnedTables
 from impctl.service.prepare import PreparedQuery
 from impctl.sketch.partition import BoundaryValue
 from impctl.sketch.sketch import MAX_INTERVALS, Interval, RangeFilter, range_filter

@@ -12,7 +12,7 @@ from impctl.errors import EvaluationError, ImpctlError, RecaptureNeededError
 from impctl.service.advice import ranges_entry
 from impctl.service.budget.choice import is_asked_otherwise, pins_of
 from impctl.service.capture import Captured, capture_query, without_provenance
-from impctl.service.context import Isolated, PinnedTables, Texts, Workbench, remember_histories
+from impctl.service.context import Isolated, Texts, Workbench, remember_histories
 from impctl.service.decide import (
     NOT_INCREMENTALLY,
     Decisions,
@@ -28,6 +28,7 @@ from impctl.service.decide import (
 )
 from impctl.service.expiry import next_expiry
 from impctl.service.partners import partners_of
+from impctl.service.pinned import PinnedTables
 from impctl.service.prepare import PreparedQuery, is_refused, prepare
 from impctl.service.query_state import TakenUp
 from impctl.service.result_changes import (

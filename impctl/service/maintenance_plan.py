@@ -32,8 +32,9 @@ from impctl.expr.nodes import Span
 from impctl.plan.nodes import scans_of
 from impctl.rules.finalize import answer_plan
 from impctl.safety.judge import Verdict, check_safety
-from impctl.service.context import PinnedTables, Workbench
+from impctl.service.context import Workbench
 from impctl.service.memory_limit import largest_side, memory_of
+from impctl.service.pinned import PinnedTables
 from impctl.service.prepare import PreparedQuery, constraint_facts, fact_of
 from impctl.service.settings import disk_of
 from impctl.service.stored import StateMeta, answer_verdict, kept_plan

@@ -11,7 +11,8 @@ from impctl.data.schema import Column, Kind, SqlType
 from impctl.errors import UsageError
 from impctl.expr.numeric import INTEGRAL_BITS
 from impctl.plan.nodes import Scan
-from impctl.service.context import PinnedTables, Workbench
+from impctl.service.context import Workbench
+from impctl.service.pinned import PinnedTables
 from impctl.service.prepare import PreparedQuery
 from impctl.sketch.boundaries import aligned_boundaries, equidepth_boundaries
 from impctl.sketch.partition import PARTITIONABLE, BoundaryValue, RangePartition

@@ -24,8 +24,9 @@ from impctl.expr.nodes import ColumnRef, Compare, Expr, Literal, Span, conjuncts
 from impctl.plan.lineage import for_answer
 from impctl.plan.nodes import LiveRows, Plan, Query, Scan, Select, nodes_of, scans_of
 from impctl.safety.facts import NOTHING, Fact, FactKind, FactSource, broken_by, learn
-from impctl.service.context import PinnedTables, Workbench
+from impctl.service.context import Workbench
 from impctl.service.expiry import LiveAt, has_expiry
+from impctl.service.pinned import PinnedTables
 from impctl.sql.names import FullName
 from impctl.sql.parameters import RUN, BoundSql, Clock, bind
 from impctl.sql.statement import NO_EXPIRY, parse_query

@@ -40,11 +40,12 @@ from impctl.service.answer_costs import (
     rows_of,
     state_estimate,
 )
-from impctl.service.context import PinnedTables, Workbench
+from impctl.service.context import Workbench
 from impctl.service.engine_answer import engine_answer
 from impctl.service.formats import check_goal, write_answer
 from impctl.service.kept_answer import KEPT, kept_answer, told_at_once
 from impctl.service.parameters import GivenValues
+from impctl.service.pinned import PinnedTables
 from impctl.service.prepare import PreparedQuery, fact_of, facts_of
 from impctl.service.resolve import (
     AtVersions,

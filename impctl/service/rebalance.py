@@ -21,11 +21,12 @@ from impctl.compile.session import (
 from impctl.data.vector import Ints, from_arrow
 from impctl.service.advice import has_own_boundaries
 from impctl.service.capture import commit_capture
-from impctl.service.context import Isolated, PinnedTables, Workbench
+from impctl.service.context import Isolated, Workbench
 from impctl.service.fill import filled_circuit
 from impctl.service.maintain import maintain
 from impctl.service.maintenance_plan import check_circuit, chosen_way
 from impctl.service.partitions import values_within, wanted_ranges
+from impctl.service.pinned import PinnedTables
 from impctl.service.query_state import TakenUp, reopened
 from impctl.service.results import CaptureResult, Outcome
 from impctl.service.stored import (

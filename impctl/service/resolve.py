@@ -35,11 +35,12 @@ from impctl.plan.nodes import Attribute, Fixpoint, Project, Query, Scan, Select,
 from impctl.plan.recursion import is_recursive
 from impctl.reuse.verdict import ReuseVerdict, has_recursion_like
 from impctl.service.capture import refusal_of
-from impctl.service.context import PinnedTables, Workbench
+from impctl.service.context import Workbench
 from impctl.service.filters import Pruned, filters_of, guards_of
 from impctl.service.maintain import maintain_queries
 from impctl.service.maintenance_plan import is_same_circuit, restored_verdict
 from impctl.service.parameters import GivenValues, split_moving, with_parameters
+from impctl.service.pinned import PinnedTables
 from impctl.service.prepare import PreparedQuery, fact_of, facts_of, prepare
 from impctl.service.results import (
     ASKED_FOR_NONE,

@@ -12,10 +12,11 @@ import pyarrow as pa
 from impctl.data.schema import Column, Kind
 from impctl.errors import StorageError, TableError
 from impctl.plan.nodes import Fixpoint, nodes_of
-from impctl.service.context import PinnedTables, Workbench
+from impctl.service.context import Workbench
 from impctl.service.filters import Pruned, filters_of, interval_texts
 from impctl.service.output import check_output, write_whole
 from impctl.service.parameters import GivenValues
+from impctl.service.pinned import PinnedTables
 from impctl.service.prepare import PreparedQuery
 from impctl.service.query import never_failing
 from impctl.service.resolve import (

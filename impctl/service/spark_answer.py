@@ -20,8 +20,9 @@ from impctl.expr.nodes import Span
 from impctl.plan.fingerprint import fingerprint
 from impctl.plan.nodes import Fixpoint, Join, Plan, nodes_of, scans_of
 from impctl.service.answer import RowValue, rows_of
-from impctl.service.context import PinnedTables, Workbench, limits_of
+from impctl.service.context import Workbench, limits_of
 from impctl.service.filters import Pruned, guards_of
+from impctl.service.pinned import PinnedTables
 from impctl.service.prepare import PreparedQuery, column_like_clock
 from impctl.service.results import NOT_USED
 from impctl.sketch.partition import RangePartition

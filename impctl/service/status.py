@@ -11,7 +11,8 @@ from datetime import UTC, datetime
 
 from impctl.errors import RecaptureNeededError
 from impctl.service.advice import ranges_entries
-from impctl.service.context import Isolated, PinnedTables, Workbench
+from impctl.service.context import Isolated, Workbench
+from impctl.service.pinned import PinnedTables
 from impctl.service.results import (
     VERIFIED,
     VERIFY,

@@ -26,7 +26,8 @@ from impctl.rules.optimize import core_of
 from impctl.rules.witnesses import witnessed
 from impctl.safety.judge import Verdict, carried
 from impctl.service.choose import sketched_nodes
-from impctl.service.context import PinnedTables, Workbench, build_mark
+from impctl.service.context import Workbench, build_mark
+from impctl.service.pinned import PinnedTables
 from impctl.service.prepare import PreparedQuery
 from impctl.service.results import SketchEntry, TreeRecord
 from impctl.sketch.partition import RangePartition

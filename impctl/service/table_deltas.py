@@ -16,9 +16,10 @@ from impctl.data.vector import Vector
 from impctl.errors import SchemaChangedError, TableError, count_text
 from impctl.expr.nodes import ColumnRef
 from impctl.safety.facts import FactKind, broken_by
-from impctl.service.context import PinnedTables, Reporter, Workbench
+from impctl.service.context import Reporter, Workbench
 from impctl.service.fill import counted_rows, run_pass
 from impctl.service.filters import files_of_table, own_files
+from impctl.service.pinned import PinnedTables
 from impctl.service.prepare import broken_assumption
 from impctl.service.query_state import TakenUp
 from impctl.service.settings import Settings, large_change_of

@@ -17,6 +17,17 @@ import pyarrow as pa
 
 from impctl.compile.compile import compile_answer
 from impctl.compile.flows import BlockedError
+from impctl.compile.provenance.absorbed import (
+    AbsorbedRows,
+    KeptDerivations,
+    derivations_of,
+    leaves_of,
+    numbered,
+    rows_without,
+    smallest_by_functions,
+)
+from impctl.compile.provenance.derivation import Derivation, Lineage, derivation_of
+from impctl.compile.provenance.program import Made, made_rows
 from impctl.compile.session import MaintainedQuery
 from impctl.data.schema import INTEGRAL, Column, Kind, SqlType
 from impctl.data.vector import from_arrow
@@ -54,17 +65,6 @@ from impctl.plan.nodes import (
     scans_of,
     with_inputs,
 )
-from impctl.provenance.absorbed import (
-    AbsorbedRows,
-    KeptDerivations,
-    derivations_of,
-    leaves_of,
-    numbered,
-    rows_without,
-    smallest_by_functions,
-)
-from impctl.provenance.derivation import Derivation, Lineage, derivation_of
-from impctl.provenance.program import Made, made_rows
 from impctl.rules.finalize import AnswerPlan
 from impctl.rules.optimize import apply_rules
 from impctl.service.answer import RowValue, rows_of

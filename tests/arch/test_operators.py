@@ -15,7 +15,7 @@ import pytest
 from tests.support.sources import PACKAGE, ROOT, nodes
 
 ENGINE = PACKAGE / "engine"
-_ROOM = "impctl.engine.operators"
+_PACKAGE = "impctl.engine"
 
 
 @cache
@@ -58,7 +58,7 @@ def _names(nodes: Sequence[ast.AST]) -> set[str]:
             continue
         for name in node.names:
             called = name.asname or name.name
-            if node.module == _ROOM:
+            if (node.module or "") == _PACKAGE:
                 result |= {f"{called}.{one}" for one in known}
             elif name.name in known:
                 result.add(called)

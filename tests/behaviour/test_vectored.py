@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pytest
 
 from impctl.service import context
-from impctl.service.context import PinnedTables
+from impctl.service.pinned import PinnedTables
 from impctl.store.store import Store
 from impctl.tables.snapshot import Snapshot
 from tests.store.builders import Crash, FailingDisk

@@ -13,7 +13,7 @@ from deltalake import write_deltalake
 from impctl.errors import TableRecreatedError
 from impctl.service import capture, stored
 from impctl.service import table_deltas as shared_changes
-from impctl.service.context import PinnedTables
+from impctl.service.pinned import PinnedTables
 from impctl.tables.source import open_source
 from tests.outside.conftest import FEED
 from tests.outside.place import Place

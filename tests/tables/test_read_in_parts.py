@@ -12,7 +12,7 @@ from deltalake import write_deltalake
 
 from impctl.data.schema import LONG
 from impctl.errors import Location
-from impctl.service.context import PinnedTables
+from impctl.service.pinned import PinnedTables
 from impctl.sketch.partition import RangePartition
 from impctl.tables import rows
 from impctl.tables.rows import FileReader, read_batches, read_rows

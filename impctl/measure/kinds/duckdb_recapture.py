@@ -23,7 +23,8 @@ from impctl.data.schema import Column
 from impctl.data.vector import from_arrow
 from impctl.plan.nodes import attributes_of
 from impctl.safety.judge import Verdict
-from impctl.service.context import PinnedTables, Workbench
+from impctl.service.context import Workbench
+from impctl.service.pinned import PinnedTables
 from impctl.service.prepare import PreparedQuery
 from impctl.service.resolve import is_for_others
 from impctl.service.stored import kept_plan

@@ -25,9 +25,10 @@ from impctl.placement.graph import (
 from impctl.placement.graph import Mode as StateMode
 from impctl.placement.options import Learned
 from impctl.placement.search import Modes
-from impctl.service.context import PinnedTables, Workbench
+from impctl.service.context import Workbench
 from impctl.service.cost_model import learned as line_through
 from impctl.service.maintenance_plan import check_circuit, why_not_bounded
+from impctl.service.pinned import PinnedTables
 from impctl.service.query_state import Reopened, reopened
 from impctl.service.schedule.forecast import Expected
 from impctl.service.stored import catch_up, check_definition, check_pins

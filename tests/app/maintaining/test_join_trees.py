@@ -19,8 +19,8 @@ from deltalake import DeltaTable, write_deltalake
 
 from impctl.errors import TableError
 from impctl.service import maintenance_plan
-from impctl.service.context import PinnedTables
 from impctl.service.doctor import tree_findings
+from impctl.service.pinned import PinnedTables
 from impctl.store.store import Store
 from tests.support.kept_workload import stored
 from tests.support.run_cli import Cli, CliOf

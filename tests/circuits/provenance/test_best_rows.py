@@ -12,13 +12,13 @@ from collections.abc import Collection, Iterator, Sequence
 import pyarrow as pa
 import pytest
 
+from impctl.compile.provenance.absorbed import numbered
+from impctl.compile.provenance.derivation import Claim, Derivation, derivation_of
+from impctl.compile.provenance.program import made_rows
 from impctl.data.schema import LONG, Column, Schema
 from impctl.engine.operator import Limits
 from impctl.errors import UnsupportedError
 from impctl.plan.nodes import Plan, scans_of
-from impctl.provenance.absorbed import numbered
-from impctl.provenance.derivation import Claim, Derivation, derivation_of
-from impctl.provenance.program import made_rows
 from impctl.rules.optimize import apply_rules
 from impctl.sql.statement import parse_query
 from tests.support.random_cases import random_seeds

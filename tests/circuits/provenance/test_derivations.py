@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from impctl.compile.flows import BlockedError
+from impctl.compile.provenance.absorbed import MakingList, numbered
+from impctl.compile.provenance.derivation import Claim, Derivation, derivation_of
+from impctl.compile.provenance.program import made_rows
 from impctl.data.schema import LONG, Column, Schema
 from impctl.plan.nodes import Plan, scans_of
-from impctl.provenance.absorbed import MakingList, numbered
-from impctl.provenance.derivation import Claim, Derivation, derivation_of
-from impctl.provenance.program import made_rows
 from impctl.rules.optimize import apply_rules
 from impctl.sql.statement import parse_query
 from tests.circuits.test_recursion import JOINED, PAIRS, QUERIES, REACH

@@ -16,11 +16,7 @@ import pyarrow as pa
 import pytest
 
 from impctl.compile.compile import compile_plan
-from impctl.compile.session import MaintainedQuery
-from impctl.data.schema import DOUBLE, Column, Schema
-from impctl.engine.fixpoint.absorption import Absorbs, Ship
-from impctl.plan.nodes import Fixpoint, Plan, nodes_of, scans_of
-from impctl.provenance.absorbed import (
+from impctl.compile.provenance.absorbed import (
     AbsorbedRows,
     derivations_of,
     leaves_of,
@@ -28,8 +24,12 @@ from impctl.provenance.absorbed import (
     rows_without,
     smallest_by_functions,
 )
-from impctl.provenance.derivation import Claim, Lineage, derivation_of
-from impctl.provenance.program import Made, made_rows
+from impctl.compile.provenance.derivation import Claim, Lineage, derivation_of
+from impctl.compile.provenance.program import Made, made_rows
+from impctl.compile.session import MaintainedQuery
+from impctl.data.schema import DOUBLE, Column, Schema
+from impctl.engine.fixpoint.absorption import Absorbs, Ship
+from impctl.plan.nodes import Fixpoint, Plan, nodes_of, scans_of
 from impctl.rules.optimize import core_of
 from impctl.sketch.partition import RangePartition
 from impctl.sql.statement import parse_query

@@ -14,6 +14,9 @@ import numpy as np
 import pyarrow as pa
 
 from impctl.compile.flows import BlockedError
+from impctl.compile.provenance.absorbed import numbered
+from impctl.compile.provenance.derivation import Claim, derivation_of
+from impctl.compile.provenance.program import made_rows
 from impctl.errors import EvaluationError, NotExactError
 from impctl.plan.nodes import (
     Aggregate,
@@ -28,9 +31,6 @@ from impctl.plan.nodes import (
     nodes_of,
     scans_of,
 )
-from impctl.provenance.absorbed import numbered
-from impctl.provenance.derivation import Claim, derivation_of
-from impctl.provenance.program import made_rows
 from impctl.rules.optimize import apply_rules
 from tests.circuits.plan_cases import table_of
 from tests.plan.fixpoint_plans import make_fixpoint_trial

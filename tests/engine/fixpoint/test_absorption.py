@@ -18,10 +18,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from impctl.compile.provenance.absorbed import MakingList
+from impctl.compile.provenance.derivation import Claim, derivation_of
 from impctl.engine.fixpoint.absorption import Absorption, Grounded, Ship, missing_package
 from impctl.errors import UnsupportedError, UsageError
-from impctl.provenance.absorbed import MakingList
-from impctl.provenance.derivation import Claim, derivation_of
 from tests.engine.fixpoint.test_programs import NODES, difference, some_change
 from tests.support.diagrams import HAS_DIAGRAMS, derivations_in, take_away, with_diagrams
 from tests.support.random_cases import random_seeds

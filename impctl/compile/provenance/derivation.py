@@ -9,8 +9,8 @@ from heapq import heapify, heappop, heappush
 
 import numpy as np
 
+from impctl.compile.provenance.absorbed import Makings
 from impctl.data.vector import Ints, slice_positions
-from impctl.provenance.absorbed import Makings
 from impctl.values import dataclass
 
 BUDGET = 5_000_000

@@ -13,6 +13,16 @@ import pyarrow as pa
 from impctl.compile.answers import arrow_column, arrow_type
 from impctl.compile.build import Builder
 from impctl.compile.flows import BlockedError, Column, Source, typed
+from impctl.compile.provenance.absorbed import (
+    BestSoFar,
+    KnownRows,
+    MakingList,
+    Makings,
+    NumberedPlan,
+    Numbering,
+    number_of,
+    under_columns_of,
+)
 from impctl.data.keys import group_normal
 from impctl.data.schema import LONG
 from impctl.data.vector import Ints, Vector, all_null, concat
@@ -39,16 +49,6 @@ from impctl.plan.nodes import (
     with_inputs,
 )
 from impctl.plan.recursion import reads_fixpoint
-from impctl.provenance.absorbed import (
-    BestSoFar,
-    KnownRows,
-    MakingList,
-    Makings,
-    NumberedPlan,
-    Numbering,
-    number_of,
-    under_columns_of,
-)
 from impctl.types import AccessId
 from impctl.values import dataclass
 
