@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from impctl.bench.record import Cell, Label, Record
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.bench.record import Cell, Label, Record
 
 SIZES = ("changes", "share")
 """Labels that say how large a change is: rows, and their share of the table."""

@@ -7,12 +7,15 @@ costs and the sizes of changes are amounts above zero. Out of scope: finding it 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from impctl.bench.break_even import SIZES, BreakEven, break_evens
 from impctl.bench.contest import MAINTAIN, RECAPTURE, case_name
 from impctl.bench.quantity import Unit, is_number, number, readable
-from impctl.bench.record import Cell, Figure, Record
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.bench.record import Cell, Figure, Record
 
 
 @dataclass(frozen=True, slots=True)

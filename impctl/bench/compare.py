@@ -13,11 +13,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from impctl.bench.band import band_of, side_of
-from impctl.bench.record import Cell, Label, Metric, Record
 from impctl.errors import UsageError
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.bench.record import Cell, Label, Metric, Record
 
 _MACHINE = ("cpu", "cores")
 """Facts of a machine without which its times mean nothing on another."""

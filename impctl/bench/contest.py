@@ -10,12 +10,15 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from impctl.bench.band import side_of, time_band
 from impctl.bench.break_even import SIZES
 from impctl.bench.quantity import Unit, named, number, readable, times
-from impctl.bench.record import Cell, Figure, Label, Metric, Record
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.bench.record import Cell, Figure, Label, Metric, Record
 
 MAINTAIN = "maintain_ms"
 RECAPTURE = "recapture_ms"

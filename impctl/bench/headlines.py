@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from impctl.bench.break_even import SIZES
 from impctl.bench.break_even_words import earliest_break_even
 from impctl.bench.contest import Contest, ends, middle
 from impctl.bench.quantity import is_number, named, number, times
-from impctl.bench.record import Cell, Record
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.bench.record import Cell, Record
 
 _USUAL = 1000
 """Changed rows that the papers' figures have in common."""

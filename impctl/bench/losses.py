@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from impctl.bench.contest import (
     BY_ENGINE,
@@ -34,7 +35,9 @@ from impctl.bench.contest import (
     workload_contests,
 )
 from impctl.bench.quantity import Unit, is_number, number, readable, times, unit_of
-from impctl.bench.record import Record
+
+if TYPE_CHECKING:
+    from impctl.bench.record import Record
 
 _LISTED = 6
 """Cases named of one kind at most: the tables hold all of them."""

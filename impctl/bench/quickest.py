@@ -8,6 +8,7 @@ Out of scope: what the ways are (`benchmarks.measures.answer_ways`).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from impctl.bench.band import side_of, time_band
 from impctl.bench.contest import (
@@ -21,7 +22,9 @@ from impctl.bench.contest import (
     labels_name,
 )
 from impctl.bench.quantity import Unit, plain_name, readable, times
-from impctl.bench.record import Cell, Figure, Metric, Record
+
+if TYPE_CHECKING:
+    from impctl.bench.record import Cell, Figure, Metric, Record
 
 _WAYS: Mapping[str, str] = {
     WITH: "Spark with the sketch",

@@ -15,16 +15,18 @@ from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
 from string import Template
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from impctl.bench.band import LEAST, SINGLE
 from impctl.bench.quantity import Unit, readable
-from impctl.bench.record import Record
-from impctl.bench.report_chart import Drawing
 from impctl.bench.report_figure import anchor, figure_section, measured_here
 from impctl.bench.report_summary import facts, summary_section
 from impctl.bench.summary import summarize
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.bench.record import Record
+    from impctl.bench.report_chart import Drawing
 
 LIBRARY = "chart.js-4.6.1.umd.min.js"
 """The chart library beside the page's own script, in `assets`; its licence lies beside it."""

@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from html import escape
+from typing import TYPE_CHECKING
 
 from impctl.bench.break_even_words import break_even_words
 from impctl.bench.contest import (
@@ -33,11 +34,13 @@ from impctl.bench.contest import (
     workload_contests,
 )
 from impctl.bench.quantity import Unit, number, plain_name, readable, unit_of
-from impctl.bench.record import Cell, Figure, Record
 from impctl.bench.report_chart import Drawing, draw
 from impctl.bench.report_table import table
 from impctl.bench.report_text import prose
 from impctl.bench.summary import range_text
+
+if TYPE_CHECKING:
+    from impctl.bench.record import Cell, Figure, Record
 
 _NAMED = 4
 """Cases that fit beside a chart."""

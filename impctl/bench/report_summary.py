@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from html import escape
+from typing import TYPE_CHECKING
 
-from impctl.bench.headlines import Headline
 from impctl.bench.quantity import Unit, number, readable, times
 from impctl.bench.record import Record, RecordKind
 from impctl.bench.report_table import plain_table
 from impctl.bench.report_text import prose
-from impctl.bench.summary import Section, Summary
+
+if TYPE_CHECKING:
+    from impctl.bench.headlines import Headline
+    from impctl.bench.summary import Section, Summary
 
 _MACHINE = ("cpu", "cores", "memory_gb", "commit", "spark")
 """Facts with a place of their own; all others are versions."""

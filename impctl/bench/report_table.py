@@ -10,12 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from html import escape
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 from impctl.bench.quantity import is_number, label_text, plain_name, readable, spread_text, unit_of
-from impctl.bench.record import Cell
 from impctl.bench.report_text import prose
-from impctl.bench.summary import Section
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.bench.record import Cell
+    from impctl.bench.summary import Section
 
 _NOTHING = '<span class="none">–</span>'
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from impctl.bench.break_even_words import break_even_words
 from impctl.bench.contest import (
@@ -34,9 +35,11 @@ from impctl.bench.headlines import Headline, by_size, headlines, slack_words
 from impctl.bench.losses import losses
 from impctl.bench.quantity import is_number, named, number, times
 from impctl.bench.quickest import quickest
-from impctl.bench.record import Record
 from impctl.bench.yardstick import UNSTEADY
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.bench.record import Record
 
 _VALUES = 6
 """Values of a label that are told one by one, at most."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import field, replace
+from typing import TYPE_CHECKING
 
-from impctl.compile.builder import Plumbing
 from impctl.compile.flows import BlockedError, Column, Flow, known_type, known_type_of
 from impctl.data.schema import DOUBLE, INTEGER, Kind, SqlType, decimal
 from impctl.engine import accumulators
@@ -36,6 +36,9 @@ from impctl.expr.types import sum_type, type_of
 from impctl.plan.nodes import Aggregate, AggregateCall, AggregateOutput, Attribute
 from impctl.types import AttributeId
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.compile.builder import Plumbing
 
 _DIGITS = {Kind.BYTE: 3, Kind.SHORT: 5, Kind.INTEGER: 10}
 _EXACT_DIGITS = 15

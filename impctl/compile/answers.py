@@ -11,6 +11,7 @@ Out of scope: where the rows come from (`engine.result_rows`), how they are show
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -34,9 +35,11 @@ from impctl.expr.nodes import (
     conjuncts,
     substitute,
 )
-from impctl.plan.nodes import Attribute, SortKey
-from impctl.rules.finalize import Ending, FirstRows
-from impctl.types import AttributeId
+
+if TYPE_CHECKING:
+    from impctl.plan.nodes import Attribute, SortKey
+    from impctl.rules.finalize import Ending, FirstRows
+    from impctl.types import AttributeId
 
 _ARROW = {
     Kind.BOOLEAN: pa.bool_(),

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -20,10 +21,12 @@ from impctl.compile.flows import Flow, Source
 from impctl.data.vector import Vector
 from impctl.engine.batch import Batch, empty_batch, stacked_batches
 from impctl.engine.lookups import owners_of
-from impctl.engine.operator import Operator
 from impctl.stopwatch import Stopwatch
 from impctl.types import AttributeId, ColumnName, TableName
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.engine.operator import Operator
 
 TableRows = Callable[[Source, Mapping[ColumnName, Vector]], Iterable[pa.Table]]
 """All rows of a source's table, after the change, that meet its conditions and whose columns have

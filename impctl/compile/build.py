@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from impctl.compile.aggregates import Calls, read_calls, refuse_choice, split_extremes
 from impctl.compile.answers import check_ending, kept_rows
@@ -28,8 +29,6 @@ from impctl.engine import aggregate, linear
 from impctl.engine.accumulators import FUNCTIONS as SPREADS
 from impctl.engine.circuit import Circuit
 from impctl.engine.extremes import Extreme, First
-from impctl.engine.fixpoint.absorption import Absorbs
-from impctl.engine.result_rows import AnswerRows
 from impctl.expr.nodes import ColumnRef, Expr, Literal, columns_of
 from impctl.plan.fingerprint import fingerprint, template
 from impctl.plan.lineage import for_all, is_open
@@ -55,10 +54,14 @@ from impctl.plan.nodes import (
     scans_of,
 )
 from impctl.plan.properties import scan_conditions
-from impctl.rules.finalize import AnswerPlan
-from impctl.sketch.partition import RangePartition
-from impctl.types import AccessId, AttributeId
 from impctl.version import stamped
+
+if TYPE_CHECKING:
+    from impctl.engine.fixpoint.absorption import Absorbs
+    from impctl.engine.result_rows import AnswerRows
+    from impctl.rules.finalize import AnswerPlan
+    from impctl.sketch.partition import RangePartition
+    from impctl.types import AccessId, AttributeId
 
 ENGINE_FORMAT = 6
 """Goes up whenever the engine would read older state differently."""

@@ -6,10 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 
 from impctl.compile.buffers import (
     KEEP_ALL,
@@ -51,9 +50,7 @@ from impctl.engine.accumulators import (
 from impctl.engine.aggregate import Aggregate
 from impctl.engine.aggregate import Aggregate as AggregateOperator
 from impctl.engine.exact_sums import Parted, Rejoined, Sure
-from impctl.engine.fixpoint.fixpoint import Fixpoint as FixpointOperator
 from impctl.engine.linear import Branch, Union
-from impctl.engine.operator import Operator
 from impctl.expr.nodes import (
     Call,
     Case,
@@ -82,9 +79,15 @@ from impctl.plan.nodes import (
     TopK,
     nodes_of,
 )
-from impctl.sketch.partition import Fragments, RangePartition
-from impctl.types import AccessId, AttributeId, FixpointId
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from impctl.engine.fixpoint.fixpoint import Fixpoint as FixpointOperator
+    from impctl.engine.operator import Operator
+    from impctl.sketch.partition import Fragments, RangePartition
+    from impctl.types import AccessId, AttributeId, FixpointId
 
 _LEFT_BEHIND = "the engine does not support using a sum of doubles above a LIMIT"
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from impctl.compile.buffers import KEEP_ALL, BufferChoice, Buffers, Refilled
 from impctl.compile.build import Builder
-from impctl.compile.builder import FirstGrouping
 from impctl.compile.fill import Chain, nodes_to
 from impctl.compile.flows import (
     AsRecorded,
@@ -22,15 +22,9 @@ from impctl.compile.flows import (
     Strategy,
 )
 from impctl.compile.joins import counted
-from impctl.compile.jointree.build import PlannedBlock
-from impctl.compile.jointree.cost import TreeChoice
 from impctl.compile.jointree.graph import NoTree, TreeShape
 from impctl.compile.jointree.shape import planned_blocks
-from impctl.compile.provenance.absorbed import AbsorbedRows
 from impctl.engine.circuit import Circuit
-from impctl.engine.fixpoint.absorption import Absorbs
-from impctl.engine.result_rows import AnswerRows
-from impctl.expr.nodes import Span
 from impctl.plan.nodes import (
     Aggregate,
     Plan,
@@ -43,12 +37,21 @@ from impctl.plan.nodes import (
     scans_of,
 )
 from impctl.plan.recursion import keyed_rows
-from impctl.rules.finalize import AnswerPlan
-from impctl.safety.judge import Verdict
-from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import Mode
 from impctl.types import AccessId, AttributeId, ColumnName, TableName
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.compile.builder import FirstGrouping
+    from impctl.compile.jointree.build import PlannedBlock
+    from impctl.compile.jointree.cost import TreeChoice
+    from impctl.compile.provenance.absorbed import AbsorbedRows
+    from impctl.engine.fixpoint.absorption import Absorbs
+    from impctl.engine.result_rows import AnswerRows
+    from impctl.expr.nodes import Span
+    from impctl.rules.finalize import AnswerPlan
+    from impctl.safety.judge import Verdict
+    from impctl.sketch.partition import RangePartition
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,30 +4,33 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from impctl.compile.build import Builder
 from impctl.compile.builder import FirstGrouping, Partials, grouped_pass, row_counts
-from impctl.compile.flows import Flow, Readable, Source
-from impctl.data.pages import StoredTable
-from impctl.data.vector import Ints, Vector
 from impctl.engine.accumulators import PARTIAL_ROWS
-from impctl.engine.aggregate import Aggregate as AggregateOperator
 from impctl.engine.batch import Batch, consolidated, empty_batch, loading
 from impctl.engine.circuit import Circuit
 from impctl.engine.range_counts import DenseCounts
 from impctl.engine.tags import RowTags, Tags
-from impctl.engine.trace import Arrangement
 from impctl.plan.nodes import Aggregate as AggregateNode
 from impctl.plan.nodes import Plan, Project, Scan, Select, Sort, inputs_of
-from impctl.sketch.partition import RangePartition
-from impctl.sketch.sketch import Renumbering
-from impctl.types import AccessId
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from impctl.compile.flows import Flow, Readable, Source
+    from impctl.data.pages import StoredTable
+    from impctl.data.vector import Ints, Vector
+    from impctl.engine.aggregate import Aggregate as AggregateOperator
+    from impctl.engine.trace import Arrangement
+    from impctl.sketch.partition import RangePartition
+    from impctl.sketch.sketch import Renumbering
+    from impctl.types import AccessId
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from impctl.compile.builder import Opened, Plumbing
 from impctl.compile.flows import BlockedError, Column, Flow, known_type, typed
@@ -36,9 +37,11 @@ from impctl.plan.nodes import (
     attributes_of,
 )
 from impctl.plan.recursion import reads_fixpoint, reads_once
-from impctl.sketch.partition import RangePartition
-from impctl.types import AccessId, AttributeId, FixpointId
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.sketch.partition import RangePartition
+    from impctl.types import AccessId, AttributeId, FixpointId
 
 _RANK = "rank"
 _NUMBER = "number"

@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import field, replace
 from enum import StrEnum
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-import pyarrow as pa
 
 from impctl.data.schema import INTEGER, Kind, SqlType
 from impctl.engine.aggregate import Aggregate, GroupsRead
-from impctl.engine.batch import Batch
-from impctl.engine.linear import Scan as ScanOperator
-from impctl.engine.operator import Operator
 from impctl.errors import ImpctlError
 from impctl.expr.evaluate import Blocker, find_blocker, find_condition_blocker
 from impctl.expr.nodes import ColumnRef, Expr, Span
@@ -36,6 +32,13 @@ from impctl.plan.nodes import (
 from impctl.rules.joined_columns import is_narrowed
 from impctl.types import AccessId, AttributeId, ColumnName, TableName
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from impctl.engine.batch import Batch
+    from impctl.engine.linear import Scan as ScanOperator
+    from impctl.engine.operator import Operator
 
 Column = tuple[AttributeId, SqlType]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from impctl.compile.builder import Plumbing
 from impctl.compile.flows import (
     BlockedError,
     Column,
@@ -69,6 +69,9 @@ from impctl.plan.nodes import Aggregate as AggregateNode
 from impctl.rules.joined_columns import is_narrowed
 from impctl.types import AttributeId
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.compile.builder import Plumbing
 
 _WITH_BOUNDS = frozenset({"sum", "avg", *accumulators.FUNCTIONS})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from impctl.compile.builder import Plumbing, bounds_of
 from impctl.compile.flows import (
@@ -44,7 +45,9 @@ from impctl.plan.nodes import Project as ProjectOperator
 from impctl.plan.properties import is_whole
 from impctl.rules.normalize import split_averages
 from impctl.rules.witnesses import first_by
-from impctl.types import AttributeId
+
+if TYPE_CHECKING:
+    from impctl.types import AttributeId
 
 
 def build_top(builder: Plumbing, node: TopK, *, is_last: bool, must_be_sure: bool) -> Flow:

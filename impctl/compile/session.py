@@ -3,37 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
-from impctl.compile.buffers import Refilled, TableRows
-from impctl.compile.builder import Partials
-from impctl.compile.compile import Compiled
 from impctl.compile.fill import Chain, RangeRows
 from impctl.compile.flows import Readable, Source
-from impctl.data.pages import StoredTable
 from impctl.data.schema import Kind
 from impctl.data.vector import Bools, Ints, Once, Vector, from_arrow
 from impctl.engine.batch import Batch, loading, stacked_batches, unreadable
-from impctl.engine.circuit import Circuit
 from impctl.engine.fixpoint.fixpoint import Fixpoint
 from impctl.engine.linear import Merge, SketchDelta
 from impctl.engine.linear import Scan as ScanOperator
 from impctl.engine.lookups import DistantRows, RowReader
-from impctl.engine.operator import Keeper, Operator
 from impctl.engine.tags import RowTags
 from impctl.engine.trace import RowIndex
 from impctl.expr.evaluate import Condition, find_condition_blocker
 from impctl.expr.nodes import Expr, columns_of, conjuncts
 from impctl.plan.moved_conditions import MovedConditions
-from impctl.plan.nodes import Scan
 from impctl.plan.properties import indispensable
 from impctl.rules.joined_columns import Tied, column_behind, tied_columns
-from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import FragmentSet, Renumbering
 from impctl.types import AccessId, ColumnName, TableName
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.compile.buffers import Refilled, TableRows
+    from impctl.compile.builder import Partials
+    from impctl.compile.compile import Compiled
+    from impctl.data.pages import StoredTable
+    from impctl.engine.circuit import Circuit
+    from impctl.engine.operator import Keeper, Operator
+    from impctl.plan.nodes import Scan
+    from impctl.sketch.partition import RangePartition
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from impctl.compile.builder import Plumbing
 from impctl.compile.flows import Column, Flow, known_type, over_rows, typed
 from impctl.data.schema import LONG
 from impctl.engine.accumulators import AggregateColumn, ExactSum
@@ -14,6 +14,9 @@ from impctl.engine.join import Side
 from impctl.engine.linear import Repeat
 from impctl.expr.nodes import Cast, ColumnRef, Literal
 from impctl.plan.nodes import Plan, SetKind, SetOperation, attributes_of
+
+if TYPE_CHECKING:
+    from impctl.compile.builder import Plumbing
 
 
 def build_set_operation(builder: Plumbing, node: SetOperation, *, must_be_sure: bool) -> Flow:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from copy import copy
 from enum import StrEnum
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -28,8 +28,10 @@ from impctl.engine.lookups import Refill, no_refill, owners_of, refill_differs, 
 from impctl.engine.trace import Arrangement, RowIndex
 from impctl.errors import EvaluationError, NotExactError
 from impctl.expr.nodes import Expr, Literal, minus, plus, times
-from impctl.types import AttributeId
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.types import AttributeId
 
 
 class Meaning(StrEnum):

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from impctl.data.keys import Grouping, group_normal
-from impctl.data.schema import SqlType
 from impctl.data.vector import Ints, Vector, concat, from_stored
 from impctl.engine.accumulators import (
     PARTIAL_ROWS,
@@ -41,6 +40,9 @@ from impctl.expr.error_bounds import refuse_unsure
 from impctl.sketch.partition import RangePartition
 from impctl.types import AttributeId
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.data.schema import SqlType
 
 _GROUP = "group"
 KeyRanges = tuple[AttributeId, RangePartition]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -15,8 +16,10 @@ from impctl.data.schema import LONG, Kind, SqlType
 from impctl.data.vector import Bools, Ints, Once, Vector, concat, once
 from impctl.engine.tags import RowTags, SetTags, Tags, no_fragments, stacked
 from impctl.errors import CountBelowZeroError, StateCorruptError
-from impctl.types import AttributeId
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.types import AttributeId
 
 
 def disagreement(message: str) -> CountBelowZeroError:

@@ -13,13 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from impctl.data.memory import reserve
 from impctl.engine.batch import Batch, stacked_batches
 from impctl.engine.linear import Select
-from impctl.engine.lookups import DistantRows
 from impctl.engine.operator import Keeper, Limits, Operator
 from impctl.stopwatch import Stopwatch
+
+if TYPE_CHECKING:
+    from impctl.engine.lookups import DistantRows
 
 _MANY = 1 << 12
 """Rows that may be worth weighing before an operator works on them."""

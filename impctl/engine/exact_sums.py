@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,9 @@ from impctl.engine.batch import Batch
 from impctl.engine.operator import Operator
 from impctl.errors import EvaluationError
 from impctl.expr.error_bounds import between, ends, exactly, is_known, is_open, unsure_value
-from impctl.types import AttributeId
+
+if TYPE_CHECKING:
+    from impctl.types import AttributeId
 
 Words = npt.NDArray[np.uint64]
 _LOW = (1 << 64) - 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
@@ -18,8 +18,10 @@ from impctl.engine.batch import Batch, never_held
 from impctl.engine.lookups import COMPLETE, edge_after
 from impctl.engine.trace import RowIndex, RunChange, RunLog
 from impctl.errors import NotExactError
-from impctl.types import AttributeId
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.types import AttributeId
 
 _PREFIX = 8
 

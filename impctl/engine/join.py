@@ -14,17 +14,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from impctl.data.keys import normalise
 from impctl.data.memory import reserve
-from impctl.data.schema import SqlType
-from impctl.data.vector import Bools, Ints, Vector
 from impctl.engine.batch import Batch, consolidated, empty_batch, stacked_batches
 from impctl.engine.lookups import DistantRows, KeyFilter
 from impctl.engine.operator import Operator
 from impctl.engine.trace import RowIndex
-from impctl.types import AttributeId
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.data.schema import SqlType
+    from impctl.data.vector import Bools, Ints, Vector
+    from impctl.types import AttributeId
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 
 from impctl.data.keys import same_keys
-from impctl.data.schema import SqlType
 from impctl.data.vector import Bools, Ints, Once, Vector, from_arrow, once
 from impctl.engine.batch import Batch, difference, identity_of, stacked_batches
 from impctl.engine.operator import Operator
 from impctl.engine.range_counts import DenseCounts
 from impctl.engine.tags import RowTags, no_fragments
-from impctl.engine.trace import Arrangement
 from impctl.errors import NotExactError
-from impctl.expr.compare import Truth
 from impctl.expr.evaluate import Condition, Evaluator
 from impctl.expr.nodes import ColumnRef, Expr
 from impctl.sketch.partition import Fragments, RangePartition
-from impctl.types import AttributeId, ColumnName
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from impctl.data.schema import SqlType
+    from impctl.engine.trace import Arrangement
+    from impctl.expr.compare import Truth
+    from impctl.types import AttributeId, ColumnName
 
 
 class OneRow(Operator):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -11,13 +11,15 @@ import pyarrow as pa
 
 from impctl.data.keys import distinct_values, group_rows, key_codes, normalise, start_of, starts_in
 from impctl.data.pages import StoredTable, table_of
-from impctl.data.schema import SqlType
 from impctl.data.vector import INT64_MAX, Bools, Ints, Vector, concat
 from impctl.engine.batch import Batch, disagreement, empty_batch
 from impctl.engine.trace import Found, RowIndex, RunChange
 from impctl.errors import CountBelowZeroError, RecaptureNeededError
-from impctl.expr.nodes import Expr
-from impctl.types import AttributeId
+
+if TYPE_CHECKING:
+    from impctl.data.schema import SqlType
+    from impctl.expr.nodes import Expr
+    from impctl.types import AttributeId
 
 
 class RowReader(Protocol):

@@ -5,17 +5,19 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from impctl.data.pages import StoredTable
-from impctl.data.vector import Ints
-from impctl.engine.batch import Batch
-from impctl.engine.lookups import DistantRows, Refill
 from impctl.engine.trace import RowIndex, RunChange
 from impctl.errors import UnsupportedError
-from impctl.expr.nodes import Expr
-from impctl.types import AttributeId
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.data.pages import StoredTable
+    from impctl.data.vector import Ints
+    from impctl.engine.batch import Batch
+    from impctl.engine.lookups import DistantRows, Refill
+    from impctl.expr.nodes import Expr
+    from impctl.types import AttributeId
 
 
 @dataclass(frozen=True, slots=True)

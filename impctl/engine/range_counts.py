@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from impctl.data.keys import ascending, in_order, starts_in
-from impctl.data.vector import Ints
 from impctl.engine.batch import disagreement, never_held
 from impctl.engine.tags import FRAGMENT_BITS, Pairs, SetTags
 from impctl.engine.trace import Arrangement, Run, slices
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.data.vector import Ints
 
 _COUNT = "count"
 _FEW = 8

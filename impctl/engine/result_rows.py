@@ -12,10 +12,9 @@ Not to be confused with `merge`, which counts the fragments of the same rows.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from impctl.data.pages import StoredTable
-from impctl.data.schema import SqlType
 from impctl.engine.batch import (
     Batch,
     consolidated,
@@ -27,7 +26,10 @@ from impctl.engine.batch import (
 from impctl.engine.operator import Keeper, Operator
 from impctl.engine.trace import RowIndex
 from impctl.expr.error_bounds import exactly, is_open, unsure_value
-from impctl.types import AttributeId
+
+if TYPE_CHECKING:
+    from impctl.data.schema import SqlType
+    from impctl.types import AttributeId
 
 Runs = Mapping[str, Sequence[tuple[int, StoredTable]]]
 """Stored runs by the names of their keepers."""

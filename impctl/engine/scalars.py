@@ -16,11 +16,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from impctl.data.schema import BOOLEAN, Kind, SqlType
-from impctl.data.vector import Ints, Vector
 from impctl.engine.batch import Batch, consolidated, empty_batch, stacked_batches
 from impctl.engine.exact_sums import Rejoined
 from impctl.engine.linear import Select
@@ -28,7 +28,6 @@ from impctl.engine.lookups import DistantRows
 from impctl.engine.operator import Operator
 from impctl.engine.trace import RowIndex
 from impctl.errors import ImpctlError
-from impctl.expr.compare import Truth
 from impctl.expr.evaluate import Evaluator
 from impctl.expr.nodes import (
     ColumnRef,
@@ -40,7 +39,11 @@ from impctl.expr.nodes import (
     columns_of,
     with_children,
 )
-from impctl.types import AttributeId
+
+if TYPE_CHECKING:
+    from impctl.data.vector import Ints, Vector
+    from impctl.expr.compare import Truth
+    from impctl.types import AttributeId
 
 _NOTHING = Literal(False, BOOLEAN)
 

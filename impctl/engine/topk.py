@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -31,8 +32,10 @@ from impctl.engine.lookups import (
 from impctl.engine.operator import Operator
 from impctl.engine.trace import Arrangement, RowIndex
 from impctl.expr.error_bounds import unsure_value
-from impctl.types import AttributeId
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.types import AttributeId
 
 _EDGE = "edge"
 _EVERYTHING = 2**62

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from functools import partial
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -57,8 +57,10 @@ from impctl.engine.batch import (
 )
 from impctl.engine.tags import RowTags, Tags, apart, stacked
 from impctl.errors import JoinTooLargeError
-from impctl.types import AttributeId
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.types import AttributeId
 
 CODE = "code"
 _KEY = "key"

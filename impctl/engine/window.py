@@ -11,6 +11,7 @@ Out of scope: aggregates of a window, which are groupings beside the rows (`comp
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,8 +23,10 @@ from impctl.engine.extremes import OrderKey, exact_ranks
 from impctl.engine.operator import Operator
 from impctl.engine.trace import RowIndex
 from impctl.errors import NotExactError
-from impctl.types import AttributeId
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.types import AttributeId
 
 RANKS = frozenset({"row_number", "rank", "dense_rank", "percent_rank", "cume_dist"})
 """Functions of the place alone."""

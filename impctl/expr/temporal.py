@@ -9,15 +9,13 @@ intervals.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from impctl.data.schema import SqlType
 from impctl.data.vector import INT64_MAX, INT64_MIN, Ints, Vector
 from impctl.errors import EvaluationError
 from impctl.expr.cast import MICROS_PER_DAY
-from impctl.expr.nodes import Expr
 from impctl.expr.signature import (
     DAY,
     MOMENT,
@@ -30,6 +28,10 @@ from impctl.expr.signature import (
     kinds,
     value_of,
 )
+
+if TYPE_CHECKING:
+    from impctl.data.schema import SqlType
+    from impctl.expr.nodes import Expr
 
 _SECOND = 1_000_000
 _SMALLEST_DAY, _LARGEST_DAY = -(2**31), 2**31 - 1

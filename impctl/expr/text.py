@@ -9,16 +9,14 @@ Out of scope: LIKE (`expr.compare`), other collations.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from impctl.data.schema import SqlType
 from impctl.data.vector import Vector
 from impctl.errors import NotExactError
-from impctl.expr.nodes import Expr
 from impctl.expr.signature import (
     TEXT,
     Function,
@@ -28,6 +26,10 @@ from impctl.expr.signature import (
     kinds,
     value_of,
 )
+
+if TYPE_CHECKING:
+    from impctl.data.schema import SqlType
+    from impctl.expr.nodes import Expr
 
 
 def _text(function: Callable[[pa.Array], pa.Array]) -> Function:

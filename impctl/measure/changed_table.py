@@ -7,9 +7,11 @@ Out of scope: what changes in it (`measure.drawn_rows`, `benchmarks.update_strea
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from impctl.service.pinned import PinnedTables
-from impctl.types import TableName
+if TYPE_CHECKING:
+    from impctl.service.pinned import PinnedTables
+    from impctl.types import TableName
 
 
 def changed_table(pinned: PinnedTables, tables: Sequence[TableName]) -> TableName:

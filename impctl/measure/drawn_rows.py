@@ -7,12 +7,16 @@ Out of scope: committing them.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pyarrow as pa
 
 from impctl.errors import UsageError
 from impctl.tables.rows import read_rows
-from impctl.tables.snapshot import DataFile, Snapshot
+
+if TYPE_CHECKING:
+    from impctl.tables.snapshot import DataFile, Snapshot
 
 
 def drawn_rows(snapshot: Snapshot, size: int, random: np.random.Generator) -> pa.Table:

@@ -8,12 +8,15 @@ Out of scope: lines and columns (`cli.output.measurements`).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from impctl.bench.break_even import SIZES
 from impctl.bench.break_even_words import break_even_words
 from impctl.bench.quantity import label_text, plain_name, readable, unit_of
-from impctl.bench.record import Cell, Figure, Label, Record
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.bench.record import Cell, Figure, Label, Record
 
 
 @dataclass(frozen=True, slots=True)

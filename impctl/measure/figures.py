@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
+from typing import TYPE_CHECKING
 
-from impctl.errors import Location
-from impctl.types import QueryName
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.errors import Location
+    from impctl.types import QueryName
 
 OptionValue = int | float | str | bool | tuple[int | float | str, ...]
 """A single value or a list of them."""

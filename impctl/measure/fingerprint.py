@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+from typing import TYPE_CHECKING
 
 from impctl.data.schema import name_parts
-from impctl.measure.figures import CaseSpec
 from impctl.measure.ground import words_of
-from impctl.measure.plan import PlannedFigure, PlannedRun
 from impctl.workload.models import Lineage, PartitionSpec, QuerySpec
+
+if TYPE_CHECKING:
+    from impctl.measure.figures import CaseSpec
+    from impctl.measure.plan import PlannedFigure, PlannedRun
 
 
 def case_fingerprint(planned: PlannedRun, figure: PlannedFigure, case: CaseSpec) -> str:

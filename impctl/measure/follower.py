@@ -10,11 +10,10 @@ Out of scope: changing the tables, choosing when to follow (`measure.measured`).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from impctl.compile.compile import Way
 from impctl.errors import UnsupportedError
 from impctl.service.capture import capture_query
-from impctl.service.context import Workbench
 from impctl.service.decide import Moved
 from impctl.service.fill import needed, recaptured
 from impctl.service.maintenance_plan import chooser_of, chosen_way, restored_verdict
@@ -26,13 +25,17 @@ from impctl.service.stored import StateMeta
 from impctl.service.table_deltas import need_of
 from impctl.sketch.sketch import FragmentSet, Mode, compare
 from impctl.stopwatch import Stopwatch
-from impctl.store.records import StoredQuery
 from impctl.tables.changes import read_changes
 from impctl.tables.log import commit_mark
-from impctl.tables.snapshot import Snapshot
-from impctl.types import AccessId, TableName
 from impctl.values import dataclass
-from impctl.workload.models import QuerySpec
+
+if TYPE_CHECKING:
+    from impctl.compile.compile import Way
+    from impctl.service.context import Workbench
+    from impctl.store.records import StoredQuery
+    from impctl.tables.snapshot import Snapshot
+    from impctl.types import AccessId, TableName
+    from impctl.workload.models import QuerySpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,13 @@ Out of scope: measuring (`measure.run`).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from impctl.errors import Location
 from impctl.measure.figures import CaseSpec, ChartSpec, FigureSpec, OptionValue
-from impctl.workload.models import QuerySpec, Workload
+
+if TYPE_CHECKING:
+    from impctl.workload.models import QuerySpec, Workload
 
 _CHANGES = (10, 100, 1000)
 _SHARES = (0.01, 0.1)

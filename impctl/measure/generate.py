@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,11 +20,13 @@ from impctl.bench.orders import orders_files
 from impctl.bench.refresh import refreshes
 from impctl.bench.synthetic import SYNTHETIC_SCHEMA, synthetic_batches
 from impctl.errors import UsageError
-from impctl.service.context import Reporter
 from impctl.service.output import check_output
 from impctl.service.results import GenerateResult, Outcome
 from impctl.service.settings import Example, GenerateRequest
 from impctl.tables.write.maintenance import create_laid_out_table, create_table
+
+if TYPE_CHECKING:
+    from impctl.service.context import Reporter
 
 DEFAULT_ROWS = 1_000_000
 DEFAULT_GROUPS = 5_000

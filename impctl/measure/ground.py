@@ -10,16 +10,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from impctl.bench.record import Cell, Label, Metric
 from impctl.errors import Location, Problem, WorkloadError
-from impctl.measure.figures import CaseSpec, FigureSpec, OptionValue
-from impctl.measure.follower import AgainstRecapture
-from impctl.service.context import Workbench
-from impctl.types import TableName
 from impctl.values import dataclass
-from impctl.workload.models import QuerySpec
 from impctl.workload.yaml import shown, suggestion
+
+if TYPE_CHECKING:
+    from impctl.measure.figures import CaseSpec, FigureSpec, OptionValue
+    from impctl.measure.follower import AgainstRecapture
+    from impctl.service.context import Workbench
+    from impctl.types import TableName
+    from impctl.workload.models import QuerySpec
 
 
 def words_of(sql: str) -> frozenset[str]:

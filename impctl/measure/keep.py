@@ -11,16 +11,19 @@ import os
 from collections.abc import Mapping
 from errno import ENOTDIR
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from impctl.bench.compare import compare_records
-from impctl.bench.record import Record
 from impctl.bench.record_json import record_from_json, record_to_json
 from impctl.errors import StorageError, UnsoundSketchError, UsageError
-from impctl.service.context import Reporter
 from impctl.service.output import try_output, write_whole
 from impctl.service.results import Failure, Outcome, WrittenResult
-from impctl.service.settings import MeasureRequest
 from impctl.workload.load import read_file
+
+if TYPE_CHECKING:
+    from impctl.bench.record import Record
+    from impctl.service.context import Reporter
+    from impctl.service.settings import MeasureRequest
 
 _MOST_BYTES = 256 << 20
 """Of a record to read."""

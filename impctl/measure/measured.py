@@ -12,17 +12,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 
 from impctl.errors import RecaptureNeededError
 from impctl.measure.changed_table import changed_table
 from impctl.measure.drawn_rows import drawn_rows
 from impctl.measure.follower import AgainstRecapture, Followed, captured
 from impctl.measure.settled import settle
-from impctl.safety.judge import Verdict
-from impctl.service.context import Workbench
 from impctl.service.fill import filled_circuit
 from impctl.service.filters import Pruned, filters_of
 from impctl.service.maintenance_plan import chooser_for, chosen_way
@@ -30,12 +28,18 @@ from impctl.service.prepare import PreparedQuery, prepare
 from impctl.service.resolve import Weighed, WrittenQuery, weighed, written_query
 from impctl.service.scratch import scratch_copy
 from impctl.service.spark_answer import answer_table
-from impctl.sketch.partition import RangePartition
-from impctl.sketch.sketch import FragmentSet
-from impctl.store.records import StoredQuery
 from impctl.tables.write.maintenance import append_rows, rewind
-from impctl.types import AccessId, TableName
-from impctl.workload.models import QuerySpec
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from impctl.safety.judge import Verdict
+    from impctl.service.context import Workbench
+    from impctl.sketch.partition import RangePartition
+    from impctl.sketch.sketch import FragmentSet
+    from impctl.store.records import StoredQuery
+    from impctl.types import AccessId, TableName
+    from impctl.workload.models import QuerySpec
 
 
 class MeasuredQuery:

@@ -8,18 +8,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from impctl.bench.record import Cell, RecordKind
 from impctl.errors import Problem, UsageError, WorkloadError
-from impctl.measure.figures import CaseSpec, FigureSpec
 from impctl.measure.from_workload import REPEAT, SEED, figures_of
 from impctl.measure.ground import Ground
 from impctl.measure.registry import MEASURES, Measure
-from impctl.service.context import Workbench
-from impctl.service.settings import MeasureRequest
-from impctl.types import QueryName
 from impctl.values import dataclass
 from impctl.workload.yaml import suggestion
+
+if TYPE_CHECKING:
+    from impctl.measure.figures import CaseSpec, FigureSpec
+    from impctl.service.context import Workbench
+    from impctl.service.settings import MeasureRequest
+    from impctl.types import QueryName
 
 DataFacts = Sequence[Mapping[str, object]]
 """How the tables of a case were generated; part of its fingerprint."""

@@ -6,14 +6,17 @@ Every label and metric that the cells of a measure may have is listed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
-from impctl.bench.record import Cell
-from impctl.measure.ground import Ground
 from impctl.measure.kinds.capture_cost import measure_capture
 from impctl.measure.kinds.maintain_cost import measure_maintain
 from impctl.measure.kinds.query_cost import measure_query
 from impctl.measure.kinds.ways import measure_ways
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.bench.record import Cell
+    from impctl.measure.ground import Ground
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field, replace
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from impctl.bench.record import Cell, Chart, Figure, Label, Record
 from impctl.bench.yardstick import UNSTEADY, noise_of, yardstick
 from impctl.errors import ImpctlError, StorageError, UnsoundSketchError
-from impctl.measure.figures import CaseSpec, FigureSpec
 from impctl.measure.fingerprint import case_fingerprint
 from impctl.measure.keep import try_kept, write_kept
 from impctl.measure.machine_facts import machine_facts
@@ -26,10 +26,13 @@ from impctl.service.context import Isolated, Reporter, Workbench
 from impctl.service.prepare import prepare
 from impctl.service.results import Failure, Outcome
 from impctl.service.scratch import folder_beside
-from impctl.service.settings import MeasureRequest
 from impctl.store.disk import BENCH_SCRATCH, scratch_folder
-from impctl.types import QueryName
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.measure.figures import CaseSpec, FigureSpec
+    from impctl.service.settings import MeasureRequest
+    from impctl.types import QueryName
 
 
 def run_workload(

@@ -8,10 +8,13 @@ Out of scope: committing.
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
-from impctl.service.pinned import PinnedTables
 from impctl.tables.write.maintenance import checkpoint
-from impctl.types import TableName
+
+if TYPE_CHECKING:
+    from impctl.service.pinned import PinnedTables
+    from impctl.types import TableName
 
 _CHECKPOINT_EVERY = 10
 

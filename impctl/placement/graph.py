@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import field, replace
 from enum import IntEnum, StrEnum
+from typing import TYPE_CHECKING
 
-from impctl.compile.compile import Compiled
-from impctl.engine.operator import Operator
 from impctl.types import AttributeId, TableName
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.compile.compile import Compiled
+    from impctl.engine.operator import Operator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field, replace
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from impctl.data.vector import Floats
 from impctl.placement.graph import Demand, Graph, Mode, Node, Own, PerKind, Piece, Work, own
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.data.vector import Floats
 
 
 def conversion_ms(graph: Graph) -> Mapping[str, Mapping[Mode, float]]:

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations, product
 from math import log1p
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from impctl.bench.quantity import number
-from impctl.data.vector import Bools, Floats, Ints
 from impctl.placement.graph import (
     Demand,
     Graph,
@@ -25,6 +25,9 @@ from impctl.placement.graph import (
 from impctl.placement.options import Asked, Option, Options
 from impctl.types import TableName
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.data.vector import Bools, Floats, Ints
 
 _AT_ONCE = 1 << 20
 """Pairs of points that are looked at in one go."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from impctl.expr.nodes import (
     And,
@@ -52,7 +52,9 @@ from impctl.plan.nodes import (
     Witness,
     inputs_of,
 )
-from impctl.types import AttributeId, FixpointId
+
+if TYPE_CHECKING:
+    from impctl.types import AttributeId, FixpointId
 
 _FORMAT = "plan 1"
 _TEMPLATE = "template 1"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from impctl.data.schema import Column
 from impctl.expr.nodes import ColumnRef, Compare, CompareOp, Expr, conjuncts, substitute
 from impctl.plan.nodes import (
     Aggregate,
@@ -36,6 +36,9 @@ from impctl.plan.nodes import (
 )
 from impctl.types import AccessId, AttributeId
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.data.schema import Column
 
 _MOST_WAYS = 64
 """Ways through the UNIONs of a plan beyond which none is followed."""

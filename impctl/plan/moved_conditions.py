@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from impctl.data.schema import BOOLEAN
 from impctl.expr.nodes import Compare, CompareOp, Expr, Literal, conjuncts, transform
@@ -34,8 +35,10 @@ from impctl.plan.nodes import (
     nodes_of,
     with_inputs,
 )
-from impctl.types import AccessId
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.types import AccessId
 
 _TRUE = Literal(True, BOOLEAN)
 _OPEN = "?"

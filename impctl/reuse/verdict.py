@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import field
 from itertools import chain
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from impctl.expr.nodes import ColumnRef, Expr, Span
 from impctl.plan.fingerprint import fingerprint, is_same, template
@@ -42,13 +42,15 @@ from impctl.reuse.align import accesses_between, aligned
 from impctl.reuse.implication import Difference, changed_columns, find_gap
 from impctl.rules.optimize import core_of
 from impctl.safety.direction import Columns, Relation, direction
-from impctl.safety.facts import Fact, KnownSigns
 from impctl.safety.judge import PlanJudge, Verdict, check_safety, of_core
 from impctl.safety.lattice import NodeState, Status
 from impctl.safety.messages import Wording, condition_name
 from impctl.safety.transfer import branch, relation_of
 from impctl.types import AccessId, AttributeId, ColumnName
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.safety.facts import Fact, KnownSigns
 
 
 @dataclass(frozen=True, slots=True)

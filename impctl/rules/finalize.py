@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from decimal import Decimal, InvalidOperation
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from impctl.data.schema import Kind, SqlType
 from impctl.expr.nodes import And, ArithmeticOp, CompareOp, Expr, columns_of, substitute
@@ -24,8 +24,10 @@ from impctl.plan.nodes import (
     attributes_of,
 )
 from impctl.rules.optimize import apply_rules
-from impctl.types import AttributeId
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.types import AttributeId
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from impctl.data.schema import Kind
 from impctl.expr.nodes import (
@@ -52,7 +52,9 @@ from impctl.plan.nodes import (
 )
 from impctl.plan.properties import can_fail
 from impctl.plan.recursion import stable_columns
-from impctl.types import AttributeId
+
+if TYPE_CHECKING:
+    from impctl.types import AttributeId
 
 
 def common_parts(root: Plan) -> Plan:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from impctl.data.schema import INTEGER, Column, Kind
 from impctl.expr.nodes import (
@@ -57,8 +58,10 @@ from impctl.safety.direction import Relation
 from impctl.safety.judge import Verdict, states_of
 from impctl.safety.lattice import NodeState, Status
 from impctl.safety.transfer import LARGEST, SMALLEST, grouped_keys
-from impctl.types import AccessId, AttributeId
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.types import AccessId, AttributeId
 
 _CHOOSES = "its sketch holds one derivation of each row (all derivations if Spark captures it)"
 _FIRST = Attribute("impctl/first", "first", INTEGER, nullable=False)

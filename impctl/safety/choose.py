@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from impctl.errors import Location, UnsafeSketchError
-from impctl.expr.nodes import Span
 from impctl.plan.lineage import for_all
 from impctl.plan.nodes import (
     Aggregate,
@@ -29,11 +29,14 @@ from impctl.plan.nodes import (
     Window,
     scans_of,
 )
-from impctl.safety.facts import Fact
 from impctl.safety.judge import Judges, Verdict, check_kept, hint_of
 from impctl.sketch.partition import PARTITIONABLE
 from impctl.types import AccessId, ColumnName, QueryName, TableName
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.expr.nodes import Span
+    from impctl.safety.facts import Fact
 
 _TRIED, _NAMED = 30, 3
 """Columns of a table that are looked at for a hint, and those named in it."""

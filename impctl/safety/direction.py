@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import field
 from decimal import Decimal
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from impctl.data.schema import Kind
 from impctl.expr.nodes import (
@@ -30,8 +31,10 @@ from impctl.expr.nodes import (
 )
 from impctl.expr.types import MAX_PRECISION, common_type, loses_values, type_of
 from impctl.safety.facts import KnownSigns, Signs, may_be_nan, normalised, number_of, signs_of
-from impctl.types import AttributeId
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.types import AttributeId
 
 
 class Relation(StrEnum):

@@ -8,7 +8,7 @@ from dataclasses import replace
 from decimal import Decimal
 from enum import StrEnum
 from functools import reduce
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from impctl.data.schema import DOUBLE, Kind, SqlType
 from impctl.expr.nodes import (
@@ -33,9 +33,11 @@ from impctl.expr.nodes import (
     Or,
 )
 from impctl.expr.types import as_decimal, common_type, loses_values, narrowed, type_of
-from impctl.plan.nodes import Scan
 from impctl.types import AttributeId, ColumnName, TableName
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.plan.nodes import Scan
 
 
 def normalised(predicate: Expr) -> Expr:

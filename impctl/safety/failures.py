@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
 from impctl.data.schema import BOOLEAN, STRING, Kind, SqlType
 from impctl.expr.nodes import (
@@ -62,8 +63,10 @@ from impctl.safety.judge import Judged, node_states
 from impctl.safety.lattice import Refusal, Status
 from impctl.safety.messages import Wording
 from impctl.safety.transfer import relation_of
-from impctl.types import AccessId, AttributeId, ColumnName
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.types import AccessId, AttributeId, ColumnName
 
 Interval = tuple[Fraction, Fraction]
 """The least and the greatest value that a number may have."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from impctl.data.schema import Kind
 from impctl.errors import InvariantError, UsageError
@@ -33,7 +33,6 @@ from impctl.plan.nodes import (
     nodes_of,
     scans_of,
 )
-from impctl.safety.direction import Columns
 from impctl.safety.facts import Fact, FactKind, FactSource
 from impctl.safety.lattice import NodeState, Refusal, Status
 from impctl.safety.messages import Wording
@@ -51,6 +50,9 @@ from impctl.safety.transfer import (
 )
 from impctl.types import AccessId, AttributeId, ColumnName, FixpointId, TableName
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.safety.direction import Columns
 
 _OUTER = (JoinKind.LEFT, JoinKind.RIGHT, JoinKind.FULL)
 

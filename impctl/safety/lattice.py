@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field, replace
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from impctl.expr.nodes import ColumnRef, Compare, CompareOp, Expr, Span, conjuncts
-from impctl.plan.nodes import Attribute
 from impctl.safety.direction import Columns, Relation
-from impctl.safety.facts import KnownSigns
 from impctl.types import AccessId, AttributeId
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.plan.nodes import Attribute
+    from impctl.safety.facts import KnownSigns
 
 
 class Status(StrEnum):

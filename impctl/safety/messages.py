@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from impctl.expr.nodes import Call, ColumnRef, Expr, IsNull, Span, children, columns_of
 from impctl.expr.signature import ONE_ROW
@@ -20,8 +21,10 @@ from impctl.plan.nodes import (
     nodes_of,
 )
 from impctl.safety.direction import Objection, Relation
-from impctl.types import AttributeId
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.types import AttributeId
 
 _LONGEST = 60
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from impctl.data.schema import Kind
 from impctl.expr.nodes import Call, ColumnRef, Compare, CompareOp, Expr, Span, walk
@@ -65,8 +65,10 @@ from impctl.safety.lattice import (
     with_equalities,
 )
 from impctl.safety.messages import Wording, condition_name, difference, objection_text
-from impctl.types import AccessId, AttributeId, ColumnName
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.types import AccessId, AttributeId, ColumnName
 
 
 def join(node: Join, left: NodeState, right: NodeState, wording: Wording) -> NodeState:

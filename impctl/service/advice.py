@@ -7,34 +7,37 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from impctl.compile.buffers import Refilled
 from impctl.compile.fill import RangeRows, counts_name
-from impctl.data.vector import Ints
 from impctl.errors import ImpctlError, StateCorruptError, count_text
 from impctl.service.context import Isolated, Workbench
 from impctl.service.filters import Pruned, filters_of
 from impctl.service.maintenance_plan import chooser_of, chosen_way, restored_verdict
-from impctl.service.pinned import PinnedTables
 from impctl.service.prepare import PreparedQuery, prepare
 from impctl.service.results import ClusteredSketch, Failure, RangesEntry
 from impctl.service.settings import imbalance_of
 from impctl.service.stored import RangeDepth, StateMeta, is_captured_alike, stored_moments
 from impctl.service.text import size_text
 from impctl.sketch.likelihood import share_after
-from impctl.sketch.partition import BoundaryValue, RangePartition
 from impctl.sketch.sketch import exact_filter
-from impctl.store.reader import StoreReader
-from impctl.store.records import RunRef, StoredQuery, StoredSketch
 from impctl.tables.prune import likely_counts, prune
 from impctl.tables.sample import is_sorted, overlap
 from impctl.tables.snapshot import Snapshot, bytes_of
 from impctl.tables.statistics import file_bounds
 from impctl.tables.write.maintenance import bytes_per_file, clustered_by
-from impctl.types import ColumnName, QueryName, TableName
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.compile.buffers import Refilled
+    from impctl.data.vector import Ints
+    from impctl.service.pinned import PinnedTables
+    from impctl.sketch.partition import BoundaryValue, RangePartition
+    from impctl.store.reader import StoreReader
+    from impctl.store.records import RunRef, StoredQuery, StoredSketch
+    from impctl.types import ColumnName, QueryName, TableName
 
 REBALANCE_HINT = "run `impctl capture --rebalance`"
 

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from impctl.errors import count_text
-from impctl.expr.nodes import Expr
 from impctl.expr.types import type_of
 from impctl.plan.nodes import (
     Aggregate,
@@ -24,22 +23,24 @@ from impctl.plan.nodes import (
     inputs_of,
     nodes_of,
 )
-from impctl.service.context import Workbench
-from impctl.service.filters import Pruned
-from impctl.service.prepare import PreparedQuery
 from impctl.service.stored import result_bytes
 from impctl.store.disk import Layout
 from impctl.store.ledger import AnswerRun, Ledger
-from impctl.store.reader import StoreReader
 from impctl.tables.rows import why_not_plain
-from impctl.tables.snapshot import DataFile
 from impctl.tables.storage import local_path
-from impctl.types import TableName, TableVersion
 from impctl.values import dataclass
 from impctl.workload.models import AnsweredBy, QuerySpec
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from impctl.expr.nodes import Expr
+    from impctl.service.context import Workbench
+    from impctl.service.filters import Pruned
+    from impctl.service.prepare import PreparedQuery
+    from impctl.store.reader import StoreReader
+    from impctl.tables.snapshot import DataFile
+    from impctl.types import TableName, TableVersion
 
 
 SLOW_STATE_MS = 300.0

@@ -12,10 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from impctl.errors import ImpctlError, InterruptedRunError, UsageError, count_text, unexpected
-from impctl.service.context import Workbench
 from impctl.service.held_signals import held_signals
 from impctl.service.results import ApplyResult, Failure, Outcome
 from impctl.tables.write.apply import (
@@ -25,9 +24,12 @@ from impctl.tables.write.apply import (
     commit_update,
     prepare_batch,
 )
-from impctl.types import TableName
 from impctl.workload.models import ChangeSpec, DeleteSpec, InsertSpec, UpdateSpec
 from impctl.workload.yaml import suggestion
+
+if TYPE_CHECKING:
+    from impctl.service.context import Workbench
+    from impctl.types import TableName
 
 
 def apply(

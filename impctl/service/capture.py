@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from impctl.compile.build import circuit_id, template_id, with_answer
 from impctl.compile.compile import Way
@@ -35,7 +36,6 @@ from impctl.service.expiry import next_expiry
 from impctl.service.fill import COULD_NOT, best_filled, recaptured, touched
 from impctl.service.filters import filters_of
 from impctl.service.maintenance_plan import chosen_buffers
-from impctl.service.pinned import PinnedTables
 from impctl.service.prepare import (
     PreparedQuery,
     assumption_of,
@@ -61,10 +61,8 @@ from impctl.service.stored import (
     stored_query,
 )
 from impctl.service.text import named_before
-from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import FragmentSet, Mode
 from impctl.stopwatch import Stopwatch
-from impctl.store.reader import StoreReader
 from impctl.store.records import (
     Assumption,
     NewCapture,
@@ -75,11 +73,16 @@ from impctl.store.records import (
     StoredSketch,
     TablePin,
 )
-from impctl.store.store import Store
 from impctl.tables.changes import files_mark
-from impctl.types import AccessId, QueryName, TableName, TableVersion
 from impctl.values import dataclass
-from impctl.workload.models import QuerySpec
+
+if TYPE_CHECKING:
+    from impctl.service.pinned import PinnedTables
+    from impctl.sketch.partition import RangePartition
+    from impctl.store.reader import StoreReader
+    from impctl.store.store import Store
+    from impctl.types import AccessId, QueryName, TableName, TableVersion
+    from impctl.workload.models import QuerySpec
 
 
 def captured_query(desk: Workbench, store: StoreReader | None, spec: QuerySpec) -> StoredQuery:

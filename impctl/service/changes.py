@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from impctl.compile.flows import BlockedError
-from impctl.engine.result_rows import AnswerRows
 from impctl.errors import ImpctlError, QueryError, RetryableError, UsageError
 from impctl.service.capture import captured_query
 from impctl.service.context import Reporter, Workbench, open_workbench
@@ -42,7 +41,6 @@ from impctl.service.result_changes import (
 )
 from impctl.service.results import ChangesResult, FollowedRun, Outcome
 from impctl.service.schedule.daemon import Files, Stop, Watch
-from impctl.service.settings import FollowRequest, Settings
 from impctl.service.step import Maintainer
 from impctl.service.stored import (
     catch_up,
@@ -55,14 +53,17 @@ from impctl.service.stored import (
 from impctl.service.table_deltas import SharedChanges
 from impctl.service.text import duration_text
 from impctl.stopwatch import Stopwatch
-from impctl.store.reader import StoreReader
-from impctl.store.records import StoredQuery
-from impctl.types import QueryName, TableName, TableVersion
 from impctl.values import dataclass
 from impctl.workload.models import AnsweredBy, QuerySpec
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from impctl.engine.result_rows import AnswerRows
+    from impctl.service.settings import FollowRequest, Settings
+    from impctl.store.reader import StoreReader
+    from impctl.store.records import StoredQuery
+    from impctl.types import QueryName, TableName, TableVersion
 
 
 @dataclass(frozen=True, slots=True)

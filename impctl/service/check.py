@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from impctl.errors import ImpctlError, UnsafeSketchError
 from impctl.safety.judge import Judges
@@ -23,10 +24,12 @@ from impctl.service.results import (
     Outcome,
     unsketched_check,
 )
-from impctl.types import QueryName
 from impctl.workload.load import names_in
-from impctl.workload.models import PartitionSpec, QuerySpec
 from impctl.workload.schema import workload_json_schema
+
+if TYPE_CHECKING:
+    from impctl.types import QueryName
+    from impctl.workload.models import PartitionSpec, QuerySpec
 
 
 def query_names(file: Path) -> tuple[str, ...]:

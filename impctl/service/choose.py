@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from impctl.errors import ImpctlError, UsageError
 from impctl.expr.nodes import columns_of
@@ -13,19 +14,21 @@ from impctl.plan.recursion import is_recursive
 from impctl.safety.choose import Choice, Costs, Option, choose_attributes
 from impctl.safety.judge import Judges, Verdict, check_kept, keyed_groups, states_of
 from impctl.safety.lattice import Status
-from impctl.service.context import Workbench
 from impctl.service.estimate import ALIKE, LEAST_ROWS, NOTHING, Estimates, estimates
 from impctl.service.partitions import candidates, is_partitionable, occurrences, partition_of
-from impctl.service.pinned import PinnedTables
 from impctl.service.prepare import PreparedQuery, facts_of
 from impctl.service.results import CandidateEntry
-from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import FragmentSet
-from impctl.store.records import StoredSketch
 from impctl.tables.sample import clustered_columns
 from impctl.types import AccessId, ColumnName, TableName
 from impctl.values import dataclass
 from impctl.workload.models import Lineage
+
+if TYPE_CHECKING:
+    from impctl.service.context import Workbench
+    from impctl.service.pinned import PinnedTables
+    from impctl.sketch.partition import RangePartition
+    from impctl.store.records import StoredSketch
 
 Groups = Collection[frozenset[AccessId]]
 

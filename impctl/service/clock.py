@@ -12,12 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
-
-import pyarrow as pa
+from typing import TYPE_CHECKING
 
 from impctl.compile.build import with_answer
-from impctl.compile.compile import Way
-from impctl.compile.flows import Source
 from impctl.compile.session import (
     MovedAbove,
     Moves,
@@ -28,26 +25,32 @@ from impctl.compile.session import (
     touched_source,
     untold,
 )
-from impctl.engine.batch import Batch
 from impctl.errors import RecaptureNeededError
 from impctl.plan.moved_conditions import moved_conditions
 from impctl.plan.nodes import Plan, scans_of
-from impctl.rules.finalize import Ending
-from impctl.service.context import Workbench
 from impctl.service.filters import files_meeting
 from impctl.service.maintenance_plan import chooser_of, chosen_way, restored_verdict
-from impctl.service.pinned import PinnedTables
 from impctl.service.prepare import PreparedQuery, prepare
 from impctl.service.stored import StateMeta, kept_plan, moved_moments, moved_text
-from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import Mode
 from impctl.sql.parameters import RUN
-from impctl.store.records import StoredQuery
 from impctl.tables.rows import read_batches
-from impctl.tables.snapshot import DataFile, Snapshot
-from impctl.types import TableName
 from impctl.values import dataclass
-from impctl.workload.models import QuerySpec
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from impctl.compile.compile import Way
+    from impctl.compile.flows import Source
+    from impctl.engine.batch import Batch
+    from impctl.rules.finalize import Ending
+    from impctl.service.context import Workbench
+    from impctl.service.pinned import PinnedTables
+    from impctl.sketch.partition import RangePartition
+    from impctl.store.records import StoredQuery
+    from impctl.tables.snapshot import DataFile, Snapshot
+    from impctl.types import TableName
+    from impctl.workload.models import QuerySpec
 
 _KEPT_OTHERWISE = "the new value requires another way to maintain the query"
 _READS_OTHERWISE = "the new value changes what the query groups, sums or joins"

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from impctl.errors import ImpctlError, UsageError, count_text
 from impctl.service.advice import SketchUse, cluster_forecast, sketch_uses, sketched_most
-from impctl.service.context import Workbench
 from impctl.service.held_signals import held_signals
 from impctl.service.partitions import is_partitionable
 from impctl.service.results import ClusteredSketch, ClusterResult, Failure, Outcome
@@ -22,8 +22,11 @@ from impctl.service.text import size_text
 from impctl.stopwatch import Stopwatch
 from impctl.tables.snapshot import Snapshot, bytes_of
 from impctl.tables.write.maintenance import check_clusterable, cluster_table
-from impctl.types import ColumnName, TableName
 from impctl.workload.yaml import suggestion
+
+if TYPE_CHECKING:
+    from impctl.service.context import Workbench
+    from impctl.types import ColumnName, TableName
 
 
 def cluster(

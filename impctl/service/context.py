@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 
 from impctl.errors import ImpctlError
 from impctl.tables.log import Seen
-from impctl.tables.source import DeltaSource
 from impctl.types import ColumnName, TableName, TableVersion
 
 if TYPE_CHECKING:
-    pass
+    from impctl.compile.compile import Compiled
+    from impctl.forecast import Arrival, History
+    from impctl.store.reader import StoreReader
+    from impctl.tables.source import DeltaSource
 import hashlib
 from collections import Counter
 from collections.abc import Iterator
@@ -24,12 +26,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from impctl.compile.compile import Compiled
 from impctl.data.memory import give_back
 from impctl.data.schema import name_parts
 from impctl.engine.operator import Limits
 from impctl.errors import UsageError, is_panic, unexpected
-from impctl.forecast import Arrival, History
 from impctl.service.output import check_output
 from impctl.service.pinned import PinnedTables
 from impctl.service.results import Failure
@@ -37,7 +37,6 @@ from impctl.service.settings import Settings, lock_timeout_of, policy_of, spark_
 from impctl.stopwatch import Stopwatch
 from impctl.store.disk import suppress_full
 from impctl.store.ledger import Ledger
-from impctl.store.reader import StoreReader
 from impctl.store.store import Store
 from impctl.tables.log import commit_history
 from impctl.tables.storage import local_path

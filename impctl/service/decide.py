@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from impctl.data.memory import held_memory
 from impctl.errors import (
@@ -21,7 +22,6 @@ from impctl.service.context import Isolated, Workbench, limited
 from impctl.service.cost_model import CostLine, learned
 from impctl.service.decision import capture_stage
 from impctl.service.maintenance_plan import check_circuit
-from impctl.service.pinned import PinnedTables
 from impctl.service.prepare import PreparedQuery, prepare, recheck
 from impctl.service.query_state import TakenUp, reopened
 from impctl.service.results import ENGINE, SPARK, Failure
@@ -36,14 +36,17 @@ from impctl.service.stored import (
 from impctl.service.table_deltas import GroupedChange, Need, SharedChanges, is_large, need_of
 from impctl.service.text import duration_text
 from impctl.sketch.sketch import Mode
-from impctl.store.reader import StoreReader
 from impctl.store.records import RunCost, RunKind, StoredQuery
 from impctl.tables.changes import Changes, FilesMark, check_same_columns, check_same_order
 from impctl.tables.schema import read_schema
-from impctl.tables.snapshot import Snapshot
-from impctl.types import ColumnName, QueryName, TableName, TableVersion
 from impctl.values import dataclass
 from impctl.workload.models import MaintainMode, Policy, QuerySpec
+
+if TYPE_CHECKING:
+    from impctl.service.pinned import PinnedTables
+    from impctl.store.reader import StoreReader
+    from impctl.tables.snapshot import Snapshot
+    from impctl.types import ColumnName, QueryName, TableName, TableVersion
 
 _Form = tuple[object, ...]
 

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from impctl.compile.compile import Way
 from impctl.errors import RecaptureNeededError
 from impctl.service.choose import Chosen, choose
-from impctl.service.context import Workbench
 from impctl.service.fill import is_loaded_here
 from impctl.service.filters import files_by_table, files_of_table, wanted_files
 from impctl.service.maintenance_plan import capture_way
 from impctl.service.prepare import PreparedQuery, assumption_of, assumption_text, prepare
 from impctl.service.results import ENGINE, SPARK, CaptureResult, ReadEntry, SketchEntry
 from impctl.service.stored import is_captured_alike, is_current, moved_moments
-from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import Mode
-from impctl.store.reader import StoreReader
 from impctl.tables.snapshot import DataFile, Snapshot, bytes_of, rows_in
-from impctl.types import AccessId
 from impctl.values import dataclass
-from impctl.workload.models import QuerySpec
+
+if TYPE_CHECKING:
+    from impctl.compile.compile import Way
+    from impctl.service.context import Workbench
+    from impctl.sketch.partition import RangePartition
+    from impctl.store.reader import StoreReader
+    from impctl.types import AccessId
+    from impctl.workload.models import QuerySpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,21 +14,19 @@ from functools import partial
 from importlib.metadata import PackageNotFoundError, metadata, requires, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from impctl.errors import ImpctlError, StateCorruptError, TableError, UsageError, count_text
 from impctl.service.advice import ClusterForecasts, advice_of
 from impctl.service.context import Reporter, Workbench, master_of, open_workbench
 from impctl.service.explain import extra_findings
 from impctl.service.outcome import GRAVITY
-from impctl.service.pinned import PinnedTables
 from impctl.service.results import Area, Failure, Finding, Outcome, Subject, problems_error
 from impctl.service.settings import ENVVARS, PREFIX, DoctorRequest
 from impctl.service.stored import tree_record
 from impctl.service.text import moment_text, size_text, span_text
 from impctl.spark.session import JAVA_HINT, OLDEST_JAVA, java_candidates, released_version, shown
 from impctl.store.health import MOST_FILES, Checked, Folder, check_store, folder_of, lock_owner
-from impctl.store.records import StoredQuery
 from impctl.tables.log import (
     Committed,
     Retention,
@@ -39,12 +37,16 @@ from impctl.tables.log import (
     why_gone,
 )
 from impctl.tables.snapshot import CHANGE_FEED, Snapshot
-from impctl.tables.source import DeltaSource
 from impctl.tables.write.apply import check_writable
-from impctl.types import QueryName, TableName, TableVersion
 from impctl.values import dataclass
 from impctl.workload.load import load_workload
-from impctl.workload.models import SparkSpec
+
+if TYPE_CHECKING:
+    from impctl.service.pinned import PinnedTables
+    from impctl.store.records import StoredQuery
+    from impctl.tables.source import DeltaSource
+    from impctl.types import QueryName, TableName, TableVersion
+    from impctl.workload.models import SparkSpec
 
 
 def setting_calls(path: str, setting: str, value: str) -> str:

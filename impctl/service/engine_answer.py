@@ -9,20 +9,14 @@ from typing import TYPE_CHECKING
 
 from impctl.compile.answers import answer_of_rows
 from impctl.compile.compile import Compiled, compile_answer
-from impctl.compile.flows import Source
-from impctl.data.schema import Column
 from impctl.data.vector import Bools, from_arrow
-from impctl.engine.batch import Batch
 from impctl.errors import NotExactError
 from impctl.expr.evaluate import Condition
-from impctl.expr.nodes import Expr
 from impctl.service.answer_costs import rows_of
 from impctl.service.choose import evened
 from impctl.service.context import Workbench, limited
 from impctl.service.filters import Pruned, Slices, one_ahead
 from impctl.service.memory_limit import MemoryLimit, batch_size, held_to, memory_of
-from impctl.service.pinned import PinnedTables
-from impctl.service.prepare import PreparedQuery
 from impctl.service.result_changes import RowsOf
 from impctl.store.records import StoredSketch
 from impctl.tables.rows import BATCH_ROWS, read_batches
@@ -30,6 +24,13 @@ from impctl.types import AccessId, TableName, TableVersion
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from impctl.compile.flows import Source
+    from impctl.data.schema import Column
+    from impctl.engine.batch import Batch
+    from impctl.expr.nodes import Expr
+    from impctl.service.pinned import PinnedTables
+    from impctl.service.prepare import PreparedQuery
 
 _FEW_ROWS, _MANY_ROWS = 200_000, 2_000_000
 """What is read at once of fewer rows than many: they are read while those before are worked on, and

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -32,11 +32,8 @@ from impctl.plan.nodes import (
     with_inputs,
 )
 from impctl.plan.properties import scan_conditions
-from impctl.safety.choose import Option
 from impctl.safety.judge import carried
-from impctl.service.context import Workbench
 from impctl.service.partitions import partition_about, ranges_to_spare
-from impctl.service.prepare import PreparedQuery
 from impctl.service.results import ExpectedReading
 from impctl.sketch.likelihood import Mixture, chances, hits_between, rate_where_not_zero
 from impctl.sketch.partition import BoundaryValue, RangePartition
@@ -47,6 +44,11 @@ from impctl.tables.snapshot import ColumnBounds, DataFile
 from impctl.tables.statistics import file_bounds, line_of
 from impctl.types import AttributeId, ColumnName, TableName
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.safety.choose import Option
+    from impctl.service.context import Workbench
+    from impctl.service.prepare import PreparedQuery
 
 
 def group_columns(root: Plan, scan: Scan) -> list[ColumnName]:

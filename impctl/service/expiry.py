@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, date, datetime, time, timedelta
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,14 +21,16 @@ from impctl.data.vector import from_arrow
 from impctl.errors import RecaptureNeededError, TableError, UsageError
 from impctl.expr.nodes import Literal
 from impctl.plan.nodes import LiveRows
-from impctl.service.context import Workbench
-from impctl.service.pinned import PinnedTables
 from impctl.sql.parameters import NEVER, zone_of
 from impctl.tables.rows import read_batches
-from impctl.tables.snapshot import Snapshot
 from impctl.tables.statistics import file_bounds
 from impctl.types import ColumnName, TableName, TableVersion
-from impctl.workload.models import ExpirySpec, TableSpec
+
+if TYPE_CHECKING:
+    from impctl.service.context import Workbench
+    from impctl.service.pinned import PinnedTables
+    from impctl.tables.snapshot import Snapshot
+    from impctl.workload.models import ExpirySpec, TableSpec
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)

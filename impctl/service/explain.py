@@ -5,14 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from impctl.compile.answers import kept_rows
-from impctl.compile.buffers import BufferChoice
 from impctl.compile.compile import Way
 from impctl.compile.flows import SideChoice, Strategy, row_bytes
 from impctl.compile.jointree import explain as join_trees_explain
-from impctl.compile.jointree.cost import Estimate
 from impctl.compile.jointree.graph import NoTree, Reason, TreeShape
 from impctl.compile.jointree.shape import tree_shapes
 from impctl.engine.fixpoint.absorption import EXTRA_MISSING, PACKAGE, missing_package
@@ -41,7 +39,6 @@ from impctl.plan.nodes import (
     scans_of,
 )
 from impctl.plan.recursion import keyed_rows, recursion_notes
-from impctl.safety.judge import Verdict
 from impctl.service.advice import Followed, followed
 from impctl.service.capture import stored_sketches
 from impctl.service.choose import choose, judge_candidates, lineage_warnings
@@ -55,7 +52,6 @@ from impctl.service.maintenance_plan import (
     chosen_way,
     why_not_bounded,
 )
-from impctl.service.pinned import PinnedTables
 from impctl.service.prepare import PreparedQuery, prepare
 from impctl.service.query import who_answers
 from impctl.service.results import (
@@ -76,16 +72,22 @@ from impctl.service.results import (
     TreeNodeEntry,
 )
 from impctl.service.stored import StateMeta, is_captured_alike, kept_plan, provenance_kept
-from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import Mode
 from impctl.spark.expressions import DIALECT
 from impctl.spark.predicates import live_condition
-from impctl.store.records import StoredQuery, StoredSketch
 from impctl.tables.snapshot import bytes_of, rows_in
 from impctl.tables.storage import local_path
-from impctl.types import AccessId, AttributeId, ColumnName, QueryName, TableName
 from impctl.values import dataclass
 from impctl.workload.models import JoinStrategy, QuerySpec
+
+if TYPE_CHECKING:
+    from impctl.compile.buffers import BufferChoice
+    from impctl.compile.jointree.cost import Estimate
+    from impctl.safety.judge import Verdict
+    from impctl.service.pinned import PinnedTables
+    from impctl.sketch.partition import RangePartition
+    from impctl.store.records import StoredQuery, StoredSketch
+    from impctl.types import AccessId, AttributeId, ColumnName, QueryName, TableName
 
 _OPEN = "all are stored unless a budget is too small"
 _LEAST = "requested"

@@ -7,14 +7,8 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
-from impctl.compile.builder import Partials
-from impctl.compile.compile import Compiled, Way
-from impctl.compile.fill import RangeRows
 from impctl.compile.jointree.cost import TreesAsRecorded
 from impctl.compile.session import MaintainedQuery, TouchedQuery, Turn
-from impctl.data.vector import Ints
 from impctl.engine.fixpoint.absorption import PROVENANCE_TOO_LARGE
 from impctl.errors import (
     EvaluationError,
@@ -25,27 +19,33 @@ from impctl.errors import (
 )
 from impctl.plan.nodes import Fixpoint, Scan, scans_of
 from impctl.plan.recursion import is_recursive, outer_fixpoints
-from impctl.safety.judge import Verdict
 from impctl.service.context import Workbench, limited, limits_of
 from impctl.service.filters import Slices, files_of_table, one_ahead, wanted_files
 from impctl.service.maintenance_plan import capture_way, chooser_for, chosen_way
 from impctl.service.memory_limit import MemoryLimit, batch_size, held_to, memory_of
 from impctl.service.partners import Partners, tagged_frame
-from impctl.service.pinned import PinnedTables
-from impctl.service.prepare import PreparedQuery
 from impctl.service.stored import KeptPlan, kept_plan
-from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import FragmentSet, Mode
 from impctl.spark.render import render_plan
 from impctl.tables.prune import spread_counts, told_counts
 from impctl.tables.rows import read_batches
 from impctl.tables.snapshot import DataFile, Snapshot, rows_in
-from impctl.types import AccessId, QueryName, TableName, TableVersion
 from impctl.values import dataclass
 from impctl.workload.models import JoinStrategy, Policy
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame
+
+    from impctl.compile.builder import Partials
+    from impctl.compile.compile import Compiled, Way
+    from impctl.compile.fill import RangeRows
+    from impctl.data.vector import Ints
+    from impctl.safety.judge import Verdict
+    from impctl.service.pinned import PinnedTables
+    from impctl.service.prepare import PreparedQuery
+    from impctl.sketch.partition import RangePartition
+    from impctl.types import AccessId, QueryName, TableName, TableVersion
 
 
 def count_left_out(

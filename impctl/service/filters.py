@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from impctl.compile.compile import Compiled
-from impctl.compile.flows import Source
 from impctl.data.vector import Vector, from_arrow
 from impctl.expr.nodes import And, Expr, columns_of, substitute
 from impctl.plan.nodes import Plan, Select, scans_of
@@ -19,13 +17,9 @@ from impctl.plan.properties import scan_conditions
 from impctl.rules.joined_columns import ScanColumn, Tied, tied_columns
 from impctl.rules.pushdown import push_selections
 from impctl.service.choose import evened, groups_of
-from impctl.service.pinned import PinnedTables
-from impctl.service.prepare import PreparedQuery
-from impctl.sketch.partition import BoundaryValue
 from impctl.sketch.sketch import MAX_INTERVALS, Interval, RangeFilter, range_filter
 from impctl.spark.expressions import DIALECT, boundary
 from impctl.spark.predicates import Guard, place_filters, table_filters
-from impctl.store.records import StoredSketch
 from impctl.tables.footers import hiding_columns
 from impctl.tables.prune import key_spans, prune, prune_by_condition, prune_to_values
 from impctl.tables.rows import ReadPart, parted_read, read_rows
@@ -36,6 +30,13 @@ from impctl.values import dataclass
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from impctl.compile.compile import Compiled
+    from impctl.compile.flows import Source
+    from impctl.service.pinned import PinnedTables
+    from impctl.service.prepare import PreparedQuery
+    from impctl.sketch.partition import BoundaryValue
+    from impctl.store.records import StoredSketch
 
 
 def wanted_files(

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
+from typing import TYPE_CHECKING
 
 from impctl.service.advice import ClusterForecasts
 from impctl.service.context import Isolated, Workbench
@@ -25,9 +26,11 @@ from impctl.service.results import (
     Outcome,
 )
 from impctl.store.ledger import Ledger, Uses
-from impctl.store.reader import StoreReader
-from impctl.types import QueryName
-from impctl.workload.models import QuerySpec
+
+if TYPE_CHECKING:
+    from impctl.store.reader import StoreReader
+    from impctl.types import QueryName
+    from impctl.workload.models import QuerySpec
 
 _ALL_RUNS = 1_000_000
 _MS_PER_BYTE = 1e-5

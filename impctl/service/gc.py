@@ -13,14 +13,17 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from impctl.errors import ImpctlError, StorageError, UsageError
-from impctl.service.context import Workbench
 from impctl.service.results import Failure, GcEntry, GcResult, Outcome
 from impctl.store.disk import RealDisk, abandoned, remove_abandoned, temporary_folder
 from impctl.store.health import KEPT_VERSIONS
 from impctl.store.records import Collected, Leftover
 from impctl.tables.storage import local_path
+
+if TYPE_CHECKING:
+    from impctl.service.context import Workbench
 
 
 def gc(desk: Workbench, keep: int | None = None) -> Outcome:

@@ -9,7 +9,7 @@ import shlex
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlglot.dialects.spark import Spark
 
@@ -22,13 +22,15 @@ from impctl.service.output import check_output, write_whole
 from impctl.service.partitions import is_partitionable
 from impctl.service.results import CheckResult, Outcome, StartedResult
 from impctl.service.settings import DEFAULT_FILE, InitRequest, Settings
-from impctl.tables.snapshot import FileBounds, Snapshot
 from impctl.tables.source import open_source
 from impctl.tables.statistics import extreme, file_bounds
 from impctl.tables.write.maintenance import create_laid_out_table
-from impctl.types import ColumnName, TableName
 from impctl.values import dataclass
 from impctl.workload.load import DEFAULT_STORE
+
+if TYPE_CHECKING:
+    from impctl.tables.snapshot import FileBounds, Snapshot
+    from impctl.types import ColumnName, TableName
 
 DEMO_QUERIES = ("best_days", "large_orders", "best_customers")
 DEMO_ROWS = 1_000_000

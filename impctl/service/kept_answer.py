@@ -5,25 +5,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from impctl.compile.answers import answer_of_rows, kept_rows, key_asked
-from impctl.engine.result_rows import AnswerRows
 from impctl.errors import ImpctlError
-from impctl.expr.nodes import Expr
-from impctl.rules.finalize import Ending
 from impctl.service.answer_costs import is_slow_to_tell, record_told
-from impctl.service.context import Workbench
 from impctl.service.maintain import NO_NEW_VERSION, has_nothing_to_do
 from impctl.service.resolve import only_query
 from impctl.service.results import QueryResult
 from impctl.service.stored import catch_up, known_ending, stored_moments, stored_query
 from impctl.stopwatch import Stopwatch
-from impctl.store.reader import StoreReader
-from impctl.types import QueryName
 from impctl.workload.models import AnsweredBy
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from impctl.rules.finalize import AnswerPlan
+    from impctl.engine.result_rows import AnswerRows
+    from impctl.expr.nodes import Expr
+    from impctl.rules.finalize import AnswerPlan, Ending
+    from impctl.service.context import Workbench
+    from impctl.store.reader import StoreReader
+    from impctl.types import QueryName
 
 
 KEPT = "from the materialized result"

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from impctl.errors import EvaluationError, ImpctlError, RecaptureNeededError
 from impctl.service.advice import ranges_entry
@@ -28,9 +29,7 @@ from impctl.service.decide import (
 )
 from impctl.service.expiry import next_expiry
 from impctl.service.partners import partners_of
-from impctl.service.pinned import PinnedTables
 from impctl.service.prepare import PreparedQuery, is_refused, prepare
-from impctl.service.query_state import TakenUp
 from impctl.service.result_changes import (
     ToldAnswer,
     ToldRecapture,
@@ -64,13 +63,17 @@ from impctl.service.stored import (
 from impctl.service.table_deltas import Need, by_version, grouped_change, refill_text
 from impctl.service.text import named_before
 from impctl.stopwatch import Stopwatch
-from impctl.store.reader import StoreReader
-from impctl.store.records import StoredQuery, StoredSketch
-from impctl.store.store import Store
 from impctl.tables.changes import no_changes
-from impctl.tables.snapshot import Snapshot
-from impctl.types import AccessId, QueryName, TableName, TableVersion
 from impctl.workload.models import Policy, QuerySpec
+
+if TYPE_CHECKING:
+    from impctl.service.pinned import PinnedTables
+    from impctl.service.query_state import TakenUp
+    from impctl.store.reader import StoreReader
+    from impctl.store.records import StoredQuery, StoredSketch
+    from impctl.store.store import Store
+    from impctl.tables.snapshot import Snapshot
+    from impctl.types import AccessId, QueryName, TableName, TableVersion
 
 
 def foreseen_results(tables: PinnedTables, task: Task, stage: Stage) -> list[MaintainResult]:

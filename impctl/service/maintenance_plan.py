@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import field, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from impctl.compile.buffers import FEWEST, KEEP_ALL, USUAL, BufferChoice, Buffers
 from impctl.compile.build import with_answer
@@ -28,24 +29,26 @@ from impctl.errors import (
     StateCorruptError,
     UnsupportedError,
 )
-from impctl.expr.nodes import Span
 from impctl.plan.nodes import scans_of
 from impctl.rules.finalize import answer_plan
 from impctl.safety.judge import Verdict, check_safety
-from impctl.service.context import Workbench
 from impctl.service.memory_limit import largest_side, memory_of
-from impctl.service.pinned import PinnedTables
 from impctl.service.prepare import PreparedQuery, constraint_facts, fact_of
 from impctl.service.settings import disk_of
 from impctl.service.stored import StateMeta, answer_verdict, kept_plan
-from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import Mode
-from impctl.store.records import StoredQuery
 from impctl.tables.changes import schema_change
 from impctl.tables.fan_out import KeyCounts, fan_out, one_in
-from impctl.types import AccessId, TableName, TableVersion
 from impctl.values import dataclass
 from impctl.workload.models import JoinStrategy, Lineage, QuerySpec, StateKept
+
+if TYPE_CHECKING:
+    from impctl.expr.nodes import Span
+    from impctl.service.context import Workbench
+    from impctl.service.pinned import PinnedTables
+    from impctl.sketch.partition import RangePartition
+    from impctl.store.records import StoredQuery
+    from impctl.types import AccessId, TableName, TableVersion
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,15 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from impctl.data.memory import SMALL, bounded, give_back, held_memory
 from impctl.errors import OutOfMemoryError, out_of_memory
-from impctl.service.settings import Settings
-from impctl.workload.models import Workload
 from impctl.workload.yaml import share_from, size_from
+
+if TYPE_CHECKING:
+    from impctl.service.settings import Settings
+    from impctl.workload.models import Workload
 
 MEMORY_EXCEEDED = "memory_exceeded"
 """The code of the error of what would take more than it may."""

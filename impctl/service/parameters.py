@@ -16,12 +16,15 @@ from datetime import date, datetime
 from decimal import Decimal
 from numbers import Integral, Real
 from reprlib import repr as shortened
+from typing import TYPE_CHECKING
 
 from impctl.errors import UsageError
 from impctl.expr.types import fixed_offset
-from impctl.types import ParameterValue
-from impctl.workload.models import QuerySpec
 from impctl.workload.yaml import suggestion
+
+if TYPE_CHECKING:
+    from impctl.types import ParameterValue
+    from impctl.workload.models import QuerySpec
 
 _INTEGER = re.compile(r"[-+]?[0-9]{1,19}")
 _DECIMAL = re.compile(r"[-+]?([0-9]{1,38}(\.[0-9]{0,38})?|\.[0-9]{1,38})")

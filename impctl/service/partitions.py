@@ -6,22 +6,25 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation, localcontext
+from typing import TYPE_CHECKING
 
 from impctl.data.schema import Column, Kind, SqlType
 from impctl.errors import UsageError
 from impctl.expr.numeric import INTEGRAL_BITS
-from impctl.plan.nodes import Scan
-from impctl.service.context import Workbench
-from impctl.service.pinned import PinnedTables
-from impctl.service.prepare import PreparedQuery
 from impctl.sketch.boundaries import aligned_boundaries, equidepth_boundaries
 from impctl.sketch.partition import PARTITIONABLE, BoundaryValue, RangePartition
-from impctl.sketch.sketch import FragmentSet
 from impctl.tables.sample import column_spread, sample_values, starts_of, with_overlaps
-from impctl.tables.snapshot import ColumnBounds
-from impctl.types import AccessId, ColumnName, TableName
-from impctl.workload.models import BoundaryLiteral, PartitionSpec
 from impctl.workload.yaml import suggestion
+
+if TYPE_CHECKING:
+    from impctl.plan.nodes import Scan
+    from impctl.service.context import Workbench
+    from impctl.service.pinned import PinnedTables
+    from impctl.service.prepare import PreparedQuery
+    from impctl.sketch.sketch import FragmentSet
+    from impctl.tables.snapshot import ColumnBounds
+    from impctl.types import AccessId, ColumnName, TableName
+    from impctl.workload.models import BoundaryLiteral, PartitionSpec
 
 _ALIAS = re.compile(r"\s+(?:as\s+)?`?([a-z_]\w*)`?", re.IGNORECASE)
 _CLAUSES = frozenset(

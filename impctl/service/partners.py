@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from impctl.compile.compile import Compiled, Way
 from impctl.compile.fill import Transient
 from impctl.compile.flows import FRAGMENT_COLUMN, Readable, Source, Strategy
 from impctl.compile.session import read_in_turn
@@ -20,13 +19,10 @@ from impctl.data.schema import INTEGER, Kind, SqlType
 from impctl.data.vector import Vector, from_arrow
 from impctl.engine.batch import Batch, empty_batch
 from impctl.engine.tags import RowTags
-from impctl.expr.nodes import Expr
 from impctl.plan.moved_conditions import MovedConditions
 from impctl.plan.nodes import Aggregate, Distinct, Plan, Scan, nodes_of, scans_of
 from impctl.rules.joined_columns import column_behind
-from impctl.service.context import Workbench
 from impctl.service.filters import Uris, files_under, wanted_files
-from impctl.sketch.partition import RangePartition
 from impctl.spark.render import render_plan
 from impctl.stopwatch import Stopwatch
 from impctl.store.records import SideRead
@@ -34,12 +30,17 @@ from impctl.tables.lookup import ReadOnce, rows_with
 from impctl.tables.prune import prune_to_values
 from impctl.tables.rows import read_batches, read_rows
 from impctl.tables.schema import arrow_type
-from impctl.tables.snapshot import DataFile, Snapshot
 from impctl.types import AccessId, AttributeId, ColumnName, TableName, TableVersion
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+    from impctl.compile.compile import Compiled, Way
+    from impctl.expr.nodes import Expr
+    from impctl.service.context import Workbench
+    from impctl.sketch.partition import RangePartition
+    from impctl.tables.snapshot import DataFile, Snapshot
 
 
 def tagged_frame(

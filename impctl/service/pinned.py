@@ -15,8 +15,6 @@ from impctl.errors import ImpctlError
 from impctl.sql.names import CATALOG_SCHEME
 from impctl.tables.log import Seen, pinned_anew, seen
 from impctl.tables.source import DeltaSource, advance, clone_roots, open_source
-from impctl.types import ColumnName, TableName, TableVersion
-from impctl.workload.models import TableSpec
 from impctl.workload.sections import require_credentials
 
 if TYPE_CHECKING:
@@ -25,6 +23,8 @@ if TYPE_CHECKING:
     from impctl.tables.fan_out import KeyColumns, KeyCounts
     from impctl.tables.lookup import ReadOnce
     from impctl.tables.snapshot import Snapshot
+    from impctl.types import ColumnName, TableName, TableVersion
+    from impctl.workload.models import TableSpec
 
 
 class PinnedTables:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from impctl.errors import ImpctlError
 from impctl.service.budget.choice import with_state
 from impctl.service.context import Isolated, Texts, Workbench
 from impctl.service.decide import Decisions, Estimates, Size, Stage, Task, estimated, recorded
@@ -29,10 +29,13 @@ from impctl.service.results import (
 from impctl.service.schedule.due import look_once, trigger_of
 from impctl.service.schedule.forecast import expectations
 from impctl.service.stored import catch_up, expires
-from impctl.store.reader import StoreReader
 from impctl.store.records import RunKind, StoredQuery
-from impctl.types import QueryName
-from impctl.workload.models import QuerySpec
+
+if TYPE_CHECKING:
+    from impctl.errors import ImpctlError
+    from impctl.store.reader import StoreReader
+    from impctl.types import QueryName
+    from impctl.workload.models import QuerySpec
 
 
 def plan(desk: Workbench, queries: Sequence[QueryName] | None, *, strict: bool = False) -> Outcome:

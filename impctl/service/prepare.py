@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -24,22 +25,24 @@ from impctl.expr.nodes import ColumnRef, Compare, Expr, Literal, Span, conjuncts
 from impctl.plan.lineage import for_answer
 from impctl.plan.nodes import LiveRows, Plan, Query, Scan, Select, nodes_of, scans_of
 from impctl.safety.facts import NOTHING, Fact, FactKind, FactSource, broken_by, learn
-from impctl.service.context import Workbench
 from impctl.service.expiry import LiveAt, has_expiry
-from impctl.service.pinned import PinnedTables
-from impctl.sql.names import FullName
 from impctl.sql.parameters import RUN, BoundSql, Clock, bind
 from impctl.sql.statement import NO_EXPIRY, parse_query
 from impctl.sql.views import ExpandedSql, called_in_messages, expand_views
 from impctl.store.records import Assumption
 from impctl.tables.changes import netted
 from impctl.tables.rows import read_batches
-from impctl.tables.snapshot import Snapshot
 from impctl.tables.statistics import ColumnStatistics, column_statistics
 from impctl.types import AccessId, AttributeId, ColumnName, TableName
 from impctl.values import dataclass
 from impctl.workload.models import Lineage, QuerySpec, ViewSpec
 from impctl.workload.yaml import offset_location, sql_location
+
+if TYPE_CHECKING:
+    from impctl.service.context import Workbench
+    from impctl.service.pinned import PinnedTables
+    from impctl.sql.names import FullName
+    from impctl.tables.snapshot import Snapshot
 
 
 def is_refused(spec: QuerySpec, error: ImpctlError) -> bool:

@@ -24,10 +24,8 @@ from impctl.errors import (
     UnsupportedError,
     UsageError,
 )
-from impctl.expr.nodes import Expr
 from impctl.plan.nodes import Attribute, Query, attributes_of, scans_of
 from impctl.safety.failures import Interval, Sizes, part_failure
-from impctl.safety.lattice import Refusal
 from impctl.service.answer_costs import (
     SLOW_STATE_MS,
     Estimate,
@@ -40,12 +38,9 @@ from impctl.service.answer_costs import (
     rows_of,
     state_estimate,
 )
-from impctl.service.context import Workbench
 from impctl.service.engine_answer import engine_answer
 from impctl.service.formats import check_goal, write_answer
 from impctl.service.kept_answer import KEPT, kept_answer, told_at_once
-from impctl.service.parameters import GivenValues
-from impctl.service.pinned import PinnedTables
 from impctl.service.prepare import PreparedQuery, fact_of, facts_of
 from impctl.service.resolve import (
     AtVersions,
@@ -66,14 +61,20 @@ from impctl.service.spark_answer import Unread, answer_table, unread_table
 from impctl.service.stored import is_captured_alike
 from impctl.service.text import named_before
 from impctl.stopwatch import Stopwatch
-from impctl.tables.snapshot import Snapshot
 from impctl.tables.statistics import column_statistics
-from impctl.types import AccessId, AttributeId
 from impctl.values import dataclass
 from impctl.workload.models import AnsweredBy, Policy, SketchUse
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from impctl.expr.nodes import Expr
+    from impctl.safety.lattice import Refusal
+    from impctl.service.context import Workbench
+    from impctl.service.parameters import GivenValues
+    from impctl.service.pinned import PinnedTables
+    from impctl.tables.snapshot import Snapshot
+    from impctl.types import AccessId, AttributeId
 
 
 _HINT = "rewrite the query so that it cannot fail, for instance with `nullif(y, 0)` or `try_divide`"

@@ -5,23 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from impctl.compile.compile import Way
-from impctl.compile.fill import RangeRows
 from impctl.compile.session import MaintainedQuery, TouchedQuery
 from impctl.data.pages import StoredTable
-from impctl.safety.judge import Verdict
-from impctl.service.context import Workbench
 from impctl.service.maintenance_plan import JoinChooser, chooser_of, chosen_way, restored_verdict
 from impctl.service.prepare import PreparedQuery, columns_assumed, prepare
 from impctl.service.stored import StateMeta, ending_to_store, stored_moments
-from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import FragmentSet, Mode
-from impctl.store.records import StoredQuery, TablePin
-from impctl.types import AccessId, ColumnName, TableName, TableVersion
 from impctl.values import dataclass
-from impctl.workload.models import QuerySpec
+
+if TYPE_CHECKING:
+    from impctl.compile.compile import Way
+    from impctl.compile.fill import RangeRows
+    from impctl.safety.judge import Verdict
+    from impctl.service.context import Workbench
+    from impctl.sketch.partition import RangePartition
+    from impctl.store.records import StoredQuery, TablePin
+    from impctl.types import AccessId, ColumnName, TableName, TableVersion
+    from impctl.workload.models import QuerySpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
-from impctl.compile.compile import Way
-from impctl.compile.fill import RangeRows
 from impctl.compile.session import (
     MaintainedQuery,
     TouchedQuery,
@@ -26,7 +25,6 @@ from impctl.service.fill import filled_circuit
 from impctl.service.maintain import maintain
 from impctl.service.maintenance_plan import check_circuit, chosen_way
 from impctl.service.partitions import values_within, wanted_ranges
-from impctl.service.pinned import PinnedTables
 from impctl.service.query_state import TakenUp, reopened
 from impctl.service.results import CaptureResult, Outcome
 from impctl.service.stored import (
@@ -39,17 +37,22 @@ from impctl.service.stored import (
     stored_query,
 )
 from impctl.sketch.boundaries import evened, heavy_ranges
-from impctl.sketch.partition import BoundaryValue, Fragments, RangePartition
 from impctl.sketch.sketch import FragmentSet, Mode, Renumbering, exact_filter
 from impctl.stopwatch import Stopwatch
-from impctl.store.reader import StoreReader
 from impctl.store.records import RunRecord, StoredQuery
-from impctl.store.store import Store
 from impctl.tables.prune import prune
 from impctl.tables.rows import read_batches
-from impctl.types import AccessId, ColumnName, QueryName
 from impctl.values import dataclass
-from impctl.workload.models import QuerySpec
+
+if TYPE_CHECKING:
+    from impctl.compile.compile import Way
+    from impctl.compile.fill import RangeRows
+    from impctl.service.pinned import PinnedTables
+    from impctl.sketch.partition import BoundaryValue, Fragments, RangePartition
+    from impctl.store.reader import StoreReader
+    from impctl.store.store import Store
+    from impctl.types import AccessId, ColumnName, QueryName
+    from impctl.workload.models import QuerySpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from numbers import Integral
 from reprlib import repr as shortened
+from typing import TYPE_CHECKING
 
 from impctl.compile.build import template_id
 from impctl.data.schema import BOOLEAN, Column, Kind, Schema, SqlType, other
@@ -35,12 +36,10 @@ from impctl.plan.nodes import Attribute, Fixpoint, Project, Query, Scan, Select,
 from impctl.plan.recursion import is_recursive
 from impctl.reuse.verdict import ReuseVerdict, has_recursion_like
 from impctl.service.capture import refusal_of
-from impctl.service.context import Workbench
 from impctl.service.filters import Pruned, filters_of, guards_of
 from impctl.service.maintain import maintain_queries
 from impctl.service.maintenance_plan import is_same_circuit, restored_verdict
 from impctl.service.parameters import GivenValues, split_moving, with_parameters
-from impctl.service.pinned import PinnedTables
 from impctl.service.prepare import PreparedQuery, fact_of, facts_of, prepare
 from impctl.service.results import (
     ASKED_FOR_NONE,
@@ -71,12 +70,9 @@ from impctl.service.stored import (
 from impctl.service.text import named_before
 from impctl.sketch.sketch import MAX_INTERVALS, RangeFilter, fragments_between, range_filter
 from impctl.spark.predicates import plain_condition, rewrite_sql
-from impctl.sql.names import TableNames
 from impctl.sql.statement import parse_query
 from impctl.store.disk import STORE_READ_ONLY, Layout
 from impctl.store.ledger import Ledger, Use
-from impctl.store.reader import StoreReader
-from impctl.store.records import Assumption, StoredQuery, StoredSketch
 from impctl.tables.footers import hiding_columns
 from impctl.tables.rows import ReadPart
 from impctl.tables.snapshot import bytes_of
@@ -96,6 +92,13 @@ from impctl.workload.models import (
     TextPiece,
 )
 from impctl.workload.yaml import suggestion
+
+if TYPE_CHECKING:
+    from impctl.service.context import Workbench
+    from impctl.service.pinned import PinnedTables
+    from impctl.sql.names import TableNames
+    from impctl.store.reader import StoreReader
+    from impctl.store.records import Assumption, StoredQuery, StoredSketch
 
 
 def only_query(desk: Workbench) -> QueryName:

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote
 
 import numpy as np
@@ -23,7 +23,6 @@ from impctl.data.vector import Bools, Ints, Vector, concat, from_arrow
 from impctl.engine.batch import Batch, empty_batch, identity_of
 from impctl.engine.extremes import OrderKey, exact_ranks
 from impctl.engine.linear import fragments_of
-from impctl.engine.result_rows import AnswerRows
 from impctl.errors import (
     EvaluationError,
     NotExactError,
@@ -34,21 +33,24 @@ from impctl.errors import (
 from impctl.expr.error_bounds import exactly
 from impctl.expr.evaluate import Condition, Evaluator
 from impctl.expr.nodes import Expr, columns_of
-from impctl.rules.finalize import Ending
-from impctl.service.context import Workbench
-from impctl.service.decide import Moved
 from impctl.service.maintenance_plan import is_same_circuit
 from impctl.service.output import check_output, whole_file
 from impctl.service.prepare import prepare
-from impctl.service.query_state import TakenUp
 from impctl.service.stored import check_definition, stored_moments
-from impctl.sketch.sketch import FragmentSet
 from impctl.store.disk import sync_entries
-from impctl.store.reader import StoreReader
-from impctl.store.records import StoredQuery
-from impctl.types import AccessId, AttributeId, QueryName, TableName, TableVersion
 from impctl.values import dataclass
-from impctl.workload.models import QuerySpec
+
+if TYPE_CHECKING:
+    from impctl.engine.result_rows import AnswerRows
+    from impctl.rules.finalize import Ending
+    from impctl.service.context import Workbench
+    from impctl.service.decide import Moved
+    from impctl.service.query_state import TakenUp
+    from impctl.sketch.sketch import FragmentSet
+    from impctl.store.reader import StoreReader
+    from impctl.store.records import StoredQuery
+    from impctl.types import AccessId, AttributeId, QueryName, TableName, TableVersion
+    from impctl.workload.models import QuerySpec
 
 
 def may_change_answer(

@@ -13,11 +13,12 @@ from impctl.bench.record import Record as Record
 from impctl.bench.record import RecordKind as RecordKind
 from impctl.errors import ImpctlError, Location, ProblemsFoundError
 from impctl.service.answer import ArrowAnswer, RowValue
-from impctl.types import TableName
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from impctl.types import TableName
 
 
 class Level(StrEnum):

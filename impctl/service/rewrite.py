@@ -12,12 +12,8 @@ import pyarrow as pa
 from impctl.data.schema import Column, Kind
 from impctl.errors import StorageError, TableError
 from impctl.plan.nodes import Fixpoint, nodes_of
-from impctl.service.context import Workbench
 from impctl.service.filters import Pruned, filters_of, interval_texts
 from impctl.service.output import check_output, write_whole
-from impctl.service.parameters import GivenValues
-from impctl.service.pinned import PinnedTables
-from impctl.service.prepare import PreparedQuery
 from impctl.service.query import never_failing
 from impctl.service.resolve import (
     AtVersions,
@@ -33,17 +29,22 @@ from impctl.service.results import Outcome, QueryFiles, RewriteResult, TableFile
 from impctl.service.spark_answer import Unread, answer_frame, losing_nan, unread_frame
 from impctl.service.stored import sketch_entry
 from impctl.spark.predicates import plain_condition, plain_live
-from impctl.store.records import StoredSketch
 from impctl.tables.footers import miscopied_columns
 from impctl.tables.rows import partition_literal, why_not_plain
 from impctl.tables.schema import arrow_type
-from impctl.tables.snapshot import DataFile, Snapshot
-from impctl.types import ColumnName, TableName, TableVersion
 from impctl.values import dataclass
 from impctl.workload.models import SketchUse
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+    from impctl.service.context import Workbench
+    from impctl.service.parameters import GivenValues
+    from impctl.service.pinned import PinnedTables
+    from impctl.service.prepare import PreparedQuery
+    from impctl.store.records import StoredSketch
+    from impctl.tables.snapshot import DataFile, Snapshot
+    from impctl.types import ColumnName, TableName, TableVersion
 
 
 def file_listing(snapshot: Snapshot, files: Sequence[DataFile]) -> pa.Table:

@@ -12,15 +12,18 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from impctl.errors import UsageError
 from impctl.service.context import Workbench
-from impctl.service.settings import Settings
 from impctl.store.disk import BENCH_SCRATCH, scratch_folder
 from impctl.tables.storage import local_path
 from impctl.tables.write.maintenance import clone_table
-from impctl.types import TableName
-from impctl.workload.models import TableSpec
+
+if TYPE_CHECKING:
+    from impctl.service.settings import Settings
+    from impctl.types import TableName
+    from impctl.workload.models import TableSpec
 
 
 @contextmanager

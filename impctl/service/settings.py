@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY
 from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from impctl.errors import UsageError
-from impctl.types import QueryName
 from impctl.values import dataclass
 from impctl.workload.models import AnsweredBy as AnsweredBy
 from impctl.workload.models import Policy as Policy
@@ -18,6 +18,9 @@ from impctl.workload.models import seconds_in as seconds_in
 from impctl.workload.sections import DEFAULT_FILE as DEFAULT_FILE
 from impctl.workload.sections import why_no_store
 from impctl.workload.yaml import SIZE_HINT, size_from
+
+if TYPE_CHECKING:
+    from impctl.types import QueryName
 
 PREFIX = "IMPCTL_"
 

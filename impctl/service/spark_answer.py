@@ -16,31 +16,32 @@ from impctl.errors import (
     QueryError,
     TableError,
 )
-from impctl.expr.nodes import Span
 from impctl.plan.fingerprint import fingerprint
 from impctl.plan.nodes import Fixpoint, Join, Plan, nodes_of, scans_of
 from impctl.service.answer import RowValue, rows_of
 from impctl.service.context import Workbench, limits_of
 from impctl.service.filters import Pruned, guards_of
-from impctl.service.pinned import PinnedTables
 from impctl.service.prepare import PreparedQuery, column_like_clock
 from impctl.service.results import NOT_USED
-from impctl.sketch.partition import RangePartition
-from impctl.sketch.sketch import RangeFilter
 from impctl.spark.expressions import DIALECT
 from impctl.spark.predicates import Guard, filter_condition, local_name, rewrite_sql
 from impctl.sql.parameters import bind
 from impctl.sql.views import named_tables
-from impctl.store.records import StoredSketch
 from impctl.tables.footers import hiding_columns
 from impctl.tables.snapshot import DataFile, Snapshot, bytes_of
-from impctl.types import AccessId, ColumnName, TableName, TableVersion
 from impctl.values import dataclass
-from impctl.workload.models import QuerySpec
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
+
+    from impctl.expr.nodes import Span
+    from impctl.service.pinned import PinnedTables
+    from impctl.sketch.partition import RangePartition
+    from impctl.sketch.sketch import RangeFilter
+    from impctl.store.records import StoredSketch
+    from impctl.types import AccessId, ColumnName, TableName, TableVersion
+    from impctl.workload.models import QuerySpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from impctl.errors import RecaptureNeededError
 from impctl.service.advice import ranges_entries
 from impctl.service.context import Isolated, Workbench
-from impctl.service.pinned import PinnedTables
 from impctl.service.results import (
     VERIFIED,
     VERIFY,
@@ -40,11 +40,14 @@ from impctl.service.stored import (
     tree_record,
 )
 from impctl.store.ledger import Ledger
-from impctl.store.reader import StoreReader
-from impctl.store.records import RunRecord, StoredQuery, TablePin
 from impctl.tables.log import pending_changes
-from impctl.types import QueryName
-from impctl.workload.models import QuerySpec
+
+if TYPE_CHECKING:
+    from impctl.service.pinned import PinnedTables
+    from impctl.store.reader import StoreReader
+    from impctl.store.records import RunRecord, StoredQuery, TablePin
+    from impctl.types import QueryName
+    from impctl.workload.models import QuerySpec
 
 DEFAULT_RUNS = 3
 _LOOKED_BACK = 200

@@ -5,26 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, field, replace
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
-from impctl.compile.compile import Way
-from impctl.compile.flows import Source
 from impctl.compile.session import Checkpoint, MaintainedQuery, TableChange
-from impctl.data.vector import Vector
 from impctl.errors import count_text
 from impctl.service.advice import depths
 from impctl.service.capture import amend
-from impctl.service.clock import Move
-from impctl.service.decide import Moved
-from impctl.service.partners import PartnersAt
 from impctl.service.prepare import recheck
-from impctl.service.query_state import TakenUp
 from impctl.service.result_changes import ToldAnswer, lead_of, may_change_answer
 from impctl.service.results import TreeWork, work_text
-from impctl.service.stored import StateMeta
 from impctl.service.table_deltas import GroupedChange, refill_text, rows_with
-from impctl.sketch.sketch import FragmentSet
 from impctl.sql.parameters import RUN
 from impctl.stopwatch import Stopwatch
 from impctl.store.records import (
@@ -37,10 +27,23 @@ from impctl.store.records import (
     TablePin,
     buffer_name,
 )
-from impctl.store.store import Store
-from impctl.tables.changes import FilesMark
 from impctl.types import AccessId, ColumnName, TableName, TableVersion
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from impctl.compile.compile import Way
+    from impctl.compile.flows import Source
+    from impctl.data.vector import Vector
+    from impctl.service.clock import Move
+    from impctl.service.decide import Moved
+    from impctl.service.partners import PartnersAt
+    from impctl.service.query_state import TakenUp
+    from impctl.service.stored import StateMeta
+    from impctl.sketch.sketch import FragmentSet
+    from impctl.store.store import Store
+    from impctl.tables.changes import FilesMark
 
 
 @dataclass(frozen=True, slots=True)

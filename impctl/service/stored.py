@@ -21,31 +21,30 @@ from impctl.errors import (
 )
 from impctl.plan.lineage import answer_notes
 from impctl.plan.nodes import Fixpoint, Plan, Query, Witness, nodes_of
-from impctl.rules.finalize import AnswerPlan
 from impctl.rules.optimize import core_of
 from impctl.rules.witnesses import witnessed
 from impctl.safety.judge import Verdict, carried
 from impctl.service.choose import sketched_nodes
 from impctl.service.context import Workbench, build_mark
-from impctl.service.pinned import PinnedTables
-from impctl.service.prepare import PreparedQuery
 from impctl.service.results import SketchEntry, TreeRecord
-from impctl.sketch.partition import RangePartition
 from impctl.sql.names import SPARK_CATALOG, SPARK_SCHEMA, FullName
 from impctl.sql.parameters import CURRENT_DATE, HOUR, NEVER, RUN, read_moment
-from impctl.store.reader import StoreReader
-from impctl.store.records import KeptVersion, StoredQuery, StoredSketch, TablePin
 from impctl.tables.changes import FilesMark, files_mark
 from impctl.tables.log import commit_mark
 from impctl.tables.schema import schema_mark
 from impctl.tables.source import DeltaSource, refresh
-from impctl.types import AccessId, ColumnName, QueryName, TableName, TableVersion
 from impctl.values import dataclass
 from impctl.version import is_stamped_alike, stamped
 from impctl.workload.models import JoinStrategy, Lineage, QuerySpec, TableSpec, Workload
 
 if TYPE_CHECKING:
-    from impctl.rules.finalize import Ending
+    from impctl.rules.finalize import AnswerPlan, Ending
+    from impctl.service.pinned import PinnedTables
+    from impctl.service.prepare import PreparedQuery
+    from impctl.sketch.partition import RangePartition
+    from impctl.store.reader import StoreReader
+    from impctl.store.records import KeptVersion, StoredQuery, StoredSketch, TablePin
+    from impctl.types import AccessId, ColumnName, QueryName, TableName, TableVersion
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,29 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 
-from impctl.compile.builder import Partials
-from impctl.compile.compile import Compiled
-from impctl.compile.flows import Source
 from impctl.compile.session import GroupedRows
-from impctl.data.vector import Vector
 from impctl.errors import SchemaChangedError, TableError, count_text
 from impctl.expr.nodes import ColumnRef
 from impctl.safety.facts import FactKind, broken_by
-from impctl.service.context import Reporter, Workbench
 from impctl.service.fill import counted_rows, run_pass
 from impctl.service.filters import files_of_table, own_files
-from impctl.service.pinned import PinnedTables
 from impctl.service.prepare import broken_assumption
-from impctl.service.query_state import TakenUp
 from impctl.service.settings import Settings, large_change_of
-from impctl.sketch.partition import RangePartition
 from impctl.spark.expressions import DIALECT, render_expr
 from impctl.stopwatch import Stopwatch
-from impctl.store.records import Assumption
 from impctl.tables.changes import (
     Changes,
     FilesMark,
@@ -38,10 +29,23 @@ from impctl.tables.changes import (
 from impctl.tables.log import ChangeSize, Commits, change_size, read_commits
 from impctl.tables.prune import prune_to_values
 from impctl.tables.rows import read_batches
-from impctl.tables.snapshot import DataFile, Snapshot
 from impctl.tables.source import other_history
 from impctl.types import AccessId, ColumnName, TableName, TableVersion
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from impctl.compile.builder import Partials
+    from impctl.compile.compile import Compiled
+    from impctl.compile.flows import Source
+    from impctl.data.vector import Vector
+    from impctl.service.context import Reporter, Workbench
+    from impctl.service.pinned import PinnedTables
+    from impctl.service.query_state import TakenUp
+    from impctl.sketch.partition import RangePartition
+    from impctl.store.records import Assumption
+    from impctl.tables.snapshot import DataFile, Snapshot
 
 _MEGABYTE = 1 << 20
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from decimal import Decimal
 from functools import cache
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from impctl.errors import EvaluationError, ImpctlError, RetryableError
 from impctl.expr.nodes import ColumnRef, Expr
@@ -36,9 +36,11 @@ from impctl.sketch.sketch import compare
 from impctl.spark.render import render_plan
 from impctl.stopwatch import Stopwatch
 from impctl.store.records import RunRecord, StoredQuery
-from impctl.types import QueryName, TableName, TableVersion
 from impctl.values import dataclass
-from impctl.workload.models import QuerySpec
+
+if TYPE_CHECKING:
+    from impctl.types import QueryName, TableName, TableVersion
+    from impctl.workload.models import QuerySpec
 
 Rows = Sequence[Sequence[RowValue]]
 

@@ -31,7 +31,6 @@ from impctl.compile.provenance.program import Made, made_rows
 from impctl.compile.session import MaintainedQuery
 from impctl.data.schema import INTEGRAL, Column, Kind, SqlType
 from impctl.data.vector import from_arrow
-from impctl.engine.batch import Batch
 from impctl.engine.fixpoint.absorption import Ship
 from impctl.errors import QueryError, UsageError
 from impctl.expr.nodes import (
@@ -65,7 +64,6 @@ from impctl.plan.nodes import (
     scans_of,
     with_inputs,
 )
-from impctl.rules.finalize import AnswerPlan
 from impctl.rules.optimize import apply_rules
 from impctl.service.answer import RowValue, rows_of
 from impctl.service.context import Workbench, limits_of
@@ -73,7 +71,6 @@ from impctl.service.engine_answer import LeftOut, engine_rows
 from impctl.service.filters import Pruned, files_by_table, filters_of, wanted_files
 from impctl.service.memory_limit import MemoryLimit, held_to, memory_of
 from impctl.service.parameters import GivenValues, parsed
-from impctl.service.prepare import PreparedQuery
 from impctl.service.query_state import reopened
 from impctl.service.resolve import Fresh, asked, condition_on, only_query, what_is_read
 from impctl.service.result_changes import RowsOf, changes_between
@@ -81,16 +78,19 @@ from impctl.service.results import ENGINE, STATE, Outcome, WhyEntry, WhyResult, 
 from impctl.service.spark_answer import Unread
 from impctl.service.stored import StateMeta
 from impctl.stopwatch import Stopwatch
-from impctl.store.records import StoredSketch
 from impctl.tables.rows import read_rows
-from impctl.types import AccessId, ColumnName, ParameterValue, QueryName, TableName
 from impctl.values import dataclass
 from impctl.workload.models import Lineage as LineageRecord
 from impctl.workload.models import SketchUse
 from impctl.workload.yaml import suggestion
 
 if TYPE_CHECKING:
+    from impctl.engine.batch import Batch
+    from impctl.rules.finalize import AnswerPlan
+    from impctl.service.prepare import PreparedQuery
+    from impctl.store.records import StoredSketch
     from impctl.tables.snapshot import DataFile
+    from impctl.types import AccessId, ColumnName, ParameterValue, QueryName, TableName
 
 
 RowGiven = Sequence[str] | Mapping[str, object]

@@ -7,14 +7,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import accumulate
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from impctl.data.vector import Ints
-from impctl.sketch.partition import BoundaryValue, RangePartition
 from impctl.sketch.sketch import Renumbering
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.data.vector import Ints
+    from impctl.sketch.partition import BoundaryValue, RangePartition
 
 
 @dataclass(frozen=True)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence, Sized
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from impctl.data.vector import Ints
-from impctl.sketch.partition import RangePartition
-from impctl.sketch.sketch import FragmentSet
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.data.vector import Ints
+    from impctl.sketch.partition import RangePartition
+    from impctl.sketch.sketch import FragmentSet
 
 Floats = npt.NDArray[np.float64]
 

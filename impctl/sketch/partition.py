@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_right
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -12,8 +13,10 @@ import numpy.typing as npt
 from impctl.data.schema import INTEGRAL, Kind, SqlType
 from impctl.data.vector import INT64_MIN, Bools, Vector
 from impctl.errors import UsageError
-from impctl.types import ColumnName, TableName
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.types import ColumnName, TableName
 
 BoundaryValue = int | float | str | bytes
 """A boundary in canonical form (see `data.vector`): unscaled for decimals, days for dates."""

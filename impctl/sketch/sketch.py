@@ -6,15 +6,17 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 from functools import cached_property
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import numpy.typing as npt
 from bitarray import bitarray, frozenbitarray
 
-from impctl.data.vector import Ints
-from impctl.sketch.partition import BoundaryValue, RangePartition
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.data.vector import Ints
+    from impctl.sketch.partition import BoundaryValue, RangePartition
 
 
 class Mode(StrEnum):

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from enum import StrEnum
 from functools import reduce
+from typing import TYPE_CHECKING
 
 from impctl.data.schema import INTEGER, LONG, Column, other
 from impctl.errors import QueryError, UnsafeSketchError
@@ -54,10 +55,12 @@ from impctl.plan.nodes import (
     scans_of,
     with_inputs,
 )
-from impctl.safety.judge import Verdict
 from impctl.spark.render import with_ties
-from impctl.types import AccessId, AttributeId
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.safety.judge import Verdict
+    from impctl.types import AccessId, AttributeId
 
 _SET_TYPE = other("array<int>")
 _SETS_TYPE = other("array<array<int>>")

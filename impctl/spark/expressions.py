@@ -37,11 +37,12 @@ from impctl.expr.nodes import (
     Or,
 )
 from impctl.expr.signature import ONE_ROW, SEVERAL_ROWS
-from impctl.sketch.partition import BoundaryValue
 from impctl.types import AttributeId
 
 if TYPE_CHECKING:
     from sqlglot.expressions import Expr as Sql
+
+    from impctl.sketch.partition import BoundaryValue
 
 
 DIALECT = "spark"

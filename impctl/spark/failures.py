@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from impctl.errors import (
     EvaluationError,
@@ -24,7 +25,9 @@ from impctl.errors import (
 )
 from impctl.expr.signature import SEVERAL_ROWS, several_rows
 from impctl.spark.session import PACKAGES
-from impctl.types import TableName, TableVersion
+
+if TYPE_CHECKING:
+    from impctl.types import TableName, TableVersion
 
 _MISSING_FILE = ("PATH_NOT_FOUND", "FAILED_READ_FILE.FILE_NOT_EXIST")
 _MISSING_FILE_TEXT = re.compile(r"FileNotFoundException|\[PATH_NOT_FOUND\]|FILE_NOT_EXIST")

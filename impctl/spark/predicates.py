@@ -16,7 +16,6 @@ from impctl.data.schema import Kind, SqlType, name_parts
 from impctl.errors import QueryError
 from impctl.expr.nodes import Span, columns_of
 from impctl.plan.nodes import LiveRows, Query, Scan, expressions_of, nodes_of, scans_of
-from impctl.sketch.partition import BoundaryValue
 from impctl.sketch.sketch import FragmentSet, Interval, RangeFilter, fragments_between, range_filter
 from impctl.spark.expressions import DIALECT, boundary, bracketed, column, literal
 from impctl.sql.text import without_levels
@@ -25,6 +24,8 @@ from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from sqlglot.expressions import Expr as Sql
+
+    from impctl.sketch.partition import BoundaryValue
 
 
 PLAIN_DIALECT = "duckdb"

@@ -25,7 +25,6 @@ from impctl.plan.recursion import (
     step_over_table,
     table_of,
 )
-from impctl.safety.facts import Fact
 from impctl.safety.judge import Verdict, carried, states_of
 from impctl.safety.transfer import facts_of_rows
 from impctl.sketch.partition import RangePartition
@@ -39,6 +38,8 @@ from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from impctl.safety.facts import Fact
 
 
 Frames = Mapping[AccessId, "DataFrame"]

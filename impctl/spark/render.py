@@ -45,11 +45,12 @@ from impctl.plan.nodes import (
 from impctl.rules.prune import prune_columns
 from impctl.rules.witnesses import first_by
 from impctl.spark.expressions import DIALECT, bracketed, column, render_expr
-from impctl.types import AccessId, AttributeId, FixpointId
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from sqlglot.expressions import Expr as Sql
+
+    from impctl.types import AccessId, AttributeId, FixpointId
 
 
 _RANK = Attribute("impctl/rank", "rank", INTEGER, nullable=False)

@@ -11,10 +11,11 @@ import pyarrow.compute as pc
 from impctl.data.schema import quoted
 from impctl.spark.failures import plain_failures
 from impctl.spark.session import is_connect
-from impctl.types import TableName, TableVersion
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+
+    from impctl.types import TableName, TableVersion
 
 
 def run_sql(

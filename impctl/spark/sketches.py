@@ -9,15 +9,12 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 
 from impctl.data.schema import Column as TableColumn
 from impctl.data.schema import Kind, SqlType, quoted
 from impctl.data.vector import Ints, from_arrow
 from impctl.errors import UsageError
 from impctl.plan.nodes import Join, Plan, Query, attributes_of, nodes_of, scans_of
-from impctl.safety.judge import Verdict
-from impctl.sketch.partition import BoundaryValue, RangePartition
 from impctl.sketch.sketch import FragmentSet
 from impctl.spark.capture import FRAGMENT, STAGED, PassKind, SketchPass, sketch_passes, staged_name
 from impctl.spark.failures import plain_failures
@@ -27,7 +24,11 @@ from impctl.types import AccessId, ColumnName, TableName, TableVersion
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
+
+    from impctl.safety.judge import Verdict
+    from impctl.sketch.partition import BoundaryValue, RangePartition
 
 
 EXACT_BELOW = 2**53

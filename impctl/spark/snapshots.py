@@ -18,13 +18,14 @@ from impctl.spark.failures import plain_failures
 from impctl.spark.session import few_listing_tasks, reader_options, spark_uri
 from impctl.tables.footers import hiding_columns
 from impctl.tables.rows import DataFiles
-from impctl.tables.snapshot import DataFile, Snapshot
-from impctl.types import ColumnName
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
+
+    from impctl.tables.snapshot import DataFile, Snapshot
+    from impctl.types import ColumnName
 
 
 def guarded(frame: DataFrame, columns: Collection[ColumnName]) -> DataFrame:

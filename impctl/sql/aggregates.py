@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import field, replace
 from itertools import combinations, product
+from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
@@ -25,9 +26,11 @@ from impctl.plan.nodes import AggregateCall
 from impctl.sql import literals as parse_literal
 from impctl.sql.expressions import ExprReader, arguments_of, function_name
 from impctl.sql.scope import known_type
-from impctl.sql.text import SqlText
-from impctl.types import AttributeId
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.sql.text import SqlText
+    from impctl.types import AttributeId
 
 _PLACEHOLDER = "?aggregate"
 _IGNORING_NULLS = frozenset({"first", "last", "any_value"})

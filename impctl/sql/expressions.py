@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from sqlglot import exp
 
@@ -59,8 +59,10 @@ from impctl.plan.functions import (
 from impctl.sql import literals
 from impctl.sql import literals as parse_literal
 from impctl.sql.scope import Names, Reading, did_you_mean
-from impctl.sql.text import SqlText
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.sql.text import SqlText
 
 _ARITHMETIC: dict[type[exp.Expression], ArithmeticOp] = {
     exp.Add: ArithmeticOp.ADD,

@@ -6,6 +6,7 @@ import re
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from math import isinf
+from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
@@ -32,7 +33,9 @@ from impctl.expr.evaluate import Evaluator, find_blocker
 from impctl.expr.nodes import Call, Cast, Expr, Literal, Span
 from impctl.expr.numeric import nearest_float
 from impctl.expr.types import MAX_PRECISION, fixed_offset, type_of
-from impctl.sql.text import SqlText
+
+if TYPE_CHECKING:
+    from impctl.sql.text import SqlText
 
 _NUMBER = re.compile(r"(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?(bd|[lsydf])?", re.IGNORECASE)
 _STRING = re.compile(r"""(?P<quote>['"])(?P<body>.*)(?P=quote)""", re.DOTALL)

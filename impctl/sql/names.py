@@ -12,11 +12,13 @@ import posixpath
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from impctl.data.schema import name_parts
-from impctl.types import TableName
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.types import TableName
 
 SPARK_CATALOG, SPARK_SCHEMA = "spark_catalog", "default"
 """What Spark itself puts before a name that says neither."""

@@ -10,7 +10,7 @@ from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
 from decimal import Decimal
 from difflib import get_close_matches
 from types import MappingProxyType
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from sqlglot.dialects.spark import Spark
@@ -19,8 +19,10 @@ from sqlglot.tokens import Token, TokenType  # type: ignore[attr-defined]  # re-
 
 from impctl.errors import Location, UsageError
 from impctl.expr.types import fixed_offset
-from impctl.types import ParameterValue, QueryName
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.types import ParameterValue, QueryName
 
 CURRENT_DATE = "current_date"
 HOUR = "date_trunc('hour', current_timestamp)"

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlglot import exp
 from sqlglot.tokens import TokenType  # type: ignore[attr-defined]  # re-exported silently
 
 from impctl.data.schema import Kind
 from impctl.errors import QueryError, count_text
-from impctl.expr.nodes import Span
 from impctl.plan.nodes import (
     Aggregate,
     Attribute,
@@ -40,6 +39,9 @@ from impctl.sql.subqueries import is_membership, unwrapped
 from impctl.sql.text import SqlText, read_by_none
 from impctl.types import AttributeId, FixpointId
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.expr.nodes import Span
 
 
 def body_of(entry: exp.CTE, text: SqlText) -> Span | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
+from typing import TYPE_CHECKING
 
 from sqlglot import exp
 from sqlglot.tokens import TokenType  # type: ignore[attr-defined]  # re-exported silently
@@ -37,8 +38,10 @@ from impctl.sql.scope import (
     relation_scope,
     side_by_side,
 )
-from impctl.sql.text import SqlText
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.sql.text import SqlText
 
 Pairs = Sequence[tuple[ScopeEntry, ScopeEntry]]
 

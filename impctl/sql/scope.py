@@ -7,18 +7,21 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from difflib import get_close_matches
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
 from impctl.data.schema import Kind, SqlType
-from impctl.errors import QueryError
 from impctl.expr.nodes import ColumnRef, Expr, Span, transform, walk
 from impctl.expr.types import is_nullable, type_of
 from impctl.plan.nodes import Attribute, Catalog, JoinKind, LiveRows, Plan
-from impctl.sql.names import TableNames
-from impctl.sql.text import SqlText
-from impctl.types import AccessId, AttributeId, FixpointId, TableName
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.errors import QueryError
+    from impctl.sql.names import TableNames
+    from impctl.sql.text import SqlText
+    from impctl.types import AccessId, AttributeId, FixpointId, TableName
 
 MAX_ACCESSES = 1_000
 """WITH entries that use each other twice make 2 to the n of them."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
@@ -70,9 +71,11 @@ from impctl.sql.subqueries import (
     read_having,
     read_values,
 )
-from impctl.sql.text import SqlText
 from impctl.sql.window import WindowCollector, read_qualify, reads_window, sort_key, windowed
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.sql.text import SqlText
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
@@ -23,7 +24,9 @@ from impctl.sql.relations import Environment
 from impctl.sql.scope import Reading
 from impctl.sql.select import ordered, read_select, read_set_operation
 from impctl.sql.text import SqlText, read_by_none, read_text
-from impctl.types import QueryName, TableName
+
+if TYPE_CHECKING:
+    from impctl.types import QueryName, TableName
 
 NO_EXPIRY: Mapping[TableName, LiveRows] = MappingProxyType({})
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlglot import exp
 from sqlglot.tokens import TokenType  # type: ignore[attr-defined]  # re-exported silently
 
 from impctl.data.schema import quoted
-from impctl.expr.nodes import Span
 from impctl.plan.functions import (
     AGGREGATES,
     FOREIGN,
@@ -27,6 +26,9 @@ from impctl.sql.relations import part
 from impctl.sql.text import SqlText, read_text
 from impctl.types import QueryName, TableName
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.expr.nodes import Span
 
 Views = Mapping[FullName, tuple[TableName, str]]
 """Name and SELECT text of each view, by its whole name."""

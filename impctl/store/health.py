@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from impctl.data import pages
 from impctl.data.pages import whole_table
@@ -19,11 +20,13 @@ from impctl.store import states, tables
 from impctl.store.catalog import Catalog, opened
 from impctl.store.disk import CAREFUL, RUN_SUFFIX, Layout, is_full, suppress_full, translated
 from impctl.store.lock import Owner, noted_owner
-from impctl.store.reader import StoreReader
 from impctl.store.records import Collected, Leftover, OldVersions
 from impctl.store.states import StoredRun, WrittenRun, run_files
-from impctl.types import QueryName
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.store.reader import StoreReader
+    from impctl.types import QueryName
 
 KEPT_VERSIONS = 32
 """How many sketch versions of a query stay by default."""

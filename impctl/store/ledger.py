@@ -17,11 +17,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import astuple, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from impctl.store.disk import CAREFUL, Layout
-from impctl.types import QueryName
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.types import QueryName
 
 KEPT = 1000
 _PATIENCE = 1.0

@@ -12,15 +12,17 @@ from collections.abc import Mapping
 from dataclasses import field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from impctl.errors import ImpctlError
-from impctl.sketch.partition import RangePartition
-from impctl.sketch.sketch import FragmentSet, Mode
-from impctl.types import AccessId, ColumnName, QueryName, TableName, TableVersion
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.errors import ImpctlError
+    from impctl.sketch.partition import RangePartition
+    from impctl.sketch.sketch import FragmentSet, Mode
+    from impctl.types import AccessId, ColumnName, QueryName, TableName, TableVersion
 
 Run = tuple[str, int, pa.Table]
 """A run of operator state: arrangement, sequence, rows."""

@@ -7,6 +7,7 @@ import sqlite3
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -24,8 +25,10 @@ from impctl.store.disk import (
     translated,
 )
 from impctl.store.records import Run, RunRef
-from impctl.types import QueryName
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.types import QueryName
 
 BLOB_LIMIT = 256 << 10
 """Runs up to this many bytes travel inside the transaction; measured: a file, with its own sync

@@ -14,13 +14,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-import pyarrow as pa
-
-from impctl.data.pages import StoredTable
 from impctl.errors import StateCorruptError
-from impctl.forecast import History
 from impctl.store import states
 from impctl.store import tables as arrivals
 from impctl.store import tables as chosen
@@ -47,20 +43,26 @@ from impctl.store.health import (
     trimmed,
 )
 from impctl.store.lock import Held, Owner, WriterLock, read_owner
-from impctl.store.records import (
-    Chosen,
-    Collected,
-    KeptVersion,
-    MaintainCommit,
-    NewCapture,
-    Run,
-    RunCost,
-    RunRecord,
-    RunRef,
-    StoredQuery,
-)
-from impctl.store.tables import Apply, Partitions
-from impctl.types import QueryName, TableName, TableVersion
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from impctl.data.pages import StoredTable
+    from impctl.forecast import History
+    from impctl.store.records import (
+        Chosen,
+        Collected,
+        KeptVersion,
+        MaintainCommit,
+        NewCapture,
+        Run,
+        RunCost,
+        RunRecord,
+        RunRef,
+        StoredQuery,
+    )
+    from impctl.store.tables import Apply, Partitions
+    from impctl.types import QueryName, TableName, TableVersion
 
 _READ_ATTEMPTS = 3
 """Tries to read runs whose files a writer may replace meanwhile."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from impctl.data.schema import Kind, SqlType
 from impctl.errors import ImpctlError, RetryableError
@@ -38,8 +38,10 @@ from impctl.store.records import (
     TablePin,
 )
 from impctl.store.states import WrittenRun
-from impctl.types import AccessId, QueryName, TableName, TableVersion
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.types import AccessId, QueryName, TableName, TableVersion
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -42,8 +42,10 @@ from impctl.tables.snapshot import (
 )
 from impctl.tables.source import DeltaSource, other_history, recreated
 from impctl.tables.storage import READ_FAILURES, failure_text, file_uri, is_missing
-from impctl.types import ColumnName, TableName, TableVersion
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.types import ColumnName, TableName, TableVersion
 
 Weights = npt.NDArray[np.int64]
 

@@ -15,19 +15,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from impctl.data.keys import ascending, key_codes, starts_in
-from impctl.data.schema import SqlType
 from impctl.data.vector import Bools, Ints, Vector, from_arrow
 from impctl.expr.evaluate import Condition
 from impctl.expr.nodes import ColumnRef, Expr, walk
 from impctl.tables.rows import read_batches
-from impctl.tables.snapshot import DataFile, Snapshot
-from impctl.types import ColumnName
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.data.schema import SqlType
+    from impctl.tables.snapshot import DataFile, Snapshot
+    from impctl.types import ColumnName
 
 MANY_ROWS = 4_000_000
 """Rows of a table from which on a sample of keys is counted."""

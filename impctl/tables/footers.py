@@ -7,17 +7,19 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import reduce
-from typing import Any
-
-import pyarrow.parquet as pq
+from typing import TYPE_CHECKING, Any
 
 from impctl.data.schema import Column, Kind
 from impctl.tables.rows import DataFiles, hybrid_columns, is_surely_modern, read_failure
 from impctl.tables.schema import PHYSICAL_NAME
-from impctl.tables.snapshot import DataFile, Snapshot
 from impctl.tables.storage import READ_FAILURES
-from impctl.types import ColumnName
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
+
+    from impctl.tables.snapshot import DataFile, Snapshot
+    from impctl.types import ColumnName
 
 
 @dataclass(frozen=True, slots=True)

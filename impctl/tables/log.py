@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from impctl.errors import HistoryGoneError, ImpctlError, TableError
 from impctl.forecast import KEPT, Arrival, History
@@ -20,8 +20,10 @@ from impctl.tables.rows import DataFiles
 from impctl.tables.snapshot import Snapshot, logged_file
 from impctl.tables.source import DeltaSource, advance, refresh
 from impctl.tables.storage import READ_FAILURES, file_uri, local_path, read_text
-from impctl.types import TableName, TableVersion
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.types import TableName, TableVersion
 
 
 def commit_mark(source: DeltaSource, version: TableVersion) -> str | None:

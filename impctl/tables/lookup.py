@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,9 +16,11 @@ from impctl.data.schema import Column, Kind
 from impctl.data.vector import Bools, Vector, from_arrow
 from impctl.tables.prune import prune_to_values
 from impctl.tables.rows import FileReader, bare_rows
-from impctl.tables.snapshot import DataFile, Snapshot
-from impctl.types import ColumnName
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.tables.snapshot import DataFile, Snapshot
+    from impctl.types import ColumnName
 
 
 @dataclass(frozen=True, slots=True)

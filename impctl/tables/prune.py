@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,9 +24,6 @@ from impctl.expr.nodes import (
     Not,
     Or,
 )
-from impctl.sketch.likelihood import Mixture
-from impctl.sketch.partition import BoundaryValue, RangePartition
-from impctl.sketch.sketch import RangeFilter
 from impctl.tables.snapshot import (
     UNKNOWN,
     ColumnBounds,
@@ -37,8 +34,13 @@ from impctl.tables.snapshot import (
     places_in,
 )
 from impctl.tables.statistics import Density, file_bounds, line_of
-from impctl.types import AttributeId, ColumnName
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.sketch.likelihood import Mixture
+    from impctl.sketch.partition import BoundaryValue, RangePartition
+    from impctl.sketch.sketch import RangeFilter
+    from impctl.types import AttributeId, ColumnName
 
 Floats = npt.NDArray[np.float64]
 

@@ -6,7 +6,7 @@ import os
 import stat
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +15,6 @@ import pyarrow.parquet as pq
 
 from impctl.data.memory import SMALL, reserve
 from impctl.data.schema import Column, Kind, SqlType
-from impctl.data.vector import Ints
 from impctl.errors import (
     HistoryGoneError,
     ImpctlError,
@@ -24,7 +23,6 @@ from impctl.errors import (
     UnsupportedError,
     pass_out_of_memory,
 )
-from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import MAX_INTERVALS, FragmentSet, RangeFilter, exact_filter, range_filter
 from impctl.tables.prune import left_by
 from impctl.tables.schema import arrow_type, to_arrow_type
@@ -46,8 +44,12 @@ from impctl.tables.storage import (
     local_path,
     object_store,
 )
-from impctl.types import ColumnName
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.data.vector import Ints
+    from impctl.sketch.partition import RangePartition
+    from impctl.types import ColumnName
 
 _FIRST_SAFE_DAY = -141427
 """1582-10-15: since then both calendars name the same days."""

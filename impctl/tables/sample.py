@@ -7,6 +7,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -14,15 +15,17 @@ import pyarrow as pa
 
 from impctl.data.vector import Ints, from_arrow
 from impctl.sketch.boundaries import ValueWeights
-from impctl.sketch.partition import BoundaryValue, RangePartition
 from impctl.sketch.sketch import FragmentSet, exact_filter
 from impctl.tables.prune import prune
 from impctl.tables.rows import FileReader
 from impctl.tables.snapshot import UNKNOWN, ColumnBounds, DataFile, Snapshot, places_in
 from impctl.tables.statistics import Density, Line, file_bounds, line_of
 from impctl.tables.storage import local_path
-from impctl.types import ColumnName
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.sketch.partition import BoundaryValue, RangePartition
+    from impctl.types import ColumnName
 
 
 def overlap(snapshot: Snapshot, column: ColumnName) -> float:

@@ -6,14 +6,16 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from impctl.data.schema import Column, Kind, Schema, SqlType, from_delta, other, quoted
 from impctl.errors import TableError
-from impctl.types import ColumnName
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.types import ColumnName
 
 _SIMPLE = {
     Kind.BOOLEAN: pa.bool_(),

@@ -25,16 +25,14 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from deltalake import DeltaTable
 
 from impctl.data.schema import Column, Kind, Schema
-from impctl.data.vector import Ints
 from impctl.errors import (
     ImpctlError,
     SchemaChangedError,
@@ -42,7 +40,6 @@ from impctl.errors import (
     TableError,
     UnsupportedError,
 )
-from impctl.sketch.partition import BoundaryValue
 from impctl.tables.schema import TableSchema, read_schema
 from impctl.tables.storage import (
     READ_FAILURES,
@@ -60,8 +57,14 @@ from impctl.tables.storage import (
     read_text,
     unknown_feature,
 )
-from impctl.types import ColumnName, TableName, TableVersion
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+    from impctl.data.vector import Ints
+    from impctl.sketch.partition import BoundaryValue
+    from impctl.types import ColumnName, TableName, TableVersion
 
 Flags = npt.NDArray[np.bool_]
 Values = npt.NDArray[Any]

@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from deltalake import DeltaTable
@@ -34,8 +35,10 @@ from impctl.tables.storage import (
     unknown_feature,
     without_values,
 )
-from impctl.types import TableName, TableVersion
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.types import TableName, TableVersion
 
 _VERSION = re.compile(r"\bversion: (\d+)")
 _LOG_FILE = re.compile(r"(\d{20})\.(json|checkpoint\b.*parquet|checkpoint\b.*json)")

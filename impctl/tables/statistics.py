@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from os.path import commonprefix
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,6 @@ import pyarrow.compute as pc
 
 from impctl.data.schema import FLOAT, Column, Kind, SqlType
 from impctl.data.vector import INT64_MAX, INT64_MIN, Ints, Vector, from_arrow
-from impctl.sketch.partition import BoundaryValue
 from impctl.tables.schema import to_arrow_type
 from impctl.tables.snapshot import (
     UNKNOWN,
@@ -26,8 +25,11 @@ from impctl.tables.snapshot import (
     partition_array,
 )
 from impctl.tables.storage import is_unsure
-from impctl.types import ColumnName
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.sketch.partition import BoundaryValue
+    from impctl.types import ColumnName
 
 Floats = npt.NDArray[np.float64]
 

@@ -7,14 +7,16 @@ import os
 import re
 import stat
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
 from impctl.errors import TableError, pass_out_of_memory
-from impctl.types import TableName
+
+if TYPE_CHECKING:
+    from impctl.types import TableName
 
 
 def is_unsure(text: str) -> bool:

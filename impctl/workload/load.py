@@ -6,10 +6,9 @@ import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
-from yaml.nodes import Node
 
 from impctl.errors import Location, UsageError, WorkloadError
 from impctl.workload.models import SparkSpec, Workload
@@ -29,6 +28,9 @@ from impctl.workload.sections import (
     why_no_store,
 )
 from impctl.workload.yaml import FileReading, Lines, YamlFault, compose, inside
+
+if TYPE_CHECKING:
+    from yaml.nodes import Node
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _LARGEST = 1 << 20

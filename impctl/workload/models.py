@@ -8,12 +8,14 @@ from dataclasses import field
 from datetime import UTC, date, datetime, tzinfo
 from enum import StrEnum
 from functools import lru_cache
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
-from impctl.errors import Location
-from impctl.sql.names import FullName, TableNames
-from impctl.types import ColumnName, ParameterValue, QueryName, TableName
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.errors import Location
+    from impctl.sql.names import FullName, TableNames
+    from impctl.types import ColumnName, ParameterValue, QueryName, TableName
 
 UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 WORDS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86_400.0}

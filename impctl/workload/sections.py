@@ -10,9 +10,8 @@ from dataclasses import field, replace
 from datetime import UTC, date, datetime, time
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from yaml import Node as BudgetsNode
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from impctl.data.schema import name_parts
@@ -25,7 +24,6 @@ from impctl.sql.names import (
     TableNames,
     path_key,
 )
-from impctl.types import ParameterValue, TableName
 from impctl.values import dataclass
 from impctl.workload.models import (
     DURATION_PATTERN,
@@ -79,6 +77,11 @@ from impctl.workload.yaml import (
     suggestion,
     written_at,
 )
+
+if TYPE_CHECKING:
+    from yaml import Node as BudgetsNode
+
+    from impctl.types import ParameterValue, TableName
 
 JsonSchema = dict[str, object]
 

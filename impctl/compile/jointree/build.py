@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
+from typing import TYPE_CHECKING
 
 from impctl.compile.aggregates import Calls, read_calls
-from impctl.compile.builder import Plumbing
 from impctl.compile.flows import (
     Column,
     Flow,
@@ -28,9 +28,12 @@ from impctl.engine.jointree.tree import Live, Tree
 from impctl.engine.linear import Project as ProjectNode
 from impctl.expr.nodes import Cast, ColumnRef, Expr, columns_of, conjuncts, substitute
 from impctl.plan.nodes import ComputedColumn, Plan, Scan, Select, attributes_of
-from impctl.sketch.partition import RangePartition
-from impctl.types import AccessId, AttributeId
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.compile.builder import Plumbing
+    from impctl.sketch.partition import RangePartition
+    from impctl.types import AccessId, AttributeId
 
 _Source = tuple[object, ...]
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from impctl.compile.flows import row_bytes
 from impctl.compile.joins import chain_of
-from impctl.compile.jointree.build import PlannedBlock
 from impctl.compile.jointree.decompose import all_of
 from impctl.compile.jointree.graph import ShapeNode, TreeShape
 from impctl.compile.jointree.shape import planned_blocks
@@ -34,6 +33,9 @@ from impctl.plan.nodes import (
 from impctl.tables.fan_out import KeyColumns
 from impctl.types import AccessId, AttributeId, ColumnName, TableName
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.compile.jointree.build import PlannedBlock
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,15 @@ below their parents in order. Out of scope: sizes and estimates, printing (`cli`
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from impctl.compile.jointree.graph import TreeShape, told_by
 from impctl.plan.explain import Names, call_text, expr_text
 from impctl.plan.nodes import Plan, attributes_of, nodes_of
-from impctl.types import AccessId, ColumnName
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.types import AccessId, ColumnName
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
 from impctl.compile.answers import arrow_column, arrow_type
-from impctl.compile.builder import Plumbing
 from impctl.compile.fixpoint import Keyed, rows_of, untagged
 from impctl.compile.flows import BlockedError, Flow, typed
 from impctl.data.keys import group_normal
@@ -54,8 +53,11 @@ from impctl.plan.nodes import (
     scans_of,
 )
 from impctl.plan.recursion import reads_fixpoint
-from impctl.types import AttributeId, ColumnName, FixpointId, TableName
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.compile.builder import Plumbing
+    from impctl.types import AttributeId, ColumnName, FixpointId, TableName
 
 NUMBER = "_impctl_number"
 """The column of a table's rows that has their numbers."""

@@ -6,12 +6,15 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from enum import StrEnum
 from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from impctl.compile.provenance.absorbed import Makings
 from impctl.data.vector import Ints, slice_positions
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.compile.provenance.absorbed import Makings
 
 BUDGET = 5_000_000
 """Bodies looked at in the search for a smallest set: some seconds."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -49,8 +49,10 @@ from impctl.plan.nodes import (
     with_inputs,
 )
 from impctl.plan.recursion import reads_fixpoint
-from impctl.types import AccessId
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.types import AccessId
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,7 +13,6 @@ from impctl.data.keys import distinct_values
 from impctl.data.schema import LONG, SqlType
 from impctl.data.vector import Ints, Vector, slice_positions
 from impctl.engine.batch import Batch, consolidated, disagreement, empty_batch, stacked_batches
-from impctl.engine.circuit import Circuit
 from impctl.engine.fixpoint.frontier import Recursion, ToldInTheEnd, apart_in_memory, slots_for
 from impctl.engine.fixpoint.rows import (
     NUMBER,
@@ -26,8 +25,11 @@ from impctl.engine.operator import LIMITS, Keeper, Limits
 from impctl.engine.tags import no_fragments
 from impctl.engine.trace import RowIndex
 from impctl.errors import EvaluationError, UsageError
-from impctl.types import AttributeId
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.engine.circuit import Circuit
+    from impctl.types import AttributeId
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,6 @@ from impctl.data.pages import search
 from impctl.data.schema import LONG, Kind, SqlType
 from impctl.data.vector import INT64_MAX, Bools, Ints, Vector, slice_positions
 from impctl.engine.batch import Batch, consolidated, empty_batch, never_held, stacked_batches
-from impctl.engine.circuit import Circuit
 from impctl.engine.extremes import ranks_of
 from impctl.engine.fixpoint.rows import (
     HAS_COLUMN,
@@ -37,11 +37,14 @@ from impctl.engine.fixpoint.rows import (
 from impctl.engine.fixpoint.small_frontier import WHOLE_NUMBERS, JoinedStep, ends_of
 from impctl.engine.join import Join
 from impctl.engine.linear import Project
-from impctl.engine.tags import Tags
 from impctl.engine.trace import IndexRun, check_size
 from impctl.expr.nodes import Arithmetic, ArithmeticOp, ColumnRef, Expr, Literal
-from impctl.types import AttributeId
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.engine.circuit import Circuit
+    from impctl.engine.tags import Tags
+    from impctl.types import AttributeId
 
 _ADDED = frozenset({Kind.BYTE, Kind.SHORT, Kind.INTEGER, Kind.LONG})
 _MOST = 1 << 50

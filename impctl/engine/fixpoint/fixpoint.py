@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from impctl.data.keys import distinct_values
-from impctl.data.schema import SqlType
-from impctl.data.vector import Ints
 from impctl.engine.batch import Batch, empty_batch, stacked_batches
-from impctl.engine.circuit import Circuit
 from impctl.engine.fixpoint.absorption import HeadsAndBodies
 from impctl.engine.fixpoint.best_values import (
     NotThisWayError,
@@ -40,8 +38,13 @@ from impctl.engine.fixpoint.rows import (
 from impctl.engine.fixpoint.single_join import JoinedMoves, Seen
 from impctl.engine.fixpoint.small_frontier import THIN, plain_step
 from impctl.engine.operator import LEVEL_LIMITS, LIMITS, Keeper, LevelLimits, Limits
-from impctl.types import AttributeId
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.data.schema import SqlType
+    from impctl.data.vector import Ints
+    from impctl.engine.circuit import Circuit
+    from impctl.types import AttributeId
 
 _LARGE = 0.75
 """The share of all rows that may go out in a step before the rest follows at once.

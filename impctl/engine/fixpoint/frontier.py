@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -30,13 +30,15 @@ from impctl.engine.batch import (
     never_held,
     stacked_batches,
 )
-from impctl.engine.circuit import Circuit
 from impctl.engine.fixpoint.rows import RANK, WAS, TouchedRows
 from impctl.engine.operator import Operator
 from impctl.engine.tags import RowTags, SetTags, Tags, apart, no_fragments
 from impctl.engine.trace import RowIndex
-from impctl.types import AttributeId
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.engine.circuit import Circuit
+    from impctl.types import AttributeId
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,12 +14,14 @@ from impctl.engine.batch import Batch
 from impctl.engine.circuit import Circuit
 from impctl.engine.fixpoint.absorption import BODY, HEAD
 from impctl.engine.fixpoint.fixpoint import Fixpoint
-from impctl.engine.fixpoint.frontier import Recursion
 from impctl.engine.join import Join, Side
 from impctl.engine.linear import Project
 from impctl.engine.operator import Keeper, Limits, Operator
 from impctl.engine.range_counts import FragmentCounts
 from impctl.expr.nodes import ColumnRef
+
+if TYPE_CHECKING:
+    from impctl.engine.fixpoint.frontier import Recursion
 
 _RANK = "impctl/rank"
 _NO_LIMITS = Limits(rounds=sys.maxsize, rows=sys.maxsize)

@@ -6,6 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from copy import copy
 from heapq import heappop, heappush
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -35,10 +36,12 @@ from impctl.engine.fixpoint.best_values import (
 )
 from impctl.engine.fixpoint.frontier import NO_BODY
 from impctl.engine.fixpoint.rows import HAS_COLUMN, LOW_COLUMN, RANK_COLUMN, IndexView, view_of
-from impctl.engine.operator import Limits
 from impctl.engine.tags import Tags, no_fragments, stacked
-from impctl.types import AttributeId
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.engine.operator import Limits
+    from impctl.types import AttributeId
 
 _AT_ONCE = 64
 """Keys that are followed whatever their values: a round takes longer than they do."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence, Sized
-from typing import Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -21,12 +21,14 @@ from impctl.data.pages import InPages, search
 from impctl.data.schema import LONG, SqlType
 from impctl.data.vector import Bools, Ints, Vector, concat, from_stored
 from impctl.engine.batch import Batch, empty_batch, identity_of, never_held, stacked_batches
-from impctl.engine.operator import Keeper
 from impctl.engine.tags import FRAGMENT_BITS, RowTags
 from impctl.engine.trace import Arrangement, IndexRun, RowIndex, Run, are_told_by_code
 from impctl.errors import UnsupportedError
-from impctl.types import AttributeId
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.engine.operator import Keeper
+    from impctl.types import AttributeId
 
 _NONE = np.zeros(0, dtype=np.int64)
 

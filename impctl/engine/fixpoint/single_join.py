@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -28,8 +29,10 @@ from impctl.engine.fixpoint.small_frontier import (
     ThinFronts,
     table_runs,
 )
-from impctl.engine.tags import Tags
-from impctl.types import AttributeId
+
+if TYPE_CHECKING:
+    from impctl.engine.tags import Tags
+    from impctl.types import AttributeId
 
 _MOST_WAITING = 64
 """Steps whose changes wait at most."""

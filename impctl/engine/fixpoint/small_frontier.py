@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from itertools import repeat
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,7 +14,6 @@ from impctl.data.pages import search
 from impctl.data.schema import Kind, SqlType
 from impctl.data.vector import Ints, slice_positions
 from impctl.engine.batch import never_held
-from impctl.engine.circuit import Circuit
 from impctl.engine.fixpoint.frontier import Admit, Derived, Dismiss, Partners
 from impctl.engine.fixpoint.rows import (
     ALL,
@@ -33,10 +32,13 @@ from impctl.engine.fixpoint.rows import (
 )
 from impctl.engine.join import Join
 from impctl.engine.linear import Project
-from impctl.engine.tags import Tags
 from impctl.engine.trace import IndexRun, RowIndex, check_size
-from impctl.types import AttributeId
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.engine.circuit import Circuit
+    from impctl.engine.tags import Tags
+    from impctl.types import AttributeId
 
 _NONE = np.zeros(0, dtype=np.int64)
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from impctl.data.keys import Grouping, group_rows
 from impctl.data.vector import Bools, Ints, Vector, concat
 from impctl.engine.accumulators import ROWS, Values
-from impctl.engine.batch import Batch
 from impctl.engine.extremes import Extreme, OrderedCounts
 from impctl.engine.jointree import node as lots
 from impctl.engine.jointree.node import (
@@ -42,6 +42,9 @@ from impctl.engine.jointree.values import (
 from impctl.engine.range_counts import GroupSets, numbered
 from impctl.engine.tags import Pairs
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.engine.batch import Batch
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from impctl.data.keys import key_codes, normalise
-from impctl.data.schema import SqlType
-from impctl.data.vector import Bools, Ints, Vector
 from impctl.engine.batch import Batch, consolidated, empty_batch, stacked_batches
 from impctl.engine.operator import Operator
-from impctl.engine.tags import Tags
 from impctl.engine.trace import Found, RowIndex
 from impctl.errors import InvariantError
-from impctl.types import AttributeId
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.data.schema import SqlType
+    from impctl.data.vector import Bools, Ints, Vector
+    from impctl.engine.tags import Tags
+    from impctl.types import AttributeId
 
 Class = int
 Places = tuple[int, ...]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from impctl.data.keys import Grouping, group_rows
-from impctl.data.schema import SqlType
 from impctl.data.vector import Bools, Ints, Vector, all_null, concat, slice_positions
 from impctl.engine.accumulators import ROWS
 from impctl.engine.batch import Batch, disagreement, empty_batch, loading, stacked_batches
@@ -15,13 +15,16 @@ from impctl.engine.jointree.node import LIVE, NodeState, Seen
 from impctl.engine.jointree.spec import NO_SLOTS, Edge, JoinTree
 from impctl.engine.jointree.tree import Live, Tree
 from impctl.engine.jointree.values import Columns, Tuples, product
-from impctl.engine.linear import Project
 from impctl.engine.operator import Keeper, Operator
-from impctl.engine.result_rows import Runs
 from impctl.engine.trace import MOST_PAIRS
 from impctl.errors import JoinTooLargeError
 from impctl.types import AttributeId
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.data.schema import SqlType
+    from impctl.engine.linear import Project
+    from impctl.engine.result_rows import Runs
 
 
 @dataclass(frozen=True, slots=True)

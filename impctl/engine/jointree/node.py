@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from functools import cached_property
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -28,13 +28,15 @@ from impctl.engine.jointree.values import (
     once_columns,
     product,
 )
-from impctl.engine.operator import Keeper
 from impctl.engine.range_counts import FragmentCounts, GroupSets, numbered
 from impctl.engine.tags import Pairs
 from impctl.engine.trace import Arrangement, RowIndex
 from impctl.expr.error_bounds import is_known, unsure_value
-from impctl.types import AttributeId
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.engine.operator import Keeper
+    from impctl.types import AttributeId
 
 LOT = 1_000_000
 """What is computed of so many stays small beside the state of many more."""

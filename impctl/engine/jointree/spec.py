@@ -13,14 +13,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from impctl.data.schema import SqlType
 from impctl.engine.accumulators import AggregateColumn, Count, ExactSum, parts_of
 from impctl.engine.extremes import Extreme, First, has_rank
 from impctl.errors import InvariantError, UnsupportedError
-from impctl.sketch.partition import RangePartition
 from impctl.types import AttributeId
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.sketch.partition import RangePartition
 
 TypedColumns = tuple[tuple[AttributeId, SqlType], ...]
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from impctl.data.keys import group_rows, key_codes
 from impctl.data.schema import LONG
 from impctl.data.vector import Bools, Ints, Vector
-from impctl.engine.accumulators import Values
 from impctl.engine.batch import disagreement
 from impctl.engine.jointree import node as lots
 from impctl.engine.jointree.node import LIVE, NUMBER, NodeState
@@ -19,6 +19,9 @@ from impctl.engine.jointree.values import KeyedState, Tuples, different, stacked
 from impctl.engine.range_counts import GroupSets
 from impctl.engine.tags import Pairs
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.engine.accumulators import Values
 
 
 @dataclass(frozen=True, slots=True)

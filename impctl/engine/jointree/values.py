@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -24,11 +24,13 @@ from impctl.engine.accumulators import (
     parts_of,
 )
 from impctl.engine.extremes import Extreme
-from impctl.engine.jointree.spec import JoinTree
 from impctl.engine.trace import Arrangement, Located, Run, find_in
 from impctl.errors import NotExactError
 from impctl.types import AttributeId
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.engine.jointree.spec import JoinTree
 
 _NARROW_DIGITS = 18
 Columns = Mapping[AttributeId, Vector]

@@ -10,11 +10,14 @@ Out of scope: maintaining what was captured (`measure.kinds.maintain_cost`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 from impctl.bench.clock import in_turns, warm_up
 from impctl.bench.record import Cell, Metric
-from impctl.measure.ground import Ground
 from impctl.measure.measured import measured_copy
+
+if TYPE_CHECKING:
+    from impctl.measure.ground import Ground
 
 _MOST = 3
 """Captures timed at most; they are long enough to be steady."""

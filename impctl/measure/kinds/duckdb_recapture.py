@@ -10,7 +10,7 @@ of their files (deletion vectors, column mapping).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -22,13 +22,8 @@ from impctl.bench.parquet_sql import ParquetSql, SqlFailed
 from impctl.data.schema import Column
 from impctl.data.vector import from_arrow
 from impctl.plan.nodes import attributes_of
-from impctl.safety.judge import Verdict
-from impctl.service.context import Workbench
-from impctl.service.pinned import PinnedTables
-from impctl.service.prepare import PreparedQuery
 from impctl.service.resolve import is_for_others
 from impctl.service.stored import kept_plan
-from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import FragmentSet
 from impctl.spark.capture import PassKind, SketchPass, sketch_passes
 from impctl.spark.expressions import DIALECT
@@ -41,6 +36,13 @@ from impctl.tables.snapshot import DataFile, Snapshot
 from impctl.tables.storage import local_path
 from impctl.types import AccessId, TableName
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.safety.judge import Verdict
+    from impctl.service.context import Workbench
+    from impctl.service.pinned import PinnedTables
+    from impctl.service.prepare import PreparedQuery
+    from impctl.sketch.partition import RangePartition
 
 Fragments = Mapping[AccessId, FragmentSet]
 

@@ -16,15 +16,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from impctl.bench.clock import milliseconds, warm_up
 from impctl.bench.record import Cell, Label, Metric
 from impctl.errors import ImpctlError
 from impctl.measure.follower import AgainstRecapture, Followed, worse_of
-from impctl.measure.ground import Ground
 from impctl.measure.kinds.duckdb_times import Beside, recapture_beside
 from impctl.measure.measured import MeasuredQuery, measured_copy
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.measure.ground import Ground
 
 KINDS = ("insert", "delete", "both")
 """`both` is an insertion and a deletion that takes it back."""

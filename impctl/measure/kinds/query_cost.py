@@ -12,16 +12,19 @@ counts it).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from impctl.bench.clock import in_turns, warm_up
 from impctl.bench.record import Cell, Metric
-from impctl.measure.ground import Ground
 from impctl.measure.kinds.duckdb_times import answer_beside
 from impctl.measure.measured import MeasuredQuery, measured_copy
 from impctl.measure.single import single
-from impctl.service.filters import Pruned
 from impctl.service.spark_answer import answer_of
 from impctl.service.verify import same_rows
+
+if TYPE_CHECKING:
+    from impctl.measure.ground import Ground
+    from impctl.service.filters import Pruned
 
 
 def measure_query(ground: Ground) -> Iterator[Cell]:

@@ -15,14 +15,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
-
-import pyarrow as pa
+from typing import TYPE_CHECKING
 
 from impctl.bench.clock import warm_up
 from impctl.bench.parquet_sql import ParquetSql
 from impctl.bench.record import Cell, Metric
 from impctl.errors import ImpctlError
-from impctl.measure.ground import Ground
 from impctl.measure.kinds.duckdb_recapture import duckdb_plain
 from impctl.measure.kinds.duckdb_times import duckdb_sketch, same_answer
 from impctl.measure.measured import MeasuredQuery, measured_copy
@@ -32,6 +30,11 @@ from impctl.service.engine_answer import engine_answer
 from impctl.service.kept_answer import kept_answer
 from impctl.service.stored import known_ending
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from impctl.measure.ground import Ground
 
 _SPARK, _SPARK_SKETCH = "Spark, all files", "Spark with the sketch"
 _DUCKDB, _DUCKDB_SKETCH = "DuckDB, all files", "DuckDB with the sketch"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
+from typing import TYPE_CHECKING
 
 from impctl.compile.flows import SideChoice, Strategy
 from impctl.data.memory import give_back
@@ -28,20 +29,22 @@ from impctl.service.budget.costs import (
     rows_of_change,
     state_bytes,
 )
-from impctl.service.context import Workbench
 from impctl.service.memory_limit import largest_side, memory_of
-from impctl.service.prepare import PreparedQuery
 from impctl.service.results import PlannedPiece, PlanResult
 from impctl.service.schedule.forecast import Expectations, Expected, expectations
 from impctl.service.settings import disk_of
 from impctl.service.stored import result_bytes
 from impctl.service.text import size_text
-from impctl.store.reader import StoreReader
 from impctl.store.records import Chosen
-from impctl.store.store import Store
 from impctl.types import QueryName, TableName
 from impctl.values import dataclass
 from impctl.workload.models import JoinStrategy, QuerySpec, StateKept
+
+if TYPE_CHECKING:
+    from impctl.service.context import Workbench
+    from impctl.service.prepare import PreparedQuery
+    from impctl.store.reader import StoreReader
+    from impctl.store.store import Store
 
 _STAYS = "converting saves too little: "
 

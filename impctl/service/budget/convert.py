@@ -5,16 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import field, replace
-from typing import Self
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Self
 
 from impctl.compile.flows import AsRecorded, Source, Strategy
 from impctl.compile.session import Checkpoint, MaintainedQuery, buffer_groups, hand_over, sides_of
-from impctl.data.vector import Vector
 from impctl.engine.trace import RowIndex
-from impctl.service.budget.costs import Opened
-from impctl.service.context import Workbench
 from impctl.service.maintenance_plan import chosen_buffers, chosen_way
 from impctl.service.partners import FilePartners
 from impctl.service.query_state import TakenUp
@@ -22,9 +17,16 @@ from impctl.service.stored import StateMeta, check_not_replaced_meanwhile
 from impctl.service.table_deltas import rows_with
 from impctl.stopwatch import Stopwatch
 from impctl.store.records import MaintainCommit, RunCost, RunKind, RunRecord
-from impctl.store.store import Store
-from impctl.types import ColumnName
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from impctl.data.vector import Vector
+    from impctl.service.budget.costs import Opened
+    from impctl.service.context import Workbench
+    from impctl.store.store import Store
+    from impctl.types import ColumnName
 
 CONVERTED = "state_converted"
 

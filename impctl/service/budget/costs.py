@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from impctl.compile.buffers import FEWEST as BUFFERS_FEWEST
 from impctl.compile.buffers import USUAL, BufferChoice
-from impctl.compile.compile import Compiled
 from impctl.compile.flows import row_bytes
-from impctl.engine.operator import Operator
 from impctl.placement.graph import (
     PRIORS,
     Bounded,
@@ -24,20 +23,24 @@ from impctl.placement.graph import (
 )
 from impctl.placement.graph import Mode as StateMode
 from impctl.placement.options import Learned
-from impctl.placement.search import Modes
-from impctl.service.context import Workbench
 from impctl.service.cost_model import learned as line_through
 from impctl.service.maintenance_plan import check_circuit, why_not_bounded
-from impctl.service.pinned import PinnedTables
 from impctl.service.query_state import Reopened, reopened
-from impctl.service.schedule.forecast import Expected
 from impctl.service.stored import catch_up, check_definition, check_pins
 from impctl.sketch.sketch import Mode
-from impctl.store.reader import StoreReader
 from impctl.store.records import RunCost, RunKind, RunParts, StoredQuery, buffer_name
-from impctl.types import QueryName, TableName
 from impctl.values import dataclass
-from impctl.workload.models import QuerySpec
+
+if TYPE_CHECKING:
+    from impctl.compile.compile import Compiled
+    from impctl.engine.operator import Operator
+    from impctl.placement.search import Modes
+    from impctl.service.context import Workbench
+    from impctl.service.pinned import PinnedTables
+    from impctl.service.schedule.forecast import Expected
+    from impctl.store.reader import StoreReader
+    from impctl.types import QueryName, TableName
+    from impctl.workload.models import QuerySpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from sortedcontainers import SortedKeyList
 
@@ -20,19 +20,21 @@ from impctl.service.maintain import maintain
 from impctl.service.memory_limit import memory_of
 from impctl.service.outcome import gravest
 from impctl.service.results import Failure, FollowedRun, MaintainResult, Outcome
-from impctl.service.schedule.due import Due
 from impctl.service.schedule.timetable import Followed
-from impctl.service.settings import FollowRequest, Settings
 from impctl.service.stored import expires
 from impctl.service.text import duration_text
 from impctl.sql.parameters import HOUR, NEVER, RUN
 from impctl.stopwatch import Stopwatch
 from impctl.store.catalog import catalog_mark
 from impctl.tables.log import Seen, has_new_log, log_end, pinned_anew
-from impctl.tables.source import DeltaSource
-from impctl.types import QueryName, TableName
 from impctl.values import dataclass
-from impctl.workload.models import QuerySpec
+
+if TYPE_CHECKING:
+    from impctl.service.schedule.due import Due
+    from impctl.service.settings import FollowRequest, Settings
+    from impctl.tables.source import DeltaSource
+    from impctl.types import QueryName, TableName
+    from impctl.workload.models import QuerySpec
 
 _LONGEST_PAUSE = 60.0
 """Seconds between two tries at most, unless the first pause is longer."""

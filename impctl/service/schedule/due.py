@@ -10,23 +10,25 @@ from dataclasses import field, replace
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from functools import lru_cache
 from itertools import accumulate
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from impctl.errors import ImpctlError
-from impctl.service.context import Workbench
 from impctl.service.decide import Size, estimated, recorded
 from impctl.service.results import DueResult, FreshEntry
 from impctl.service.schedule.forecast import RowsToCome
 from impctl.service.stored import catch_up, expires, is_captured_alike, is_current, moved_moments
 from impctl.service.text import duration_text
 from impctl.sql.parameters import NEVER, RUN, read_moment, zone_of
-from impctl.store.reader import StoreReader
 from impctl.store.records import RunCost, RunKind, StoredQuery, TablePin
 from impctl.tables.log import Committed, committed_since
-from impctl.tables.source import DeltaSource
-from impctl.types import QueryName, TableName, TableVersion
 from impctl.values import dataclass
 from impctl.workload.models import ON_COMMIT, Alone, Cron, QuerySpec, Trigger, written
+
+if TYPE_CHECKING:
+    from impctl.service.context import Workbench
+    from impctl.store.reader import StoreReader
+    from impctl.tables.source import DeltaSource
+    from impctl.types import QueryName, TableName, TableVersion
 
 _DAYS = 366 * 8 + 2
 """Days looked through: a 29th of February is at most eight years away."""

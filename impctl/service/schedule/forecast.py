@@ -7,16 +7,19 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from impctl.forecast import Chance, Forecast, History, chance, effective_times, forecast, rate
 from impctl.service.context import Texts, Workbench, known_histories
 from impctl.service.results import NextChange
-from impctl.store.reader import StoreReader
 from impctl.types import QueryName, TableName
 from impctl.values import dataclass
-from impctl.workload.models import ComingSpec, TableSpec
+
+if TYPE_CHECKING:
+    from impctl.store.reader import StoreReader
+    from impctl.workload.models import ComingSpec, TableSpec
 
 DAY = 86_400.0
 _TOGETHER = 300.0

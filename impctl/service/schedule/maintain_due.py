@@ -14,7 +14,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from impctl.errors import ImpctlError, UsageError
-from impctl.service.context import Workbench
 from impctl.service.maintain import maintain_specs, unchanged_results
 from impctl.service.results import (
     ANSWER_OPEN,
@@ -25,12 +24,13 @@ from impctl.service.results import (
 )
 from impctl.service.schedule.due import Due, Waiting, look_once
 from impctl.service.text import moment_text
-from impctl.types import QueryName
-from impctl.workload.models import QuerySpec
 from impctl.workload.yaml import suggestion
 
 if TYPE_CHECKING:
+    from impctl.service.context import Workbench
     from impctl.service.decide import KeptStates
+    from impctl.types import QueryName
+    from impctl.workload.models import QuerySpec
 
 
 def maintain_due(

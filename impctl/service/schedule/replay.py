@@ -11,18 +11,21 @@ from fractions import Fraction
 from itertools import accumulate, zip_longest
 from pathlib import Path
 from random import Random
+from typing import TYPE_CHECKING
 
 from impctl.errors import Location, Problem, UsageError, WorkloadError
 from impctl.forecast import Arrival, History, effective_times
 from impctl.service.budget.costs import ROWS_UNKNOWN
 from impctl.service.context import Workbench, known_histories
 from impctl.service.text import moment_text
-from impctl.store.reader import StoreReader
-from impctl.types import TableName
 from impctl.values import dataclass
 from impctl.workload.load import read_file
 from impctl.workload.models import seconds_in, written
 from impctl.workload.yaml import FileReading, Lines, YamlFault, compose, inside, shown, suggestion
+
+if TYPE_CHECKING:
+    from impctl.store.reader import StoreReader
+    from impctl.types import TableName
 
 HEADER = ("time", "table", "inserted", "deleted")
 INVALID = "arrivals_invalid"

@@ -13,6 +13,7 @@ from itertools import groupby
 from math import ceil, floor, inf
 from operator import itemgetter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from impctl.bench.headlines import Headline
 from impctl.bench.record import Cell, Chart, Figure, Label, Metric, Record
@@ -26,7 +27,6 @@ from impctl.placement.search import Modes, evaluate
 from impctl.service.budget.bounds import Bound, bounds_of, chosen_within, late_runs
 from impctl.service.budget.choice import Kept, graphs_of, is_worth, kept_within
 from impctl.service.budget.costs import rows_of_change
-from impctl.service.context import Workbench
 from impctl.service.decide import Size, estimated, recorded
 from impctl.service.expiry import has_expiry
 from impctl.service.output import write_whole
@@ -68,13 +68,16 @@ from impctl.service.schedule.replay import (
 from impctl.service.schedule.timetable import Timetable
 from impctl.service.settings import SimulateRequest, disk_of
 from impctl.service.text import duration_text, moment_text, number_text, size_text, span_text
-from impctl.store.reader import StoreReader
 from impctl.store.records import RunCost, RunKind, RunRecord
 from impctl.types import QueryName, TableName
 from impctl.values import dataclass
 from impctl.workload.models import QuerySpec, Trigger
 from impctl.workload.sections import read_trigger
 from impctl.workload.yaml import SIZE_HINT, FileReading, Lines, YamlFault, compose, size_from
+
+if TYPE_CHECKING:
+    from impctl.service.context import Workbench
+    from impctl.store.reader import StoreReader
 
 
 def figures_of(setting: Setting, choice: Choice, ran: Ran) -> SimulatedSetting:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from sortedcontainers import SortedKeyList
 
 from impctl.errors import ImpctlError
-from impctl.service.context import Workbench
 from impctl.service.schedule.due import (
     OPENING_FIRST_S,
     OPENING_S,
@@ -23,9 +23,12 @@ from impctl.service.schedule.due import (
     taken,
 )
 from impctl.service.settings import DEFAULT_MAX_WAIT, FollowRequest
-from impctl.types import QueryName
 from impctl.values import dataclass
 from impctl.workload.models import ON_COMMIT, QuerySpec, Trigger
+
+if TYPE_CHECKING:
+    from impctl.service.context import Workbench
+    from impctl.types import QueryName
 
 MAX_WAIT_DEPRECATED = "max_wait_deprecated"
 _DEPRECATED = (

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from enum import StrEnum
-from typing import Any, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -25,7 +25,6 @@ from impctl.errors import (
 )
 from impctl.tables.footers import miscopied_columns
 from impctl.tables.log import Action, Commits, read_commits, read_entry
-from impctl.tables.snapshot import DataFile, Snapshot
 from impctl.tables.source import DeltaSource, advance, open_failure, recreated, refresh
 from impctl.tables.storage import READ_FAILURES, failure_text, local_path, object_store, read_text
 from impctl.tables.write.constraints import check_assignments, check_rows
@@ -38,8 +37,11 @@ from impctl.tables.write.rows import (
     matched_rows,
     rows_to_insert,
 )
-from impctl.types import ColumnName, TableName, TableVersion
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.tables.snapshot import DataFile, Snapshot
+    from impctl.types import ColumnName, TableName, TableVersion
 
 _BOOLEANS = ("true", "false")
 

@@ -9,8 +9,7 @@ Out of scope: NOT NULL (`tables.write.rows`; deltalake tests it in updates).
 from __future__ import annotations
 
 from collections.abc import Collection
-
-import pyarrow as pa
+from typing import TYPE_CHECKING
 
 from impctl.data.schema import Kind, SqlType
 from impctl.data.vector import from_arrow
@@ -32,10 +31,14 @@ from impctl.expr.nodes import (
     walk,
 )
 from impctl.expr.types import type_of
-from impctl.plan.nodes import Scan
-from impctl.tables.snapshot import Snapshot
 from impctl.tables.write.predicates import read_condition
-from impctl.types import ColumnName
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from impctl.plan.nodes import Scan
+    from impctl.tables.snapshot import Snapshot
+    from impctl.types import ColumnName
 
 _NODES = (And, Or, Not, Compare, InList, IsNull, Like, ColumnRef, Literal)
 _FOREIGN = ("\\", '"', "--", "/*")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from deltalake.exceptions import CommitFailedError
 
@@ -21,7 +22,9 @@ from impctl.errors import (
 )
 from impctl.tables.source import DeltaSource, refresh
 from impctl.tables.storage import READ_FAILURES, failure_text
-from impctl.types import TableVersion
+
+if TYPE_CHECKING:
+    from impctl.types import TableVersion
 
 _ROW_FAILURES = (
     "cast error",

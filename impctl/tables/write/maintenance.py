@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,8 +24,10 @@ from impctl.tables.source import DeltaSource, refresh
 from impctl.tables.storage import READ_FAILURES, failure_text, local_path
 from impctl.tables.write.apply import check_rewritable, check_writable
 from impctl.tables.write.failures import plain_failures
-from impctl.types import ColumnName, TableVersion
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.types import ColumnName, TableVersion
 
 
 def create_table(

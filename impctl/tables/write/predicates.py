@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from types import MappingProxyType
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from impctl.data.schema import BOOLEAN, DOUBLE, INTEGRAL, LONG, Column, Kind, SqlType
 from impctl.errors import ImpctlError, Location, QueryError, UnsupportedError, UsageError
@@ -37,8 +37,10 @@ from impctl.expr.numeric import NEGATED_DIGITS
 from impctl.expr.types import as_decimal, common_type, narrowed, type_of
 from impctl.plan.nodes import Plan, Project, Scan, Select
 from impctl.sql.statement import parse_query
-from impctl.tables.snapshot import Snapshot
-from impctl.types import AttributeId, ColumnName
+
+if TYPE_CHECKING:
+    from impctl.tables.snapshot import Snapshot
+    from impctl.types import AttributeId, ColumnName
 
 _NAMES = {
     Kind.BOOLEAN: "BOOLEAN",

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation, localcontext
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +27,6 @@ from impctl.tables.prune import prune_by_condition
 from impctl.tables.rows import FileReader, check_calendar, hybrid_columns, read_batches
 from impctl.tables.schema import arrow_type, to_arrow_type
 from impctl.tables.snapshot import DataFile, Snapshot, null_when_empty, partition_array
-from impctl.tables.source import DeltaSource
 from impctl.tables.storage import READ_FAILURES, failure_text
 from impctl.tables.write.failures import plain_failures
 from impctl.tables.write.predicates import (
@@ -35,8 +35,11 @@ from impctl.tables.write.predicates import (
     read_condition,
     where_text,
 )
-from impctl.types import AttributeId, ColumnName
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.tables.source import DeltaSource
+    from impctl.types import AttributeId, ColumnName
 
 _DECIMAL_TEXT = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?", re.ASCII)
 _DATE_TEXT = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
