@@ -17,7 +17,7 @@ from deltalake import DeltaTable, write_deltalake
 
 import impctl
 from impctl.errors import EvaluationError, ImpctlError, ImpctlWarning, UsageError
-from impctl.service import context
+from impctl.service import context, pinned
 from impctl.spark.session import FIXED, is_connect, session_beside
 from impctl.store.store import Store
 from impctl.tables.write.maintenance import create_table
@@ -47,13 +47,13 @@ def file(tmp_path: Path) -> Path:
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The tables that were opened by reading their whole log."""
     names: list[str] = []
-    whole = context.open_source
+    whole = pinned.open_source
 
     def open_source(name: str, *more: Any) -> Any:
         names.append(name)
         return whole(name, *more)
 
-    monkeypatch.setattr(context, "open_source", open_source)
+    monkeypatch.setattr(pinned, "open_source", open_source)
     return names
 
 

@@ -61,26 +61,26 @@ class FakeApp:
 
 
 USE_CASES = {
-    "check": ("check", "schema_text"),
-    "capture": ("capture",),
-    "apply": ("apply",),
-    "plan": ("plan",),
-    "simulate": ("simulate",),
-    "maintain": ("maintain",),
-    "maintain_due": ("maintain_due", "maintain_point", "plan_due"),
-    "rewrite": ("rewrite",),
-    "query": ("query",),
-    "changes": ("changes",),
-    "why": ("why",),
-    "status": ("status",),
-    "explain": ("explain",),
-    "gc": ("gc",),
-    "verify": ("verify",),
-    "doctor": ("doctor",),
-    "init": ("init",),
-    "measuring.generate": ("generate",),
-    "measuring.run": ("run_workload",),
-    "measuring.keep": ("compare_files", "report_file"),
+    "service.check": ("check", "schema_text"),
+    "service.capture": ("capture",),
+    "service.apply": ("apply",),
+    "service.plan": ("plan",),
+    "service.schedule.simulate": ("simulate",),
+    "service.maintain": ("maintain",),
+    "service.schedule.maintain_due": ("maintain_due", "maintain_point", "plan_due"),
+    "service.rewrite": ("rewrite",),
+    "service.query": ("query",),
+    "service.changes": ("changes",),
+    "service.why": ("why",),
+    "service.status": ("status",),
+    "service.explain": ("explain",),
+    "service.gc": ("gc",),
+    "service.verify": ("verify",),
+    "service.doctor": ("doctor",),
+    "service.init": ("init",),
+    "measure.generate": ("generate",),
+    "measure.run": ("run_workload",),
+    "measure.keep": ("compare_files", "report_file"),
 }
 
 
@@ -89,7 +89,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeApp:
     """Every module with a use case replaced; the real ones are not even imported."""
     fake = FakeApp()
     for file, functions in USE_CASES.items():
-        module = ModuleType(f"impctl.service.{file}")
+        module = ModuleType(f"impctl.{file}")
         for function in functions:
             setattr(module, function, fake.use_case(function))
         monkeypatch.setitem(sys.modules, module.__name__, module)

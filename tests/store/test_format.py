@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from impctl.errors import StateCorruptError, UsageError
-from impctl.store.migrations import FORMAT_VERSION, MIGRATIONS
+from impctl.store.migrations import FORMAT_VERSION
 from impctl.store.store import Store
 from tests.store.builders import capture, in_catalog, record
 
@@ -51,8 +51,3 @@ def test_a_creation_that_was_cut_short_is_finished(tmp_path: Path) -> None:
         assert store.queries() == ("q",)
 
 
-def test_migrations_are_numbered_without_gaps() -> None:
-    folder = Path(__file__).parents[2] / "impctl" / "store" / "migrations"
-    numbers = sorted(int(path.name[1:5]) for path in folder.glob("v[0-9]*.py"))
-    assert numbers == list(range(1, FORMAT_VERSION + 1))
-    assert len(MIGRATIONS) == FORMAT_VERSION

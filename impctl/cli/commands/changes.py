@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from impctl.cli.commands.maintain import Interval
 from impctl.cli.commands.query import (
     EscapeFormulas,
     OutFile,
@@ -31,7 +32,6 @@ from impctl.cli.options import (
 from impctl.service.settings import DEFAULT_FILE
 
 if TYPE_CHECKING:
-    from impctl.cli.commands.maintain import Interval
     from impctl.service.context import Workbench
     from impctl.service.results import Outcome
 

@@ -10,11 +10,11 @@ import typer
 from impctl.cli.application import left_to_shell
 from impctl.cli.help import INPUT, OUTPUT, SAFETY
 from impctl.cli.job import Job, display_of
+from impctl.cli.options import AsJson, Quiet, Verbose
 from impctl.errors import UsageError
 from impctl.service.settings import InitRequest
 
 if TYPE_CHECKING:
-    from impctl.cli.options import AsJson, Quiet, Verbose
     from impctl.service.context import Reporter
     from impctl.service.results import Outcome
 
