@@ -26,8 +26,9 @@ from impctl.workload.load import (
     read_workload,
 )
 from impctl.workload.models import Workload
+from impctl.workload.scalars import kind_of
 from impctl.workload.sections import is_name, read_path, refuse_name
-from impctl.workload.yaml import Entry, FileReading, inside, kind_of, suggestion, written_at
+from impctl.workload.yaml import Entry, FileReading, inside, suggestion, written_at
 
 SUITES = Path(__file__).parent / "suites"
 MAX_REPEAT = 1000

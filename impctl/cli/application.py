@@ -6,7 +6,6 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from itertools import chain
 from pathlib import Path
 from typing import Annotated
@@ -28,6 +27,8 @@ def version_text() -> str:
 
 
 def _installed(package: str) -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         return version(package)
     except PackageNotFoundError:
@@ -51,7 +52,7 @@ COMPLETION_VARIABLE = "_IMPCTL_COMPLETE"
 
 def complete_query(context: typer.Context, incomplete: str) -> list[str]:
     """Names of queries that begin so and are not given yet."""
-    from impctl.service.check import query_names
+    from impctl.service.completions import query_names
 
     file = _workload(context)
     return (
@@ -61,7 +62,7 @@ def complete_query(context: typer.Context, incomplete: str) -> list[str]:
 
 def complete_update(context: typer.Context, incomplete: str) -> list[str]:
     """Names of updates that begin so and are not given yet."""
-    from impctl.service.check import update_names
+    from impctl.service.completions import update_names
 
     file = _workload(context)
     return [] if file is None else _fitting(update_names(file), context, ("updates",), incomplete)

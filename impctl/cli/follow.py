@@ -18,8 +18,8 @@ from impctl.cli.job import Display, Job
 from impctl.cli.metrics import check_metrics, maintained_now, with_metrics
 from impctl.cli.streams import give_up
 from impctl.errors import UsageError
-from impctl.service.formats import RowsFormat
 from impctl.service.settings import DEFAULT_INTERVAL, FollowRequest, Settings
+from impctl.service.text import RowsFormat
 
 if TYPE_CHECKING:
     from impctl.service.context import Reporter

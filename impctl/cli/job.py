@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from impctl.cli.interrupt import telling
 from impctl.errors import UsageError
-from impctl.service.formats import RowsFormat
+from impctl.service.text import RowsFormat
 from impctl.values import dataclass
 
 if TYPE_CHECKING:

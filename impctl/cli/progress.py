@@ -18,12 +18,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, TextIO
 
-from impctl.cli.job import Display
 from impctl.cli.output.terminal import can_move, has_colour
-from impctl.service.context import Reporter
 from impctl.service.text import duration_text, plain
 
 if TYPE_CHECKING:
+    from impctl.cli.job import Display
+    from impctl.service.context import Reporter
     from impctl.service.results import Result
 
 _MINUTE = 60.0

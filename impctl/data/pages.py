@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from impctl.data.keys import distinct_values
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
@@ -157,6 +156,8 @@ class CheckedPages:
 
     def _check(self, pages: Ints) -> None:
         """Look at those of these pages that nobody looked at; in any order."""
+        from impctl.data.keys import distinct_values
+
         todo = pages[self._is_open[pages]]
         if not len(todo):
             return

@@ -23,7 +23,6 @@ from impctl.plan.nodes import (
     TopK,
     attributes_of,
 )
-from impctl.rules.optimize import apply_rules
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
@@ -173,6 +172,8 @@ class AnswerPlan:
 
 def answer_plan(query: Query) -> AnswerPlan:
     """The query's plan (after the rules) taken apart."""
+    from impctl.rules.optimize import apply_rules
+
     end = _End(query.root)
     rest = end.rest
     node: Plan = rest

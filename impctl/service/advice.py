@@ -11,29 +11,23 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from impctl.compile.fill import RangeRows, counts_name
 from impctl.errors import ImpctlError, StateCorruptError, count_text
 from impctl.service.context import Isolated, Workbench
-from impctl.service.filters import Pruned, filters_of
-from impctl.service.maintenance_plan import chooser_of, chosen_way, restored_verdict
-from impctl.service.prepare import PreparedQuery, prepare
 from impctl.service.results import ClusteredSketch, Failure, RangesEntry
 from impctl.service.settings import imbalance_of
 from impctl.service.stored import RangeDepth, StateMeta, is_captured_alike, stored_moments
 from impctl.service.text import size_text
-from impctl.sketch.likelihood import share_after
 from impctl.sketch.sketch import exact_filter
-from impctl.tables.prune import likely_counts, prune
-from impctl.tables.sample import is_sorted, overlap
 from impctl.tables.snapshot import Snapshot, bytes_of
-from impctl.tables.statistics import file_bounds
-from impctl.tables.write.maintenance import bytes_per_file, clustered_by
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.compile.buffers import Refilled
+    from impctl.compile.fill import RangeRows
     from impctl.data.vector import Ints
+    from impctl.service.filters import Pruned
     from impctl.service.pinned import PinnedTables
+    from impctl.service.prepare import PreparedQuery
     from impctl.sketch.partition import BoundaryValue, RangePartition
     from impctl.store.reader import StoreReader
     from impctl.store.records import RunRef, StoredQuery, StoredSketch
@@ -151,6 +145,8 @@ def _saving(
     desk: Workbench, store: StoreReader, prepared: PreparedQuery, runs: Sequence[RunRef]
 ) -> str | None:
     """What `buffer` would save; None where nothing of the state could be bounded."""
+    from impctl.service.maintenance_plan import chooser_of, chosen_way, restored_verdict
+
     stored = store.load(prepared.spec.name)
     if stored is None:
         return None
@@ -274,6 +270,8 @@ class SketchUse:
 
     def left(self, desk: Workbench) -> Pruned:
         """What the query's sketches and conditions leave of the files as they are."""
+        from impctl.service.filters import filters_of
+
         versions = desk.tables.versions_of(self.prepared.tables)
         return filters_of(desk.tables, self.prepared, self.sketches, versions)
 
@@ -303,6 +301,8 @@ def sketch_uses(
     desk: Workbench, store: StoreReader | None, failures: list[Failure]
 ) -> dict[TableName, list[SketchUse]]:
     """The sketches stored for the file's queries as they read now, by table."""
+    from impctl.service.prepare import prepare
+
     result: dict[TableName, list[SketchUse]] = {}
     if store is None:
         return result
@@ -324,6 +324,9 @@ def _rows_per_range(
 ) -> Ints:
     """Rows per fragment as the state counts them, for how they share the table; else as the log
     suggests."""
+    from impctl.compile.fill import RangeRows, counts_name
+    from impctl.tables.prune import likely_counts
+
     partition = sketch.partition
     others = {other.partition for other in stored.sketches} - {partition}
     # Two partitions of one attribute are counted under names that tell nobody which is which.
@@ -354,6 +357,8 @@ def cluster_forecast(
     desk: Workbench, table: TableName, columns: Sequence[ColumnName], uses: Sequence[SketchUse]
 ) -> ClusterForecast:
     """What the table's files would be in this order."""
+    from impctl.tables.write.maintenance import bytes_per_file
+
     snapshot = desk.tables.snapshot(table)
     files = max(1, round(snapshot.bytes / bytes_per_file(snapshot)))
     sketches = tuple(_expected(desk, use, columns, files) for use in uses)
@@ -378,6 +383,9 @@ def _is_done(
     desk: Workbench, snapshot: Snapshot, columns: Sequence[ColumnName], files: int
 ) -> bool:
     """Whether writing the table again in this order would change nothing that matters."""
+    from impctl.tables.sample import is_sorted
+    from impctl.tables.write.maintenance import clustered_by
+
     if set(clustered_by(desk.tables.source(snapshot.table))) == set(columns):
         return True
     is_fine = len(snapshot.files) >= _AS_FINE * files
@@ -388,6 +396,9 @@ def _expected(
     desk: Workbench, use: SketchUse, columns: Sequence[ColumnName], files: int
 ) -> ClusteredSketch:
     """What the sketch leaves now, and would of files in the new order."""
+    from impctl.sketch.likelihood import share_after
+    from impctl.tables.sample import overlap
+
     sketch = use.sketch
     left = use.left(desk).files[sketch.table]
     snapshot = desk.tables.snapshot(sketch.table)
@@ -582,6 +593,8 @@ def _who_joins_files(forecast: ClusterForecast | None) -> str:
 
 def _small_and_wide(snapshot: Snapshot, sketch: StoredSketch) -> int:
     """Files of few rows that span most of the ranges."""
+    from impctl.tables.statistics import file_bounds
+
     partition, few = sketch.partition, (snapshot.rows or 0) * _SMALL_SHARE
     return sum(
         bounds.rows is not None
@@ -596,6 +609,9 @@ def _small_and_wide(snapshot: Snapshot, sketch: StoredSketch) -> int:
 def _span(snapshot: Snapshot, sketch: StoredSketch) -> float | None:
     """The share of the ranges that the file in the middle spans, where that keeps files from being
     left out; None where files are left out, or where sorting the table would not help."""
+    from impctl.tables.prune import prune
+    from impctl.tables.statistics import file_bounds
+
     files, partition = snapshot.files, sketch.partition
     is_small = snapshot.rows is not None and snapshot.rows < _ROWS_WORTH_ADVICE
     kept = prune(snapshot, [exact_filter(sketch.fragments, partition)])

@@ -26,7 +26,6 @@ from impctl.plan.nodes import (
 from impctl.service.stored import result_bytes
 from impctl.store.disk import Layout
 from impctl.store.ledger import AnswerRun, Ledger
-from impctl.tables.rows import why_not_plain
 from impctl.tables.storage import local_path
 from impctl.values import dataclass
 from impctl.workload.models import AnsweredBy, QuerySpec
@@ -286,6 +285,8 @@ def _quicker(
     ours: float,
 ) -> str:
     """That DuckDB over all files would be clearly quicker, and how it learns of them."""
+    from impctl.tables.rows import why_not_plain
+
     snapshots = {
         table: desk.tables.snapshot(table, versions.get(table)) for table in prepared.tables
     }

@@ -30,19 +30,13 @@ from impctl.service.advice import (
 )
 from impctl.service.budget.choice import keep_to_budget
 from impctl.service.choose import choose, judge_candidates, lineage_warnings
-from impctl.service.context import Isolated, Workbench, remember_histories
+from impctl.service.context import Isolated, Workbench, is_refused, remember_histories
 from impctl.service.decision import CaptureStage, capture_stage, foreseen_capture
 from impctl.service.expiry import next_expiry
 from impctl.service.fill import COULD_NOT, best_filled, recaptured, touched
 from impctl.service.filters import filters_of
 from impctl.service.maintenance_plan import chosen_buffers
-from impctl.service.prepare import (
-    PreparedQuery,
-    assumption_of,
-    assumption_text,
-    is_refused,
-    prepare,
-)
+from impctl.service.prepare import PreparedQuery, assumption_of, assumption_text, prepare
 from impctl.service.results import (
     CandidateEntry,
     CaptureResult,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from impctl.compile.flows import BlockedError
 from impctl.errors import ImpctlError, QueryError, RetryableError, UsageError
 from impctl.service.capture import captured_query
-from impctl.service.context import Reporter, Workbench, open_workbench
+from impctl.service.context import Reporter, Workbench, only_query, open_workbench
 from impctl.service.decide import (
     NOT_INCREMENTALLY,
     ReadChange,
@@ -28,7 +28,7 @@ from impctl.service.formats import check_goal, write_answer
 from impctl.service.memory_limit import MemoryLimit, held_to, memory_of
 from impctl.service.partners import partners_of
 from impctl.service.prepare import PreparedQuery, prepare
-from impctl.service.resolve import AtVersions, only_query, still_there, versions_at
+from impctl.service.resolve import AtVersions, still_there, versions_at
 from impctl.service.result_changes import (
     NO_ROWS,
     Lead,

@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from impctl.errors import ImpctlError, UnsafeSketchError
 from impctl.safety.judge import Judges
 from impctl.service.choose import choose, judge_candidates, lineage_warnings
-from impctl.service.context import Isolated, Workbench
+from impctl.service.context import Isolated, Workbench, is_refused
 from impctl.service.explain import answer_entry, extra_warnings
 from impctl.service.maintenance_plan import capture_way
-from impctl.service.prepare import is_refused, prepare
+from impctl.service.prepare import prepare
 from impctl.service.query import who_answers
 from impctl.service.results import (
     AnsweredEntry,
@@ -24,22 +23,11 @@ from impctl.service.results import (
     Outcome,
     unsketched_check,
 )
-from impctl.workload.load import names_in
 from impctl.workload.schema import workload_json_schema
 
 if TYPE_CHECKING:
     from impctl.types import QueryName
     from impctl.workload.models import PartitionSpec, QuerySpec
-
-
-def query_names(file: Path) -> tuple[str, ...]:
-    """Names of the file's queries."""
-    return names_in(file, "queries")
-
-
-def update_names(file: Path) -> tuple[str, ...]:
-    """Names of the file's update batches."""
-    return names_in(file, "updates")
 
 
 def check(

@@ -2,25 +2,56 @@
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING
 
-from impctl.errors import ImpctlError
+from impctl.errors import (
+    ImpctlError,
+    NotReadError,
+    UnsafeSketchError,
+    UsageError,
+)
+from impctl.plan.nodes import Plan, Query
+from impctl.safety.facts import Fact
+from impctl.sql.parameters import Clock
+from impctl.types import AccessId, ColumnName, TableName
+from impctl.workload.models import QuerySpec
+from impctl.workload.yaml import sql_location
+
+if TYPE_CHECKING:
+    from impctl.service.pinned import PinnedTables
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from impctl.store.ledger import Ledger
+from impctl.types import QueryName, TableVersion
+from impctl.workload.models import (
+    Policy,
+)
+from impctl.workload.yaml import suggestion
+
+if TYPE_CHECKING:
+    from impctl.reuse.verdict import ReuseVerdict
+    from impctl.service.pinned import PinnedTables
+    from impctl.store.reader import StoreReader
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
 from impctl.tables.log import Seen
-from impctl.types import ColumnName, TableName, TableVersion
 
 if TYPE_CHECKING:
     from impctl.compile.compile import Compiled
+    from impctl.engine.operator import Limits
     from impctl.forecast import Arrival, History
     from impctl.store.reader import StoreReader
     from impctl.tables.source import DeltaSource
 import hashlib
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from datetime import UTC, date, datetime
+from contextlib import ExitStack
+from datetime import UTC, date
 from functools import cache, cached_property, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,22 +59,18 @@ from typing import TYPE_CHECKING, Protocol
 
 from impctl.data.memory import give_back
 from impctl.data.schema import name_parts
-from impctl.engine.operator import Limits
-from impctl.errors import UsageError, is_panic, unexpected
+from impctl.errors import is_panic, unexpected
 from impctl.service.output import check_output
 from impctl.service.pinned import PinnedTables
 from impctl.service.results import Failure
 from impctl.service.settings import Settings, lock_timeout_of, policy_of, spark_of, store_of
 from impctl.stopwatch import Stopwatch
 from impctl.store.disk import suppress_full
-from impctl.store.ledger import Ledger
 from impctl.store.store import Store
 from impctl.tables.log import commit_history
 from impctl.tables.storage import local_path
-from impctl.types import QueryName
 from impctl.workload.load import load_spark_profile, read_text, workload_of
-from impctl.workload.models import InsertSpec, Policy, QuerySpec, SparkSpec, Workload
-from impctl.workload.yaml import sql_location, suggestion
+from impctl.workload.models import InsertSpec, SparkSpec, Workload
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -81,6 +108,8 @@ class SilentReporter:
 
 def limits_of(desk: Workbench) -> Limits:
     """The limits that the workload file gives, or the usual ones."""
+    from impctl.engine.operator import Limits
+
     told = desk.workload.limits
     return Limits(told.rounds, told.rows)
 
@@ -730,3 +759,22 @@ class OpenTables:
     def take_back(self, desk: Workbench) -> None:
         """Keep what a run has used, and what it left alone."""
         self._seen = {**desk.tables.unused, **desk.tables.seen}
+
+
+def only_query(desk: Workbench) -> QueryName:
+    """The one query of the file; UsageError where it has several."""
+    names = tuple(desk.workload.queries)
+    if len(names) != 1:
+        raise UsageError(
+            f"{desk.workload.file} has {len(names)} queries",
+            hint=f"choose one with `--query`: {', '.join(names)}",
+            code="query_ambiguous",
+        )
+    return names[0]
+
+
+def is_refused(spec: QuerySpec, error: ImpctlError) -> bool:
+    """Whether the error says that the query can have no sketch, and nothing worse."""
+    if isinstance(error, UnsafeSketchError):
+        return not spec.sketch
+    return isinstance(error, NotReadError)

@@ -17,13 +17,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from impctl.data.schema import DATE, TIMESTAMP
-from impctl.data.vector import from_arrow
 from impctl.errors import RecaptureNeededError, TableError, UsageError
 from impctl.expr.nodes import Literal
 from impctl.plan.nodes import LiveRows
 from impctl.sql.parameters import NEVER, zone_of
-from impctl.tables.rows import read_batches
-from impctl.tables.statistics import file_bounds
 from impctl.types import ColumnName, TableName, TableVersion
 
 if TYPE_CHECKING:
@@ -157,6 +154,10 @@ def _least_live(
 
 def least_above(snapshot: Snapshot, column: ColumnName, edge: int) -> int | None:
     """A value later than `edge` that no such value of the column is below; None for no value."""
+    from impctl.data.vector import from_arrow
+    from impctl.tables.rows import read_batches
+    from impctl.tables.statistics import file_bounds
+
     bounds = file_bounds(snapshot, column)
     dead = bounds.is_all_null | (bounds.has_high & (np.asarray(bounds.highs) <= edge))
     whole = ~dead & bounds.has_low & (np.asarray(bounds.lows) > edge)

@@ -10,44 +10,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from decimal import Decimal
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from impctl.errors import StorageError, UnsupportedError, UsageError
+from impctl.errors import StorageError, UnsupportedError
 from impctl.service.output import check_output, whole_file
-from impctl.service.text import plain
+from impctl.service.text import RowsFormat, ending_of, plain
 from impctl.values import dataclass
-
-ENDINGS = (".parquet", ".csv", ".jsonl")
-"""What a file may end in, which says how it is written."""
-
-
-class RowsFormat(StrEnum):
-    """How rows are shown."""
-
-    TABLE = "table"
-    CSV = "csv"
-    JSON = "json"
-    JSONL = "jsonl"
-    MARKDOWN = "markdown"
-
-
-def ending_of(path: Path) -> str:
-    """The ending of the file, in lower case; UsageError for one that names no format."""
-    ending = path.suffix.lower()
-    if ending not in ENDINGS:
-        raise UsageError(
-            f"`--out` does not support the file name extension of {path}",
-            hint=f"name a file that ends in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}; other"
-            " formats go to stdout, such as `--format json > FILE`",
-            code="answer_ending",
-        )
-    return ending
-
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 

@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING
 
 from impctl.compile.answers import answer_of_rows, kept_rows, key_asked
 from impctl.errors import ImpctlError
-from impctl.service.answer_costs import is_slow_to_tell, record_told
 from impctl.service.maintain import NO_NEW_VERSION, has_nothing_to_do
-from impctl.service.resolve import only_query
 from impctl.service.results import QueryResult
 from impctl.service.stored import catch_up, known_ending, stored_moments, stored_query
 from impctl.stopwatch import Stopwatch
@@ -70,6 +68,9 @@ def told_at_once(
 
     None where there is none, or something has to be done or said first.
     """
+    from impctl.service.answer_costs import is_slow_to_tell, record_told
+    from impctl.service.context import only_query
+
     (spec,) = desk.queries([query if query is not None else only_query(desk)])
     store = desk.reading_store()
     if store is None or not spec.answer or not spec.is_sketched:

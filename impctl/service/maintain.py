@@ -10,33 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from impctl.errors import EvaluationError, ImpctlError, RecaptureNeededError
-from impctl.service.advice import ranges_entry
-from impctl.service.budget.choice import is_asked_otherwise, pins_of
-from impctl.service.capture import Captured, capture_query, without_provenance
 from impctl.service.context import Isolated, Texts, Workbench, remember_histories
-from impctl.service.decide import (
-    NOT_INCREMENTALLY,
-    Decisions,
-    KeptStates,
-    Moved,
-    ReadChange,
-    Stage,
-    Stale,
-    Task,
-    changed_rows,
-    moved_at_once,
-    moved_to,
-)
-from impctl.service.expiry import next_expiry
-from impctl.service.partners import partners_of
-from impctl.service.prepare import PreparedQuery, is_refused, prepare
-from impctl.service.result_changes import (
-    ToldAnswer,
-    ToldRecapture,
-    change_files,
-    lead_of,
-    rows_kept,
-)
 from impctl.service.results import (
     ANSWER_OPEN,
     ANSWER_SAME,
@@ -48,7 +22,6 @@ from impctl.service.results import (
     unsketched_maintain,
 )
 from impctl.service.settings import DEFAULT_BATCH_ROWS, disk_of, scrub_of
-from impctl.service.step import Maintainer, StepDone
 from impctl.service.stored import (
     catch_up,
     check_not_replaced_meanwhile,
@@ -60,15 +33,19 @@ from impctl.service.stored import (
     stored_moments,
     stored_query,
 )
-from impctl.service.table_deltas import Need, by_version, grouped_change, refill_text
 from impctl.service.text import named_before
 from impctl.stopwatch import Stopwatch
-from impctl.tables.changes import no_changes
 from impctl.workload.models import Policy, QuerySpec
 
 if TYPE_CHECKING:
+    from impctl.service.capture import Captured
+    from impctl.service.decide import KeptStates, Moved, ReadChange, Stage, Stale, Task
     from impctl.service.pinned import PinnedTables
+    from impctl.service.prepare import PreparedQuery
     from impctl.service.query_state import TakenUp
+    from impctl.service.result_changes import ToldAnswer, ToldRecapture
+    from impctl.service.step import StepDone
+    from impctl.service.table_deltas import Need
     from impctl.store.reader import StoreReader
     from impctl.store.records import StoredQuery, StoredSketch
     from impctl.store.store import Store
@@ -78,6 +55,9 @@ if TYPE_CHECKING:
 
 def foreseen_results(tables: PinnedTables, task: Task, stage: Stage) -> list[MaintainResult]:
     """The results of a stage that is not run."""
+    from impctl.service.decide import changed_rows
+    from impctl.service.step import StepDone
+
     stored = task.stored
     versions = tables.versions_of(pin.table for pin in stored.pins)
     changes = 0 if stage.is_recapture else changed_rows(stage.read)
@@ -90,6 +70,8 @@ def with_ranges(
     desk: Workbench, stored: StoredQuery, results: Sequence[MaintainResult]
 ) -> list[MaintainResult]:
     """The results with how even the ranges of their sketches are now, and the clock's values."""
+    from impctl.service.advice import ranges_entry
+
     moments = stored_moments(stored)
     return [
         replace(
@@ -141,6 +123,8 @@ def step_results(
     reason: str,
 ) -> list[MaintainResult]:
     """One result per sketch; they share what the run cost."""
+    from impctl.service.table_deltas import refill_text
+
     unsure = sum(step.unsure for step in steps)
     if unsure:
         reason = (
@@ -292,6 +276,9 @@ class StaleRun:
         warnings: list[str],
         kept: KeptStates | None = None,
     ) -> None:
+        from impctl.service.decide import Decisions
+        from impctl.service.result_changes import change_files
+
         self.desk = desk
         self.store = store
         self.batch_rows = batch_rows
@@ -332,6 +319,8 @@ class StaleRun:
     def _some(self, waiting: deque[Task]) -> list[MaintainResult]:
         """As many of the tasks as get their steps into one commit, and then the recaptures among
         them, which take too long for others to wait for."""
+        from impctl.service.decide import Stage
+
         stepped: list[tuple[Task, list[MaintainResult]]] = []
         again: list[tuple[Task, Stage]] = []
         sync_ms = 0.0
@@ -376,6 +365,8 @@ class StaleRun:
 
     def _stepped(self, task: Task) -> list[MaintainResult] | Stage:
         """The results of the task's steps; or the recapture that is needed."""
+        from impctl.service.decide import NOT_INCREMENTALLY
+
         stage = self.decisions.stage(task)
         if stage.is_recapture:
             return stage
@@ -386,6 +377,10 @@ class StaleRun:
 
     def _advance(self, task: Task, stage: Stage) -> list[MaintainResult]:
         """Exact or touch, in one step or one per batch of versions."""
+        from impctl.service.expiry import next_expiry
+        from impctl.service.partners import partners_of
+        from impctl.service.step import Maintainer
+
         taken = task.taken
         assert taken is not None
         since = dict(taken.versions)
@@ -459,6 +454,8 @@ class StaleRun:
 
     def _told(self, task: Task, taken: TakenUp) -> ToldAnswer | None:
         """What writes the changes of the answer, where they are asked for."""
+        from impctl.service.result_changes import ToldAnswer
+
         if self._files is None or not self._is_told(task):
             return None
         before = None if task.move is None else task.move.answer
@@ -467,6 +464,10 @@ class StaleRun:
 
     def _grouped(self, taken: TakenUp, need: Need) -> dict[TableName, Moved]:
         """The one move of a change that Spark groups first."""
+        from impctl.service.decide import moved_to
+        from impctl.service.table_deltas import grouped_change
+        from impctl.tables.changes import no_changes
+
         assert taken.way.compiled is not None
         grouped = grouped_change(
             self.desk,
@@ -484,6 +485,9 @@ class StaleRun:
 
     def _pieces(self, task: Task, read: Sequence[ReadChange]) -> list[dict[TableName, Moved]]:
         """What each step moves: all tables at once, or eagerly one batch of one table at a time."""
+        from impctl.service.decide import moved_at_once, moved_to
+        from impctl.service.table_deltas import by_version
+
         if not task.is_eager or task.move is not None:
             return [moved_at_once(self.desk.tables, read)]
         tables = self.desk.tables
@@ -498,6 +502,9 @@ class StaleRun:
             self.warnings.append(warning)
 
     def _recaptured(self, task: Task, stage: Stage) -> list[MaintainResult]:
+        from impctl.service.capture import capture_query, without_provenance
+        from impctl.service.prepare import prepare
+
         trouble, reason = task.trouble, stage.reason
         self.desk.reporter.step(f"recapturing {task.spec.name}: {reason}")
         watch, prepared = Stopwatch(), prepare(self.desk, task.spec)
@@ -524,6 +531,8 @@ class StaleRun:
 
     def _recapture_told(self, task: Task, prepared: PreparedQuery) -> ToldRecapture | None:
         """The same for an answer that is captured anew; an error where it was not kept before."""
+        from impctl.service.result_changes import ToldRecapture, lead_of, rows_kept
+
         if self._files is None or not self._is_told(task):
             return None
         # Steps before the one that could not be made are committed.
@@ -614,6 +623,8 @@ def _all_current(
 
 def _foreseen(desk: Workbench, specs: Sequence[QuerySpec], *, for_use: bool) -> Outcome:
     """What would be done, decided with the store's reading half alone."""
+    from impctl.service.decide import Decisions
+
     store = desk.reading_store()
     failures: list[Failure] = []
     results, stale = _sorted_out(desk, store, specs, failures, for_use)
@@ -670,6 +681,8 @@ def _kept_to_another(desk: Workbench) -> list[str]:
 def _is_asked_otherwise(desk: Workbench) -> bool:
     """Whether the workload or a flag asks for another choice of state than the last one; a cheap
     question, since runs with nothing to do ask it."""
+    from impctl.service.budget.choice import is_asked_otherwise, pins_of
+
     budget, store = disk_of(desk.settings, desk.workload), desk.reading_store()
     if budget is None or store is None:
         return False
@@ -774,6 +787,8 @@ def _is_read_otherwise(desk: Workbench, spec: QuerySpec, stored: StoredQuery) ->
 
 def unchanged_results(desk: Workbench, stored: StoredQuery) -> list[MaintainResult]:
     """What is said of a query that nothing was done with: one result per sketch."""
+    from impctl.service.advice import ranges_entry
+
     return [
         MaintainResult(
             query=stored.query,
@@ -842,6 +857,8 @@ def maintain_specs(
 
 def _without_refused(desk: Workbench, outcome: Outcome) -> Outcome:
     """The outcome with a result instead of a failure for each query that can have no sketch."""
+    from impctl.service.context import is_refused
+
     specs = {spec.name: spec for spec in desk.queries(None)}
     results, failures = [*outcome.results], list[Failure]()
     for failure in outcome.failures:

@@ -33,7 +33,6 @@ from impctl.plan.nodes import scans_of
 from impctl.rules.finalize import answer_plan
 from impctl.safety.judge import Verdict, check_safety
 from impctl.service.memory_limit import largest_side, memory_of
-from impctl.service.prepare import PreparedQuery, constraint_facts, fact_of
 from impctl.service.settings import disk_of
 from impctl.service.stored import StateMeta, answer_verdict, kept_plan
 from impctl.sketch.sketch import Mode
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
     from impctl.expr.nodes import Span
     from impctl.service.context import Workbench
     from impctl.service.pinned import PinnedTables
+    from impctl.service.prepare import PreparedQuery
     from impctl.sketch.partition import RangePartition
     from impctl.store.records import StoredQuery
     from impctl.types import AccessId, TableName, TableVersion
@@ -512,6 +512,8 @@ def restored_verdict(
     tables: PinnedTables, prepared: PreparedQuery, stored: StoredQuery
 ) -> tuple[Verdict, Mapping[AccessId, RangePartition]]:
     """Verdict and partitions by access; RecaptureNeededError where it is no longer safe."""
+    from impctl.service.prepare import constraint_facts, fact_of
+
     partitions = stored.partitions
     sketched = {sketch.access: sketch.attribute for sketch in stored.sketches}
     facts = [*constraint_facts(tables, prepared.scans), *map(fact_of, stored.assumptions)]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from impctl.data.memory import SMALL, bounded, give_back, held_memory
 from impctl.errors import OutOfMemoryError, out_of_memory
-from impctl.workload.yaml import share_from, size_from
+from impctl.workload.scalars import share_from, size_from
 
 if TYPE_CHECKING:
     from impctl.service.settings import Settings

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import BinaryIO
 
 from impctl.errors import UsageError
-from impctl.store.disk import Layout
 
 NOTHING_ELSE: Mapping[str, str] = {}
 
@@ -28,6 +27,8 @@ def check_output(path: Path, reserved: Mapping[str, str] = NOTHING_ELSE) -> None
     `reserved` has local paths by what they are, such as "the workload file". Tables and stores are
     found without being listed.
     """
+    from impctl.store.disk import Layout
+
     goal = Path(os.path.realpath(path))
     for owner, known in reserved.items():
         if goal.is_relative_to(os.path.realpath(known)):

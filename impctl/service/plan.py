@@ -13,11 +13,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from impctl.service.budget.choice import with_state
-from impctl.service.context import Isolated, Texts, Workbench
-from impctl.service.decide import Decisions, Estimates, Size, Stage, Task, estimated, recorded
+from impctl.service.context import Isolated, Texts, Workbench, is_refused
+from impctl.service.cost_model import Estimates, Size, estimated, recorded
+from impctl.service.decide import Decisions, Stage, Task
 from impctl.service.decision import capture_stage
 from impctl.service.maintain import has_nothing_to_do
-from impctl.service.prepare import is_refused, prepare
+from impctl.service.prepare import prepare
 from impctl.service.results import (
     REFUSED,
     Failure,

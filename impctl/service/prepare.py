@@ -16,8 +16,6 @@ from impctl.errors import (
     AssumptionBrokenError,
     ImpctlError,
     Location,
-    NotReadError,
-    UnsafeSketchError,
     UsageError,
 )
 from impctl.expr.evaluate import Condition
@@ -28,7 +26,6 @@ from impctl.safety.facts import NOTHING, Fact, FactKind, FactSource, broken_by, 
 from impctl.service.expiry import LiveAt, has_expiry
 from impctl.sql.parameters import RUN, BoundSql, Clock, bind
 from impctl.sql.statement import NO_EXPIRY, parse_query
-from impctl.sql.views import ExpandedSql, called_in_messages, expand_views
 from impctl.store.records import Assumption
 from impctl.tables.changes import netted
 from impctl.tables.rows import read_batches
@@ -42,14 +39,8 @@ if TYPE_CHECKING:
     from impctl.service.context import Workbench
     from impctl.service.pinned import PinnedTables
     from impctl.sql.names import FullName
+    from impctl.sql.views import ExpandedSql
     from impctl.tables.snapshot import Snapshot
-
-
-def is_refused(spec: QuerySpec, error: ImpctlError) -> bool:
-    """Whether the error says that the query can have no sketch, and nothing worse."""
-    if isinstance(error, UnsafeSketchError):
-        return not spec.sketch
-    return isinstance(error, NotReadError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +64,8 @@ class QuerySource:
 
     def placed(self, error: ImpctlError) -> ImpctlError:
         """The error at its place in the workload file."""
+        from impctl.sql.views import called_in_messages
+
         place = error.location
         if place is None:
             return error.at(self.spec.location) if isinstance(error, UsageError) else error
@@ -361,6 +354,8 @@ def prepare(
 
     Constants of the clock are those of the run, or those `held`, by name.
     """
+    from impctl.sql.views import expand_views
+
     workload = desk.workload
     source = QuerySource(spec, workload.views)
     try:

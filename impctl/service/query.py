@@ -8,9 +8,6 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from impctl.compile.answers import answer_where
-from impctl.compile.compile import compile_answer
-from impctl.compile.flows import BlockedError
 from impctl.errors import (
     EvaluationError,
     ImpctlError,
@@ -25,54 +22,28 @@ from impctl.errors import (
     UsageError,
 )
 from impctl.plan.nodes import Attribute, Query, attributes_of, scans_of
-from impctl.safety.failures import Interval, Sizes, part_failure
-from impctl.service.answer_costs import (
-    SLOW_STATE_MS,
-    Estimate,
-    Foreseen,
-    answer_runs,
-    foreseen,
-    is_slow_to_tell,
-    record_answer,
-    record_told,
-    rows_of,
-    state_estimate,
-)
-from impctl.service.engine_answer import engine_answer
-from impctl.service.formats import check_goal, write_answer
 from impctl.service.kept_answer import KEPT, kept_answer, told_at_once
-from impctl.service.prepare import PreparedQuery, fact_of, facts_of
-from impctl.service.resolve import (
-    AtVersions,
-    Fresh,
-    Weighed,
-    asked,
-    condition_on,
-    fresh,
-    is_for_others,
-    record_use,
-    still_there,
-    sums_of,
-    weighed,
-    what_is_read,
-)
 from impctl.service.results import NO_SKETCH, AnsweredEntry, Outcome, QueryResult
-from impctl.service.spark_answer import Unread, answer_table, unread_table
 from impctl.service.stored import is_captured_alike
 from impctl.service.text import named_before
 from impctl.stopwatch import Stopwatch
-from impctl.tables.statistics import column_statistics
 from impctl.values import dataclass
 from impctl.workload.models import AnsweredBy, Policy, SketchUse
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from impctl.compile.flows import BlockedError
     from impctl.expr.nodes import Expr
+    from impctl.safety.failures import Interval, Sizes
     from impctl.safety.lattice import Refusal
+    from impctl.service.answer_costs import Estimate, Foreseen
     from impctl.service.context import Workbench
     from impctl.service.parameters import GivenValues
     from impctl.service.pinned import PinnedTables
+    from impctl.service.prepare import PreparedQuery
+    from impctl.service.resolve import AtVersions, Fresh, Weighed
+    from impctl.service.spark_answer import Unread
     from impctl.tables.snapshot import Snapshot
     from impctl.types import AccessId, AttributeId
 
@@ -82,6 +53,9 @@ _HINT = "rewrite the query so that it cannot fail, for instance with `nullif(y, 
 
 def part_failure_of(tables: PinnedTables, result: Fresh) -> Refusal | None:
     """What of the query may fail over the rows that its sketches let through; None for nothing."""
+    from impctl.safety.failures import Sizes, part_failure
+    from impctl.service.prepare import fact_of, facts_of
+
     if not result.sketches:
         return None
     sketched = {sketch.access: sketch.attribute for sketch in result.sketches}
@@ -116,6 +90,8 @@ def never_failing(tables: PinnedTables, result: Fresh, *, required: bool) -> Fre
 
 
 def _sizes(tables: PinnedTables, result: Fresh) -> Sizes:
+    from impctl.safety.failures import Sizes
+
     rows: dict[AccessId, int] = {}
     bounds: dict[AttributeId, Interval] = {}
     for scan in scans_of(result.query.root):
@@ -131,6 +107,8 @@ def _sizes(tables: PinnedTables, result: Fresh) -> Sizes:
 
 def _bounds(snapshot: Snapshot, attribute: Attribute) -> Interval | None:
     """What the statistics say that all numbers of the column lie between."""
+    from impctl.tables.statistics import column_statistics
+
     own = attribute.type
     if own is None or not own.is_numeric or own.is_fractional:
         return None
@@ -172,6 +150,8 @@ def answered(
     Who asks to read through the sketch is not answered from what is kept. With a `condition` on
     the answer's columns its rows for which this is true.
     """
+    from impctl.service.resolve import condition_on, what_is_read
+
     where = None
     if condition is not None:
         where = condition_on(
@@ -213,12 +193,19 @@ def who_answers(desk: Workbench, prepared: PreparedQuery) -> AnsweredEntry | Non
 
 def _not_by_engine(prepared: PreparedQuery, blocked: ImpctlError) -> str:
     """Why the engine cannot run the query, with the place in the file where one is to blame."""
+    from impctl.compile.flows import BlockedError
+
     place = prepared.place(blocked.span) if isinstance(blocked, BlockedError) else None
     where = "" if place is None else f" ({place})"
     return f"the engine cannot run it: {blocked.message}{where}"
 
 
 def _who_answers(desk: Workbench, prepared: PreparedQuery) -> AnsweredEntry:
+    from impctl.compile.compile import compile_answer
+    from impctl.compile.flows import BlockedError
+    from impctl.service.answer_costs import answer_runs, foreseen, state_estimate
+    from impctl.service.resolve import weighed
+
     store = desk.reading_store()
     stored = None if store is None else store.load(prepared.spec.name)
     if stored is not None and not is_captured_alike(desk, prepared.spec, stored):
@@ -243,6 +230,9 @@ def _who_answers(desk: Workbench, prepared: PreparedQuery) -> AnsweredEntry:
 def _is_state_slower(desk: Workbench, result: Fresh, use: SketchUse) -> bool:
     """Whether kept rows take longer to be told than the quicker one of engine and Spark to read
     the tables, by recorded runs of these."""
+    from impctl.service.answer_costs import answer_runs, foreseen, is_slow_to_tell, state_estimate
+    from impctl.service.resolve import what_is_read
+
     store, spec = desk.reading_store(), result.prepared.spec
     if result.generation is None or store is None or not is_slow_to_tell(desk, store, spec):
         return False
@@ -252,6 +242,8 @@ def _is_state_slower(desk: Workbench, result: Fresh, use: SketchUse) -> bool:
 
 
 def _is_slower(state: Estimate, expected: Foreseen) -> bool:
+    from impctl.service.answer_costs import SLOW_STATE_MS
+
     least = expected.least
     # Rates are right within a factor of two, so what they say is only tried where that is plain.
     return state.ms >= SLOW_STATE_MS and least.ms * (1 if least.runs else 2) < state.ms
@@ -261,6 +253,8 @@ def _by_reading(
     desk: Workbench, result: Fresh, read: Weighed, by: AnsweredBy, where: Expr | None
 ) -> Answered:
     """The answer from these files; EvaluationError where the query fails on their rows."""
+    from impctl.service.answer_costs import foreseen
+
     why, quicker = "requested", ""
     if by is not AnsweredBy.SPARK:
         expected = foreseen(desk, result.prepared, result.versions, read.pruned)
@@ -277,6 +271,8 @@ def _by_reading(
 
 def _from_state(desk: Workbench, result: Fresh, where: Expr | None) -> Answered | None:
     """The kept answer; None where there is none."""
+    from impctl.service.resolve import fresh
+
     for _ in range(_ATTEMPTS):
         store = desk.reading_store()
         if result.generation is None or store is None:
@@ -327,6 +323,9 @@ def _by_engine(
     where: Expr | None,
 ) -> Answered | str:
     """The engine's answer, or why it has none."""
+    from impctl.compile.flows import BlockedError
+    from impctl.service.engine_answer import engine_answer
+
     desk.reporter.step(f"running {result.prepared.spec.name}")
     watch = Stopwatch()
     try:
@@ -358,6 +357,8 @@ def _by_engine(
 
 def _may_end_in_spark(query: Query, error: UnsupportedError) -> bool:
     """Whether Spark may answer what has no end: it derives no more rows than a LIMIT asks for."""
+    from impctl.service.resolve import is_for_others
+
     is_endless = error.code == "recursion_limit"
     return is_endless and query.cut is not None and not is_for_others(query)
 
@@ -365,6 +366,9 @@ def _may_end_in_spark(query: Query, error: UnsupportedError) -> bool:
 def _by_spark(
     desk: Workbench, result: Fresh, read: Weighed, why: str, where: Expr | None
 ) -> Answered:
+    from impctl.compile.answers import answer_where
+    from impctl.service.spark_answer import answer_table
+
     was_up = desk.has_spark
     desk.spark()
     desk.reporter.step(f"running {result.prepared.spec.name}")
@@ -411,6 +415,10 @@ def told(
     where: str | None,
 ) -> tuple[QueryResult, tuple[str, ...]]:
     """The answer and warnings; arguments as for `service.query`."""
+    from impctl.service.answer_costs import record_answer, record_told, rows_of
+    from impctl.service.resolve import asked, record_use, still_there, sums_of
+    from impctl.service.spark_answer import Unread
+
     result = asked(desk, query, params, sql, at, use, required=required)
     if isinstance(result, Unread):
         if by in (AnsweredBy.STATE, AnsweredBy.ENGINE) or where is not None:
@@ -458,6 +466,8 @@ def _told(desk: Workbench, got: Answered) -> QueryResult:
 
 def _as_it_stands(desk: Workbench, result: Unread) -> QueryResult:
     """The answer of a query that only Spark can read."""
+    from impctl.service.spark_answer import unread_table
+
     desk.spark()
     desk.reporter.step(f"running {result.spec.name}")
     watch = Stopwatch()
@@ -504,6 +514,8 @@ def query(
     `limit`: how many rows are shown, or written to the file `out`, with `escape_formulas` so that
     a spreadsheet computes nothing.
     """
+    from impctl.service.formats import check_goal
+
     if out is not None:
         # Before anything that takes its time.
         check_goal(out, desk.reserved)
@@ -527,6 +539,8 @@ def _given_out(
     escape_formulas: bool,
 ) -> Outcome:
     """The rows asked for, in the file asked for."""
+    from impctl.service.formats import write_answer
+
     result = replace(result, limit=limit, written=None if out is None else str(out))
     if out is not None:
         write_answer(result.shown, out, escape_formulas=escape_formulas)

@@ -12,7 +12,6 @@ from numbers import Integral
 from reprlib import repr as shortened
 from typing import TYPE_CHECKING
 
-from impctl.compile.build import template_id
 from impctl.data.schema import BOOLEAN, Column, Kind, Schema, SqlType, other
 from impctl.errors import (
     EvaluationError,
@@ -29,18 +28,12 @@ from impctl.errors import (
     UnsupportedError,
     UsageError,
 )
-from impctl.expr.evaluate import find_blocker
 from impctl.expr.nodes import Expr, substitute
 from impctl.expr.types import type_of
 from impctl.plan.nodes import Attribute, Fixpoint, Project, Query, Scan, Select, nodes_of
 from impctl.plan.recursion import is_recursive
-from impctl.reuse.verdict import ReuseVerdict, has_recursion_like
-from impctl.service.capture import refusal_of
-from impctl.service.filters import Pruned, filters_of, guards_of
-from impctl.service.maintain import maintain_queries
-from impctl.service.maintenance_plan import is_same_circuit, restored_verdict
+from impctl.service.context import only_query
 from impctl.service.parameters import GivenValues, split_moving, with_parameters
-from impctl.service.prepare import PreparedQuery, fact_of, facts_of, prepare
 from impctl.service.results import (
     ASKED_FOR_NONE,
     NO_SKETCH,
@@ -51,7 +44,6 @@ from impctl.service.results import (
     ReuseEntry,
 )
 from impctl.service.settings import DEFAULT_BATCH_ROWS
-from impctl.service.spark_answer import Unread, unread
 from impctl.service.stored import (
     catch_up,
     check_definition,
@@ -69,15 +61,13 @@ from impctl.service.stored import (
 )
 from impctl.service.text import named_before
 from impctl.sketch.sketch import MAX_INTERVALS, RangeFilter, fragments_between, range_filter
-from impctl.spark.predicates import plain_condition, rewrite_sql
-from impctl.sql.statement import parse_query
 from impctl.store.disk import STORE_READ_ONLY, Layout
 from impctl.store.ledger import Ledger, Use
 from impctl.tables.footers import hiding_columns
 from impctl.tables.rows import ReadPart
 from impctl.tables.snapshot import bytes_of
 from impctl.tables.source import oldest_version
-from impctl.types import AttributeId, QueryName, TableName, TableVersion
+from impctl.types import AttributeId, TableName, TableVersion
 from impctl.values import dataclass
 from impctl.version import is_stamped_alike
 from impctl.workload.models import (
@@ -94,23 +84,15 @@ from impctl.workload.models import (
 from impctl.workload.yaml import suggestion
 
 if TYPE_CHECKING:
+    from impctl.reuse.verdict import ReuseVerdict
     from impctl.service.context import Workbench
+    from impctl.service.filters import Pruned
     from impctl.service.pinned import PinnedTables
+    from impctl.service.prepare import PreparedQuery
+    from impctl.service.spark_answer import Unread
     from impctl.sql.names import TableNames
     from impctl.store.reader import StoreReader
     from impctl.store.records import Assumption, StoredQuery, StoredSketch
-
-
-def only_query(desk: Workbench) -> QueryName:
-    """The one query of the file; UsageError where it has several."""
-    names = tuple(desk.workload.queries)
-    if len(names) != 1:
-        raise UsageError(
-            f"{desk.workload.file} has {len(names)} queries",
-            hint=f"choose one with `--query`: {', '.join(names)}",
-            code="query_ambiguous",
-        )
-    return names[0]
 
 
 AtVersions = Sequence[str] | int | Mapping[str, int]
@@ -214,6 +196,8 @@ def condition_on(
 
     `option` is what it was given by, `of` what it is a condition on: errors say so.
     """
+    from impctl.sql.statement import parse_query
+
     schema = Schema(tuple(Column(a.name, a.type or other("unknown")) for a in outputs))
     names = [name.lower() for name in schema.names]
     if len(set(names)) < len(names):
@@ -282,6 +266,8 @@ def _example(column: Column) -> str:
 
 def _objection(condition: Expr) -> str | None:
     """Why it has no truth, or none that the evaluator finds as Spark does."""
+    from impctl.expr.evaluate import find_blocker
+
     blocker = find_blocker(condition)
     if blocker is not None:
         return blocker.reason
@@ -312,6 +298,8 @@ class Weighed:
 
 def what_is_read(tables: PinnedTables, result: Fresh, use: SketchUse) -> Weighed:
     """What the query reads through the sketches found for it; with `auto`, where they pay."""
+    from impctl.service.filters import filters_of
+
     if use is SketchUse.AUTO:
         return weighed(tables, result.prepared, result.sketches, result.versions)
     pruned = filters_of(tables, result.prepared, result.sketches, result.versions)
@@ -336,6 +324,8 @@ def weighed(
     versions: Mapping[TableName, TableVersion],
 ) -> Weighed:
     """What the query reads through these sketches where they pay."""
+    from impctl.service.filters import filters_of
+
     plain = filters_of(tables, prepared, (), versions)
     if not sketches:
         return Weighed(plain, plain, {})
@@ -432,6 +422,9 @@ def without_sketch(desk: Workbench, spec: QuerySpec, error: ImpctlError) -> Fres
 
 def plain(desk: Workbench, spec: QuerySpec, error: ImpctlError | None = None) -> Fresh | Unread:
     """The query as it is, at the newest versions; `error`, if any, where it cannot be read."""
+    from impctl.service.prepare import prepare
+    from impctl.service.spark_answer import unread
+
     try:
         prepared = prepare(desk, spec)
         versions = desk.tables.versions_of(prepared.tables)
@@ -454,6 +447,9 @@ def why_none(desk: Workbench, spec: QuerySpec, error: ImpctlError) -> ImpctlErro
 
 def _reason_without(desk: Workbench, result: Fresh | Unread, error: ImpctlError) -> ImpctlError:
     """Why a query that was never captured could not be, which no capture would mend."""
+    from impctl.service.capture import refusal_of
+    from impctl.service.spark_answer import Unread
+
     if error.code != "not_captured":
         return error
     refusal = result.refusal if isinstance(result, Unread) else refusal_of(desk, result.prepared)
@@ -527,6 +523,8 @@ class _Looked:
 
 def reused(desk: Workbench, spec: QuerySpec, own: QuerySpec | None) -> Fresh:
     """The query with the smallest sketch that serves it; `own` is the one it is an instance of."""
+    from impctl.service.prepare import prepare
+
     prepared = prepare(desk, spec)
     looked = _looked_at(desk, prepared, own)
     order = sorted(range(len(looked)), key=lambda index: looked[index].rank)
@@ -598,6 +596,8 @@ def _looked_at(desk: Workbench, prepared: PreparedQuery, own: QuerySpec | None) 
     """Every stored query of the workload with the same template, or with a recursion alike, and the
     one that was named.
     """
+    from impctl.compile.build import template_id
+
     store = desk.reading_store()
     wanted = template_id(prepared.core)
     looked = []
@@ -656,6 +656,8 @@ def _judged(
 
 def _prepared(desk: Workbench, spec: QuerySpec, *, is_other: bool) -> PreparedQuery | None:
     """The query; None where one of another template cannot be read: it is not asked about."""
+    from impctl.service.prepare import prepare
+
     try:
         return prepare(desk, spec)
     except ImpctlError:
@@ -666,6 +668,9 @@ def _prepared(desk: Workbench, spec: QuerySpec, *, is_other: bool) -> PreparedQu
 
 def _is_alike(prepared: PreparedQuery, captured: PreparedQuery, wanted: str) -> bool:
     """Whether the queries have one template, or recursions that have."""
+    from impctl.compile.build import template_id
+    from impctl.reuse.verdict import has_recursion_like
+
     return template_id(captured.core) == wanted or has_recursion_like(prepared.core, captured.core)
 
 
@@ -681,6 +686,8 @@ def verdict_of(
     assumptions: Sequence[Assumption],
 ) -> ReuseVerdict:
     """Judged with what is true of the pinned versions, the sketch's assumptions among it."""
+    from impctl.service.prepare import fact_of, facts_of
+
     facts = [*facts_of(desk.tables, prepared.scans), *map(fact_of, assumptions)]
     sketched = tuple((sketch.access, sketch.attribute) for sketch in sketches)
     return desk.memory.reuse(prepared.planned, captured.planned, sketched, facts)
@@ -700,6 +707,8 @@ def _rows_left(
     tables: PinnedTables, prepared: PreparedQuery, sketches: Sequence[StoredSketch]
 ) -> int | None:
     """Rows of the files that the sketches leave to read now; None where a log does not say."""
+    from impctl.service.filters import filters_of
+
     versions = tables.versions_of(prepared.tables)
     kept = filters_of(tables, prepared, sketches, versions, for_text=True).files
     rows = [file.rows for files in kept.values() for file in files]
@@ -774,6 +783,9 @@ def _older_use(
     desk: Workbench, store: StoreReader, spec: QuerySpec, candidates: Sequence[StoredQuery]
 ) -> Fresh:
     """The first that may be used: the same versions may have been reached more than once."""
+    from impctl.service.maintenance_plan import is_same_circuit, restored_verdict
+    from impctl.service.prepare import prepare
+
     refused: RecaptureNeededError | None = None
     for stored in candidates:
         try:
@@ -925,6 +937,9 @@ class Fresh:
 
 def fresh(desk: Workbench, query: str | None) -> Fresh:
     """The query named (or the only one of the file) with its sketch at the pinned versions."""
+    from impctl.service.maintenance_plan import restored_verdict
+    from impctl.service.prepare import prepare
+
     name = query if query is not None else only_query(desk)
     (spec,) = desk.queries([name])
     outcome, stored = _brought_up_to_date(desk, spec)
@@ -949,6 +964,10 @@ def _brought_up_to_date(desk: Workbench, spec: QuerySpec) -> tuple[Outcome, Stor
 
     Another process may maintain the sketch past them in between: then they are pinned again.
     """
+    from impctl.service.maintain import maintain_queries
+    from impctl.service.maintenance_plan import is_same_circuit
+    from impctl.service.prepare import prepare
+
     # Without a sketch there is nothing to lock, nor a store to make.
     stored_query(desk, desk.reading_store(), spec)
     for _ in range(_ATTEMPTS):
@@ -1119,6 +1138,9 @@ def written_query(
     `has_files`: the reader gets a list of files, so it is not Spark, and its text may have more
     intervals.
     """
+    from impctl.service.filters import filters_of, guards_of
+    from impctl.spark.predicates import rewrite_sql
+
     limit = _MOST_INTERVALS if has_files else MAX_INTERVALS
     if is_for_others(query):
         sketches = [one for one in sketches if _has_plain_text(tables, one, versions)]
@@ -1140,6 +1162,8 @@ def _has_plain_text(
     tables: PinnedTables, sketch: StoredSketch, versions: Mapping[TableName, TableVersion]
 ) -> bool:
     """Whether other engines keep its rows; those that prune by statistics may lose NaN."""
+    from impctl.spark.predicates import plain_condition
+
     wanted = range_filter(sketch.fragments, sketch.partition)
     if plain_condition(wanted, sketch.attribute) is None:
         return False

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING
 
 from impctl.errors import UsageError
 from impctl.values import dataclass
+from impctl.workload.models import DEFAULT_FILE as DEFAULT_FILE
 from impctl.workload.models import AnsweredBy as AnsweredBy
 from impctl.workload.models import Policy as Policy
-from impctl.workload.models import QuerySpec, SparkSpec, Workload
+from impctl.workload.models import QuerySpec, SparkSpec, Workload, why_no_store
 from impctl.workload.models import SketchUse as SketchUse
 from impctl.workload.models import seconds_in as seconds_in
-from impctl.workload.sections import DEFAULT_FILE as DEFAULT_FILE
-from impctl.workload.sections import why_no_store
-from impctl.workload.yaml import SIZE_HINT, size_from
+from impctl.workload.scalars import SIZE_HINT, size_from
 
 if TYPE_CHECKING:
     from impctl.types import QueryName

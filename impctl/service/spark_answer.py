@@ -20,13 +20,8 @@ from impctl.plan.fingerprint import fingerprint
 from impctl.plan.nodes import Fixpoint, Join, Plan, nodes_of, scans_of
 from impctl.service.answer import RowValue, rows_of
 from impctl.service.context import Workbench, limits_of
-from impctl.service.filters import Pruned, guards_of
-from impctl.service.prepare import PreparedQuery, column_like_clock
 from impctl.service.results import NOT_USED
-from impctl.spark.expressions import DIALECT
-from impctl.spark.predicates import Guard, filter_condition, local_name, rewrite_sql
 from impctl.sql.parameters import bind
-from impctl.sql.views import named_tables
 from impctl.tables.footers import hiding_columns
 from impctl.tables.snapshot import DataFile, Snapshot, bytes_of
 from impctl.values import dataclass
@@ -36,9 +31,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from impctl.expr.nodes import Span
+    from impctl.service.filters import Pruned
     from impctl.service.pinned import PinnedTables
+    from impctl.service.prepare import PreparedQuery
     from impctl.sketch.partition import RangePartition
     from impctl.sketch.sketch import RangeFilter
+    from impctl.spark.predicates import Guard
     from impctl.store.records import StoredSketch
     from impctl.types import AccessId, ColumnName, TableName, TableVersion
     from impctl.workload.models import QuerySpec
@@ -160,6 +158,9 @@ def _sql(
     A range must reach the files, so it stands below the guard of its column; what is read in parts
     has its ranges in the views.
     """
+    from impctl.service.filters import guards_of
+    from impctl.spark.predicates import rewrite_sql
+
     if pruned is None:
         return rewrite_sql(prepared.query, {}, entries=entries, is_local=True)
     guards = guards_of(tables, pruned, versions)
@@ -189,6 +190,8 @@ def _views(
     pruned: Pruned | None,
 ) -> dict[str, DataFrame]:
     """The tables by the names that the text has for them."""
+    from impctl.service.filters import guards_of
+    from impctl.spark.predicates import local_name
     from impctl.spark.snapshots import parted_frame, snapshot_frame
 
     guards = {} if pruned is None else guards_of(desk.tables, pruned, versions)
@@ -211,6 +214,9 @@ def _views(
 
 def _condition(wanted: RangeFilter | None, guards: Mapping[TableName, Guard]) -> str | None:
     """The filter of one part as SQL."""
+    from impctl.spark.expressions import DIALECT
+    from impctl.spark.predicates import filter_condition
+
     if wanted is None:
         return None
     is_nan_free = not _is_guarded(wanted.partition, guards)
@@ -356,6 +362,8 @@ def _rows(
     pruned: Pruned | None,
 ) -> DataFrame:
     """What the query reads of an access; columns that hide values are guarded above files."""
+    from impctl.spark.expressions import DIALECT
+    from impctl.spark.predicates import filter_condition
     from impctl.spark.snapshots import snapshot_frame
 
     snapshot = desk.tables.snapshot(table, versions.get(table))
@@ -388,6 +396,9 @@ def unread(desk: Workbench, spec: QuerySpec, error: ImpctlError) -> Unread:
 
     Only what is refused for a construct goes on: what Spark refuses too is told better here.
     """
+    from impctl.service.prepare import column_like_clock
+    from impctl.sql.views import named_tables
+
     if not isinstance(error, NotReadError):
         raise error
     follows = spec.follows

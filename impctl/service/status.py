@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from impctl.errors import RecaptureNeededError
-from impctl.service.advice import ranges_entries
 from impctl.service.context import Isolated, Workbench
 from impctl.service.results import (
     VERIFIED,
@@ -25,7 +24,6 @@ from impctl.service.results import (
     VerifiedEntry,
     unsketched_status,
 )
-from impctl.service.schedule.due import fresh_entry
 from impctl.service.stored import (
     catch_up,
     check_pins,
@@ -68,6 +66,9 @@ def status(
 
 
 def _status(desk: Workbench, store: StoreReader | None, spec: QuerySpec, runs: int) -> StatusResult:
+    from impctl.service.advice import ranges_entries
+    from impctl.service.schedule.due import fresh_entry
+
     policy = str(desk.policy(spec))
     if not spec.is_sketched:
         return unsketched_status(spec.name, policy)

@@ -19,17 +19,12 @@ from impctl.errors import (
     UnsupportedError,
     masked,
 )
-from impctl.plan.lineage import answer_notes
 from impctl.plan.nodes import Fixpoint, Plan, Query, Witness, nodes_of
-from impctl.rules.optimize import core_of
-from impctl.rules.witnesses import witnessed
 from impctl.safety.judge import Verdict, carried
-from impctl.service.choose import sketched_nodes
 from impctl.service.context import Workbench, build_mark
 from impctl.service.results import SketchEntry, TreeRecord
 from impctl.sql.names import SPARK_CATALOG, SPARK_SCHEMA, FullName
 from impctl.sql.parameters import CURRENT_DATE, HOUR, NEVER, RUN, read_moment
-from impctl.tables.changes import FilesMark, files_mark
 from impctl.tables.log import commit_mark
 from impctl.tables.schema import schema_mark
 from impctl.tables.source import DeltaSource, refresh
@@ -44,6 +39,7 @@ if TYPE_CHECKING:
     from impctl.sketch.partition import RangePartition
     from impctl.store.reader import StoreReader
     from impctl.store.records import KeptVersion, StoredQuery, StoredSketch, TablePin
+    from impctl.tables.changes import FilesMark
     from impctl.types import AccessId, ColumnName, QueryName, TableName, TableVersion
 
 
@@ -289,6 +285,8 @@ def _each(check: Callable[[Any], Any]) -> Callable[[Any], list[Any]]:
 
 
 def _files_mark(value: Any) -> FilesMark:
+    from impctl.tables.changes import FilesMark
+
     _exactly(FilesMark, value)
     rows = value["rows"]
     return FilesMark(_text(value["digest"]), None if rows is None else _whole(rows))
@@ -388,6 +386,11 @@ def kept_plan(
     prepared: PreparedQuery, verdict: Verdict, partitions: Mapping[AccessId, RangePartition]
 ) -> KeptPlan:
     """The plan that sketches of these partitions are kept by, under the query's verdict."""
+    from impctl.plan.lineage import answer_notes
+    from impctl.rules.optimize import core_of
+    from impctl.rules.witnesses import witnessed
+    from impctl.service.choose import sketched_nodes
+
     if prepared.spec.lineage is Lineage.ALL:
         return KeptPlan(prepared.planned, verdict, prepared.core, {})
     if prepared.spec.lineage is Lineage.ANSWER:
@@ -706,6 +709,8 @@ def check_marked(stored: StoredQuery, tables: PinnedTables) -> None:
     Held against all that was marked with the sketch: the log's entry, and the files as they are
     built from the log now. HistoryGoneError where neither is left to compare.
     """
+    from impctl.tables.changes import files_mark
+
     for pin in stored.pins:
         source, held = tables.source(pin.table), _held(stored, pin.table)
         mark, now = _marks(stored).get(pin.table), tables.mark(pin.table)
@@ -770,6 +775,8 @@ def check_pinned_commit(tables: PinnedTables, table: TableName) -> None:
 
 def _is_still_pinned(tables: PinnedTables, source: DeltaSource) -> bool:
     """Whether what stands at the path now has the pinned version, with the files it had."""
+    from impctl.tables.changes import files_mark
+
     result = refresh(source)
     if result.table_id != source.table_id or result.version < source.version:
         return False
@@ -792,6 +799,8 @@ def _is_same(stored: StoredQuery, tables: PinnedTables, table: TableName) -> boo
     By the log's entry of that version, or where it is gone by the files, if the table is still at
     it; None where neither can tell.
     """
+    from impctl.tables.changes import files_mark
+
     version, mark = stored.versions[table], _marks(stored).get(table)
     now = None if mark is None else mark_at(tables, table, version)
     if now is not None:

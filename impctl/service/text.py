@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
 
 from impctl.bench.quantity import number
+from impctl.errors import UsageError
 
 _SIZES = ("B", "kB", "MB", "GB")
 _LARGEST_SIZE = "TB"
@@ -80,3 +83,30 @@ def named_before(query: str, message: str) -> str:
     message = re.sub(rf"^{name}(?!\w)", "it", message)
     message = re.sub(rf"^The (\w+) of {name}", r"its \1", message)
     return re.sub(name, "the query", message)
+
+
+ENDINGS = (".parquet", ".csv", ".jsonl")
+"""What a file may end in, which says how it is written."""
+
+
+class RowsFormat(StrEnum):
+    """How rows are shown."""
+
+    TABLE = "table"
+    CSV = "csv"
+    JSON = "json"
+    JSONL = "jsonl"
+    MARKDOWN = "markdown"
+
+
+def ending_of(path: Path) -> str:
+    """The ending of the file, in lower case; UsageError for one that names no format."""
+    ending = path.suffix.lower()
+    if ending not in ENDINGS:
+        raise UsageError(
+            f"`--out` does not support the file name extension of {path}",
+            hint=f"name a file that ends in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}; other"
+            " formats go to stdout, such as `--format json > FILE`",
+            code="answer_ending",
+        )
+    return ending

@@ -13,15 +13,13 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NoReturn
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from sqlglot.dialects.spark import Spark
-from sqlglot.errors import TokenError
-from sqlglot.tokens import Token, TokenType  # type: ignore[attr-defined]  # re-exported silently
-
 from impctl.errors import Location, UsageError
 from impctl.expr.types import fixed_offset
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
+    from sqlglot.tokens import Token  # type: ignore[attr-defined]  # re-exported silently
+
     from impctl.types import ParameterValue, QueryName
 
 CURRENT_DATE = "current_date"
@@ -288,6 +286,9 @@ def bind(
     its constants stay as they are written. Parameters that follow the clock are no values: for
     each, `follows` has the moment that it is unless another is given.
     """
+    from sqlglot.dialects.spark import Spark
+    from sqlglot.errors import TokenError
+
     moving = {f":{own}": moment for own, moment in follows.items()}
     if clock is not None:
         values = {**values, **{own: clock.value(f":{own}", follows[own]) for own in follows}}
@@ -425,6 +426,8 @@ class _Parameter:
 
 
 def _parameters(sql: str, tokens: Sequence[Token]) -> Iterator[_Parameter]:
+    from sqlglot.tokens import TokenType  # type: ignore[attr-defined]  # re-exported silently
+
     before: Token | None = None
     for token in tokens:
         word = _NAME.match(sql, token.end + 1)

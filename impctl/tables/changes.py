@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from impctl.data.schema import STRING, TEMPORAL, Column, Kind, SqlType
 from impctl.data.vector import Once
@@ -30,7 +28,6 @@ from impctl.tables.log import (
     is_of_spark,
     read_commits,
 )
-from impctl.tables.rows import DataFiles, FileReader, bare_rows, is_hybrid, read_failure, spellings
 from impctl.tables.schema import TableSchema, arrow_type, read_schema, to_arrow_type
 from impctl.tables.snapshot import (
     CHANGE_FEED,
@@ -45,6 +42,8 @@ from impctl.tables.storage import READ_FAILURES, failure_text, file_uri, is_miss
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
+    import pyarrow.parquet as pq
+
     from impctl.types import ColumnName, TableName, TableVersion
 
 Weights = npt.NDArray[np.int64]
@@ -54,6 +53,8 @@ _WEIGHT = "weight"
 
 def netted(table: pa.Table, weights: Weights) -> tuple[pa.Table, Weights]:
     """Each row once with the sum of its weights, those of sum 0 left out; in no order."""
+    from impctl.tables.rows import bare_rows
+
     if not len(weights) or weights.min() > 0 or weights.max() < 0:
         return table, weights
     if not table.num_columns:
@@ -89,6 +90,8 @@ def rewrote_lone_doubles(
     after: Snapshot, removed: Sequence[str], doubles: Sequence[ColumnName]
 ) -> bool:
     """Whether one of these removed files may have hidden NaN; so too where it cannot be read."""
+    from impctl.tables.rows import DataFiles
+
     if not doubles:
         return False
     opened = DataFiles(after)
@@ -193,6 +196,8 @@ def _counted(metrics: Mapping[str, Any], images: Mapping[str, int]) -> int | Non
 
 def _rows(after: Snapshot, paths: Sequence[str]) -> int:
     """Rows in these files; -1 where one cannot be read, which its reader tells."""
+    from impctl.tables.rows import DataFiles
+
     opened, rows = DataFiles(after), 0
     for path in paths:
         try:
@@ -235,6 +240,8 @@ def read_file_diff(before: Snapshot, after: Snapshot, columns: Sequence[ColumnNa
 
     Raises HistoryGoneError when a file of either snapshot is gone.
     """
+    from impctl.tables.rows import FileReader, bare_rows
+
     old = {file.uri: file for file in before.files}
     new = {file.uri: file for file in after.files}
     columns_before = [before.readable(name) for name in columns]
@@ -421,6 +428,8 @@ def read_feed_files(
     commits: Commits, since: TableVersion, after: Snapshot, columns: Sequence[ColumnName]
 ) -> FeedRows | None:
     """The rows that came and went after `since`; None where another reader has to answer."""
+    from impctl.tables.rows import FileReader, bare_rows
+
     if any(name in after.partition_columns for name in columns):
         return None
     parts = _parts(commits, since, after.path)
@@ -451,6 +460,8 @@ def read_feed_files(
 
 def _told(table: pa.Table) -> npt.NDArray[np.int64] | None:
     """The weights that the rows of a change data file tell; None where one tells none."""
+    import pyarrow.compute as pc
+
     kinds = pa.array(list(_WEIGHTS))
     result = pc.index_in(table.column(CHANGE_TYPE).cast(pa.string()), value_set=kinds)
     if result.null_count:
@@ -500,6 +511,10 @@ def read_change_feed(
     None when files or commits it needs are gone, where deltalake would not find a column, and for
     removed files of which the log tells less than deltalake asks for.
     """
+    import pyarrow.compute as pc
+
+    from impctl.tables.rows import DataFiles, bare_rows
+
     direct = read_feed_files(commits, since, after, columns)
     if direct is not None:
         return direct if with_versions else replace(direct, versions=None)
@@ -576,6 +591,8 @@ def is_misread(after: Snapshot, commits: Commits) -> bool:
 
     These are INT96 timestamps and files in Spark 2's calendar.
     """
+    from impctl.tables.rows import is_hybrid
+
     return any(
         is_hybrid(footer.metadata)
         or any(
@@ -592,6 +609,8 @@ def _is_spelled_otherwise(
 
     deltalake reads such a column as NULL, where Spark finds it.
     """
+    from impctl.tables.rows import spellings
+
     for footer in footers:
         present = spellings(_names_in(footer.schema))
         if any(present.get(name.lower(), [name]) != [name] for name in columns):
@@ -624,6 +643,8 @@ def _footers(after: Snapshot, commits: Commits) -> Iterator[pq.FileMetaData]:
 
     A file that is gone is left out: the feed then fails by itself if it needs it.
     """
+    from impctl.tables.rows import DataFiles, read_failure
+
     opened = DataFiles(after)
     for path in commits.files():
         file = logged_file(after.path, path)

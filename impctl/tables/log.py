@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from impctl.errors import HistoryGoneError, ImpctlError, TableError
 from impctl.forecast import KEPT, Arrival, History
-from impctl.tables.footers import ExpectedNames
-from impctl.tables.rows import DataFiles
 from impctl.tables.snapshot import Snapshot, logged_file
 from impctl.tables.source import DeltaSource, advance, refresh
 from impctl.tables.storage import READ_FAILURES, file_uri, local_path, read_text
@@ -774,6 +772,9 @@ _AT_ONCE = 8
 
 def has_faithful_copies(commits: Commits, after: Snapshot) -> bool:
     """Whether these commits' copies are surely right; `after` has the columns."""
+    from impctl.tables.footers import ExpectedNames
+    from impctl.tables.rows import DataFiles
+
     paths = copied_by_others(commits)
     if not paths:
         return True

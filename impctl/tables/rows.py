@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from impctl.data.memory import SMALL, reserve
 from impctl.data.schema import Column, Kind, SqlType
@@ -47,6 +46,8 @@ from impctl.tables.storage import (
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
+    import pyarrow.parquet as pq
+
     from impctl.data.vector import Ints
     from impctl.sketch.partition import RangePartition
     from impctl.types import ColumnName
@@ -149,6 +150,8 @@ class DataFiles:
         an object store that would be many requests.
         UnsupportedError for one that the table must not have.
         """
+        import pyarrow.parquet as pq
+
         store, name, is_local = self._place(file)
         return pq.ParquetFile(
             name,
@@ -159,6 +162,8 @@ class DataFiles:
 
     def footer(self, file: DataFile) -> pq.FileMetaData:
         """The Parquet metadata of the file; errors as for `open`."""
+        import pyarrow.parquet as pq
+
         store, name, _ = self._place(file)
         return pq.read_metadata(name, filesystem=store)
 

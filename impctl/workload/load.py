@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from impctl.errors import Location, UsageError, WorkloadError
-from impctl.workload.models import SparkSpec, Workload
+from impctl.workload.models import DEFAULT_FILE, SparkSpec, Workload, why_no_store
 from impctl.workload.sections import (
-    DEFAULT_FILE,
     NAME_PATTERN,
     read_budget,
     read_defaults,
@@ -25,7 +24,6 @@ from impctl.workload.sections import (
     read_updates,
     read_views,
     resolve_path,
-    why_no_store,
 )
 from impctl.workload.yaml import FileReading, Lines, YamlFault, compose, inside
 

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import field
-from datetime import UTC, date, datetime, tzinfo
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from impctl.errors import Location
+from impctl.sql.names import (
+    FullName,
+    TableNames,
+)
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.types import ParameterValue, TableName
+from collections.abc import Iterator
+from datetime import tzinfo
 from enum import StrEnum
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Literal
-
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.errors import Location
@@ -620,3 +632,27 @@ class Workload:
     spark: SparkSpec
     budget: BudgetSpec = BudgetSpec()
     limits: LimitSpec = LimitSpec()
+
+
+DEFAULT_FILE = Path("impctl.yaml")
+"""The workload file where none is named, in the working directory."""
+
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+(.*)", re.DOTALL)
+"""Any number of slashes, as a `Path` keeps only one; a single letter is a drive."""
+
+
+def why_no_store(written: str) -> tuple[str, str] | None:
+    """What is wrong with `written` as the place of a store, and a hint; None for a folder's path.
+
+    Locks, and renames that happen whole or not at all, are what a store is built on; object stores
+    have neither, so a URI is refused instead of read as the name of a folder.
+    """
+    match = _SCHEME.match(written)
+    if match is None:
+        return None
+    scheme, rest = match.groups()
+    if scheme.lower() == "file":
+        return f"A store cannot be at a URI: file:///{rest}", f"write the path: /{rest}"
+    hint = "give a folder on this machine; only tables can be in an object store"
+    return f"A store cannot be at a URI: {scheme}://{rest}", hint

@@ -61,19 +61,21 @@ from impctl.workload.models import (
     written,
     zone_named,
 )
-from impctl.workload.yaml import (
+from impctl.workload.scalars import (
     SIZE_HINT,
-    Entry,
-    FileReading,
     ScalarFault,
-    YamlScalar,
-    inside,
     kind_of,
-    origin_of,
     plain_value,
     share_from,
-    shown,
     size_from,
+)
+from impctl.workload.yaml import (
+    Entry,
+    FileReading,
+    YamlScalar,
+    inside,
+    origin_of,
+    shown,
     suggestion,
     written_at,
 )
@@ -194,12 +196,7 @@ def declared_table(
     return result
 
 
-DEFAULT_FILE = Path("impctl.yaml")
-"""The workload file where none is named, in the working directory."""
-
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+(.*)", re.DOTALL)
-"""Any number of slashes, as a `Path` keeps only one; a single letter is a drive."""
 
 
 def read_path(node: Node | None, where: str, base: Path, reading: FileReading) -> str | None:
@@ -218,22 +215,6 @@ def resolve_path(base: Path, written: str) -> str:
     if _URI.match(written):
         return written
     return os.path.normpath(base / written)
-
-
-def why_no_store(written: str) -> tuple[str, str] | None:
-    """What is wrong with `written` as the place of a store, and a hint; None for a folder's path.
-
-    Locks, and renames that happen whole or not at all, are what a store is built on; object stores
-    have neither, so a URI is refused instead of read as the name of a folder.
-    """
-    match = _SCHEME.match(written)
-    if match is None:
-        return None
-    scheme, rest = match.groups()
-    if scheme.lower() == "file":
-        return f"A store cannot be at a URI: file:///{rest}", f"write the path: /{rest}"
-    hint = "give a folder on this machine; only tables can be in an object store"
-    return f"A store cannot be at a URI: {scheme}://{rest}", hint
 
 
 _CREDENTIALS_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")

@@ -49,5 +49,3 @@ def test_a_creation_that_was_cut_short_is_finished(tmp_path: Path) -> None:
         store.commit_capture(capture(), {}, record())
     with Store.open(root) as store:
         assert store.queries() == ("q",)
-
-

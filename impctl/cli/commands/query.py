@@ -33,8 +33,8 @@ from impctl.cli.options import (
     settings_of,
 )
 from impctl.errors import UsageError
-from impctl.service.formats import RowsFormat, ending_of
 from impctl.service.settings import DEFAULT_FILE, AnsweredBy, SketchUse
+from impctl.service.text import RowsFormat, ending_of
 
 if TYPE_CHECKING:
     from impctl.service.context import Workbench

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime
+from typing import TYPE_CHECKING
 
 from impctl.cli.output.terminal import wrapped
 from impctl.cli.output.wording import (
@@ -19,7 +20,6 @@ from impctl.cli.output.wording import (
     versions_text,
 )
 from impctl.errors import count_text
-from impctl.service.answer import RowValue
 from impctl.service.results import (
     ASKED_FOR_NONE,
     COSTS_MORE,
@@ -61,6 +61,9 @@ from impctl.service.results import (
     WithoutResult,
 )
 from impctl.service.text import duration_text, moment_text, plain, size_text, span_text
+
+if TYPE_CHECKING:
+    from impctl.service.answer import RowValue
 
 _NO_SKETCH = "no sketch possible"
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 from io import TextIOWrapper
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
-from impctl.cli.job import Display
 from impctl.cli.output.json import JsonOutput
 from impctl.cli.output.terminal import columns_of
 from impctl.cli.output.wording import versions_text
 from impctl.errors import count_text
-from impctl.service.answer import ArrowAnswer
-from impctl.service.formats import RowsFormat
-from impctl.service.results import ChangesResult, FollowedRun, QueryResult
-from impctl.service.text import duration_text, plain
+from impctl.service.text import RowsFormat, duration_text, plain
+
+if TYPE_CHECKING:
+    from impctl.cli.job import Display
+    from impctl.service.answer import ArrowAnswer
+    from impctl.service.results import ChangesResult, FollowedRun, QueryResult
 
 
 def write_rows(

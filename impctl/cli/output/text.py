@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from impctl.cli.output.json import JsonOutput
 from impctl.cli.output.measurements import comparison_lines, record_lines, simulated_lines
@@ -50,8 +50,6 @@ from impctl.cli.output.wording import (
     versions_text,
 )
 from impctl.errors import count_text
-from impctl.service.answer import ArrowAnswer
-from impctl.service.formats import RowsFormat
 from impctl.service.outcome import gravest
 from impctl.service.results import (
     ANSWER_SAME,
@@ -88,7 +86,10 @@ from impctl.service.results import (
     WithoutResult,
     WrittenResult,
 )
-from impctl.service.text import duration_text, plain
+from impctl.service.text import RowsFormat, duration_text, plain
+
+if TYPE_CHECKING:
+    from impctl.service.answer import ArrowAnswer
 
 
 def json_line(outcome: Outcome, run: FollowedRun, stdout: TextIO) -> None:

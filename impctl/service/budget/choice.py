@@ -6,29 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
-from impctl.compile.flows import SideChoice, Strategy
 from impctl.data.memory import give_back
 from impctl.errors import ImpctlError, RecaptureNeededError
-from impctl.placement.graph import PRIORS, Graph, KindOfChange, Mode, Piece, graph_of, restricted
-from impctl.placement.options import conversion_ms, priced
-from impctl.placement.search import Modes, StateChoice, per_day_together
-from impctl.service.budget.bounds import (
-    Unheld,
-    bounds_of,
-    chosen_within,
-    enough_text,
-    late_runs,
-    unheld_text,
-)
-from impctl.service.budget.convert import Wanted, convert
-from impctl.service.budget.costs import (
-    Opened,
-    learned_of,
-    numbers_of,
-    opened,
-    rows_of_change,
-    state_bytes,
-)
+from impctl.placement.graph import Graph, Mode
+from impctl.placement.search import StateChoice
 from impctl.service.memory_limit import largest_side, memory_of
 from impctl.service.results import PlannedPiece, PlanResult
 from impctl.service.schedule.forecast import Expectations, Expected, expectations
@@ -41,6 +22,12 @@ from impctl.values import dataclass
 from impctl.workload.models import JoinStrategy, QuerySpec, StateKept
 
 if TYPE_CHECKING:
+    from impctl.compile.flows import SideChoice
+    from impctl.placement.graph import Piece
+    from impctl.placement.search import Modes
+    from impctl.service.budget.bounds import Unheld
+    from impctl.service.budget.convert import Wanted
+    from impctl.service.budget.costs import Opened
     from impctl.service.context import Workbench
     from impctl.service.prepare import PreparedQuery
     from impctl.store.reader import StoreReader
@@ -54,6 +41,9 @@ def with_state(
 ) -> tuple[list[PlanResult], list[str]]:
     """The results, each of a stored query with what would be kept of it; and warnings of bounds
     that this would not hold."""
+    from impctl.service.budget.bounds import unheld_text
+    from impctl.service.budget.costs import state_bytes
+
     budget = disk_of(desk.settings, desk.workload)
     if store is None or budget is None:
         return list(results), []
@@ -68,6 +58,8 @@ def with_state(
 def _pieces(kept: Kept, query: QueryName, stays: bool) -> Iterator[PlannedPiece]:
     """What files can be read for, or can be bounded, in the circuit's order; `stays`: as it is kept
     now."""
+    from impctl.compile.flows import Strategy
+
     if query not in kept.queries:
         return
     opened = kept.queries[query]
@@ -180,6 +172,8 @@ def _is_asked(kept: Kept) -> bool:
 
 
 def _pays(kept: Kept) -> bool:
+    from impctl.placement.search import per_day_together
+
     names = list(kept.graphs)
     before = per_day_together([kept.graphs[n] for n in names], [kept.now[n] for n in names])
     after = kept.choice.ms_per_day
@@ -196,6 +190,8 @@ def _pays(kept: Kept) -> bool:
 
 def _takes(conversions: Mapping[str, Mapping[Mode, float]], now: Modes, then: Modes) -> float:
     """Milliseconds to bring one query's pieces from these modes to those."""
+    from impctl.placement.graph import PRIORS
+
     moved = [to.get(then[name], 0.0) for name, to in conversions.items() if now[name] != then[name]]
     return PRIORS.conversion_ms + sum(moved) if moved else 0.0
 
@@ -235,6 +231,9 @@ class Kept:
     def wanted(self, query: QueryName) -> Wanted:
         """What of a query is to be read from files, or bounded; Spark's sides stay Spark's, and
         what is read and no choice stays read."""
+        from impctl.compile.flows import Strategy
+        from impctl.service.budget.convert import Wanted
+
         modes = self.choice.queries[query].modes
         compiled = self.queries[query].compiled
         by_spark = compiled.sides_by(Strategy.SPARK)
@@ -262,6 +261,9 @@ def kept_within(
     `coming` is what to expect of at least their tables, where that is known already; `choose` takes
     the place of the choice that holds bounds, and looks at none.
     """
+    from impctl.placement.options import conversion_ms
+    from impctl.service.budget.bounds import bounds_of, chosen_within, late_runs
+
     queries, troubles, fixed = _all_opened(desk, store, specs)
     tables = {table for one in queries.values() for table in one.stored.versions}
     if coming is None:
@@ -319,6 +321,8 @@ def _all_opened(
     desk: Workbench, store: StoreReader, specs: Sequence[QuerySpec]
 ) -> tuple[dict[QueryName, Opened], dict[QueryName, str], int]:
     """The queries to choose about, why others could not be opened, and the bytes of all others."""
+    from impctl.service.budget.costs import state_bytes
+
     queries: dict[QueryName, Opened] = {}
     troubles: dict[QueryName, str] = {}
     fixed = 0
@@ -337,6 +341,8 @@ def _all_opened(
 
 def _opened(desk: Workbench, store: StoreReader, spec: QuerySpec) -> Opened | None:
     """The query; None where nothing of its state is to be chosen about."""
+    from impctl.service.budget.costs import opened
+
     stored = store.load(spec.name)
     try:
         return None if stored is None else opened(desk, store, spec, stored)
@@ -349,6 +355,8 @@ class _Weighed:
     """Queries as the choice sees them, by what is expected."""
 
     def __init__(self, desk: Workbench, store: StoreReader, expected: Sequence[Expected]) -> None:
+        from impctl.placement.graph import KindOfChange
+
         self._desk = desk
         self._store = store
         self._expected = expected
@@ -357,6 +365,9 @@ class _Weighed:
         self._sizes: dict[QueryName, dict[str, int]] = {}
 
     def by_priors(self, query: Opened) -> Graph:
+        from impctl.placement.graph import graph_of
+        from impctl.service.budget.costs import numbers_of
+
         numbers = numbers_of(query, self._desk.tables, self._expected)
         sizes = {name: one.size for name, one in numbers.bounded.items()}
         self._sizes[query.stored.query] = sizes
@@ -368,6 +379,10 @@ class _Weighed:
 
     def graph(self, query: Opened, by_priors: Graph, now: Modes) -> Graph:
         """The same by what recorded runs tell, with the pieces pinned that are no choice."""
+        from impctl.placement.graph import restricted
+        from impctl.placement.options import priced
+        from impctl.service.budget.costs import learned_of, rows_of_change
+
         tables = query.stored.versions
         rows = [rows_of_change(one, tables) for one in self._expected]
         costs = self._store.costs(query.stored.query)
@@ -416,6 +431,8 @@ def _asked_of_groups(prepared: PreparedQuery) -> JoinStrategy:
 
 def modes_now(query: Opened, graph: Graph) -> dict[str, Mode]:
     """How each piece of the query's state is kept as it stands."""
+    from impctl.compile.flows import Strategy
+
     read = set(query.compiled.sides_by(Strategy.FILES) + query.compiled.sides_by(Strategy.SPARK))
     now = dict.fromkeys((piece.name for piece in graph.pieces), Mode.KEPT)
     now |= dict.fromkeys(query.as_stored.meta.buffers, Mode.BOUNDED)
@@ -442,6 +459,8 @@ def _allowed(query: Opened, piece: Piece, prepared: PreparedQuery) -> tuple[Mode
 def _pinned_mode(side: SideChoice | None, asked: JoinStrategy, *, is_least: bool) -> Mode | None:
     """What a piece is pinned to, by the workload or since the engine reads no such piece; None
     where it may be chosen. What is read whole is left out where the least is asked for alone."""
+    from impctl.compile.flows import Strategy
+
     if side is None or Strategy.FILES not in side.readers or asked is JoinStrategy.INDEX:
         return Mode.KEPT
     is_asked = asked is JoinStrategy.FILES and (is_least or not side.is_whole)
@@ -487,6 +506,8 @@ def _seen(
     desk: Workbench, store: Store, specs: Sequence[QuerySpec], budget: int
 ) -> tuple[Seen, Expectations]:
     """What a choice would be made by, and what is expected of the tables of stored queries."""
+    from impctl.service.budget.costs import state_bytes
+
     tables = {table for spec in specs for table in _tables(store, spec)}
     coming = expectations(desk, store, sorted(tables))
     rates = {tuple(sorted(one.tables)): one.per_day for one in coming.expected(tables)}
@@ -513,6 +534,9 @@ def _looked(
     has_captured: bool,
 ) -> list[str]:
     """Make a choice, carry it out where that is worth it, and remember what it was made by."""
+    from impctl.service.budget.bounds import unheld_text
+    from impctl.service.budget.costs import state_bytes
+
     names = [spec.name for spec in specs]
     kept = kept_within(desk, store, specs, seen.budget, coming)
     warnings = [_left(name, why) for name, why in kept.troubles.items()]
@@ -547,6 +571,8 @@ def _put_off(seen: Seen) -> str:
 
 def _exceeded(store: Store, specs: Sequence[QuerySpec], size: int, budget: int, least: int) -> str:
     """That the budget is exceeded, and what would help: a larger one, or fewer results kept."""
+    from impctl.service.budget.bounds import enough_text
+
     needed, why = size, "the rest cannot be read from tables or rebuilt"
     if 0 < budget < least < size:
         needed = least
@@ -574,6 +600,8 @@ def _less(store: Store, specs: Sequence[QuerySpec], excess: int) -> str:
 
 def converted(desk: Workbench, store: Store, kept: Kept, name: str) -> list[str]:
     """Convert a query to what was chosen of it, if it is not so; why it stayed as it was."""
+    from impctl.service.budget.convert import Wanted, convert
+
     query, choice = kept.queries[name], kept.choice.queries[name]
     wanted = kept.wanted(name)
     if not wanted.moved(Wanted.now(query)):

@@ -13,7 +13,6 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Protocol
 
 from impctl.errors import ImpctlError
-from impctl.service.decide import Size, estimated, recorded
 from impctl.service.results import DueResult, FreshEntry
 from impctl.service.schedule.forecast import RowsToCome
 from impctl.service.stored import catch_up, expires, is_captured_alike, is_current, moved_moments
@@ -26,6 +25,7 @@ from impctl.workload.models import ON_COMMIT, Alone, Cron, QuerySpec, Trigger, w
 
 if TYPE_CHECKING:
     from impctl.service.context import Workbench
+    from impctl.service.cost_model import Size
     from impctl.store.reader import StoreReader
     from impctl.tables.source import DeltaSource
     from impctl.types import QueryName, TableName, TableVersion
@@ -613,6 +613,8 @@ def looked_at(
 
     `look` are the seconds until the next look; `triggers` are by query, None for their own.
     """
+    from impctl.service.cost_model import recorded
+
     store, now = desk.reading_store(), now_of(desk)
     held = {spec.name: _stored(store, spec) for spec in specs}
     own = {spec.name: trigger_of(spec) for spec in specs} if triggers is None else triggers
@@ -777,6 +779,8 @@ def costs_of(
     expected: ExpectedRows | None = None,
 ) -> Costs:
     """What the query takes now; `look` is this look and the next one."""
+    from impctl.service.cost_model import Size
+
     size = Size(pending.rows, pending.bytes) if pending.changes else Size(0, 0)
     is_known, cost = _seconds(runs, size, pending.moved)
     more, each_look = 0.0, _seconds(runs, Size(0, 0), ())[1] if is_known else 0.0
@@ -798,6 +802,8 @@ def _seconds(
     runs: Sequence[RunCost], size: Size, moved: Collection[TableName]
 ) -> tuple[bool, float]:
     """Whether recorded runs tell, and what they say of a change of these tables; else a guess."""
+    from impctl.service.cost_model import estimated
+
     # Without a recapture's estimate, which asks the tables for their rows.
     mine = [one for one in runs if one.kind is RunKind.MAINTAIN]
     tables = sorted(moved)

@@ -27,7 +27,7 @@ from impctl.placement.search import Modes, evaluate
 from impctl.service.budget.bounds import Bound, bounds_of, chosen_within, late_runs
 from impctl.service.budget.choice import Kept, graphs_of, is_worth, kept_within
 from impctl.service.budget.costs import rows_of_change
-from impctl.service.decide import Size, estimated, recorded
+from impctl.service.cost_model import Size, estimated, recorded
 from impctl.service.expiry import has_expiry
 from impctl.service.output import write_whole
 from impctl.service.results import (
@@ -72,8 +72,9 @@ from impctl.store.records import RunCost, RunKind, RunRecord
 from impctl.types import QueryName, TableName
 from impctl.values import dataclass
 from impctl.workload.models import QuerySpec, Trigger
+from impctl.workload.scalars import SIZE_HINT, size_from
 from impctl.workload.sections import read_trigger
-from impctl.workload.yaml import SIZE_HINT, FileReading, Lines, YamlFault, compose, size_from
+from impctl.workload.yaml import FileReading, Lines, YamlFault, compose
 
 if TYPE_CHECKING:
     from impctl.service.context import Workbench

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from impctl.service.cost_model import learned
-from impctl.service.decide import Size, dearer, estimated, reason_text
+from impctl.service.cost_model import Size, dearer, estimated, learned, reason_text
 from impctl.store.records import RunCost, RunKind
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from impctl.service.decide import Estimates, reason_text
+from impctl.service.cost_model import Estimates, reason_text
 from impctl.service.doctor import _room
 from impctl.service.results import Area, Subject
 from impctl.service.text import duration_text, named_before, number_text, size_text

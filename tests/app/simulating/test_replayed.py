@@ -12,7 +12,7 @@ import pytest
 
 from impctl.errors import UsageError
 from impctl.forecast import Arrival
-from impctl.service.decide import Size, estimated
+from impctl.service.cost_model import Size, estimated
 from impctl.service.results import SimulateResult
 from impctl.service.schedule.due import UNKNOWN_S
 from impctl.service.schedule.replay import commits_of, merged

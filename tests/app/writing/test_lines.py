@@ -20,7 +20,6 @@ import pytest
 from impctl.errors import StorageError, UnsupportedError, UsageError
 from impctl.service import formats as writing
 from impctl.service.formats import (
-    RowsFormat,
     check_goal,
     csv_text,
     json_column,
@@ -32,6 +31,7 @@ from impctl.service.formats import (
     unique_names,
     write_answer,
 )
+from impctl.service.text import RowsFormat
 from tests.support.refused import refused
 
 NOON = datetime(2024, 1, 31, 12, 0, 0, 500_000, tzinfo=UTC)

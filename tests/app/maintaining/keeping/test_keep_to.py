@@ -18,7 +18,7 @@ from impctl.service.budget import choice, convert
 from impctl.service.budget.bounds import BOUND_IMPOSSIBLE, enough_text
 from impctl.store.store import Store
 from impctl.tables.write.maintenance import create_table
-from impctl.workload.yaml import size_from
+from impctl.workload.scalars import size_from
 from tests.app.maintaining.keeping.stored_pieces import (
     assert_alike,
     describe,

@@ -37,7 +37,7 @@ from impctl.service.budget.choice import (
     is_worth,
 )
 from impctl.service.context import open_workbench
-from impctl.service.decide import recorded
+from impctl.service.cost_model import recorded
 from impctl.service.maintain import maintain
 from impctl.service.schedule.due import LEAST_MARGIN
 from impctl.service.settings import Settings
