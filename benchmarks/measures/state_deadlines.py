@@ -18,8 +18,7 @@ from random import Random
 
 import numpy as np
 
-from benchmarks.state.asked import moving_tables, share_of_each
-from benchmarks.state.held_back import commit, hold_back
+from benchmarks.state.held_back import commit, moving_tables, reduced_copy, share_of_each
 from benchmarks.state.kept_by import captured_under
 from impctl.aliases import TableName
 from impctl.app.measuring.follower import AgainstRecapture, Follower
@@ -31,7 +30,6 @@ from impctl.app.simulating.arrived import Replay, replay_of
 from impctl.app.simulating.model import Model
 from impctl.app.simulating.noise import noisy
 from impctl.app.simulating.setting import Setting, trigger_from
-from impctl.app.workbench.scratch import scratch_copy
 from impctl.app.workbench.workbench import Workbench
 from impctl.bench.record import Cell
 from impctl.errors import UsageError
@@ -77,11 +75,8 @@ def measure_deadlines(ground: Ground) -> Iterator[Cell]:
 
 def _cells(ground: Ground, options: _Options) -> Iterator[Cell]:
     spec = ground.query
-    tables = prepare(ground.desk, spec).tables
-    moving = [table for table in options.tables if table in tables]
-    with scratch_copy(ground.desk, tables) as scratch:
-        shares = tuple(options.share * size for size in _sizes(options.steps))
-        changes = hold_back(scratch, dict.fromkeys(moving, shares), 0.0, ground.seed)
+    shares = tuple(options.share * size for size in _sizes(options.steps))
+    with reduced_copy(ground, options.tables, shares) as (scratch, _, changes):
         with scratch.writing("bench"):
             captured_under(scratch, spec, None)
             follower = Follower(scratch, prepare(scratch, spec))
