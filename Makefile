@@ -30,7 +30,7 @@ $(READY): pyproject.toml
 	@echo "installing impctl into $(VENV): about 1 GB on disk, one to three minutes"
 	$(PYTHON) -m venv $(VENV)
 	@$(call PIP_INSTALL,".[demo]")
-	@$(BIN)/python -c "import os; from impctl.spark.java import find_java; find_java(os.environ)" \
+	@$(BIN)/python -c "import os; from impctl.spark.session import find_java; find_java(os.environ)" \
 		2>/dev/null || { echo "no Java 17 or newer found: installing one into $(VENV)"; \
 		$(call PIP_INSTALL,".[java]"); }
 	@touch $(READY)

@@ -11,11 +11,11 @@ from typing import Annotated
 import typer
 
 from benchmarks.run import SuiteRequest, list_suites, run_suite
-from impctl.app.workbench.settings import MeasureRequest
 from impctl.cli.boundary import run
 from impctl.cli.job import Job, display_of
 from impctl.cli.options import AsJson, Quiet, SparkProfile, Verbose
 from impctl.errors import UsageError
+from impctl.service.settings import MeasureRequest
 
 
 def measure(

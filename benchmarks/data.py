@@ -28,15 +28,15 @@ from benchmarks.tables import (
     write_partners,
     write_social,
 )
-from impctl.app.measuring.figures import OptionValue
-from impctl.app.measuring.generate import DEFAULT_GROUPS, DEFAULT_ROWS, generate
-from impctl.app.workbench.output import check_output
-from impctl.app.workbench.reporter import Reporter
-from impctl.app.workbench.settings import Example as OwnExample
-from impctl.app.workbench.settings import GenerateRequest
 from impctl.errors import ImpctlError, Problem, StorageError, UsageError, WorkloadError
-from impctl.store.scratch import TPCH_SCRATCH, scratch_folder
-from impctl.workload.reading import shown, suggestion
+from impctl.measure.figures import OptionValue
+from impctl.measure.generate import DEFAULT_GROUPS, DEFAULT_ROWS, generate
+from impctl.service.context import Reporter
+from impctl.service.output import check_output
+from impctl.service.settings import Example as OwnExample
+from impctl.service.settings import GenerateRequest
+from impctl.store.disk import TPCH_SCRATCH, scratch_folder
+from impctl.workload.yaml import shown, suggestion
 
 _FORMAT = 1
 """Raised when equal requests no longer give equal rows."""
@@ -93,8 +93,10 @@ class DataRequest:
 def _state(source: Path) -> list[tuple[str, int, int]]:
     """Name, size and time of the file, or of every file below the folder: written again in place,
     it leaves the folder itself as it was."""
-    found = sorted(file for file in source.rglob("*") if file.is_file()) or [source]
-    return [(file.name, stat.st_size, stat.st_mtime_ns) for file in found for stat in [file.stat()]]
+    result = sorted(file for file in source.rglob("*") if file.is_file()) or [source]
+    return [
+        (file.name, stat.st_size, stat.st_mtime_ns) for file in result for stat in [file.stat()]
+    ]
 
 
 def requests_of(
@@ -102,15 +104,15 @@ def requests_of(
 ) -> tuple[DataRequest, ...]:
     """What to generate; one error for every wrong option, then one for a source that is missing."""
     problems: list[Problem] = []
-    found: list[DataRequest] = []
+    data_requests: list[DataRequest] = []
     for spec in specs:
         wrong = _problems(spec)
         problems += wrong
         if not wrong:
-            found.append(_REQUESTS[Example(spec.example)](spec, scale, seed, source))
+            data_requests.append(_REQUESTS[Example(spec.example)](spec, scale, seed, source))
     if problems:
         raise WorkloadError("The data of the suite cannot be generated", problems)
-    return tuple(found)
+    return tuple(data_requests)
 
 
 def make_data(requests: Sequence[DataRequest], folder: Path, reporter: Reporter) -> None:
@@ -258,9 +260,9 @@ def _partners(spec: DataSpec, scale: float, seed: int, source: Path | None) -> D
 
 
 def _graph(spec: DataSpec, scale: float, seed: int, source: Path | None) -> DataRequest:
-    found = _layout(spec, scale, seed, source)
+    layout = _layout(spec, scale, seed, source)
     exponent = _number(spec.options, "exponent", USUAL_EXPONENT)
-    return replace(found, order=None, exponent=exponent)
+    return replace(layout, order=None, exponent=exponent)
 
 
 def _social(spec: DataSpec, scale: float, seed: int, source: Path | None) -> DataRequest:
@@ -271,15 +273,15 @@ def _social(spec: DataSpec, scale: float, seed: int, source: Path | None) -> Dat
 
 def _network(spec: DataSpec, scale: float, seed: int, source: Path | None) -> DataRequest:
     shape = Shape(str(spec.options.get("shape", Shape.TRANSIT_STUB)))
-    found = replace(_layout(spec, scale, seed, source), order=None, shape=shape)
+    result = replace(_layout(spec, scale, seed, source), order=None, shape=shape)
     if spec.rows is None:
         # As many as the shape has usually.
-        found = replace(found, rows=None)
+        result = replace(result, rows=None)
     if shape is not Shape.GIVEN:
-        return found
+        return result
     file = list_given(_source(spec, source))
     if file is None:
-        return replace(found, shape=Shape.POWER_LAW)
+        return replace(result, shape=Shape.POWER_LAW)
     if not file.is_file():
         raise UsageError(
             f"The list of links for `{spec.name}` does not exist: {file}",
@@ -364,7 +366,7 @@ _OPTIONS: Mapping[Example, tuple[str, ...]] = {
 
 def _problems(spec: DataSpec) -> list[Problem]:
     known = _OPTIONS[Example(spec.example)]
-    found = [
+    result = [
         Problem(
             f"Example `{spec.example}` has no option {shown(name)}",
             spec.location,
@@ -378,11 +380,11 @@ def _problems(spec: DataSpec) -> list[Problem]:
         wanted = None if value is None else _wanted(name, value)
         if wanted is not None:
             text = f"Option `{name}` of `{spec.name}` must be {wanted}"
-            found.append(Problem(text, spec.location, f"correct `{name}`"))
+            result.append(Problem(text, spec.location, f"correct `{name}`"))
     if {"groups", "per_group"} <= spec.options.keys():
         text = f"`{spec.name}` has both `groups` and `per_group`"
-        found.append(Problem(text, spec.location, "remove one of them"))
-    return found
+        result.append(Problem(text, spec.location, "remove one of them"))
+    return result
 
 
 def _wanted(name: str, value: OptionValue) -> str | None:

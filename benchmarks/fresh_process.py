@@ -16,8 +16,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from impctl.app.workbench.workbench import Workbench
 from impctl.errors import StorageError
+from impctl.service.context import Workbench
 from impctl.values import dataclass
 from impctl.workload.models import Lineage, PartitionSpec, QuerySpec, Workload
 

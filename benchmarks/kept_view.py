@@ -13,7 +13,7 @@ from __future__ import annotations
 import pyarrow as pa
 from sqlglot import exp, parse_one
 
-from impctl.capture.literals import DIALECT
+from impctl.spark.expressions import DIALECT
 from impctl.values import dataclass
 
 VIEW = "kept_view"
@@ -55,9 +55,9 @@ class KeptView:
         change = change.rename_columns([*names, *self.keys]).select([*self.keys, *names])
         both = pa.concat_tables([view, change.cast(view.schema)])
         merged = [(figure.name, _MERGED[type(figure.call)]) for figure in self.figures]
-        found = both.group_by(list(self.keys)).aggregate(merged)
-        found = found.select([*self.keys, *(f"{name}_{how}" for name, how in merged)])
-        return found.rename_columns(view.column_names)
+        result = both.group_by(list(self.keys)).aggregate(merged)
+        result = result.select([*self.keys, *(f"{name}_{how}" for name, how in merged)])
+        return result.rename_columns(view.column_names)
 
 
 def kept_view(sql: str) -> KeptView | None:
@@ -92,9 +92,9 @@ def _is_plain(select: exp.Select) -> bool:
 
 
 def _table(select: exp.Select) -> exp.Expression:
-    found = select.find(exp.Table)
-    assert found is not None
-    return found
+    result = select.find(exp.Table)
+    assert result is not None
+    return result
 
 
 def _through(call: exp.AggFunc, figures: dict[str, _Figure]) -> exp.Expression | None:

@@ -8,7 +8,7 @@ scattered. Both go from 0 to a million.
 
 Law: equal arguments give equal rows and files; the rows of a table do not depend on its order or
 on how many files it has. Memory: a number per row where they are not sorted, else one file.
-Out of scope: writing the files (`tables.write.laid_out`).
+Out of scope: writing the files (`tables.write.maintenance`).
 """
 
 from __future__ import annotations
@@ -96,11 +96,11 @@ def _placed(rows: int, groups: int, order: Order, seed: int) -> Integers | None:
 
 def _interleaved(one: Integers, other: Integers) -> Integers:
     """The bits of both in turn, the first one's before the other's."""
-    found = np.zeros(len(one), dtype=np.int64)
+    result = np.zeros(len(one), dtype=np.int64)
     for bit in range(_ZONE_BITS):
-        found |= ((one >> bit) & 1) << (2 * bit + 1)
-        found |= ((other >> bit) & 1) << (2 * bit)
-    return found
+        result |= ((one >> bit) & 1) << (2 * bit + 1)
+        result |= ((other >> bit) & 1) << (2 * bit)
+    return result
 
 
 def _scattered(a: Integers, groups: int, seed: int) -> Integers:

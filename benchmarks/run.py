@@ -13,19 +13,17 @@ from pathlib import Path
 from benchmarks.data import DataRequest, Example, make_data, requests_of
 from benchmarks.registry import MEASURES
 from benchmarks.suite import MAX_SCALE, DataSpec, Suite, load_suite, suite_file, suite_files
-from impctl.app.measuring.figures import CaseSpec, FigureSpec
-from impctl.app.measuring.ground import words_of
-from impctl.app.measuring.keep import try_kept
-from impctl.app.measuring.plan import PlannedRun, chosen_figures, planned_figures
-from impctl.app.measuring.run import measured
-from impctl.app.results.results import Outcome
-from impctl.app.workbench.reporter import Reporter
-from impctl.app.workbench.settings import MeasureRequest, Settings
-from impctl.app.workbench.workbench import Workbench
 from impctl.bench.record import RecordKind
-from impctl.errors import Problem, UsageError, WorkloadError
-from impctl.plural import count_text
-from impctl.workload.reading import shown, suggestion
+from impctl.errors import Problem, UsageError, WorkloadError, count_text
+from impctl.measure.figures import CaseSpec, FigureSpec
+from impctl.measure.ground import words_of
+from impctl.measure.keep import try_kept
+from impctl.measure.plan import PlannedRun, chosen_figures, planned_figures
+from impctl.measure.run import measured
+from impctl.service.context import Reporter, Workbench
+from impctl.service.results import Outcome
+from impctl.service.settings import MeasureRequest, Settings
+from impctl.workload.yaml import shown, suggestion
 
 DEFAULT_FOLDER = Path(".impctl") / "suites"
 """Parent of the folders with generated data, one for each suite."""
@@ -158,7 +156,7 @@ def _chart_problems(figure: FigureSpec) -> list[Problem]:
     labels = (*own, *drawable.labels)
     wrong = [("label", name, labels) for name in (chart.x, *chart.series) if name not in labels]
     wrong += [("metric", name, drawable.metrics) for name in chart.y if not drawable.has(name)]
-    return [_chart_problem(figure, *found) for found in wrong]
+    return [_chart_problem(figure, *result) for result in wrong]
 
 
 def _chart_problem(figure: FigureSpec, kind: str, name: str, known: Sequence[str]) -> Problem:

@@ -1,6 +1,6 @@
 """A materialized view in DuckDB, kept by hand: sums and counts of groups, which feed rows change.
 
-Law: the view has the groups of `app.measuring.kept_view` and how many rows each has; a row that
+Law: the view has the groups of `measure.kept_view` and how many rows each has; a row that
 came adds to its group, one that went is taken off, a group without rows is gone. Only for queries
 whose figures are sums and counts: of MIN and MAX nobody can take a row back. It lies in memory and
 no step of it is durable, which is in its favour.
@@ -16,7 +16,7 @@ from sqlglot.errors import SqlglotError
 
 from benchmarks.kept_view import VIEW, KeptView, kept_view
 from impctl.bench.parquet_sql import ParquetSql, SqlFailed
-from impctl.capture.literals import DIALECT
+from impctl.spark.expressions import DIALECT
 from impctl.values import dataclass
 
 _TARGET = "duckdb"

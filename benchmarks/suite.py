@@ -15,8 +15,8 @@ from pathlib import Path
 
 from yaml.nodes import Node, SequenceNode
 
-from impctl.app.measuring.figures import CaseSpec, ChartSpec, FigureSpec, OptionValue
 from impctl.errors import Location, UsageError
+from impctl.measure.figures import CaseSpec, ChartSpec, FigureSpec, OptionValue
 from impctl.workload.load import (
     OPTIONAL,
     REQUIRED,
@@ -26,10 +26,8 @@ from impctl.workload.load import (
     read_workload,
 )
 from impctl.workload.models import Workload
-from impctl.workload.names import is_name, refuse_name
-from impctl.workload.paths import read_path
-from impctl.workload.reading import Entry, FileReading, inside, suggestion, written_at
-from impctl.workload.scalars import kind_of
+from impctl.workload.sections import is_name, read_path, refuse_name
+from impctl.workload.yaml import Entry, FileReading, inside, kind_of, suggestion, written_at
 
 SUITES = Path(__file__).parent / "suites"
 MAX_REPEAT = 1000
@@ -209,14 +207,14 @@ def _read_data(
     node: Node | None, examples: Sequence[str], base: Path, reading: FileReading
 ) -> Mapping[str, DataSpec]:
     """The tables to generate that could be read, in file order."""
-    found: dict[str, DataSpec] = {}
+    result: dict[str, DataSpec] = {}
     for name, entry in (reading.entries(node, "`data`") or {}).items():
         if not is_name(name):
             refuse_name(entry.key, name, "generated data", reading)
         spec = _read_spec(name, entry, examples, base, reading)
         if spec is not None:
-            found[name] = spec
-    return found
+            result[name] = spec
+    return result
 
 
 def _read_spec(
@@ -248,12 +246,12 @@ def _read_options(
     entries: Mapping[str, Entry], path: str, reading: FileReading
 ) -> Mapping[str, OptionValue]:
     """Options: each a single value or a list of them."""
-    found: dict[str, OptionValue] = {}
+    result: dict[str, OptionValue] = {}
     for name, entry in entries.items():
         value = _read_option(entry.value, inside(path, name), reading)
         if value is not None:
-            found[name] = value
-    return found
+            result[name] = value
+    return result
 
 
 def _read_option(node: Node, path: str, reading: FileReading) -> OptionValue | None:
@@ -290,14 +288,14 @@ def _read_figures(
         return []
     if not entries:
         reading.report(node, "`figures` is empty", "write at least one figure")
-    found: list[tuple[FigureSpec, FullSpec]] = []
+    result: list[tuple[FigureSpec, FullSpec]] = []
     for name, entry in entries.items():
         if not is_name(name):
             refuse_name(entry.key, name, "a figure", reading)
         spec = _read_figure(name, entry, queries, measures, reading)
         if spec is not None:
-            found.append(spec)
-    return found
+            result.append(spec)
+    return result
 
 
 def _read_figure(
@@ -375,7 +373,7 @@ def _read_cases(
     nodes = reading.elements(node, path)
     if nodes is not None and not nodes:
         reading.report(node, f"{path} is empty", "write at least one case, or remove the key")
-    found: list[CaseSpec] = []
+    case_specs: list[CaseSpec] = []
     for element in nodes or ():
         case = _read_case(element, path, queries, reading)
         if case is None:
@@ -388,8 +386,8 @@ def _read_cases(
                 f"add a label that distinguishes them; the first is on line {lines[labels]}",
             )
         lines.setdefault(labels, case.location.line)
-        found.append(case)
-    return tuple(found)
+        case_specs.append(case)
+    return tuple(case_specs)
 
 
 def _read_case(node: Node, path: str, queries: _Names, reading: FileReading) -> CaseSpec | None:

@@ -31,11 +31,10 @@ from benchmarks.networks.shapes import (
     worked_example_links,
 )
 from benchmarks.networks.transit_stub import DENSE, transit_stub_links
-from impctl.app.measuring.generate import DEFAULT_ROWS
-from impctl.app.workbench.envvars import CRIMES
-from impctl.app.workbench.reporter import Reporter
-from impctl.tables.write.create import create_table
-from impctl.tables.write.laid_out import create_laid_out_table
+from impctl.measure.generate import DEFAULT_ROWS
+from impctl.service.context import Reporter
+from impctl.service.settings import CRIMES
+from impctl.tables.write.maintenance import create_laid_out_table, create_table
 
 if TYPE_CHECKING:
     from benchmarks.data import DataRequest

@@ -3,8 +3,8 @@
 Law: equal tables, pools and seeds give equal commits. An insertion has rows like the table's own
 with keys above all others; a deletion takes back one earlier insertion whole, so base files are
 never rewritten and the table keeps about its size. Every commit is settled
-(`app.measuring.settled`).
-Out of scope: which rows the pool holds (`drawn_rows`), updates of users (`app.apply`).
+(`measure.settled`).
+Out of scope: which rows the pool holds (`drawn_rows`), updates of users (`service.apply`).
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from impctl.aliases import ColumnName, TableName
-from impctl.app.measuring.drawn_rows import drawn_rows
-from impctl.app.measuring.settled import settle
-from impctl.app.workbench.pinned import PinnedTables
 from impctl.bench.clock import milliseconds
 from impctl.errors import UsageError
+from impctl.measure.drawn_rows import drawn_rows
+from impctl.measure.settled import settle
+from impctl.service.pinned import PinnedTables
 from impctl.tables.rows import read_rows
-from impctl.tables.write.rewind import append_rows
-from impctl.tables.write.updates import UpdateKind, UpdateRequest, apply_update
+from impctl.tables.write.apply import UpdateKind, UpdateRequest, apply_update
+from impctl.tables.write.maintenance import append_rows
+from impctl.types import ColumnName, TableName
 from impctl.values import dataclass
 
 _POOL_ROWS = 50_000

@@ -36,7 +36,8 @@
 
 Law: a message says what happened and where, a hint what to do; no stack trace is needed to act.
 What a URI holds that opens a door (signature, token, password) is in neither, wherever it is from.
-Out of scope: rendering (see `cli.boundary`).
+
+Law: one of a thing is told in the singular, any other number in the plural; thousands are apart.
 """
 
 from __future__ import annotations
@@ -119,37 +120,37 @@ class ImpctlError(Exception):
 
     def at(self, place: Location | None) -> Self:
         """The same error at another place; this one, which others may hold, stays as it is."""
-        found = self._copy()
-        found.location = place
-        return found
+        result = self._copy()
+        result.location = place
+        return result
 
     def saying(self, message: str) -> Self:
         """The same error in other words."""
-        found = self._copy()
-        found.message = masked(message)
-        found.args = (found.message,)
-        return found
+        result = self._copy()
+        result.message = masked(message)
+        result.args = (result.message,)
+        return result
 
     def hinting(self, hint: str | None) -> Self:
         """The same error with another hint."""
-        found = self._copy()
-        found.hint = None if hint is None else masked(hint)
-        return found
+        result = self._copy()
+        result.hint = None if hint is None else masked(hint)
+        return result
 
     def _copy(self) -> Self:
         """Of the same class, with all its parts, notes, trace and causes.
 
         Not made by its class, which may ask for more than an error keeps.
         """
-        found = type(self).__new__(type(self))
-        found.args = self.args
-        vars(found).update(vars(self))
+        result = type(self).__new__(type(self))
+        result.args = self.args
+        vars(result).update(vars(self))
         if hasattr(self, "__notes__"):
-            found.__notes__ = [*self.__notes__]
-        found.__context__ = self.__context__
-        found.__cause__ = self.__cause__
-        found.__suppress_context__ = self.__suppress_context__
-        return found.with_traceback(self.__traceback__)
+            result.__notes__ = [*self.__notes__]
+        result.__context__ = self.__context__
+        result.__cause__ = self.__cause__
+        result.__suppress_context__ = self.__suppress_context__
+        return result.with_traceback(self.__traceback__)
 
 
 class ImpctlWarning(UserWarning):
@@ -223,13 +224,13 @@ def out_of_memory(error: BaseException) -> OutOfMemoryError:
     import traceback  # takes longer to load than many a command to run
 
     traceback.clear_frames(error.__traceback__)
-    found = OutOfMemoryError(
+    result = OutOfMemoryError(
         "The system has no more memory for this process",
         hint="free memory or raise the limit of the process; "
         "with a smaller `--memory` Spark takes over earlier",
     )
-    found.__cause__ = error
-    return found
+    result.__cause__ = error
+    return result
 
 
 def pass_out_of_memory(error: BaseException) -> None:
@@ -245,19 +246,19 @@ def unexpected(error: BaseException) -> ImpctlError:
         return out_of_memory(error)
     first = (str(error).strip().splitlines() or ["no message"])[0]
     if is_panic(error):
-        found = ImpctlError(
+        result = ImpctlError(
             f"A native library failed: {first}",
             code="library_panicked",
             hint="a file of the table may be damaged or have unexpected content; run again with "
             "`-vv` to see the trace",
         )
     else:
-        found = ImpctlError(
+        result = ImpctlError(
             f"Unexpected error, {type(error).__name__}: {first}",
             hint="run the command again with `-vv` to see the trace, and report this bug",
         )
-    found.__cause__ = error
-    return found
+    result.__cause__ = error
+    return result
 
 
 OPEN_FILES = frozenset({errno.EMFILE, errno.ENFILE})
@@ -273,15 +274,15 @@ def with_limit(error: ImpctlError) -> ImpctlError:
     while cause is not None:
         is_limit = isinstance(cause, OSError) and cause.errno in OPEN_FILES
         if is_limit or "too many open files" in str(cause).lower():
-            found = StorageError(
+            result = StorageError(
                 f"Too many files are open at the same time: {error.message}",
                 code="too_many_open_files",
                 hint="raise the limit (`ulimit -n 4096`, or `LimitNOFILE=` of a service), or "
                 "select fewer queries (`--query`)",
                 location=error.location,
             )
-            found.__cause__ = error
-            return found
+            result.__cause__ = error
+            return result
         cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
     return error
 
@@ -470,3 +471,8 @@ class CountBelowZeroError(RecaptureNeededError):
     """A batch removes rows that the state says were never there."""
 
     default_code = "count_below_zero"
+
+
+def count_text(count: int, noun: str, plural: str | None = None) -> str:
+    """`1 change`, `1,000 changes`; a noun that takes no `s` comes with its `plural`."""
+    return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"

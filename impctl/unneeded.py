@@ -3,7 +3,7 @@
 Loading it takes longer than all else that a command without Spark loads.
 Law: to the process of a command without Spark pandas is not installed, which impctl does not ask
 for; where Spark is about to start, and in a program that calls impctl, it is there as ever.
-Out of scope: who needs it (`spark.connect`).
+Out of scope: who needs it (`spark.session`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The version of impctl, and names stamped with it: light, so that every room may ask for it.
 
 Law: imports nothing; what one function stamps, the other reads.
-Out of scope: the versions of other packages (`cli.version`).
+Out of scope: the versions of other packages (`cli.application`).
 """
 
 __version__ = "0.1.0"

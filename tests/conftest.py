@@ -196,8 +196,7 @@ def spark() -> Iterator[Any]:
 
 
 def _session() -> Any:
-    from impctl.spark.connect import master_of
-    from impctl.spark.session import SparkSettings, open_session
+    from impctl.spark.session import SparkSettings, master_of, open_session
 
     conf = {"spark.driver.memory": "2g", "spark.sql.shuffle.partitions": "4"}
     return open_session(SparkSettings(master_of("local[2]", os.environ, "local[2]"), conf))

@@ -61,33 +61,33 @@ def test_all_its_parts_stay(
 ) -> None:
     known = raised(error)
     before, trace = dict(vars(known)), traceback.format_exception(known)
-    found = change(known)
-    assert type(found) is type(known)
-    assert vars(found) == {**before, part: value}
-    assert (found.exit_code, found.code) == (known.exit_code, known.code)
-    assert str(found) == found.message
-    assert isinstance(found.__cause__, KeyError)
-    assert found.__traceback__ is known.__traceback__
-    assert traceback.format_exception(found) == [
-        line.replace(known.message, found.message) for line in trace
+    result = change(known)
+    assert type(result) is type(known)
+    assert vars(result) == {**before, part: value}
+    assert (result.exit_code, result.code) == (known.exit_code, known.code)
+    assert str(result) == result.message
+    assert isinstance(result.__cause__, KeyError)
+    assert result.__traceback__ is known.__traceback__
+    assert traceback.format_exception(result) == [
+        line.replace(known.message, result.message) for line in trace
     ]
-    found.add_note("said later")
+    result.add_note("said later")
     assert (vars(known), traceback.format_exception(known)) == (before, trace)
 
 
 def test_what_is_said_anew_hides_secrets_too() -> None:
-    found = UsageError("no").saying("cannot read https://me:secret@host/t?sig=abc")
-    assert "secret" not in found.message + str(found)
-    assert "abc" not in found.message
+    saying = UsageError("no").saying("cannot read https://me:secret@host/t?sig=abc")
+    assert "secret" not in saying.message + str(saying)
+    assert "abc" not in saying.message
 
 
 def test_a_hint_given_anew_hides_secrets_too() -> None:
     known = UsageError("no", hint="look")
-    found = known.hinting("see https://me:secret@host/t?sig=abc")
-    assert found.hint is not None
-    assert "secret" not in found.hint
-    assert "abc" not in found.hint
-    assert (found.message, known.hint) == ("no", "look")
+    hinting = known.hinting("see https://me:secret@host/t?sig=abc")
+    assert hinting.hint is not None
+    assert "secret" not in hinting.hint
+    assert "abc" not in hinting.hint
+    assert (hinting.message, known.hint) == ("no", "look")
 
 
 def test_an_error_without_a_cause_keeps_what_it_came_out_of() -> None:
@@ -99,6 +99,6 @@ def test_an_error_without_a_cause_keeps_what_it_came_out_of() -> None:
 
     with pytest.raises(QueryError) as caught:
         fail()
-    found = caught.value.at(PLACE)
-    assert isinstance(found.__context__, KeyError)
-    assert not found.__suppress_context__
+    result = caught.value.at(PLACE)
+    assert isinstance(result.__context__, KeyError)
+    assert not result.__suppress_context__

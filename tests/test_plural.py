@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from impctl.plural import count_text
+from impctl.errors import count_text
 
 
 def test_one_alone_is_told_in_the_singular() -> None:

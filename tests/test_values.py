@@ -289,17 +289,17 @@ def test_a_plain_class_below_a_value_takes_its_init_and_attributes_of_its_own() 
 @pytest.mark.slow
 def test_every_value_of_the_package_is_as_dataclasses_would_make_it() -> None:
     """The signature of each class that maintaining loads, whether a value of it was made or not."""
-    importlib.import_module("impctl.app.maintaining.run")
-    found = 0
+    importlib.import_module("impctl.service.maintain")
+    result = 0
     for module in [m for name, m in list(sys.modules.items()) if name.startswith("impctl.")]:
         for made in list(vars(module).values()):
             if not (isinstance(made, type) and made.__module__ == module.__name__):
                 continue
             if "__dataclass_fields__" not in vars(made) or "__init__" not in vars(made):
                 continue
-            found += 1
+            result += 1
             _assert_wanted(made)
-    assert found > 200
+    assert result > 200
 
 
 def _assert_wanted(made: type) -> None:
@@ -317,5 +317,5 @@ def _assert_wanted(made: type) -> None:
 def test_no_file_of_the_package_takes_the_slow_decorator() -> None:
     package = Path(importlib.import_module("impctl").__file__ or "").parent
     slow = re.compile(r"^from dataclasses import .*\bdataclass\b|^import dataclasses", re.MULTILINE)
-    found = [file for file in package.rglob("*.py") if slow.search(file.read_text("utf-8"))]
-    assert found == [package / "values.py"]
+    result = [file for file in package.rglob("*.py") if slow.search(file.read_text("utf-8"))]
+    assert result == [package / "values.py"]

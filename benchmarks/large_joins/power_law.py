@@ -56,18 +56,18 @@ def ranks(size: int, nodes: int, exponent: float, random: np.random.Generator) -
     """So many ranks from 0 on, low ones often: degrees then have this exponent."""
     weights = np.arange(1, nodes + 1, dtype=np.float64) ** (-1.0 / (exponent - 1.0))
     ends = np.cumsum(weights)
-    found: Integers = np.searchsorted(ends, random.random(size) * ends[-1], side="right")
-    return found.astype(np.int64)
+    integers: Integers = np.searchsorted(ends, random.random(size) * ends[-1], side="right")
+    return integers.astype(np.int64)
 
 
 def pairs_of_ranks(
     edges: int, nodes: int, exponent: float, random: np.random.Generator
 ) -> Integers:
     """So many different pairs of different ranks, `first * nodes + second`, in no order."""
-    found = np.zeros(0, dtype=np.int64)
+    result = np.zeros(0, dtype=np.int64)
     # A round leaves only what it drew twice: some rounds, and never many more than `_BY_RANK`.
     for drawn in range(2 * _BY_RANK):
-        size = 2 * (edges - len(found)) + 8
+        size = 2 * (edges - len(result)) + 8
         sides = [
             ranks(size, nodes, exponent, random)
             if drawn < _BY_RANK
@@ -75,9 +75,9 @@ def pairs_of_ranks(
             for _ in range(2)
         ]
         fresh = (sides[0] * nodes + sides[1])[sides[0] != sides[1]]
-        every = np.concatenate([found, fresh])
+        every = np.concatenate([result, fresh])
         _, first = np.unique(every, return_index=True)
-        found = every[np.sort(first)][:edges]
-        if len(found) == edges:
+        result = every[np.sort(first)][:edges]
+        if len(result) == edges:
             break
-    return np.asarray(random.permutation(found))
+    return np.asarray(random.permutation(result))

@@ -81,8 +81,8 @@ def _messages(persons: int, days: Integers, random: np.random.Generator) -> pa.T
     older = (random.random(size) * np.arange(size)).astype(np.int64)
     is_first = random.random(size) >= _ANSWERED
     is_first[0] = True
-    found = _table(creator=creator, reply_of=older, day=days)
-    return found.set_column(2, "reply_of", pa.array(older, mask=is_first))
+    table = _table(creator=creator, reply_of=older, day=days)
+    return table.set_column(2, "reply_of", pa.array(older, mask=is_first))
 
 
 def _tagged(messages: int, tags: int, random: np.random.Generator) -> Integers:

@@ -22,20 +22,20 @@ from dataclasses import field, replace
 import pyarrow as pa
 
 from benchmarks.signed_view import SignedView, signed_view
-from impctl.app.maintaining.change_files import answer_not_kept
-from impctl.app.measuring.ground import Ground
-from impctl.app.measuring.kinds.duckdb_recapture import duckdb_plain
-from impctl.app.measuring.kinds.duckdb_times import duckdb_sketch, same_answer
-from impctl.app.measuring.kinds.ways import from_state
-from impctl.app.measuring.measured import MeasuredQuery, measured_copy
-from impctl.app.measuring.single import single
-from impctl.app.using.engine_answer import engine_answer
 from impctl.bench.clock import warm_up
 from impctl.bench.parquet_sql import ParquetSql
 from impctl.bench.record import Cell, Metric
-from impctl.capture.use import rewrite_sql
+from impctl.measure.ground import Ground
+from impctl.measure.kinds.duckdb_recapture import duckdb_plain
+from impctl.measure.kinds.duckdb_times import duckdb_sketch, same_answer
+from impctl.measure.kinds.ways import from_state
+from impctl.measure.measured import MeasuredQuery, measured_copy
+from impctl.measure.single import single
+from impctl.service.engine_answer import engine_answer
+from impctl.service.result_changes import answer_not_kept
+from impctl.spark.predicates import rewrite_sql
 from impctl.stopwatch import Stopwatch
-from impctl.tables.change.changes import read_changes
+from impctl.tables.changes import read_changes
 from impctl.values import dataclass
 
 _MAINTAIN = "maintain_ms"
@@ -78,11 +78,11 @@ def _cell(ground: Ground, ways: _Ways, changes: int, batches: int, note: str) ->
     equal = True
     for batch in range(batches):
         rows = measured.rows_like_the_table(changes, ground.seed + batch // 2 + 1)
-        found, is_equal = ways.after(rows, forth=batch % 2 == 0)
+        result, is_equal = ways.after(rows, forth=batch % 2 == 0)
         equal &= is_equal
-        for name, elapsed in found.items():
+        for name, elapsed in result.items():
             times.setdefault(name, []).append(elapsed)
-    metrics = {name: Metric.of(found) for name, found in times.items()}
+    metrics = {name: Metric.of(result) for name, result in times.items()}
     return ground.cell({**metrics, **single(_left(measured))}, equal=equal, note=note)
 
 
@@ -147,7 +147,7 @@ class _Ways:
             answers[name] = work()
             times[name] = watch.ms + (0.0 if name in _WHOLE else maintained)
         expected = answers[_PLAIN]
-        return times, all(same_answer(found, expected) for found in answers.values())
+        return times, all(same_answer(answer, expected) for answer in answers.values())
 
     def _by_engine(self) -> pa.Table:
         own = self.measured

@@ -7,7 +7,7 @@ rows apart. `points` cells per pattern and buffer show how time, refills and sta
 
 Law: every cell of a pattern sees the same deletions; a step is timed with its refills; sketches are
 checked against recapture at every point, outside the timed part.
-Out of scope: how a buffer is refilled (`app.maintaining.refill`).
+Out of scope: how a buffer is refilled (`service.table_deltas`).
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ import numpy.typing as npt
 import pyarrow.compute as pc
 
 from benchmarks.update_stream import delete_where
-from impctl.app.measuring.follower import Followed, captured
-from impctl.app.measuring.ground import Ground
-from impctl.app.measuring.settled import settle
-from impctl.app.measuring.single import single
-from impctl.app.preparing.prepared import prepare
-from impctl.app.workbench.pinned import PinnedTables
-from impctl.app.workbench.scratch import scratch_copy
 from impctl.bench.record import Cell, Label, Metric
 from impctl.errors import UnsupportedError, UsageError
+from impctl.measure.follower import Followed, captured
+from impctl.measure.ground import Ground
+from impctl.measure.settled import settle
+from impctl.measure.single import single
+from impctl.service.pinned import PinnedTables
+from impctl.service.prepare import prepare
+from impctl.service.scratch import scratch_copy
 from impctl.tables.rows import read_rows
 from impctl.values import dataclass
 from impctl.workload.models import EVERYTHING, Everything
@@ -74,12 +74,12 @@ def measure_deletions(ground: Ground) -> Iterator[Cell]:
 
 
 def _buffers(ground: Ground) -> tuple[int | Everything, ...]:
-    found: list[int | Everything] = []
+    result: list[int | Everything] = []
     for text in ground.texts("buffers", ("20", "50", "100", EVERYTHING)):
         if text != EVERYTHING and not (text.isdecimal() and int(text) > 0):
             raise ground.refuse("buffers", f"whole numbers of at least 1, or `{EVERYTHING}`")
-        found.append(EVERYTHING if text == EVERYTHING else int(text))
-    return tuple(found)
+        result.append(EVERYTHING if text == EVERYTHING else int(text))
+    return tuple(result)
 
 
 def _cells(ground: Ground, options: _Options) -> Iterator[Cell]:

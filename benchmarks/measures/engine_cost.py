@@ -3,18 +3,18 @@
 Options: `changes`, sizes of a change. `yardstick_ratio` is the time of that work over the time of
 one maintenance, both timed in turn, so that it says more of the code than of the machine.
 Law: the sketch is compared with recapture before anything is timed.
-Out of scope: the work (`bench.yardstick`), against recapture (`app.measuring.kinds.maintain_cost`).
+Out of scope: the work (`bench.yardstick`), against recapture (`measure.kinds.maintain_cost`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from impctl.app.measuring.follower import worse_of
-from impctl.app.measuring.ground import Ground
-from impctl.app.measuring.measured import measured_copy
 from impctl.bench.record import Cell, Metric
 from impctl.bench.yardstick import yardstick
+from impctl.measure.follower import worse_of
+from impctl.measure.ground import Ground
+from impctl.measure.measured import measured_copy
 
 
 def measure_engine(ground: Ground) -> Iterator[Cell]:

@@ -1,4 +1,4 @@
-"""Measure `maintain` of suites: that of workloads (`impctl.app.measuring`), with two more options.
+"""Measure `maintain` of suites: that of workloads (`impctl.measure`), with two more options.
 
 `kind: delete_old` deletes rows that the table always had, by `changes` only; `key` (`id`) is the
 column that identifies rows. `processes`: sizes out of `changes` for which `impctl maintain` is also
@@ -14,17 +14,17 @@ from itertools import chain
 
 from benchmarks.fresh_process import maintain_afresh
 from benchmarks.old_rows import old_rows_deleted
-from impctl.app.measuring.follower import AgainstRecapture, Follower
-from impctl.app.measuring.ground import Ground
-from impctl.app.measuring.kinds.maintain_cost import (
+from impctl.bench.record import Cell, Label, Metric
+from impctl.measure.follower import AgainstRecapture, Follower
+from impctl.measure.ground import Ground
+from impctl.measure.kinds.maintain_cost import (
     KINDS,
     duckdb_beside,
     measure_maintain,
     metrics_of,
     recapture_times,
 )
-from impctl.app.measuring.measured import measured_copy
-from impctl.bench.record import Cell, Label, Metric
+from impctl.measure.measured import measured_copy
 
 OLD = "delete_old"
 _OWN = ("changes", "shares", "kind")

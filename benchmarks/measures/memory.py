@@ -18,14 +18,14 @@ from dataclasses import replace
 
 from benchmarks.fresh_process import maintain_afresh
 from benchmarks.update_stream import UpdateStream, pool_of
-from impctl.app.measuring.changed_table import changed_table
-from impctl.app.measuring.follower import Follower, captured
-from impctl.app.measuring.ground import Ground
-from impctl.app.measuring.single import single
-from impctl.app.preparing.prepared import prepare
-from impctl.app.workbench.scratch import scratch_copy
-from impctl.app.workbench.workbench import Workbench
 from impctl.bench.record import Cell, Label
+from impctl.measure.changed_table import changed_table
+from impctl.measure.follower import Follower, captured
+from impctl.measure.ground import Ground
+from impctl.measure.single import single
+from impctl.service.context import Workbench
+from impctl.service.prepare import prepare
+from impctl.service.scratch import scratch_copy
 from impctl.sketch.partition import RangePartition
 from impctl.values import dataclass
 from impctl.workload.models import PartitionSpec
@@ -121,7 +121,7 @@ def _cell(
 def operator_bytes(follower: Follower) -> dict[str, int]:
     """Bytes of keyed state by kind of operator, and all of them together."""
     session = follower.taken.session
-    found: dict[str, int] = {}
+    result: dict[str, int] = {}
     if session is not None:
         seen: set[str] = set()
         for operator in (*session.circuit, session.merge):
@@ -131,11 +131,11 @@ def operator_bytes(follower: Follower) -> dict[str, int]:
             seen |= {keeper.name for keeper in own}
             held = sum(keeper.bytes_held for keeper in own)
             if held:
-                found[name] = found.get(name, 0) + held
-        found["range_rows_bytes"] = sum(
+                result[name] = result.get(name, 0) + held
+        result["range_rows_bytes"] = sum(
             keeper.bytes_held for keeper in session.range_rows.arrangements()
         )
-    return {**found, "state_bytes": follower.state_bytes}
+    return {**result, "state_bytes": follower.state_bytes}
 
 
 def _sketch_bytes(follower: Follower) -> dict[str, int]:

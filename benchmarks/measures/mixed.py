@@ -29,17 +29,17 @@ from benchmarks.measures.mixed_strategies import (
     held_specs,
 )
 from benchmarks.update_stream import Pool, UpdateStream, pool_of
-from impctl.app.measuring.changed_table import changed_table
-from impctl.app.measuring.follower import AgainstRecapture, worse_of
-from impctl.app.measuring.ground import Ground
-from impctl.app.preparing.given_values import with_parameters
-from impctl.app.preparing.prepared import prepare
-from impctl.app.using.answers import answer_of
-from impctl.app.using.same_rows import same_rows
-from impctl.app.workbench.scratch import scratch_copy
-from impctl.app.workbench.workbench import Workbench
 from impctl.bench.clock import WARM_UP
 from impctl.bench.record import Cell, Label, Metric
+from impctl.measure.changed_table import changed_table
+from impctl.measure.follower import AgainstRecapture, worse_of
+from impctl.measure.ground import Ground
+from impctl.service.context import Workbench
+from impctl.service.parameters import with_parameters
+from impctl.service.prepare import prepare
+from impctl.service.scratch import scratch_copy
+from impctl.service.spark_answer import answer_of
+from impctl.service.verify import same_rows
 from impctl.values import dataclass
 from impctl.workload.models import QuerySpec
 

@@ -4,7 +4,7 @@ Law: every way answers at the newest versions and counts all it does for that, f
 newest version on. `none` reads the table; `recapture` holds sketches in memory and finds a stale
 one anew by the fastest pass there is, without any state; `incremental` is what `impctl query` does:
 stored sketches, maintained when stale. The last two reuse a sketch of other constants where
-`plan.reuse.verdict` allows it, and capture one where no sketch serves.
+`reuse.verdict` allows it, and capture one where no sketch serves.
 Out of scope: which operations come, comparing the answers (`mixed`).
 """
 
@@ -15,24 +15,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
-from impctl.aliases import AccessId, TableName, TableVersion
-from impctl.app.capturing.captured import capture_query
-from impctl.app.capturing.recapture import recaptured
-from impctl.app.measuring.follower import AgainstRecapture
-from impctl.app.preparing.choice import choose
-from impctl.app.preparing.filters import filters_of
-from impctl.app.preparing.prepared import PreparedQuery, prepare
-from impctl.app.results.results import VerifyResult
-from impctl.app.using.answers import answer_table
-from impctl.app.using.fresh_sketch import Fresh, fresh
-from impctl.app.using.reuse import mapped, reused, verdict_of
-from impctl.app.verify import verify
-from impctl.app.workbench.workbench import Workbench
 from impctl.bench.clock import milliseconds
-from impctl.plan.safety.verdict import Verdict
-from impctl.sketch.fragments import FragmentSet
+from impctl.measure.follower import AgainstRecapture
+from impctl.safety.judge import Verdict
+from impctl.service.capture import capture_query
+from impctl.service.choose import choose
+from impctl.service.context import Workbench
+from impctl.service.fill import recaptured
+from impctl.service.filters import filters_of
+from impctl.service.prepare import PreparedQuery, prepare
+from impctl.service.resolve import Fresh, fresh, mapped, reused, verdict_of
+from impctl.service.results import VerifyResult
+from impctl.service.spark_answer import answer_table
+from impctl.service.verify import verify
 from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import FragmentSet
 from impctl.store.records import StoredSketch
+from impctl.types import AccessId, TableName, TableVersion
 from impctl.values import dataclass
 from impctl.workload.models import QuerySpec
 
@@ -59,17 +58,17 @@ class MixedStrategy(ABC):
 
     def answer(self, spec: QuerySpec) -> pa.Table:
         """The query's answer now."""
-        found: list[pa.Table] = []
+        tables: list[pa.Table] = []
 
         def work() -> None:
             for table in self.tables:
                 self.scratch.tables.advance(table)
-            found.append(self._answered(spec))
+            tables.append(self._answered(spec))
 
         before = self.spent.maintain_ms + self.spent.capture_ms
         elapsed = milliseconds(work)
         self.spent.query_ms += elapsed - (self.spent.maintain_ms + self.spent.capture_ms - before)
-        return found[0]
+        return tables[0]
 
     @abstractmethod
     def _answered(self, spec: QuerySpec) -> pa.Table: ...
@@ -108,14 +107,14 @@ class Incremental(MixedStrategy):
     """Stored sketches, maintained when a query wants one that is stale."""
 
     def _answered(self, spec: QuerySpec) -> pa.Table:
-        found: list[Fresh] = []
+        freshes: list[Fresh] = []
         self.spent.maintain_ms += milliseconds(
-            lambda: found.append(reused(self.scratch, spec, None))
+            lambda: freshes.append(reused(self.scratch, spec, None))
         )
-        if not found[0].sketches:
+        if not freshes[0].sketches:
             self.spent.capture_ms += milliseconds(lambda: self._capture(spec))
-            found = [fresh(self.scratch, spec.name)]
-        current = found[0]
+            freshes = [fresh(self.scratch, spec.name)]
+        current = freshes[0]
         pruned = filters_of(
             self.scratch.tables, current.prepared, current.sketches, current.versions
         )
@@ -137,8 +136,8 @@ class Incremental(MixedStrategy):
         outcome = verify(self.scratch, names)
         if outcome.failures:
             raise outcome.failures[0].error
-        found = [result for result in outcome.results if isinstance(result, VerifyResult)]
-        return AgainstRecapture(all(r.covers for r in found), sum(r.slack for r in found))
+        match = [result for result in outcome.results if isinstance(result, VerifyResult)]
+        return AgainstRecapture(all(r.covers for r in match), sum(r.slack for r in match))
 
 
 @dataclass(slots=True)

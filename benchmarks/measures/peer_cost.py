@@ -34,8 +34,8 @@ from benchmarks.recursion.facts import (
     Facts,
     facts_of,
 )
-from impctl.app.measuring.ground import Ground
 from impctl.bench.record import Cell, Label, Metric
+from impctl.measure.ground import Ground
 from impctl.values import dataclass
 
 INSERT, DELETE = "insert", "delete"

@@ -33,13 +33,13 @@ from benchmarks.recursion.searches import (
     searched,
     searched_by_scipy,
 )
-from impctl.aliases import TableName
-from impctl.app.measuring.follower import AgainstRecapture, worse_of
-from impctl.app.measuring.ground import Ground
-from impctl.app.measuring.single import single
-from impctl.app.measuring.took import Took, cpu_of, ratios, timed, wall_of
 from impctl.bench.parquet_sql import ParquetSql, SqlFailed
 from impctl.bench.record import Cell, Metric
+from impctl.measure.follower import AgainstRecapture, worse_of
+from impctl.measure.ground import Ground
+from impctl.measure.single import single
+from impctl.measure.took import Took, cpu_of, ratios, timed, wall_of
+from impctl.types import TableName
 from impctl.values import dataclass
 
 _ASKED_ANEW = 3
@@ -176,7 +176,7 @@ def _asked_anew(
     """What all take that ask anew over the rows as they are `now`, their answers compared."""
     answer = kept.answer()
     runs = min(ground.repeat, _ASKED_ANEW)
-    found = {"anew": [_compared(query, kept, now, checks) for _ in range(runs)]}
+    result = {"anew": [_compared(query, kept, now, checks) for _ in range(runs)]}
     for name, asked in _others(ground, options, now, connection, notes).items():
         try:
             asked()
@@ -185,18 +185,18 @@ def _asked_anew(
             notes.append(f"DuckDB cannot run the text: {error}")
             continue
         checks.answers += [are_same_rows(answer, rows) for rows, _ in several]
-        found[name] = [took for _, took in several]
-    return found
+        result[name] = [took for _, took in several]
+    return result
 
 
 def _asked_metrics(asked: Mapping[str, list[Took]]) -> dict[str, Metric]:
     """Processor times, and of DuckDB, which works on all cores, those on the wall, too."""
-    found = {f"{name}_ms": cpu_of(runs) for name, runs in asked.items() if name != _DUCKDB}
+    result = {f"{name}_ms": cpu_of(runs) for name, runs in asked.items() if name != _DUCKDB}
     if duckdb := asked.get(_DUCKDB):
-        found["duckdb_answer_ms"] = Metric.of([run.lesser_ms for run in duckdb])
-        found["duckdb_cpu_ms"] = cpu_of(duckdb)
-        found["duckdb_wall_ms"] = wall_of(duckdb)
-    return found
+        result["duckdb_answer_ms"] = Metric.of([run.lesser_ms for run in duckdb])
+        result["duckdb_cpu_ms"] = cpu_of(duckdb)
+        result["duckdb_wall_ms"] = wall_of(duckdb)
+    return result
 
 
 def _others(
@@ -207,23 +207,23 @@ def _others(
     notes: list[str],
 ) -> dict[str, Asked]:
     """Who else is asked, by name."""
-    found: dict[str, Asked] = {}
+    result: dict[str, Asked] = {}
     if connection is None:
         notes.append("DuckDB is not installed")
     else:
         duckdb = DuckDb(connection, options.duckdb)
         for table, rows in now.items():
             duckdb.put(table, rows)
-        found[_DUCKDB] = duckdb.asked
+        result[_DUCKDB] = duckdb.asked
     sources, search = options.sources, options.search
     if sources:
         links = max(now.values(), key=len)
-        found["search"] = lambda: searched(links, sources, search)
+        result["search"] = lambda: searched(links, sources, search)
         if has_scipy():
-            found["scipy"] = lambda: searched_by_scipy(links, sources, search)
+            result["scipy"] = lambda: searched_by_scipy(links, sources, search)
         else:
             notes.append("scipy is not installed")
-    return found
+    return result
 
 
 def _compared(

@@ -24,20 +24,20 @@ import pyarrow as pa
 
 from benchmarks.measures.recursion_cost import are_same_rows
 from benchmarks.recursion.circuit import recursive_query
-from impctl.aliases import TableName
-from impctl.app.measuring.ground import Ground, words_of
-from impctl.app.measuring.kinds.duckdb_recapture import duckdb_plain
-from impctl.app.measuring.kinds.duckdb_times import duckdb_sketch
-from impctl.app.measuring.measured import MeasuredQuery, measured_copy
-from impctl.app.measuring.single import single
-from impctl.app.measuring.took import Took, cpu_of, ratios, timed, wall_of
 from impctl.bench.parquet_sql import ParquetSql
 from impctl.bench.record import Cell, Metric
-from impctl.capture.use import local_name, rewrite_sql
 from impctl.data.vector import from_arrow
+from impctl.measure.ground import Ground, words_of
+from impctl.measure.kinds.duckdb_recapture import duckdb_plain
+from impctl.measure.kinds.duckdb_times import duckdb_sketch
+from impctl.measure.measured import MeasuredQuery, measured_copy
+from impctl.measure.single import single
+from impctl.measure.took import Took, cpu_of, ratios, timed, wall_of
+from impctl.spark.predicates import local_name, rewrite_sql
 from impctl.store.records import StoredSketch
-from impctl.tables.arrow_types import to_arrow_type
 from impctl.tables.rows import read_rows
+from impctl.tables.schema import to_arrow_type
+from impctl.types import TableName
 from impctl.values import dataclass
 
 _FILES = "impctl_files"

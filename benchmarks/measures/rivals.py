@@ -3,7 +3,7 @@
 `plain_ms` reads all files, `pruned_ms` those that the query's own conditions leave by statistics,
 `sketch_ms` what `query` reads, which leaves the sketch away where it does not pay; all three by
 Spark, choosing the files included. `view_ms` asks a materialized view kept by hand, a Parquet file
-that Spark reads, where the query has one (`app.measuring.kept_view`). `duckdb_plain_ms` and
+that Spark reads, where the query has one (`measure.kept_view`). `duckdb_plain_ms` and
 `duckdb_sketch_ms` are DuckDB over all files, and over the text and files of `rewrite`.
 Where the conditions leave every file, `pruned_ms` is `plain_ms`: the same run of the same files.
 `files_share` and `bytes_share` are what is read with the sketch of all there is; `bytes_ratio` is
@@ -24,16 +24,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.kept_view import VIEW, KeptView, kept_view
-from impctl.app.measuring.ground import Ground
-from impctl.app.measuring.kinds.duckdb_times import both_beside
-from impctl.app.measuring.measured import MeasuredQuery, measured_copy
-from impctl.app.measuring.single import single
-from impctl.app.using.answers import answer_of
-from impctl.app.using.same_rows import same_rows
-from impctl.app.using.worth import Weighed
 from impctl.bench.clock import in_turns, milliseconds, warmed_up
 from impctl.bench.record import Cell, Metric
-from impctl.capture.use import local_name, rewrite_sql
+from impctl.measure.ground import Ground
+from impctl.measure.kinds.duckdb_times import both_beside
+from impctl.measure.measured import MeasuredQuery, measured_copy
+from impctl.measure.single import single
+from impctl.service.resolve import Weighed
+from impctl.service.spark_answer import answer_of
+from impctl.service.verify import same_rows
+from impctl.spark.predicates import local_name, rewrite_sql
 from impctl.tables.rows import read_rows
 from impctl.tables.snapshot import DataFile, bytes_of
 from impctl.values import dataclass
@@ -66,7 +66,7 @@ def _cells(ground: Ground, appends: int, size: int) -> Iterator[Cell]:
         answers = {name: warmed_up(work) for name, work in works.items()}
         whole = answers["plain_ms"]
         expected = answer_of(whole).rows
-        equal = all(same_rows(answer_of(found).rows, expected) for found in answers.values())
+        equal = all(same_rows(answer_of(answer).rows, expected) for answer in answers.values())
         ground.step(f"timing {ground.query.name} and its alternatives in turns")
         times = {name: Metric.of(ms) for name, ms in in_turns(works, ground.repeat).items()}
         times.setdefault("pruned_ms", times["plain_ms"])
@@ -97,8 +97,8 @@ def _appended(
         own.append(measured.followed(len(rows)).total_ms)
         if view is not None:
             theirs.append(view.bring_on(rows))
-    found = {"upkeep_ms": own, "view_upkeep_ms": theirs}
-    return {name: Metric.of(times) for name, times in found.items() if times}
+    result = {"upkeep_ms": own, "view_upkeep_ms": theirs}
+    return {name: Metric.of(times) for name, times in result.items() if times}
 
 
 def _left(measured: MeasuredQuery, read: Weighed) -> dict[str, float]:
@@ -132,15 +132,15 @@ def _needed(measured: MeasuredQuery, whole: pa.Table) -> list[DataFile]:
     if not names:
         return []
     answer = whole.select(names)
-    found: set[int] = set()
+    result: set[int] = set()
     for start in range(0, len(snapshot.files), _FILES_AT_ONCE):
         files = snapshot.files[start : start + _FILES_AT_ONCE]
         parts = [read_rows(snapshot, names, [file]) for file in files]
         numbers = np.repeat(np.arange(start, start + len(parts)), [len(part) for part in parts])
         rows = pa.concat_tables(parts).append_column(_ITS_FILE, pa.array(numbers))
         partners = answer.cast(rows.select(names).schema)
-        found.update(rows.join(partners, names, join_type="left semi")[_ITS_FILE].to_pylist())
-    return [snapshot.files[number] for number in sorted(found)]
+        result.update(rows.join(partners, names, join_type="left semi")[_ITS_FILE].to_pylist())
+    return [snapshot.files[number] for number in sorted(result)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,9 +156,9 @@ class _View:
         kept = kept_view(rewrite_sql(measured.prepared.query, {}, is_local=True))
         if kept is None or len(measured.prepared.tables) != 1:
             return None
-        found = cls(measured, kept)
-        found._write(found._run(kept.definition))
-        return found
+        result = cls(measured, kept)
+        result._write(result._run(kept.definition))
+        return result
 
     @property
     def _file(self) -> Path:

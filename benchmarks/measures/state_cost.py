@@ -37,13 +37,13 @@ from benchmarks.state.kept_by import (
     step_ms,
     stored_bytes,
 )
-from impctl.aliases import TableName
-from impctl.app.measuring.follower import AgainstRecapture, Follower
-from impctl.app.measuring.ground import Ground
-from impctl.app.preparing.prepared import prepare
-from impctl.app.workbench.scratch import scratch_copy
-from impctl.app.workbench.workbench import Workbench
 from impctl.bench.record import Cell, Label, Metric
+from impctl.measure.follower import AgainstRecapture, Follower
+from impctl.measure.ground import Ground
+from impctl.service.context import Workbench
+from impctl.service.prepare import prepare
+from impctl.service.scratch import scratch_copy
+from impctl.types import TableName
 from impctl.values import dataclass
 from impctl.workload.models import QuerySpec
 
@@ -151,16 +151,16 @@ def _of_setting(ground: Ground, options: _Options, setting: _Setting) -> Iterato
 
 def _labels(options: _Options, setting: _Setting) -> dict[str, Label]:
     """What tells this setting from the others of the figure."""
-    found: dict[str, Label] = {}
+    result: dict[str, Label] = {}
     if len(options.deletes) > 1:
-        found["deletes"] = setting.deletes
+        result["deletes"] = setting.deletes
     if len(options.come) > 1:
-        found["come"] = setting.come
+        result["come"] = setting.come
     if len(options.expected) > 1:
-        found["expected"] = setting.expected
+        result["expected"] = setting.expected
     if len(options.expected_shares) > 1:
-        found["expected_share"] = setting.expected_share
-    return found
+        result["expected_share"] = setting.expected_share
+    return result
 
 
 def _run(
@@ -193,13 +193,13 @@ def _expected(
     scratch: Workbench, setting: _Setting, moving: Sequence[TableName]
 ) -> dict[TableName, Declared]:
     """What the file says of the first tables: a share of the rows there are in the end."""
-    found = {}
+    result = {}
     for at, table in enumerate(moving[: setting.expected]):
         held = scratch.tables.snapshot(table).likely_rows
         whole = held / (1 - sum(setting.shares)) if at < setting.come else held
         rows = max(1, round(whole * setting.expected_share))
-        found[table] = Declared(rows, setting.deletes)
-    return found
+        result[table] = Declared(rows, setting.deletes)
+    return result
 
 
 def _told(

@@ -8,7 +8,7 @@ seconds in the mean, in virtual time; `bounds`, such as `10m`; `look`, seconds b
 Law: the schedule is that of `maintain --follow`; steps take what is thought of them times a noise
 (lognormal, one in a hundred eightfold), the same for all bounds. The sketch is checked after the
 steps in earnest; in virtual time there is none.
-Out of scope: the replay (`app.simulating`).
+Out of scope: the replay (`service.schedule`).
 """
 
 from __future__ import annotations
@@ -20,20 +20,18 @@ import numpy as np
 
 from benchmarks.state.held_back import commit, moving_tables, reduced_copy, share_of_each
 from benchmarks.state.kept_by import captured_under
-from impctl.aliases import TableName
-from impctl.app.measuring.follower import AgainstRecapture, Follower
-from impctl.app.measuring.ground import Ground
-from impctl.app.measuring.single import single
-from impctl.app.preparing.prepared import prepare
-from impctl.app.results.simulated import SimulatedSetting
-from impctl.app.simulating.arrived import Replay, replay_of
-from impctl.app.simulating.model import Model
-from impctl.app.simulating.noise import noisy
-from impctl.app.simulating.setting import Setting, trigger_from
-from impctl.app.workbench.workbench import Workbench
 from impctl.bench.record import Cell
 from impctl.errors import UsageError
-from impctl.forecast.arrival import Arrival
+from impctl.forecast import Arrival
+from impctl.measure.follower import AgainstRecapture, Follower
+from impctl.measure.ground import Ground
+from impctl.measure.single import single
+from impctl.service.context import Workbench
+from impctl.service.prepare import prepare
+from impctl.service.results import SimulatedSetting
+from impctl.service.schedule.replay import Replay, noisy, replay_of
+from impctl.service.schedule.simulate import Model, Setting, trigger_from
+from impctl.types import TableName
 from impctl.values import dataclass
 
 ON_COMMIT = "commit"
@@ -87,8 +85,8 @@ def _cells(ground: Ground, options: _Options) -> Iterator[Cell]:
         rows = {table: len(part.comes) for table, part in changes[0].items()}
         for trigger in (ON_COMMIT, *(f"fresh_within: {bound}" for bound in options.bounds)):
             ground.step(trigger)
-            found = _replayed(ground, scratch, options, rows, trigger)
-            yield _cell(ground, trigger, found, checked)
+            replayed = _replayed(ground, scratch, options, rows, trigger)
+            yield _cell(ground, trigger, replayed, checked)
 
 
 def _sizes(steps: int) -> Sequence[int]:
@@ -136,11 +134,13 @@ def _arrivals(
     return replay_of(held, 0.0, "drawn")
 
 
-def _cell(ground: Ground, trigger: str, found: SimulatedSetting, checked: AgainstRecapture) -> Cell:
+def _cell(
+    ground: Ground, trigger: str, simulated_setting: SimulatedSetting, checked: AgainstRecapture
+) -> Cell:
     metrics = {
-        "runs_count": float(found.runs),
-        "work_ms": found.work_ms,
-        "age_ms": 1000 * (found.age_s or 0.0),
-        "late_share": found.late / max(1, found.steps),
+        "runs_count": float(simulated_setting.runs),
+        "work_ms": simulated_setting.work_ms,
+        "age_ms": 1000 * (simulated_setting.age_s or 0.0),
+        "late_share": simulated_setting.late / max(1, simulated_setting.steps),
     }
     return ground.cell(single(metrics), {"trigger": trigger}, checked=checked)

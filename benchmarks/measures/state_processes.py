@@ -34,13 +34,13 @@ from benchmarks.state.kept_by import (
     expecting,
     stored_bytes,
 )
-from impctl.aliases import TableName
-from impctl.app.measuring.follower import AgainstRecapture, Follower
-from impctl.app.measuring.ground import Ground
-from impctl.app.preparing.prepared import prepare
-from impctl.app.workbench.scratch import scratch_copy
-from impctl.app.workbench.workbench import Workbench
 from impctl.bench.record import Cell, Label, Metric
+from impctl.measure.follower import AgainstRecapture, Follower
+from impctl.measure.ground import Ground
+from impctl.service.context import Workbench
+from impctl.service.prepare import prepare
+from impctl.service.scratch import scratch_copy
+from impctl.types import TableName
 from impctl.values import dataclass
 
 _BYTES = 1000

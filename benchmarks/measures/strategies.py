@@ -15,12 +15,12 @@ from collections.abc import Iterator, Sequence
 from functools import reduce
 
 from benchmarks.update_stream import Pool, UpdateStream, pool_of
-from impctl.app.measuring.changed_table import changed_table
-from impctl.app.measuring.follower import AgainstRecapture, Followed, captured, worse_of
-from impctl.app.measuring.ground import Ground
-from impctl.app.preparing.prepared import prepare
-from impctl.app.workbench.scratch import scratch_copy
 from impctl.bench.record import Cell, Metric
+from impctl.measure.changed_table import changed_table
+from impctl.measure.follower import AgainstRecapture, Followed, captured, worse_of
+from impctl.measure.ground import Ground
+from impctl.service.prepare import prepare
+from impctl.service.scratch import scratch_copy
 from impctl.values import dataclass
 
 LAZY = "lazy"

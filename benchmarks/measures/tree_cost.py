@@ -33,15 +33,15 @@ from benchmarks.trees.streams import (
     window,
 )
 from benchmarks.trees.ways import Choices, choices_of
-from impctl.aliases import TableName
-from impctl.app.measuring.changed_table import changed_table
-from impctl.app.measuring.follower import worse_of
-from impctl.app.measuring.ground import Ground
-from impctl.app.measuring.single import single
-from impctl.app.preparing.prepared import prepare
-from impctl.app.workbench.scratch import scratch_copy
 from impctl.bench.record import Cell, Label, Metric
-from impctl.circuits.way import Way
+from impctl.compile.compile import Way
+from impctl.measure.changed_table import changed_table
+from impctl.measure.follower import worse_of
+from impctl.measure.ground import Ground
+from impctl.measure.single import single
+from impctl.service.prepare import prepare
+from impctl.service.scratch import scratch_copy
+from impctl.types import TableName
 from impctl.values import dataclass
 from impctl.workload.models import JoinStrategy
 
@@ -178,23 +178,23 @@ def _measured(
 def _times(steps: Sequence[Mapping[str, float]], anew: Sequence[float]) -> dict[str, Metric]:
     """Medians, and how many times as long the others take."""
     ran = [name for name in steps[0] if all(name in times for times in steps)]
-    found = {name: Metric.of([times[name] for times in steps]) for name in ran}
+    result = {name: Metric.of([times[name] for times in steps]) for name in ran}
     if anew:
-        found[_ANEW_MS] = Metric.of(anew)
+        result[_ANEW_MS] = Metric.of(anew)
     for other, ratio in ((INDEX_MS, "index_ratio"), (_ANEW_MS, "duckdb_ratio")):
-        if other in found and found[TREE_MS].low > 0:
-            found[ratio] = Metric.quotient(found[other], found[TREE_MS])
-    return found
+        if other in result and result[TREE_MS].low > 0:
+            result[ratio] = Metric.quotient(result[other], result[TREE_MS])
+    return result
 
 
 def _sizes(beside: SideBySide) -> dict[str, float]:
     tree, index = beside.tree, beside.index
-    found: dict[str, float] = {"state_bytes": tree.state_bytes, "capture_ms": tree.capture_ms}
+    result: dict[str, float] = {"state_bytes": tree.state_bytes, "capture_ms": tree.capture_ms}
     if index is not None:
-        found |= {"index_state_bytes": index.state_bytes, "index_capture_ms": index.capture_ms}
+        result |= {"index_state_bytes": index.state_bytes, "index_capture_ms": index.capture_ms}
     if beside.joined is not None:
-        found["joined_rows"] = beside.joined
-    return found
+        result["joined_rows"] = beside.joined
+    return result
 
 
 def _peaks(ground: Ground, options: _Options, beside: SideBySide) -> dict[str, float]:
@@ -204,12 +204,12 @@ def _peaks(ground: Ground, options: _Options, beside: SideBySide) -> dict[str, f
     ways = {"process_bytes": JoinStrategy.TREE}
     if beside.index is not None:
         ways["index_process_bytes"] = JoinStrategy.INDEX
-    found: dict[str, float] = {}
+    result: dict[str, float] = {}
     tables = prepare(ground.desk, ground.query).tables
     for name, join in ways.items():
         with scratch_copy(ground.desk, tables) as scratch:
-            found[name] = capture_afresh(scratch, replace(ground.query, join=join)).peak_bytes
-    return found
+            result[name] = capture_afresh(scratch, replace(ground.query, join=join)).peak_bytes
+    return result
 
 
 def _growth(times: Sequence[float]) -> dict[str, float]:

@@ -59,8 +59,8 @@ def _of_parquet(file: Path) -> list[pa.Array]:
         raise _no_list(file, str(error).splitlines()[0]) from error
     if table.num_columns < 2:
         raise _no_list(file, "it has fewer than two columns")
-    found = [column.combine_chunks() for column in table.columns[:3]]
-    return found if len(found) < 3 or pa.types.is_integer(found[2].type) else found[:2]
+    result = [column.combine_chunks() for column in table.columns[:3]]
+    return result if len(result) < 3 or pa.types.is_integer(result[2].type) else result[:2]
 
 
 def _of_text(file: Path) -> list[pa.Array]:
@@ -123,8 +123,8 @@ def _nodes(src: pa.Array, dst: pa.Array) -> tuple[Integers, Integers]:
     if ends.null_count:
         raise UsageError("A list of links has a NULL for a node", hint="remove such lines")
     order = pc.unique(ends).sort()
-    found = pc.index_in(ends, order).to_numpy().astype(np.int64)
-    return found[: len(src)], found[len(src) :]
+    result = pc.index_in(ends, order).to_numpy().astype(np.int64)
+    return result[: len(src)], result[len(src) :]
 
 
 def _ends(src: pa.Array, dst: pa.Array) -> pa.Array:
@@ -137,12 +137,12 @@ def _ends(src: pa.Array, dst: pa.Array) -> pa.Array:
 
 def _costs(column: pa.Array, file: Path) -> Integers:
     try:
-        found: Integers = column.cast(pa.int64()).to_numpy(zero_copy_only=False).astype(np.int64)
+        result: Integers = column.cast(pa.int64()).to_numpy(zero_copy_only=False).astype(np.int64)
     except (pa.ArrowException, ValueError) as error:
         raise _no_list(file, "its third column has costs that are not whole numbers") from error
-    if column.null_count or found.min() < 1:
+    if column.null_count or result.min() < 1:
         raise _no_list(file, "a cost is not above 0")
-    return found
+    return result
 
 
 def _no_list(file: Path, reason: str) -> UsageError:

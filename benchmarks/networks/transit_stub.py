@@ -8,7 +8,7 @@ More nodes are more transit nodes, all in one ring.
 Law: every link has one back. The network is connected: stubs by a tree of their own, each with one
 link up, transit nodes in a ring; what links are left over are drawn, most of them within stubs, so
 that a denser network has more ways and no longer reach.
-Out of scope: which links go and come (`app.measuring`).
+Out of scope: which links go and come (`measure`).
 """
 
 from __future__ import annotations

@@ -24,9 +24,9 @@ def answer_of(program: Program, facts: Iterable[Fact]) -> frozenset[Row]:
     while fresh:
         for row in fresh:
             groups[program.group(row)].add(row)
-        found: set[Row] = set()
+        result: set[Row] = set()
         for row in fresh:
             if not program.prunes or row in program.best(groups[program.group(row)]):
-                found.update(head for fact in met[row[0]] for head in program.heads(fact, row))
-        fresh = {row for row in found if row not in groups[program.group(row)]}
+                result.update(head for fact in met[row[0]] for head in program.heads(fact, row))
+        fresh = {row for row in result if row not in groups[program.group(row)]}
     return program.answer(row for rows in groups.values() for row in rows)

@@ -47,12 +47,12 @@ class Diagrams:
         if TRUE in (one, other):
             return TRUE
         key = (one, other) if one < other else (other, one)
-        found = self._either.get(key)
-        if found is None:
+        result = self._either.get(key)
+        if result is None:
             variable, low, high, low2, high2 = self._split(one, other)
-            found = self._node(variable, self.either(low, low2), self.either(high, high2))
-            _remember(self._either, key, found)
-        return found
+            result = self._node(variable, self.either(low, low2), self.either(high, high2))
+            _remember(self._either, key, result)
+        return result
 
     def both(self, one: int, other: int) -> int:
         """One and the other."""
@@ -63,12 +63,12 @@ class Diagrams:
         if FALSE in (one, other):
             return FALSE
         key = (one, other) if one < other else (other, one)
-        found = self._both.get(key)
-        if found is None:
+        result = self._both.get(key)
+        if result is None:
             variable, low, high, low2, high2 = self._split(one, other)
-            found = self._node(variable, self.both(low, low2), self.both(high, high2))
-            _remember(self._both, key, found)
-        return found
+            result = self._node(variable, self.both(low, low2), self.both(high, high2))
+            _remember(self._both, key, result)
+        return result
 
     def without(self, function: int, gone: AbstractSet[int]) -> int:
         """The function where these variables are false."""
@@ -76,12 +76,12 @@ class Diagrams:
 
     def support(self, function: int) -> frozenset[int]:
         """The variables that it depends on."""
-        found = self._supports.get(function)
-        if found is None:
+        result = self._supports.get(function)
+        if result is None:
             variable, low, high = self._nodes[function]
-            found = self.support(low) | self.support(high) | {variable}
-            self._supports[function] = found
-        return found
+            result = self.support(low) | self.support(high) | {variable}
+            self._supports[function] = result
+        return result
 
     def size(self, function: int) -> int:
         """Its nodes, without the two ends."""
@@ -113,14 +113,14 @@ class Diagrams:
     def _without(self, function: int, gone: AbstractSet[int], known: dict[int, int]) -> int:
         if function <= TRUE or self.support(function).isdisjoint(gone):
             return function
-        found = known.get(function)
-        if found is None:
+        result = known.get(function)
+        if result is None:
             variable, low, high = self._nodes[function]
-            found = self._without(low, gone, known)
+            result = self._without(low, gone, known)
             if variable not in gone:
-                found = self._node(variable, found, self._without(high, gone, known))
-            known[function] = found
-        return found
+                result = self._node(variable, result, self._without(high, gone, known))
+            known[function] = result
+        return result
 
     def _split(self, one: int, other: int) -> tuple[int, int, int, int, int]:
         """The first variable of both, then either's functions where it is false and true."""
@@ -135,21 +135,21 @@ class Diagrams:
         if low == high:
             return low
         key = (variable, low, high)
-        found = self._known.get(key)
-        if found is None:
+        result = self._known.get(key)
+        if result is None:
             if len(self._known) >= self._most:
                 raise CutOff(f"stopped at {self._most:,} nodes of diagrams")
             if self._free:
-                found = self._free.pop()
-                self._nodes[found] = key
+                result = self._free.pop()
+                self._nodes[result] = key
             else:
-                found = len(self._nodes)
+                result = len(self._nodes)
                 self._nodes.append(key)
-            self._known[key] = found
-        return found
+            self._known[key] = result
+        return result
 
 
-def _remember(known: dict[tuple[int, int], int], key: tuple[int, int], found: int) -> None:
+def _remember(known: dict[tuple[int, int], int], key: tuple[int, int], result: int) -> None:
     if len(known) >= _FORGET:
         known.clear()
-    known[key] = found
+    known[key] = result

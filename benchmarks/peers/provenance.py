@@ -134,12 +134,12 @@ class Relative:
     def holds(self, row: Row, value: int) -> bool:
         """By a traversal of the derivations."""
         key = (row, value)
-        found = self._held.get(key)
-        if found is None:
+        result = self._held.get(key)
+        if result is None:
             if len(self._held) >= _FORGET:
                 self._held.clear()
-            found = self._held[key] = row in self._derivable(row[1], value)
-        return found
+            result = self._held[key] = row in self._derivable(row[1], value)
+        return result
 
     def variables(self, row: Row, value: int) -> Iterable[int]:
         """Those of its derivations."""
@@ -156,14 +156,14 @@ class Relative:
         heads = defaultdict(list)
         for derivation in self._of(stable, value):
             heads[derivation.body].append(derivation.head)
-        found: set[Row] = set()
+        result: set[Row] = set()
         stack: list[Row] = [()]
         while stack:
             for head in heads[stack.pop()]:
-                if head not in found:
-                    found.add(head)
+                if head not in result:
+                    result.add(head)
                     stack.append(head)
-        return found
+        return result
 
     def _of(self, stable: int, value: int) -> Iterator[_Derivation]:
         derivations = self._derivations[stable]

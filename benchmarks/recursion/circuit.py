@@ -14,24 +14,24 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from impctl.aliases import AccessId, TableName
-from impctl.app.measuring.follower import AgainstRecapture
-from impctl.app.measuring.ground import Ground
-from impctl.app.measuring.took import Took, timed
-from impctl.circuits.answers import answer_of_rows
-from impctl.circuits.compile import Compiled, compile_plan
-from impctl.circuits.flows import BlockedError
-from impctl.circuits.session import MaintainedQuery, TableChange
+from impctl.compile.answers import answer_of_rows
+from impctl.compile.compile import Compiled, compile_plan
+from impctl.compile.flows import BlockedError
+from impctl.compile.session import MaintainedQuery, TableChange
 from impctl.data.schema import Schema
 from impctl.errors import UnsupportedError, UsageError
+from impctl.measure.follower import AgainstRecapture
+from impctl.measure.ground import Ground
+from impctl.measure.took import Took, timed
 from impctl.plan.nodes import Fixpoint, Plan, nodes_of, scans_of
-from impctl.plan.rules.answered import AnswerPlan, answer_plan
-from impctl.plan.rules.order import apply_rules
-from impctl.plan.sql.statement import parse_query
-from impctl.sketch.equidepth import equidepth_boundaries
+from impctl.rules.finalize import AnswerPlan, answer_plan
+from impctl.rules.optimize import apply_rules
+from impctl.sketch.boundaries import equidepth_boundaries
 from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import compare
+from impctl.sql.statement import parse_query
 from impctl.tables.rows import read_rows
+from impctl.types import AccessId, TableName
 from impctl.values import dataclass
 from impctl.workload.models import QuerySpec
 
@@ -108,8 +108,8 @@ def recursive_query(ground: Ground, ranges: int) -> RecursiveQuery:
     """The case's query over its tables, whole; QueryError for what is not read."""
     desk, spec = ground.desk, ground.query
     snapshots = {name: desk.tables.snapshot(name) for name in ground.named_tables()}
-    tables = {name: read_rows(found, found.schema.names) for name, found in snapshots.items()}
-    schemas = {name: found.schema for name, found in snapshots.items()}
+    tables = {name: read_rows(result, result.schema.names) for name, result in snapshots.items()}
+    schemas = {name: result.schema for name, result in snapshots.items()}
     zone = desk.session_zone
     query = parse_query(spec.sql, schemas, name=spec.name, zone=zone, names=desk.workload.names)
     answer = answer_plan(replace(query, root=apply_rules(query.root)))

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Sequence
 import pyarrow as pa
 
 from benchmarks.peers.programs import COST, HOPS, Fact, Paths, Program, Reach, Regions
-from impctl.app.measuring.ground import Ground
 from impctl.errors import UnsupportedError
+from impctl.measure.ground import Ground
 from impctl.tables.rows import read_rows
 from impctl.values import dataclass
 
@@ -37,9 +37,9 @@ class Facts:
 
     def drawn(self, seed: int) -> list[Fact]:
         """The others in an order by the seed."""
-        found = list(self.others)
-        random.Random(seed).shuffle(found)
-        return found
+        result = list(self.others)
+        random.Random(seed).shuffle(result)
+        return result
 
 
 def facts_of(ground: Ground, program: str, selection: str) -> Facts:
@@ -61,8 +61,8 @@ def facts_of(ground: Ground, program: str, selection: str) -> Facts:
 
 def _tables(ground: Ground) -> Iterable[pa.Table]:
     for name in ground.named_tables():
-        found = ground.desk.tables.snapshot(name)
-        yield read_rows(found, found.schema.names)
+        snapshot = ground.desk.tables.snapshot(name)
+        yield read_rows(snapshot, snapshot.schema.names)
 
 
 def _with(ground: Ground, tables: Sequence[pa.Table], columns: Sequence[str]) -> list[Fact]:
@@ -80,7 +80,7 @@ def _with(ground: Ground, tables: Sequence[pa.Table], columns: Sequence[str]) ->
 
 
 def _grouped(pairs: Iterable[Fact]) -> dict[int, tuple[int, ...]]:
-    found = defaultdict(list)
+    result = defaultdict(list)
     for key, value in pairs:
-        found[key].append(value)
-    return {key: tuple(sorted(values)) for key, values in found.items()}
+        result[key].append(value)
+    return {key: tuple(sorted(values)) for key, values in result.items()}

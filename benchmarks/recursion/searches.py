@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from impctl.app.measuring.took import Took, timed
+from impctl.measure.took import Took, timed
 
 Integers = npt.NDArray[np.int64]
 
@@ -52,8 +52,8 @@ def searched_by_scipy(rows: pa.Table, sources: int, search: str) -> tuple[pa.Tab
         links = csr_matrix((weights, (starts, ends)), shape=(nodes + 1, nodes + 1))
         if search == PATHS:
             far = dijkstra(links, indices=nodes)[:nodes]
-            found = np.flatnonzero(np.isfinite(far))
-            return _table(found, far[found].astype(np.int64))
+            result = np.flatnonzero(np.isfinite(far))
+            return _table(result, far[result].astype(np.int64))
         order = breadth_first_order(links, nodes, return_predecessors=False)
         return _table(np.sort(order[order < nodes]).astype(np.int64))
 
@@ -62,15 +62,15 @@ def searched_by_scipy(rows: pa.Table, sources: int, search: str) -> tuple[pa.Tab
 
 def _reached(rows: pa.Table, sources: int) -> pa.Table:
     links = _Links(rows)
-    found = np.zeros(links.nodes, dtype=bool)
+    result = np.zeros(links.nodes, dtype=bool)
     front = np.arange(min(sources, links.nodes))
     # A round per hop.
     while len(front):
         _, at = links.of(front)
         nexts = links.ends[at]
-        front = np.unique(nexts[~found[nexts]])
-        found[front] = True
-    return _table(np.flatnonzero(found).astype(np.int64))
+        front = np.unique(nexts[~result[nexts]])
+        result[front] = True
+    return _table(np.flatnonzero(result).astype(np.int64))
 
 
 def _least_costs(rows: pa.Table, sources: int) -> pa.Table:
@@ -87,8 +87,8 @@ def _least_costs(rows: pa.Table, sources: int) -> pa.Table:
         ends, sums = ends[cheaper], sums[cheaper]
         np.minimum.at(least, ends, sums)
         front = np.unique(ends)
-    found = np.flatnonzero(least < _FAR)
-    return _table(found.astype(np.int64), least[found])
+    result = np.flatnonzero(least < _FAR)
+    return _table(result.astype(np.int64), least[result])
 
 
 class _Links:
@@ -128,8 +128,8 @@ def _ends(rows: pa.Table) -> tuple[Integers, Integers]:
 
 
 def _costs(rows: pa.Table) -> Integers:
-    found: Integers = rows.column("cost").to_numpy()
-    return found
+    result: Integers = rows.column("cost").to_numpy()
+    return result
 
 
 def _table(nodes: Integers, costs: Integers | None = None) -> pa.Table:

@@ -13,14 +13,14 @@ from contextlib import contextmanager
 import numpy as np
 import pyarrow as pa
 
-from impctl.aliases import TableName
-from impctl.app.measuring.ground import Ground
-from impctl.app.measuring.settled import settle
-from impctl.app.preparing.prepared import prepare
-from impctl.app.workbench.scratch import scratch_copy
-from impctl.app.workbench.workbench import Workbench
+from impctl.measure.ground import Ground
+from impctl.measure.settled import settle
+from impctl.service.context import Workbench
+from impctl.service.prepare import prepare
+from impctl.service.scratch import scratch_copy
 from impctl.tables.rows import read_rows
-from impctl.tables.write.rewind import append_rows, replace_rows, rewind
+from impctl.tables.write.maintenance import append_rows, replace_rows, rewind
+from impctl.types import TableName
 from impctl.values import dataclass
 
 
@@ -81,13 +81,13 @@ def hold_back(
     share of rows that are deletions: of rows that stay in the tables until then, in a commit of
     their own.
     """
-    found: list[dict[TableName, Part]] = []
+    result: list[dict[TableName, Part]] = []
     for table, wanted in shares.items():
         parts = _held(desk, table, wanted, deletes, seed)
-        found = found or [{} for _ in parts]
-        for change, part in zip(found, parts, strict=True):
+        result = result or [{} for _ in parts]
+        for change, part in zip(result, parts, strict=True):
             change[table] = part
-    return tuple(found)
+    return tuple(result)
 
 
 def commit(desk: Workbench, change: Change) -> int:

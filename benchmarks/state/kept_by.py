@@ -14,19 +14,18 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from benchmarks.state.simpler_choices import SIMPLER_CHOICES, SimplerChoice
-from impctl.aliases import TableName
-from impctl.app.capturing.captured import capture_query
-from impctl.app.maintaining.keeping.choice import Choose, kept_within
-from impctl.app.maintaining.keeping.keep_to import converted
-from impctl.app.maintaining.keeping.opened import state_bytes
-from impctl.app.measuring.follower import Follower
-from impctl.app.preparing.prepared import prepare
-from impctl.app.workbench.workbench import Workbench
 from impctl.bench.clock import milliseconds
-from impctl.circuits.keeping.choice import StateChoice, told
-from impctl.circuits.keeping.graph import Graph
 from impctl.errors import StateCorruptError
+from impctl.measure.follower import Follower
+from impctl.placement.graph import Graph
+from impctl.placement.search import StateChoice, told
+from impctl.service.budget.choice import Choose, converted, kept_within
+from impctl.service.budget.costs import state_bytes
+from impctl.service.capture import capture_query
+from impctl.service.context import Workbench
+from impctl.service.prepare import prepare
 from impctl.stopwatch import Stopwatch
+from impctl.types import TableName
 from impctl.values import dataclass
 from impctl.workload.models import ComingSpec, QuerySpec
 
@@ -54,11 +53,11 @@ def expecting(desk: Workbench, expected: Mapping[TableName, Declared]) -> Iterat
     for table, each in expected.items():
         one = ComingSpec(_EVERY, each.rows, each.deletes, None, None)
         tables[table] = replace(tables[table], coming=(one,))
-    found = Workbench(desk.settings, replace(desk.workload, tables=tables), desk.reporter)
+    result = Workbench(desk.settings, replace(desk.workload, tables=tables), desk.reporter)
     try:
-        yield found
+        yield result
     finally:
-        found.close()
+        result.close()
 
 
 def captured_under(desk: Workbench, spec: QuerySpec, budget: int | None) -> float:

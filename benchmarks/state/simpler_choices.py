@@ -3,7 +3,7 @@
 Each keeps pieces one by one while they fit and leaves the others in the mode of fewest bytes; none
 looks at how pieces depend on each other but `greedy`, which evaluates every single change. Law:
 what comes out fits the budget where the modes of fewest bytes do. All are deterministic.
-Out of scope: the choice that is used (`circuits.keeping.choice`).
+Out of scope: the choice that is used (`placement.search`).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from impctl.circuits.keeping.evaluated import evaluate, per_day
-from impctl.circuits.keeping.graph import Graph, Mode, Piece
+from impctl.placement.graph import Graph, Mode, Piece
+from impctl.placement.search import evaluate, per_day
 
 SimplerChoice = Callable[[Graph, int], dict[str, Mode]]
 """The modes of all pieces of a query, within so many bytes."""
@@ -63,10 +63,10 @@ def greedy(graph: Graph, budget: int) -> dict[str, Mode]:
                 more = piece.sizes[mode] - piece.sizes[modes[piece.name]]
                 if mode is modes[piece.name] or size + more > budget:
                     continue
-                found = per_day(graph, {**modes, piece.name: mode})
-                gain = (cost - found) / max(more, 1)
-                if cost - found > 1e-12 * cost and gain > best_gain:
-                    best, best_gain = ({**modes, piece.name: mode}, found, size + more), gain
+                result = per_day(graph, {**modes, piece.name: mode})
+                gain = (cost - result) / max(more, 1)
+                if cost - result > 1e-12 * cost and gain > best_gain:
+                    best, best_gain = ({**modes, piece.name: mode}, result, size + more), gain
         if best is None:
             return modes
         modes, cost, size = best

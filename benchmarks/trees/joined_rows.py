@@ -12,12 +12,11 @@ from collections.abc import Iterator, Mapping
 
 from benchmarks.trees.streams import Tables
 from benchmarks.trees.ways import Followed
-from impctl.aliases import AccessId
-from impctl.circuits.compile import compile_plan
-from impctl.circuits.flows import BlockedError
-from impctl.circuits.join_order import chain_of
-from impctl.circuits.trees.shape import NoTree
-from impctl.circuits.trees.shaping import planned_blocks
+from impctl.compile.compile import compile_plan
+from impctl.compile.flows import BlockedError
+from impctl.compile.joins import chain_of
+from impctl.compile.jointree.graph import NoTree
+from impctl.compile.jointree.shape import planned_blocks
 from impctl.data.schema import LONG
 from impctl.errors import NotExactError
 from impctl.expr.nodes import And, Compare, CompareOp, Expr, Literal, columns_of
@@ -35,6 +34,7 @@ from impctl.plan.nodes import (
     scans_of,
 )
 from impctl.sketch.partition import RangePartition
+from impctl.types import AccessId
 
 MOST = 1 << 62
 """What cannot be counted any more counts as this."""
@@ -65,13 +65,13 @@ def _prefixes(joins: Plan) -> Iterator[Plan]:
         return
     chain = chain_of(node)
     first, *others = chain.relations
-    found, ids, left = first.plan, first.ids, list(chain.conditions)
+    result, ids, left = first.plan, first.ids, list(chain.conditions)
     for one in others:
         ids |= one.ids
         own = [part for part in left if columns_of(part) <= ids]
         left = [part for part in left if not columns_of(part) <= ids]
-        found = Join(JoinKind.INNER, found, one.plan, _all_of(own))
-        yield found
+        result = Join(JoinKind.INNER, result, one.plan, _all_of(own))
+        yield result
 
 
 def _all_of(conditions: list[Expr]) -> Expr | None:
@@ -87,7 +87,7 @@ def _counted(
     counted = Aggregate(joins, (), (counts,))
     root = Select(counted, Compare(CompareOp.GREATER, _COUNT.ref(), Literal(0, LONG)))
     accesses = {scan.access for scan in scans_of(joins)}
-    sketched = {access: found for access, found in partitions.items() if access in accesses}
+    sketched = {access: result for access, result in partitions.items() if access in accesses}
     try:
         compiled = compile_plan(root, sketched, {}, barriers=(), trees={})
         if any(isinstance(shape, NoTree) for shape in compiled.shapes):

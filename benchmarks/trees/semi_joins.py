@@ -18,15 +18,12 @@ import numpy as np
 from sqlglot import exp, parse_one
 
 from benchmarks.trees.streams import Tables
-from impctl.aliases import AccessId
 from impctl.bench.parquet_sql import ParquetSql
-from impctl.capture.literals import DIALECT
-from impctl.capture.render import Renderer
-from impctl.circuits.trees.built import PlannedBlock
-from impctl.circuits.trees.shape import NoTree, ShapeNode, TreeShape
-from impctl.circuits.trees.shaping import planned_blocks
+from impctl.compile.jointree.build import PlannedBlock
+from impctl.compile.jointree.graph import NoTree, ShapeNode, TreeShape
+from impctl.compile.jointree.shape import planned_blocks
 from impctl.data.vector import from_arrow
-from impctl.engine.trees.spec import Edge
+from impctl.engine.jointree.spec import Edge
 from impctl.plan.nodes import (
     Attribute,
     ComputedColumn,
@@ -39,9 +36,12 @@ from impctl.plan.nodes import (
     nodes_of,
     with_inputs,
 )
-from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.partition import RangePartition
-from impctl.tables.arrow_types import to_arrow_type
+from impctl.sketch.sketch import FragmentSet
+from impctl.spark.expressions import DIALECT
+from impctl.spark.render import Renderer
+from impctl.tables.schema import to_arrow_type
+from impctl.types import AccessId
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
@@ -72,14 +72,14 @@ class SketchQuestion:
         """The sketches of the rows that `put_rows` left; SqlFailed where DuckDB cannot."""
         for statement in self.statements:
             connection.change(statement)
-        found = {}
+        result = {}
         for access, select in self.selects.items():
             partition = self.partitions[access]
             answer = connection.run(select).column(0).combine_chunks()
             values = from_arrow(to_arrow_type(answer, partition.type), partition.type)
             ids = np.unique(partition.fragments_of(values)).tolist()
-            found[access] = FragmentSet.of(ids, partition.size)
-        return found
+            result[access] = FragmentSet.of(ids, partition.size)
+        return result
 
 
 def put_rows(connection: ParquetSql, tables: Tables) -> None:
@@ -178,15 +178,15 @@ class _Writer:
 
     def selects(self) -> dict[AccessId, str]:
         """What is left of each access."""
-        found = {}
+        result = {}
         for at, node in enumerate(self.shape.nodes):
             for access in node.accesses:
                 if access in self.partitions:
                     place = node.accesses.index(access)
                     value = _named(_down(at), f"f{place}")
                     select = exp.select(value).distinct().from_(exp.to_table(_down(at)))
-                    found[access] = select.sql(_TARGET)
-        return found
+                    result[access] = select.sql(_TARGET)
+        return result
 
     def _rows(self, at: int, node: ShapeNode) -> exp.Select:
         """The node's rows with what it keeps as k0, k1, .. and its accesses' values f0, f1, .."""
@@ -203,9 +203,9 @@ class _Writer:
             for place, expr in enumerate(node.kept)
         ]
         columns += [
-            exp.alias_(_named("own", self.renderer.name(found.id)), f"f{place}")
+            exp.alias_(_named("own", self.renderer.name(result.id)), f"f{place}")
             for place, access in enumerate(node.accesses)
-            if (found := ranges.get(access)) is not None
+            if (result := ranges.get(access)) is not None
         ]
         listed = columns or [exp.alias_(exp.Literal.number(1), "nothing")]
         return _translated(exp.select(*listed).from_(source))
@@ -251,9 +251,9 @@ def _with_ranges(plan: Plan, ranges: Mapping[AccessId, Attribute]) -> Plan:
 
 
 def _translated(select: exp.Select) -> exp.Select:
-    found = parse_one(select.sql(DIALECT), dialect=DIALECT)
-    assert isinstance(found, exp.Select)
-    return found
+    result = parse_one(select.sql(DIALECT), dialect=DIALECT)
+    assert isinstance(result, exp.Select)
+    return result
 
 
 def _created(name: str, rows: exp.Select) -> str:

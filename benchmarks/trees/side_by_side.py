@@ -25,14 +25,13 @@ from benchmarks.trees.semi_joins import (
 )
 from benchmarks.trees.streams import Step, Stream
 from benchmarks.trees.ways import Choices, Followed
-from impctl.aliases import AccessId, TableName
-from impctl.app.measuring.follower import AgainstRecapture, worse_of
 from impctl.bench.clock import milliseconds
 from impctl.bench.parquet_sql import ParquetSql, SqlFailed
 from impctl.errors import JoinTooLargeError, UnsupportedError
+from impctl.measure.follower import AgainstRecapture, worse_of
 from impctl.plan.nodes import Plan
-from impctl.sketch.fragments import FragmentSet
-from impctl.sketch.sketch import compare
+from impctl.sketch.sketch import FragmentSet, compare
+from impctl.types import AccessId, TableName
 from impctl.values import dataclass
 from impctl.workload.models import JoinStrategy
 
@@ -82,14 +81,14 @@ class SideBySide:
         tell(f"filling the tree of {name}")
         tree = Followed(way.compiled, stream.start)
         joined = joined_rows(way.core, choices.partitions, stream.start)
-        found = cls(stream, choices, tree, joined, dict(stream.start))
+        result = cls(stream, choices, tree, joined, dict(stream.start))
         if joined is None or joined <= bounds.joined:
             tell(f"filling the index join of {name}")
-            found._fill_index()
+            result._fill_index()
         else:
-            found.notes.append(f"index join not run: {_count(joined)} joined rows")
-        found._ask_duckdb(way.core, bounds)
-        return found
+            result.notes.append(f"index join not run: {_count(joined)} joined rows")
+        result._ask_duckdb(way.core, bounds)
+        return result
 
     def _fill_index(self) -> None:
         compiled = self.choices.way(JoinStrategy.INDEX).compiled
@@ -163,12 +162,12 @@ class SideBySide:
         connection, question = self.connection, self.question
         if connection is None or question is None:
             return []
-        found = []
+        result = []
         for _ in range(times):
             began = time.process_time()
             wall_ms = milliseconds(lambda: question.asked(connection))
-            found.append(min(wall_ms, (time.process_time() - began) * 1000.0))
-        return found
+            result.append(min(wall_ms, (time.process_time() - began) * 1000.0))
+        return result
 
     def close(self) -> None:
         """Let go of DuckDB."""

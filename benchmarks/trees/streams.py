@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from impctl.aliases import ColumnName, TableName
-from impctl.circuits.session import TableChange
+from impctl.compile.session import TableChange
+from impctl.types import ColumnName, TableName
 from impctl.values import dataclass
 
 Tables = Mapping[TableName, pa.Table]
@@ -43,13 +43,13 @@ class Step:
 
     def changes(self) -> dict[TableName, TableChange]:
         """The step as a circuit takes it."""
-        found = {}
+        result = {}
         for table in dict.fromkeys((*self.came, *self.went)):
             parts = [(self.came.get(table), 1), (self.went.get(table), -1)]
             rows = [part for part, _ in parts if part is not None]
             weights = [np.full(len(p), sign, dtype=np.int64) for p, sign in parts if p is not None]
-            found[table] = TableChange(pa.concat_tables(rows), np.concatenate(weights))
-        return found
+            result[table] = TableChange(pa.concat_tables(rows), np.concatenate(weights))
+        return result
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,19 +15,18 @@ from dataclasses import replace
 import pyarrow as pa
 
 from benchmarks.trees.streams import Step, Tables
-from impctl.aliases import AccessId, TableName
-from impctl.app.capturing.chosen_way import capture_way
-from impctl.app.capturing.stage import capture_stage
-from impctl.app.preparing.prepared import PreparedQuery, prepare
-from impctl.app.workbench.workbench import Workbench
-from impctl.circuits.compile import Compiled
-from impctl.circuits.session import MaintainedQuery
-from impctl.circuits.way import Way
+from impctl.compile.compile import Compiled, Way
+from impctl.compile.session import MaintainedQuery
 from impctl.errors import UnsupportedError
-from impctl.plan.safety.verdict import Verdict
-from impctl.sketch.fragments import FragmentSet
+from impctl.safety.judge import Verdict
+from impctl.service.context import Workbench
+from impctl.service.decision import capture_stage
+from impctl.service.maintenance_plan import capture_way
+from impctl.service.prepare import PreparedQuery, prepare
 from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import FragmentSet
 from impctl.tables.rows import read_rows
+from impctl.types import AccessId, TableName
 from impctl.values import dataclass
 from impctl.workload.models import JoinStrategy, QuerySpec
 
@@ -52,20 +51,22 @@ class Choices:
         spec = self.prepared.spec
         asked = spec if join is None else replace(spec, join=join)
         prepared = replace(self.prepared, spec=asked)
-        found = capture_way(self.desk, prepared, self.verdict, self.partitions)
-        if found.compiled is None:
+        result = capture_way(self.desk, prepared, self.verdict, self.partitions)
+        if result.compiled is None:
             raise UnsupportedError(
-                f"Query `{spec.name}` has no circuit to measure: {found.reason}",
+                f"Query `{spec.name}` has no circuit to measure: {result.reason}",
                 code="not_incremental",
                 hint="`impctl explain` shows the reason",
-                location=self.prepared.place(found.span),
+                location=self.prepared.place(result.span),
             )
-        return found
+        return result
 
     def tables(self) -> Tables:
         """Every table that the query reads, whole."""
         snapshots = [self.desk.tables.snapshot(table) for table in self.prepared.tables]
-        return {found.table: read_rows(found, found.schema.names) for found in snapshots}
+        return {
+            snapshot.table: read_rows(snapshot, snapshot.schema.names) for snapshot in snapshots
+        }
 
 
 def choices_of(desk: Workbench, spec: QuerySpec) -> Choices:

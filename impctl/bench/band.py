@@ -9,7 +9,10 @@ Out of scope: which noise holds for a figure (`record`), what a difference is ca
 
 from __future__ import annotations
 
-from impctl.bench.record import Metric
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from impctl.bench.record import Metric
 
 SINGLE = 0.5
 """Band of a time that was measured once: Spark alone makes one run differ by that from the next."""

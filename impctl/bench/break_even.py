@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from impctl.bench.record import Cell, Label, Record
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.bench.record import Cell, Label, Record
 
 SIZES = ("changes", "share")
 """Labels that say how large a change is: rows, and their share of the table."""
@@ -40,7 +43,7 @@ def break_evens(record: Record, *, other: str = "recapture_ms") -> tuple[BreakEv
     `other` is the metric of what maintaining is held against.
     """
     cost = "maintain_ms"
-    found: list[BreakEven] = []
+    result: list[BreakEven] = []
     for figure in record.figures:
         cells = [
             cell
@@ -52,12 +55,12 @@ def break_evens(record: Record, *, other: str = "recapture_ms") -> tuple[BreakEv
         for cell in cells:
             key = tuple(item for item in cell.labels.items() if item[0] not in SIZES)
             series.setdefault(key, []).append(cell)
-        found += [
+        result += [
             _break_even(figure.name, dict(key), size, members, cost, other)
             for key, members in series.items()
             if len(members) > 1
         ]
-    return tuple(found)
+    return tuple(result)
 
 
 def _break_even(

@@ -7,12 +7,15 @@ costs and the sizes of changes are amounts above zero. Out of scope: finding it 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from impctl.bench.break_even import SIZES, BreakEven, break_evens
 from impctl.bench.contest import MAINTAIN, RECAPTURE, case_name
 from impctl.bench.quantity import Unit, is_number, number, readable
-from impctl.bench.record import Cell, Figure, Record
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.bench.record import Cell, Figure, Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +72,14 @@ def earliest_break_even(record: Record) -> tuple[str, str] | None:
 def _cases(record: Record, other: str) -> list[_Case]:
     known = replace(record, cells=tuple(cell for cell in record.cells if _has_costs(cell, other)))
     figures = {figure.name: figure for figure in record.figures}
-    found = []
+    result = []
     for even in break_evens(known, other=other):
         figure = figures[even.figure]
         if figure.chart.x in SIZES:
             cells = record.cells_of(even.figure)
             cell = next(one for one in cells if even.labels.items() <= one.labels.items())
-            found.append(_Case(even, figure, cell))
-    return found
+            result.append(_Case(even, figure, cell))
+    return result
 
 
 def _has_costs(cell: Cell, other: str) -> bool:

@@ -38,12 +38,12 @@ def warm_up(work: Callable[[], object], *, done: int = 0) -> None:
 def warmed_up(work: Callable[[], Found], *, done: int = 0) -> Found:
     """What it gives, called as by `warm_up`, once at least."""
     watch = Stopwatch()
-    found = work()
+    result = work()
     for _ in range(WARM_UP - done - 1):
         if watch.ms >= _WARM_MS:
             break
-        found = work()
-    return found
+        result = work()
+    return result
 
 
 def in_turns(works: Mapping[str, Callable[[], object]], runs: int) -> dict[str, list[float]]:

@@ -13,11 +13,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from impctl.bench.band import band_of, side_of
-from impctl.bench.record import Cell, Label, Metric, Record
 from impctl.errors import UsageError
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.bench.record import Cell, Label, Metric, Record
 
 _MACHINE = ("cpu", "cores")
 """Facts of a machine without which its times mean nothing on another."""
@@ -155,7 +158,7 @@ def _changes(
     """The metrics that both cells have."""
     first, second = pair
     noise = _together(old.noise_of(first.figure), new.noise_of(first.figure))
-    found = []
+    result = []
     for name, before in first.metrics.items():
         after = second.metrics.get(name)
         if after is None:
@@ -163,10 +166,10 @@ def _changes(
         judged = is_one_machine or not name.endswith("_ms")
         verdict = _verdict(name, before, after, noise) if judged else Difference.UNJUDGED
         medians = before.median, after.median, _over(after.median, before.median)
-        found.append(MetricChange(first.figure, first.labels, name, *medians, verdict))
+        result.append(MetricChange(first.figure, first.labels, name, *medians, verdict))
     if first.slack is not None and second.slack is not None:
-        found.append(_slack_change(first, first.slack, second.slack))
-    return found
+        result.append(_slack_change(first, first.slack, second.slack))
+    return result
 
 
 def _slack_change(old: Cell, before: int, after: int) -> MetricChange:

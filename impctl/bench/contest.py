@@ -10,12 +10,15 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from impctl.bench.band import side_of, time_band
 from impctl.bench.break_even import SIZES
 from impctl.bench.quantity import Unit, named, number, readable, times
-from impctl.bench.record import Cell, Figure, Label, Metric, Record
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.bench.record import Cell, Figure, Label, Metric, Record
 
 MAINTAIN = "maintain_ms"
 RECAPTURE = "recapture_ms"
@@ -88,7 +91,7 @@ def contests(record: Record, ours: str, other: str) -> tuple[Contest, ...]:
 
 def workload_contests(record: Record, other: str) -> tuple[Contest, ...]:
     """Whole workloads: cells with maintained sketches against those that differ in strategy."""
-    found = []
+    result = []
     for figure in record.figures:
         cells = record.cells_of(figure.name)
         theirs = {_without_strategy(c): c for c in cells if c.labels.get(STRATEGY) == other}
@@ -98,41 +101,41 @@ def workload_contests(record: Record, other: str) -> tuple[Contest, ...]:
                 continue
             if _are_amounts(cell.metrics.get(TOTAL), partner.metrics.get(TOTAL)):
                 pair = cell.metrics[TOTAL], partner.metrics[TOTAL]
-                found.append(_contest(record, figure, cell, *pair))
-    return tuple(found)
+                result.append(_contest(record, figure, cell, *pair))
+    return tuple(result)
 
 
-def middle(found: Sequence[Contest]) -> float:
+def middle(result: Sequence[Contest]) -> float:
     """The median ratio."""
-    return statistics.median(contest.ratio for contest in found)
+    return statistics.median(contest.ratio for contest in result)
 
 
-def ends(found: Sequence[Contest]) -> tuple[Contest, Contest]:
+def ends(result: Sequence[Contest]) -> tuple[Contest, Contest]:
     """The least and the greatest ratio."""
 
     def ratio(contest: Contest) -> float:
         return contest.ratio
 
-    return min(found, key=ratio), max(found, key=ratio)
+    return min(result, key=ratio), max(result, key=ratio)
 
 
-def total_words(found: Sequence[Contest], ours: str, other: str, way: str) -> str:
+def total_words(result: Sequence[Contest], ours: str, other: str, way: str) -> str:
     """What all of them took together, in a sentence: `way` is how `ours` answers; "" for one."""
-    if len(found) < 2:
+    if len(result) < 2:
         return ""
-    took = sum(contest.cell.metrics[ours].median for contest in found)
-    without = sum(contest.cell.metrics[other].median for contest in found)
+    took = sum(contest.cell.metrics[ours].median for contest in result)
+    without = sum(contest.cell.metrics[other].median for contest in result)
     return (
-        f"All {number(len(found))} together took {readable(without, Unit.MS)} with Spark "
+        f"All {number(len(result))} together took {readable(without, Unit.MS)} with Spark "
         f"over all files and {readable(took, Unit.MS)} {way}: {times(without / took)} as "
         "fast."
     )
 
 
-def by_case(found: Sequence[Contest]) -> dict[tuple[str, str], list[Contest]]:
+def by_case(result: Sequence[Contest]) -> dict[tuple[str, str], list[Contest]]:
     """Contests of one figure and case together, in their order."""
     groups: dict[tuple[str, str], list[Contest]] = {}
-    for contest in found:
+    for contest in result:
         groups.setdefault((contest.figure.name, contest.case), []).append(contest)
     return groups
 

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from impctl.bench.break_even import SIZES
 from impctl.bench.break_even_words import earliest_break_even
 from impctl.bench.contest import Contest, ends, middle
 from impctl.bench.quantity import is_number, named, number, times
-from impctl.bench.record import Cell, Record
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.bench.record import Cell, Record
 
 _USUAL = 1000
 """Changed rows that the papers' figures have in common."""
@@ -41,34 +44,34 @@ def headlines(
     record: Record, maintained: Sequence[Contest], used: Sequence[Contest]
 ) -> tuple[Headline, ...]:
     """Of maintaining at its sizes, break-even, queries with sketches, and checks."""
-    found = []
+    result = []
     for size in by_size(maintained):
         at = f" at {size.words}" if size.words else ""
         meaning = f"median speed-up of maintaining a sketch over recapturing it{at}"
-        found.append(_speed_up(size.found, meaning))
+        result.append(_speed_up(size.found, meaning))
     if even := earliest_break_even(record):
         meaning = "size of a change above which recapture is faster, in the worst case"
-        found.append(Headline(even[0], meaning, even[1]))
+        result.append(Headline(even[0], meaning, even[1]))
     if used:
-        found.append(_speed_up(used, "median speed-up of a query with its sketch"))
+        result.append(_speed_up(used, "median speed-up of a query with its sketch"))
     held = [cell for cell in record.cells if cell.covers is not None]
     if held:
         right = sum(cell.covers is True for cell in held)
-        found.append(
+        result.append(
             Headline(
                 f"{number(right)} of {number(len(held))}",
                 "sketches covered the recaptured sketch",
                 slack_words(held),
             )
         )
-    return tuple(found)
+    return tuple(result)
 
 
-def by_size(found: Sequence[Contest]) -> tuple[AtSize, ...]:
+def by_size(contests: Sequence[Contest]) -> tuple[AtSize, ...]:
     """At the usual number of changed rows, and at the largest change where that is another one."""
-    sizes = [size for size in (_usual(found), _largest(found)) if size is not None]
+    sizes = [size for size in (_usual(contests), _largest(contests)) if size is not None]
     if not sizes:
-        return (AtSize("", tuple(found)),) if found else ()
+        return (AtSize("", tuple(contests)),) if contests else ()
     return tuple(size for at, size in enumerate(sizes) if at == 0 or size.found != sizes[0].found)
 
 
@@ -78,36 +81,36 @@ def slack_words(held: Sequence[Cell]) -> str:
     return "none with slack" if loose == 0 else f"{number(loose)} with slack"
 
 
-def _speed_up(found: Sequence[Contest], meaning: str) -> Headline:
-    least, most = ends(found)
-    span = f"from {times(least.ratio)} to {times(most.ratio)}, {number(len(found))} measured"
-    return Headline(times(middle(found)), meaning, span if len(found) > 1 else "one measured")
+def _speed_up(contests: Sequence[Contest], meaning: str) -> Headline:
+    least, most = ends(contests)
+    span = f"from {times(least.ratio)} to {times(most.ratio)}, {number(len(contests))} measured"
+    return Headline(times(middle(contests)), meaning, span if len(contests) > 1 else "one measured")
 
 
-def _usual(found: Sequence[Contest]) -> AtSize | None:
+def _usual(contests: Sequence[Contest]) -> AtSize | None:
     """At a thousand changed rows, else at the number that most contests have."""
-    counts = Counter(_amounts(found, "changes"))
+    counts = Counter(_amounts(contests, "changes"))
     if not counts:
         return None
     changes = _USUAL if _USUAL in counts else max(counts, key=lambda size: counts[size])
-    return _at(found, "changes", changes)
+    return _at(contests, "changes", changes)
 
 
-def _largest(found: Sequence[Contest]) -> AtSize | None:
+def _largest(contests: Sequence[Contest]) -> AtSize | None:
     """At the largest share of a table; of changed rows where no share is known."""
     for label in reversed(SIZES):
-        if amounts := _amounts(found, label):
-            return _at(found, label, max(amounts))
+        if amounts := _amounts(contests, label):
+            return _at(contests, label, max(amounts))
     return None
 
 
-def _at(found: Sequence[Contest], label: str, amount: float) -> AtSize:
-    held = [contest for contest in found if _amount(contest, label) == amount]
+def _at(contests: Sequence[Contest], label: str, amount: float) -> AtSize:
+    held = [contest for contest in contests if _amount(contest, label) == amount]
     return AtSize(named(label, amount), tuple(held))
 
 
-def _amounts(found: Sequence[Contest], label: str) -> list[float]:
-    held = (_amount(contest, label) for contest in found)
+def _amounts(contests: Sequence[Contest], label: str) -> list[float]:
+    held = (_amount(contest, label) for contest in contests)
     return [amount for amount in held if amount is not None]
 
 

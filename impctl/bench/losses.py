@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from impctl.bench.contest import (
     BY_ENGINE,
@@ -34,7 +35,9 @@ from impctl.bench.contest import (
     workload_contests,
 )
 from impctl.bench.quantity import Unit, is_number, number, readable, times, unit_of
-from impctl.bench.record import Record
+
+if TYPE_CHECKING:
+    from impctl.bench.record import Record
 
 _LISTED = 6
 """Cases named of one kind at most: the tables hold all of them."""
@@ -96,10 +99,10 @@ def losses(record: Record) -> tuple[str, ...]:
 def _undecided(record: Record) -> list[str]:
     """Slower, but not beyond the noise: neither a loss nor a win, and not to be passed over."""
     pairs = ((MAINTAIN, RECAPTURE), (WITH, WITHOUT), (WITH, PRUNED))
-    found = [contest for pair in pairs for contest in contests(record, *pair)]
+    result = [contest for pair in pairs for contest in contests(record, *pair)]
     for way in (UNUSED, RECAPTURED):
-        found += workload_contests(record, way)
-    slower = [contest for contest in found if contest.ratio < 1 and not contest.is_lost]
+        result += workload_contests(record, way)
+    slower = [contest for contest in result if contest.ratio < 1 and not contest.is_lost]
     if not slower:
         return []
     worst, _ = ends(slower)
@@ -111,17 +114,17 @@ def _undecided(record: Record) -> list[str]:
     ]
 
 
-def _lost(found: Sequence[Contest], says: str) -> list[str]:
+def _lost(result: Sequence[Contest], says: str) -> list[str]:
     """One sentence for each figure with a loss: its cases, and how bad each is at its worst."""
     figures: dict[str, list[str]] = {}
-    for (name, case), group in by_case(found).items():
+    for (name, case), group in by_case(result).items():
         lost = [contest for contest in group if contest.is_lost]
         if lost:
             worst = min(lost, key=lambda contest: contest.ratio)
             at = f" at {worst.place}" if len(lost) > 1 else ""
             told = f"{_where(group, lost)} ({times(worst.ratio)} as fast{at})"
             figures.setdefault(name, []).append(f"{case} {told}" if case else told)
-    titles = {contest.figure.name: contest.figure.title for contest in found}
+    titles = {contest.figure.name: contest.figure.title for contest in result}
     return [f"{says} in “{titles[name]}”: {_listed(cases)}." for name, cases in figures.items()]
 
 

@@ -68,7 +68,7 @@ def _commit() -> str:
 def _git(folder: Path, *words: str) -> str:
     """What git prints; empty where it fails or is not there."""
     try:
-        found = subprocess.run(
+        result = subprocess.run(
             ["git", "-C", str(folder), *words],
             capture_output=True,
             text=True,
@@ -77,4 +77,4 @@ def _git(folder: Path, *words: str) -> str:
         )
     except (OSError, subprocess.SubprocessError):
         return ""
-    return found.stdout.strip()
+    return result.stdout.strip()

@@ -2,7 +2,7 @@
 
 Law: a connection keeps nothing on disk and reads exactly the files it was given. DuckDB is optional
 (`pip install duckdb`); without it there is no connection, and nobody has to care.
-Out of scope: which SQL, and whether its answer is right (`app.measuring.kinds.duckdb_recapture`).
+Out of scope: which SQL, and whether its answer is right (`measure.kinds.duckdb_recapture`).
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-import pyarrow as pa
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class ParquetSql:
@@ -57,8 +58,8 @@ class ParquetSql:
     def run(self, sql: str) -> pa.Table:
         """The answer of a SELECT; SqlFailed where DuckDB does not run it."""
         with _as_sql_failures():
-            found: pa.Table = self._connection.sql(sql).to_arrow_table()
-            return found
+            result: pa.Table = self._connection.sql(sql).to_arrow_table()
+            return result
 
     def close(self) -> None:
         """Let go of its memory and threads."""

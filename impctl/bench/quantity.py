@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from enum import StrEnum
-from typing import TypeGuard
+from typing import TYPE_CHECKING, TypeGuard
 
-from impctl.bench.record import Label, Metric
+if TYPE_CHECKING:
+    from impctl.bench.record import Label, Metric
 
 
 class Unit(StrEnum):

@@ -8,6 +8,7 @@ Out of scope: what the ways are (`benchmarks.measures.answer_ways`).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from impctl.bench.band import side_of, time_band
 from impctl.bench.contest import (
@@ -21,7 +22,9 @@ from impctl.bench.contest import (
     labels_name,
 )
 from impctl.bench.quantity import Unit, plain_name, readable, times
-from impctl.bench.record import Cell, Figure, Metric, Record
+
+if TYPE_CHECKING:
+    from impctl.bench.record import Cell, Figure, Metric, Record
 
 _WAYS: Mapping[str, str] = {
     WITH: "Spark with the sketch",
@@ -42,11 +45,11 @@ def quickest(record: Record) -> tuple[str, ...]:
 
 def _told(record: Record, figure: Figure, cell: Cell) -> str:
     ways = (FROM_STATE, BY_ENGINE, VIEW, DUCKDB_WITH, DUCKDB_WITHOUT, WITH, WITHOUT)
-    found = [
+    result = [
         (cell.metrics[way], _WAYS.get(way, plain_name(way))) for way in ways if _has(cell, way)
     ]
-    found.sort(key=lambda pair: pair[0].median)
-    (first, name), (second, other), *rest = found
+    result.sort(key=lambda pair: pair[0].median)
+    (first, name), (second, other), *rest = result
     case = labels_name(figure, cell)
     others = "; ".join(
         f"{words} {times(metric.median / first.median)} as long" for metric, words in rest

@@ -3,7 +3,7 @@
 Law: a record is complete in itself: machine, versions, commit, seed, scale and noise stand beside
 the numbers, and reading what was written gives the same record. A metric's name ends in its unit
 (`_ms`, `_bytes`, `_rows`, `_count`, `_share`, `_ratio`); only `_ratio` is better when larger.
-Out of scope: measuring (`app.measuring`), comparing, drawing, judging (`bench`'s other files).
+Out of scope: measuring (`measure`), comparing, drawing, judging (`bench`'s other files).
 """
 
 from __future__ import annotations

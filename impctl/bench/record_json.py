@@ -3,7 +3,7 @@
 Law: reading what was written gives the same record. A file that is no record, or one of a newer
 format, is refused with one sentence; an older format is read. The envelope that `impctl bench
 --json` prints is read too.
-Out of scope: files (`app.measuring.keep`).
+Out of scope: files (`measure.keep`).
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ def record_to_json(record: Record) -> str:
 def record_from_json(text: str, name: str) -> Record:
     """The record in `text`; UsageError, which calls it `name`, where there is none."""
     try:
-        found = _unwrapped(json.loads(text))
+        result = _unwrapped(json.loads(text))
     except ValueError:
         raise _foreign(name, "it is not JSON") from None
-    if not isinstance(found, dict) or "suite" not in found or "cells" not in found:
+    if not isinstance(result, dict) or "suite" not in result or "cells" not in result:
         raise _foreign(name, "it has no suite and cells")
-    version = found.get("format")
+    version = result.get("format")
     if not isinstance(version, int):
         raise _foreign(name, "it does not name its format")
     if version > RECORD_FORMAT:
@@ -52,7 +52,7 @@ def record_from_json(text: str, name: str) -> Record:
             hint=f"this impctl reads format {RECORD_FORMAT}; use the impctl that wrote the record",
         )
     try:
-        return _record(found)
+        return _record(result)
     except (KeyError, TypeError, ValueError, AttributeError):
         raise _foreign(name, "parts of it are missing or have another type") from None
 
@@ -84,52 +84,52 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _record(found: Mapping[str, Any]) -> Record:
+def _record(result: Mapping[str, Any]) -> Record:
     return Record(
-        suite=str(found["suite"]),
-        title=str(found["title"]),
-        scale=_number(found["scale"]),
-        repeat=int(found["repeat"]),
-        seed=int(found["seed"]),
-        started=str(found["started"]),
-        elapsed_s=_number(found["elapsed_s"]),
-        noise=_number(found["noise"]),
-        machine={str(key): str(fact) for key, fact in found["machine"].items()},
-        figures=tuple(_figure(entry) for entry in found["figures"]),
-        cells=tuple(_cell(entry) for entry in found["cells"]),
-        failures=tuple(str(failure) for failure in found["failures"]),
-        format=int(found["format"]),
-        tables={str(name): int(rows) for name, rows in found.get("tables", {}).items()},
+        suite=str(result["suite"]),
+        title=str(result["title"]),
+        scale=_number(result["scale"]),
+        repeat=int(result["repeat"]),
+        seed=int(result["seed"]),
+        started=str(result["started"]),
+        elapsed_s=_number(result["elapsed_s"]),
+        noise=_number(result["noise"]),
+        machine={str(key): str(fact) for key, fact in result["machine"].items()},
+        figures=tuple(_figure(entry) for entry in result["figures"]),
+        cells=tuple(_cell(entry) for entry in result["cells"]),
+        failures=tuple(str(failure) for failure in result["failures"]),
+        format=int(result["format"]),
+        tables={str(name): int(rows) for name, rows in result.get("tables", {}).items()},
         figure_noise={
-            str(name): _number(noise) for name, noise in found.get("figure_noise", {}).items()
+            str(name): _number(noise) for name, noise in result.get("figure_noise", {}).items()
         },
-        kind=RecordKind(found.get("kind", RecordKind.SUITE)),
+        kind=RecordKind(result.get("kind", RecordKind.SUITE)),
     )
 
 
-def _figure(found: Mapping[str, Any]) -> Figure:
-    chart = found["chart"]
+def _figure(result: Mapping[str, Any]) -> Figure:
+    chart = result["chart"]
     lists = {key: tuple(str(word) for word in chart[key]) for key in ("y", "series", "log")}
-    texts = {key: str(found[key]) for key in ("name", "title", "about", "claim", "source")}
+    texts = {key: str(result[key]) for key in ("name", "title", "about", "claim", "source")}
     return Figure(chart=Chart(x=str(chart["x"]), **lists), **texts)
 
 
-def _cell(found: Mapping[str, Any]) -> Cell:
+def _cell(result: Mapping[str, Any]) -> Cell:
     return Cell(
-        figure=str(found["figure"]),
-        labels={str(name): _label(label) for name, label in found["labels"].items()},
-        metrics={str(name): _metric(metric) for name, metric in found["metrics"].items()},
-        covers=_checked(found["covers"]),
-        slack=None if found["slack"] is None else int(found["slack"]),
-        equal=_checked(found["equal"]),
-        note=str(found["note"]),
-        fingerprint=str(found.get("fingerprint", "")),
+        figure=str(result["figure"]),
+        labels={str(name): _label(label) for name, label in result["labels"].items()},
+        metrics={str(name): _metric(metric) for name, metric in result["metrics"].items()},
+        covers=_checked(result["covers"]),
+        slack=None if result["slack"] is None else int(result["slack"]),
+        equal=_checked(result["equal"]),
+        note=str(result["note"]),
+        fingerprint=str(result.get("fingerprint", "")),
     )
 
 
-def _metric(found: Mapping[str, Any]) -> Metric:
-    median, low, high = (_number(found[key]) for key in ("median", "low", "high"))
-    return Metric(median, low, high, int(found["runs"]))
+def _metric(result: Mapping[str, Any]) -> Metric:
+    median, low, high = (_number(result[key]) for key in ("median", "low", "high"))
+    return Metric(median, low, high, int(result["runs"]))
 
 
 def _label(value: Any) -> Label:

@@ -4,7 +4,7 @@ Law: new orders are copies of orders that are there, under keys that the generat
 free (it uses the first eight of every 32), so that joins and groups find what they find for old
 ones; equal arguments give equal rows, and batches of one call share no order.
 Source: TPC-H specification, 2.26 (RF1); its counterpart RF2 deletes a range of keys and needs no
-rows. Out of scope: writing the rows (`app.measuring.generate`), deleting.
+rows. Out of scope: writing the rows (`measure.generate`), deleting.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from impctl.bench.break_even_words import break_even_words
 from impctl.bench.contest import (
@@ -34,9 +35,11 @@ from impctl.bench.headlines import Headline, by_size, headlines, slack_words
 from impctl.bench.losses import losses
 from impctl.bench.quantity import is_number, named, number, times
 from impctl.bench.quickest import quickest
-from impctl.bench.record import Record
 from impctl.bench.yardstick import UNSTEADY
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.bench.record import Record
 
 _VALUES = 6
 """Values of a label that are told one by one, at most."""
@@ -98,35 +101,35 @@ def _unsteady(record: Record) -> Section | None:
     return Section("The machine was not steady", (text,))
 
 
-def range_text(found: Sequence[Contest]) -> str:
+def range_text(result: Sequence[Contest]) -> str:
     """Least to greatest ratio with the median: `3.9× to 2,497×, median 180×`."""
-    least, most = ends(found)
-    if len(found) == 1 or times(least.ratio) == times(most.ratio):
-        return times(middle(found))
-    return f"{times(least.ratio)} to {times(most.ratio)}, median {times(middle(found))}"
+    least, most = ends(result)
+    if len(result) == 1 or times(least.ratio) == times(most.ratio):
+        return times(middle(result))
+    return f"{times(least.ratio)} to {times(most.ratio)}, median {times(middle(result))}"
 
 
-def _maintaining(found: Sequence[Contest]) -> Section | None:
-    if not found:
+def _maintaining(result: Sequence[Contest]) -> Section | None:
+    if not result:
         return None
-    least, most = ends(found)
-    won = sum(contest.is_won for contest in found)
+    least, most = ends(result)
+    won = sum(contest.is_won for contest in result)
     medians = " and ".join(
         f"{times(middle(size.found))}{f' at {size.words}' if size.words else ''}"
-        for size in by_size(found)
+        for size in by_size(result)
     )
     text = (
         f"Maintaining was faster than recapture in {number(won)} of "
-        f"{_count(found, 'measurement')}{_undecided(found)}. The median speed-up is "
+        f"{_count(result, 'measurement')}{_undecided(result)}. The median speed-up is "
         f"{medians}. The greatest is {times(most.ratio)} ({most.full_name}), the least "
         f"{times(least.ratio)} ({least.full_name})."
     )
     return Section("Maintaining compared with recapture", (text,))
 
 
-def _cases(record: Record, found: Sequence[Contest]) -> Section | None:
+def _cases(record: Record, result: Sequence[Contest]) -> Section | None:
     """Every case with its break-even: the size of a change at which recapture takes over."""
-    if not found:
+    if not result:
         return None
     evens = {"Break-even": break_even_words(record)}
     if duckdb := break_even_words(record, DUCKDB_RECAPTURE):
@@ -140,7 +143,7 @@ def _cases(record: Record, found: Sequence[Contest]) -> Section | None:
             *(even.get(key, "") for even in evens.values()),
             *_speed_ups(group),
         )
-        for key, group in by_case(found).items()
+        for key, group in by_case(result).items()
     )
     numbers = tuple(2 + len(evens) + column for column in (0, 1, 3))
     text = (
@@ -167,11 +170,11 @@ def _speed_ups(group: Sequence[Contest]) -> tuple[str, ...]:
 def _over(rivals: Iterable[tuple[str, Sequence[Contest]]], what: str) -> tuple[str, ...]:
     """A sentence for each rival that was measured."""
     return tuple(
-        f"Over {words}: speed-up {range_text(found)}; faster in "
-        f"{number(sum(contest.is_won for contest in found))} of "
-        f"{_count(found, what)}{_undecided(found)}."
-        for words, found in rivals
-        if found
+        f"Over {words}: speed-up {range_text(result)}; faster in "
+        f"{number(sum(contest.is_won for contest in result))} of "
+        f"{_count(result, what)}{_undecided(result)}."
+        for words, result in rivals
+        if result
     )
 
 
@@ -189,20 +192,20 @@ def _workloads(record: Record) -> Section | None:
     return Section("Whole workloads", (text,), points)
 
 
-def _using(found: Sequence[Contest]) -> Section | None:
-    if not found:
+def _using(result: Sequence[Contest]) -> Section | None:
+    if not result:
         return None
-    won = sum(contest.is_won for contest in found)
+    won = sum(contest.is_won for contest in result)
     text = (
         f"With its sketch, a query was faster in {number(won)} of "
-        f"{_count(found, 'measurement')}{_undecided(found)}; speed-up {range_text(found)}."
+        f"{_count(result, 'measurement')}{_undecided(result)}; speed-up {range_text(result)}."
     )
-    total = total_words(found, WITH, WITHOUT, "with their sketches")
+    total = total_words(result, WITH, WITHOUT, "with their sketches")
     points = []
-    for name in _text_labels(found):
-        values = dict.fromkeys(contest.cell.labels[name] for contest in found)
+    for name in _text_labels(result):
+        values = dict.fromkeys(contest.cell.labels[name] for contest in result)
         for value in values:
-            held = [contest for contest in found if contest.cell.labels[name] == value]
+            held = [contest for contest in result if contest.cell.labels[name] == value]
             points.append(f"{named(name, value)}: {range_text(held)}{_undecided(held)}.")
     texts = (text, total) if total else (text,)
     return Section("What a sketch saves a query", texts, tuple(points))
@@ -233,18 +236,18 @@ def _trees(record: Record) -> Section | None:
     return Section("Joins without writing joined rows", (text,), points)
 
 
-def _text_labels(found: Sequence[Contest]) -> list[str]:
+def _text_labels(result: Sequence[Contest]) -> list[str]:
     """Labels in words that every contest has and that take a few values."""
     shared = [
         name
-        for name in found[0].cell.labels
-        if all(name in contest.cell.labels for contest in found)
+        for name in result[0].cell.labels
+        if all(name in contest.cell.labels for contest in result)
     ]
     return [
         name
         for name in shared
-        if 2 <= len({contest.cell.labels[name] for contest in found}) <= _VALUES
-        and not any(is_number(contest.cell.labels[name]) for contest in found)
+        if 2 <= len({contest.cell.labels[name] for contest in result}) <= _VALUES
+        and not any(is_number(contest.cell.labels[name]) for contest in result)
     ]
 
 
@@ -297,11 +300,11 @@ def _alarms(record: Record) -> tuple[str, ...]:
     return (*missing, *unequal)
 
 
-def _undecided(found: Sequence[Contest]) -> str:
+def _undecided(result: Sequence[Contest]) -> str:
     """How many were neither won nor lost."""
-    count = sum(not contest.is_won and not contest.is_lost for contest in found)
+    count = sum(not contest.is_won and not contest.is_lost for contest in result)
     return f" ({number(count)} within the noise)" if count else ""
 
 
-def _count(found: Sequence[Contest], noun: str) -> str:
-    return f"{number(len(found))} {noun}{'' if len(found) == 1 else 's'}"
+def _count(result: Sequence[Contest], noun: str) -> str:
+    return f"{number(len(result))} {noun}{'' if len(result) == 1 else 's'}"

@@ -1,11 +1,4 @@
-"""Where errors end: an exception becomes a message, a hint and an exit code.
-
-Law: the only place that catches everything, and where a run's exit code comes from: that of its
-gravest failure. Each error knows its own code (`impctl.errors`), `app.results.ending` their order;
-what is told to end before it gets here, or after all was told, ends in `cli.interrupt` and
-`cli.main`. Whatever happens, stdout holds results only, and one whole document in JSON mode.
-Out of scope: what commands do (`cli.commands`), and how a failure looks (`cli.output.errors`).
-"""
+"""Where a command ends: its job is run, and an exception becomes a message and an exit code."""
 
 from __future__ import annotations
 
@@ -22,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from impctl.cli.completion import COMPLETION_VARIABLE
-from impctl.cli.exit_codes import PENDING
+from impctl.cli.application import COMPLETION_VARIABLE
+from impctl.cli.help import PENDING
 from impctl.cli.interrupt import DROPPED_HINT, INTERRUPTED_MESSAGE, interrupting, telling
 from impctl.cli.job import Display, Job
 from impctl.cli.streams import give_up, lost_messages
@@ -38,9 +31,9 @@ from impctl.errors import (
 )
 
 if TYPE_CHECKING:
-    from impctl.app.results.results import Failure, Outcome, Result
     from impctl.cli.output.protocol import Output
     from impctl.cli.progress import Show
+    from impctl.service.results import Failure, Outcome, Result
 
 _CLICK_USAGE_ERROR = typer.BadParameter.mro()[1]
 """The parser's usage error, which Typer exports under no name of its own."""
@@ -71,7 +64,7 @@ def run(app: typer.Typer, arguments: Sequence[str]) -> int:
 
 def execute(job: Job) -> int:
     """Run `job` and show its outcome; the exit code."""
-    from impctl.app.results.results import Failure, Outcome
+    from impctl.service.results import Failure, Outcome
 
     output = _output(job.command, job.display)
     shown: list[Result] = []
@@ -96,8 +89,8 @@ def execute(job: Job) -> int:
 
 def _outcome(job: Job, show_now: Show) -> Outcome | str | None:
     """What `job` returns; an error is an outcome too, but KeyboardInterrupt is raised."""
-    from impctl.app.results.results import Failure, Outcome
     from impctl.cli.progress import reporting
+    from impctl.service.results import Failure, Outcome
 
     if job.display.verbosity < 2:
         # Libraries log what becomes an error of ours anyway, with its trace.
@@ -129,9 +122,9 @@ def _present(
     detailed: bool = False,
 ) -> int:
     """Show what is not `shown` yet, and the end; the exit code."""
-    from impctl.app.results.ending import for_report, gravest, is_pending
-    from impctl.app.results.results import Outcome
     from impctl.cli.output.protocol import show
+    from impctl.service.outcome import for_report, gravest, is_pending
+    from impctl.service.results import Outcome
 
     text = outcome if isinstance(outcome, str) else None
     whole = _with_lost(Outcome() if isinstance(outcome, str) else for_report(outcome))
@@ -159,7 +152,7 @@ def _present(
 
 def _with_lost(outcome: Outcome) -> Outcome:
     """The outcome with messages that stderr did not take as a failure of the run."""
-    from impctl.app.results.results import Failure
+    from impctl.service.results import Failure
 
     lost = lost_messages()
     if lost is None:
@@ -169,8 +162,8 @@ def _with_lost(outcome: Outcome) -> Outcome:
 
 def _tell_elsewhere(outcome: Outcome, error: OutputFailedError) -> int:
     """Stdout does not take what came of a run: all failures go to stderr, in JSON mode too."""
-    from impctl.app.results.ending import gravest
-    from impctl.app.results.results import Failure
+    from impctl.service.outcome import gravest
+    from impctl.service.results import Failure
 
     give_up(sys.stdout.fileno())
     failures = outcome.failures
@@ -203,7 +196,7 @@ def _output(command: str | None, display: Display) -> Output:
 
 def _fail(arguments: Sequence[str], error: ImpctlError) -> int:
     """An error before there is a job: the display is read off the arguments as far as possible."""
-    from impctl.app.results.results import Failure, Outcome
+    from impctl.service.results import Failure, Outcome
 
     words = [word for word in arguments if not word.startswith("-")]
     display = Display(json="--json" in arguments)
@@ -225,7 +218,7 @@ def _interrupted() -> InterruptedRunError:
 
 
 def _trace(failures: Sequence[Failure]) -> None:
-    from impctl.app.results.amounts import plain
+    from impctl.service.text import plain
 
     for failure in failures:
         sys.stderr.write(plain(masked("".join(traceback.format_exception(failure.error)))))

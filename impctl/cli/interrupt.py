@@ -1,13 +1,6 @@
-"""SIGTERM and SIGHUP end a run as Ctrl-C does: cleaned up, and with the exit code for that.
+"""SIGTERM and SIGHUP end a run as Ctrl-C does: cleaned up, and with that exit code."""
 
-Law: a signal that the surroundings have switched off (`nohup`) or handle themselves stays as it
-is. While a process loads there is nothing to clean up, and an exception could come out of any
-library's import as another one: then a signal is answered and the process ends at once. What a run
-did is told, though a signal comes when it is done: with its results a caller would lose what is in
-the tables.
-Out of scope: what an interrupted run says (`cli.boundary`).
-"""
-
+import _thread
 import os
 import signal
 import threading
@@ -15,8 +8,36 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from types import FrameType
+from typing import Any
 
-from impctl.cli.alarm import handle_alarm, set_alarm
+Handler = Callable[[int, FrameType | None], Any] | int | None
+
+_SIGNAL: signal.Signals | None = getattr(signal, "SIGALRM", None)
+_timers: list[threading.Timer] = []
+
+
+def handle_alarm(handler: Handler) -> Handler:
+    """What rings from now on; returns what did before. On the main thread only."""
+    if _SIGNAL is None:
+        return None
+    before = signal.getsignal(_SIGNAL)
+    signal.signal(_SIGNAL, signal.SIG_DFL if handler is None else handler)
+    return before
+
+
+def set_alarm(seconds: float) -> None:
+    """Ring once after so many seconds; 0 takes the alarm back."""
+    if hasattr(signal, "setitimer"):
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        return
+    while _timers:
+        _timers.pop().cancel()
+    if seconds > 0:
+        timer = threading.Timer(seconds, _thread.interrupt_main)
+        timer.daemon = True
+        timer.start()
+        _timers.append(timer)
+
 
 INTERRUPTED_MESSAGE = "Interrupted"
 DROPPED_HINT = "run the command again; committed work remains, the rest was dropped"

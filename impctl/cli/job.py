@@ -11,16 +11,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from impctl.app.writing.formats import RowsFormat
 from impctl.cli.interrupt import telling
 from impctl.errors import UsageError
+from impctl.service.formats import RowsFormat
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
-    from impctl.app.results.results import Outcome
-    from impctl.app.workbench.reporter import Reporter
-    from impctl.app.workbench.settings import Settings
-    from impctl.app.workbench.workbench import Workbench
+    from impctl.service.context import Reporter, Workbench
+    from impctl.service.results import Outcome
+    from impctl.service.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +84,7 @@ def in_workbench(
     settings: Settings, use_case: Callable[[Workbench], Outcome], reporter: Reporter
 ) -> Outcome:
     """What `use_case` gives on the workload, which is opened first and closed after it."""
-    from impctl.app.workbench.workbench import open_workbench
+    from impctl.service.context import open_workbench
 
     with open_workbench(settings, reporter) as desk:
         outcome = use_case(desk)

@@ -1,7 +1,7 @@
 """`--metrics FILE`: what a run came to, for Prometheus to collect.
 
 Law: the file is written whole after the run, one that failed included; where it cannot be written,
-that is a failure of the run. Out of scope: its text (`app.results.metrics`).
+that is a failure of the run. Out of scope: its text (`service.metrics`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from impctl.cli.help import OUTPUT
 from impctl.errors import ImpctlError, StorageError
 
 if TYPE_CHECKING:
-    from impctl.app.results.results import Outcome
+    from impctl.service.results import Outcome
 
 MetricsFile = Annotated[
     Path | None,
@@ -35,7 +35,7 @@ MetricsFile = Annotated[
 
 def check_metrics(path: Path, reserved: Mapping[str, str]) -> None:
     """UsageError where metrics must not be written; `reserved` as for `check_output`."""
-    from impctl.app.workbench.output import check_output
+    from impctl.service.output import check_output
 
     check_output(path, reserved)
 
@@ -44,8 +44,8 @@ def with_metrics(outcome: Outcome, path: Path | None, text: Callable[[Outcome], 
     """The outcome, its metrics written; one failure more where they could not be."""
     if path is None:
         return outcome
-    from impctl.app.results.results import Failure
-    from impctl.app.workbench.output import write_whole
+    from impctl.service.output import write_whole
+    from impctl.service.results import Failure
 
     try:
         write_whole(path, text(outcome))
@@ -61,7 +61,7 @@ def with_metrics(outcome: Outcome, path: Path | None, text: Callable[[Outcome], 
 
 def maintained_now(outcome: Outcome) -> str:
     """The metrics of a run of `maintain` that ends now."""
-    from impctl.app.results.metrics import maintain_metrics
+    from impctl.service.metrics import maintain_metrics
 
     return maintain_metrics(outcome, time.time())
 
@@ -69,7 +69,7 @@ def maintained_now(outcome: Outcome) -> str:
 @contextmanager
 def failure_told(path: Path | None) -> Iterator[None]:
     """Metrics of a run that ends early, in an error that is raised on."""
-    from impctl.app.results.results import Failure, Outcome
+    from impctl.service.results import Failure, Outcome
 
     try:
         yield

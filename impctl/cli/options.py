@@ -1,20 +1,21 @@
-"""The options that commands share, each with its help text, default and variable.
-
-Law: an option that can be unset is None then; the flag wins over the variable.
-Out of scope: options of one command only (they stand in its file).
-"""
+"""The options of commands, each with its help text, default and variable."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from impctl.app.workbench.envvars import (
+from impctl.cli.application import complete_query, left_to_shell
+from impctl.cli.help import INPUT, LIMITS, MAINTENANCE, OUTPUT, SAFETY, SCHEDULE, STORE_AND_SPARK
+from impctl.errors import UsageError
+from impctl.service.memory_limit import memory_from
+from impctl.service.settings import (
     BY,
+    DEFAULT_FILE,
     DISK,
     IMBALANCE,
     LARGE_CHANGE,
@@ -26,21 +27,31 @@ from impctl.app.workbench.envvars import (
     SKETCH,
     SPARK_PROFILE,
     STORE,
-)
-from impctl.app.workbench.memory_limit import memory_from
-from impctl.app.workbench.settings import (
-    DEFAULT_FILE,
     AnsweredBy,
     Policy,
     Settings,
     SketchUse,
     disk_from,
     is_shared_store,
+    seconds_in,
     store_folder,
 )
-from impctl.cli.completion import complete_query, left_to_shell
-from impctl.cli.help import INPUT, LIMITS, MAINTENANCE, OUTPUT, SAFETY, STORE_AND_SPARK
-from impctl.errors import UsageError
+
+if TYPE_CHECKING:
+    from impctl.service.context import Workbench
+    from impctl.service.results import Outcome
+    from impctl.service.settings import DueRequest
+
+
+def seconds(text: str | float) -> float:
+    """The seconds that `text` means; typer.BadParameter (usage error) for anything else."""
+    value = seconds_in(str(text))
+    if value is None:
+        raise typer.BadParameter(
+            f"`{text}` is not a duration; write one as 500ms, 5s, 2m, 1h or 7d"
+        )
+    return value
+
 
 WORKLOAD_HELP = "Workload file (YAML)."
 
@@ -413,3 +424,150 @@ def _memory(text: str) -> int:
         raise UsageError(
             f"`--memory` cannot be: {text}", hint="write a size such as 500MB, 2GB or 25%"
         ) from None
+
+
+DueOnly = Annotated[
+    bool,
+    typer.Option(
+        "--due",
+        help="Maintain only queries that are due now, according to their triggers.",
+        rich_help_panel=SCHEDULE,
+    ),
+]
+
+DueTold = Annotated[
+    bool,
+    typer.Option(
+        "--due", help="Show when each query is due next, and why.", rich_help_panel=SCHEDULE
+    ),
+]
+
+PointName = Annotated[
+    str | None,
+    typer.Option(
+        "--point",
+        metavar="NAME",
+        show_default=False,
+        help="Maintain only queries whose trigger has this event (`point`).",
+        rich_help_panel=SCHEDULE,
+    ),
+]
+
+Look = Annotated[
+    float | None,
+    typer.Option(
+        "--interval",
+        metavar="DURATION",
+        parser=seconds,
+        show_default=False,
+        help="With --due: time until the next run of `maintain --due`, such as 1m or 1h. "
+        "Default: 1m.",
+        rich_help_panel=SCHEDULE,
+    ),
+]
+
+
+def due_use_case(request: DueRequest, batch_rows: int | None) -> Callable[[Workbench], Outcome]:
+    """What maintains all that is asked for, on a workbench."""
+
+    def use_case(desk: Workbench) -> Outcome:
+        if request.point is not None:
+            from impctl.service.schedule.maintain_due import maintain_point
+
+            return maintain_point(desk, request.point, batch_rows)
+        if request.due:
+            from impctl.service.schedule.maintain_due import maintain_due
+
+            return maintain_due(desk, request.queries, batch_rows, look=request.look)
+        from impctl.service.maintain import maintain
+
+        return maintain(desk, request.queries, batch_rows=batch_rows)
+
+    return use_case
+
+
+Since = Annotated[
+    float | None,
+    typer.Option(
+        "--since",
+        metavar="DURATION",
+        parser=seconds,
+        show_default=False,
+        help="Replay the commits of this period up to now, such as 12h or 30d. "
+        "Default: all known commits.",
+        rich_help_panel=INPUT,
+    ),
+]
+
+ArrivalsFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--arrivals",
+        metavar="FILE",
+        show_default=False,
+        help="Replay commits from a CSV file instead, with the columns "
+        "time,table,inserted,deleted.",
+        autocompletion=left_to_shell,
+        rich_help_panel=INPUT,
+    ),
+]
+
+Disks = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--disk",
+        metavar="SIZE",
+        show_default=False,
+        help="Disk limit for the state, such as 500MB, or `all` for no limit; can be repeated. "
+        "Default: `budget` in the workload file.",
+        rich_help_panel=LIMITS,
+    ),
+]
+
+Triggers = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--trigger",
+        metavar="TRIGGER",
+        show_default=False,
+        help="Trigger for all queries, such as `fresh_within: 10m`; can be repeated. "
+        "Default: the triggers in the workload file.",
+        rich_help_panel=SCHEDULE,
+    ),
+]
+
+Late = Annotated[
+    str | None,
+    typer.Option(
+        "--late",
+        metavar="LATE",
+        show_default=False,
+        help="Let rows arrive late, such as `p: 0.9, every: 60s`: first 90% of the rows of a "
+        "commit, then every 60s 90% of the remaining rows. Default: no row is late.",
+        rich_help_panel=INPUT,
+    ),
+]
+
+ReportFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--report",
+        metavar="FILE",
+        show_default=False,
+        help="Write a report with the figures to this file (HTML).",
+        autocompletion=left_to_shell,
+        rich_help_panel=OUTPUT,
+    ),
+]
+
+Looks = Annotated[
+    float | None,
+    typer.Option(
+        "--interval",
+        metavar="DURATION",
+        parser=seconds,
+        show_default=False,
+        help="Time between checks of the tables, such as 1s or 1m. Default: 5s.",
+        rich_help_panel=SCHEDULE,
+    ),
+]

@@ -18,13 +18,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, TextIO
 
-from impctl.app.results.amounts import duration_text, plain
-from impctl.app.workbench.reporter import Reporter
-from impctl.cli.job import Display
 from impctl.cli.output.terminal import can_move, has_colour
+from impctl.service.text import duration_text, plain
 
 if TYPE_CHECKING:
-    from impctl.app.results.results import Result
+    from impctl.cli.job import Display
+    from impctl.service.context import Reporter
+    from impctl.service.results import Result
 
 _MINUTE = 60.0
 Show = Callable[["Result", str], None]

@@ -12,10 +12,9 @@ from typing import Any
 
 import typer
 
-from impctl.app.results.ending import GRAVITY
 from impctl.cli.application import build_app
-from impctl.cli.exit_codes import EXIT_CODES
-from impctl.cli.help import OPTIONS, Section, grouped_options, sections, value_name
+from impctl.cli.help import EXIT_CODES, OPTIONS, Section, grouped_options, sections, value_name
+from impctl.service.outcome import GRAVITY
 
 HEAD = """\
 # Command line reference

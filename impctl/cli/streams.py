@@ -73,11 +73,11 @@ def open_streams() -> None:
             # Writing there fails as it would have; the store's files get other numbers.
             os.open(os.devnull, os.O_RDONLY)
     for name, number, kind in (("stdout", 1, Stdout), ("stderr", 2, Stderr)):
-        found = getattr(sys, name)
-        if isinstance(found, TextIOWrapper):
-            found.flush()
-            encoding, buffer = found.encoding, found.detach()
-        elif found is None:
+        result = getattr(sys, name)
+        if isinstance(result, TextIOWrapper):
+            result.flush()
+            encoding, buffer = result.encoding, result.detach()
+        elif result is None:
             encoding, buffer = "utf-8", os.fdopen(number, "wb", closefd=False)
         else:
             continue

@@ -6,7 +6,7 @@ takes may exceed its bound by these and by what one operation needs meanwhile. M
 from files does not count, because the kernel can take it back. Where a machine does not tell what a
 process holds, nothing is bounded.
 Cost: some microseconds for each large array.
-Out of scope: how much a run may take (`app.workbench.memory_limit`).
+Out of scope: how much a run may take (`service.memory_limit`).
 """
 
 from __future__ import annotations

@@ -11,14 +11,16 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterable
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
-from impctl.data.sorted_rows import distinct_values
-from impctl.data.vector import Ints
+from impctl.data.keys import distinct_values
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.data.vector import Ints
 
 PAGE = 4096
 
@@ -150,8 +152,8 @@ class CheckedPages:
 
     def _offset(self, address: int) -> int | None:
         """How far behind the start; None for memory elsewhere."""
-        found = address - self._start
-        return found if 0 <= found < self._size else None
+        result = address - self._start
+        return result if 0 <= result < self._size else None
 
     def _check(self, pages: Ints) -> None:
         """Look at those of these pages that nobody looked at; in any order."""

@@ -1,8 +1,4 @@
-"""Value types as Spark SQL and Delta name them, columns and schemas.
-
-Law: a `SqlType` is a plain value; two types are equal exactly when Spark calls them the same.
-Out of scope: what an expression's type is (`expr.types`), values (`data.vector`).
-"""
+"""Value types as Spark SQL and Delta name them, columns, schemas, and identifiers in SQL."""
 
 from __future__ import annotations
 
@@ -110,9 +106,9 @@ def other(detail: str) -> SqlType:
 
 def from_delta(name: str) -> SqlType:
     """The type for a primitive type name of the Delta log; anything else becomes OTHER."""
-    found = _DELTA_DECIMAL.fullmatch(name)
-    if found is not None:
-        return decimal(int(found.group(1)), int(found.group(2)))
+    match = _DELTA_DECIMAL.fullmatch(name)
+    if match is not None:
+        return decimal(int(match.group(1)), int(match.group(2)))
     try:
         kind = Kind(name)
     except ValueError:
@@ -123,8 +119,8 @@ def from_delta(name: str) -> SqlType:
 def from_spark(name: str) -> SqlType | None:
     """The type that Spark's DDL spells so; None for arrays, maps, structs and what is unknown."""
     kinds = {spelled: kind.value for kind, spelled in _SPARK_NAMES.items()}
-    found = from_delta(kinds.get(name, name))
-    return None if found.kind is Kind.OTHER else found
+    result = from_delta(kinds.get(name, name))
+    return None if result.kind is Kind.OTHER else result
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,3 +151,28 @@ class Schema:
             if column.name.lower() == wanted:
                 return column
         return None
+
+
+_PART = re.compile(r"`((?:[^`]|``)+)`|([A-Za-z0-9_]+)")
+
+
+def quoted(name: str) -> str:
+    """The name in backticks, as Spark and Delta's constraints write it."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def name_parts(written: str) -> tuple[str, ...] | None:
+    """The parts of a name such as `main.shop.sales`, backticks taken off; None for no such name."""
+    parts: list[str] = []
+    position = 0
+    while True:
+        match = _PART.match(written, position)
+        if match is None:
+            return None
+        parts.append(match[2] if match[1] is None else match[1].replace("``", "`"))
+        position = match.end()
+        if position == len(written):
+            return tuple(parts)
+        if written[position] != ".":
+            return None
+        position += 1

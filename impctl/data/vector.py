@@ -1,17 +1,9 @@
-"""One column of values in the form the engine computes with.
-
-Law: `values` is a NumPy array for everything but strings and binary, which stay Arrow arrays;
-`valid` is None when no value is NULL; a slot that is NULL holds an arbitrary value that nobody
-may look at. Canonical values: integers, dates (days) and timestamps (microseconds) as int64;
-booleans as bool; decimals as unscaled integers (int64, or Python ints in an object array where
-they do not fit); FLOAT and DOUBLE as float64. `error` bounds how far a float value may lie from
-what Spark would compute; None means it is exact.
-Out of scope: expressions (`expr.evaluate`), key codes (`data.keys`).
-"""
+"""One column of values in the form the engine computes with."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Hashable
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -119,10 +111,10 @@ def from_stored(array: pa.Array, kind: SqlType) -> Vector:
     return from_arrow(array, kind)
 
 
-def check_stored(found: pa.DataType, kind: SqlType) -> None:
+def check_stored(data_type: pa.DataType, kind: SqlType) -> None:
     """TypeError where `Vector.to_arrow` makes no such array of that SQL type."""
-    if found != all_null(kind, 0).to_arrow().type:
-        raise TypeError(f"a column of {kind} has type {found}")
+    if data_type != all_null(kind, 0).to_arrow().type:
+        raise TypeError(f"a column of {kind} has type {data_type}")
 
 
 def _with_nulls(texts: pa.Array, is_null: Bools) -> pa.Array:
@@ -258,3 +250,47 @@ def concat(vectors: list[Vector]) -> Vector:
     else:
         values = np.concatenate([vector.values for vector in vectors])
     return Vector(first.type, values, valid, error)
+
+
+def slice_positions(starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
+    """Positions of all slices `starts[i]:ends[i]`, and for each position its slice `i`."""
+    sizes = ends - starts
+    total = int(sizes.sum())
+    # Both results, and what is picked for all positions.
+    reserve(3 * total * sizes.itemsize)
+    owners = np.repeat(np.arange(len(starts), dtype=np.int64), sizes)
+    before = np.cumsum(sizes) - sizes
+    positions = np.arange(total, dtype=np.int64)
+    positions += (starts - before)[owners]
+    return positions, owners
+
+
+T = TypeVar("T")
+
+_HELD = 8
+"""Answers held at once; each may be as large as what it was computed of."""
+
+
+class Once:
+    """Answers by question; a question says all that its answer depends on besides the subject."""
+
+    __slots__ = ("_found",)
+
+    def __init__(self) -> None:
+        self._found: dict[Hashable, Any] = {}
+
+    def of(self, question: Hashable, make: Callable[[], T]) -> T:
+        """The answer, made now if it is not held."""
+        if question in self._found:
+            known: T = self._found[question]
+            return known
+        made = make()
+        while len(self._found) >= _HELD:
+            del self._found[next(iter(self._found))]
+        self._found[question] = made
+        return made
+
+
+def once(shared: Once | None, question: Hashable, make: Callable[[], T]) -> T:
+    """The answer of what others share, or made for the only one who asks."""
+    return make() if shared is None else shared.of(question, make)

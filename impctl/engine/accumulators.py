@@ -1,31 +1,107 @@
-"""What an aggregate remembers per group for one argument.
-
-Law: every accumulator is an abelian group under `add`: deleting what was inserted leaves what was
-before, so the order and batching of changes do not matter. Counts, and sums of integers and
-decimals, are exact. Sums of doubles carry how far Spark's order-dependent sum may lie from ours:
-n rows of total magnitude M are off by at most n * 2^-53 * M, plus our own compensated error.
-NaN and infinities are counted apart, so that deleting them restores the finite sum.
-State columns are named `<kind><argument>`; an absent column is all zero.
-Out of scope: AVG (split into SUM and COUNT by the plan), variances (`engine.spread`), DISTINCT,
-MIN and MAX.
-"""
+"""What an aggregate keeps per group for one argument, and the columns it outputs."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from copy import copy
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from impctl.aliases import AttributeId
-from impctl.data.keys import Grouping
+from impctl.data.keys import Grouping, group_rows, normalise
 from impctl.data.schema import DOUBLE, LONG, Kind, SqlType
-from impctl.data.vector import Ints, Vector
-from impctl.engine import compensated, wide
-from impctl.engine.partial_column import ROWS, SPECIALS, Meaning, PartialColumn
-from impctl.errors import EvaluationError
+from impctl.data.vector import Bools, Floats, Ints, Vector, all_null, concat
+from impctl.engine import exact_sums
+from impctl.engine.batch import Batch, never_held
+from impctl.engine.exact_sums import DRIFT, add_pairs, two_product, two_sum
+from impctl.engine.extremes import (
+    BestValues,
+    Extreme,
+    First,
+    OrderedCounts,
+    OrderedValues,
+    ranks_of,
+)
+from impctl.engine.lookups import Refill, no_refill, owners_of, refill_differs, stored_edges
+from impctl.engine.trace import Arrangement, RowIndex
+from impctl.errors import EvaluationError, NotExactError
+from impctl.expr.nodes import Expr, Literal, minus, plus, times
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.types import AttributeId
+
+
+class Meaning(StrEnum):
+    """What was counted or added up over the rows of a group."""
+
+    ROWS = "rows"
+    """All rows."""
+    COUNT = "count"
+    """Rows whose argument is not NULL."""
+    SUM = "sum"
+    """The argument; of doubles, where specials are counted apart, the finite ones."""
+    SIZE = "size"
+    """The argument's magnitude, of doubles."""
+    NAN = "nan"
+    """Rows whose argument is NaN; so for the infinities."""
+    PLUS_INFINITY = "pinf"
+    MINUS_INFINITY = "ninf"
+
+
+@dataclass(frozen=True, slots=True)
+class PartialColumn:
+    """One column; `slot` is that of the accumulator whose argument it is about."""
+
+    meaning: Meaning
+    slot: int = 0
+
+    @property
+    def name(self) -> str:
+        """A name no other column of the pass has."""
+        return f"{self.meaning}{self.slot}"
+
+
+PARTIAL_ROWS = PartialColumn(Meaning.ROWS)
+SPECIALS = (Meaning.NAN, Meaning.PLUS_INFINITY, Meaning.MINUS_INFINITY)
+
+
+_COUNT = "count"
+
+
+class DistinctValues:
+    """Copies of each value of one argument, per group."""
+
+    def __init__(self, name: str, kind: SqlType) -> None:
+        self.arrangement = Arrangement(name, (LONG, kind), _COUNT)
+
+    def crossings(self, groups: Ints, values: Vector, weights: Ints) -> Ints:
+        """Count a change in; +1 where a row brings its value into its group, -1 out of it.
+
+        At most one row per pair of group and value says so; the others have 0; shape (rows,).
+        """
+        result = np.zeros(len(groups), dtype=np.int64)
+        rows = np.flatnonzero(values.validity())
+        if not len(rows):
+            return result
+        keys = [Vector(LONG, groups[rows]), normalise(values.take(rows))]
+        grouping = group_rows(keys, len(rows))
+        change = np.add.reduceat(weights[rows][grouping.order], grouping.starts)
+        leaders = [key.take(grouping.first) for key in keys]
+        located = self.arrangement.find(grouping.codes, leaders)
+        old = self.arrangement.gather(located, _COUNT)
+        new = old + change
+        if bool((new < 0).any()):
+            raise never_held("values")
+        moved = np.flatnonzero(change)
+        self.arrangement.put(
+            grouping.codes[moved], [key.take(moved) for key in leaders], {_COUNT: new[moved]}
+        )
+        result[rows[grouping.first]] = (new > 0).astype(np.int64) - (old > 0)
+        return result
+
 
 Values = dict[str, Any]
 """State columns by name; arrays of one length."""
@@ -89,26 +165,28 @@ class ExactSum:
         values = vector.values
         if vector.valid is not None:
             values = np.where(vector.valid, values, 0)
-        sums = wide.grouped_sums(values, weights, grouping.order, grouping.starts)
-        return self._columns(*wide.widen(sums))
+        sums = exact_sums.exact_grouped_sums(values, weights, grouping.order, grouping.starts)
+        return self._columns(*exact_sums.widen(sums))
 
     def _columns(self, high: Any, low: Any) -> Values:
         return {f"high{self.slot}": high, f"low{self.slot}": low}
 
     def add(self, old: Values, delta: Values) -> Values:
         high, low = f"high{self.slot}", f"low{self.slot}"
-        return self._columns(*wide.add(old[high], old[low], delta[high], delta[low]))
+        return self._columns(*exact_sums.add(old[high], old[low], delta[high], delta[low]))
 
     def partial(self, table: Mapping[PartialColumn, Any], grouping: Grouping, sign: int) -> Values:
         sums = table[PartialColumn(Meaning.SUM, self.slot)]
         signs = np.full(len(sums), sign, dtype=np.int64)
         return self._columns(
-            *wide.widen(wide.grouped_sums(sums, signs, grouping.order, grouping.starts))
+            *exact_sums.widen(
+                exact_sums.exact_grouped_sums(sums, signs, grouping.order, grouping.starts)
+            )
         )
 
     def value(self, state: Values, kind: SqlType) -> Vector:
         """SUM's value; EvaluationError where Spark's SUM would overflow."""
-        values = wide.unwiden(state[f"high{self.slot}"], state[f"low{self.slot}"])
+        values = exact_sums.unwiden(state[f"high{self.slot}"], state[f"low{self.slot}"])
         if kind.kind is Kind.DECIMAL:
             over = len(values) > 0 and bool((np.abs(values) >= 10**kind.precision).any())
         else:
@@ -197,9 +275,9 @@ class FloatSum:
             rest = np.zeros(len(total))
         else:
             total, rest = (
-                compensated.grouped_sums(values, starts, reach)
+                exact_sums.compensated_grouped_sums(values, starts, reach)
                 if is_plain
-                else compensated.grouped_products(values, signs, starts)
+                else exact_sums.grouped_products(values, signs, starts)
             )
             slip = touched * (len(values) * 2.0**-51)
             touched, net = touched + slip, net + slip
@@ -239,11 +317,11 @@ class FloatSum:
     def add(self, old: Values, delta: Values) -> Values:
         names = [f"{name}{self.slot}" for name in ("sum", "rest", "size", "drift")]
         total, rest, size, drift = names
-        high, low = compensated.add_pairs(old[total], old[rest], delta[total], delta[rest])
+        high, low = exact_sums.add_pairs(old[total], old[rest], delta[total], delta[rest])
         touched = delta[f"touched{self.slot}"]
         # `size` stays an upper bound: every step adds what its own rounding could have lost.
         reach = old[size] + touched
-        slip, lost = reach * (8 * _ROUNDING), (np.abs(old[total]) + touched) * compensated.DRIFT
+        slip, lost = reach * (8 * _ROUNDING), (np.abs(old[total]) + touched) * exact_sums.DRIFT
         if self.integral:
             whole = reach < _EXACT_DOUBLE / 2
             slip, lost = np.where(whole, 0.0, slip), np.where(whole, 0.0, lost)
@@ -277,20 +355,20 @@ class FloatSum:
         """
         sums = table[PartialColumn(Meaning.SUM, self.slot)] * sign
         sizes = table[PartialColumn(Meaning.SIZE, self.slot)]
-        rows = table[ROWS]
-        total, rest = compensated.grouped_sums(sums[grouping.order], grouping.starts)
+        rows = table[PARTIAL_ROWS]
+        total, rest = exact_sums.compensated_grouped_sums(sums[grouping.order], grouping.starts)
         lost = sizes * rows * (_ROUNDING * 1.01)
         if self.integral:
             lost = np.where(sizes < _EXACT_DOUBLE / 2, 0.0, lost)
         # Exact whole magnitudes stay exact; others are rounded up by what adding could lose.
         size = np.add.reduceat(sizes[grouping.order], grouping.starts)
         if not (self.integral and bool(np.all(size < _EXACT_DOUBLE / 2))):
-            size = compensated.grouped_bound((sizes + lost)[grouping.order], grouping.starts)
+            size = exact_sums.grouped_bound((sizes + lost)[grouping.order], grouping.starts)
         values = {
             f"sum{self.slot}": total,
             f"rest{self.slot}": rest,
             f"size{self.slot}": size if sign > 0 else -_at_least(sizes - lost, size, grouping),
-            f"drift{self.slot}": compensated.grouped_bound(lost[grouping.order], grouping.starts),
+            f"drift{self.slot}": exact_sums.grouped_bound(lost[grouping.order], grouping.starts),
             f"touched{self.slot}": size,
         }
         if not self.integral and sign < 0:
@@ -389,3 +467,491 @@ def sum_of(
     if kind.is_fractional:
         return FloatSum(argument, slot, integral, bounded)
     return ExactSum(argument, slot, result if result != DOUBLE else LONG)
+
+
+_MOST_ROWS = 1_000_000
+"""Rows that the values of all changed groups may combine to, beyond one for each."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Values:
+    """Values of groups, by the place of each one's owner. Of changed groups 0 to n-1 owns a group's
+    old row, n to 2n-1 its new one."""
+
+    owners: Ints
+    values: Vector | None
+
+
+Picked = Mapping[First, _Values]
+
+
+class Firsts:
+    """Every `First` among the outputs of one grouping, with its state."""
+
+    def __init__(
+        self,
+        name: str,
+        columns: Sequence[AggregateColumn],
+        types: Mapping[AttributeId, SqlType],
+    ) -> None:
+        self._outputs = [
+            (column.id, column.type, column.accumulator)
+            for column in columns
+            if isinstance(column.accumulator, First)
+        ]
+        self._states = {
+            first: OrderedValues(
+                f"{name}.{first.name}", first, types[first.key], types[first.value]
+            )
+            for _, _, first in self._outputs
+        }
+
+    def __bool__(self) -> bool:
+        return bool(self._outputs)
+
+    @property
+    def arguments(self) -> list[AttributeId]:
+        """The columns that are read."""
+        return [name for first in self._states for name in (first.key, first.value)]
+
+    @property
+    def arrangements(self) -> tuple[RowIndex | OrderedCounts, ...]:
+        return tuple(part for state in self._states.values() for part in state.arrangements)
+
+    def nothing(self) -> Picked:
+        """What an empty group has."""
+        return {first: _Values(np.zeros(0, dtype=np.int64), None) for first in self._states}
+
+    def step(
+        self,
+        batch: Batch,
+        groups: Ints,
+        grouping: Grouping,
+        old: Mapping[str, Any],
+        new: Mapping[str, Any],
+    ) -> Picked:
+        """Count a change of these groups in; the values before and after."""
+        if not self._states:
+            return {}
+        before = self.of(groups, old)
+        self.add(batch.columns, groups[grouping.index()], batch.weights)
+        return before_and_after(before, self.of(groups, new), len(groups))
+
+    def add(self, columns: Mapping[AttributeId, Vector], groups: Ints, weights: Ints) -> None:
+        """Count a change in, by the number of each row's group."""
+        for first, state in self._states.items():
+            state.add(groups, columns[first.key], columns[first.value], weights)
+
+    def of(self, groups: Ints, counts: Mapping[str, Any]) -> Picked:
+        """The values of groups, by their numbers and their state."""
+        return {
+            first: _first(state, groups, counts[f"count{first.slot}"])
+            for first, state in self._states.items()
+        }
+
+    def as_it_stands(self) -> Self:
+        """The same state, to be read while this one goes on. Cost: its runs, not their rows."""
+        result = copy(self)
+        result._states = {first: state.as_it_stands() for first, state in self._states.items()}
+        return result
+
+    def spread_out(self, batch: Batch, picked: Picked, exists: Bools | None = None) -> Batch:
+        """The rows that exist with the values added, repeated where there are several."""
+        length = len(batch)
+        origin = np.arange(length) if exists is None else np.flatnonzero(exists)
+        fewest = len(origin)
+        result: dict[AttributeId, Vector] = {}
+        for name, kind, first in self._outputs:
+            values = picked[first]
+            sizes = np.bincount(values.owners, minlength=length).astype(np.int64)
+            starts = np.cumsum(sizes) - sizes
+            copies = np.maximum(sizes[origin], 1)
+            _refuse_many(int(copies.sum()) - fewest)
+            rows = np.repeat(np.arange(len(origin)), copies)
+            within = np.arange(len(rows)) - np.repeat(np.cumsum(copies) - copies, copies)
+            origin = origin[rows]
+            result = {other: vector.take(rows) for other, vector in result.items()}
+            result[name] = _picked(values.values, starts[origin] + within, sizes[origin] > 0, kind)
+        whole = batch.take(origin)
+        return Batch({**whole.columns, **result}, whole.weights, whole.tags)
+
+
+def before_and_after(before: Picked, after: Picked, groups: int) -> Picked:
+    """The values of so many groups, those of their old rows and then those of their new ones."""
+    picked = {}
+    for first, old in before.items():
+        new = after[first]
+        parts = [result.values for result in (old, new) if result.values is not None]
+        rows = np.concatenate([old.owners, new.owners + groups])
+        picked[first] = _Values(rows, concat(parts) if parts else None)
+    return picked
+
+
+def _first(state: OrderedValues, groups: Ints, counts: Ints) -> _Values:
+    known = np.flatnonzero(counts > 0)
+    owners, values = state.first(groups[known])
+    return _Values(known[owners], values)
+
+
+def _picked(values: Vector | None, places: Ints, is_known: Bools, kind: SqlType) -> Vector:
+    """The value at each place where there is one, else NULL."""
+    if values is None or not len(values):
+        return all_null(kind, len(places))
+    taken = values.take(np.where(is_known, places, 0))
+    # Of an integral type another one may stand for it, with the same values.
+    if bool(is_known.all()):
+        return Vector(kind, taken.values, taken.valid)
+    return Vector(kind, taken.values, taken.validity() & is_known)
+
+
+def _refuse_many(rows: int) -> None:
+    if rows > _MOST_ROWS:
+        raise NotExactError(
+            "Tied values of MIN_BY or MAX_BY combine to too many rows",
+            hint="recapture with `impctl capture`, or break the ties in MIN_BY or MAX_BY",
+        )
+
+
+FUNCTIONS = frozenset({"var_pop", "variance", "stddev_pop", "stddev"})
+"""The population's, and the sample's, which is NULL for one row."""
+
+_UNIT = 2.0**-53
+_MOST_ROWS_EXACT = 2.0**32
+"""Beyond so many rows in a group the first-order bounds above do not hold."""
+_ROUGH = 2.0**-20
+"""What may be wrong of a variance, where that is more than Spark's may be off by."""
+_DUST = 2.0**-70
+"""What larger values that went may have left in the sum of the squares of those that are there."""
+_TINY = 1e-250
+"""More than what products of denormal size may lose."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A function of `FUNCTIONS` over the argument of `count` and `total`.
+
+    `squares` sums the argument's squares; its argument has twice the scale of `total`'s. `residues`
+    sums what squares of doubles lost when they were rounded.
+    """
+
+    function: str
+    count: Count
+    total: ExactSum | FloatSum
+    squares: ExactSum | FloatSum
+    scale: int
+    """Digits after the point of an exact argument."""
+    residues: FloatSum | None = None
+
+    @property
+    def parts(self) -> tuple[Accumulator, ...]:
+        """What is remembered for it; each sum with its own count, which tells when it is empty."""
+        sums = (self.squares,) if self.residues is None else (self.squares, self.residues)
+        counted = (part for one in sums for part in (Count(one.argument, one.slot), one))
+        return (self.count, self.total, *counted)
+
+    def value(self, state: Values, kind: SqlType) -> Vector:
+        """The value with its error; NULL over too few rows."""
+        counts = state[f"count{self.count.slot}"]
+        is_sample = self.function in ("variance", "stddev")
+        valid = counts > (1 if is_sample else 0)
+        rows = np.maximum(counts, 1).astype(np.float64)
+        centred, error, is_nan = self._centred(state, kind, counts, rows)
+        divisor = np.maximum(rows - 1, 1) if is_sample else rows
+        with np.errstate(over="ignore", invalid="ignore"):
+            value, error = centred / divisor, error / divisor
+            error = np.where(error == 0, 0.0, error * (1 + 8 * _UNIT) + value * (4 * _UNIT))
+            if self.function.startswith("stddev"):
+                value, error = _rooted(value, error)
+        lost = ~np.isfinite(value) | ~np.isfinite(error)
+        value, error = np.where(lost, 0.0, value), np.where(lost, np.inf, error)
+        single = counts == 1
+        value, error = np.where(single, 0.0, value), np.where(single, 0.0, error)
+        value, error = np.where(is_nan, np.nan, value), np.where(is_nan, 0.0, error)
+        return Vector(DOUBLE, value, None if bool(valid.all()) else valid, error)
+
+    def _centred(self, state: Values, kind: SqlType, counts: Any, rows: Floats) -> Any:
+        """The sum of squares about the mean, how far Spark's may be off, and where it is NaN."""
+        is_nan = np.zeros(len(counts), dtype=np.bool_)
+        with np.errstate(all="ignore"):
+            if isinstance(self.total, ExactSum) and isinstance(self.squares, ExactSum):
+                centred, squares = self._exactly(state, counts)
+                own = centred * (2 * _UNIT)
+            else:
+                is_nan = ~np.isfinite(self.total.value(state, kind).values)
+                centred, squares, own = self._from_doubles(state, kind, rows)
+            slip = _slip(rows, squares, np.maximum(centred + own, 0.0))
+            is_rough = (own > slip) & (own > _ROUGH * centred) & (own > _DUST * squares)
+            error = np.where(is_rough, np.inf, own + slip)
+            return np.maximum(centred, 0.0), error, is_nan
+
+    def _from_doubles(
+        self, state: Values, kind: SqlType, rows: Floats
+    ) -> tuple[Floats, Floats, Floats]:
+        """Centred and whole sum of squares, and the error of the first."""
+        total, squares, residues = self.total, self.squares, self.residues
+        assert residues is not None, "doubles are squared with what rounding takes off"
+        assert isinstance(total, FloatSum)
+        assert isinstance(squares, FloatSum)
+        whole = add_pairs(*squares.pair(state), *residues.pair(state))
+        sums, drift = total.pair(state), total.drift(state)
+        own = squares.drift(state) + residues.drift(state)
+        result, summed = squares.value(state, kind), total.value(state, kind)
+        if result.error is not None and summed.error is not None:
+            # Whole numbers, whose sums are exact.
+            exact = (result.error == 0) & (summed.error == 0)
+            whole = np.where(exact, result.values, whole[0]), np.where(exact, 0.0, whole[1])
+            sums = np.where(exact, summed.values, sums[0]), np.where(exact, 0.0, sums[1])
+            own, drift = np.where(exact, 0.0, own), np.where(exact, 0.0, drift)
+        shift = _divided(*two_product(sums[0], sums[0]), rows)
+        shift = add_pairs(*shift, 2 * sums[0] * sums[1] / rows, np.zeros(len(rows)))
+        high, low = add_pairs(*whole, -shift[0], -shift[1])
+        centred = high + low
+        own = own + (2 * np.abs(sums[0]) * drift + drift * drift) / rows
+        own = own + (np.abs(whole[0]) + shift[0]) * (8 * DRIFT) + np.abs(centred) * (2 * _UNIT)
+        # Squares beyond the greatest double are no part of the pairs.
+        is_lost = ~np.isfinite(result.values)
+        is_lost |= ~np.isfinite(residues.value(state, kind).values)
+        centred = np.where(is_lost, np.inf, centred)
+        return centred, np.maximum(whole[0], 0.0) + own, own * (1 + 16 * _UNIT) + _TINY
+
+    def _exactly(self, state: Values, counts: Any) -> tuple[Floats, Floats]:
+        """From exact sums, in Python integers: a loop over the changed groups."""
+        sums, squares = (
+            exact_sums.unwiden(state[f"high{part.slot}"], state[f"low{part.slot}"]).tolist()
+            for part in (self.total, self.squares)
+        )
+        unit = 10 ** (2 * self.scale)
+        centred = [
+            (n * square - total * total) / (n * unit) if n else 0.0
+            for n, total, square in zip(counts.tolist(), sums, squares, strict=True)
+        ]
+        whole = [square / unit for square in squares]
+        return np.array(centred, dtype=np.float64), np.array(whole, dtype=np.float64)
+
+
+def residue(value: Expr) -> Expr:
+    """What rounding takes off the square of a double, exactly (Dekker): v * v - fl(v * v)."""
+    far = times(value, Literal(float((1 << 27) + 1), DOUBLE))
+    head = minus(far, minus(far, value))
+    tail = minus(value, head)
+    off = minus(times(head, head), times(value, value))
+    off = plus(off, times(Literal(2.0, DOUBLE), times(head, tail)))
+    return plus(off, times(tail, tail))
+
+
+def _divided(high: Floats, low: Floats, rows: Floats) -> tuple[Floats, Floats]:
+    """A pair divided by numbers of rows, as a pair."""
+    first = high / rows
+    back = two_product(first, rows)
+    return two_sum(first, ((high - back[0]) - back[1] + low) / rows)
+
+
+def _slip(rows: Floats, squares: Floats, centred: Floats) -> Floats:
+    """How far Spark's centred sum may lie from the true one, which is at most `centred`."""
+    levels = 1 + np.log2(rows)
+    size = np.sqrt(squares * (1 + 4 * _UNIT)) * _UNIT
+    means = 2.2 * size * (np.sqrt(rows) + 8) * (7.1 + 3.1 * np.sqrt(levels))
+    shift = means * np.sqrt(rows * levels) + size
+    root = np.sqrt(centred) * (1 + 4 * _UNIT)
+    slip = shift * (2 * root + shift) + (root + shift) ** 2 * (_UNIT * (2.1 * rows + 40))
+    return np.where(rows > _MOST_ROWS_EXACT, np.inf, slip * (1 + 2.0**-10) + _TINY)
+
+
+def _rooted(value: Floats, error: Floats) -> tuple[Floats, Floats]:
+    """The square root and its error; below the value it is the larger."""
+    root = np.sqrt(value)
+    low = np.sqrt(np.maximum(value - error, 0.0))
+    high = np.sqrt(value + error)
+    spread = np.maximum(root - low, high - root) + high * (8 * _UNIT)
+    return root, np.where(error == 0, 0.0, spread)
+
+
+ROWS = "rows"
+"""The state column with a group's rows."""
+
+Part = Accumulator | Extreme | Spread | First
+"""What gives an output its value."""
+
+
+@dataclass(frozen=True, slots=True)
+class AggregateColumn:
+    """An output: the part that gives its value, NULL where `guard` counts nothing."""
+
+    id: AttributeId
+    type: SqlType
+    accumulator: Part | None
+    """None is COUNT(*)."""
+    guard: Count | None
+
+
+def parts_of(columns: Sequence[AggregateColumn]) -> tuple[Accumulator | Extreme, ...]:
+    """What these columns remember per group, each once."""
+    result: dict[Accumulator | Extreme, None] = {}
+    for column in columns:
+        part = column.accumulator
+        parts = part.parts if isinstance(part, Spread) else (column.guard, part)
+        for one in parts:
+            if one is not None and not isinstance(one, First | Spread):
+                result.setdefault(one)
+    return tuple(result)
+
+
+def outputs_of(columns: Sequence[AggregateColumn], state: Values) -> dict[AttributeId, Vector]:
+    """The values of these columns, one per group of `state`; none for a `First`."""
+    values: dict[AttributeId, Vector] = {}
+    for column in columns:
+        if column.accumulator is None:
+            values[column.id] = Vector(column.type, state[ROWS])
+            continue
+        if isinstance(column.accumulator, First):
+            continue
+        value = column.accumulator.value(state, column.type)
+        valid = value.valid
+        if column.guard is not None:
+            valid = state[f"count{column.guard.slot}"] > 0
+        if valid is not None and bool(valid.all()):
+            valid = None
+        values[column.id] = Vector(column.type, value.values, valid, value.error)
+    return values
+
+
+def clear_empty(state: Values, accumulators: Sequence[Accumulator | Extreme]) -> None:
+    """What is left of a sum over nothing is rounding dust: clear it."""
+    counts = {a.argument: a.slot for a in accumulators if isinstance(a, Count)}
+    for accumulator in accumulators:
+        slot = counts.get(accumulator.argument)
+        empty = state[ROWS if slot is None else f"count{slot}"] == 0
+        if not bool(empty.any()) or isinstance(accumulator, Count):
+            continue
+        for name in accumulator.columns:
+            state[name] = np.where(empty, np.zeros(1, state[name].dtype), state[name])
+
+
+@dataclass(frozen=True, slots=True)
+class Touched:
+    """Changed groups: their numbers, the group of each row, their keys and the keys' columns."""
+
+    groups: Ints
+    owners: Ints
+    leaders: Sequence[Vector]
+    names: tuple[AttributeId, ...]
+
+
+class Extremes:
+    """The state of all MIN and MAX of one aggregate."""
+
+    def __init__(self, name: str, parts: Sequence[Extreme]) -> None:
+        self.parts = tuple(parts)
+        self.refill: Refill = no_refill
+        self._kept = {
+            part: OrderedCounts(f"{name}.{part.name}") for part in parts if part.size is None
+        }
+        self._bounded = {
+            part: BestValues(f"{name}.{part.name}", part.size)
+            for part in parts
+            if part.size is not None
+        }
+
+    def change(self, batch: Batch, asked: Touched, old: Values, new: Values) -> Values:
+        """The extremes after the change; `new` has the groups' counts already."""
+        result: Values = {}
+        for extreme, counts in self._kept.items():
+            owners, ranks, weights = _ranked(extreme, batch, asked.owners)
+            counts.add(asked.groups[owners], ranks, weights)
+            touched = np.unique(owners)
+            best = old[extreme.name].copy()
+            best[touched] = counts.best(asked.groups[touched])
+            result[extreme.name] = best
+        lacking = np.zeros(len(asked.groups), dtype=np.bool_)
+        for extreme, values in self._bounded.items():
+            lacking |= self._bounded_change(extreme, values, batch, asked, old, new, result)
+        if bool(lacking.any()):
+            self._refilled(np.flatnonzero(lacking), asked, new, result)
+        return result
+
+    def _bounded_change(
+        self,
+        extreme: Extreme,
+        values: BestValues,
+        batch: Batch,
+        asked: Touched,
+        old: Values,
+        new: Values,
+        result: Values,
+    ) -> Bools:
+        """Which groups have values, but none in their buffer."""
+        owners, ranks, weights = _ranked(extreme, batch, asked.owners)
+        best, edges = old[extreme.name].copy(), old[extreme.edge].copy()
+        known = stored_edges(edges)
+        # What lies beyond the edge is no buffer's matter, and most changes do.
+        inside = np.flatnonzero(ranks <= known[owners])
+        owners, ranks, weights = owners[inside], ranks[inside], weights[inside]
+        if len(asked.groups) == 1:
+            # All rows are one group: nothing has to be sorted to know it.
+            touched, index = owners[:1], owners
+        else:
+            touched, index = np.unique(owners, return_inverse=True)
+        known = known[touched]
+        state = values.change(asked.groups[touched], known, index, ranks, weights)
+        best[touched], edges[touched] = state.ranks, stored_edges(state.edges)
+        result[extreme.name], result[extreme.edge] = best, edges
+        lacking = np.zeros(len(asked.groups), dtype=np.bool_)
+        lacking[touched] = ~state.is_found & (new[f"count{extreme.slot}"][touched] > 0)
+        return lacking
+
+    def _refilled(self, at: Ints, asked: Touched, new: Values, result: Values) -> None:
+        """Fill the buffers of these groups, where they are empty, from their rows."""
+        keys = [key.take(at) for key in asked.leaders]
+        owners_of_rows, rows = owners_of(keys, len(at), self.refill(keys), asked.names)
+        for extreme, values in self._bounded.items():
+            owners, ranks, weights = _ranked(extreme, rows, owners_of_rows)
+            counts = np.zeros(len(at), dtype=np.int64)
+            np.add.at(counts, owners, weights)
+            if bool((counts != new[f"count{extreme.slot}"][at]).any()):
+                raise refill_differs()
+            groups = asked.groups[at]
+            values.clear(groups)
+            state = values.refill(groups, owners, ranks, weights)
+            result[extreme.name][at] = state.ranks
+            result[extreme.edge][at] = stored_edges(state.edges)
+
+    def clear(self) -> None:
+        """Forget the values of extremes that are to be kept whole."""
+        for counts in self._kept.values():
+            counts.clear()
+
+    def count(self, batch: Batch, groups: Ints) -> None:
+        """Count values in that are to be kept, without a change: `groups` has that of each row."""
+        for extreme, counts in self._kept.items():
+            rows, ranks, weights = _ranked(extreme, batch, np.arange(len(batch)))
+            counts.add(groups[rows], ranks, weights)
+
+    def settled(self, groups: Ints, state: Values) -> Values:
+        """Keep the best of values that are all there, where not all are kept: their edges.
+
+        Raises where values that are kept are not as many as the groups, which are all, count.
+        """
+        for extreme, counts in self._kept.items():
+            owners, _, number = counts.all_of(groups)
+            result = np.zeros(len(groups), dtype=np.int64)
+            np.add.at(result, owners, number)
+            if bool((result != state[f"count{extreme.slot}"]).any()):
+                raise refill_differs()
+        return {
+            extreme.edge: stored_edges(values.shed(groups))
+            for extreme, values in self._bounded.items()
+        }
+
+    def arrangements(self) -> tuple[OrderedCounts, ...]:
+        return (*self._kept.values(), *(values.counts for values in self._bounded.values()))
+
+
+def _ranked(extreme: Extreme, batch: Batch, owners: Ints) -> tuple[Ints, Ints, Ints]:
+    """Group, rank and weight of every row that has a value."""
+    if len(batch) == 0:
+        nothing = np.zeros(0, dtype=np.int64)
+        return nothing, nothing, nothing
+    vector = batch.columns[extreme.argument]
+    rows = np.flatnonzero(vector.validity())
+    ranks = ranks_of(vector.take(rows), reverse=extreme.reverse)
+    return owners[rows], ranks, batch.weights[rows]

@@ -5,7 +5,7 @@ have had if it had seen all input at once, and gives the change of the last oper
 operator whose inputs did not change is not stepped. A circuit is itself an operator and keeps an
 operator's obligations, so it can stand in another one. A failing step leaves it unusable: take it
 up again from its last checkpoint (state is only written by `store`, in one transaction).
-Out of scope: building circuits from plans (`circuits.compile`); what becomes of the output (`merge`
+Out of scope: building circuits from plans (`compile.compile`); what becomes of the output (`merge`
 makes sketches of it).
 """
 
@@ -13,14 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from impctl.data.memory import reserve
 from impctl.engine.batch import Batch, stacked_batches
-from impctl.engine.distant_rows import DistantRows
-from impctl.engine.fixpoint.limits import Limits
-from impctl.engine.operator import Keeper, Operator
-from impctl.engine.operators.select import Select
+from impctl.engine.linear import Select
+from impctl.engine.operator import Keeper, Limits, Operator
 from impctl.stopwatch import Stopwatch
+
+if TYPE_CHECKING:
+    from impctl.engine.lookups import DistantRows
 
 _MANY = 1 << 12
 """Rows that may be worth weighing before an operator works on them."""
@@ -97,20 +99,20 @@ class Circuit(Operator):
         if operator.can_output:
             return operator.output()
         inputs = (self.told(below, linear) for below in self._inputs[wire])
-        found: Batch | None = linear._operators[wire].step(*inputs)
-        assert found is not None, "an operator without state puts out a batch for each"
-        return found
+        result: Batch | None = linear._operators[wire].step(*inputs)
+        assert result is not None, "an operator without state puts out a batch for each"
+        return result
 
     def selections_above(self, source: int, count: int) -> tuple[Select, ...]:
         """The `count` selections that the rows of a source pass first, the lowest first."""
-        wire, found = -1 - source, []
+        wire, result = -1 - source, []
         for _ in range(count):
             (at,) = (at for at, wires in enumerate(self._inputs) if wire in wires)
             operator = self._operators[at]
             assert isinstance(operator, Select), "a condition on a scan is a selection above it"
-            found.append(operator)
+            result.append(operator)
             wire = at
-        return tuple(found)
+        return tuple(result)
 
     def resume(self, batch: Batch, operator: Operator) -> Batch | None:
         """The output's change if this operator's output changes by `batch`."""
@@ -176,8 +178,8 @@ class Circuit(Operator):
     def _start(self, first: int) -> Batch | None:
         parts = []
         for operator in reversed(self._operators[first:]):
-            found = operator.start()
-            output = None if found is None else self.resume(found, operator)
+            result = operator.start()
+            output = None if result is None else self.resume(result, operator)
             parts += [] if output is None or len(output) == 0 else [output]
         return stacked_batches(parts) if parts else None
 
@@ -225,9 +227,9 @@ class Circuit(Operator):
 
 def _each_once(operators: Sequence[Operator]) -> tuple[Keeper, ...]:
     """The keepers of all operators; two that share one name would overwrite each other."""
-    found: dict[str, Keeper] = {}
+    result: dict[str, Keeper] = {}
     for operator in operators:
         for keeper in operator.arrangements():
-            known = found.setdefault(keeper.name, keeper)
+            known = result.setdefault(keeper.name, keeper)
             assert known is keeper, f"two keepers are called {keeper.name}"
-    return tuple(found.values())
+    return tuple(result.values())

@@ -1,31 +1,199 @@
-"""Least and greatest values per group.
-
-Law: per group every value is counted, so deleting the extreme one brings back the next. Values are
-kept as ranks, 64-bit integers in the order of Spark's MIN and MAX: NaN is the greatest double, -0.0
-equals 0.0; a maximum is the minimum of reversed ranks. Counting costs the values changed; looking a
-changed group up costs the first few of its values, more where many of these were deleted.
-Out of scope: strings and decimals beyond 18 digits, which have no rank of 64 bits
-(`engine.ordered_values`).
-"""
+"""Least and greatest values per group: all of them, or the best that a buffer holds."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from impctl.aliases import AttributeId
+from impctl.data.keys import group_rows, key_codes, starts_in
 from impctl.data.pages import CheckedPages, StoredTable, check_each, search, table_of
-from impctl.data.ragged import slice_positions
-from impctl.data.schema import Kind, SqlType
-from impctl.data.sorted_rows import starts_in
-from impctl.data.vector import Bools, Ints, Vector
-from impctl.engine.disagreement import never_held
-from impctl.engine.run_log import RunChange, RunLog
+from impctl.data.schema import DOUBLE, LONG, Kind, SqlType
+from impctl.data.vector import INT64_MAX, INT64_MIN, Bools, Ints, Vector, slice_positions
+from impctl.engine.batch import Batch, never_held
+from impctl.engine.lookups import COMPLETE, edge_after
+from impctl.engine.trace import RowIndex, RunChange, RunLog
+from impctl.errors import NotExactError
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.types import AttributeId
+
+_PREFIX = 8
+
+
+@dataclass(frozen=True, slots=True)
+class OrderKey:
+    """One ORDER BY term: a column, its direction and the place of NULL."""
+
+    column: AttributeId
+    descending: bool
+    nulls_first: bool
+
+
+def codes_of(vector: Vector, key: OrderKey) -> Ints:
+    """A 64-bit code per row in the order of one key; shape (rows,)."""
+    if vector.is_textual:
+        codes = _prefixes(vector.values)
+    elif has_rank(vector.type):
+        codes = ranks_of(vector, reverse=False)
+    else:
+        # Wide decimals: rounding to double keeps the order, and merges neighbours at most.
+        codes = ranks_of(Vector(DOUBLE, vector.values.astype(np.float64)), reverse=False)
+    codes = ~codes if key.descending else codes
+    # The ends are for NULL; values there share a code with their neighbours.
+    codes = np.clip(codes, INT64_MIN + 1, INT64_MAX - 1)
+    if vector.valid is None:
+        return codes
+    return np.where(vector.valid, codes, INT64_MIN if key.nulls_first else INT64_MAX)
+
+
+def _prefixes(values: pa.Array) -> Ints:
+    """The first eight bytes of each text as a number in the order of the bytes."""
+    texts = values.cast(pa.large_binary()).fill_null(b"").to_pylist()
+    padded = b"".join(text[:_PREFIX].ljust(_PREFIX, b"\0") for text in texts)
+    words = np.frombuffer(padded, dtype=">u8").astype(np.uint64)
+    return (words ^ np.uint64(1 << 63)).view(np.int64)
+
+
+def exact_ranks(vector: Vector, key: OrderKey) -> Ints:
+    """Ranks by one key among these rows: equal where and only where the values tie."""
+    if vector.is_textual:
+        ranks = _text_ranks(vector.values)
+    elif has_rank(vector.type):
+        ranks = ranks_of(vector, reverse=False)
+        ranks = np.unique(ranks, return_inverse=True)[1].astype(np.int64)
+    else:
+        known = vector.to_arrow().to_pylist()
+        order = {value: at for at, value in enumerate(sorted({v for v in known if v is not None}))}
+        ranks = np.array([order.get(value, 0) for value in known], dtype=np.int64)
+    ranks = -ranks if key.descending else ranks
+    if vector.valid is None:
+        return ranks
+    bound = len(ranks) + 1
+    return np.where(vector.valid, ranks, -bound if key.nulls_first else bound)
+
+
+def _text_ranks(values: pa.Array) -> Ints:
+    """Ranks in the order of the bytes; of NULL any one."""
+    result = values.cast(pa.large_binary()).dictionary_encode()
+    order = pc.sort_indices(result.dictionary).to_numpy()
+    ranks = np.zeros(max(len(order), 1), dtype=np.int64)
+    ranks[order] = np.arange(len(order))
+    taken: Ints = ranks[result.indices.fill_null(0).to_numpy(zero_copy_only=False)]
+    return taken
+
+
+_ORDERED_GROUP, _CODE, _KEY, _VALUE = "group", "code", "key", "value"
+_MOST_TIES = 64
+"""Different values beside one extreme; each becomes a row that the query may have."""
+
+
+@dataclass(frozen=True, slots=True)
+class First:
+    """The value of one argument where another is least, or with `reverse` greatest.
+
+    MIN and MAX are their own key. `slot` is that of the key's count.
+    """
+
+    key: AttributeId
+    value: AttributeId
+    slot: int
+    value_slot: int
+    reverse: bool
+
+    @property
+    def name(self) -> str:
+        return f"{'last' if self.reverse else 'first'}{self.slot}.{self.value_slot}"
+
+    @property
+    def is_own_key(self) -> bool:
+        return self.key == self.value
+
+
+class OrderedValues:
+    """The state of one `First`; types are those of its key and its value."""
+
+    def __init__(self, name: str, first: First, key: SqlType, value: SqlType) -> None:
+        self._order = OrderKey(_KEY, first.reverse, nulls_first=False)
+        self._has_value = not first.is_own_key
+        columns = [(_ORDERED_GROUP, LONG), (_CODE, LONG), (_KEY, key)]
+        columns += [(_VALUE, value)] if self._has_value else []
+        self._rows = RowIndex(f"{name}.rows", columns, (_ORDERED_GROUP, _CODE), 0)
+        self._counts = OrderedCounts(f"{name}.codes")
+
+    def add(self, groups: Ints, keys: Vector, values: Vector, weights: Ints) -> None:
+        """Count a change in; one entry per row."""
+        known = np.flatnonzero(keys.validity())
+        if not len(known):
+            return
+        groups, keys, weights = groups[known], keys.take(known), weights[known]
+        codes = codes_of(keys, self._order)
+        columns = {_ORDERED_GROUP: Vector(LONG, groups), _CODE: Vector(LONG, codes), _KEY: keys}
+        if self._has_value:
+            columns[_VALUE] = values.take(known)
+        batch = Batch(columns, weights, ())
+        self._rows.add(batch, self._rows.codes_of(batch))
+        self._counts.add(groups, codes, weights)
+
+    def first(self, groups: Ints) -> tuple[Ints, Vector | None]:
+        """(position in `groups`, value), by position; each of the groups has a known key.
+
+        None for no groups. NotExactError where too many values tie.
+        """
+        if not len(groups):
+            return np.zeros(0, dtype=np.int64), None
+        keys = [Vector(LONG, groups), Vector(LONG, self._counts.best(groups))]
+        result = self._rows.find(key_codes(keys, len(groups)), keys)
+        values = result.rows.columns[_KEY]
+        owners = result.owners
+        parts = [Vector(LONG, owners), values]
+        if self._has_value:
+            parts.append(result.rows.columns[_VALUE])
+        grouping = group_rows(parts, len(owners))
+        weights = np.add.reduceat(result.rows.weights[grouping.order], grouping.starts)
+        if bool((weights < 0).any()):
+            raise never_held("values")
+        alive = grouping.first[weights > 0]
+        alive = alive[np.argsort(owners[alive], kind="stable")]
+        alive = self._least(owners, values, alive)
+        owners = owners[alive]
+        _refuse_many(owners)
+        return owners, parts[-1].take(alive)
+
+    def _least(self, owners: Ints, keys: Vector, alive: Ints) -> Ints:
+        """Of these rows, sorted by owner, those with their owner's least key."""
+        if len(alive) == len(np.unique(owners[alive])):
+            return alive
+        ranks = exact_ranks(keys.take(alive), self._order)
+        starts = np.flatnonzero(np.diff(owners[alive], prepend=-1))
+        best = np.minimum.reduceat(ranks, starts)
+        least: Ints = alive[ranks == np.repeat(best, np.diff(starts, append=len(alive)))]
+        return least
+
+    def as_it_stands(self) -> Self:
+        """The same state, to be read while this one goes on. Cost: its runs, not their rows."""
+        result = copy(self)
+        result._rows = self._rows.as_it_stands()
+        result._counts = self._counts.as_it_stands()
+        return result
+
+    @property
+    def arrangements(self) -> tuple[RowIndex, OrderedCounts]:
+        return (self._rows, self._counts)
+
+
+def _refuse_many(owners: Ints) -> None:
+    if len(owners) and int(np.bincount(owners).max()) > _MOST_TIES:
+        raise NotExactError(
+            f"More than {_MOST_TIES} values tie in MIN_BY or MAX_BY of one group",
+            hint="recapture with `impctl capture`, or break the ties in MIN_BY or MAX_BY",
+        )
+
 
 _WINDOW = 8
 """Values per group and run that a look-up starts with."""
@@ -159,7 +327,7 @@ class OrderedCounts:
 
     def best(self, groups: Ints) -> Ints:
         """The least rank of each group, 0 where it has none; shape (n,)."""
-        found = np.zeros(len(groups), dtype=np.int64)
+        result = np.zeros(len(groups), dtype=np.int64)
         open_ = np.arange(len(groups), dtype=np.int64)
         window = _WINDOW
         # Each round doubles the window, so there are about log2(values of a group) of them.
@@ -175,17 +343,17 @@ class OrderedCounts:
             first = alive[np.unique(owners[alive], return_index=True)[1]] if len(alive) else alive
             sure = is_whole[owners[first]] | (ranks[first] <= limits[owners[first]])
             first = first[sure]
-            found[open_[owners[first]]] = ranks[first]
+            result[open_[owners[first]]] = ranks[first]
             is_done = is_whole.copy()
             is_done[owners[first]] = True
             open_ = open_[~is_done]
             window *= 2
-        return found
+        return result
 
     def all_of(self, groups: Ints) -> tuple[Ints, Ints, Ints]:
         """Every value of these groups as (index into `groups`, rank, count), in this order."""
-        found = self._first(groups, int(np.iinfo(np.int64).max) // 2)
-        owners, ranks, counts = summed_pairs(found.owners, found.ranks, found.counts)
+        result = self._first(groups, int(np.iinfo(np.int64).max) // 2)
+        owners, ranks, counts = summed_pairs(result.owners, result.ranks, result.counts)
         if bool((counts < 0).any()):
             raise never_held("values")
         return owners, ranks, counts
@@ -203,10 +371,10 @@ class OrderedCounts:
             limits[is_cut] = np.minimum(limits[is_cut], run.at(lasts).ranks[lasts])
             is_whole &= ~is_cut
             positions, owner = slice_positions(low, cut)
-            found = run.at(positions)
+            result = run.at(positions)
             owners.append(owner)
-            ranks.append(found.ranks[positions])
-            counts.append(found.counts[positions])
+            ranks.append(result.ranks[positions])
+            counts.append(result.counts[positions])
         if not owners:
             none = np.zeros(0, dtype=np.int64)
             return _Firsts(none, none, none, limits, is_whole)
@@ -220,9 +388,9 @@ class OrderedCounts:
 
     def as_it_stands(self) -> Self:
         """The same state, to be read while this one goes on. Cost: its runs, not their values."""
-        found = copy(self)
-        found._log = self._log.as_it_stands()
-        return found
+        result = copy(self)
+        result._log = self._log.as_it_stands()
+        return result
 
     def compact(self) -> None:
         """Bring all runs into one if that is likely to make the state much smaller."""
@@ -278,3 +446,70 @@ def _merged(runs: Sequence[_Counts]) -> _Counts:
         np.concatenate([run.ranks for run in runs]),
         np.concatenate([run.counts for run in runs]),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """Per group: the best rank, whether there is one in the buffer, and the buffer's edge."""
+
+    ranks: Ints
+    is_found: Bools
+    edges: Ints
+
+
+class BestValues:
+    """Buffers of the best `size` to twice as many ranks per group."""
+
+    def __init__(self, name: str, size: int) -> None:
+        self.size = size
+        self.counts = OrderedCounts(name)
+
+    def change(self, groups: Ints, edges: Ints, owners: Ints, ranks: Ints, weights: Ints) -> Best:
+        """Count a change in; `owners` index into `groups`, which have these edges."""
+        owners, ranks, weights = summed_pairs(owners, ranks, weights)
+        edges = self._lowered(owners, ranks, weights, edges)
+        kept = ranks <= edges[owners]
+        self.counts.add(groups[owners[kept]], ranks[kept], weights[kept])
+        return self._trimmed(groups, edges)
+
+    def clear(self, groups: Ints) -> None:
+        """Forget what the buffers of these groups hold."""
+        owners, ranks, counts = self.counts.all_of(groups)
+        self.counts.add(groups[owners], ranks, -counts)
+
+    def refill(self, groups: Ints, owners: Ints, ranks: Ints, weights: Ints) -> Best:
+        """Fill the empty buffers of these groups from all their values."""
+        edges = np.full(len(groups), COMPLETE)
+        return self.change(groups, edges, owners, ranks, weights)
+
+    def shed(self, groups: Ints) -> Ints:
+        """Keep the best `size` of all values of all groups, these; where their edges are then."""
+        owners, ranks, counts = self.counts.all_of(groups)
+        complete = np.full(len(groups), COMPLETE)
+        ones = np.ones(len(owners), dtype=np.int64)
+        edges = edge_after(owners, ranks, ones, self.size, complete, self.size)
+        kept = np.flatnonzero(ranks <= edges[owners])
+        self.counts.clear()
+        self.counts.add(groups[owners[kept]], ranks[kept], counts[kept])
+        return edges
+
+    def _lowered(self, owners: Ints, ranks: Ints, weights: Ints, edges: Ints) -> Ints:
+        """Edges below which a change alone fills a buffer: so a load keeps no more than that."""
+        new = np.flatnonzero((weights > 0) & (ranks <= edges[owners]))
+        ones = np.ones(len(new), dtype=np.int64)
+        return edge_after(owners[new], ranks[new], ones, 2 * self.size, edges, 2 * self.size)
+
+    def _trimmed(self, groups: Ints, edges: Ints) -> Best:
+        owners, ranks, counts = self.counts.all_of(groups)
+        inside = ranks <= edges[owners]
+        ones = np.ones(int(inside.sum()), dtype=np.int64)
+        edges = edge_after(owners[inside], ranks[inside], ones, self.size, edges, 2 * self.size)
+        outside = ranks > edges[owners]
+        self.counts.add(groups[owners[outside]], ranks[outside], -counts[outside])
+        owners, ranks = owners[~outside], ranks[~outside]
+        who, first = np.unique(owners, return_index=True)
+        best = np.zeros(len(groups), dtype=np.int64)
+        best[who] = ranks[first]
+        is_found = np.zeros(len(groups), dtype=np.bool_)
+        is_found[who] = True
+        return Best(best, is_found, edges)

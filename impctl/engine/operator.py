@@ -1,41 +1,86 @@
-"""What an operator of a circuit is: everything that is asked of it from outside.
-
-Law: nobody outside `engine` looks at what an operator is; whoever needs something asks here, and a
-simple operator answers with the defaults. Its obligations, and who checks each:
-
-1. Stepping two batches one after the other means the same as stepping their sum; no change and an
-   empty batch change nothing; a batch and its negative leave the state as it was.
-   (`tests/engine/test_laws.py` by circuits, `tests/circuits/test_laws.py` by whole queries.)
-2. What `arrangements` and `counters` hand out is all that is remembered: a fresh operator that
-   loaded the ones and took up the others goes on as if never stopped. (The same two.)
-3. Names of keepers and counters are given by whoever made the operator, and no others of the
-   circuit have them; a keeper may stand in several operators, and one of them alone writes it.
-   (`Circuit`, when it is made, and `tests/engine/test_sharing.py`.)
-4. `start` gives the output over empty input; `output`, where `can_output`, all of it as it stands.
-   (`tests/circuits/test_against_reference.py`, `test_bounded.py`, `test_moved_above.py`.)
-5. What `is_rowwise` may be stepped with any rows at any time. (`test_bounded.py`.)
-6. Inputs in `reads` are read as they stand after the step, for what was there before it.
-   (`tests/circuits/test_distant_sides.py`.)
-
-Out of scope: what operators there are (`engine.operators`), how they are wired (`engine.circuit`).
-"""
+"""The contract of an operator of a circuit."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol
 
-from impctl.aliases import AttributeId
-from impctl.data.pages import StoredTable
-from impctl.data.vector import Ints
-from impctl.engine.batch import Batch
-from impctl.engine.distant_rows import DistantRows
-from impctl.engine.fixpoint.limits import Limits
-from impctl.engine.refill import Refill
-from impctl.engine.row_index import RowIndex
-from impctl.engine.run_log import RunChange
-from impctl.expr.nodes import Expr
+from impctl.engine.trace import RowIndex, RunChange
+from impctl.errors import UnsupportedError
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.data.pages import StoredTable
+    from impctl.data.vector import Ints
+    from impctl.engine.batch import Batch
+    from impctl.engine.lookups import DistantRows, Refill
+    from impctl.expr.nodes import Expr
+    from impctl.types import AttributeId
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Rounds in which rows come in, in one go, and rows there may be."""
+
+    rounds: int = 100_000
+    rows: int = 20_000_000
+
+    def check(self, rounds: int, rows: int, *, bests: bool = False) -> None:
+        """UnsupportedError beyond either; `bests`: only the best rows stay, so no circle goes on
+        but one round which a value gets better."""
+        for what, result, most in (("rounds", rounds, self.rounds), ("rows", rows, self.rows)):
+            if result > most:
+                bound = "limit the recursion in the query, for example by a level"
+                if bests and what == "rounds":
+                    bound = (
+                        "look for a cycle that keeps improving the value, for example by a "
+                        "negative cost, and exclude such rows in the query"
+                    )
+                raise UnsupportedError(
+                    f"A recursive query exceeds its limit of {most:,} {what}",
+                    code="recursion_limit",
+                    hint=f"{bound}, or raise `limits: {{{what}: {most}}}` in the workload file",
+                )
+
+
+LIMITS = Limits()
+
+
+@dataclass(frozen=True, slots=True)
+class LevelLimits:
+    """Of UNION ALL: so many levels may have rows, and so many rows are too many.
+
+    As Spark has it (4.3: `spark.sql.cteRecursionLevelLimit`, `cteRecursionRowLimit`), so that it is
+    part of what such a query means: the base is the first level, and as many rows as the limit are
+    an error already.
+    """
+
+    levels: int = 100
+    rows: int = 1_000_000
+
+    def check(self, levels: int, rows: int) -> None:
+        """UnsupportedError for rows in more levels, or for so many rows."""
+        what, most = "levels", self.levels
+        if levels <= most:
+            what, most = "rows", self.rows
+            if rows < most:
+                return
+        raise UnsupportedError(
+            f"A recursive query of UNION ALL reaches its limit of {most:,} {what}",
+            code="recursion_limit",
+            hint="limit the recursion in the query, for example by a level, or write UNION, which "
+            "ends in circles; MAX RECURSION LEVEL n behind its name allows more levels",
+        )
+
+
+LEVEL_LIMITS = LevelLimits()
+
+
+def level_limits(levels: int | None) -> LevelLimits:
+    """The limits of an entry that says so many levels; of one that says nothing for None."""
+    return LEVEL_LIMITS if levels is None else replace(LEVEL_LIMITS, levels=levels)
 
 
 class Keeper(Protocol):

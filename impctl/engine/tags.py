@@ -1,15 +1,4 @@
-"""The fragments a row of a batch carries, one kind of tag per place in the circuit.
-
-Law: expanding tags turns signed rows into signed (slot, fragment) pairs such that the sum over a
-row's fragments equals the sum over its whole set, whatever form the tag has. Below the first
-grouping a row has one fragment (`RowTags`). A row that was kept, or comes from one branch of
-several, has its set spelled out (`SetTags`). Above a grouping, a changed group has an old and a
-new set (`GroupTags`); since old and new row of a group mostly go the same way, their common part
-cancels and is never spelled out: what is left is `c_new * (new - old) + (c_old + c_new) * old`,
-whose first part is only the fragments that crossed zero. So the cost of a group that stays in the
-result does not depend on how many fragments it has, or on how many there are.
-Out of scope: what a slot is (the aggregate's group, or the one slot of the root).
-"""
+"""The ranges that a row of a batch carries, one kind of tag per place in the circuit."""
 
 from __future__ import annotations
 
@@ -19,8 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from impctl.data.ragged import slice_positions
-from impctl.data.vector import Bools, Ints
+from impctl.data.vector import Bools, Ints, slice_positions
 from impctl.values import dataclass
 
 FragmentIds = npt.NDArray[np.int32]
@@ -28,7 +16,7 @@ FragmentIds = npt.NDArray[np.int32]
 FRAGMENT_BITS = 24
 """Bits of a fragment's number where it shares one number with a group or slot.
 
-That is room for 16 million; a workload may ask for 100,000 (`workload.partitions`)."""
+That is room for 16 million; a workload may ask for 100,000 (`workload.sections`)."""
 
 
 @dataclass(frozen=True, slots=True)

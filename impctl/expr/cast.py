@@ -1,32 +1,104 @@
-"""Casts between types under ANSI rules.
-
-Law: a value that does not fit the target is an error, as in Spark, never NULL and never wrapped;
-but a DOUBLE that is no number is NULL as a DECIMAL.
-Supported are the casts listed in `supports`; the rest is left to Spark.
-Out of scope: implicit coercion of operands (`expr.types`).
-"""
+"""Casts between types under ANSI rules."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from datetime import date, timedelta
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
-from impctl.data.schema import DOUBLE, FRACTIONAL, INTEGRAL, TEMPORAL, Kind, SqlType
+from impctl.data.schema import DOUBLE, FRACTIONAL, INTEGRAL, STRING, TEMPORAL, Kind, SqlType
 from impctl.data.vector import Vector, all_null
 from impctl.errors import EvaluationError, NotExactError
-from impctl.expr.cast_text import has_text_form, is_read_from_text, read, written
-from impctl.expr.numbers import (
+from impctl.expr.error_bounds import as_decimal, over_bounds
+from impctl.expr.numeric import (
     INTEGRAL_BITS,
+    MOST_DIGITS,
     fit_decimals,
     fit_integers,
+    narrow,
     rescale,
     to_double,
 )
-from impctl.expr.rounding import MOST_DIGITS
-from impctl.expr.spans import as_decimal, over_bounds
-from impctl.expr.zones import moved_by
+from impctl.expr.types import moved_by
+
+_EPOCH = date(1970, 1, 1)
+_FIRST_DAY, _LAST_DAY = (date.min - _EPOCH).days, (date.max - _EPOCH).days
+_WHOLE = re.compile(r"[+-]?[0-9]{1,30}")
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+
+
+def has_text_form(kind: SqlType) -> bool:
+    """Whether values of this type are written as Spark writes them."""
+    return kind.kind in INTEGRAL | {Kind.BOOLEAN, Kind.DECIMAL, Kind.DATE}
+
+
+def is_read_from_text(kind: SqlType) -> bool:
+    """Whether the plain form of such values is read."""
+    return kind.kind in INTEGRAL | {Kind.DATE}
+
+
+def written(vector: Vector) -> Vector:
+    """The column as text."""
+    kind = vector.type
+    texts = [
+        _text(value, kind) if valid else None
+        for value, valid in zip(vector.values.tolist(), vector.validity(), strict=True)
+    ]
+    return Vector(STRING, pa.array(texts, pa.large_string()), vector.valid)
+
+
+def _text(value: Any, kind: SqlType) -> str:
+    if kind.kind is Kind.BOOLEAN:
+        return "true" if value else "false"
+    if kind.kind is Kind.DATE:
+        if not _FIRST_DAY <= value <= _LAST_DAY:
+            raise _refused("a date outside the years 1 to 9999 to text")
+        return (_EPOCH + timedelta(days=value)).isoformat()
+    if not kind.scale:
+        return str(value)
+    digits = str(abs(value)).rjust(kind.scale + 1, "0")
+    sign = "-" if value < 0 else ""
+    return f"{sign}{digits[: -kind.scale]}.{digits[-kind.scale :]}"
+
+
+def read(vector: Vector, target: SqlType) -> Vector:
+    """The values that text stands for; EvaluationError where one does not fit."""
+    texts = vector.values.to_pylist()
+    valid = vector.validity()
+    take = _day if target.kind is Kind.DATE else _number
+    numbers = np.array(
+        [take(text) if ok else 0 for text, ok in zip(texts, valid, strict=True)], dtype=object
+    )
+    if target.kind is Kind.DATE:
+        return Vector(target, numbers.astype(np.int64), vector.valid)
+    return Vector(target, fit_integers(narrow(numbers), target), vector.valid)
+
+
+def _number(text: str) -> int:
+    if _WHOLE.fullmatch(text) is None:
+        raise _refused("text that is not a plain number to a number")
+    return int(text)
+
+
+def _day(text: str) -> int:
+    try:
+        if _DATE.fullmatch(text) is not None:
+            return (date.fromisoformat(text) - _EPOCH).days
+    except ValueError:
+        pass
+    raise _refused("text that is not a plain date to a date")
+
+
+def _refused(what: str) -> NotExactError:
+    return NotExactError(
+        f"A cast in the query converts {what}, which only Spark can do",
+        hint="recapture with `impctl capture`, or cast another column",
+    )
+
 
 MICROS_PER_DAY = 86_400_000_000
 _MOST_DAYS = 106_751_990
@@ -62,7 +134,7 @@ def supports(source: SqlType, target: SqlType) -> bool:
 def cast(vector: Vector, target: SqlType, offset: int = 0) -> Vector:
     """The column in the target type; EvaluationError where a value does not fit.
 
-    `offset` is that of the session's time zone (`expr.zones`).
+    `offset` is that of the session's time zone (`expr.types`).
     """
     source = vector.type
     if source == target:
@@ -99,8 +171,8 @@ def _moved(vector: Vector, target: SqlType, offset: int) -> Vector:
     """Between dates and timestamps, by way of the session's local time."""
     if vector.type.kind is Kind.TIMESTAMP:
         vector = moved_by(vector, offset)
-    found = _local(vector, target)
-    return moved_by(found, -offset) if target.kind is Kind.TIMESTAMP else found
+    result = _local(vector, target)
+    return moved_by(result, -offset) if target.kind is Kind.TIMESTAMP else result
 
 
 def _local(vector: Vector, target: SqlType) -> Vector:

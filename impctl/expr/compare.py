@@ -1,24 +1,91 @@
-"""Comparisons of columns as Spark does them.
-
-Law: NaN equals NaN and is greater than all else, -0.0 equals 0.0, NULL compares to NULL (unknown)
-except with `<=>`. Two doubles closer than their error bounds compare as unsure.
-Out of scope: connectives (`expr.truth`).
-"""
+"""Comparisons of columns as Spark does them, and three-valued logic that can be unsure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from impctl.data.schema import Kind
+from impctl.data.schema import BOOLEAN, Kind
 from impctl.data.vector import Bools, Vector
+from impctl.errors import NotExactError
 from impctl.expr.nodes import CompareOp
-from impctl.expr.numbers import both_valid, rescale, to_double
-from impctl.expr.truth import Truth, certain
+from impctl.expr.numeric import both_valid, rescale, to_double
+from impctl.values import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """Possible outcomes of a predicate per row; three masks of shape (n,)."""
+
+    may_true: Bools
+    may_false: Bools
+    may_null: Bools
+
+    def __len__(self) -> int:
+        return len(self.may_true)
+
+    @property
+    def is_unsure(self) -> Bools:
+        """Rows with more than one possible outcome."""
+        return (
+            self.may_true.astype(np.int8)
+            + self.may_false.astype(np.int8)
+            + self.may_null.astype(np.int8)
+        ) > 1
+
+    def sure_true(self) -> Bools:
+        """Rows that are true; NotExactError where some row is unsure."""
+        if bool(self.is_unsure.any()):
+            raise NotExactError(
+                "A condition whose value is used further compares doubles that are too close to "
+                "decide",
+                hint="recapture with `impctl capture`, or compare with a decimal in the query",
+            )
+        return self.may_true
+
+    def to_vector(self) -> Vector:
+        """The outcome as a BOOLEAN column; NotExactError where some row is unsure."""
+        true = self.sure_true()
+        return Vector(BOOLEAN, true, ~self.may_null if self.may_null.any() else None)
+
+
+def of_vector(vector: Vector) -> Truth:
+    """A BOOLEAN column as outcomes."""
+    values = vector.values.astype(np.bool_, copy=False)
+    if vector.valid is None:
+        return Truth(values, ~values, np.zeros(len(values), dtype=np.bool_))
+    return Truth(values & vector.valid, ~values & vector.valid, ~vector.valid)
+
+
+def certain(values: Bools, valid: Bools | None) -> Truth:
+    """A sure comparison: `values` where valid, NULL elsewhere."""
+    return of_vector(Vector(BOOLEAN, values, valid))
+
+
+def negate(truth: Truth) -> Truth:
+    return Truth(truth.may_false, truth.may_true, truth.may_null)
+
+
+def conjoin(parts: Sequence[Truth]) -> Truth:
+    """AND: true needs all true, false needs one false, NULL in between."""
+    result = parts[0]
+    for part in parts[1:]:
+        result = Truth(
+            result.may_true & part.may_true,
+            result.may_false | part.may_false,
+            (result.may_null & (part.may_null | part.may_true)) | (result.may_true & part.may_null),
+        )
+    return result
+
+
+def disjoin(parts: Sequence[Truth]) -> Truth:
+    """OR, as the dual of AND."""
+    return negate(conjoin([negate(part) for part in parts]))
+
 
 _WILDCARDS = {"%": ".*", "_": "."}
 _ARROW_NAMES = {
@@ -56,25 +123,25 @@ def _null_safe(left: Vector, right: Vector) -> Truth:
 
 
 def _texts(op: CompareOp, left: Any, right: Any) -> Bools:
-    found = pc.call_function(_ARROW_NAMES[op], [left, right])
-    return np.asarray(pc.fill_null(found, False).to_numpy(zero_copy_only=False), dtype=np.bool_)
+    result = pc.call_function(_ARROW_NAMES[op], [left, right])
+    return np.asarray(pc.fill_null(result, False).to_numpy(zero_copy_only=False), dtype=np.bool_)
 
 
 def _ordered(op: CompareOp, a: Any, b: Any) -> Bools:
     match op:
         case CompareOp.EQUAL | CompareOp.NULL_SAFE_EQUAL:
-            found = a == b
+            result = a == b
         case CompareOp.NOT_EQUAL:
-            found = a != b
+            result = a != b
         case CompareOp.LESS:
-            found = a < b
+            result = a < b
         case CompareOp.LESS_EQUAL:
-            found = a <= b
+            result = a <= b
         case CompareOp.GREATER:
-            found = a > b
+            result = a > b
         case CompareOp.GREATER_EQUAL:
-            found = a >= b
-    return np.asarray(found, dtype=np.bool_)
+            result = a >= b
+    return np.asarray(result, dtype=np.bool_)
 
 
 def _doubles(op: CompareOp, left: Vector, right: Vector, valid: Bools | None) -> Truth:
@@ -85,18 +152,18 @@ def _doubles(op: CompareOp, left: Vector, right: Vector, valid: Bools | None) ->
         less = (a < b) | (~nan_a & nan_b)
     match op:
         case CompareOp.EQUAL | CompareOp.NULL_SAFE_EQUAL:
-            found = equal
+            result = equal
         case CompareOp.NOT_EQUAL:
-            found = ~equal
+            result = ~equal
         case CompareOp.LESS:
-            found = less
+            result = less
         case CompareOp.LESS_EQUAL:
-            found = less | equal
+            result = less | equal
         case CompareOp.GREATER:
-            found = ~(less | equal)
+            result = ~(less | equal)
         case CompareOp.GREATER_EQUAL:
-            found = ~less
-    truth = certain(found, valid)
+            result = ~less
+    truth = certain(result, valid)
     if left.error is None and right.error is None:
         return truth
     unsure = _too_close(left, right)
@@ -119,8 +186,8 @@ def _too_close(left: Vector, right: Vector) -> Bools:
 def like(vector: Vector, pattern: str, escape: str) -> Truth:
     """`LIKE pattern ESCAPE escape`; there is no objection to the pattern."""
     wanted = "".join(_as_regex(pattern, escape))
-    found = pc.match_substring_regex(pa.array(vector.values), f"(?s)^(?:{wanted})\\z")
-    values = pc.fill_null(found, False).to_numpy(zero_copy_only=False)
+    result = pc.match_substring_regex(pa.array(vector.values), f"(?s)^(?:{wanted})\\z")
+    values = pc.fill_null(result, False).to_numpy(zero_copy_only=False)
     return certain(np.asarray(values, dtype=np.bool_), vector.valid)
 
 

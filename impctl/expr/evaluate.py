@@ -1,13 +1,4 @@
-"""Values of expressions over columns, with Spark's semantics (ANSI on).
-
-Only an `Evaluator` or a `Condition` computes an expression, and neither takes one that has a
-blocker (`expr.support`). So everything below is written for supported expressions and checks
-nothing.
-
-The result is Spark's, including NULL, NaN and overflow. Where Spark's own result depends on the
-order of a floating-point sum, the value has an error bound and a predicate may be unsure. Rows that
-AND, CASE or COALESCE would not reach never raise. Cost: one pass of array operations per node.
-"""
+"""Values of expressions with Spark's semantics (ANSI on), and which ones are supported."""
 
 from __future__ import annotations
 
@@ -19,14 +10,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from impctl.aliases import AttributeId
-from impctl.data.schema import BOOLEAN, Kind, SqlType
+from impctl.data.schema import BOOLEAN, STRING, Kind, SqlType
 from impctl.data.vector import INT64_MAX, INT64_MIN, Bools, Vector, all_null
 from impctl.errors import EvaluationError, UnsupportedExpressionError
-from impctl.expr.average import mean
 from impctl.expr.cast import cast
-from impctl.expr.compare import compare, like
-from impctl.expr.functions import compute
+from impctl.expr.cast import supports as supports_cast
+from impctl.expr.compare import Truth, compare, conjoin, disjoin, like, like_objection, of_vector
+from impctl.expr.compare import negate as negate_truth
+from impctl.expr.functions import call_objection, compute
 from impctl.expr.nodes import (
     And,
     Arithmetic,
@@ -48,12 +39,156 @@ from impctl.expr.nodes import (
     Or,
     walk,
 )
-from impctl.expr.numbers import arithmetic, negate
-from impctl.expr.support import Blocker, find_blocker, find_condition_blocker
-from impctl.expr.truth import Truth, conjoin, disjoin, of_vector
-from impctl.expr.truth import negate as negate_truth
-from impctl.expr.types import arithmetic_type, narrowed, type_of, wider_type
-from impctl.expr.zones import offset_of
+from impctl.expr.numeric import arithmetic, mean, negate
+from impctl.expr.types import (
+    arithmetic_type,
+    common_type,
+    fixed_offset,
+    narrowed,
+    offset_of,
+    type_of,
+    wider_type,
+)
+from impctl.types import AttributeId
+from impctl.values import dataclass
+
+_TRUTH_VALUES = (BOOLEAN, SqlType(Kind.NULL))
+
+
+@dataclass(frozen=True, slots=True)
+class Blocker:
+    """The part of an expression that the evaluator does not compute, and why."""
+
+    part: Expr
+    reason: str
+
+
+def find_blocker(expr: Expr) -> Blocker | None:
+    """The first part the evaluator cannot compute exactly; None when it can compute it all."""
+    for part in walk(expr):
+        reason = _reason(part)
+        if reason is not None:
+            return Blocker(part, reason)
+    return None
+
+
+def find_condition_blocker(expr: Expr) -> Blocker | None:
+    """The same of a condition, which must be a truth value."""
+    blocker = find_blocker(expr)
+    if blocker is None and type_of(expr) not in _TRUTH_VALUES:
+        return Blocker(expr, f"the engine does not support a condition of type `{type_of(expr)}`")
+    return blocker
+
+
+def _reason(expr: Expr) -> str | None:
+    result = type_of(expr)
+    if result is None or result.kind is Kind.OTHER:
+        what = f"function `{expr.name}`" if isinstance(expr, Call) else "an expression"
+        return f"{what} has a type that the engine does not support"
+    match expr:
+        case Literal() | ColumnRef() | Mean() | IsNull():
+            return None
+        case Arithmetic() | Negate():
+            return _arithmetic_reason(result)
+        case Compare():
+            return _comparison_reason(expr)
+        case And() | Or():
+            return _all_boolean(expr.operands)
+        case Not():
+            return _all_boolean((expr.operand,))
+        case InList():
+            return _in_list_reason(expr)
+        case Like():
+            operand = type_of(expr.operand)
+            if operand != STRING:
+                return f"the engine does not support LIKE over `{operand}`"
+            return like_objection(expr.pattern, expr.escape)
+        case Case() | Coalesce():
+            return _branches_reason(expr, result)
+        case Cast():
+            return _cast_reason(expr)
+        case Call():
+            return call_objection(expr)
+
+
+def _cast_reason(expr: Cast) -> str | None:
+    source = type_of(expr.operand)
+    if source is None or not supports_cast(source, expr.type):
+        return f"the engine does not support CAST from `{source}` to `{expr.type}`"
+    has_zone = Kind.TIMESTAMP in (source.kind, expr.type.kind) and source != expr.type
+    if has_zone and source.kind is not Kind.NULL and fixed_offset(expr.zone) is None:
+        return (
+            f"the engine does not support CAST from `{source}` to `{expr.type}` in the time zone "
+            f"{expr.zone}"
+        )
+    return None
+
+
+def _arithmetic_reason(sql_type: SqlType) -> str | None:
+    if sql_type.kind is Kind.FLOAT:
+        return "the engine does not support single-precision arithmetic"
+    return (
+        None if sql_type.is_numeric else f"the engine does not support arithmetic on `{sql_type}`"
+    )
+
+
+def _all_boolean(operands: tuple[Expr, ...]) -> str | None:
+    if all(type_of(part) in _TRUTH_VALUES for part in operands):
+        return None
+    return "AND, OR and NOT need conditions"
+
+
+def _comparison_reason(expr: Compare) -> str | None:
+    left, right = type_of(expr.left), type_of(expr.right)
+    if left is None or right is None:
+        return "the engine does not support a comparison of unknown types"
+    return _comparable(narrowed(expr.left, left, right), narrowed(expr.right, right, left))
+
+
+def _comparable(left: SqlType | None, right: SqlType | None) -> str | None:
+    if left is None or right is None:
+        return "the engine does not support a comparison of unknown types"
+    if left.kind is Kind.NULL or right.kind is Kind.NULL:
+        return "the engine does not support a comparison with a bare NULL"
+    if left == right or (left.is_numeric and right.is_numeric and common_type(left, right)):
+        return None
+    return f"the engine does not support comparing `{left}` with `{right}`"
+
+
+def _in_list_reason(expr: InList) -> str | None:
+    types = [type_of(part) for part in (expr.operand, *expr.options)]
+    for result in types[1:]:
+        blocked = _comparable(types[0], result)
+        if blocked is not None:
+            return blocked
+    known = [result for result in types if result is not None]
+    wanted = reduce(wider_type, known)
+    if all(supports_cast(result, wanted) for result in known):
+        return None
+    mixed = ", ".join(dict.fromkeys(map(str, known)))
+    return f"the engine does not support an IN list that mixes {mixed}"
+
+
+def _branches_reason(expr: Case | Coalesce, sql_type: SqlType) -> str | None:
+    if sql_type.kind is Kind.FLOAT:
+        return "the engine does not support single-precision results"
+    if isinstance(expr, Case):
+        results = (*(result for _, result in expr.branches), expr.default)
+        blocked = _all_boolean(tuple(condition for condition, _ in expr.branches))
+        if blocked is not None:
+            return blocked
+    else:
+        results = expr.operands
+    for result in results:
+        own = type_of(result)
+        if (
+            own is None
+            or common_type(own, sql_type) != sql_type
+            or not supports_cast(own, sql_type)
+        ):
+            return f"the engine does not support mixing `{own}` and `{sql_type}`"
+    return None
+
 
 Columns = Mapping[AttributeId, Vector]
 """The input columns by identity, all of one length."""
@@ -282,17 +417,17 @@ def _coalesce(expr: Coalesce, columns: Columns, length: int) -> Vector:
 
 
 def _known_type(expr: Expr) -> SqlType:
-    found = type_of(expr)
-    if found is None:
+    result = type_of(expr)
+    if result is None:
         raise EvaluationError(
             "An expression in the query has a type that the engine does not support"
         )
-    return found
+    return result
 
 
 def _piece(value: Expr, columns: Columns, positions: Any, wanted: SqlType) -> tuple[Any, Vector]:
-    found = _value(value, _subset(columns, value, positions), len(positions))
-    return positions, cast(found, wanted)
+    result = _value(value, _subset(columns, value, positions), len(positions))
+    return positions, cast(result, wanted)
 
 
 def _assembled(pieces: list[tuple[Any, Vector]], wanted: SqlType) -> Vector:

@@ -1,26 +1,216 @@
-"""Scalar functions by name: the one list of what is computed without Spark.
-
-Law: each gives what Spark gives, or does not take these arguments; every entry is tested against
-Spark. What Spark alone knows (regions' time zones, case tables, how Java writes a double) is
-refused. A TIMESTAMP goes in as the local time of the session's zone, and comes out as an instant.
-Out of scope: what has an operator or a node of its own (`expr.evaluate`), casts (`expr.cast`).
-"""
+"""Scalar functions by name, and those of numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
+from typing import Any
 
-from impctl.data.schema import TIMESTAMP, SqlType
+import numpy as np
+import pyarrow as pa
+
+from impctl.data.schema import DOUBLE, LONG, TIMESTAMP, Kind, SqlType, decimal
 from impctl.data.vector import Vector
-from impctl.expr.date_functions import DATE_FUNCTIONS
-from impctl.expr.nodes import Call
-from impctl.expr.number_functions import CARRIES_BOUNDS, NUMBER_FUNCTIONS
-from impctl.expr.one_row import ONE_ROW, ONE_ROW_FUNCTION
-from impctl.expr.signature import Function
-from impctl.expr.spans import over_bounds
-from impctl.expr.text_functions import TEXT_FUNCTIONS
-from impctl.expr.types import type_of
-from impctl.expr.zones import fixed_offset, moved_by, offset_of
+from impctl.expr.cast import cast
+from impctl.expr.cast import supports as supports_cast
+from impctl.expr.compare import compare
+from impctl.expr.error_bounds import over_bounds, rounded_double
+from impctl.expr.nodes import Call, CompareOp, Expr
+from impctl.expr.numeric import (
+    MOST_DIGITS,
+    absolute,
+    fit_decimals,
+    fit_integers,
+    narrow,
+    rescale,
+    round_half_up,
+    to_double,
+)
+from impctl.expr.signature import (
+    EXACT,
+    NUMBER,
+    ONE_ROW,
+    ONE_ROW_FUNCTION,
+    Function,
+    constant_of,
+    constants_after,
+    either,
+    kinds,
+    value_of,
+)
+from impctl.expr.temporal import DATE_FUNCTIONS
+from impctl.expr.text import TEXT_FUNCTIONS
+from impctl.expr.types import MAX_PRECISION, fixed_offset, moved_by, offset_of, type_of, wider_type
+
+_FLOATS = frozenset({Kind.FLOAT, Kind.DOUBLE})
+
+
+def number_type(name: str, arguments: Sequence[Expr]) -> SqlType | None:
+    """Spark's result type of those functions here whose type follows from their arguments'."""
+    types = [type_of(argument) for argument in arguments]
+    known = [result for result in types if result is not None]
+    if not known or len(known) != len(types):
+        return None
+    if name in ("greatest", "least"):
+        result = reduce(wider_type, known)
+        return None if len(known) < 2 or result.kind is Kind.OTHER else result
+    first = known[0]
+    if name in ("floor", "ceil", "ceiling") and len(known) == 1 and first.is_numeric:
+        if first.kind is not Kind.DECIMAL:
+            return LONG
+        return first if not first.scale else decimal(first.precision - first.scale + 1, 0)
+    if name in ("round", "bround") and first.is_numeric:
+        return _rounded_type(first, arguments[1:])
+    return None
+
+
+def _rounded_type(first: SqlType, rest: Sequence[Expr]) -> SqlType | None:
+    digits = constant_of(rest[0]) if rest else 0
+    if len(rest) > 1 or not isinstance(digits, int):
+        return None
+    if first.kind is not Kind.DECIMAL:
+        return first
+    whole = first.precision - first.scale + 1
+    if digits < 0:
+        return decimal(min(max(whole, 1 - digits), MAX_PRECISION), 0)
+    scale = min(first.scale, digits)
+    return decimal(min(whole + scale, MAX_PRECISION), scale)
+
+
+def _abs(arguments: Sequence[Vector], result: SqlType) -> Vector:
+    return absolute(arguments[0])
+
+
+def _whole(direction: int) -> Function:
+    """FLOOR (-1) and CEIL (1); a double that no long holds is an error."""
+
+    def compute_whole(arguments: Sequence[Vector], result: SqlType) -> Vector:
+        (argument,) = arguments
+        values = argument.filled()
+        if argument.type.is_fractional:
+            whole = np.floor(values) if direction < 0 else np.ceil(values)
+            return cast(Vector(DOUBLE, whole, argument.valid), result)
+        if not argument.type.scale:
+            return Vector(result, values, argument.valid)
+        unit = 10**argument.type.scale
+        wide = values.astype(object)
+        match = wide // unit if direction < 0 else -(-wide // unit)
+        return Vector(result, fit_decimals(match, result), argument.valid)
+
+    return Function(kinds(NUMBER), compute_whole)
+
+
+def _rounding(*, to_even: bool) -> Function:
+    def compute_round(arguments: Sequence[Vector], result: SqlType) -> Vector:
+        (argument, *given) = arguments
+        values = argument.filled()
+        digits = int(value_of(given[0])) if given and len(values) else 0
+        if argument.type.is_fractional:
+            return rounded_double(argument, digits, to_even=to_even)
+        scale = argument.type.scale
+        dropped = scale - min(digits, scale)
+        if dropped:
+            divisor = np.full(len(values), 10**dropped, dtype=object)
+            wide = values.astype(object)
+            values = _half_even(wide, divisor) if to_even else round_half_up(wide, divisor)
+            values = rescale(narrow(values), min(digits, scale), max(min(digits, scale), 0))
+        if result.kind is Kind.DECIMAL:
+            return Vector(result, fit_decimals(values, result), argument.valid)
+        return Vector(result, fit_integers(values, result), argument.valid)
+
+    exact = either(kinds(EXACT), constants_after(EXACT, int))
+    return Function(either(exact, _rounds_double), compute_round)
+
+
+def _rounds_double(arguments: Sequence[Expr]) -> bool:
+    """A DOUBLE and, if any, a number of digits that doubles are rounded to."""
+    digits = constant_of(arguments[1]) if len(arguments) > 1 else 0
+    is_double = len(arguments) in (1, 2) and type_of(arguments[0]) == DOUBLE
+    return is_double and isinstance(digits, int) and abs(digits) <= MOST_DIGITS
+
+
+def _half_even(values: Any, divisor: Any) -> Any:
+    lower = values // divisor
+    twice = 2 * (values - lower * divisor)
+    return lower + ((twice > divisor) | ((twice == divisor) & (lower % 2 == 1)))
+
+
+def _sign(arguments: Sequence[Vector], result: SqlType) -> Vector:
+    (argument,) = arguments
+    if argument.type.is_fractional:
+        # The sign of -0.0 is -0.0, as in Java.
+        values = np.where(argument.values == 0, argument.values, np.sign(argument.values))
+        return Vector(result, values, argument.valid)
+    signs = np.sign(argument.filled().astype(object)).astype(np.float64)
+    return Vector(result, signs, argument.valid)
+
+
+def _sqrt(arguments: Sequence[Vector], result: SqlType) -> Vector:
+    with np.errstate(invalid="ignore"):
+        values = np.sqrt(to_double(arguments[0]).values)
+    return Vector(DOUBLE, values, arguments[0].valid)
+
+
+def _isnan(arguments: Sequence[Vector], result: SqlType) -> Vector:
+    match = np.isnan(arguments[0].values)
+    return Vector(result, match & arguments[0].validity())
+
+
+def _best_takes(arguments: Sequence[Expr]) -> bool:
+    types = [type_of(argument) for argument in arguments]
+    known = [result for result in types if result is not None]
+    if len(known) < 2 or len(known) != len(types):
+        return False
+    wanted = reduce(wider_type, known)
+    if wanted.kind in (Kind.OTHER, Kind.NULL, Kind.FLOAT):
+        return False
+    return all(supports_cast(result, wanted) for result in known)
+
+
+def _best(op: CompareOp) -> Function:
+    """GREATEST and LEAST: NULL only where all are."""
+
+    def compute_best(arguments: Sequence[Vector], result: SqlType) -> Vector:
+        best = cast(arguments[0], result)
+        for argument in arguments[1:]:
+            other = cast(argument, result)
+            is_better = compare(op, other, best).may_true
+            taken = other.validity() & (is_better | ~best.validity())
+            best = _chosen(taken, other, best)
+        return best
+
+    return Function(_best_takes, compute_best)
+
+
+def _chosen(mask: Any, one: Vector, other: Vector) -> Vector:
+    valid = np.where(mask, one.validity(), other.validity())
+    if one.is_textual:
+        both = pa.concat_arrays([one.values, other.values])
+        rows = np.arange(len(mask))
+        values: Any = both.take(pa.array(np.where(mask, rows, rows + len(mask))))
+    else:
+        values = np.where(mask, one.values, other.values)
+    return Vector(one.type, values, None if bool(valid.all()) else valid)
+
+
+CARRIES_BOUNDS = frozenset({"abs", "round", "bround"})
+"""What is computed with the bounds of its argument."""
+
+NUMBER_FUNCTIONS: dict[str, Function] = {
+    "abs": Function(kinds(NUMBER), _abs),
+    "floor": _whole(-1),
+    "ceil": _whole(1),
+    "ceiling": _whole(1),
+    "round": _rounding(to_even=False),
+    "bround": _rounding(to_even=True),
+    "sign": Function(kinds(NUMBER), _sign),
+    "signum": Function(kinds(NUMBER), _sign),
+    "sqrt": Function(kinds(NUMBER), _sqrt),
+    "isnan": Function(kinds(_FLOATS), _isnan),
+    "greatest": _best(CompareOp.GREATER),
+    "least": _best(CompareOp.LESS),
+}
+
 
 FUNCTIONS: dict[str, Function] = {
     **NUMBER_FUNCTIONS,
@@ -33,8 +223,8 @@ FUNCTIONS: dict[str, Function] = {
 
 def call_objection(call: Call) -> str | None:
     """Why the engine does not compute this call as Spark does; None where it does."""
-    found = FUNCTIONS.get(call.name)
-    if found is None:
+    result = FUNCTIONS.get(call.name)
+    if result is None:
         return f"the engine does not support function `{call.name}`"
     types = [type_of(argument) for argument in call.arguments]
     has_zone = any(kind == TIMESTAMP for kind in (call.type, *types))
@@ -42,7 +232,7 @@ def call_objection(call: Call) -> str | None:
         return (
             f"the engine does not support `{call.name}` of timestamps in the time zone {call.zone}"
         )
-    if found.takes(call.arguments):
+    if result.takes(call.arguments):
         return None
     listed = ", ".join("?" if kind is None else f"`{kind}`" for kind in types)
     return f"the engine does not support function `{call.name}` of {listed}"
@@ -55,7 +245,7 @@ def compute(call: Call, arguments: Sequence[Vector], result: SqlType) -> Vector:
     function = FUNCTIONS[call.name].compute
     has_bounds = any(argument.error is not None for argument in local)
     if has_bounds and call.name not in CARRIES_BOUNDS:
-        found = over_bounds(call.name, function, local, result)
+        match = over_bounds(call.name, function, local, result)
     else:
-        found = function(local, result)
-    return moved_by(found, -offset) if result == TIMESTAMP else found
+        match = function(local, result)
+    return moved_by(match, -offset) if result == TIMESTAMP else match

@@ -12,10 +12,13 @@ from dataclasses import field, replace
 from decimal import Decimal
 from enum import StrEnum
 from math import copysign
+from typing import TYPE_CHECKING
 
-from impctl.aliases import AttributeId
-from impctl.data.schema import SqlType
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.data.schema import SqlType
+    from impctl.types import AttributeId
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,4 @@
-"""What a listed function takes and how it is computed, and pieces that all lists share.
-
-Law: `takes` looks at expressions, never at rows; what it takes, `compute` gives as Spark does, or
-refuses a row by its error. A NULL argument gives NULL unless the function says otherwise.
-Out of scope: the functions (`expr.functions` lists them).
-"""
+"""What a function takes and how it is computed; pieces that all lists of functions share."""
 
 from __future__ import annotations
 
@@ -11,9 +6,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from impctl.data.schema import TEMPORAL, Kind, SqlType
+from impctl.data.schema import BOOLEAN, TEMPORAL, Kind, SqlType
 from impctl.data.vector import Bools, Vector
-from impctl.expr.nodes import Expr, Literal
+from impctl.errors import EvaluationError
+from impctl.expr.nodes import Call, Expr, Literal, Span
 from impctl.expr.types import type_of
 from impctl.values import dataclass
 
@@ -40,10 +36,10 @@ def kinds(*wanted: frozenset[Kind]) -> Takes:
     """Exactly so many arguments, each of one of these kinds."""
 
     def takes(arguments: Sequence[Expr]) -> bool:
-        found = [type_of(argument) for argument in arguments]
-        return len(found) == len(wanted) and all(
+        result = [type_of(argument) for argument in arguments]
+        return len(result) == len(wanted) and all(
             kind is not None and kind.kind in allowed
-            for kind, allowed in zip(found, wanted, strict=True)
+            for kind, allowed in zip(result, wanted, strict=True)
         )
 
     return takes
@@ -80,11 +76,41 @@ def constant_of(expr: Expr) -> object:
 
 def value_of(vector: Vector) -> str | int:
     """The value of a constant over at least one row."""
-    found = vector.values[0]
-    return str(found.as_py()) if vector.is_textual else int(found)
+    result = vector.values[0]
+    return str(result.as_py()) if vector.is_textual else int(result)
 
 
 def all_valid(arguments: Sequence[Vector]) -> Bools | None:
     """Rows where no argument is NULL; None when that is all of them."""
     masks = [argument.valid for argument in arguments if argument.valid is not None]
     return np.logical_and.reduce(masks) if masks else None
+
+
+ONE_ROW = "one_row"
+"""No function of Spark has this name, and functions of users are not read."""
+SEVERAL_ROWS = "More than one row returned by a subquery used as an expression"
+"""In Spark's own words."""
+
+
+def one_row(rows: Expr, span: Span | None) -> Call:
+    """The condition on a count of rows."""
+    return Call(ONE_ROW, (rows,), BOOLEAN, span=span)
+
+
+def several_rows() -> EvaluationError:
+    """The failure of a query whose subquery has more."""
+    return EvaluationError(
+        SEVERAL_ROWS,
+        code="subquery_of_several_rows",
+        hint="make it return one row, for example with MAX(...); Spark also fails on these rows",
+    )
+
+
+def _compute(arguments: Sequence[Vector], result: SqlType) -> Vector:
+    counts = arguments[0].filled()
+    if bool(np.any(counts > 1)):
+        raise several_rows()
+    return Vector(result, np.ones(len(counts), dtype=np.bool_))
+
+
+ONE_ROW_FUNCTION = Function(kinds(frozenset({Kind.LONG})), _compute)

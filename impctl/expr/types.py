@@ -2,22 +2,20 @@
 
 Law: the answer is Spark's own type, or None where impctl does not know it; never a guess.
 Source: Spark's DecimalPrecision and TypeCoercion rules, tried on Spark 4.3.
+
+Law: a name is read exactly as Spark reads it, or not at all. Regions such as `Europe/Berlin` are
+not: what they mean depends on tables of zones that change from release to release. A time that
+leaves the range of timestamps by the move is left to Spark.
 """
 
 from __future__ import annotations
 
+import re
 from functools import reduce
 
-from impctl.data.schema import (
-    BOOLEAN,
-    DOUBLE,
-    INTEGRAL,
-    LONG,
-    NULL,
-    Kind,
-    SqlType,
-    decimal,
-)
+from impctl.data.schema import BOOLEAN, DOUBLE, INTEGRAL, LONG, NULL, Kind, SqlType, decimal
+from impctl.data.vector import INT64_MAX, INT64_MIN, Vector
+from impctl.errors import NotExactError
 from impctl.expr.nodes import (
     And,
     Arithmetic,
@@ -69,9 +67,9 @@ def type_of(expr: Expr) -> SqlType | None:
         case Compare() | And() | Or() | Not() | IsNull() | InList() | Like():
             return BOOLEAN
         case Negate():
-            found = type_of(expr.operand)
+            match = type_of(expr.operand)
             # Spark casts text to DOUBLE first.
-            return found if found is not None and found.is_numeric else None
+            return match if match is not None and match.is_numeric else None
         case Arithmetic():
             left, right = type_of(expr.left), type_of(expr.right)
             if left is None or right is None:
@@ -88,14 +86,14 @@ def type_of(expr: Expr) -> SqlType | None:
 
 def _common(parts: tuple[Expr, ...]) -> SqlType | None:
     types = [type_of(part) for part in parts]
-    known = [found for found in types if found is not None]
+    known = [result for result in types if result is not None]
     return reduce(wider_type, known) if known and len(known) == len(types) else None
 
 
 def wider_type(left: SqlType, right: SqlType) -> SqlType:
     """The common type, or an OTHER type that says which two have none."""
-    found = common_type(left, right)
-    return found if found is not None else SqlType(Kind.OTHER, detail=f"{left}/{right}")
+    result = common_type(left, right)
+    return result if result is not None else SqlType(Kind.OTHER, detail=f"{left}/{right}")
 
 
 def common_type(left: SqlType, right: SqlType) -> SqlType | None:
@@ -274,3 +272,49 @@ def is_nullable(expr: Expr) -> bool:
             return all(is_nullable(part) for part in expr.operands)
         case Mean() | Call():
             return True
+
+
+_NAMES = frozenset({"Z", "UTC", "GMT", "UT", "Etc/UTC"})
+_OFFSET = re.compile(
+    r"(?:UTC|GMT|UT)?([+-])(?:([0-9]{1,2})(?::([0-9]{1,2}))?|([0-9]{2})([0-9]{2}))"
+)
+_MINUTE = 60_000_000
+WIDEST_OFFSET = 18 * 60 * _MINUTE
+"""Microseconds by which Java lets a time zone differ from UTC, either way."""
+
+
+def fixed_offset(zone: str) -> int | None:
+    """Microseconds that local time is ahead of UTC; None for a zone that is no fixed offset."""
+    if zone in _NAMES:
+        return 0
+    match = _OFFSET.fullmatch(zone)
+    if match is None:
+        return None
+    sign, *parts = match.groups()
+    hours, minutes = (int(part or 0) for part in (parts[:2] if parts[2] is None else parts[2:]))
+    offset = (hours * 60 + minutes) * _MINUTE
+    if minutes > 59 or offset > WIDEST_OFFSET:
+        return None
+    return -offset if sign == "-" else offset
+
+
+def offset_of(zone: str) -> int:
+    """Its fixed offset, or 0 where there is none, for what a time zone has no part in."""
+    offset = fixed_offset(zone)
+    return 0 if offset is None else offset
+
+
+def moved_by(times: Vector, offset: int) -> Vector:
+    """Timestamps so many microseconds later; NotExactError where one leaves their range."""
+    if offset == 0:
+        return times
+    values = times.filled()
+    if len(values):
+        first, last = int(values.min()), int(values.max())
+        if first + offset < INT64_MIN or last + offset > INT64_MAX:
+            raise NotExactError(
+                "A timestamp in the query is too close to the limit of timestamps to be converted "
+                "to the session time zone",
+                hint="recapture with `impctl capture`, or filter out such rows",
+            )
+    return Vector(times.type, values + offset, times.valid)

@@ -6,16 +6,15 @@ constants or operators differ. Columns are numbered in the order the plan makes 
 hash leaves out the constants of conditions and the counts of LIMIT, and nothing else, so that it is
 equal for the instances of one parametrised query, in whatever order their conditions stand.
 Out of scope: plans that are equivalent but built differently; they may differ. Which instance may
-use the sketch of another (`plan.reuse.verdict`).
+use the sketch of another (`reuse.verdict`).
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
-from impctl.aliases import AttributeId, FixpointId
 from impctl.expr.nodes import (
     And,
     Arithmetic,
@@ -38,6 +37,7 @@ from impctl.plan.nodes import (
     Explode,
     Fixpoint,
     Join,
+    OneRow,
     Plan,
     Project,
     Recursive,
@@ -52,7 +52,9 @@ from impctl.plan.nodes import (
     Witness,
     inputs_of,
 )
-from impctl.plan.one_row import OneRow
+
+if TYPE_CHECKING:
+    from impctl.types import AttributeId, FixpointId
 
 _FORMAT = "plan 1"
 _TEMPLATE = "template 1"

@@ -5,16 +5,16 @@ accesses that meet the one and not the other; everything above sees them as rows
 Where they differ elsewhere too, in constants of conditions, columns and orders, they have the same
 nodes, and what remembers something in the one remembers the same in the other. Where they differ in
 anything else, nothing is said.
-Out of scope: finding such rows (`circuits.moving`, `app.maintaining.move`), what constants
-elsewhere change (`circuits.moved_above`).
+Out of scope: finding such rows (`compile.session`, `service.clock`), what constants
+elsewhere change (`compile.session`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from impctl.aliases import AccessId
 from impctl.data.schema import BOOLEAN
 from impctl.expr.nodes import Compare, CompareOp, Expr, Literal, conjuncts, transform
 from impctl.plan.nodes import (
@@ -36,6 +36,9 @@ from impctl.plan.nodes import (
     with_inputs,
 )
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.types import AccessId
 
 _TRUE = Literal(True, BOOLEAN)
 _OPEN = "?"
@@ -83,10 +86,10 @@ def _neutral(plan: Plan, change: Callable[[Plan], Plan]) -> Plan:
     """The plan with nothing asked in the conditions right above its scans, all else changed so."""
     # What a fixpoint remembers is what constants inside it made.
     below = _as_it_stands if isinstance(plan, Fixpoint) else change
-    found = with_inputs(plan, tuple(_neutral(child, below) for child in inputs_of(plan)))
-    if isinstance(found, Select) and _is_on_scan(found):
-        return replace(found, predicate=_TRUE)
-    return change(found)
+    result = with_inputs(plan, tuple(_neutral(child, below) for child in inputs_of(plan)))
+    if isinstance(result, Select) and _is_on_scan(result):
+        return replace(result, predicate=_TRUE)
+    return change(result)
 
 
 def _as_it_stands(node: Plan) -> Plan:
@@ -147,7 +150,7 @@ def _opened(expr: Expr) -> Expr:
 
 def _stacks(root: Plan) -> dict[AccessId, tuple[Expr, ...]]:
     """Per access the predicates of the selections right above it, the lowest first."""
-    found: dict[AccessId, tuple[Expr, ...]] = {}
+    result: dict[AccessId, tuple[Expr, ...]] = {}
     for node in nodes_of(root):
         predicates: list[Expr] = []
         below = node
@@ -156,8 +159,8 @@ def _stacks(root: Plan) -> dict[AccessId, tuple[Expr, ...]]:
             below = below.child
         if isinstance(below, Scan):
             # From above: the first of several selections on a scan has the others below it.
-            found.setdefault(below.access, tuple(reversed(predicates)))
-    return found
+            result.setdefault(below.access, tuple(reversed(predicates)))
+    return result
 
 
 def _parts(predicates: tuple[Expr, ...]) -> tuple[Expr, ...]:

@@ -1,10 +1,4 @@
-"""Frozen plan nodes for the whole intended algebra.
-
-Law: every column has one identity (`Attribute.id`) that is unique in the whole plan, so that an
-expression means the same wherever it is moved; names are only for people and for the result.
-Every node keeps its place in the SQL text. HAVING is a Select above an Aggregate.
-Out of scope: making nodes (`plan.sql.statement`), evaluating (`engine`), writing (`capture`).
-"""
+"""Frozen plan nodes."""
 
 from __future__ import annotations
 
@@ -12,13 +6,64 @@ from collections.abc import Iterator, Mapping
 from dataclasses import field, replace
 from enum import StrEnum
 
-from impctl.aliases import AccessId, AttributeId, ColumnName, FixpointId, TableName
 from impctl.data.schema import Schema, SqlType, other
-from impctl.expr.nodes import ColumnRef, Expr, Span
-from impctl.plan.best_only import BestOnly
-from impctl.plan.live_rows import LiveRows
-from impctl.plan.one_row import OneRow
+from impctl.expr.nodes import ColumnRef, Compare, CompareOp, Expr, Literal, Span
+from impctl.types import AccessId, AttributeId, ColumnName, FixpointId, TableName
 from impctl.values import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class BestValue:
+    """A column whose least value is the best, or its greatest."""
+
+    place: int
+    greatest: bool = False
+
+    @property
+    def function(self) -> str:
+        """The aggregate that asks for it."""
+        return "max" if self.greatest else "min"
+
+
+@dataclass(frozen=True, slots=True)
+class BestOnly:
+    """Columns that tell groups, ascending, and the values that decide.
+
+    With `keeps_null` rows whose value is NULL stay beside the best ones: what is derived from them
+    may be better than what is derived from these.
+    """
+
+    keys: tuple[int, ...]
+    values: tuple[BestValue, ...]
+    keeps_null: bool = False
+
+    def __str__(self) -> str:
+        """For fingerprints."""
+        values = (f"{value.function} {value.place}" for value in self.values)
+        kept = " null" if self.keeps_null else ""
+        return f"best {', '.join(values)} by {', '.join(map(str, self.keys))}{kept}"
+
+
+@dataclass(frozen=True, slots=True)
+class LiveRows:
+    """Rows are live whose `column`, a TIMESTAMP or DATE, is later than a constant of its type."""
+
+    column: ColumnName
+    later_than: Literal
+
+    def condition(self, column: Expr) -> Expr:
+        """The predicate, on the column as it is read somewhere."""
+        return Compare(CompareOp.GREATER, column, self.later_than)
+
+
+@dataclass(frozen=True, slots=True)
+class OneRow:
+    """One row without columns."""
+
+    attributes: tuple[()] = ()
+    span: None = None
+    """It stands nowhere in the text."""
+
 
 Catalog = Mapping[TableName, Schema]
 """Schemas of the tables a query may name, by name."""
@@ -240,7 +285,7 @@ class Explode:
 class Witness:
     """Of the child's rows with equal `partition_by` those that are first by some of `orders`.
 
-    Ties are first together; who is first by two comes twice. Only `plan.rules.witnesses` makes it.
+    Ties are first together; who is first by two comes twice. Only `rules.witnesses` makes it.
     """
 
     child: Plan
@@ -398,3 +443,35 @@ def nodes_of(plan: Plan) -> Iterator[Plan]:
 def scans_of(plan: Plan) -> tuple[Scan, ...]:
     """All table accesses, left to right."""
     return tuple(node for node in nodes_of(plan) if isinstance(node, Scan))
+
+
+def expressions_of(node: Plan) -> tuple[Expr, ...]:
+    """All scalar expressions of the node itself."""
+    match node:
+        case Select():
+            return (node.predicate,)
+        case Project():
+            return tuple(output.expr for output in node.outputs)
+        case Join():
+            return () if node.condition is None else (node.condition,)
+        case Aggregate():
+            calls = [output.call for output in node.aggregates]
+            conditions = (call.condition for call in calls if call.condition is not None)
+            arguments = (argument for call in calls for argument in call.arguments)
+            return (*(key.expr for key in node.keys), *arguments, *conditions)
+        case TopK():
+            return (*node.partition_by, *(key.expr for key in node.order))
+        case Sort():
+            return tuple(key.expr for key in node.order)
+        case Witness():
+            return (*node.partition_by, *(key.expr for order in node.orders for key in order))
+        case Window():
+            return tuple(
+                part
+                for call in node.calls
+                for part in (*call.arguments, *call.partition_by, *(k.expr for k in call.order))
+            )
+        case Explode():
+            return (node.array,)
+        case Scan() | Distinct() | SetOperation() | Recursive() | Fixpoint() | OneRow():
+            return ()

@@ -1,26 +1,22 @@
-"""Range partitions of one attribute over its whole domain.
-
-Law: every value has exactly one fragment. With boundaries b1 < ... < bm, fragment 0 is open below,
-fragment i holds b_i <= v < b_(i+1), fragment m is open above and holds NaN; NULL has fragment m + 1
-of its own. -0.0 equals 0.0. Strings compare by code point, which is Spark's UTF8 binary order.
-Engine, capture and use filter all rest on this one definition.
-Out of scope: choosing boundaries (`sketch.equidepth`), SQL text (`capture`).
-"""
+"""Range partitions of one attribute over its whole domain."""
 
 from __future__ import annotations
 
 import hashlib
 from bisect import bisect_right
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from impctl.aliases import ColumnName, TableName
 from impctl.data.schema import INTEGRAL, Kind, SqlType
 from impctl.data.vector import INT64_MIN, Bools, Vector
 from impctl.errors import UsageError
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.types import ColumnName, TableName
 
 BoundaryValue = int | float | str | bytes
 """A boundary in canonical form (see `data.vector`): unscaled for decimals, days for dates."""
@@ -150,10 +146,10 @@ class RangePartition:
         for position, value in enumerate(values):
             if value is None:
                 continue
-            found = known.get(value)
-            if found is None:
-                found = known[value] = bisect_right(self.boundaries, value)
-            ids[position] = found
+            result = known.get(value)
+            if result is None:
+                result = known[value] = bisect_right(self.boundaries, value)
+            ids[position] = result
         return ids
 
 

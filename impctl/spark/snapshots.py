@@ -1,40 +1,87 @@
-"""A version of a Delta table as a DataFrame, without the Delta JAR.
-
-Law: the rows are those of the version, as a bag: files, schema, partition values and deletion
-vectors come from the log, nothing from the names of directories unless it was checked against the
-log, and nothing is inferred. A file that is gone is an error, never fewer rows. No condition on the
-frame loses a row by what Parquet's statistics do not tell (`spark.guarded`).
-Out of scope: which files hold wanted rows (`tables.prune`), the log itself (`tables`).
-"""
+"""A version of a Delta table as a DataFrame, without the Delta JAR."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 import pyarrow as pa
 
-from impctl.aliases import ColumnName
-from impctl.data.identifiers import quoted
 from impctl.data.schema import Column as TableColumn
-from impctl.data.schema import Kind
-from impctl.errors import TableError
+from impctl.data.schema import Kind, quoted
+from impctl.errors import ImpctlError, TableError
 from impctl.spark.failures import plain_failures
-from impctl.spark.guarded import guarded
-from impctl.spark.object_stores import reader_options, spark_uri
-from impctl.spark.shuffles import few_listing_tasks
-from impctl.tables.data_files import DataFiles
-from impctl.tables.hidden_values import hiding_columns
-from impctl.tables.snapshot import DataFile, Snapshot
+from impctl.spark.session import few_listing_tasks, reader_options, spark_uri
+from impctl.tables.footers import hiding_columns
+from impctl.tables.rows import DataFiles
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
+
+    from impctl.tables.snapshot import DataFile, Snapshot
+    from impctl.types import ColumnName
+
+
+def guarded(frame: DataFrame, columns: Collection[ColumnName]) -> DataFrame:
+    """The frame with these of its columns guarded."""
+    from pyspark.sql import functions as F
+
+    if not columns:
+        return frame
+    kept = [(name, F.col(quoted(name))) for name in frame.columns]
+    return frame.select(
+        # The value itself, in a form that Spark neither simplifies nor translates for Parquet.
+        *(
+            F.coalesce(value, value).alias(name) if name in columns else value
+            for name, value in kept
+        )
+    )
+
+
+_DETAILS = "# Detailed Table Information"
+
+
+def catalog_location(spark: SparkSession, parts: Sequence[str]) -> str:
+    """The folder or URI of the table called so; TableError where the catalog tells none."""
+    name = ".".join(map(quoted, parts))
+    try:
+        with plain_failures():
+            rows = spark.sql(f"DESCRIBE TABLE EXTENDED {name}").collect()
+    except ImpctlError as error:
+        raise _untold(".".join(parts), error.message) from error
+    titles = [str(row[0]) for row in rows]
+    # Above the details stand the columns, which may be called anything.
+    details = rows[titles.index(_DETAILS) :] if _DETAILS in titles else []
+    result = [str(row[1]) for row in details if row[0] == "Location" and row[1]]
+    if not result:
+        raise _untold(".".join(parts), "it has no location (it may be a view)")
+    return result[0]
+
+
+def _untold(name: str, reason: str) -> TableError:
+    return TableError(
+        f"Spark's catalog does not give the location of table `{name}`: {reason}",
+        hint="add the catalog's settings under `spark.conf`, or set `path` to the table's folder",
+        code="catalog_table_unknown",
+    )
+
+
+def rows_of_smallest_file(session: SparkSession, snapshot: Snapshot) -> int | None:
+    """Its rows, read in all columns that can be read; None where the snapshot has no file."""
+    if not snapshot.files:
+        return None
+    smallest = min(snapshot.files, key=lambda file: file.size)
+    names = [name for name in snapshot.schema.names if name not in snapshot.columns.opaque]
+    frame = snapshot_frame(session, snapshot, names, [smallest], is_guarded=False)
+    with plain_failures({snapshot.table: snapshot.version}):
+        return int(frame.toArrow().num_rows)
+
 
 MAX_BRANCHES = 16
 """Partition tuples read as a union of their own; every branch costs planning and tasks."""
@@ -77,8 +124,8 @@ def snapshot_frame(
     """The snapshot's rows, in these columns, each once (default: all, in Delta order).
 
     `files` restricts them to some of the snapshot's files. `is_guarded` is false only where the
-    SQL over the frame has the guards itself (`capture.use`). Raises TableError for a column that
-    cannot be read, HistoryGoneError for a file that is gone.
+    SQL over the frame has the guards itself (`spark.predicates`). Raises TableError for a column
+    that cannot be read, HistoryGoneError for a file that is gone.
     """
     names = snapshot.schema.names if columns is None else columns
     wanted = list(dict.fromkeys(snapshot.readable(name) for name in names))
@@ -212,7 +259,9 @@ def _without_deleted(spark: SparkSession, frame: DataFrame, files: Sequence[Data
 
     metadata = frame.metadataColumn("_metadata")
     positions = [file.deleted for file in files if file.deleted is not None]
-    gone = {"position": pa.chunked_array([pa.array(found, pa.int64()) for found in positions])}
+    gone = {
+        "position": pa.chunked_array([pa.array(position, pa.int64()) for position in positions])
+    }
     condition = metadata["row_index"] == F.col("gone.position")
     if len(files) > 1:
         # The last part of the path is plain here, so that Spark spells it as the log does.

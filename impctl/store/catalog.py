@@ -1,22 +1,52 @@
-"""The SQLite connection: how it is opened, and what a transaction is.
-
-Law: a write transaction holds completely and durably, or nothing of it does (WAL, synchronous
-FULL); a read transaction sees one moment. Readers never wait for the writer.
-Out of scope: the tables (`migrations`), their rows (the other modules of this room).
-"""
+"""The SQLite catalog: how it is opened, and what a transaction is."""
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from impctl.errors import ImpctlError, StorageError, UsageError
-from impctl.store.disk import Disk
-from impctl.store.faults import is_full, read_only, translated
-from impctl.store.format import FORMAT_VERSION, check_format, migrate
-from impctl.store.layout import Layout
+from impctl.store.disk import (
+    Disk,
+    Layout,
+    damaged,
+    is_full,
+    make_lasting_folder,
+    read_only,
+    translated,
+)
+from impctl.store.lock import WriterLock
+from impctl.store.migrations import FORMAT_VERSION, check_format, migrate
+
+Value = str | int | float | bytes | None
+
+
+def seal_of(*values: Value) -> int:
+    """Checksum over values of exactly the types that SQLite hands back."""
+    return zlib.crc32(repr(values).encode("utf-8", "surrogatepass"))
+
+
+def sealed(*values: Value) -> tuple[Value, ...]:
+    """The values with their seal behind them: a row to insert."""
+    return (*values, seal_of(*values))
+
+
+def digest_of(rows: Iterable[tuple[Any, ...]]) -> int:
+    """Checksum over the seals of rows in their order: none may go missing or come back."""
+    return seal_of(*(row[-1] for row in rows))
+
+
+def opened(row: tuple[Any, ...], path: Path, what: str) -> tuple[Any, ...]:
+    """The values of a row whose last column is its seal; StateCorruptError where they differ."""
+    values, held = row[:-1], row[-1]
+    if seal_of(*values) != held:
+        raise damaged(path, f"a row of `{what}` does not match its checksum")
+    return values
+
 
 _BUSY_MS = 5_000
 """Wait for SQLite's own locks; short, because writers take the writer's lock before it."""
@@ -248,11 +278,11 @@ def catalog_mark(folder: Path) -> tuple[tuple[int, int, int] | None, ...]:
     marks: list[tuple[int, int, int] | None] = []
     for path in (layout.catalog, layout.write_ahead_log):
         try:
-            found = path.stat()
+            result = path.stat()
         except OSError:
             marks.append(None)
         else:
-            marks.append((found.st_ino, found.st_mtime_ns, found.st_size))
+            marks.append((result.st_ino, result.st_mtime_ns, result.st_size))
     return tuple(marks)
 
 
@@ -313,3 +343,22 @@ def _connect_unwritable(layout: Layout) -> sqlite3.Connection:
         code="catalog_busy",
         hint="run the command again later",
     )
+
+
+OWN_LOCK_TIMEOUT = 10.0
+"""Seconds that who does not hold the lock already waits for another writer."""
+
+
+def created(layout: Layout, disk: Disk) -> Catalog | None:
+    """The catalog, made under the writer's lock."""
+    make_lasting_folder(layout.root, disk)
+    lock = WriterLock(layout, disk)
+    lock.acquire(OWN_LOCK_TIMEOUT, "create the store")
+    try:
+        result = open_catalog(layout, disk)
+        if result is not None:
+            return result
+        create_catalog(layout, disk)
+        return open_catalog(layout, disk)
+    finally:
+        lock.release()

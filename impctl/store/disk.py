@@ -1,21 +1,135 @@
-"""The one seam between the store and the disk: every write, sync, removal and commit passes here.
-
-Law: a `Disk` does what its method says or raises; it decides nothing. Tests put a failing disk in
-its place. Run files are written past the page cache where the file system lets us: nothing in this
-process reads them again, and filling fresh cache pages costs several times the write itself.
-Out of scope: what is written (`store.states`), translation of errors (`store.faults`).
-"""
+"""The one place where the store touches the disk: every write, sync, removal and commit."""
 
 from __future__ import annotations
 
+import atexit
 import errno
 import mmap
 import os
 import sqlite3
+import stat
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
-from impctl.store.system import CAREFUL, set_direct, sync_entries, write_whole
+from impctl.errors import (
+    OPEN_FILES,
+    ImpctlError,
+    StateCorruptError,
+    StorageError,
+    UsageError,
+    pass_out_of_memory,
+)
+from impctl.store.records import Leftover
+from impctl.values import dataclass
+
+CAREFUL = (
+    getattr(os, "O_CLOEXEC", 0)
+    | getattr(os, "O_NOFOLLOW", 0)
+    | getattr(os, "O_BINARY", 0)
+    | getattr(os, "O_NOINHERIT", 0)
+)
+"""Flags of every file that is opened here: no links, not for children, bytes as they are."""
+
+_FAR = 1 << 30
+"""The byte that is locked where locks keep others from reading: beyond any note."""
+_TAKEN = frozenset({errno.EACCES, errno.EAGAIN, errno.EDEADLK})
+_STILL_ACTIVE = 259
+_QUERY = 0x1000
+
+
+def lock_file(descriptor: int, *, wait: bool) -> None:
+    """Lock the open file; without `wait` BlockingIOError where somebody else has it."""
+    if sys.platform == "win32":  # pragma: no cover - no such machine here
+        import msvcrt
+
+        os.lseek(descriptor, _FAR, os.SEEK_SET)
+        while True:
+            try:
+                msvcrt.locking(descriptor, msvcrt.LK_LOCK if wait else msvcrt.LK_NBLCK, 1)
+                return
+            except OSError as error:
+                # Waiting ends after ten seconds there.
+                if error.errno not in _TAKEN:
+                    raise
+                if not wait:
+                    raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN)) from error
+    else:
+        import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def read_start(descriptor: int, size: int) -> bytes:
+    """The first bytes of the open file, at most so many."""
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return os.read(descriptor, size)
+
+
+def write_whole(descriptor: int, content: bytes) -> None:
+    """Make `content` all that the open file holds."""
+    os.ftruncate(descriptor, 0)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    os.write(descriptor, content)
+
+
+def user() -> int | None:
+    """The number of the user this runs as; None where files have no such owner."""
+    return os.geteuid() if hasattr(os, "geteuid") else None
+
+
+def is_running(pid: int) -> bool:
+    """Whether there is a process of this number, be it another user's or one that has ended."""
+    if sys.platform == "win32":  # pragma: no cover - a signal of number 0 is Ctrl-C there
+        import ctypes
+
+        kernel = ctypes.windll.kernel32
+        handle = kernel.OpenProcess(_QUERY, False, pid)
+        if not handle:
+            return False
+        code = ctypes.c_ulong()
+        kernel.GetExitCodeProcess(handle, ctypes.byref(code))
+        kernel.CloseHandle(handle)
+        return code.value == _STILL_ACTIVE
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def sync_entries(folder: Path) -> None:
+    """Bring the folder's entries to stable storage, where a folder can be opened for that."""
+    if os.name == "nt":  # pragma: no cover - NTFS logs changes of folders by itself
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def set_direct(descriptor: int, wanted: bool) -> bool:
+    """Have writes go past the page cache or not; whether they do now."""
+    direct = getattr(os, "O_DIRECT", 0)
+    if not direct or sys.platform == "win32":
+        return False
+    import fcntl
+
+    flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | direct if wanted else flags & ~direct)
+    except OSError:
+        return False  # not offered here: as usual
+    return wanted
+
 
 _STAGING = 1 << 20
 _BLOCK = 4096
@@ -191,3 +305,452 @@ class _DirectFile:
 
     def _set_direct(self, wanted: bool) -> None:
         self._is_direct = set_direct(self._descriptor, wanted)
+
+
+_DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT})
+_BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL})
+FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""What the system says where there is no room, be it of space, quota or file names."""
+_DENIED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+_NO_LOCKS = frozenset({errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS})
+_WRONG_PATH = frozenset(
+    {errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP, errno.EILSEQ}
+)
+STORE_READ_ONLY = "store_read_only"
+"""The code of a store that this user, or anybody, may not write."""
+
+_UNCLEAR = frozenset({sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_FULL})
+_PROBE_BYTES = 64 << 10
+"""Twice what SQLite needs to read a catalog beside other processes."""
+
+_FREE_HINT = "free space (and inodes: `df -i`) on that disk and run the command again"
+_LOCKS_HINT = "set `store` to a folder on a file system that supports locks, such as a local disk"
+_RIGHTS_HINT = "give this user the right to write there, or set `store` to another folder"
+
+
+@contextmanager
+def translated(path: Path) -> Iterator[None]:
+    """Turns what goes wrong inside into an `ImpctlError` that names `path`."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise from_sqlite(error, path) from error
+    except UnicodeDecodeError as error:
+        # Names in a damaged catalog reach us by way of SQLite's own messages.
+        raise damaged(path, "it contains text that is not UTF-8") from error
+    except OSError as error:
+        raise from_system(error, path) from error
+
+
+def from_sqlite(error: sqlite3.Error, path: Path) -> ImpctlError:
+    """The error to raise for what SQLite reported about the catalog at `path`."""
+    text = str(error)
+    primary = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    name = getattr(error, "sqlite_errorname", "")
+    # Text that is no UTF-8 comes without a code; nothing we write is like that.
+    if primary in _DAMAGED or text.startswith("Could not decode") or "no such table" in text:
+        return damaged(path, text)
+    if primary in _BUSY:
+        return StorageError(
+            f"Catalog `{path}` is busy: {text}",
+            code="catalog_busy",
+            hint="another program has the catalog open for writing; run the command again later",
+        )
+    if primary in _UNCLEAR:
+        # SQLite keeps a full disk, a lack of file names and a quota to itself in many places.
+        result = no_room(path.parent)
+        if result is not None:
+            return from_system(result, path)
+    if primary == sqlite3.SQLITE_FULL:
+        return StorageError(f"No space left for `{path}`", code="disk_full", hint=_FREE_HINT)
+    if name in ("SQLITE_IOERR_LOCK", "SQLITE_IOERR_RDLOCK", "SQLITE_IOERR_SHMLOCK", "SQLITE_NOLFS"):
+        return without_locks(path, text)
+    if primary in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
+        return UsageError(
+            f"Catalog `{path}` cannot be opened for this operation: {text}",
+            code=STORE_READ_ONLY,
+            hint=_RIGHTS_HINT,
+        )
+    return StorageError(
+        f"Catalog `{path}` failed: {text}",
+        hint="check the disk that holds the store and run the command again",
+    )
+
+
+def is_full(error: ImpctlError) -> bool:
+    """Whether it is the disk that has no room."""
+    return error.code == "disk_full"
+
+
+@contextmanager
+def suppress_full() -> Iterator[None]:
+    """Passes over a full disk; for what need not be done now."""
+    try:
+        yield
+    except StorageError as error:
+        if not is_full(error):
+            raise
+
+
+def no_room(folder: Path) -> OSError | None:
+    """What keeps a small file from being written there, for lack of space, quota, file names or
+    descriptors.
+
+    None where one can be written, or something else stands against it; it is gone afterwards.
+    """
+    try:
+        with tempfile.TemporaryFile(dir=folder, prefix=".room-") as probe:
+            probe.write(bytes(_PROBE_BYTES))
+            probe.flush()
+            os.fsync(probe.fileno())
+    except OSError as error:
+        # Without the name of the probe, which is not what anybody wanted to write.
+        is_limit = error.errno in FULL_DISK | OPEN_FILES
+        return OSError(error.errno, error.strerror) if is_limit else None
+    return None
+
+
+def from_system(error: OSError, path: Path) -> ImpctlError:
+    """The error to raise for what the operating system reported about a file of the store."""
+    pass_out_of_memory(error)
+    place = error.filename if error.filename is not None else path
+    reason = error.strerror if error.strerror is not None else str(error)
+    if error.errno in FULL_DISK:
+        return StorageError(
+            f"No space left for `{place}`: {reason}", code="disk_full", hint=_FREE_HINT
+        )
+    if error.errno in _DENIED:
+        return UsageError(
+            f"No permission to write `{place}`: {reason}", code=STORE_READ_ONLY, hint=_RIGHTS_HINT
+        )
+    if error.errno in _WRONG_PATH:
+        return UsageError(
+            f"`{path}` cannot be a store: `{place}`: {reason}",
+            code="store_path",
+            hint="set `store` to the path of a folder, existing or new",
+        )
+    if error.errno in _NO_LOCKS:
+        return without_locks(path, reason)
+    return StorageError(
+        f"File `{place}` failed: {reason}",
+        hint="check the disk that holds the store and run the command again",
+    )
+
+
+def damaged(path: Path, detail: str) -> StateCorruptError:
+    """The catalog itself cannot be trusted."""
+    return StateCorruptError(
+        f"Catalog `{path}` is damaged: {detail}",
+        code="catalog_corrupt",
+        hint="move the store's folder to another place and run `impctl capture` again",
+    )
+
+
+def without_locks(path: Path, reason: str) -> UsageError:
+    """The error to raise where no lock keeps two writers apart."""
+    return UsageError(
+        f"The file system of `{path}` does not support locks: {reason}",
+        code="store_without_locks",
+        hint=_LOCKS_HINT,
+    )
+
+
+def read_only(path: Path) -> UsageError:
+    """Someone wants to write through a store that was opened without that possibility."""
+    return UsageError(f"Store `{path}` is open read-only", code=STORE_READ_ONLY, hint=_RIGHTS_HINT)
+
+
+_OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+def check_store_files(layout: Layout, *, is_shared: bool = False) -> None:
+    """Raise UsageError for a folder or file of the store that is not this user's alone to write.
+
+    `is_shared` lets other owners and rights pass, never links. What is not there is no fault.
+    """
+    root = layout.root
+    if "\0" in str(root):
+        raise UsageError(
+            "The path of the store contains a NUL character",
+            code="store_path",
+            hint="set `store` to the path of a folder, existing or new",
+        )
+    linked = _found(root, follow=False)
+    if linked is not None and stat.S_ISLNK(linked.st_mode) and linked.st_uid not in _trusted():
+        raise _link(root, "belongs to another user")
+    folder = _found(root)
+    if folder is None:
+        return
+    if not is_shared:
+        _check_rights(root, folder)
+    for path in layout.own_files:
+        result = _found(path, follow=False)
+        if result is None:
+            continue
+        if stat.S_ISLNK(result.st_mode):
+            raise _link(path, "is in the place of a file of the store")
+        if not is_shared:
+            _check_rights(path, result)
+
+
+def _trusted() -> frozenset[int]:
+    return frozenset({0, user() or 0})
+
+
+def _found(path: Path, *, follow: bool = True) -> os.stat_result | None:
+    try:
+        return path.stat() if follow else path.lstat()
+    except FileNotFoundError:
+        return None
+
+
+def _check_rights(path: Path, result: os.stat_result) -> None:
+    me = user()
+    if me is None:
+        return  # access lists in place of owners and modes: whoever made the folder says who may
+    if result.st_uid != me:
+        raise UsageError(
+            f"`{path}` of the store belongs to user {result.st_uid}, but this process runs as user "
+            f"{me}",
+            code="store_untrusted",
+            hint=f"run as its owner, or change the owner with `chown -R {me}`; if the store is "
+            "shared on purpose, set IMPCTL_SHARED_STORE=1",
+        )
+    if result.st_mode & _OTHERS_MAY_WRITE:
+        raise UsageError(
+            f"other users can write to `{path}` of the store (mode {result.st_mode & 0o7777:04o})",
+            code="store_untrusted",
+            hint=f"run `chmod go-w {path}`; if the store is shared on purpose, set "
+            "IMPCTL_SHARED_STORE=1",
+        )
+
+
+def _link(path: Path, what: str) -> UsageError:
+    return UsageError(
+        f"The link `{path}` {what}",
+        code="store_link",
+        hint="check where it points and who created it; then remove it, or give the folder itself",
+    )
+
+
+RUN_SUFFIX = ".arrow"
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where the files of the store at `root` lie."""
+
+    root: Path
+
+    @property
+    def catalog(self) -> Path:
+        """The SQLite catalog; its write-ahead log lies beside it."""
+        return self.root / "catalog.sqlite"
+
+    @property
+    def write_ahead_log(self) -> Path:
+        return self.root / "catalog.sqlite-wal"
+
+    @property
+    def ledger(self) -> Path:
+        """What uses of sketches left out; a database of its own (`store.ledger`)."""
+        return self.root / "ledger.sqlite"
+
+    @property
+    def state(self) -> Path:
+        """The folder of runs too large for the catalog."""
+        return self.root / "state"
+
+    @property
+    def lock(self) -> Path:
+        return self.root / "lock"
+
+    @property
+    def recovery(self) -> Path:
+        """Locked for an instant by whoever takes away a dead owner's lock."""
+        return self.root / "lock.recovery"
+
+    @property
+    def own_files(self) -> tuple[Path, ...]:
+        """Whatever of the store has a fixed name, SQLite's files beside the catalog included."""
+        ends = ("", "-wal", "-shm", "-journal")
+        bases = (self.catalog, self.ledger)
+        named = (self.root / f"{base.name}{end}" for base in bases for end in ends)
+        return *named, self.state, self.lock, self.recovery
+
+    def run_file(self, name: str) -> Path:
+        return self.state / name
+
+    def new_run_name(self) -> str:
+        """A file name no run had before."""
+        return f"{uuid.uuid4().hex}{RUN_SUFFIX}"
+
+
+BENCH_SCRATCH = ".impctl-bench-"
+TPCH_SCRATCH = ".impctl-tpch-"
+SPARK_SCRATCH = "impctl-spark-"
+_PREFIXES = (BENCH_SCRATCH, TPCH_SCRATCH, SPARK_SCRATCH)
+_OWNER = ".owner"
+_ATTEMPTS = 10
+_UNOWNED_SECONDS = 24 * 3600
+"""How long a folder that has content but no owner's file stays: another version may be using it."""
+
+
+@contextmanager
+def scratch_folder(prefix: str, parent: Path | None = None) -> Iterator[Path]:
+    """A new folder below `parent` (default: the system's for temporary files), gone at the end.
+
+    What dead owners left there goes first.
+    """
+    place = temporary_folder() if parent is None else parent
+    disk = RealDisk()
+    for left in abandoned([place]):
+        remove_abandoned(left, disk)
+    with translated(place):
+        folder, owner = _made(prefix, place)
+    try:
+        yield folder
+    finally:
+        _clear(folder, disk)
+        os.close(owner)
+
+
+def lasting_scratch_folder(prefix: str, parent: Path | None = None) -> Path:
+    """The same until this process ends; a process that it forks leaves the folder alone."""
+    scratch = scratch_folder(prefix, parent)
+    folder, made_by = scratch.__enter__(), os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == made_by:
+            scratch.__exit__(None, None, None)
+
+    atexit.register(remove)
+    return folder
+
+
+def abandoned(parents: Iterable[Path]) -> tuple[Leftover, ...]:
+    """Scratch folders of dead owners directly below these folders; nothing is written."""
+    places = dict.fromkeys(parent.absolute() for parent in parents)
+    result = [
+        Leftover(folder, _freed(folder))
+        for place in places
+        for folder in _scratch_below(place)
+        if _is_abandoned(folder)
+    ]
+    return tuple(sorted(result, key=lambda leftover: leftover.path))
+
+
+def temporary_folder() -> Path:
+    """Where scratch folders lie that have no place of their own; UsageError without any."""
+    try:
+        return Path(tempfile.gettempdir())
+    except OSError as error:
+        raise UsageError(
+            "There is no folder for temporary files that this user can write to",
+            code="no_temporary_folder",
+            hint="set `TMPDIR` to a folder that this user can write to",
+        ) from error
+
+
+def remove_abandoned(leftover: Leftover, disk: Disk) -> bool:
+    """Remove the folder unless it found an owner meanwhile; whether it is gone."""
+    owner = _locked(leftover.path)
+    if owner is None and (leftover.path / _OWNER).exists():
+        return False
+    try:
+        _clear(leftover.path, disk)
+    finally:
+        if owner is not None:
+            os.close(owner)
+    return not leftover.path.exists()
+
+
+def _made(prefix: str, parent: Path) -> tuple[Path, int]:
+    """The folder, and the locked descriptor of its owner's file."""
+    for _ in range(_ATTEMPTS):
+        folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+        try:
+            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | CAREFUL
+            owner = os.open(folder / _OWNER, flags, 0o600)
+        except FileNotFoundError:
+            continue  # taken for a leftover before it had an owner
+        lock_file(owner, wait=True)
+        if os.fstat(owner).st_nlink:
+            return folder, owner
+        os.close(owner)
+    raise StorageError(
+        f"Something removes temporary folders in `{parent}` as soon as they are created",
+        hint="find out which program removes them, then run the command again",
+    )
+
+
+def _scratch_below(place: Path) -> list[Path]:
+    try:
+        with os.scandir(place) as entries:
+            return [
+                Path(entry.path)
+                for entry in entries
+                if entry.name.startswith(_PREFIXES)
+                and entry.is_dir(follow_symlinks=False)
+                and user() in (None, entry.stat(follow_symlinks=False).st_uid)
+            ]
+    except OSError:
+        return []  # not there, or not ours to look into
+
+
+def _is_abandoned(folder: Path) -> bool:
+    owner = _locked(folder)
+    if owner is not None:
+        os.close(owner)
+        return True
+    try:
+        names = os.listdir(folder)
+        age = time.time() - folder.stat().st_mtime
+    except OSError:
+        return False
+    return not names or (_OWNER not in names and age > _UNOWNED_SECONDS)
+
+
+def _locked(folder: Path) -> int | None:
+    """The owner's file, locked by us; None where it is not there or somebody holds it."""
+    try:
+        owner = os.open(folder / _OWNER, os.O_RDWR | CAREFUL)
+    except OSError:
+        return None
+    try:
+        lock_file(owner, wait=False)
+    except OSError:
+        os.close(owner)
+        return None
+    return owner
+
+
+def _clear(folder: Path, disk: Disk) -> None:
+    """Remove all that can be removed: content, then the owner's file, then the folder."""
+    for path, folders, files in os.walk(folder, topdown=False):
+        here = Path(path)
+        links = [name for name in folders if (here / name).is_symlink()]
+        for name in [*files, *links]:
+            if here != folder or name != _OWNER:
+                with suppress(OSError):  # found again by the next one
+                    disk.remove(here / name)
+        if here != folder:
+            with suppress(OSError):
+                disk.remove_folder(here)
+    with suppress(OSError):
+        if os.listdir(folder) in ([], [_OWNER]):
+            disk.remove(folder / _OWNER)
+            disk.remove_folder(folder)
+
+
+def _freed(folder: Path) -> int:
+    """Bytes of the files that have no other name: data files of a clone are links to a table's."""
+    total = 0
+    for path, _, files in os.walk(folder):
+        for name in files:
+            try:
+                result = os.lstat(os.path.join(path, name))
+            except OSError:
+                continue
+            total += result.st_size if result.st_nlink == 1 else 0
+    return total

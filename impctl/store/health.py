@@ -1,29 +1,145 @@
-"""How a store on disk is: opened, its rows and state files checked, its folder looked at.
-
-Law: nothing is written, the lock is not taken, and damage becomes a fact of the record instead of
-an error, so that the rest is looked at all the same. Checking reads all state.
-Out of scope: what is bad and what to do about it (`app.examining.store`).
-"""
+"""The state of a store on disk: what is damaged, and what nothing needs any more."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import sqlite3
 import stat
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from impctl.aliases import QueryName
+from impctl.data import pages
 from impctl.data.pages import whole_table
-from impctl.errors import ImpctlError
-from impctl.store.collect import KEPT_VERSIONS
-from impctl.store.faults import translated
-from impctl.store.layout import Layout
+from impctl.errors import ImpctlError, StateCorruptError, StorageError
+from impctl.store import states, tables
+from impctl.store.catalog import Catalog, opened
+from impctl.store.disk import CAREFUL, RUN_SUFFIX, Layout, is_full, suppress_full, translated
 from impctl.store.lock import Owner, noted_owner
-from impctl.store.reader import StoreReader
-from impctl.store.records import Collected
+from impctl.store.records import Collected, Leftover, OldVersions
+from impctl.store.states import StoredRun, WrittenRun, run_files
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.store.reader import StoreReader
+    from impctl.types import QueryName
+
+KEPT_VERSIONS = 32
+"""How many sketch versions of a query stay by default."""
+
+_PARTITIONS = "FROM partition WHERE id NOT IN (SELECT partition_id FROM sketched)"
+
+
+def find_leftovers(connection: sqlite3.Connection, layout: Layout) -> tuple[Leftover, ...]:
+    """Run files in the store's folder without a run, by name."""
+    known = run_files(connection)
+    with translated(layout.state):
+        try:
+            entries = list(os.scandir(layout.state))
+        except FileNotFoundError:
+            return ()
+        result = [
+            Leftover(layout.run_file(entry.name), entry.stat().st_size)
+            for entry in entries
+            if entry.name.endswith(RUN_SUFFIX) and entry.name not in known
+        ]
+    return tuple(sorted(result, key=lambda leftover: leftover.path))
+
+
+def collect_sketches(connection: sqlite3.Connection, path: Path, keep: int) -> Collected:
+    """Remove older sketch versions and unused partitions; returns what they were."""
+    versions = []
+    for query_id, name in connection.execute("SELECT id, name FROM query ORDER BY name").fetchall():
+        before = _row_bytes(connection, query_id)
+        gone = _trim(connection, path, query_id, max(1, keep))
+        if gone:
+            freed = before - _row_bytes(connection, query_id)
+            versions.append(OldVersions(name, gone, freed))
+    size = connection.execute(f"SELECT {_total('id', 'content')} {_PARTITIONS}").fetchone()[0]
+    partitions = connection.execute(f"DELETE {_PARTITIONS}").rowcount
+    return Collected(tuple(versions), partitions, int(size))
+
+
+def trimmed(
+    result: Collected, keep: int, catalog: Callable[[], Catalog], check_room: Callable[[], None]
+) -> Collected:
+    """The same with old versions and partitions removed, or why the disk did not let them.
+
+    `check_room` raises StorageError where the catalog cannot be written, which may be another one
+    after it.
+    """
+    try:
+        if result.versions or result.partitions:
+            check_room()
+            with catalog().writing() as connection:
+                collect_sketches(connection, catalog().path, keep)
+    except StorageError as error:
+        if not is_full(error):
+            raise
+        return Collected(files=result.files, refusal=error)
+    with suppress_full():
+        # Worth a try only: it writes the whole catalog anew.
+        catalog().shrink()
+    return result
+
+
+def _row_bytes(connection: sqlite3.Connection, query_id: int) -> int:
+    """Bytes of texts and bits in the rows of all sketch versions of a query."""
+    parts = (
+        (_total("versions"), "sketch_version"),
+        (_total("assumptions", "basis"), "sketch_basis"),
+        (_total("access", "bits"), "sketch"),
+        (_total("access", "table_name", "attribute", "partition_id"), "sketched"),
+    )
+    return sum(
+        int(
+            connection.execute(
+                f"SELECT {total} FROM {table} WHERE query_id = ?", (query_id,)
+            ).fetchone()[0]
+        )
+        for total, table in parts
+    )
+
+
+def _total(*columns: str) -> str:
+    """Bytes of these columns over all rows, as SQL."""
+    lengths = " + ".join(f"length(CAST({column} AS BLOB))" for column in columns)
+    return f"coalesce(sum({lengths}), 0)"
+
+
+def _trim(connection: sqlite3.Connection, path: Path, query_id: int, keep: int) -> int:
+    oldest = connection.execute(
+        "SELECT * FROM sketch_version WHERE query_id = ? ORDER BY generation DESC LIMIT 1 OFFSET ?",
+        (query_id, keep - 1),
+    ).fetchone()
+    if oldest is None:
+        return 0
+    generation, captured = opened(oldest, path, "sketch_version")[1:3]
+    gone = connection.execute(
+        "DELETE FROM sketch_version WHERE query_id = ? AND generation < ?", (query_id, generation)
+    ).rowcount
+    connection.execute(
+        "DELETE FROM sketch_basis WHERE query_id = ? AND generation < ?", (query_id, generation)
+    )
+    connection.execute(
+        "DELETE FROM sketched WHERE query_id = ? AND captured < ?", (query_id, captured)
+    )
+    connection.execute(
+        "DELETE FROM sketch WHERE query_id = ? AND generation < ?", (query_id, captured)
+    )
+    # The row before `generation` still holds where the bits have not changed since.
+    connection.execute(
+        "DELETE FROM sketch WHERE query_id = ?1 AND generation < coalesce((SELECT"
+        " max(later.generation) FROM sketch AS later WHERE later.query_id = ?1 AND"
+        " later.access = sketch.access AND later.generation <= ?2), 0)",
+        (query_id, generation),
+    )
+    return gone
+
 
 MOST_FILES = 100_000
 """Files and folders of a store that are looked at: it has a few for each query."""
@@ -112,7 +228,174 @@ def _mode(file: Path) -> int:
 def _size(file: Path) -> int:
     """0 for what a writer has removed meanwhile."""
     try:
-        found = file.stat()
+        result = file.stat()
     except OSError:
         return 0
-    return found.st_size if stat.S_ISREG(found.st_mode) else 0
+    return result.st_size if stat.S_ISREG(result.st_mode) else 0
+
+
+DUE = 86_400.0
+"""Seconds after which a file is looked at again."""
+_CHUNK = 1 << 20
+_FILES = (
+    "SELECT query.name, run.file, run.sums IS NULL, scrub.at, scrub.page"
+    " FROM run JOIN query ON query.id = run.query_id LEFT JOIN scrub USING (file)"
+    " WHERE run.file IS NOT NULL ORDER BY query.name"
+)
+_FORGET = "DELETE FROM scrub WHERE file NOT IN (SELECT file FROM run WHERE file IS NOT NULL)"
+
+
+@dataclass(frozen=True, slots=True)
+class Scrubbed:
+    """Bytes that were looked at, and what was not as it was written."""
+
+    size: int = 0
+    damaged: tuple[tuple[QueryName, StateCorruptError], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A file that is due: its run, and how far it was looked at already."""
+
+    since: float
+    query: QueryName
+    run: StoredRun
+    page: int
+
+
+@dataclass(frozen=True, slots=True)
+class _LookedAt:
+    """So many bytes of a file were right; up to which page, 0 for all, and its new checksums."""
+
+    file: _Waiting
+    size: int
+    page: int
+    sums: bytes | None
+
+
+def scrub(catalog: Catalog, layout: Layout, budget: int, now: float) -> Scrubbed:
+    """Look at `budget` bytes of files that are due; those without checksums per page are in full.
+
+    The lock must be held. `now` is in seconds since 1970.
+    """
+    with catalog.reading() as connection:
+        due = _waiting(connection, catalog.path, layout, now)
+    done: list[_LookedAt] = []
+    damaged = []
+    left = budget
+    for one in due if budget else ():
+        if left <= 0 and one.run.sums is not None:
+            break
+        try:
+            done.append(_look_at(one, layout, left))
+        except StateCorruptError as error:
+            damaged.append((one.query, error))
+        else:
+            left -= done[-1].size
+    if done:
+        with suppress_full(), catalog.writing_unsynced() as connection:
+            for result in done:
+                _note(connection, catalog.path, result, now)
+            connection.execute(_FORGET)
+    return Scrubbed(sum(result.size for result in done), tuple(damaged))
+
+
+def _waiting(
+    connection: sqlite3.Connection, path: Path, layout: Layout, now: float
+) -> list[_Waiting]:
+    """The files that are due, those first that wait longest."""
+    due: dict[QueryName, dict[str, tuple[float, int]]] = {}
+    for name, file, is_older, at, page in connection.execute(_FILES).fetchall():
+        since = _written(layout.run_file(file)) if at is None else at
+        if page or is_older or now - since >= DUE:
+            due.setdefault(name, {})[file] = (since, page or 0)
+    result = [
+        _Waiting(files[run.file][0], name, run, files[run.file][1])
+        for name, files in due.items()
+        for run in _runs_of(connection, path, name)
+        if run.file in files
+    ]
+    return sorted(result, key=lambda one: (one.run.sums is not None, one.since, one.run.file))
+
+
+def _runs_of(connection: sqlite3.Connection, path: Path, name: QueryName) -> tuple[StoredRun, ...]:
+    """The query's runs; none where its rows are not what was written, which who uses it is told."""
+    try:
+        held = tables.find_with_progress(connection, path, name)
+        if held is None:
+            return ()
+        return states.stored_runs(connection, path, held[0].id, held[1].runs)
+    except StateCorruptError:
+        return ()
+
+
+def _look_at(one: _Waiting, layout: Layout, budget: int) -> _LookedAt:
+    """So many bytes of the file; StateCorruptError where they are not what was written."""
+    run, place = one.run, layout.run_file(one.run.file or "")
+    try:
+        if run.sums is None:
+            return _LookedAt(one, run.size, 0, _sums_of_whole(run, one.query, place))
+        last = -(-run.size // pages.PAGE)
+        end = min(last, one.page + max(1, budget // pages.PAGE))
+        _check_pages(run, one.query, place, one.page, end)
+        return _LookedAt(one, (end - one.page) * pages.PAGE, end if end < last else 0, None)
+    except OSError as error:
+        raise states.corrupt_run(run, one.query, place, "cannot be read") from error
+
+
+def _note(connection: sqlite3.Connection, path: Path, done: _LookedAt, now: float) -> None:
+    """Remember how far the file was looked at, and its new checksums."""
+    one, sums, file = done.file, done.sums, done.file.run.file
+    at = one.since if done.page else now
+    connection.execute("INSERT OR REPLACE INTO scrub VALUES (?, ?, ?)", (file, at, done.page))
+    if sums is None:
+        return
+    result = tables.find_with_progress(connection, path, one.query)
+    assert result is not None, "the lock is held"
+    query, progress = result
+    run, checksum = one.run, zlib.crc32(sums)
+    put = WrittenRun(run.arrangement, run.sequence, run.rows, run.size, checksum, file, None, sums)
+    runs, _ = states.move_runs(connection, path, query.id, progress.runs, (), [put])
+    tables.save_progress(connection, query.id, replace(progress, runs=runs))
+
+
+def _written(place: Path) -> float:
+    """When the file was written; 0 where nobody can say."""
+    try:
+        return place.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _sums_of_whole(run: StoredRun, query: QueryName, place: Path) -> bytes:
+    checksum, sums = 0, pages.PageSums()
+    for part in _parts(place, 0, run.size):
+        checksum = zlib.crc32(part, checksum)
+        sums.add(memoryview(part))
+    if checksum != run.checksum:
+        raise states.corrupt_run(run, query, place, "does not match its checksum")
+    return sums.table()
+
+
+def _check_pages(run: StoredRun, query: QueryName, place: Path, first: int, last: int) -> None:
+    held = run.sums or b""
+    sums = pages.PageSums()
+    for part in _parts(place, first * pages.PAGE, min(last * pages.PAGE, run.size)):
+        sums.add(memoryview(part))
+    if zlib.crc32(held) != run.checksum or sums.table() != held[4 * first : 4 * last]:
+        raise states.corrupt_run(run, query, place, "does not match its checksums")
+
+
+def _parts(place: Path, first: int, last: int) -> Iterator[bytes]:
+    """The bytes of a file, none of them kept."""
+    descriptor = os.open(place, os.O_RDONLY | CAREFUL)
+    try:
+        os.lseek(descriptor, first, os.SEEK_SET)
+        while first < last:
+            part = os.read(descriptor, min(_CHUNK, last - first))
+            if not part:
+                return
+            first += len(part)
+            yield part
+    finally:
+        os.close(descriptor)

@@ -6,7 +6,7 @@ uses stand by themselves, earlier ones as sums per day, so that sums stay exact.
 rows read no file; they are counted per day. Of what decides anything only times are read from
 here: what the latest runs of a query took, by who answered it. They feed estimates, so that one
 that cannot be written or read changes no answer.
-Out of scope: what a use is counted by (`app.using.recorded`), what runs cost (`store.history`).
+Out of scope: what a use is counted by (`service.resolve`), what runs cost (`store.tables`).
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import astuple, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from impctl.aliases import QueryName
-from impctl.store.layout import Layout
-from impctl.store.system import CAREFUL
+from impctl.store.disk import CAREFUL, Layout
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.types import QueryName
 
 KEPT = 1000
 _PATIENCE = 1.0
@@ -137,35 +138,37 @@ class Ledger:
     def record(self, use: Use) -> bool:
         """Write one use down; false where that could not be done at once."""
 
-        def write(found: sqlite3.Connection) -> None:
+        def write(connection: sqlite3.Connection) -> None:
             marks = ", ".join("?" * len(fields(Use)))
-            found.execute(f"INSERT INTO use VALUES (NULL, {marks})", astuple(use))
-            self._fold(found, use.query)
+            connection.execute(f"INSERT INTO use VALUES (NULL, {marks})", astuple(use))
+            self._fold(connection, use.query)
 
         return self._written(write)
 
     def record_answers(self, counts: Mapping[QueryName, int], at: float) -> bool:
         """Count answers from kept rows; false where that could not be done at once."""
 
-        def write(found: sqlite3.Connection) -> None:
+        def write(connection: sqlite3.Connection) -> None:
             rows = [(query, at // _DAY, count, at) for query, count in counts.items()]
-            found.executemany(_COUNT, rows)
+            connection.executemany(_COUNT, rows)
 
         return self._written(write)
 
     def record_run(self, run: AnswerRun) -> bool:
         """Write down what an answer took; false where that could not be done at once."""
 
-        def write(found: sqlite3.Connection) -> None:
+        def write(connection: sqlite3.Connection) -> None:
             marks = ", ".join("?" * len(fields(AnswerRun)))
-            found.execute(f"INSERT INTO run VALUES (NULL, {marks})", astuple(run))
+            connection.execute(f"INSERT INTO run VALUES (NULL, {marks})", astuple(run))
             for alike, most in (
                 ({"query": run.query, "text": run.text, "by": run.by}, _RUNS),
                 ({"query": run.query}, _MOST_RUNS),
             ):
                 where = " AND ".join(f"{name} = :{name}" for name in alike)
                 latest = f"SELECT number FROM run WHERE {where} ORDER BY number DESC LIMIT {most}"
-                found.execute(f"DELETE FROM run WHERE {where} AND number NOT IN ({latest})", alike)
+                connection.execute(
+                    f"DELETE FROM run WHERE {where} AND number NOT IN ({latest})", alike
+                )
 
         return self._written(write)
 
@@ -204,21 +207,21 @@ class Ledger:
     def _written(self, write: Callable[[sqlite3.Connection], None]) -> bool:
         """Whether it could be written, all of it, at once."""
         try:
-            with self._opened() as found, found:
-                found.execute("BEGIN IMMEDIATE")
-                write(found)
+            with self._opened() as result, result:
+                result.execute("BEGIN IMMEDIATE")
+                write(result)
         except (OSError, sqlite3.Error):
             return False
         return True
 
-    def _fold(self, found: sqlite3.Connection, query: QueryName) -> None:
+    def _fold(self, connection: sqlite3.Connection, query: QueryName) -> None:
         """Put the oldest uses of a query into their days."""
         asked = "SELECT number FROM use WHERE query = ? ORDER BY number DESC LIMIT 1 OFFSET ?"
-        row = found.execute(asked, (query, KEPT)).fetchone()
+        row = connection.execute(asked, (query, KEPT)).fetchone()
         if row is not None:
             given = {"query": query, "last": row[0]}
-            found.execute(_FOLD, given)
-            found.execute("DELETE FROM use WHERE query = :query AND number <= :last", given)
+            connection.execute(_FOLD, given)
+            connection.execute("DELETE FROM use WHERE query = :query AND number <= :last", given)
 
     def _asked(self, sql: str, *given: object) -> list[tuple[Any, ...]]:
         """Rows; none where there is no ledger, or none that can be read."""
@@ -226,8 +229,8 @@ class Ledger:
             return []
         try:
             address = f"{self._path.absolute().as_uri()}?mode=ro"
-            with closing(sqlite3.connect(address, uri=True, timeout=_PATIENCE)) as found:
-                return found.execute(sql, given).fetchall()
+            with closing(sqlite3.connect(address, uri=True, timeout=_PATIENCE)) as result:
+                return result.execute(sql, given).fetchall()
         except sqlite3.Error:
             return []
 
@@ -236,9 +239,11 @@ class Ledger:
         """The ledger to be written; made where there is none, its owner's alone."""
         if not self._path.exists():
             os.close(os.open(self._path, os.O_CREAT | os.O_RDWR | CAREFUL, 0o600))
-        with closing(sqlite3.connect(self._path, timeout=_PATIENCE, isolation_level=None)) as found:
+        with closing(
+            sqlite3.connect(self._path, timeout=_PATIENCE, isolation_level=None)
+        ) as result:
             # A power cut may take the latest uses; a use is not worth waiting for a disk.
-            found.execute("PRAGMA journal_mode = WAL")
-            found.execute("PRAGMA synchronous = NORMAL")
-            found.executescript(_TABLES)
-            yield found
+            result.execute("PRAGMA journal_mode = WAL")
+            result.execute("PRAGMA synchronous = NORMAL")
+            result.executescript(_TABLES)
+            yield result

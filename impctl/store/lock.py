@@ -1,10 +1,4 @@
-"""One writer at a time: an advisory lock with its owner's name on it.
-
-Law: at most one live process holds the lock. The kernel frees it when the process ends, however it
-ends; the owner's note left behind tells the next one that this happened. A lock that a child
-inherited from a dead owner is taken away from it.
-Out of scope: readers (they need no lock), what is done under it (`store.store`).
-"""
+"""One writer at a time: an advisory lock with its owner's name on it."""
 
 from __future__ import annotations
 
@@ -12,15 +6,75 @@ import json
 import os
 import socket
 import time
+from functools import cache
 from pathlib import Path
 
 from impctl.errors import LockHeldError
-from impctl.store.disk import Disk
-from impctl.store.faults import FULL_DISK, translated
-from impctl.store.layout import Layout
-from impctl.store.mounts import refuse_idle_lock
-from impctl.store.system import CAREFUL, is_running, lock_file, read_start
+from impctl.store.disk import (
+    CAREFUL,
+    FULL_DISK,
+    Disk,
+    Layout,
+    is_running,
+    lock_file,
+    read_start,
+    translated,
+    without_locks,
+)
 from impctl.values import dataclass
+
+_MOUNTS = Path("/proc/self/mountinfo")
+_LOCAL = {
+    "nfs": ("nolock", "local_lock=all", "local_lock=flock"),
+    "nfs4": ("nolock", "local_lock=all", "local_lock=flock"),
+    "cifs": ("nobrl", "nolock"),
+    "smb3": ("nobrl", "nolock"),
+    "lustre": ("localflock", "noflock"),
+}
+"""Options of network file systems by which locks are kept on this machine, or not at all."""
+
+
+def refuse_idle_lock(path: Path, mounts: Path = _MOUNTS) -> None:
+    """UsageError where the lock on the file at `path`, which is held, keeps nobody off."""
+    second = os.open(path, os.O_RDWR | CAREFUL)
+    try:
+        lock_file(second, wait=False)
+    except BlockingIOError:
+        pass
+    else:
+        raise without_locks(path, "two holders can have the same lock")
+    finally:
+        os.close(second)
+    option = _local_option(path.parent, mounts)
+    if option is not None:
+        raise without_locks(
+            path, f"it is mounted with `{option}`, so other machines do not see the lock"
+        )
+
+
+@cache
+def _local_option(folder: Path, mounts: Path) -> str | None:
+    """The option by which locks in this folder end at this machine; None where none is known."""
+    try:
+        text = mounts.read_text(encoding="utf-8", errors="surrogateescape")
+        place = str(folder.resolve())
+    except OSError:
+        return None
+    result: tuple[int, str | None] = (-1, None)
+    for line in text.splitlines():
+        # man proc: id, parent, device, root, mount point, options, ..., "-", type, source, options
+        fields, _, rest = line.partition(" - ")
+        words, behind = fields.split(), rest.split()
+        if len(words) < 6 or len(behind) < 3:
+            continue
+        point = words[4].encode("latin-1", "backslashreplace").decode("unicode_escape")
+        inside = place == point or place.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= result[0]:
+            options = {*words[5].split(","), *behind[2].split(",")}
+            local = next((o for o in _LOCAL.get(behind[0], ()) if o in options), None)
+            result = (len(point), local)
+    return result[1]
+
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.1
 _OPEN = os.O_RDWR | os.O_CREAT | CAREFUL
@@ -226,14 +280,14 @@ def _note(descriptor: int) -> bytes:
 
 def _owner(text: bytes) -> Owner | None:
     try:
-        found = json.loads(text)
+        result = json.loads(text)
         return Owner(
-            int(found["pid"]),
-            str(found["host"]),
-            str(found["namespace"]),
-            str(found["command"]),
-            float(found["since"]),
-            str(found["process_start"]),
+            int(result["pid"]),
+            str(result["host"]),
+            str(result["namespace"]),
+            str(result["command"]),
+            float(result["since"]),
+            str(result["process_start"]),
         )
     except (ValueError, KeyError, TypeError):
         return None  # nobody, or caught in the middle of writing

@@ -7,20 +7,21 @@ Out of scope: how it is read and all that writes (`store.store`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from impctl.aliases import QueryName, TableName, TableVersion
-from impctl.data.pages import StoredTable
-from impctl.forecast.arrival import History
-from impctl.store.records import (
-    Chosen,
-    Collected,
-    KeptVersion,
-    RunCost,
-    RunRecord,
-    RunRef,
-    StoredQuery,
-)
+if TYPE_CHECKING:
+    from impctl.data.pages import StoredTable
+    from impctl.forecast import History
+    from impctl.store.records import (
+        Chosen,
+        Collected,
+        KeptVersion,
+        RunCost,
+        RunRecord,
+        RunRef,
+        StoredQuery,
+    )
+    from impctl.types import QueryName, TableName, TableVersion
 
 
 class StoreReader(Protocol):

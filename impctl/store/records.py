@@ -2,7 +2,7 @@
 
 Law: a record is plain data; two equal records say the same. `generation` counts the commits of a
 query, captures included, so that a writer notices when another one came before it.
-Out of scope: how records lie on disk (`store.queries`, `store.sketches`, `store.states`).
+Out of scope: how records lie on disk (`store.tables`, `store.tables`, `store.states`).
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ from collections.abc import Mapping
 from dataclasses import field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from impctl.aliases import AccessId, ColumnName, QueryName, TableName, TableVersion
-from impctl.errors import ImpctlError
-from impctl.sketch.fragments import FragmentSet
-from impctl.sketch.mode import Mode
-from impctl.sketch.partition import RangePartition
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.errors import ImpctlError
+    from impctl.sketch.partition import RangePartition
+    from impctl.sketch.sketch import FragmentSet, Mode
+    from impctl.types import AccessId, ColumnName, QueryName, TableName, TableVersion
 
 Run = tuple[str, int, pa.Table]
 """A run of operator state: arrangement, sequence, rows."""

@@ -1,13 +1,4 @@
-"""Runs of operator state: small ones inside the catalog, large ones as files beside it.
-
-Law: a run is an Arrow stream with its length and checksums in the catalog. One inside the catalog,
-and one whose file a release before wrote, has one checksum, looked at before a row of it is used; a
-file has one per page (`data.pages`), and no row is used before its pages were looked at. A file is
-written under a new name and synced before anything refers to it, and never changed afterwards.
-Reading maps files and copies nothing.
-Out of scope: what the rows mean (`engine`), when files are removed (`store.collect`), looking at
-pages that nobody uses (`store.scrub`).
-"""
+"""Runs of operator state: small ones inside the catalog, large ones as files beside it."""
 
 from __future__ import annotations
 
@@ -16,19 +7,28 @@ import sqlite3
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from impctl.aliases import QueryName
 from impctl.data.pages import CheckedPages, PagedTable, PageSums, StoredTable
 from impctl.errors import OPEN_FILES, ImpctlError, StateCorruptError, pass_out_of_memory
-from impctl.store.disk import Disk, OutputFile, make_lasting_folder
-from impctl.store.faults import damaged, from_system, translated
-from impctl.store.layout import Layout
+from impctl.store.catalog import digest_of, opened, sealed
+from impctl.store.disk import (
+    CAREFUL,
+    Disk,
+    Layout,
+    OutputFile,
+    damaged,
+    from_system,
+    make_lasting_folder,
+    translated,
+)
 from impctl.store.records import Run, RunRef
-from impctl.store.seals import digest_of, opened, sealed
-from impctl.store.system import CAREFUL
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.types import QueryName
 
 BLOB_LIMIT = 256 << 10
 """Runs up to this many bytes travel inside the transaction; measured: a file, with its own sync

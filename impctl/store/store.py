@@ -14,38 +14,55 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-import pyarrow as pa
-
-from impctl.aliases import QueryName, TableName, TableVersion
-from impctl.data.pages import StoredTable
 from impctl.errors import StateCorruptError
-from impctl.forecast.arrival import History
-from impctl.store import arrivals, chosen, commits, costs, history, kept, queries, states
-from impctl.store.catalog import Catalog, empty_catalog, open_catalog, upgraded_copy
-from impctl.store.collect import KEPT_VERSIONS, collect_sketches, find_leftovers, trimmed
-from impctl.store.commits import Apply
-from impctl.store.creation import OWN_LOCK_TIMEOUT, created
-from impctl.store.disk import Disk, RealDisk
-from impctl.store.faults import is_full, translated
-from impctl.store.guard import check_store_files
-from impctl.store.layout import Layout
-from impctl.store.lock import Held, Owner, WriterLock, read_owner
-from impctl.store.records import (
-    Chosen,
-    Collected,
-    KeptVersion,
-    MaintainCommit,
-    NewCapture,
-    Run,
-    RunCost,
-    RunRecord,
-    RunRef,
-    StoredQuery,
+from impctl.store import states
+from impctl.store import tables as arrivals
+from impctl.store import tables as chosen
+from impctl.store import tables as commits
+from impctl.store import tables as costs
+from impctl.store import tables as history
+from impctl.store import tables as kept
+from impctl.store import tables as queries
+from impctl.store.catalog import (
+    OWN_LOCK_TIMEOUT,
+    Catalog,
+    created,
+    empty_catalog,
+    open_catalog,
+    upgraded_copy,
 )
-from impctl.store.scrub import Scrubbed, scrub
-from impctl.store.sketches import Partitions
+from impctl.store.disk import Disk, Layout, RealDisk, check_store_files, is_full, translated
+from impctl.store.health import (
+    KEPT_VERSIONS,
+    Scrubbed,
+    collect_sketches,
+    find_leftovers,
+    scrub,
+    trimmed,
+)
+from impctl.store.lock import Held, Owner, WriterLock, read_owner
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from impctl.data.pages import StoredTable
+    from impctl.forecast import History
+    from impctl.store.records import (
+        Chosen,
+        Collected,
+        KeptVersion,
+        MaintainCommit,
+        NewCapture,
+        Run,
+        RunCost,
+        RunRecord,
+        RunRef,
+        StoredQuery,
+    )
+    from impctl.store.tables import Apply, Partitions
+    from impctl.types import QueryName, TableName, TableVersion
 
 _READ_ATTEMPTS = 3
 """Tries to read runs whose files a writer may replace meanwhile."""
@@ -95,8 +112,8 @@ class Store:
             if catalog is None:
                 # Absent as well: a writer has to open it anew, to create it or to bring it up.
                 copy = upgraded_copy(layout, used)
-                found = empty_catalog(layout, used) if copy is None else copy
-                return cls(layout, used, found, is_absent=True)
+                result = empty_catalog(layout, used) if copy is None else copy
+                return cls(layout, used, result, is_absent=True)
         return cls(layout, used, catalog)
 
     def __enter__(self) -> Self:
@@ -171,18 +188,20 @@ class Store:
         """The latest records of the query, newest first."""
         path = self._catalog.path
         with self._catalog.reading() as connection:
-            found = queries.find_query(connection, path, query)
-            return () if found is None else history.load_records(connection, path, found.id, limit)
+            result = queries.find_query(connection, path, query)
+            return (
+                () if result is None else history.load_records(connection, path, result.id, limit)
+            )
 
     def costs(self, query: QueryName) -> tuple[RunCost, ...]:
         """What the query's latest runs cost, newest first within a kind."""
         path = self._catalog.path
         with self._catalog.reading() as connection:
-            found = queries.find_query(connection, path, query)
-            return () if found is None else costs.load_costs(connection, found.id)
+            result = queries.find_query(connection, path, query)
+            return () if result is None else costs.load_costs(connection, result.id)
 
     def arrivals(self, tables: Iterable[str], *, is_whole: bool = True) -> dict[TableName, History]:
-        """The latest commits of these tables, as far as they are known; see `store.arrivals`."""
+        """The latest commits of these tables, as far as they are known; see `store.tables`."""
         with self._catalog.reading() as connection:
             return arrivals.load_arrivals(connection, tables, is_whole=is_whole)
 
@@ -224,11 +243,11 @@ class Store:
         is missing or altered: now, or when the page is used that holds it (`data.pages`).
         """
         for attempt in range(_READ_ATTEMPTS):
-            generation, found = self._stored_runs(query)
+            generation, result = self._stored_runs(query)
             try:
                 tables = [
                     (run.arrangement, run.sequence, states.read_run(run, query, self._layout))
-                    for run in found
+                    for run in result
                     if run.arrangement.startswith(beginning)
                 ]
             except StateCorruptError:
@@ -275,16 +294,16 @@ class Store:
     def add_record(self, query: QueryName, record: RunRecord) -> None:
         """Remember an action that committed nothing else; ignored for an unknown query."""
         with self.lock(OWN_LOCK_TIMEOUT), self._catalog.writing_unsynced() as connection:
-            found = queries.find_query(connection, self._catalog.path, query)
-            if found is not None:
-                history.add_record(connection, found.id, record)
+            result = queries.find_query(connection, self._catalog.path, query)
+            if result is not None:
+                history.add_record(connection, result.id, record)
 
     def amend_record(self, query: QueryName, record: RunRecord) -> None:
         """Replace the query's latest record, once what the commit cost is known."""
         with self.lock(OWN_LOCK_TIMEOUT), self._catalog.writing_unsynced() as connection:
-            found = queries.find_query(connection, self._catalog.path, query)
-            if found is not None:
-                history.replace_last_record(connection, found.id, record)
+            result = queries.find_query(connection, self._catalog.path, query)
+            if result is not None:
+                history.replace_last_record(connection, result.id, record)
 
     def save_arrivals(self, histories: Mapping[TableName, History]) -> None:
         """Remember the commits of these tables."""
@@ -299,17 +318,17 @@ class Store:
     def collect(self, *, keep: int = KEPT_VERSIONS) -> Collected:
         """Remove files without a run, sketch versions before the latest `keep`, and their like."""
         with self.lock(OWN_LOCK_TIMEOUT, sweep=False):
-            found = self.collectable(keep)
+            result = self.collectable(keep)
             # Files first: on a full disk they make the room that the catalog's log takes.
-            names = [file.path.name for file in found.files]
+            names = [file.path.name for file in result.files]
             removed = states.remove_files(names, self._layout, self._disk)
             self._is_swept = True
-            files = [replace(file, removed=file.path.name in removed) for file in found.files]
-            found = replace(found, files=tuple(files))
-            return trimmed(found, keep, lambda: self._catalog, self._check_room)
+            files = [replace(file, removed=file.path.name in removed) for file in result.files]
+            result = replace(result, files=tuple(files))
+            return trimmed(result, keep, lambda: self._catalog, self._check_room)
 
     def scrub(self, budget: int) -> Scrubbed:
-        """Look at so many bytes of state that nobody looked at for long; see `store.scrub`."""
+        """Look at so many bytes of state that nobody looked at for long; see `store.health`."""
         with self.lock(OWN_LOCK_TIMEOUT):
             return scrub(self._catalog, self._layout, budget, time.time())
 
@@ -323,10 +342,10 @@ class Store:
     def _stored_runs(self, query: QueryName) -> tuple[int, tuple[states.StoredRun, ...]]:
         path = self._catalog.path
         with self._catalog.reading() as connection:
-            found = queries.find_with_progress(connection, path, query)
-            if found is None:
+            result = queries.find_with_progress(connection, path, query)
+            if result is None:
                 return 0, ()
-            row, progress = found
+            row, progress = result
             runs = states.stored_runs(connection, path, row.id, progress.runs)
             return progress.generation, runs
 
@@ -372,10 +391,10 @@ class Store:
 
     def _look_again(self) -> None:
         """Open the catalog anew, whose disk was full: for what it holds now, and to write to it."""
-        found = open_catalog(self._layout, self._disk)
-        if found is not None:
+        catalog = open_catalog(self._layout, self._disk)
+        if catalog is not None:
             self._catalog.close()
-            self._catalog = found
+            self._catalog = catalog
 
     def _check_room(self) -> None:
         """Raise where the disk is still too full for the catalog to be written."""
@@ -390,6 +409,6 @@ class Store:
             return
         with self._catalog.reading() as connection:
             leftovers = find_leftovers(connection, self._layout)
-        names = [found.path.name for found in leftovers]
+        names = [leftover.path.name for leftover in leftovers]
         states.remove_files(names, self._layout, self._disk)
         self._is_swept = True

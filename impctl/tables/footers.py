@@ -1,28 +1,25 @@
-"""What Parquet footers say of a data file and the Delta log does not.
-
-Law: a column is named when the file stores it so that deltalake reads it wrongly (and writes it
-back wrongly), while Spark and `tables.rows` read it right: as INT96, wrong outside 1677..2262; in
-the hybrid calendar (`tables.calendars`), whose mark is lost in the copy; or in other letters, of
-which it makes NULL.
-Cost: one small read per file.
-"""
+"""What Parquet footers say of a data file and the Delta log does not."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import reduce
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pyarrow.parquet as pq
-
-from impctl.aliases import ColumnName
-from impctl.tables.calendars import hybrid_columns, is_surely_modern
-from impctl.tables.data_files import DataFiles, read_failure
-from impctl.tables.failures import READ_FAILURES
+from impctl.data.schema import Column, Kind
+from impctl.tables.rows import DataFiles, hybrid_columns, is_surely_modern, read_failure
 from impctl.tables.schema import PHYSICAL_NAME
-from impctl.tables.snapshot import DataFile, Snapshot
+from impctl.tables.storage import READ_FAILURES
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
+
+    from impctl.tables.snapshot import DataFile, Snapshot
+    from impctl.types import ColumnName
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +50,8 @@ def miscopied_columns(snapshot: Snapshot, files: Sequence[DataFile] | None = Non
     """
     expected = ExpectedNames.of(snapshot)
     footers = _footers(snapshot, snapshot.files if files is None else files)
-    found = (expected.miscopied(footer) for footer in footers)
-    return reduce(Miscopied.__or__, found, Miscopied())
+    result = (expected.miscopied(footer) for footer in footers)
+    return reduce(Miscopied.__or__, result, Miscopied())
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +81,12 @@ class ExpectedNames:
     def miscopied(self, file: pq.FileMetaData) -> Miscopied:
         """The columns that deltalake would copy wrongly from this file; it may have others."""
         leaves = [file.schema.column(at) for at in range(len(file.schema))]
-        found = [self._column(leaf.path) for leaf in leaves]
+        result = [self._column(leaf.path) for leaf in leaves]
         old = hybrid_columns(file, [leaf.path for leaf in leaves])
         int96: set[ColumnName] = set()
         respelled: set[ColumnName] = set()
         in_old_calendar: set[ColumnName] = set()
-        for at, (leaf, place) in enumerate(zip(leaves, found, strict=True)):
+        for at, (leaf, place) in enumerate(zip(leaves, result, strict=True)):
             if place is None:
                 continue
             column, is_exact = place
@@ -138,3 +135,92 @@ def _footers(snapshot: Snapshot, files: Sequence[DataFile]) -> Iterator[pq.FileM
             yield opened.footer(file)
         except READ_FAILURES as error:
             raise read_failure(snapshot, file, error) from error
+
+
+MAX_FOOTERS = 64
+_READERS = 8
+_COUNTS_NAN = re.compile(r"parquet-mr version (\d+)\.(\d+)")
+_FIRST_COUNTING = (1, 10)
+"""Since then NaN makes parquet-mr's statistics void; no other writer is known to tell of it."""
+_PHYSICAL = {Kind.FLOAT: "FLOAT", Kind.DOUBLE: "DOUBLE"}
+
+
+def hiding_columns(
+    snapshot: Snapshot,
+    columns: Iterable[ColumnName] | None = None,
+    files: Sequence[DataFile] | None = None,
+) -> frozenset[ColumnName]:
+    """Those of these columns that a filter in Parquet may lose rows by, in these files.
+
+    Both default to all. A file that cannot be read makes every column suspect; that it cannot is
+    for its reader to say.
+    """
+    names = snapshot.schema.names if columns is None else columns
+    partitions = set(snapshot.partition_columns)
+    suspects = [
+        column
+        for column in map(snapshot.column, dict.fromkeys(names))
+        if column.type.is_fractional and column.name not in partitions
+    ]
+    chosen = snapshot.files if files is None else tuple(files)
+    every = frozenset(column.name for column in suspects)
+    if not suspects or len(chosen) > MAX_FOOTERS:
+        return every
+    with ThreadPoolExecutor(_READERS) as readers:
+        footers = list(readers.map(_reader(snapshot, chosen), chosen))
+    if None in footers:
+        return every
+    return frozenset(
+        column.name
+        for column in suspects
+        if any(_hides(footer, column, snapshot.columns.physical[column.name]) for footer in footers)
+    )
+
+
+def _reader(snapshot: Snapshot, files: Sequence[DataFile]) -> Any:
+    """What reads the footer of one of these files; None for one that cannot be read."""
+    opened = DataFiles(snapshot, files)
+
+    def footer(file: DataFile) -> pq.FileMetaData | None:
+        try:
+            return opened.footer(file)
+        except READ_FAILURES:
+            return None
+
+    return footer
+
+
+def _hides(footer: pq.FileMetaData, column: Column, physical: str) -> bool:
+    """Whether a filter on the column may skip a row of the file that it should keep."""
+    leaves = [footer.schema.column(at) for at in range(len(footer.schema))]
+    places = [at for at, leaf in enumerate(leaves) if leaf.path.lower() == physical.lower()]
+    counts_nan = _counts_nan(footer.created_by)
+    return any(
+        leaves[at].physical_type != _PHYSICAL[column.type.kind]
+        or any(
+            _chunk_hides(footer.row_group(group).column(at), counts_nan=counts_nan)
+            for group in range(footer.num_row_groups)
+        )
+        for at in places
+    )
+
+
+def _counts_nan(writer: str | None) -> bool:
+    match = _COUNTS_NAN.match(writer or "")
+    return match is not None and (int(match[1]), int(match[2])) >= _FIRST_COUNTING
+
+
+def _chunk_hides(chunk: pq.ColumnChunkMetaData, *, counts_nan: bool) -> bool:
+    stated = chunk.statistics
+    if stated is not None and stated.has_null_count and stated.null_count == chunk.num_values:
+        return False
+    if not counts_nan:
+        return True
+    # Releases of Arrow that cannot tell whether there is a Bloom filter count as if there were.
+    if getattr(chunk, "bloom_filter_offset", 0) is not None:
+        return True
+    if not any("DICTIONARY" in encoding for encoding in chunk.encodings):
+        return False
+    if stated is None or not stated.has_min_max:
+        return True
+    return not (stated.min > 0 or stated.max < 0)

@@ -1,25 +1,442 @@
-"""Which files of a snapshot a range filter leaves, by statistics and partition values alone.
-
-Law: a file is left out only when no row in it can match, NULL and NaN included; a file without
-statistics stays. NaN belongs to the interval that is open above and is not in the statistics, so
-a file that may hold one matches every such interval. Cost: two binary searches per file,
-all files' at once.
-Out of scope: row groups inside a file (Spark prunes those itself).
-"""
+"""Which files of a snapshot a filter or a condition leaves, by statistics and partition values."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from decimal import Decimal
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
-from impctl.aliases import ColumnName
-from impctl.data.vector import Vector
-from impctl.sketch.intervals import RangeFilter
-from impctl.sketch.partition import BoundaryValue
-from impctl.tables.bounds import ColumnBounds, Flags, places_in
-from impctl.tables.snapshot import DataFile, Snapshot
-from impctl.tables.statistics import file_bounds
+from impctl.data.schema import Column, Kind, SqlType
+from impctl.data.vector import INT64_MAX, INT64_MIN, Ints, Vector
+from impctl.expr.nodes import (
+    And,
+    ColumnRef,
+    Compare,
+    CompareOp,
+    Expr,
+    InList,
+    IsNull,
+    Literal,
+    Not,
+    Or,
+)
+from impctl.tables.snapshot import (
+    UNKNOWN,
+    ColumnBounds,
+    DataFile,
+    Flags,
+    Snapshot,
+    Values,
+    places_in,
+)
+from impctl.tables.statistics import Density, file_bounds, line_of
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.sketch.likelihood import Mixture
+    from impctl.sketch.partition import BoundaryValue, RangePartition
+    from impctl.sketch.sketch import RangeFilter
+    from impctl.types import AttributeId, ColumnName
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FileSpans:
+    """Files against the fragments of one partition; all arrays of shape (files,)."""
+
+    first: Ints
+    last: Ints
+    """Less than `first` for a file of NULLs only."""
+    may_null: npt.NDArray[np.bool_]
+    ranges: int
+
+    def merged(self, together: int) -> FileSpans:
+        """The same over fewer ranges, each of so many beside each other; NULL is not merged."""
+        first, last = self.first // together, self.last // together
+        is_null = self.last < self.first
+        last = np.where(is_null, first - 1, last)
+        return FileSpans(first, last, self.may_null, -(-self.ranges // together))
+
+    def left(self, mixture: Mixture) -> Floats:
+        """Chance that each file is left: by each way that its fragments may be; shape (files,)."""
+        result = self._mean(mixture.weights) * self.chances(mixture.chances)
+        return np.asarray(np.clip(result.sum(axis=0), 0.0, 1.0))
+
+    def _mean(self, of_fragments: Floats) -> Floats:
+        """Mean over the fragments of each file; that of NULL where it has no other."""
+        total, end = _summed(of_fragments), np.maximum(self.last + 1, self.first)
+        count = end - self.first
+        result = (total[..., end] - total[..., self.first]) / np.maximum(count, 1)
+        return np.where(count > 0, result, of_fragments[..., self.ranges, None])
+
+    def chances(self, of_fragments: Floats) -> Floats:
+        """Chance that each file is left, fragments taken as independent; fragments, then files,
+        are the last dimension."""
+        chances = of_fragments[..., : self.ranges]
+        is_sure = chances >= 1.0
+        sure, total = _summed(is_sure), _summed(np.log1p(-np.where(is_sure, 0.0, chances)))
+        end = np.maximum(self.last + 1, self.first)
+        none = np.exp(total[..., end] - total[..., self.first])
+        none = np.where(sure[..., end] > sure[..., self.first], 0.0, none)
+        of_null = of_fragments[..., self.ranges, None]
+        none = np.where(self.may_null, none * (1.0 - of_null), none)
+        return np.asarray(np.clip(1.0 - none, 0.0, 1.0))
+
+
+def _summed(values: Floats | npt.NDArray[np.bool_]) -> Floats:
+    """Sums of all before each, along the last dimension."""
+    zero = np.zeros((*values.shape[:-1], 1))
+    return np.concatenate([zero, np.cumsum(values, axis=-1)], axis=-1)
+
+
+def rows_by_fragment(
+    partition: RangePartition, files: Sequence[DataFile], bounds: ColumnBounds
+) -> Floats:
+    """Rows of each fragment, those of a file spread evenly between its bounds; shape (size,).
+
+    Nobody tells how many are NULL: that fragment counts those of files of nothing else.
+    """
+    rows = np.array([file.rows or 1 for file in files], dtype=np.float64)
+    is_null = bounds.is_all_null
+    line, total = line_of(bounds), float(rows[~is_null].sum())
+    if line is None:
+        even = np.full(partition.ranges, total / partition.ranges)
+    else:
+        spread = Density.of(*line.spans(bounds.filled), rows[~is_null])
+        before = spread.before(line.places(partition.boundaries))
+        even = np.diff(np.concatenate([[0.0], np.clip(before, 0.0, total), [total]]))
+    return np.append(np.maximum(even, 0.0), float(rows[is_null].sum()))
+
+
+def file_spans(partition: RangePartition, bounds: ColumnBounds) -> FileSpans:
+    """The spans of files, from their bounds on the partition's attribute."""
+    boundaries, end = partition.boundaries, partition.ranges - 1
+    first = np.where(bounds.has_low, places_in(boundaries, bounds.lows, "right"), 0)
+    is_bounded = bounds.has_high & ~bounds.may_be_nan
+    last = np.where(is_bounded, places_in(boundaries, bounds.highs, "right"), end)
+    last = np.where(bounds.is_all_null, first - 1, last)
+    return FileSpans(first, last, bounds.may_hold_null, partition.ranges)
+
+
+def told_counts(
+    snapshot: Snapshot, partition: RangePartition, uris: Collection[str] | None = None
+) -> tuple[Ints, tuple[DataFile, ...]]:
+    """Rows per fragment of files (default: all) that are told, shape (size,), and those not told.
+
+    Errors as of `Snapshot.readable`.
+    """
+    counts = np.zeros(partition.size, dtype=np.int64)
+    column = snapshot.readable(partition.attribute)
+    files = snapshot.files
+    if uris is not None:
+        files = tuple(file for file in files if file.uri in uris)
+    if column.type != partition.type:
+        return counts, files
+    bounds = file_bounds(snapshot, column.name)
+    if uris is not None:
+        places = [at for at, file in enumerate(snapshot.files) if file.uri in uris]
+        bounds = bounds.take(np.array(places, dtype=np.int64))
+    deleted = np.array([_deleted(file) for file in files], dtype=np.int64)
+    spans = file_spans(partition, bounds)
+    left, nulls = bounds.rows - deleted, np.where(bounds.is_all_null, 0, bounds.null_counts)
+    # A deletion vector may remove NULLs or values: which, only a file that holds one kind tells.
+    is_told = (nulls == 0) | ((nulls > 0) & (deleted == 0))
+    is_told &= (spans.first == spans.last) | bounds.is_all_null
+    is_told &= bounds.rows != UNKNOWN
+    is_null, is_value = is_told & bounds.is_all_null, is_told & ~bounds.is_all_null
+    np.add.at(counts, spans.first[is_value], (left - nulls)[is_value])
+    counts[partition.null_fragment] += left[is_null].sum() + nulls[is_value].sum()
+    return counts, tuple(files[at] for at in np.flatnonzero(~is_told))
+
+
+def spread_counts(
+    snapshot: Snapshot, partition: RangePartition, files: Sequence[DataFile], like: Ints
+) -> Ints:
+    """Rows per fragment of files that are not told, shape (size,).
+
+    A file's rows are spread over the ranges between its bounds as the counts `like` are, of other
+    files of the table, with one more in each range.
+    """
+    wanted = {file.uri for file in files}
+    places = [at for at, file in enumerate(snapshot.files) if file.uri in wanted]
+    bounds = file_bounds(snapshot, partition.attribute).take(np.array(places, dtype=np.int64))
+    spans = file_spans(partition, bounds)
+    rows = np.array([_likely_rows(snapshot, snapshot.files[at]) for at in places])
+    nulls = np.array([b.null_count or 0 for b in bounds], dtype=np.float64)
+    nulls = np.where(spans.last < spans.first, rows, np.minimum(nulls, rows))
+    weights = like[: partition.ranges] + 1.0
+    before = np.concatenate([[0.0], np.cumsum(weights)])
+    end = np.maximum(spans.last + 1, spans.first)
+    share = (rows - nulls) / np.maximum(before[end] - before[spans.first], 1.0)
+    steps = np.zeros(partition.ranges + 1)
+    np.add.at(steps, spans.first, share)
+    np.add.at(steps, end, -share)
+    result = np.append(np.maximum(np.cumsum(steps)[:-1], 0.0) * weights, nulls.sum())
+    counts: Ints = np.diff(np.rint(np.cumsum(result)), prepend=0.0).astype(np.int64)
+    return counts
+
+
+def likely_counts(snapshot: Snapshot, partition: RangePartition) -> Ints:
+    """Rows per fragment of the whole table, shape (size,): told, or else spread; even where the
+    column is of another type by now."""
+    if snapshot.readable(partition.attribute).type != partition.type:
+        return np.ones(partition.size, dtype=np.int64)
+    told, untold = told_counts(snapshot, partition)
+    return told + spread_counts(snapshot, partition, untold, told) if untold else told
+
+
+def _likely_rows(snapshot: Snapshot, file: DataFile) -> float:
+    """Rows of a file, by its bytes where the log does not say."""
+    if file.rows is None:
+        return snapshot.likely_rows * file.size / max(snapshot.bytes, 1)
+    return float(file.rows - _deleted(file))
+
+
+def _deleted(file: DataFile) -> int:
+    """Rows that a deletion vector removes."""
+    return 0 if file.deleted is None else len(file.deleted)
+
+
+@dataclass(frozen=True, slots=True)
+class KeySpans:
+    """Spans that ascend and do not touch, both ends included."""
+
+    lows: tuple[BoundaryValue, ...]
+    highs: tuple[BoundaryValue, ...]
+    may_be_nan: bool
+
+    def meets(self, bounds: ColumnBounds) -> Flags:
+        """Which files with these bounds may hold one of the values."""
+        # Spans that end before the file starts, and those that begin before it ends.
+        over = np.where(bounds.has_low, places_in(self.highs, bounds.lows, "left"), 0)
+        begun = np.where(
+            bounds.has_high, places_in(self.lows, bounds.highs, "right"), len(self.lows)
+        )
+        meets = (begun > over) & ~bounds.is_all_null
+        return meets | bounds.may_be_nan if self.may_be_nan else meets
+
+
+def key_spans(files: ColumnBounds) -> KeySpans | None:
+    """The spans of files with these bounds; None where some are not known."""
+    filled = files.filled
+    if not filled.is_known:
+        return None
+    lows: list[BoundaryValue] = []
+    highs: list[BoundaryValue] = []
+    for low, high in sorted(zip(filled.lows.tolist(), filled.highs.tolist(), strict=True)):
+        if highs and low <= highs[-1]:
+            highs[-1] = max(highs[-1], high)
+        else:
+            lows.append(low)
+            highs.append(high)
+    return KeySpans(tuple(lows), tuple(highs), bool(filled.may_be_nan.any()))
+
+
+_SAME_VALUES = frozenset({Kind.STRING, Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMP_NTZ})
+"""Types whose constants are compared as they are with a column of the very type."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Outcomes:
+    """What a condition may be of some row of each file, shape (files,); NULL never matters."""
+
+    may_be_true: Flags
+    may_be_false: Flags
+
+    @property
+    def negated(self) -> _Outcomes:
+        return _Outcomes(self.may_be_false, self.may_be_true)
+
+
+def prune_by_condition(
+    snapshot: Snapshot, condition: Expr, columns: Mapping[AttributeId, ColumnName]
+) -> tuple[DataFile, ...]:
+    """The files that may hold a row of which the condition is true.
+
+    `columns`: the column that each attribute in the condition is.
+    """
+    kept = _Judge(snapshot, columns, {}).of(condition).may_be_true
+    return snapshot.files_at(kept)
+
+
+@dataclass(frozen=True, slots=True)
+class _Judge:
+    """One snapshot's statistics, looked up once per column."""
+
+    snapshot: Snapshot
+    columns: Mapping[AttributeId, ColumnName]
+    known: dict[AttributeId, tuple[Column, ColumnBounds] | None]
+
+    def of(self, condition: Expr) -> _Outcomes:
+        """The condition over the rows of every file."""
+        match condition:
+            case And(operands=operands):
+                result = [self.of(operand) for operand in operands]
+                return _Outcomes(
+                    np.logical_and.reduce([one.may_be_true for one in result]),
+                    np.logical_or.reduce([one.may_be_false for one in result]),
+                )
+            case Or(operands=operands):
+                return self.of(And(tuple(Not(operand) for operand in operands))).negated
+            case Not(operand=operand):
+                return self.of(operand).negated
+            case Compare(op=op, left=ColumnRef() as left, right=Literal() as right):
+                return self._compared(op, left, right)
+            case Compare(op=op, left=Literal() as left, right=ColumnRef() as right):
+                return self._compared(op.mirrored, right, left)
+            case InList(operand=ColumnRef() as left, options=options):
+                return self._listed(left, options)
+            case IsNull(operand=ColumnRef() as operand):
+                return self._missing(operand)
+            case Literal(value=bool() as value):
+                return self._everywhere(value, not value)
+            case Literal(value=None):
+                return self._everywhere(False, False)
+        return self._anything()
+
+    def _everywhere(self, may_be_true: bool, may_be_false: bool) -> _Outcomes:
+        files = len(self.snapshot.files)
+        return _Outcomes(np.full(files, may_be_true), np.full(files, may_be_false))
+
+    def _anything(self) -> _Outcomes:
+        return self._everywhere(True, True)
+
+    def _bounds(self, ref: ColumnRef) -> tuple[Column, ColumnBounds] | None:
+        """The column and its bounds by file; None where it is of another type at this version."""
+        if ref.id not in self.columns:
+            return None
+        if ref.id not in self.known:
+            column = self.snapshot.column(self.columns[ref.id])
+            is_told = column.type == ref.type and column.name not in self.snapshot.columns.opaque
+            self.known[ref.id] = (
+                (column, file_bounds(self.snapshot, column.name)) if is_told else None
+            )
+        return self.known[ref.id]
+
+    def _missing(self, ref: ColumnRef) -> _Outcomes:
+        """IS NULL, and `<=> NULL`."""
+        bounds = self._bounds(ref)
+        if bounds is None:
+            return self._anything()
+        return _Outcomes(bounds[1].may_hold_null, ~bounds[1].is_all_null)
+
+    def _listed(self, ref: ColumnRef, options: tuple[Expr, ...]) -> _Outcomes:
+        """IN, which is several equalities.
+
+        All are brought to one type first, so constants of another sort may round the column.
+        """
+        is_alike = all(
+            option.type == ref.type or (option.type.is_integral and ref.type.is_integral)
+            if isinstance(option, Literal)
+            else False
+            for option in options
+        )
+        if not is_alike:
+            return self._anything()
+        return self.of(Or(tuple(Compare(CompareOp.EQUAL, ref, option) for option in options)))
+
+    def _compared(self, op: CompareOp, ref: ColumnRef, literal: Literal) -> _Outcomes:
+        is_null_safe = op is CompareOp.NULL_SAFE_EQUAL
+        if literal.value is None:
+            return self._missing(ref) if is_null_safe else self._everywhere(False, False)
+        result = self._bounds(ref)
+        value = None if result is None else _canonical(literal, result[0].type)
+        if result is None or value is None:
+            return self._anything()
+        op = CompareOp.EQUAL if is_null_safe else op
+        bounds, is_filled = result[1], ~result[1].is_all_null
+        may_be_false = is_filled & _may_be_false(op, bounds, value)
+        return _Outcomes(
+            is_filled & _condition_may_hold(op, bounds, value),
+            may_be_false | bounds.may_hold_null if is_null_safe else may_be_false,
+        )
+
+
+def _may_be_false(op: CompareOp, bounds: ColumnBounds, value: BoundaryValue | Fraction) -> Flags:
+    """Where some value, NULL left aside, does not compare so."""
+    opposite = op.opposite
+    if opposite is None:
+        return np.ones(len(bounds), dtype=np.bool_)
+    return _condition_may_hold(opposite, bounds, value)
+
+
+def _condition_may_hold(
+    op: CompareOp, bounds: ColumnBounds, value: BoundaryValue | Fraction
+) -> Flags:
+    """Where some value between the bounds, or NaN where it may be there, compares so."""
+    (lows, own), (highs, _) = _beside(bounds.lows, value), _beside(bounds.highs, value)
+    match op:
+        case CompareOp.LESS:
+            result = ~bounds.has_low | (lows < own)
+        case CompareOp.LESS_EQUAL:
+            result = ~bounds.has_low | (lows <= own)
+        case CompareOp.GREATER:
+            result = bounds.may_be_nan | ~bounds.has_high | (highs > own)
+        case CompareOp.GREATER_EQUAL:
+            result = bounds.may_be_nan | ~bounds.has_high | (highs >= own)
+        case CompareOp.EQUAL:
+            below = ~bounds.has_low | (lows <= own)
+            result = below & (~bounds.has_high | (highs >= own))
+        case _:
+            is_it_alone = bounds.has_low & (lows == own) & bounds.has_high & (highs == own)
+            result = bounds.may_be_nan | ~is_it_alone
+    return np.asarray(result, dtype=np.bool_)
+
+
+def _beside(values: Values, value: BoundaryValue | Fraction) -> tuple[Values, Any]:
+    """Both in a form in which NumPy compares them exactly: one by one where it would round."""
+    if values.dtype == np.int64 and isinstance(value, int) and INT64_MIN <= value <= INT64_MAX:
+        return values, value
+    if values.dtype == np.float64 and isinstance(value, float):
+        return values, value
+    return values.astype(np.object_), np.array(value, dtype=np.object_)
+
+
+def _canonical(literal: Literal, kind: SqlType) -> BoundaryValue | Fraction | None:
+    """The constant in the column's canonical form (see `data.vector`); None where Spark brings
+    the two to a type that rounds, or where they are not numbers of one sort."""
+    value, other = literal.value, literal.type
+    if kind.kind in _SAME_VALUES:
+        if other.kind is not kind.kind or isinstance(value, bool):
+            return None
+        return value if isinstance(value, int | str) else None
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+        return None
+    if kind.is_fractional:
+        # A constant of another sort becomes a float or a double; few whole numbers do so exactly.
+        most = 1 << (24 if kind.kind is Kind.FLOAT else 53)
+        is_exact = isinstance(value, float) or (isinstance(value, int) and abs(value) <= most)
+        result = float(value) if is_exact else None
+        return None if result is None or result != result else result
+    if isinstance(value, float) or other.is_fractional:
+        return None
+    if kind.is_integral:
+        return _exact(Fraction(value)) if _fits_beside(other) else None
+    if kind.kind is Kind.DECIMAL and _fits_together(kind, other):
+        return _exact(Fraction(value) * 10**kind.scale)
+    return None
+
+
+def _exact(value: Fraction) -> int | Fraction:
+    """The same number, whole where it can be: fractions are slow to compare."""
+    return value.numerator if value.denominator == 1 else value
+
+
+def _fits_beside(other: SqlType) -> bool:
+    """Whether an integer column and this constant have a decimal that holds both exactly."""
+    return other.is_integral or (other.kind is Kind.DECIMAL and 20 + other.scale <= 38)
+
+
+def _fits_together(kind: SqlType, other: SqlType) -> bool:
+    """Whether the two decimals have a common one that holds both exactly."""
+    digits, scale = (19, 0) if other.is_integral else (other.precision, other.scale)
+    wider = max(kind.scale, scale)
+    return max(kind.precision - kind.scale, digits - scale) + wider <= 38
 
 
 def prune(snapshot: Snapshot, filters: Sequence[RangeFilter]) -> tuple[DataFile, ...]:
@@ -44,8 +461,8 @@ def _may_match(wanted: RangeFilter, bounds: ColumnBounds) -> Flags:
     The intervals ascend, so only the first may be open below and only the last one above.
     """
     intervals = wanted.intervals
-    starts = [found.low for found in intervals if found.low is not None]
-    ends = [found.high for found in intervals if found.high is not None]
+    starts = [result.low for result in intervals if result.low is not None]
+    ends = [result.high for result in intervals if result.high is not None]
     # Intervals that end before the file starts, and those that begin before it ends.
     over = np.where(bounds.has_low, places_in(ends, bounds.lows, "right"), 0)
     unended = places_in(starts, bounds.highs, "right") + len(intervals) - len(starts)
@@ -73,13 +490,15 @@ def _may_hold(wanted: Vector, bounds: ColumnBounds) -> Flags:
     """Which files with these bounds may hold one of the values."""
     valid = wanted.validity()
     known = wanted.take(np.flatnonzero(valid)).values
-    found: list[BoundaryValue] = known.to_pylist() if wanted.is_textual else known.tolist()
-    plain = sorted({value for value in found if value == value})
+    boundary_values: list[BoundaryValue] = (
+        known.to_pylist() if wanted.is_textual else known.tolist()
+    )
+    plain = sorted({value for value in boundary_values if value == value})
     below = np.where(bounds.has_low, places_in(plain, bounds.lows, "left"), 0)
     reached = np.where(bounds.has_high, places_in(plain, bounds.highs, "right"), len(plain))
     may_hold = (below < reached) & ~bounds.is_all_null
     if not bool(valid.all()):
         may_hold |= bounds.may_hold_null
-    if any(value != value for value in found):
+    if any(value != value for value in boundary_values):
         may_hold |= bounds.may_be_nan
     return may_hold

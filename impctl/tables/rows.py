@@ -1,30 +1,262 @@
-"""Rows of a snapshot's files as Arrow, read without a JVM.
-
-Law: columns are read by physical name, found without regard to case as Spark does, and handed out
-by logical name in `tables.arrow_types` form; partition columns come from the log, columns a file
-lacks are NULL, deleted rows are left out. Equal, as a bag, to what Spark reads.
-Out of scope: which files may be skipped (`tables.prune`).
-"""
+"""Rows of a snapshot's files as Arrow, read without a JVM."""
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from impctl.aliases import ColumnName
 from impctl.data.memory import SMALL, reserve
-from impctl.data.schema import Column, Kind
-from impctl.errors import TableError, pass_out_of_memory
-from impctl.tables.arrow_types import arrow_type, to_arrow_type
-from impctl.tables.calendars import check_calendar, hybrid_columns
-from impctl.tables.data_files import DataFiles, read_failure
-from impctl.tables.failures import READ_FAILURES
-from impctl.tables.snapshot import DataFile, Positions, Snapshot
+from impctl.data.schema import Column, Kind, SqlType
+from impctl.errors import (
+    HistoryGoneError,
+    ImpctlError,
+    StorageError,
+    TableError,
+    UnsupportedError,
+    pass_out_of_memory,
+)
+from impctl.sketch.sketch import MAX_INTERVALS, FragmentSet, RangeFilter, exact_filter, range_filter
+from impctl.tables.prune import left_by
+from impctl.tables.schema import arrow_type, to_arrow_type
+from impctl.tables.snapshot import (
+    ColumnBounds,
+    DataFile,
+    Flags,
+    Positions,
+    Snapshot,
+    outside_table,
+    places_in,
+)
+from impctl.tables.statistics import file_bounds
+from impctl.tables.storage import (
+    READ_FAILURES,
+    below_root,
+    failure_text,
+    is_missing,
+    local_path,
+    object_store,
+)
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.data.vector import Ints
+    from impctl.sketch.partition import RangePartition
+    from impctl.types import ColumnName
+
+_FIRST_SAFE_DAY = -141427
+"""1582-10-15: since then both calendars name the same days."""
+_FIRST_SAFE_MICROSECOND = -2208988800000000
+"""1900-01-01: since then zone offsets agree too, as Spark itself assumes."""
+_LEGACY_MARKS = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
+_SPARK_VERSION = b"org.apache.spark.version"
+_FIRST_PROLEPTIC = b"3.0.0"
+_FIRST_PROLEPTIC_INT96 = b"3.1.0"
+"""Spark 3.0 still wrote INT96 by the old calendar, and Spark compares the versions as texts."""
+
+
+def is_hybrid(footer: Mapping[bytes, bytes] | None, *, as_int96: bool = False) -> bool:
+    """Whether a Parquet footer says that the file's dates are in the hybrid calendar.
+
+    `as_int96` asks about its timestamps of that physical type.
+    """
+    if footer is None:
+        return False
+    first = _FIRST_PROLEPTIC_INT96 if as_int96 else _FIRST_PROLEPTIC
+    version = footer.get(_SPARK_VERSION)
+    return any(mark in footer for mark in _LEGACY_MARKS) or (
+        version is not None and version < first
+    )
+
+
+def hybrid_columns(file: pq.FileMetaData, columns: Iterable[str]) -> frozenset[str]:
+    """Those of these columns (leaves) whose dates and times are in the hybrid calendar."""
+    if is_hybrid(file.metadata):
+        return frozenset(columns)
+    if not is_hybrid(file.metadata, as_int96=True):
+        return frozenset()
+    leaves = (file.schema.column(at) for at in range(len(file.schema)))
+    return frozenset(columns) & {leaf.path for leaf in leaves if leaf.physical_type == "INT96"}
+
+
+def is_surely_modern(file: pq.FileMetaData, at: int) -> bool:
+    """Whether the leaf at this place holds no date or time from before the calendars part.
+
+    True for a leaf of another type; False where a row group does not tell its least value.
+    """
+    leaf = file.schema.column(at)
+    kind = leaf.logical_type
+    if leaf.physical_type != "INT96" and kind.type not in ("DATE", "TIMESTAMP"):
+        return True
+    if kind.type == "TIMESTAMP" and "microseconds" not in kind.to_json():
+        return False
+    limit = _FIRST_SAFE_DAY if kind.type == "DATE" else _FIRST_SAFE_MICROSECOND
+    chunks = (file.row_group(group).column(at) for group in range(file.num_row_groups))
+    return all(_starts_at(chunk, limit) for chunk in chunks)
+
+
+def _starts_at(chunk: Any, limit: int) -> bool:
+    """Whether a column chunk tells that it has no value below this one."""
+    if not chunk.is_stats_set:
+        return False
+    told = chunk.statistics
+    if told.null_count == chunk.num_values:
+        return True
+    return told.has_min_max and isinstance(told.min_raw, int) and told.min_raw >= limit
+
+
+def check_calendar(values: Any, kind: SqlType, column: str, uri: str) -> None:
+    """Raise TableError when a value of a hybrid file lies where the calendars differ."""
+    if kind.kind is Kind.DATE:
+        numbers, limit = values.cast(pa.int32()), _FIRST_SAFE_DAY
+    elif kind.kind is Kind.TIMESTAMP:
+        numbers, limit = values.cast(pa.int64()), _FIRST_SAFE_MICROSECOND
+    else:
+        return
+    lowest = pc.min(numbers).as_py()
+    if lowest is not None and lowest < limit:
+        raise TableError(
+            f"Column `{column}` has old dates or times in the calendar of Spark 2: {uri}",
+            hint="rewrite the file with Spark 3.1 or newer, or remove the column from the query",
+            code="legacy_calendar",
+        )
+
+
+class DataFiles:
+    """The data files of one snapshot, its change data and removed files included.
+
+    Of `files` an object store need not be asked for the size.
+    """
+
+    def __init__(self, snapshot: Snapshot, files: Iterable[DataFile] = ()) -> None:
+        self._snapshot = snapshot
+        self._known = tuple(files)
+        self._stores: dict[str, Any] = {}
+        self._folders: dict[str, bool] = {}
+        """Whether a local folder, links followed, lies below its root."""
+
+    def open(self, file: DataFile, *, buffer: int = 0) -> pq.ParquetFile:
+        """The file, to be closed by the caller; OSError or ArrowException where it is unreadable.
+
+        With a `buffer` columns of a local file are read by so many bytes, not whole at once; from
+        an object store that would be many requests.
+        UnsupportedError for one that the table must not have.
+        """
+        store, name, is_local = self._place(file)
+        return pq.ParquetFile(
+            name,
+            filesystem=store,
+            buffer_size=buffer if is_local else 0,
+            coerce_int96_timestamp_unit="us",
+        )
+
+    def footer(self, file: DataFile) -> pq.FileMetaData:
+        """The Parquet metadata of the file; errors as for `open`."""
+        store, name, _ = self._place(file)
+        return pq.read_metadata(name, filesystem=store)
+
+    def check(self, files: Iterable[DataFile]) -> None:
+        """UnsupportedError where one of these must not be opened; for readers other than this."""
+        for file in files:
+            self._check_local(file, self._root(file)[0])
+
+    def _place(self, file: DataFile) -> tuple[Any, str, bool]:
+        """The file system of the file, its name there, and whether it is on the local disk."""
+        root, name = self._root(file)
+        self._check_local(file, root)
+        if root not in self._stores:
+            self._stores[root] = self._store(root)
+        is_local = local_path(root) is not None
+        return self._stores[root], file.uri if is_local else name, is_local
+
+    def _root(self, file: DataFile) -> tuple[str, str]:
+        """The root that the file lies below, and its path from there."""
+        for root in self._snapshot.roots:
+            name = below_root(root, file.uri)
+            if name is not None:
+                return root, name
+        raise outside_table(self._snapshot.table, file.uri)
+
+    def _store(self, root: str) -> Any:
+        if local_path(root) is not None:
+            import pyarrow.fs as pa_fs
+
+            return pa_fs.LocalFileSystem()
+        names = ((below_root(root, file.uri), file.size) for file in self._known)
+        sizes = {name: size for name, size in names if name and size}
+        return object_store(root, self._snapshot.storage_options, sizes)
+
+    def _check_local(self, file: DataFile, root: str) -> None:
+        if local_path(root) is None:
+            return
+        try:
+            mode = os.lstat(file.uri).st_mode
+        except OSError:
+            return  # Whoever opens it says what is the matter.
+        folder = os.path.dirname(file.uri)
+        if folder not in self._folders:
+            self._folders[folder] = _is_inside(folder, root)
+        is_inside = self._folders[folder]
+        if stat.S_ISLNK(mode):
+            is_inside = is_inside and _is_inside(file.uri, root)
+            mode = os.stat(file.uri).st_mode if os.path.exists(file.uri) else stat.S_IFREG
+        if not is_inside:
+            raise outside_table(self._snapshot.table, file.uri)
+        if not stat.S_ISREG(mode):
+            raise UnsupportedError(
+                f"A data file of table `{self._snapshot.table}` is not a regular file: {file.uri}",
+                hint="the table's log lists it; check who writes to the table",
+                code="data_file_irregular",
+            )
+
+
+def _is_inside(path: str, root: str) -> bool:
+    """Whether a local path lies below the root, or is it, once links are followed."""
+    real, top = os.path.realpath(path), os.path.realpath(root)
+    return real == top or real.startswith(os.path.join(top, ""))
+
+
+def read_failure(snapshot: Snapshot, file: DataFile, error: Exception) -> ImpctlError:
+    """The error for a data file that could not be read."""
+    if is_missing(error):
+        return HistoryGoneError(
+            f"Version {snapshot.version} of table `{snapshot.table}` can no longer be read:"
+            f" data file {file.uri} is gone",
+            hint="run `impctl capture`; to keep files longer, raise "
+            "`delta.deletedFileRetentionDuration` before the next VACUUM",
+        )
+    return StorageError(
+        f"Reading a data file of table `{snapshot.table}` failed: {failure_text(error)}",
+        hint=f"check that the file can be read: {file.uri}",
+    )
+
+
+def why_not_plain(snapshot: Snapshot, *, reads_folders: bool = False) -> str:
+    """Why its rows are not those of its files; empty where they are.
+
+    Who `reads_folders` takes the values of partition columns from their names (`day=2026-01-31`).
+    """
+    if snapshot.column_mapping is not None:
+        return "it uses column mapping"
+    if snapshot.partition_columns and not (reads_folders and _is_in_folders(snapshot)):
+        return "it has partition columns"
+    if any(file.deleted is not None for file in snapshot.files):
+        return "it has deletion vectors"
+    return ""
+
+
+def _is_in_folders(snapshot: Snapshot) -> bool:
+    """Whether the path of every file names its partition; a writer of Delta need not do so."""
+    names = [f"/{column}=" for column in snapshot.partition_columns]
+    return all(name in file.uri for file in snapshot.files for name in names)
+
 
 _SLICES = 2
 """A slice is one of the first so many of its row group: those before it are decoded too."""
@@ -195,8 +427,8 @@ class FileReader:
                 whole = parquet.read_row_group(group, columns=list(stored), use_threads=False)
                 part = whole.slice(skipped * rows, rows)
                 return part, len(part), before + skipped * rows
-            found = parquet.iter_batches(rows, row_groups=[group], columns=list(stored))
-            data = next(islice(found, skipped, None), None)
+            result = parquet.iter_batches(rows, row_groups=[group], columns=list(stored))
+            data = next(islice(result, skipped, None), None)
             if data is None:
                 return pa.table({name: [] for name in stored}), 0, before
             return data, len(data), before + skipped * rows
@@ -250,7 +482,7 @@ class FileReader:
     def _stored_names(self, present: Sequence[str], file: DataFile) -> dict[ColumnName, str]:
         """What the file calls each of the columns that it holds."""
         spelled = spellings(present)
-        found: dict[ColumnName, str] = {}
+        result: dict[ColumnName, str] = {}
         for column in self._columns:
             if column.name in self._snapshot.partition_columns:
                 continue
@@ -265,8 +497,8 @@ class FileReader:
                     code="file_column_ambiguous",
                 )
             if names:
-                found[column.name] = names[0]
-        return found
+                result[column.name] = names[0]
+        return result
 
     def _array(
         self, column: Column, data: Any, stored: str | None, file: DataFile, rows: int
@@ -322,10 +554,10 @@ def _live(table: pa.Table, file: DataFile, start: int) -> pa.Table:
 
 def spellings(present: Iterable[str]) -> dict[str, list[str]]:
     """The names a file has, by their form in lower case."""
-    found: dict[str, list[str]] = {}
+    result: dict[str, list[str]] = {}
     for name in present:
-        found.setdefault(name.lower(), []).append(name)
-    return found
+        result.setdefault(name.lower(), []).append(name)
+    return result
 
 
 def partition_literal(column: Column, text: str | None, rows: int) -> pa.Array:
@@ -350,3 +582,124 @@ def partition_literal(column: Column, text: str | None, rows: int) -> pa.Array:
             ),
             code="column_unreadable",
         ) from error
+
+
+MAX_PARTS = 16
+"""Parts with a filter: each is planned by Spark and read by tasks of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPart:
+    """Files, and the filter that their rows need; None where all their rows are wanted."""
+
+    files: tuple[DataFile, ...]
+    filter: RangeFilter | None
+
+    def within(self, uris: Collection[str]) -> ReadPart:
+        """The part, of these files alone."""
+        return ReadPart(tuple(file for file in self.files if file.uri in uris), self.filter)
+
+
+@dataclass(frozen=True, slots=True)
+class PartedRead:
+    """The parts, and the ranges of which they give all rows."""
+
+    wanted: RangeFilter
+    parts: tuple[ReadPart, ...]
+
+
+def parted_read(
+    snapshot: Snapshot, fragments: FragmentSet, partition: RangePartition
+) -> PartedRead:
+    """The parts for a sketch: as few files as `MAX_PARTS` allow.
+
+    Gaps between its ranges are closed, the smallest first, until the parts are few enough.
+    """
+    column = snapshot.readable(partition.attribute)
+    if column.type != partition.type:
+        # Of the boundaries' type no bounds of files are known: nothing to tell parts apart by.
+        wanted = range_filter(fragments, partition)
+        return PartedRead(wanted, (ReadPart(snapshot.files, wanted),))
+    bounds = file_bounds(snapshot, column.name)
+    wanted = exact_filter(fragments, partition)
+    while True:
+        result = _parted(snapshot, bounds, wanted)
+        if result is not None:
+            return PartedRead(wanted, result)
+        limit = max(MAX_INTERVALS, len(wanted.intervals) // 2)
+        wanted = range_filter(fragments, partition, limit=limit)
+
+
+def _parted(
+    snapshot: Snapshot, bounds: ColumnBounds, wanted: RangeFilter
+) -> tuple[ReadPart, ...] | None:
+    """The parts of a filter; None where they would be too many, or a file needs too many ranges."""
+    if wanted.is_everything:
+        return (ReadPart(snapshot.files, None),)
+    left = np.flatnonzero(left_by(snapshot, [wanted]))
+    placed = _Placed.of(bounds.take(left), wanted)
+    inside = snapshot.files_at(left[placed.is_inside])
+    others = np.flatnonzero(~placed.is_inside)
+    others = others[np.argsort(placed.first[others], kind="stable")]
+    parts = [ReadPart(inside, None)] if inside else []
+    if len(wanted.intervals) <= MAX_INTERVALS:
+        rest = snapshot.files_at(left[others])
+        return (*parts, ReadPart(rest, wanted)) if rest else tuple(parts)
+    for group in placed.grouped(others):
+        first, end = int(placed.first[group[0]]), int(placed.end[group].max())
+        if end - first > MAX_INTERVALS:
+            return None
+        intervals = wanted.intervals[first:end]
+        if end < len(wanted.intervals) and bool(placed.may_be_nan[group].any()):
+            intervals += wanted.intervals[-1:]
+        part = RangeFilter(wanted.partition, intervals, wanted.includes_null)
+        parts.append(ReadPart(snapshot.files_at(left[group]), part))
+    return tuple(parts) if len(parts) <= MAX_PARTS + bool(inside) else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """The intervals that each file may hold rows of, those from `first` before `end`; all arrays of
+    shape (files,). Only a filter's first interval may be open below, and only its last one above,
+    where NaN is."""
+
+    first: Ints
+    end: Ints
+    is_inside: Flags
+    """Whether all rows of the file are wanted."""
+    may_be_nan: Flags
+    """Whether it may hold NaN, and NaN is wanted."""
+
+    @classmethod
+    def of(cls, bounds: ColumnBounds, wanted: RangeFilter) -> _Placed:
+        starts = [result.low for result in wanted.intervals if result.low is not None]
+        ends = [result.high for result in wanted.intervals if result.high is not None]
+        count = len(wanted.intervals)
+        wants_nan = len(ends) < count
+        # How many intervals have begun, or are over, where a file starts and where it ends.
+        begun_at_low = count - len(starts) + places_in(starts, bounds.lows, "right")
+        begun_at_high = count - len(starts) + places_in(starts, bounds.highs, "right")
+        over_at_low, over_at_high = (
+            places_in(ends, values, "right") for values in (bounds.lows, bounds.highs)
+        )
+        first = np.where(bounds.has_low, over_at_low, 0)
+        end = np.maximum(first, np.where(bounds.has_high, begun_at_high, count))
+        holds = bounds.has_low & bounds.has_high & (begun_at_low > first) & (over_at_high <= first)
+        is_inside = bounds.is_all_null | ((end == first + 1) & holds)
+        if not wanted.includes_null:
+            is_inside = is_inside & ~bounds.may_hold_null
+        if not wants_nan:
+            is_inside = is_inside & ~bounds.may_be_nan
+        return cls(first, end, is_inside, bounds.may_be_nan & wants_nan)
+
+    def grouped(self, others: Ints) -> Iterator[Ints]:
+        """These files, ascending by their first interval, together while they need few."""
+        start, last = 0, 0
+        firsts, ends = self.first[others].tolist(), self.end[others].tolist()
+        for at, end in enumerate(ends):
+            if at > start and max(last, end) - firsts[start] > MAX_INTERVALS:
+                yield others[start:at]
+                start, last = at, 0
+            last = max(last, end)
+        if len(others):
+            yield others[start:]

@@ -1,25 +1,72 @@
-"""A sample of a column's values, for choosing boundaries.
-
-Law: the same snapshot, column and seed give the same sample; values are canonical and hold no
-NULL and no NaN. How even the sample is decides only how balanced fragments are, never soundness.
-Cost: one column of a few row groups of at most `MAX_FILES` files.
-Out of scope: boundaries (`sketch.equidepth`).
-"""
+"""Samples of a table, and how its rows and files are distributed along a column."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 
-from impctl.aliases import ColumnName
-from impctl.data.vector import from_arrow
-from impctl.sketch.fragments import FragmentSet
-from impctl.sketch.intervals import exact_filter
-from impctl.sketch.partition import BoundaryValue, RangePartition
+from impctl.data.vector import Ints, from_arrow
+from impctl.sketch.boundaries import ValueWeights
+from impctl.sketch.sketch import FragmentSet, exact_filter
 from impctl.tables.prune import prune
 from impctl.tables.rows import FileReader
-from impctl.tables.snapshot import DataFile, Snapshot
+from impctl.tables.snapshot import UNKNOWN, ColumnBounds, DataFile, Snapshot, places_in
+from impctl.tables.statistics import Density, Line, file_bounds, line_of
+from impctl.tables.storage import local_path
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.sketch.partition import BoundaryValue, RangePartition
+    from impctl.types import ColumnName
+
+
+def overlap(snapshot: Snapshot, column: ColumnName) -> float:
+    """The share of the files that may hold a value, on average over the files' values."""
+    bounds = file_bounds(snapshot, column)
+    return mean_overlap(bounds) / max(len(bounds), 1)
+
+
+def mean_overlap(bounds: ColumnBounds) -> float:
+    """How many of these files may hold a value, on average: 1 where each is in one file only."""
+    line = line_of(bounds)
+    if line is None:
+        return float(len(bounds))
+    lows, ends = line.spans(bounds.filled)
+    # How many files lie over each piece of the line, and what that adds up to from the left.
+    edges, at = np.unique(np.concatenate([lows, ends]), return_inverse=True)
+    steps = np.zeros(len(edges))
+    np.add.at(steps, at[: len(lows)], 1.0)
+    np.add.at(steps, at[len(lows) :], -1.0)
+    files_over = np.cumsum(steps)[:-1]
+    summed = np.concatenate([[0.0], np.cumsum(files_over * np.diff(edges))])
+    covered = summed[at[len(lows) :]] - summed[at[: len(lows)]]
+    return float((covered / (ends - lows)).mean())
+
+
+def is_sorted(snapshot: Snapshot, column: ColumnName) -> bool:
+    """Whether each file begins where the one before it ends, or later; NULL lies anywhere."""
+    bounds = file_bounds(snapshot, column).filled
+    if not bounds.is_known or bool(bounds.may_be_nan.any()):
+        return False
+    spans = sorted(zip(bounds.lows.tolist(), bounds.highs.tolist(), strict=True))
+    return all(before[1] <= after[0] for before, after in pairwise(spans))
+
+
+def clustered_columns(
+    snapshot: Snapshot, columns: Sequence[ColumnName], most: float
+) -> list[ColumnName]:
+    """Those of the columns by which files overlap at most so much, the best first."""
+    result = [(overlap(snapshot, name), name) for name in columns]
+    return [name for share, name in sorted(result, key=lambda pair: pair[0]) if share <= most]
+
 
 MAX_FILES = 64
 _GROUPS_PER_FILE = 4
@@ -36,18 +83,18 @@ def sample_values(
 
     `within`: only values of these fragments, from files that may hold some.
     """
-    found = snapshot.readable(column)
+    result = snapshot.readable(column)
     random = np.random.default_rng(seed)
     files = _chosen_files(_files(snapshot, within), random)
-    reader = FileReader(snapshot, [found], files)
+    reader = FileReader(snapshot, [result], files)
     weights = _weights(files)
     values: list[BoundaryValue] = []
     for file, weight in zip(files, weights, strict=True):
         quota = max(1, round(rows * weight))
         table = reader.read_some(file, lambda groups: _spread(groups, random))
-        vector = from_arrow(table.column(0), found.type)
+        vector = from_arrow(table.column(0), result.type)
         live = vector.validity()
-        if found.type.is_fractional:
+        if result.type.is_fractional:
             live = live & ~np.isnan(vector.values)
         if within is not None:
             live = live & np.isin(within[0].fragments_of(vector), within[1].ids)
@@ -89,3 +136,338 @@ def _spread(groups: int, random: np.random.Generator) -> list[int]:
     if groups <= _GROUPS_PER_FILE:
         return list(range(groups))
     return sorted(random.choice(groups, _GROUPS_PER_FILE, replace=False).tolist())
+
+
+Floats = npt.NDArray[np.float64]
+
+_OF_ALL, _LEAST_ROWS, _MOST_ROWS = 1 / 50, 40_000, 80_000
+"""About so many rows are drawn: what a tenth of a capture's time pays for."""
+_WINDOWS, _FEWEST, _MOST_WINDOWS = 48, 20, 56
+"""Windows that they are drawn in: fewer so that each has some whole values of the column; more
+where that cannot be."""
+_OF_ONE_VALUE = 700
+"""Rows that tell of a value what more of them would."""
+_WHOLE_VALUES, _FEW_VALUES = 10, 2.5
+_ENDS = (0.15, 0.85)
+_BESIDE = 3
+"""Values on either side that tell how many rows one has."""
+_AT_ONCE = 4
+"""Slices read at a time: most of what one takes is waiting, and opening the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileSample:
+    """The files to draw from, and the rows drawn: windows, each of parts of so many rows."""
+
+    snapshot: Snapshot
+    files: tuple[DataFile, ...]
+    rows: pa.Table
+    windows: tuple[tuple[int, ...], ...]
+
+    @property
+    def total(self) -> float:
+        """Rows of all files drawn from; 1 for a file whose rows the log does not tell."""
+        return float(sum(_rows_of(self.files)))
+
+    @property
+    def window_of(self) -> Ints:
+        """The number of each row's window; shape (n,)."""
+        sizes = [sum(parts) for parts in self.windows]
+        return np.repeat(np.arange(len(sizes)), sizes)
+
+    def weights(self, groups: Mapping[ColumnName, ColumnBounds]) -> Floats:
+        """Rows that each row drawn stands for, by the columns that its group shares; shape (n,).
+
+        Each column comes with its bounds in `files`. Without a column that all rows of a group
+        share, all rows over those drawn.
+        """
+        result: Floats = np.full(len(self.rows), self.total / max(len(self.rows), 1))
+        for name, bounds in groups.items():
+            result = np.minimum(result, self._weights_by(name, bounds))
+        return np.asarray(np.maximum(result, 1.0))
+
+    def held(self, name: ColumnName, bounds: ColumnBounds) -> tuple[Floats, Floats] | None:
+        """For each row, how many rows there are of its value of a column, and how many files may
+        hold it, by the statistics; shape (n,) each. None where they do not tell."""
+        line = line_of(bounds)
+        if line is None:
+            return None
+        places = self._places(name, line)
+        filled, rows = self._filled(bounds)
+        lows, ends = line.spans(filled)
+        files = Density.of(lows, ends, ends - lows).at(places)
+        # Files that reach into the next value are spread evenly over both: so are their neighbours.
+        spread, half = Density.of(lows, ends, rows), _BESIDE * line.unit
+        start = np.maximum(places - half, lows.min(initial=0.0))
+        end = np.minimum(places + half + line.unit, ends.max(initial=0.0))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            held = (spread.before(end) - spread.before(start)) / (end - start)
+        return held * (line.unit or math.nan), files
+
+    def _filled(self, bounds: ColumnBounds) -> tuple[ColumnBounds, Floats]:
+        """Bounds of the files that hold more than NULL, and the rows of these."""
+        rows = np.array(_rows_of(self.files), dtype=np.float64)
+        return bounds.filled, rows[~bounds.is_all_null]
+
+    def _places(self, name: ColumnName, line: Line) -> Floats:
+        kind = self.snapshot.readable(name).type
+        return line.places_of(from_arrow(self.rows.column(name), kind))
+
+    def _weights_by(self, name: ColumnName, bounds: ColumnBounds) -> Floats:
+        """How densely all rows lie at each row's value, over how densely those drawn do."""
+        line = line_of(bounds)
+        if line is None:
+            return np.full(len(self.rows), np.inf)
+        filled, rows = self._filled(bounds)
+        places = self._places(name, line)
+        held = Density.of(*line.spans(filled), rows)
+        drawn = Density.of(*self._spans(places, line.unit))
+        result = held.at(places) / np.maximum(drawn.at(places), 1e-12)
+        return np.where(np.isfinite(result), result, np.inf)
+
+    def _spans(self, places: Floats, unit: float) -> tuple[Floats, Floats, Floats]:
+        """Where the values of each part start and end, and how many they would be if all of it
+        were as dense as all but its ends: these hold parts of what lies beside them."""
+        lows, ends, rows = [], [], []
+        for part in _slices([size for parts in self.windows for size in parts]):
+            own = places[part]
+            own = own[np.isfinite(own)]
+            if len(own):
+                lows.append(float(own.min()))
+                ends.append(max(float(own.max()) + unit, float(np.nextafter(lows[-1], np.inf))))
+                rows.append(_evenly(own, lows[-1], ends[-1], unit))
+        return np.array(lows), np.array(ends), np.array(rows)
+
+
+def _evenly(own: Floats, low: float, end: float, unit: float) -> float:
+    """How many values there would be from `low` to `end`, by those but the ends."""
+    first, last = np.quantile(own, _ENDS, method="nearest")
+    width = last - first + unit
+    if first <= low or last + unit >= end or width <= 0:
+        return float(len(own))
+    between = np.count_nonzero((own >= first) & (own <= last))
+    return float(between / width * (end - low))
+
+
+def _slices(sizes: Sequence[int]) -> Iterator[slice]:
+    """Stretches of so many rows, one after the other."""
+    ends = np.cumsum(sizes)
+    return (slice(end - size, end) for end, size in zip(ends, sizes, strict=True))
+
+
+def file_sample(
+    snapshot: Snapshot,
+    files: Sequence[DataFile],
+    columns: Sequence[ColumnName],
+    along: ColumnBounds,
+) -> FileSample:
+    """Windows at even steps of rows, files in the order of least values of some column.
+
+    `along` are that column's bounds. A window is what follows a file's start, in the files behind
+    it too where it is small.
+    """
+    chosen = tuple(files)
+    counts = np.array(_rows_of(files), dtype=np.int64)
+    order = _ordered(along)
+    size = _window_rows(counts, along)
+    parts = [part for window in _windows(counts[order], size) for part in window]
+    reader = FileReader(snapshot, [snapshot.readable(name) for name in columns], chosen)
+    slices = [
+        (chosen[order[at]], number_of, number) for number, (at, number_of, _) in enumerate(parts)
+    ]
+    if local_path(snapshot.path) is not None:
+        # Nothing to wait for: threads would only stand in each other's way.
+        tables = [reader.read_slice(*result) for result in slices]
+    else:
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            tables = list(pool.map(lambda result: reader.read_slice(*result), slices))
+    sizes: dict[int, list[int]] = {}
+    for table, (_, _, window) in zip(tables, parts, strict=True):
+        sizes.setdefault(window, []).append(len(table))
+    rows = pa.concat_tables([reader.empty(), *tables])
+    return FileSample(snapshot, chosen, rows, tuple(map(tuple, sizes.values())))
+
+
+def _drawn_rows(total: int) -> int:
+    return min(total, int(min(max(total * _OF_ALL, _LEAST_ROWS), _MOST_ROWS)))
+
+
+def _window_rows(counts: Ints, along: ColumnBounds) -> int:
+    """Rows per window: a few values of the column, where that leaves windows enough."""
+    total = int(counts.sum())
+    drawn = _drawn_rows(total)
+    even, most = drawn // _WINDOWS, drawn // _FEWEST
+    line = line_of(along)
+    if line is None or not line.unit:
+        return max(even, 1)
+    lows, ends = line.spans(along.filled)
+    per_value = total / max(float(ends.max() - lows.min()), 1.0)
+    if _FEW_VALUES * per_value > most:
+        # A window is in one value: the more windows, the better.
+        return max(min(drawn // _MOST_WINDOWS, _OF_ONE_VALUE), 1)
+    return max(1, min(most, max(even, round(_WHOLE_VALUES * per_value))))
+
+
+def _windows(counts: Ints, size: int) -> Iterator[list[tuple[int, int, int]]]:
+    """Windows as parts: the file, the rows wanted of it, the window's number."""
+    before = np.concatenate([[0], np.cumsum(counts)])
+    number = max(1, min(_drawn_rows(int(before[-1])) // size, _MOST_WINDOWS))
+    taken = 0
+    for window, place in enumerate((np.arange(number) + 0.5) * before[-1] / number):
+        at = max(taken, int(np.searchsorted(before, place, side="right")) - 1)
+        result, left = [], size
+        while left > 0 and at < len(counts):
+            result.append((at, min(left, int(counts[at])), window))
+            left -= int(counts[at])
+            at += 1
+        taken = at
+        yield result
+
+
+def _ordered(along: ColumnBounds) -> Ints:
+    """Positions of files by the values they start with, those without one last."""
+    known, unknown = np.flatnonzero(along.has_low), np.flatnonzero(~along.has_low)
+    return np.concatenate([known[np.argsort(along.lows[known], kind="stable")], unknown])
+
+
+def _rows_of(files: Sequence[DataFile]) -> list[int]:
+    return [max(file.rows or 1, 1) for file in files]
+
+
+_ENOUGH = 8
+"""Sampled values between a file's bounds from which they tell how its rows are spread."""
+_POINTS = 4
+"""Values that stand for the rows of a file of which too few are in the sample."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnSpread:
+    """The values of a column by weight, and how its files lie among them.
+
+    `files`: bounds of all files of the table. `starts`: their least values, ascending. `depth`: how
+    many files may hold the value of a row, on average: 1 in a table that is sorted by the column,
+    all files where it is not at all.
+    """
+
+    weights: ValueWeights
+    files: ColumnBounds
+    starts: tuple[BoundaryValue, ...]
+    depth: float
+
+
+def with_overlaps(
+    boundaries: Sequence[BoundaryValue], files: ColumnBounds
+) -> tuple[BoundaryValue, ...]:
+    """The boundaries, and one more behind each overlap of files that ends in the next range.
+
+    A value that ends one file and starts the next then has its range to itself, and all other
+    ranges of the two are in one file each.
+    """
+    starts, reached = _reached(files.filled)
+    boundary_values: list[BoundaryValue] = []
+    for low, high in pairwise((*boundaries, None)):
+        assert low is not None
+        boundary_values.append(low)
+        earlier = bisect_left(starts, low) - 1
+        last = reached[earlier] if earlier >= 0 else None
+        behind = None if last is None or _is_less(last, low) else _next(last)
+        if behind is not None and (high is None or _is_less(behind, high)):
+            boundary_values.append(behind)
+    return tuple(boundary_values)
+
+
+def column_spread(
+    snapshot: Snapshot, column: ColumnName, sample: Sequence[BoundaryValue]
+) -> ColumnSpread:
+    """How the rows of a column are spread, by its files' statistics and a sample of values."""
+    ordered = sorted(sample)
+    every = file_bounds(snapshot, column)
+    files = every.filled
+    rows = _rows(files)
+    first, end = _between(ordered, files)
+    is_told = end - first >= _ENOUGH
+    own: list[tuple[BoundaryValue, float]] = []
+    # Bounded by the files of which too few values are in the sample.
+    few = files.keep(~is_told)
+    for at, low, high in zip(np.flatnonzero(~is_told), few.minima, few.maxima, strict=True):
+        points = _points(low, high)
+        own += [(point, float(rows[at]) / len(points)) for point in points]
+        is_told[at] = not points
+    spread = is_told & (end > first)
+    each = rows[spread] / (end - first)[spread]
+    steps = np.zeros(len(ordered) + 1)
+    np.add.at(steps, first[spread], each)
+    np.add.at(steps, end[spread], -each)
+    drawn = zip(ordered, np.cumsum(steps[:-1]).tolist(), strict=True)
+    weights = ValueWeights.of([*drawn, *own])
+    return ColumnSpread(weights, every, starts_of(files), _depth(weights, files))
+
+
+def starts_of(files: ColumnBounds) -> tuple[BoundaryValue, ...]:
+    """The least values of files, ascending."""
+    return tuple(sorted(set(files.lows[files.has_low].tolist())))
+
+
+def _reached(
+    files: ColumnBounds,
+) -> tuple[tuple[BoundaryValue, ...], tuple[BoundaryValue | None, ...]]:
+    """Where files start, and how far they reach that start there or before; nothing is known of
+    files without a least value, which start before all others."""
+    if not bool(files.has_low.all()):
+        unknown = starts_of(files)
+        return unknown, (None,) * len(unknown)
+    ends: dict[BoundaryValue, BoundaryValue | None] = {}
+    for low, high in zip(files.lows.tolist(), files.maxima, strict=True):
+        ends[low] = _later(ends.get(low, low), high)
+    starts = sorted(ends)
+    return tuple(starts), tuple(accumulate((ends[low] for low in starts), _later))
+
+
+def _later(one: BoundaryValue | None, other: BoundaryValue | None) -> BoundaryValue | None:
+    """The greater of two; None, which is unknown, where one of them is."""
+    return None if one is None or other is None else max(one, other)
+
+
+def _is_less(one: BoundaryValue, other: BoundaryValue) -> bool:
+    return one < other  # type: ignore[operator]  # one column, one value type
+
+
+def _next(value: BoundaryValue) -> BoundaryValue | None:
+    """The least value above a number; None for texts, where it would be no text to show."""
+    if isinstance(value, float):
+        return math.nextafter(value, math.inf) if value < math.inf else None
+    return value + 1 if isinstance(value, int) else None
+
+
+def _rows(files: ColumnBounds) -> Floats:
+    """Rows that are not NULL; one where the log does not say."""
+    rows = np.where(files.rows == UNKNOWN, 1, files.rows)
+    filled = np.maximum(rows - np.maximum(files.null_counts, 0), 0)
+    return np.asarray(filled, dtype=np.float64)
+
+
+def _between(ordered: Sequence[BoundaryValue], files: ColumnBounds) -> tuple[Ints, Ints]:
+    """Where the values of each file begin among ordered ones, and where they end."""
+    first = np.where(files.has_low, places_in(ordered, files.lows, "left"), 0)
+    end = np.where(files.has_high, places_in(ordered, files.highs, "right"), len(ordered))
+    return first, end
+
+
+def _points(low: BoundaryValue | None, high: BoundaryValue | None) -> set[BoundaryValue]:
+    """Values from a file's least to its greatest; none where a bound is not known."""
+    if low is None or high is None:
+        return set()
+    if isinstance(low, int) and isinstance(high, int):
+        return {low + (high - low) * at // (_POINTS - 1) for at in range(_POINTS)}
+    if isinstance(low, float) and isinstance(high, float) and math.isfinite(high - low):
+        return {low + (high - low) * at / (_POINTS - 1) for at in range(_POINTS)}
+    return {low, high}
+
+
+def _depth(weights: ValueWeights, files: ColumnBounds) -> float:
+    """Rows that lie between the bounds of each file, added up, over all rows."""
+    if not weights.total:
+        return float(len(files))
+    first, end = _between(weights.values, files)
+    before = np.array(weights.before)
+    return float((before[end] - before[first]).sum()) / weights.total

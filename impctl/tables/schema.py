@@ -1,10 +1,4 @@
-"""The Delta schema of one version as impctl's schema, with what the log says about each column.
-
-Law: a column whose values impctl cannot compute with is of kind OTHER, and one that nobody may
-read without the Delta JAR is listed in `opaque` with the reason; neither is fatal while unused.
-Every column may hold NULL: NOT NULL binds writers, and a file older than a column has none of it.
-Out of scope: protocol features of the table as a whole (`tables.features`).
-"""
+"""The Delta schema of one version as impctl's schema, with what the log says about each column."""
 
 from __future__ import annotations
 
@@ -12,12 +6,58 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from impctl.aliases import ColumnName
-from impctl.data.identifiers import quoted
-from impctl.data.schema import Column, Kind, Schema, SqlType, from_delta, other
+import pyarrow as pa
+
+from impctl.data.schema import Column, Kind, Schema, SqlType, from_delta, other, quoted
+from impctl.errors import TableError
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.types import ColumnName
+
+_SIMPLE = {
+    Kind.BOOLEAN: pa.bool_(),
+    Kind.BYTE: pa.int8(),
+    Kind.SHORT: pa.int16(),
+    Kind.INTEGER: pa.int32(),
+    Kind.LONG: pa.int64(),
+    Kind.FLOAT: pa.float32(),
+    Kind.DOUBLE: pa.float64(),
+    Kind.STRING: pa.large_string(),
+    Kind.BINARY: pa.large_binary(),
+    Kind.DATE: pa.date32(),
+    Kind.TIMESTAMP: pa.timestamp("us", tz="UTC"),
+    Kind.TIMESTAMP_NTZ: pa.timestamp("us"),
+}
+
+
+def arrow_type(kind: SqlType) -> pa.DataType:
+    """The Arrow type for a SQL type; TableError where impctl never reads values of it."""
+    if kind.kind is Kind.DECIMAL:
+        return pa.decimal128(kind.precision, kind.scale)
+    result = _SIMPLE.get(kind.kind)
+    if result is None:
+        raise TableError(
+            f"impctl itself cannot read a column of type `{kind}`",
+            hint="remove the column from the query, or use it only in parts that Spark evaluates",
+            code="column_type_unsupported",
+        )
+    return result
+
+
+def to_arrow_type(column: pa.ChunkedArray, kind: SqlType) -> pa.ChunkedArray:
+    """The column in the type of `arrow_type`."""
+    wanted = arrow_type(kind)
+    if column.type == wanted:
+        return column
+    if pa.types.is_string_view(column.type):
+        column = column.cast(pa.string())
+    elif pa.types.is_binary_view(column.type):
+        column = column.cast(pa.binary())
+    return column.cast(wanted)
+
 
 PHYSICAL_NAME = "delta.columnMapping.physicalName"
 _CHAR_TYPES = "__CHAR_VARCHAR_TYPE_STRING"
@@ -93,9 +133,9 @@ def schema_mark(schema_json: str) -> str:
 
 def _limits(fields: list[Mapping[str, Any]]) -> Iterator[tuple[ColumnName, int]]:
     for field in fields:
-        found = _VARCHAR.fullmatch(str(field["metadata"].get(_CHAR_TYPES, "")))
-        if found is not None:
-            yield field["name"], int(found.group(1))
+        match = _VARCHAR.fullmatch(str(field["metadata"].get(_CHAR_TYPES, "")))
+        if match is not None:
+            yield field["name"], int(match.group(1))
 
 
 def _column_type(field: Mapping[str, Any]) -> SqlType:

@@ -1,26 +1,37 @@
-"""A table at one version: its columns, its files, and what the log promises about rows.
+"""What the files of a snapshot may hold in one column, as arrays over files.
+
+Law: every value of a file that is neither NULL nor NaN lies between its `lows` and `highs`, where
+`has_low` and `has_high` say that these are known; a slot that is not known holds an arbitrary value
+that nobody may look at. One file of them is a `FileBounds`, which costs an object: whoever looks at
+all files takes the arrays.
+
+Law: a vector lies below one of the table's folders, and no position in it is 2^32 or more.
+deltalake makes a mask as long as the greatest position, and ends the process where memory does not
+suffice. A vector that the log places elsewhere it would fetch from there.
+Cost: the log's entries after its last checkpoint, two columns of that, 20 bytes of each vector.
 
 Law: a snapshot never changes; everything is read from the log of that version, nothing from the
 names of directories. An empty partition value is NULL, as the Delta protocol says.
-Out of scope: reading rows (`tables.rows`), file statistics (`tables.statistics`).
 """
 
 from __future__ import annotations
 
+import json
 import math
+import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import struct
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from deltalake import DeltaTable
 
-from impctl.aliases import ColumnName, TableName, TableVersion
 from impctl.data.schema import Column, Kind, Schema
 from impctl.errors import (
     ImpctlError,
@@ -29,19 +40,343 @@ from impctl.errors import (
     TableError,
     UnsupportedError,
 )
-from impctl.tables.bounds import ColumnBounds, Flags
-from impctl.tables.deletion_vectors import check_vectors, vector_files
-from impctl.tables.escapes import is_unsure
-from impctl.tables.failures import READ_FAILURES, failure_text
-from impctl.tables.features import (
+from impctl.tables.schema import TableSchema, read_schema
+from impctl.tables.storage import (
+    READ_FAILURES,
+    below_root,
     check_column_mapping,
     check_reader_features,
+    failure_text,
     feature_named_in,
+    file_uri,
+    is_unsure,
+    list_names,
+    local_path,
+    object_store,
+    read_range,
+    read_text,
     unknown_feature,
 )
-from impctl.tables.schema import TableSchema, read_schema
-from impctl.tables.storage import below_root, file_uri, local_path
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+    from impctl.data.vector import Ints
+    from impctl.sketch.partition import BoundaryValue
+    from impctl.types import ColumnName, TableName, TableVersion
+
+Flags = npt.NDArray[np.bool_]
+Values = npt.NDArray[Any]
+"""Canonical values: int64, float64 or bool; objects for texts and integers beyond 64 bits."""
+
+UNKNOWN = -1
+"""A count that the log does not tell."""
+_EXACT: dict[type, type[np.generic]] = {bool: np.bool_, int: np.int64, float: np.float64}
+
+
+@dataclass(frozen=True, slots=True)
+class FileBounds:
+    """What one file may hold in one column."""
+
+    minimum: BoundaryValue | None
+    maximum: BoundaryValue | None
+    null_count: int | None
+    """NULLs, rows deleted by a vector included; None when unknown."""
+    rows: int | None
+    may_be_nan: bool = False
+
+    @property
+    def may_hold_null(self) -> bool:
+        return self.null_count is None or self.null_count > 0
+
+    @property
+    def is_all_null(self) -> bool:
+        return (
+            self.rows is not None and self.null_count is not None and self.null_count >= self.rows
+        )
+
+
+# Without slots: what is asked again and again is kept beside the arrays.
+@dataclass(frozen=True, eq=False)
+class ColumnBounds(Sequence[FileBounds]):
+    """The bounds of one column in each file; all arrays of shape (files,)."""
+
+    lows: Values
+    has_low: Flags
+    highs: Values
+    has_high: Flags
+    null_counts: Ints
+    """`UNKNOWN` where the log does not say."""
+    rows: Ints
+    """`UNKNOWN` likewise."""
+    may_be_nan: Flags
+
+    @cached_property
+    def may_hold_null(self) -> Flags:
+        return np.asarray(self.null_counts != 0)
+
+    @cached_property
+    def is_all_null(self) -> Flags:
+        is_counted = (self.rows >= 0) & (self.null_counts >= 0)
+        return np.asarray(is_counted & (self.null_counts >= self.rows))
+
+    @cached_property
+    def filled(self) -> ColumnBounds:
+        """Those of files that hold more than NULL."""
+        return self.keep(~self.is_all_null)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether both ends of every file are."""
+        return bool(self.has_low.all() and self.has_high.all())
+
+    @property
+    def minima(self) -> list[BoundaryValue | None]:
+        """The least value of each file, one by one."""
+        return _known(self.lows, self.has_low)
+
+    @property
+    def maxima(self) -> list[BoundaryValue | None]:
+        """The greatest value of each file, one by one."""
+        return _known(self.highs, self.has_high)
+
+    def keep(self, mask: Flags) -> ColumnBounds:
+        """Those of the files where `mask` is set."""
+        return self.take(np.flatnonzero(mask))
+
+    def take(self, positions: Ints) -> ColumnBounds:
+        """Those of the files at these positions, in that order."""
+        return ColumnBounds(
+            self.lows[positions],
+            self.has_low[positions],
+            self.highs[positions],
+            self.has_high[positions],
+            self.null_counts[positions],
+            self.rows[positions],
+            self.may_be_nan[positions],
+        )
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[FileBounds]:
+        return iter(self._each)
+
+    @overload
+    def __getitem__(self, at: int) -> FileBounds: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[FileBounds]: ...
+    def __getitem__(self, at: int | slice) -> FileBounds | Sequence[FileBounds]:
+        return self._each[at]
+
+    @cached_property
+    def _each(self) -> tuple[FileBounds, ...]:
+        ends = zip(self.minima, self.maxima, strict=True)
+        counts = zip(
+            _known(self.null_counts, self.null_counts >= 0),
+            _known(self.rows, self.rows >= 0),
+            self.may_be_nan.tolist(),
+            strict=True,
+        )
+        return tuple(FileBounds(*pair, *rest) for pair, rest in zip(ends, counts, strict=True))
+
+
+def _known(values: Values, is_known: Flags) -> list[Any]:
+    return [
+        value if ok else None for value, ok in zip(values.tolist(), is_known.tolist(), strict=True)
+    ]
+
+
+def as_array(values: Sequence[BoundaryValue]) -> Values:
+    """Values of one column as an array that holds them exactly."""
+    wanted = _EXACT.get(type(values[0])) if values else None
+    if wanted is not None:
+        # Whole numbers of which some need more than 64 bits come out as anything but int64.
+        result = np.array(values)
+        if result.dtype == wanted:
+            return result
+    return as_objects(values)
+
+
+def as_objects(values: Sequence[Any]) -> Values:
+    """Values as they are, one by one."""
+    result = np.empty(len(values), dtype=np.object_)
+    result[:] = values
+    return result
+
+
+def places_in(
+    ordered: Sequence[BoundaryValue], values: Values, side: Literal["left", "right"]
+) -> Ints:
+    """Where each value would stand among ascending ones: `bisect_left` or `bisect_right` of all."""
+    own = as_array(ordered)
+    if own.dtype != values.dtype:
+        own, values = own.astype(np.object_), values.astype(np.object_)
+    return np.searchsorted(own, values, side=side).astype(np.int64, copy=False)
+
+
+_LOG = "_delta_log"
+_ENTRY = re.compile(r"(\d{20})\.json")
+_CHECKPOINT = re.compile(
+    r"(\d{20})\.checkpoint(?:\.\d{10}\.(\d{10})|\.[0-9a-fA-F-]{36})?\.(?:parquet|json)"
+)
+"""One file, one of several parts, or the top of one with side files (V2, which a UUID names)."""
+_SIDE_FILES = f"{_LOG}/_sidecars"
+_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+"""Those of Z85: five for four bytes."""
+_UUID_LENGTH = 20
+_MARK = 1_681_511_377
+_HEAD = struct.Struct("<IqI")
+"""How the bitmaps of a vector begin: a mark, how many there are, and the upper half of the
+positions in the first one."""
+
+
+def vector_files(
+    path: str, version: TableVersion, options: Mapping[str, str] | None
+) -> Iterator[Mapping[str, Any]]:
+    """The deletion vectors of a version, as its log describes them."""
+    names = list_names(path, options, _LOG)
+    start, parts = _last_checkpoint(names, version)
+    result: dict[str, Any] = {}
+    for name in parts:
+        result.update(_of_checkpoint(path, options, f"{_LOG}/{name}"))
+    entries = (match for match in map(_ENTRY.fullmatch, sorted(names)) if match is not None)
+    for entry in entries:
+        if start < int(entry[1]) <= version:
+            result.update(_of_entry(read_text(path, options, f"{_LOG}/{entry[0]}")))
+    return (vector for vector in result.values() if vector is not None)
+
+
+def check_vectors(
+    table: TableName,
+    roots: Sequence[str],
+    vectors: Iterable[Mapping[str, Any]],
+    options: Mapping[str, str] | None,
+) -> None:
+    """TableError where deltalake must not open one of these; `roots` as in `Snapshot`."""
+    for vector in vectors:
+        kind, where = vector.get("storageType"), str(vector.get("pathOrInlineDv"))
+        if kind == "i":
+            head = _bytes(where[: _HEAD.size // 4 * 5])
+        else:
+            places = ((root, below_root(root, file_uri(root, where))) for root in roots)
+            inside = [(root, name) for root, name in places if name is not None]
+            if kind != "p":
+                inside = [(roots[0], _name(where))]
+            if not inside:
+                raise TableError(
+                    f"The log of table `{table}` lists a deletion vector outside the table's "
+                    f"folder: {where}",
+                    hint="check who writes to the table; purge its deletion vectors with Spark"
+                    " (`REORG TABLE ... APPLY (PURGE)`)",
+                    code="file_outside_table",
+                )
+            # Before the bitmaps of a file lies their length.
+            start = int(vector.get("offset") or 0) + 4
+            head = read_range(inside[0][0], options, inside[0][1], start, _HEAD.size)
+        if len(head) < _HEAD.size:
+            continue  # no vector with a position, or none at all, which deltalake says
+        mark, count, upper = _HEAD.unpack(head[: _HEAD.size])
+        if mark == _MARK and (count > 1 or (count == 1 and upper)):
+            raise TableError(
+                f"A deletion vector of table `{table}` deletes rows that are not in its file",
+                hint="the table is damaged: restore an earlier version (RESTORE in Spark)",
+                code="deletion_vectors_unmatched",
+            )
+
+
+def _last_checkpoint(names: Sequence[str], version: TableVersion) -> tuple[TableVersion, list[str]]:
+    """The version of the newest whole checkpoint that is not too new, and its files."""
+    result: dict[tuple[int, int], list[str]] = {}
+    for match in filter(None, map(_CHECKPOINT.fullmatch, names)):
+        if int(match[1]) <= version:
+            result.setdefault((int(match[1]), int(match[2] or 1)), []).append(match[0])
+    # Several checkpoints of one version, each in one file, all say the same.
+    whole = {key: files[: key[1]] for key, files in result.items() if len(files) >= key[1]}
+    return (max(whole)[0], whole[max(whole)]) if whole else (-1, [])
+
+
+def _of_checkpoint(
+    path: str, options: Mapping[str, str] | None, name: str
+) -> Iterator[tuple[str, Any]]:
+    """The vectors in a file of a checkpoint, by the path of their data file."""
+    if name.endswith(".json"):
+        text = read_text(path, options, name)
+        yield from _of_entry(text)
+        side_files = [action["sidecar"]["path"] for action in _actions(text, "sidecar")]
+    else:
+        adds, side_files = _read_checkpoint(path, options, name)
+        for add in adds:
+            vector = add.get("deletionVector")
+            if vector is not None and vector.get("storageType"):
+                yield add["path"], vector
+    for side_file in side_files:
+        if "/" in side_file:
+            raise TableError(
+                f"A checkpoint of the table at {path} refers to a sidecar file outside its folder: "
+                f"{side_file}",
+                hint="check who writes to the table; a new checkpoint refers to new sidecar files",
+                code="file_outside_table",
+            )
+        yield from _of_checkpoint(path, options, f"{_SIDE_FILES}/{side_file}")
+
+
+def _read_checkpoint(
+    path: str, options: Mapping[str, str] | None, name: str
+) -> tuple[list[Mapping[str, Any]], list[str]]:
+    """The added files and the names of side files in a checkpoint of Parquet."""
+    import pyarrow.parquet as pq
+
+    folder = local_path(path)
+    store = object_store(path, options) if folder is None else None
+    place = name if folder is None else os.path.join(folder, name)
+    wanted = ("add.path", "add.deletionVector", "sidecar.path")
+    with pq.ParquetFile(place, filesystem=store) as file:
+        kinds = set(file.schema_arrow.names)
+        table = file.read(columns=[each for each in wanted if each.partition(".")[0] in kinds])
+    result = {
+        kind: [row for row in table.column(kind).to_pylist() if row is not None]
+        for kind in ("add", "sidecar")
+        if kind in kinds
+    }
+    side_files = [row["path"] for row in result.get("sidecar", []) if row.get("path")]
+    return [row for row in result.get("add", []) if row.get("path")], side_files
+
+
+def _of_entry(text: str) -> Iterator[tuple[str, Any]]:
+    for action in _actions(text, "add", "remove"):
+        for kind in ("remove", "add"):
+            if isinstance(body := action.get(kind), dict):
+                vector = body.get("deletionVector") if kind == "add" else None
+                yield str(body.get("path")), vector if isinstance(vector, dict) else None
+
+
+def _actions(text: str, *kinds: str) -> Iterator[Mapping[str, Any]]:
+    """The actions of a text of lines that are of one of these kinds."""
+    for line in text.split("\n"):
+        if any(f'"{kind}"' in line for kind in kinds):
+            action = json.loads(line)
+            if isinstance(action, dict) and any(kind in action for kind in kinds):
+                yield action
+
+
+def _bytes(digits: str) -> bytes:
+    """What a text in Z85 stands for."""
+    result = b""
+    for at in range(0, len(digits) - 4, 5):
+        value = 0
+        for digit in digits[at : at + 5]:
+            value = value * 85 + _DIGITS.index(digit)
+        result += value.to_bytes(4, "big")
+    return result
+
+
+def _name(where: str) -> str:
+    """The path below the table's root of a file that is named by a prefix and an identifier."""
+    prefix, identifier = where[:-_UUID_LENGTH], uuid.UUID(bytes=_bytes(where[-_UUID_LENGTH:]))
+    return f"{prefix}/deletion_vector_{identifier}.bin".lstrip("/")
+
 
 Positions = npt.NDArray[np.int64]
 
@@ -191,25 +526,25 @@ class Snapshot:
 
     def column(self, name: ColumnName) -> Column:
         """The column, found without regard to case; SchemaChangedError without it."""
-        found = self.schema.find(name)
-        if found is None:
+        result = self.schema.find(name)
+        if result is None:
             raise SchemaChangedError(
                 f"Table `{self.table}` has no column `{name}` at version {self.version}",
                 hint="correct the query, then run `impctl capture`",
             )
-        return found
+        return result
 
     def readable(self, name: ColumnName) -> Column:
         """The column, if it can be read without the Delta JAR; TableError otherwise."""
-        found = self.column(name)
-        reason = self.columns.opaque.get(found.name)
+        result = self.column(name)
+        reason = self.columns.opaque.get(result.name)
         if reason is not None:
             raise TableError(
-                f"Column `{found.name}` of table `{self.table}` cannot be read: {reason}",
+                f"Column `{result.name}` of table `{self.table}` cannot be read: {reason}",
                 hint="remove the column from the query, or use the Delta JAR",
                 code="column_unreadable",
             )
-        return found
+        return result
 
 
 def rows_in(snapshot: Snapshot, files: Sequence[DataFile]) -> int | None:
@@ -321,7 +656,7 @@ def _readable_partitions(
     if moments:
         texts = delta.partitions()
         for name in moments:
-            if any(_lacks_zone(found[name]) for found in texts):
+            if any(_lacks_zone(text[name]) for text in texts):
                 refused[name] = (
                     "it is a partition column whose times have no time zone, so each Spark "
                     "session reads them in its session time zone"
@@ -337,15 +672,15 @@ def _lacks_zone(text: str | None) -> bool:
 def _deletions(vectors: pa.Table, uris: tuple[str, ...]) -> dict[str, Positions] | None:
     """Deleted positions per file; None when a vector belongs to no file of the snapshot."""
     known = set(uris)
-    found: dict[str, Positions] = {}
+    result: dict[str, Positions] = {}
     # Bounded by the number of files that have a deletion vector.
     for name, kept in zip(vectors.column(0).to_pylist(), vectors.column(1), strict=True):
         uri = next((form for form in _uri_forms(name) if form in known), None)
         if uri is None:
             return None
         mask = kept.values.to_numpy(zero_copy_only=False)
-        found[uri] = np.flatnonzero(~mask)
-    return found
+        result[uri] = np.flatnonzero(~mask)
+    return result
 
 
 def logged_file(path: str, logged: str, size: object = None) -> DataFile:

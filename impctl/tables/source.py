@@ -2,7 +2,7 @@
 
 Law: the newest version is read once, when the table is opened, and every later answer of the
 source is about that version or an older one.
-Out of scope: what a snapshot holds (`tables.snapshot`), changes (`tables.change.changes`).
+Out of scope: what a snapshot holds (`tables.snapshot`), changes (`tables.changes`).
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from impctl.aliases import TableName, TableVersion
 from impctl.errors import (
     HistoryGoneError,
     ImpctlError,
@@ -24,11 +24,21 @@ from impctl.errors import (
     TableError,
     TableRecreatedError,
 )
-from impctl.tables.failures import READ_FAILURES, failure_text, is_of_system, without_values
-from impctl.tables.features import feature_named_in, unknown_feature
 from impctl.tables.snapshot import Snapshot, take_snapshot
-from impctl.tables.storage import list_names, local_path
+from impctl.tables.storage import (
+    READ_FAILURES,
+    failure_text,
+    feature_named_in,
+    is_of_system,
+    list_names,
+    local_path,
+    unknown_feature,
+    without_values,
+)
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.types import TableName, TableVersion
 
 _VERSION = re.compile(r"\bversion: (\d+)")
 _LOG_FILE = re.compile(r"(\d{20})\.(json|checkpoint\b.*parquet|checkpoint\b.*json)")
@@ -71,13 +81,13 @@ class DeltaSource:
                 hint="the path now holds another table; run `impctl capture`",
             )
         try:
-            found = _load(self.path, version, self.storage_options)
+            result = _load(self.path, version, self.storage_options)
         except READ_FAILURES as error:
             raise _version_failure(self, version, error) from error
         # The log is read anew: since the table was opened another one may have come to stand there.
-        if str(found.metadata().id) != self.table_id:
+        if str(result.metadata().id) != self.table_id:
             raise recreated(self)
-        return found
+        return result
 
 
 def open_source(
@@ -147,8 +157,8 @@ def oldest_version(source: DeltaSource) -> TableVersion | None:
         names = list_names(source.path, source.storage_options, "_delta_log")
     except READ_FAILURES:
         return None
-    found = [match for match in map(_LOG_FILE.fullmatch, names) if match is not None]
-    starts = [int(match[1]) for match in found if match[2] != "json" or int(match[1]) == 0]
+    result = [match for match in map(_LOG_FILE.fullmatch, names) if match is not None]
+    starts = [int(match[1]) for match in result if match[2] != "json" or int(match[1]) == 0]
     return min(starts, default=None)
 
 

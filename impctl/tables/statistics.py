@@ -1,32 +1,124 @@
-"""What file statistics say about a column, in canonical values, widened until it is true.
-
-Law: every value of a file that is neither NULL nor NaN lies between its bounds, or nothing is known
-on that side. Statistics bend the truth in known ways, and each
-is undone here: timestamps are cut to milliseconds and, where a zone's offset had seconds, told a
-minute off; decimals may have passed through a double, doubles may be off in the last place (that
-of a float, where the column was one), long strings are cut, NaN is left out, and deletion vectors
-leave bounds of rows that are gone (bounds stay bounds, counts become upper limits).
-Out of scope: which files to read (`tables.prune`).
-"""
+"""What file statistics say about a column, in canonical values."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+import math
+from collections.abc import Callable, Iterable, Sequence
+from os.path import commonprefix
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from impctl.aliases import ColumnName
 from impctl.data.schema import FLOAT, Column, Kind, SqlType
-from impctl.data.vector import INT64_MAX, INT64_MIN, Ints, from_arrow
-from impctl.sketch.partition import BoundaryValue
-from impctl.tables.arrow_types import to_arrow_type
-from impctl.tables.bounds import UNKNOWN, ColumnBounds, Flags, Values, as_objects
-from impctl.tables.escapes import is_unsure
-from impctl.tables.snapshot import Snapshot, partition_array
+from impctl.data.vector import INT64_MAX, INT64_MIN, Ints, Vector, from_arrow
+from impctl.tables.schema import to_arrow_type
+from impctl.tables.snapshot import (
+    UNKNOWN,
+    ColumnBounds,
+    Flags,
+    Snapshot,
+    Values,
+    as_objects,
+    partition_array,
+)
+from impctl.tables.storage import is_unsure
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.sketch.partition import BoundaryValue
+    from impctl.types import ColumnName
+
+Floats = npt.NDArray[np.float64]
+
+_TOLD_APART = 6
+"""Bytes of a text behind what all begin with: as many as a double holds exactly."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Where values lie, relative to the least one at hand."""
+
+    least: Any
+    unit: float
+    prefix: int = 0
+
+    @classmethod
+    def of(cls, values: Sequence[BoundaryValue]) -> Self | None:
+        """The line of values of one column; None where there are none, or one is infinite."""
+        if not values:
+            return None
+        least: Any = min(values)
+        greatest: Any = max(values)
+        if isinstance(least, str):
+            shared = len(commonprefix([least, greatest]).encode())
+            return cls(_number(least, shared), 1.0, shared)
+        if not math.isfinite(float(greatest) - float(least)):
+            return None
+        return cls(least, 1.0 if isinstance(least, int) else 0.0)
+
+    def place(self, value: Any) -> float:
+        """Where a value lies."""
+        if isinstance(value, str):
+            value = _number(value, self.prefix)
+        return float(value - self.least)
+
+    def places(self, values: Iterable[Any]) -> Floats:
+        """Where each value lies."""
+        return np.array([self.place(value) for value in values], dtype=np.float64)
+
+    def places_of(self, vector: Vector) -> Floats:
+        """Where each value of a column lies; NaN for NULL."""
+        if vector.is_textual:
+            coded = vector.values.dictionary_encode()
+            # NULL takes the last place, which is there where no text is.
+            known = np.append(self.places(coded.dictionary.to_pylist()), np.nan)
+            result = known[coded.indices.fill_null(-1).to_numpy(zero_copy_only=False)]
+        else:
+            # As doubles first: whole numbers far apart have a difference beyond 64 bits.
+            result = np.asarray(vector.values, dtype=np.float64) - float(self.least)
+        return np.where(vector.validity(), result, np.nan)
+
+    def spans(self, bounds: ColumnBounds) -> tuple[Floats, Floats]:
+        """Where each span of values, of which both ends are known, starts and where it ends, which
+        is beyond."""
+        lows = self._places(bounds.lows)
+        ends = self._places(bounds.highs) + self.unit
+        return lows, np.maximum(ends, np.nextafter(lows, np.inf))
+
+    def _places(self, values: Values) -> Floats:
+        """Where values lie, none of them less than the least one."""
+        if values.dtype == np.float64:
+            return np.asarray(values - self.least)
+        if values.dtype == np.int64 and INT64_MIN <= self.least <= INT64_MAX:
+            # What is beyond 63 bits comes out below zero, and is right without a sign.
+            with np.errstate(over="ignore"):
+                return (values - np.int64(self.least)).view(np.uint64).astype(np.float64)
+        if len(values) and isinstance(values[0], str):
+            return _numbers(values, self.prefix) - float(self.least)
+        return self.places(values.tolist())
+
+
+def _number(text: str, prefix: int) -> int:
+    """A text as a number, by the bytes behind a prefix."""
+    return int.from_bytes(text.encode()[prefix : prefix + _TOLD_APART].ljust(_TOLD_APART, b"\0"))
+
+
+def _numbers(texts: Values, prefix: int) -> Floats:
+    """`_number` of each text."""
+    stored = pa.array(texts.tolist(), pa.large_string()).buffers()
+    offsets = np.frombuffer(stored[1], np.int64)[: len(texts) + 1]
+    content = np.frombuffer(stored[2] or b"", np.uint8)
+    starts, ends = offsets[:-1] + prefix, offsets[1:]
+    result = np.zeros(len(texts), dtype=np.int64)
+    for at in range(_TOLD_APART):
+        held = np.flatnonzero(starts + at < ends)
+        result *= 256
+        result[held] += content[starts[held] + at]
+    return result.astype(np.float64)
+
 
 _TRUSTED_TEXT = 32
 """UTF-16 units from which a string maximum may be the cut-off form of a longer one."""
@@ -84,10 +176,10 @@ def column_statistics(snapshot: Snapshot, column: ColumnName) -> ColumnStatistic
 
 def file_bounds(snapshot: Snapshot, column: ColumnName) -> ColumnBounds:
     """Bounds of a column in each file, in the order of `snapshot.files`; read once a snapshot."""
-    found = snapshot.readable(column)
-    known = snapshot.bounds.get(found.name)
+    result = snapshot.readable(column)
+    known = snapshot.bounds.get(result.name)
     if known is None:
-        known = snapshot.bounds[found.name] = _read_bounds(snapshot, found)
+        known = snapshot.bounds[result.name] = _read_bounds(snapshot, result)
     return known
 
 
@@ -143,8 +235,8 @@ def _partition_bounds(stated: pa.Array, column: Column, rows: Ints) -> ColumnBou
 
 def _counts(stated: pa.Array) -> Ints:
     """Counts of the log; one below zero, which no writer tells, says nothing."""
-    found = stated.cast(pa.int64()).fill_null(UNKNOWN).to_numpy(zero_copy_only=False)
-    return np.asarray(np.maximum(found, UNKNOWN))
+    result = stated.cast(pa.int64()).fill_null(UNKNOWN).to_numpy(zero_copy_only=False)
+    return np.asarray(np.maximum(result, UNKNOWN))
 
 
 def _values(actions: pa.Table, statistic: str, physical: str) -> Any:
@@ -202,13 +294,13 @@ def _may_be_cut(stated: pa.Array) -> Flags:
     """
     size = pc.fill_null(pc.binary_length(stated), 0).to_numpy(zero_copy_only=False)
     length = pc.fill_null(pc.utf8_length(stated), 0).to_numpy(zero_copy_only=False)
-    found = np.asarray(length >= _TRUSTED_TEXT)
+    result = np.asarray(length >= _TRUSTED_TEXT)
     # Texts of ASCII alone have as many units as characters and hold none of the others.
-    for at in np.flatnonzero((size != length) & ~found).tolist():
+    for at in np.flatnonzero((size != length) & ~result).tolist():
         text = stated[at].as_py()
         units = len(text.encode("utf-16-le")) // 2
-        found[at] = units >= _TRUSTED_TEXT or text.endswith(_TIE_BREAKER) or is_unsure(text)
-    return found
+        result[at] = units >= _TRUSTED_TEXT or text.endswith(_TIE_BREAKER) or is_unsure(text)
+    return result
 
 
 def _is_void(values: Values, column: Column) -> Flags:
@@ -254,3 +346,54 @@ def _added(values: Ints, off: Ints, direction: int) -> Ints:
     if direction < 0:
         return np.maximum(values, INT64_MIN + off) - off
     return np.minimum(values, INT64_MAX - off) + off
+
+
+def line_of(bounds: ColumnBounds) -> Line | None:
+    """The line of a column's bounds; None where some are not known, or infinite."""
+    filled = bounds.filled
+    if not len(filled) or not filled.is_known:
+        return None
+    return Line.of([*filled.lows.tolist(), *filled.highs.tolist()])
+
+
+@dataclass(frozen=True, slots=True)
+class Density:
+    """Rows per unit of a line: what begins at each start, less what is over at each end."""
+
+    starts: Floats
+    from_start: Floats
+    moment_from_start: Floats
+    ends: Floats
+    from_end: Floats
+    moment_from_end: Floats
+
+    @classmethod
+    def of(cls, lows: Floats, ends: Floats, rows: Floats) -> Self:
+        """Of spans from `lows` to `ends`, all of shape (spans,)."""
+        dense = rows / (ends - lows)
+        at_low, at_end = np.argsort(lows), np.argsort(ends)
+        return cls(
+            lows[at_low],
+            _summed(dense[at_low]),
+            _summed((dense * lows)[at_low]),
+            ends[at_end],
+            _summed(dense[at_end]),
+            _summed((dense * ends)[at_end]),
+        )
+
+    def at(self, places: Floats) -> Floats:
+        """Rows per unit at each place."""
+        begun = self.from_start[np.searchsorted(self.starts, places, side="right")]
+        over = self.from_end[np.searchsorted(self.ends, places, side="right")]
+        return np.asarray(np.maximum(begun - over, 0.0))
+
+    def before(self, places: Floats) -> Floats:
+        """Rows that lie before each place."""
+        begun = np.searchsorted(self.starts, places, side="right")
+        over = np.searchsorted(self.ends, places, side="right")
+        result = places * (self.from_start[begun] - self.from_end[over])
+        return np.asarray(result - self.moment_from_start[begun] + self.moment_from_end[over])
+
+
+def _summed(values: Floats) -> Floats:
+    return np.concatenate([[0.0], np.cumsum(values)])

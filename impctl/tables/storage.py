@@ -1,18 +1,163 @@
-"""Small files of a table by their path below its root, wherever the table lies.
-
-Law: local tables are read from disk directly, all others through deltalake's object store, a file
-by one request where it is smaller than what is asked for at first.
-Out of scope: data files (`tables.rows`).
-"""
+"""Small files of a table by path, wherever it lies; protocol features; failures as messages."""
 
 from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+from deltalake.exceptions import DeltaError
+
+from impctl.errors import TableError, pass_out_of_memory
+
+if TYPE_CHECKING:
+    from impctl.types import TableName
+
+
+def is_unsure(text: str) -> bool:
+    """Whether the text may be another, greater one in the log."""
+    return not text.isascii() and any(ord(char) >> 16 & 1 for char in text)
+
+
+READ_FAILURES: tuple[type[Exception], ...] = (DeltaError, OSError, pa.ArrowException, ValueError)
+"""What reading through deltalake or pyarrow may raise."""
+
+_ESCAPE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_SPACE = re.compile(r"\s+")
+_MISSING = ("not found", "no such file", "notfound", "does not exist", "no files in log segment")
+_CUT = "magic bytes not found"
+"""What Arrow says of a file that is there, and is cut short or no Parquet file."""
+_SYSTEM = re.compile(r"\(os error (\d+)\)|\bos \{ code: (\d+)", re.IGNORECASE)
+"""How Rust writes an error of the operating system."""
+
+
+_BACKTRACE = re.compile(r"(?: stack backtrace:)? 0: \S.* 1: \S.*")
+"""Numbered frames, which Rust writes behind a message."""
+
+
+def failure_text(error: BaseException) -> str:
+    """The error's words on one line, without escapes, native backtrace and full stop.
+
+    OutOfMemoryError where memory ran out, which says nothing about what was to be read.
+    """
+    pass_out_of_memory(error)
+    text = _BACKTRACE.sub("", _SPACE.sub(" ", _ESCAPE.sub("", str(error)))).strip().rstrip(".")
+    return text if text else type(error).__name__
+
+
+def is_missing(error: BaseException) -> bool:
+    """Whether the failure is that something is not there (any more)."""
+    text = failure_text(error).lower().replace(_CUT, "")
+    return isinstance(error, FileNotFoundError) or any(phrase in text for phrase in _MISSING)
+
+
+def is_of_system(error: BaseException) -> bool:
+    """Whether the operating system or an object store failed: the same may succeed later."""
+    text = str(error)
+    codes = (int(code or other) for code, other in _SYSTEM.findall(text))
+    return any(code not in _STAYS_WRONG for code in codes) or _OF_STORE.search(text) is not None
+
+
+_OF_STORE = re.compile(r"Generic (?:S3|GCS|MicrosoftAzure) error")
+_STAYS_WRONG = frozenset(
+    {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EACCES, errno.EPERM}
+)
+
+
+def without_values(text: str, options: Mapping[str, str]) -> str:
+    """The text without the values of these options, but for those that say where to go.
+
+    Libraries show a value that they cannot read; a key put under the wrong name is one.
+    """
+    for name, value in options.items():
+        if len(value) >= _SHORTEST and not _IS_PLACE.search(name):
+            text = text.replace(value, "***")
+    return text
+
+
+_SHORTEST = 6
+_IS_PLACE = re.compile(r"endpoint|region|bucket|container|account_?name", re.IGNORECASE)
+
+
+_READABLE = frozenset(
+    {
+        "columnMapping",
+        "deletionVectors",
+        "timestampNtz",
+        "v2Checkpoint",
+        "vacuumProtocolCheck",
+        # Listed is not used: these show in the columns that use them (`tables.schema`).
+        "typeWidening",
+        "typeWidening-preview",
+        "variantType",
+        "variantType-preview",
+        "variantShredding",
+        "variantShredding-preview",
+        "collations",
+        "collations-preview",
+    }
+)
+_NAMED = (
+    re.compile(r"[Ff]eature '([^']+)'"),
+    re.compile(r"(catalog-managed) table"),
+    re.compile(r"table features required: \[([^\]]+)\]"),
+)
+
+
+def check_reader_features(table: TableName, features: Collection[str]) -> None:
+    """Raise TableError for the first reader feature impctl does not know."""
+    for feature in sorted(set(features) - _READABLE):
+        raise unknown_feature(table, feature)
+
+
+def check_column_mapping(
+    table: TableName,
+    configuration: Mapping[str, str],
+    reader_version: int,
+    reader_features: Collection[str],
+) -> bool:
+    """Whether names are mapped; raise TableError for a mode that is not by name, and for one that
+    the table's protocol does not support: some readers follow it, others do not."""
+    mode = configuration.get("delta.columnMapping.mode", "none").lower()
+    is_supported = reader_version == 2 or "columnMapping" in reader_features
+    if mode != "none" and not is_supported:
+        raise TableError(
+            f"Table `{table}` has `delta.columnMapping.mode` = `{mode}`, and its protocol does not"
+            " support column mapping",
+            hint="upgrade the table's protocol, or set the property to `none`",
+            code="column_mapping_mode",
+        )
+    if mode not in ("none", "name"):
+        raise TableError(
+            f"Table `{table}` uses column mapping mode `{mode}`, which impctl does not support",
+            hint="rewrite the table with `delta.columnMapping.mode` = `name`",
+            code="column_mapping_mode",
+        )
+    return mode == "name"
+
+
+def unknown_feature(table: TableName, feature: str) -> TableError:
+    """The refusal for a reader feature."""
+    return TableError(
+        f"Table `{table}` needs reader feature `{feature}`, which impctl does not support",
+        hint="drop the feature from the table, or read the table with the Delta JAR",
+        code="reader_feature_unknown",
+    )
+
+
+def feature_named_in(text: str) -> str | None:
+    """The feature that an error text of the reader complains about."""
+    for pattern in _NAMED:
+        match = pattern.search(text)
+        if match is not None:
+            return match.group(1)
+    return None
+
 
 _AT_FIRST = 1 << 22
 """Bytes asked for before a file's size is known: most log entries are smaller."""
@@ -101,13 +246,13 @@ def _read_remote(path: str, options: Mapping[str, str] | None, name: str) -> byt
     try:
         # Of a range that goes beyond the end a store gives what is there.
         with object_store(path, options, {name: _AT_FIRST}).open_input_file(name) as remote:
-            found = bytes(remote.read())
+            result = bytes(remote.read())
     except FileNotFoundError:
         raise
     except OSError:
-        found = None  # an empty file has no range at all
-    if found is not None and len(found) < _AT_FIRST:
-        return found
+        result = None  # an empty file has no range at all
+    if result is not None and len(result) < _AT_FIRST:
+        return result
     with object_store(path, options).open_input_file(name) as remote:
         return bytes(remote.read())
 

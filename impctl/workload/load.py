@@ -1,29 +1,59 @@
-"""Reading a workload file: bytes to a `Workload`, or one error that lists every problem.
-
-Law: no table, no SQL and no file named inside is opened; the environment comes as an argument.
-A file that is not YAML has one problem; anything else wrong is found in the same pass.
-Out of scope: settings beside the file (`app`).
-"""
+"""Reading a workload file: bytes to a `Workload`, or one error that lists every problem."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from yaml.nodes import Node
+import yaml
 
 from impctl.errors import Location, UsageError, WorkloadError
-from impctl.workload.budgets import read_budget, read_limits
 from impctl.workload.models import SparkSpec, Workload
-from impctl.workload.partitions import read_partitions
-from impctl.workload.paths import DEFAULT_FILE, read_path, resolve_path, why_no_store
-from impctl.workload.positions import Lines, YamlFault, compose
-from impctl.workload.queries import read_defaults, read_queries
-from impctl.workload.reading import FileReading, inside
-from impctl.workload.tables import read_tables
-from impctl.workload.updates import read_updates
-from impctl.workload.views import read_views
+from impctl.workload.sections import (
+    DEFAULT_FILE,
+    NAME_PATTERN,
+    read_budget,
+    read_defaults,
+    read_limits,
+    read_partitions,
+    read_path,
+    read_queries,
+    read_tables,
+    read_updates,
+    read_views,
+    resolve_path,
+    why_no_store,
+)
+from impctl.workload.yaml import FileReading, Lines, YamlFault, compose, inside
+
+if TYPE_CHECKING:
+    from yaml.nodes import Node
+
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_LARGEST = 1 << 20
+
+
+def names_in(file: Path, section: str) -> tuple[str, ...]:
+    """Names of the queries, tables or updates (`section`) of the file, in its order."""
+    try:
+        if not file.is_file() or file.stat().st_size > _LARGEST:
+            return ()
+        result = yaml.load(file.read_bytes(), _LOADER)[section]
+    except (OSError, ValueError, TypeError, KeyError, RecursionError, yaml.YAMLError):
+        return ()
+    if isinstance(result, dict):
+        names = list(result)
+    elif isinstance(result, list):
+        names = [entry.get("name") for entry in result if isinstance(entry, dict)]
+    else:
+        names = []
+    return tuple(
+        name for name in names if isinstance(name, str) and re.fullmatch(NAME_PATTERN, name)
+    )
+
 
 MAX_BYTES = 1 << 20
 """Size of a workload file; rows by the thousand belong in a file of their own."""

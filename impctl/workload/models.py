@@ -1,23 +1,292 @@
-"""What a workload file says, as frozen values.
-
-Law: a value here is complete and checked as far as the file alone allows: names refer to declared
-tables, paths are absolute or URIs, variables are resolved. Values that may hold secrets stay out
-of `repr`. Out of scope: whether tables, columns and SQL exist or make sense (`tables`, `plan`).
-"""
+"""What a workload file says, as frozen values."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import field
-from datetime import date, datetime
+from datetime import UTC, date, datetime, tzinfo
 from enum import StrEnum
-from typing import Final, Literal
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, Literal
 
-from impctl.aliases import ColumnName, ParameterValue, QueryName, TableName
-from impctl.errors import Location
-from impctl.plan.names import FullName, TableNames
 from impctl.values import dataclass
-from impctl.workload.trigger_models import Trigger
+
+if TYPE_CHECKING:
+    from impctl.errors import Location
+    from impctl.sql.names import FullName, TableNames
+    from impctl.types import ColumnName, ParameterValue, QueryName, TableName
+
+UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+WORDS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86_400.0}
+"""The same in words, of which there may be several: `1 hour`, `2 days`."""
+DURATION_PATTERN = rf"[0-9]+(\.[0-9]+)?[ ]*(ms|s|m|h|d|({'|'.join(WORDS)})s?)"
+"""As a file writes it, for its JSON Schema."""
+
+_TEXT = re.compile(rf"([0-9]+(?:\.[0-9]+)?)[ ]*(?:(ms|s|m|h|d|)|({'|'.join(WORDS)})s?)")
+_LONGEST = 1e9
+
+
+def seconds_in(text: str, *, needs_unit: bool = False) -> float | None:
+    """The seconds that `text` means; None where it is no duration."""
+    match = _TEXT.fullmatch(text.strip())
+    if match is None or (needs_unit and not match[2] and not match[3]):
+        return None
+    value = float(match[1]) * (WORDS[match[3]] if match[3] else UNITS.get(match[2], 1.0))
+    return value if 0 < value < _LONGEST else None
+
+
+@lru_cache(maxsize=64)  # few are written, again and again
+def written(seconds: float) -> str:
+    """The duration as a file would write it, in the largest unit that makes it a whole number."""
+    for unit, size in reversed(UNITS.items()):
+        count = round(seconds / size)
+        if count and abs(count * size - seconds) < 1e-9 * max(1.0, seconds):
+            return f"{count}{unit}"
+    return f"{seconds:.3f}s"
+
+
+_MONTHS = (
+    *("jan", "feb", "mar", "apr", "may", "jun"),
+    *("jul", "aug", "sep", "oct", "nov", "dec"),
+)
+_WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
+_SUNDAY = 7
+MACROS = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
+_LONGEST_MONTH = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
+_LETTERS = {
+    "L": "the last day of a month or week",
+    "W": "the weekday nearest to a day",
+    "#": "the n-th weekday of a month",
+    "?": "any day",
+}
+
+
+class CronFault(Exception):
+    """A text that is no time of a crontab; never leaves this room."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+@dataclass(frozen=True, slots=True)
+class Cron:
+    """Minutes, hours, days of the month, months and days of the week (0 Sunday), each ascending.
+
+    `either` says that a day need fit only one of its two fields.
+    """
+
+    written: str
+    minutes: tuple[int, ...]
+    hours: tuple[int, ...]
+    days: tuple[int, ...]
+    months: tuple[int, ...]
+    weekdays: tuple[int, ...]
+    either: bool
+
+    def has_day(self, day: date) -> bool:
+        """Whether its times come on this day."""
+        if day.month not in self.months:
+            return False
+        is_day = day.day in self.days
+        is_weekday = day.isoweekday() % _SUNDAY in self.weekdays
+        return is_day or is_weekday if self.either else is_day and is_weekday
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    """What a field counts, from `least` to `most`, and the names of its values from `least` on."""
+
+    what: str
+    least: int
+    most: int
+    names: tuple[str, ...] = ()
+
+
+_FIELDS = (
+    _Field("minute", 0, 59),
+    _Field("hour", 0, 23),
+    _Field("day of month", 1, 31),
+    _Field("month", 1, 12, _MONTHS),
+    _Field("day of week", 0, _SUNDAY, _WEEKDAYS),
+)
+
+
+def read_cron(text: str) -> Cron:
+    """The times meant; `CronFault` for what is none of a crontab."""
+    word = text.strip()
+    if word.startswith("@"):
+        if word.lower() not in MACROS:
+            known = ", ".join(f"`{name}`" for name in MACROS)
+            raise CronFault("the `@` word is unknown", f"the words are {known}")
+        word = MACROS[word.lower()]
+    parts = word.split()
+    if len(parts) != len(_FIELDS):
+        count = "1 field" if len(parts) == 1 else f"{len(parts)} fields"
+        six = "; seconds and years are not supported" if len(parts) > len(_FIELDS) else ""
+        raise CronFault(
+            f"it has {count} instead of 5",
+            "write minute, hour, day of month, month and day of week, for example `0 6 * * "
+            f"1-5`{six}",
+        )
+    minutes, hours, days, months, weekdays = (
+        _values(part, field) for part, field in zip(parts, _FIELDS, strict=True)
+    )
+    is_either = parts[2] != "*" and parts[4] != "*"
+    sundays = tuple(sorted({day % _SUNDAY for day in weekdays}))
+    result = Cron(" ".join(parts), minutes, hours, days, months, sundays, is_either)
+    if not is_either and min(days) > max(_LONGEST_MONTH[month - 1] for month in months):
+        raise CronFault("these times never occur", "none of these months has that many days")
+    return result
+
+
+def _values(text: str, field: _Field) -> tuple[int, ...]:
+    """The values that a field names, ascending."""
+    result: set[int] = set()
+    for item in text.split(","):
+        result.update(_item(item, field))
+    return tuple(sorted(result))
+
+
+def _item(text: str, field: _Field) -> range:
+    """The values of what stands between two commas."""
+    body, slash, step_text = text.partition("/")
+    step = _number(step_text, text, field) if slash else 1
+    if step == 0:
+        raise CronFault(f"the {field.what} has a step of 0", "steps start at 1")
+    first, dash, last = body.partition("-")
+    if body == "*":
+        return range(field.least, field.most + 1, step)
+    start = _value(first, text, field)
+    if not dash:
+        return range(start, (field.most if slash else start) + 1, step)
+    end = _value(last, text, field)
+    if field.most == _SUNDAY and end == 0 and start > 0:
+        end = _SUNDAY
+    if end < start:
+        raise CronFault(
+            f"the {field.what} has a range that runs backwards",
+            "write it as two ranges with a comma",
+        )
+    return range(start, end + 1, step)
+
+
+def _value(text: str, item: str, field: _Field) -> int:
+    """A number or a name within the bounds of its field."""
+    is_named = text.lower() in field.names
+    value = (
+        field.least + field.names.index(text.lower()) if is_named else _number(text, item, field)
+    )
+    if not field.least <= value <= field.most:
+        raise CronFault(
+            f"the {field.what} is out of range", f"use a value from {field.least} to {field.most}"
+        )
+    return value
+
+
+def _number(text: str, item: str, field: _Field) -> int:
+    if text.isascii() and text.isdigit() and len(text) <= 4:
+        return int(text)
+    for letter, meaning in _LETTERS.items():
+        if letter in item.upper():
+            raise CronFault(
+                f"`{letter}` ({meaning}) in the {field.what} is not supported",
+                "list the days, or use another trigger",
+            )
+    raise CronFault(
+        f"the {field.what} is not valid",
+        f"use `*`, numbers from {field.least} to {field.most}, ranges such as `1-5`, or steps such "
+        "as `*/2`",
+    )
+
+
+class Alone(StrEnum):
+    """A trigger that stands alone: after each commit, or when the sketch is used."""
+
+    COMMIT = "commit"
+    USE = "use"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trigger:
+    """When to maintain: the first that comes of what is not None.
+
+    So many `rows` pending, a multiple of `every` since midnight, a time of `cron`, `fresh_within`
+    after a commit at the latest, or when the `point` is named. `cheap`: earlier, if nothing else is
+    due. `ready_within` bounds what is left to do at the moment itself.
+    """
+
+    alone: Alone | None = None
+    rows: int | None = None
+    every: float | None = None
+    cron: Cron | None = None
+    timezone: str | None = None
+    fresh_within: float | None = None
+    point: str | None = None
+    ready_within: float | None = None
+    cheap: bool = False
+
+    @property
+    def is_on_commit(self) -> bool:
+        return self.alone is Alone.COMMIT
+
+    @property
+    def zone(self) -> tzinfo:
+        """The time zone in which moments of `every` and `cron` are."""
+        result = zone_named(self.timezone or "UTC")
+        assert result is not None, "a trigger with an unknown time zone is refused when it is read"
+        return result
+
+    @property
+    def text(self) -> str:
+        """As the file says it, for people."""
+        return ", ".join(self._words())
+
+    def _words(self) -> Iterator[str]:
+        if self.alone is not None:
+            yield str(self.alone)
+        if self.fresh_within is not None:
+            yield f"fresh_within {written(self.fresh_within)}"
+        if self.rows is not None:
+            yield f"rows {self.rows}"
+        where = "" if self.timezone is None else f" {self.timezone}"
+        if self.every is not None:
+            yield f"every {written(self.every)}{where}"
+        if self.cron is not None:
+            yield f"cron {self.cron.written}{where}"
+        if self.point is not None:
+            yield f"point {self.point}"
+        if self.ready_within is not None:
+            yield f"ready_within {written(self.ready_within)}"
+        if self.cheap:
+            yield "cheap"
+
+
+ON_COMMIT = Trigger(alone=Alone.COMMIT)
+"""What holds where a file says nothing."""
+
+
+def zone_named(name: str) -> tzinfo | None:
+    """The time zone; None where this machine does not know it. `UTC` needs no table of zones."""
+    if name == "UTC":
+        return UTC
+    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        return None
+
 
 CellValue = int | float | str | bool | date | datetime | None
 """A value of a row to insert, as the file types it; the table's column type decides later."""
@@ -122,7 +391,7 @@ _FOLLOWED = {
     Moves.DAILY: "current_date",
     Moves.HOURLY: "date_trunc('hour', current_timestamp)",
 }
-"""Names as of `plan.sql.clock`."""
+"""Names as of `sql.parameters`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from impctl.app.workbench.envvars import ENVVARS
-from impctl.tables.write.create import create_table
+from impctl.service.settings import ENVVARS
+from impctl.tables.write.maintenance import create_table
 from tests.support.made_once import made_once
 from tests.support.small_workload import ROWS, WORKLOAD
 

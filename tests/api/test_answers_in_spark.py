@@ -80,9 +80,9 @@ def test_every_type_in_the_document_and_in_files(cli: Cli, folder: Path) -> None
     assert (written["rows"], written["row_count"]) == ([], 1)
     assert written["written"] == str(folder / "a.jsonl")
     (line,) = (folder / "a.jsonl").read_text().splitlines()
-    found = json.loads(line)
-    assert list(found)[:2] == ["x", "x_2"]
-    assert [list(found.values())] == EXPECTED
+    match = json.loads(line)
+    assert list(match)[:2] == ["x", "x_2"]
+    assert [list(match.values())] == EXPECTED
     cli.good("query", "--sql", TYPES, "--out", str(folder / "a.parquet"))
     read = pq.read_table(folder / "a.parquet")
     assert read.column_names[:2] == ["x", "x_2"]

@@ -146,7 +146,9 @@ def test_warnings_point_at_the_line_of_the_call(folder: Path) -> None:
         warnings.simplefilter("always")
         opened.capture("many")
         opened.rewrite(sql="SELECT MIN(x) FROM t")
-    assert [(found.category, found.filename) for found in told] == [(ImpctlWarning, __file__)] * 2
+    assert [(result.category, result.filename) for result in told] == [
+        (ImpctlWarning, __file__)
+    ] * 2
     assert "skips almost nothing" in str(told[0].message)
     assert "runs without a sketch" in str(told[1].message)
 
@@ -185,17 +187,17 @@ def test_threads_share_an_object(folder: Path) -> None:
     opened = impctl.open(folder / "w.yaml", lock_timeout=0)
     opened.capture("q")
     append(folder, 5, 5)
-    found: list[str] = []
+    result: list[str] = []
 
     def maintain() -> None:
-        found.append(opened.maintain("q")[0].action)
+        result.append(opened.maintain("q")[0].action)
 
     threads = [threading.Thread(target=maintain) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(found) == ["exact", "none", "none", "none"]
+    assert sorted(result) == ["exact", "none", "none", "none"]
 
 
 def test_arguments_win_over_variables_and_both_are_checked(
@@ -286,12 +288,12 @@ def test_changes_as_arrow_and_in_files(tmp_path: Path) -> None:
         before = applied(Counter(), whole.to_arrow())
         assert before == answer_at(tmp_path, "plain", {"a": 0})
         grow(tmp_path)
-        found = opened.changes("plain")
-        assert (found.since, found.versions, found.by) == ({"a": 0}, {"a": 1}, "state")
-        assert found.columns == ("_change", "_copies", "s", "d")
+        changes = opened.changes("plain")
+        assert (changes.since, changes.versions, changes.by) == ({"a": 0}, {"a": 1}, "state")
+        assert changes.columns == ("_change", "_copies", "s", "d")
         now = answer_at(tmp_path, "plain", {"a": 1})
-        assert applied(before, found.to_arrow()) == now
-        assert opened.changes("plain", since=0).row_count == found.row_count
+        assert applied(before, changes.to_arrow()) == now
+        assert opened.changes("plain", since=0).row_count == changes.row_count
         done = opened.maintain(changes=tmp_path / "out")
         (path,) = done[0].change_files
         assert applied(before, pq.read_table(path)) == now

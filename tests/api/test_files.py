@@ -15,7 +15,7 @@ from deltalake import DeltaTable, write_deltalake
 
 import impctl
 from impctl.errors import TableError, UnsafeSketchError
-from impctl.tables.write.laid_out import create_laid_out_table
+from impctl.tables.write.maintenance import create_laid_out_table
 from tests.support.duck import duck
 from tests.support.refused import refused
 from tests.tables import handmade
@@ -51,7 +51,7 @@ def duckdb_rows(table: impctl.TableFiles, names: list[str]) -> pa.Table:
     with duck() as connection:
         connection.register("listing", table.listing)
         connection.register("deleted", table.deleted_rows)
-        found = connection.sql(
+        result = connection.sql(
             f"""
             SELECT * FROM (
               SELECT {", ".join(columns)}
@@ -64,7 +64,7 @@ def duckdb_rows(table: impctl.TableFiles, names: list[str]) -> pa.Table:
             """,
             params={"files": list(table.files)},
         )
-        read = found.to_arrow_table()
+        read = result.to_arrow_table()
     assert isinstance(read, pa.Table)
     return read
 
@@ -108,9 +108,9 @@ def test_files_and_predicate_give_the_answer(tmp_path: Path, rows_of: Any) -> No
     create_laid_out_table(str(tmp_path / "t"), (rows.slice(at, 100) for at in range(0, 4000, 100)))
     with workload(tmp_path, SQL) as opened:
         opened.capture()
-        found = opened.files("q")
-    table = found.tables["t"]
-    assert (found.query, found.sql, found.versions, found.action) == ("q", SQL, {"t": 0}, "none")
+        files = opened.files("q")
+    table = files.tables["t"]
+    assert (files.query, files.sql, files.versions, files.action) == ("q", SQL, {"t": 0}, "none")
     assert table.predicate is not None
     assert len(table.files) < table.files_total == FILES
     assert all(Path(file).is_absolute() for file in table.files)
@@ -138,14 +138,14 @@ def test_deleted_rows_and_partition_values(tmp_path: Path, rows_of: Any) -> None
     table.delete(lambda part: pc.is_in(part.column("g"), pa.array([0, 2, 4, 6, 8])))
     with workload(tmp_path, PARTED, ", sketch: {t: g}") as opened:
         opened.capture()
-        found = opened.files("q").tables["t"]
-    assert found.predicate is not None
-    assert found.deleted
-    assert found.deleted_rows.column_names == ["file", "position"]
-    assert sum(map(len, found.deleted.values())) == found.deleted_rows.num_rows > 0
-    values = [one["day"] for one in found.partition_values.values()]
+        result = opened.files("q").tables["t"]
+    assert result.predicate is not None
+    assert result.deleted
+    assert result.deleted_rows.column_names == ["file", "position"]
+    assert sum(map(len, result.deleted.values())) == result.deleted_rows.num_rows > 0
+    values = [one["day"] for one in result.partition_values.values()]
     assert {date(2024, 1, 2), date(2024, 1, 3)} == set(values), "day 1 is pruned"
-    left = rows_of(found, ["g", "day"])
+    left = rows_of(result, ["g", "day"])
     assert answer(PARTED, t=left) == answer(PARTED, t=table.rows()) != []
     assert answer(PARTED, t=left) != answer(PARTED, t=rows)
 
@@ -208,12 +208,12 @@ def test_a_range_that_nan_lies_in_is_not_asked_of_files_that_may_hide_it(
     sql = "SELECT x, COUNT(*) AS n FROM t WHERE NOT x < 390 GROUP BY x HAVING COUNT(*) > 0"
     with workload(tmp_path, sql, ", sketch: {t: x}") as opened:
         opened.capture()
-        found = opened.files("q")
-    assert "NaN" in found.left_away["t"]
-    assert found.tables["t"].predicate is None
+        files = opened.files("q")
+    assert "NaN" in files.left_away["t"]
+    assert files.tables["t"].predicate is None
     # NaN is one value to DuckDB, not to Python.
     counted = f"SELECT COUNT(*), SUM(n) FROM ({sql})"
-    assert answer(counted, t=rows_of(found.tables["t"], ["g", "x"])) == answer(counted, t=rows)
+    assert answer(counted, t=rows_of(files.tables["t"], ["g", "x"])) == answer(counted, t=rows)
 
 
 @pytest.mark.slow
@@ -254,9 +254,9 @@ def test_a_table_read_twice_is_asked_for_what_both_need(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", impctl.ImpctlWarning)
             (captured,) = opened.capture()
-        found = opened.files("q")
+        files = opened.files("q")
     assert captured.sketches
-    table = found.tables["t"]
+    table = files.tables["t"]
     left = rows_of(table, ["g", "h", "x"])
     assert answer(TWICE[name], t=left) == answer(TWICE[name], t=rows) != []
     if name in ("joined", "other ranges"):
@@ -264,17 +264,17 @@ def test_a_table_read_twice_is_asked_for_what_both_need(
         assert left.num_rows < rows.num_rows / 2
     else:
         assert table.predicate is None
-        assert "several times" in found.left_away["t"]
+        assert "several times" in files.left_away["t"]
 
 
 def test_without_a_sketch_all_files_and_no_predicate(tmp_path: Path) -> None:
     write_deltalake(str(tmp_path / "t"), pa.table({"g": [1, 2], "x": [1, 2]}))
     with workload(tmp_path, "SELECT g, COUNT(*) AS n FROM t GROUP BY g HAVING COUNT(*) > 1") as own:
         with pytest.warns(impctl.ImpctlWarning, match="without a sketch"):
-            found = own.files("q")
-        assert found.action == "no_sketch"
-        assert found.tables["t"].predicate is None
-        assert list(found.tables["t"].files) == DeltaTable(str(tmp_path / "t")).file_uris()
+            files = own.files("q")
+        assert files.action == "no_sketch"
+        assert files.tables["t"].predicate is None
+        assert list(files.tables["t"].files) == DeltaTable(str(tmp_path / "t")).file_uris()
         with refused(UnsafeSketchError, "sketch_required"):
             own.files(sql="SELECT x FROM t", require_sketch=True)
         own.capture()
@@ -287,9 +287,9 @@ def test_a_query_that_only_spark_reads_gets_whole_tables(tmp_path: Path) -> None
     with workload(tmp_path, "SELECT g FROM t", ", sketch: none") as opened:
         sql = "SELECT INTERVAL '1 02:03:04.5' DAY TO SECOND AS i FROM t"
         with pytest.warns(impctl.ImpctlWarning):
-            found = opened.files(sql=sql)
-    assert (found.query, found.sql, found.versions) == ("--sql", sql, {"t": 0})
-    assert len(found.tables["t"].files) == 1
+            files = opened.files(sql=sql)
+    assert (files.query, files.sql, files.versions) == ("--sql", sql, {"t": 0})
+    assert len(files.tables["t"].files) == 1
 
 
 @pytest.mark.slow

@@ -59,8 +59,8 @@ def names_for_type_checkers() -> dict[str, str]:
 
 def test_names_are_the_same_at_run_time() -> None:
     for name, module in names_for_type_checkers().items():
-        found = getattr(impctl, name)
-        assert found is getattr(import_module(module), name)
+        result = getattr(impctl, name)
+        assert result is getattr(import_module(module), name)
         assert name in dir(impctl)
     with pytest.raises(AttributeError):
         impctl.opne  # type: ignore[attr-defined]  # noqa: B018

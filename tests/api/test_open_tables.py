@@ -16,13 +16,11 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 import impctl
-from impctl.app.workbench import open_tables, pinned
 from impctl.errors import EvaluationError, ImpctlError, ImpctlWarning, UsageError
-from impctl.spark.beside import session_beside
-from impctl.spark.connect import is_connect
-from impctl.spark.session import FIXED
+from impctl.service import context
+from impctl.spark.session import FIXED, is_connect, session_beside
 from impctl.store.store import Store
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.support.refused import refused
 
 WORKLOAD = """\
@@ -49,13 +47,13 @@ def file(tmp_path: Path) -> Path:
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The tables that were opened by reading their whole log."""
     names: list[str] = []
-    whole = pinned.open_source
+    whole = context.open_source
 
     def open_source(name: str, *more: Any) -> Any:
         names.append(name)
         return whole(name, *more)
 
-    monkeypatch.setattr(pinned, "open_source", open_source)
+    monkeypatch.setattr(context, "open_source", open_source)
     return names
 
 
@@ -102,7 +100,7 @@ def test_from_time_to_time_all_are_opened_anew(
 ) -> None:
     with impctl.open(file) as workload:
         workload.capture()
-        monkeypatch.setattr(open_tables, "_LONGEST", 0.0)
+        monkeypatch.setattr(context, "_LONGEST", 0.0)
         groups(workload)
     assert opened == ["t", "t"]
 
@@ -307,11 +305,11 @@ def test_the_running_session_is_found_from_another_thread(folder: Path, mine: An
     before, active = mine.conf.getAll, type(mine).active()
     opened = impctl.open(folder / "w.yaml")
     opened.capture("q")
-    found: list[Any] = []
-    thread = threading.Thread(target=lambda: found.append(opened.query("q").row_count))
+    result: list[Any] = []
+    thread = threading.Thread(target=lambda: result.append(opened.query("q").row_count))
     thread.start()
     thread.join()
-    assert found == [2]
+    assert result == [2]
     assert mine.conf.getAll == before
     assert type(mine).active() is active
 

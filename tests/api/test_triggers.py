@@ -60,8 +60,8 @@ def capture(folder: Path) -> None:
 
 @pytest.fixture
 def opened(timed: Path) -> Iterator[impctl.OpenWorkload]:
-    with impctl.open(timed) as found:
-        yield found
+    with impctl.open(timed) as result:
+        yield result
 
 
 @pytest.fixture
@@ -87,10 +87,10 @@ def done(results: tuple[impctl.MaintainResult, ...]) -> set[str]:
 
 def test_only_what_is_due_is_maintained(opened: impctl.OpenWorkload, timed: Path) -> None:
     append(timed, 3)
-    found = opened.maintain(*TRIGGERS, due=True)
-    assert done(found) == {"commit"}
-    assert [result.query for result in found] == list(TRIGGERS)
-    codes = {result.query: result.reason_code for result in found if result.query != "commit"}
+    maintain = opened.maintain(*TRIGGERS, due=True)
+    assert done(maintain) == {"commit"}
+    assert [result.query for result in maintain] == list(TRIGGERS)
+    codes = {result.query: result.reason_code for result in maintain if result.query != "commit"}
     assert set(codes.values()) == {"not_due"}
     append(timed, 2)
     assert done(opened.maintain("five", "bound", due=True)) == {"five"}
@@ -105,9 +105,9 @@ def test_only_what_is_due_is_maintained(opened: impctl.OpenWorkload, timed: Path
 @pytest.mark.slow
 def test_a_point_takes_its_queries_alone(opened: impctl.OpenWorkload, timed: Path) -> None:
     append(timed, 1)
-    found = opened.maintain(point="nightly")
-    assert [result.query for result in found] == ["nightly", "night_too"]
-    assert done(found) == {"nightly", "night_too"}
+    maintain = opened.maintain(point="nightly")
+    assert [result.query for result in maintain] == ["nightly", "night_too"]
+    assert done(maintain) == {"nightly", "night_too"}
     assert done(opened.maintain(point="nightly")) == set()
     assert done(opened.maintain(*TRIGGERS)) == set(TRIGGERS) - {"nightly", "night_too"}
 
@@ -135,15 +135,15 @@ def test_a_plan_is_strict_where_it_is_asked_to_be(opened: impctl.OpenWorkload, t
     text = timed.read_text()
     more = '  no_sketch: {sql: "SELECT * FROM t TABLESAMPLE (5 ROWS)"}\nstore: .impctl'
     timed.write_text(text.replace("store: .impctl", more))
-    (found,) = opened.plan("no_sketch")
-    assert (found.action, found.versions) == ("refused", {})
-    with refused(ImpctlError, found.reason_code):
+    (result,) = opened.plan("no_sketch")
+    assert (result.action, result.versions) == ("refused", {})
+    with refused(ImpctlError, result.reason_code):
         opened.plan("no_sketch", strict=True)
 
 
-def simulated(found: impctl.SimulateResult) -> Any:
+def simulated(simulate_result: impctl.SimulateResult) -> Any:
     """As JSON, without what goes by the time of the call."""
-    told: Any = to_json(found)
+    told: Any = to_json(simulate_result)
     return {name: value for name, value in told.items() if name != "until"}
 
 
@@ -153,7 +153,7 @@ def test_simulated_settings_are_those_of_the_command_line(
     lines = [f"2026-01-01T00:{minute:02}:00Z,t,{minute},1" for minute in range(0, 60, 2)]
     file = tmp_path / "arrivals.csv"
     file.write_text("\n".join(["time,table,inserted,deleted", *lines]))
-    found = opened.simulate(
+    simulate = opened.simulate(
         "five",
         arrivals=file,
         late="p: 0.5, every: 10m",
@@ -162,16 +162,16 @@ def test_simulated_settings_are_those_of_the_command_line(
         interval=30,
         report=tmp_path / "page.html",
     )
-    assert [one.trigger for one in found.settings] == [None, *["fresh_within 10m"] * 2]
-    assert (found.rows, found.look_s, found.late) == (900, 30.0, "p 0.5, every 10m")
-    assert found.commits["t"] > 30
+    assert [one.trigger for one in simulate.settings] == [None, *["fresh_within 10m"] * 2]
+    assert (simulate.rows, simulate.look_s, simulate.late) == (900, 30.0, "p 0.5, every 10m")
+    assert simulate.commits["t"] > 30
     assert "fresh_within 10m" in (tmp_path / "page.html").read_text()
     words = ["--query", "five", "--arrivals", str(file), "--disk", "0,all"]
     words += ["--late", "{p: 0.5, every: 10m}"]
     words += ["--trigger", "fresh_within: 10m", "--interval", "30s"]
     told = cli.one("simulate", *words)
-    assert simulated(found) == {name: value for name, value in told.items() if name != "until"}
-    assert found.settings[0].runs > found.settings[1].runs > 0
+    assert simulated(simulate) == {name: value for name, value in told.items() if name != "until"}
+    assert simulate.settings[0].runs > simulate.settings[1].runs > 0
     append(timed, 3)
     with pytest.warns(ImpctlWarning) as warned:
         short = opened.simulate("five", since="30d")

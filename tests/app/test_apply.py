@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.crash.applying import VERSIONS, WANTED, rows, versions, write_batches
 from tests.support.run_cli import Cli, CliOf
 from tests.support.signals import interruptible
@@ -58,7 +58,7 @@ def test_a_signal_during_a_commit_is_told_with_what_is_in(
         write_deltalake(*given, **options)
 
     with monkeypatch.context() as patch, interruptible():
-        patch.setattr("impctl.tables.write.updates.write_deltalake", write_and_be_shot)
+        patch.setattr("impctl.tables.write.apply.write_deltalake", write_and_be_shot)
         shot = cli("apply", *names)
     assert shot.refusal == (130, "interrupted")
     assert [(r["name"], r["version"]) for r in shot.results] == [("first", 1)]

@@ -19,14 +19,14 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.app.maintaining.step import Maintainer
-from impctl.app.using.changed import Answer, Changed
-from impctl.app.workbench.settings import Settings
-from impctl.app.workbench.workbench import Workbench, open_workbench
 from impctl.errors import RecaptureNeededError
-from impctl.plan.sql.clock import Clock
+from impctl.service.changes import Answer, Changed
+from impctl.service.context import Workbench, open_workbench
+from impctl.service.settings import Settings
+from impctl.service.step import Maintainer
+from impctl.sql.parameters import Clock
 from impctl.store.disk import RealDisk
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.support import kept_workload
 from tests.support.change_reader import Answer as Rows
 from tests.support.change_reader import Reader, answer_of, applied
@@ -70,13 +70,13 @@ def test_what_is_told_leads_from_the_answer_kept_to_that_of_now(kept: Cli, cases
         before = digest(folder)
         with desk_of(kept.workload) as desk:
             looked = {n: Answer(desk, desk.workload.queries[n]).next(desk) for n in QUERIES}
-        for name, found in looked.items():
+        for name, result in looked.items():
             held = dict(stored(folder, name).versions)
-            assert found.since == held
-            assert found.by == "state"
-            after = applied(answer_at(folder, name, held), found.changes)
-            assert after == answer_at(folder, name, dict(found.versions)), (step, name)
-            told[name] += found.changes.num_rows
+            assert result.since == held
+            assert result.by == "state"
+            after = applied(answer_at(folder, name, held), result.changes)
+            assert after == answer_at(folder, name, dict(result.versions)), (step, name)
+            told[name] += result.changes.num_rows
         assert digest(folder) == before
         if step % 3 == 1:
             kept.good("maintain")
@@ -96,16 +96,16 @@ def test_looks_one_after_the_other_tell_what_came_in_between(kept: Cli) -> None:
                 kept.good("maintain")
             now = desk.next_run(())
             for name, answer in answers.items():
-                found = answer.next(now)
-                assert found.by == "state"
-                rows[name] = applied(rows[name], found.changes)
-                assert rows[name] == answer_at(folder, name, dict(found.versions)), (step, name)
+                result = answer.next(now)
+                assert result.by == "state"
+                rows[name] = applied(rows[name], result.changes)
+                assert rows[name] == answer_at(folder, name, dict(result.versions)), (step, name)
             now.close()
 
 
-def answer_of_changes(found: Changed) -> Rows:
-    assert not found.since
-    return applied(Counter(), found.changes)
+def answer_of_changes(result: Changed) -> Rows:
+    assert not result.since
+    return applied(Counter(), result.changes)
 
 
 def test_where_the_state_cannot_be_carried_on_two_answers_are_compared(
@@ -126,10 +126,10 @@ def test_where_the_state_cannot_be_carried_on_two_answers_are_compared(
                     patch.setattr(Maintainer, "_meta", Mock(side_effect=gone))
                 now = desk.next_run(())
                 for name, answer in answers.items():
-                    found = answer.next(now)
-                    by.add((step, str(found.by)))
-                    rows[name] = applied(rows[name], found.changes)
-                    wanted = answer_at(folder, name, dict(found.versions))
+                    result = answer.next(now)
+                    by.add((step, str(result.by)))
+                    rows[name] = applied(rows[name], result.changes)
+                    wanted = answer_at(folder, name, dict(result.versions))
                     assert rows[name] == wanted, (step, name)
                 now.close()
     expected = {(step, "state" if step < fails_at else "engine") for step in range(fails_at + 2)}
@@ -332,8 +332,8 @@ def documented_answer(folder: Path, versions: dict[str, int]) -> Counter[str]:
     a = DeltaTable(str(folder / "a"), version=versions["a"]).to_pyarrow_table()
     with duck() as connection:
         connection.register("a", a)
-        found = connection.execute(QUERIES["plain"]).fetchall()
-    return Counter(json.dumps([s, "NaN" if d is not None and d != d else d]) for s, d in found)
+        result = connection.execute(QUERIES["plain"]).fetchall()
+    return Counter(json.dumps([s, "NaN" if d is not None and d != d else d]) for s, d in result)
 
 
 @pytest.mark.parametrize(
@@ -379,12 +379,12 @@ LONG = (pytest.mark.slow, pytest.mark.long)
 
 def readers(folder: Path) -> dict[str, Reader]:
     """Programs that have the answers as they are now."""
-    found = {}
+    result = {}
     for name in QUERIES:
         held = stored(folder, name)
         answer = answer_at(folder, name, dict(held.versions))
-        found[name] = Reader(folder / "out" / name, answer, held.generation, held.versions)
-    return found
+        result[name] = Reader(folder / "out" / name, answer, held.generation, held.versions)
+    return result
 
 
 def run_steps(cli: Cli, steps: int, seed: int) -> dict[str, Reader]:

@@ -13,11 +13,11 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.app.capturing import advice
+from impctl.service import advice
 from impctl.tables.rows import read_rows
 from impctl.tables.source import open_source
-from impctl.tables.write import cluster as writing
-from impctl.tables.write.laid_out import create_laid_out_table
+from impctl.tables.write import maintenance as writing
+from impctl.tables.write.maintenance import create_laid_out_table
 from tests.support.made_once import CliOnce, MadeOnce
 from tests.support.run_cli import Cli
 
@@ -195,8 +195,8 @@ class Skewed(Cli):
 
     def fix(self) -> str:
         """What `doctor` says of the sketch."""
-        [found] = (one for one in self("doctor").results if one["check"] == "skips_little")
-        return f"{found['message']}; {found['fix']}"
+        [result] = (one for one in self("doctor").results if one["check"] == "skips_little")
+        return f"{result['message']}; {result['fix']}"
 
     def hint(self, times: int = 2) -> str:
         """What `gain` says of uses that left nothing out."""
@@ -211,7 +211,7 @@ def made(
 ) -> Any:
     # Files of a table this small would all be one, and it would not be worth a word.
     monkeypatch.setattr(writing, "_LEAST_BYTES", 1 << 15)
-    monkeypatch.setattr(advice, "_ROWS", 1000)
+    monkeypatch.setattr(advice, "_ROWS_WORTH_ADVICE", 1000)
 
     def make(values: Any, least: int) -> Skewed:
         def write(folder: Path) -> None:
@@ -315,9 +315,9 @@ def no_order_helps(cli: Skewed) -> None:
     for said in (warning, cli.fix(), cli.hint()):
         assert "`impctl cluster" not in said
         assert "would not help: its sketches would skip hardly more" in said
-    found = cli.one("cluster", "--dry-run")
-    assert "would skip hardly more" in found["reason"]
-    [sketch] = found["sketches"]
+    result = cli.one("cluster", "--dry-run")
+    assert "would skip hardly more" in result["reason"]
+    [sketch] = result["sketches"]
     assert sketch["files_expected"] > 0
     assert cli.good("cluster").results[0]["action"] == "none"
 

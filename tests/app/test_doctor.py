@@ -16,16 +16,13 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.app.doctor import schedule_of
-from impctl.app.examining import requirements
-from impctl.app.examining.requirements import Installed, is_within
-from impctl.app.examining.spark_reading import spark_findings
-from impctl.app.workbench.envvars import ENVVARS
-from impctl.app.workbench.settings import Settings
-from impctl.app.workbench.workbench import open_workbench
 from impctl.cli.application import build_app
 from impctl.cli.boundary import run
 from impctl.errors import UsageError
+from impctl.service import doctor
+from impctl.service.context import open_workbench
+from impctl.service.doctor import Installed, is_within, schedule_of, spark_findings
+from impctl.service.settings import ENVVARS, Settings
 from impctl.store import health
 from impctl.tables.snapshot import Snapshot
 from tests.support.commit_times import set_time
@@ -103,7 +100,7 @@ def test_a_misspelt_variable_is_told_and_the_others_are_listed(
 def no_other_java(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither on PATH nor as a package."""
     monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setattr("impctl.spark.java.find_spec", lambda name: None)
+    monkeypatch.setattr("impctl.spark.session.find_spec", lambda name: None)
 
 
 def test_an_old_java_is_a_problem_of_configuration(
@@ -156,7 +153,7 @@ def test_ranges_of_versions(version: str, wanted: str, within: bool) -> None:
 
 
 def test_requirements_are_those_of_the_package() -> None:
-    names = {one.name: one for one in requirements.installed()}
+    names = {one.name: one for one in doctor.installed()}
     # Built metadata may name the bounds in either order.
     assert set(names["python"].wanted.split(",")) == {">=3.11", "<3.14"}
     assert {"pyspark", "deltalake", "pyarrow"} <= set(names)
@@ -167,7 +164,7 @@ def test_a_package_out_of_range_names_the_command_that_mends_it(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     packages = (Installed("python", ">=3.11", "3.11.7"), Installed("deltalake", ">=1.6,<2", "1.5"))
-    monkeypatch.setattr("impctl.app.examining.surroundings.installed", lambda: packages)
+    monkeypatch.setattr("impctl.service.doctor.installed", lambda: packages)
     ran = cli("doctor")
     (old,) = [result for result in ran.results if result["subject"] == "deltalake"]
     assert (ran.code, old["level"]) == (2, "problem")
@@ -460,8 +457,8 @@ def test_each_table_is_told_of_whatever_is_wrong_with_others(cli: Cli, tmp_path:
         return snapshot.rows or None
 
     with open_workbench(Settings(cli.workload)) as desk:
-        found = {f.subject: (f.level, f.message, f.fix) for f in spark_findings(desk, rows_read)}
-    assert found == {
+        result = {f.subject: (f.level, f.message, f.fix) for f in spark_findings(desk, rows_read)}
+    assert result == {
         "odd": ("problem", "no file system", "add the JAR"),
         "bare": ("ok", "the table has no file for Spark to read", None),
         "t": ("ok", "Spark read a file of 10 rows", None),

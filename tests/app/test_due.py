@@ -12,13 +12,13 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.app.maintaining.due import looking, pending
-from impctl.app.maintaining.due.expected_rows import RowsToCome
-from impctl.app.workbench.settings import Settings
-from impctl.app.workbench.workbench import open_workbench
+from impctl.service.context import open_workbench
+from impctl.service.schedule import due
+from impctl.service.schedule.forecast import RowsToCome
+from impctl.service.settings import Settings
 from impctl.store.records import RunCost, RunKind
 from impctl.store.store import Store
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.support.commit_times import set_time
 from tests.support.made_once import CliOnce
 from tests.support.run_cli import Cli
@@ -80,15 +80,15 @@ def done(results: dict[str, dict[str, Any]]) -> set[str]:
 @pytest.mark.slow
 def test_only_what_is_due_is_maintained(many: Cli) -> None:
     append(many, 3)
-    found = told(many, "maintain", "--due")
+    result = told(many, "maintain", "--due")
     # A bound of 30 s is shorter than the minute until the next run; `q` has no trigger.
-    assert done(found) == {"q", "commit", "short"}
-    left = {name: found[name]["reason_code"] for name in found.keys() - done(found)}
+    assert done(result) == {"q", "commit", "short"}
+    left = {name: result[name]["reason_code"] for name in result.keys() - done(result)}
     assert set(left.values()) == {"not_due"}
     assert set(left) == {"bound", "five", "daily", "nightly", "noon", "used"}
-    assert found["five"]["reason"] == "3 of 5 rows are pending"
-    assert found["five"]["versions"] == {"t": 0}
-    assert list(found) == ["q", *TRIGGERS], "in the order of the file"
+    assert result["five"]["reason"] == "3 of 5 rows are pending"
+    assert result["five"]["versions"] == {"t": 0}
+    assert list(result) == ["q", *TRIGGERS], "in the order of the file"
     append(many, 2)
     assert done(told(many, "maintain", "--due")) == {"q", "commit", "short", "five"}
     again = told(many, "maintain", "--due")
@@ -106,9 +106,9 @@ def test_the_clock_makes_due(many: Cli, monkeypatch: pytest.MonkeyPatch) -> None
     at(monkeypatch, timedelta(minutes=59))
     assert "bound" in done(told(many, "maintain", "--due")), "a minute ahead, and the next look"
     at(monkeypatch, timedelta(hours=25))
-    found = told(many, "maintain", "--due")
-    assert "daily" in done(found)
-    assert {"nightly", "used"} & done(found) == set()
+    result = told(many, "maintain", "--due")
+    assert "daily" in done(result)
+    assert {"nightly", "used"} & done(result) == set()
     assert done(told(many, "maintain")) == {"five", "nightly", "noon", "used"}, "everything stale"
 
 
@@ -134,16 +134,16 @@ def test_a_bound_begins_when_the_clock_turns(
 def test_how_long_until_the_next_look_decides(many: Cli) -> None:
     append(many, 1)
     assert done(told(many, "maintain", "--due", "--query", "bound")) == set()
-    found = told(many, "maintain", "--due", "--interval", "2h", "--query", "bound")
-    assert done(found) == {"bound"}
-    assert list(found) == ["bound"]
+    result = told(many, "maintain", "--due", "--interval", "2h", "--query", "bound")
+    assert done(result) == {"bound"}
+    assert list(result) == ["bound"]
 
 
 def test_a_point_is_maintained_by_name(many: Cli) -> None:
     append(many, 1)
-    found = told(many, "maintain", "--point", "nightly")
-    assert list(found) == ["nightly"]
-    assert done(found) == {"nightly"}
+    result = told(many, "maintain", "--point", "nightly")
+    assert list(result) == ["nightly"]
+    assert done(result) == {"nightly"}
     ran = many("maintain", "--point", "nihgtly")
     assert ran.refusal == (2, "point_unknown")
     assert "`nightly`" in ran.error["hint"]
@@ -178,24 +178,24 @@ def test_the_plan_says_when_and_why(many: Cli) -> None:
     committed = DeltaTable(table_of(many)).history(1)[0]["timestamp"] / 1000
     ran = many("plan", "--due", "--detailed-exitcode")
     assert (ran.code, ran.document["ok"]) == (2, True)
-    found = {result["query"]: result for result in ran.results}
+    match = {result["query"]: result for result in ran.results}
 
     def moment(name: str, field: str) -> float:
-        return datetime.fromisoformat(found[name][field]).timestamp()
+        return datetime.fromisoformat(match[name][field]).timestamp()
 
-    assert [name for name, one in found.items() if one["due"]] == ["q", "commit", "short"]
+    assert [name for name, one in match.items() if one["due"]] == ["q", "commit", "short"]
     assert moment("bound", "due_by") == moment("bound", "due_at") == pytest.approx(committed + 3600)
     assert committed + 3300 < moment("bound", "start_at") < committed + 3540
     assert moment("q", "due_at") == pytest.approx(committed)
-    assert found["q"]["due_by"] is None
-    daily = datetime.fromisoformat(found["daily"]["due_at"])
+    assert match["q"]["due_by"] is None
+    daily = datetime.fromisoformat(match["daily"]["due_at"])
     assert (daily.hour, daily.minute) == (_HOUR, 0)
     assert timedelta(0) < daily - datetime.now(UTC) <= timedelta(days=1)
     for name in ("five", "nightly", "used"):
-        assert found[name]["start_at"] is found[name]["due_at"] is None
-    assert found["nightly"]["why"] == "point: on `maintain --point nightly`"
-    assert found["bound"]["rows"] == 3
-    assert found["bound"]["trigger"] == "fresh_within 1h"
+        assert match[name]["start_at"] is match[name]["due_at"] is None
+    assert match["nightly"]["why"] == "point: on `maintain --point nightly`"
+    assert match["bound"]["rows"] == 3
+    assert match["bound"]["trigger"] == "fresh_within 1h"
     assert any("[fresh_impossible]" in text for text in ran.document["warnings"])
     # The commit that `--due` goes by is the plan's.
     assert done(told(many, "maintain", "--due")) == {"q", "commit", "short"}
@@ -206,11 +206,11 @@ def test_a_plan_has_what_is_due_of_queries_with_a_trigger(many: Cli) -> None:
     many.good("maintain", "--query", "bound")
     append(many, 3)
     alone = told(many, "plan", "--due")
-    found = told(many, "plan")
-    assert {name for name, one in found.items() if one["due"] is None} == {"q", "commit"}
-    for name, one in found.items():
+    result = told(many, "plan")
+    assert {name for name, one in result.items() if one["due"] is None} == {"q", "commit"}
+    for name, one in result.items():
         assert one["due"] in (None, alone[name])
-    assert found["bound"]["due"]["cost_ms"] is not None
+    assert result["bound"]["due"]["cost_ms"] is not None
 
 
 def test_who_has_to_be_ready_starts_earlier_for_what_is_to_come(
@@ -234,7 +234,7 @@ def test_who_has_to_be_ready_starts_earlier_for_what_is_to_come(
     write_deltalake(table, ROWS.slice(0, 1), mode="append")
     with open_workbench(Settings(cli.workload)) as desk:
         tables = {"ready": ["t"]}
-        now = looking.now_of(desk)
+        now = due.now_of(desk)
         rare = RowsToCome(desk, desk.reading_store(), tables, now).rows("ready", now, now + 3_600)
     at_first = told(cli, "plan", "--due")
     assert text.count("{path: t}") == 1
@@ -247,9 +247,9 @@ def test_who_has_to_be_ready_starts_earlier_for_what_is_to_come(
         assert coming.rows("nobody", now, now + 60) is None
     assert rare is not None
     assert rare < 3_000
-    found = told(cli, "plan", "--due")
-    assert found["ready"]["start_at"] < at_first["ready"]["start_at"]
-    assert found["plain"]["start_at"] == at_first["plain"]["start_at"]
+    result = told(cli, "plan", "--due")
+    assert result["ready"]["start_at"] < at_first["ready"]["start_at"]
+    assert result["plain"]["start_at"] == at_first["plain"]["start_at"]
 
 
 @pytest.mark.slow
@@ -257,13 +257,13 @@ def test_status_says_how_old_what_is_pending_is(many: Cli, monkeypatch: pytest.M
     assert told(many, "status")["bound"]["fresh"] == {"bound_s": 3600, "age_s": 0, "late": False}
     append(many, 1)
     at(monkeypatch, timedelta(minutes=30))
-    found = told(many, "status")
-    fresh = found["bound"]["fresh"]
+    result = told(many, "status")
+    fresh = result["bound"]["fresh"]
     assert 1795 < fresh.pop("age_s") < 1805
     assert fresh == {"bound_s": 3600, "late": False}
-    assert found["short"]["fresh"]["late"]
-    assert found["q"]["fresh"]["bound_s"] is None
-    assert not found["q"]["fresh"]["late"]
+    assert result["short"]["fresh"]["late"]
+    assert result["q"]["fresh"]["bound_s"] is None
+    assert not result["q"]["fresh"]["late"]
     many.good("maintain")
     DeltaTable(table_of(many)).optimize.compact()
     # Rows that only moved make nothing old, but who runs at each commit runs.
@@ -277,18 +277,18 @@ def test_what_the_logs_do_not_tell_is_due(many: Cli) -> None:
         append(many, at_version + 1)
     DeltaTable(table_of(many)).create_checkpoint()
     (table_of(many) / "_delta_log" / f"{1:020}.json").unlink()
-    found = {result["query"]: result for result in many("plan", "--due").results}
-    assert found["bound"]["due"]
-    assert found["daily"]["due"]
-    assert "does not show it" in found["daily"]["why"]
-    assert not found["nightly"]["due"]
-    assert not found["used"]["due"]
+    match = {result["query"]: result for result in many("plan", "--due").results}
+    assert match["bound"]["due"]
+    assert match["daily"]["due"]
+    assert "does not show it" in match["daily"]["why"]
+    assert not match["nightly"]["due"]
+    assert not match["used"]["due"]
 
 
 def test_a_definition_that_changed_is_due(many: Cli) -> None:
     many.edit("> 24", "> 124")
-    found = told(many, "plan", "--due")
-    assert [name for name, one in found.items() if one["due"]] == ["daily"]
+    result = told(many, "plan", "--due")
+    assert [name for name, one in result.items() if one["due"]] == ["daily"]
     ran = many("maintain", "--due")
     assert (ran.code, ran.error["query"]) == (7, "daily")
 
@@ -313,23 +313,21 @@ def test_commits_are_read_once_and_forgotten_when_nobody_needs_them(
     append(many, 3)
     many.good("maintain", "--query", "five")
     append(many, 1)
-    log = pending.CommitLog()
+    log = due.CommitLog()
     with open_workbench(Settings(many.workload)) as desk:
         specs = desk.queries(["bound", "five"])
-        first = looking.looked_at(desk, specs, 5.0, log)
+        first = due.looked_at(desk, specs, 5.0, log)
         with monkeypatch.context() as patch:
-            patch.setattr(
-                "impctl.tables.change.committed.read_commits", lambda *_: pytest.fail("read again")
-            )
-            again = looking.looked_at(desk, specs, 5.0, log)
+            patch.setattr("impctl.tables.log.read_commits", lambda *_: pytest.fail("read again"))
+            again = due.looked_at(desk, specs, 5.0, log)
         assert [one.pending for one in again] == [one.pending for one in first]
         assert [one.pending.rows for one in first] == [4, 1]
         assert abs(first[0].pending.changes[0].at - time.time()) < 60
         many.good("maintain", "--query", "bound")
-        assert looking.looked_at(desk, specs, 5.0, log)[0].pending.rows == 0
+        assert due.looked_at(desk, specs, 5.0, log)[0].pending.rows == 0
         assert len(log) == 1, "what `five` lacks"
         many.good("maintain")
-        looking.looked_at(desk, specs, 5.0, log)
+        due.looked_at(desk, specs, 5.0, log)
         assert len(log) == 0
 
 
@@ -338,8 +336,8 @@ def test_another_table_at_the_path_is_due(many: Cli) -> None:
     for entry in (table_of(many) / "_delta_log").iterdir():
         entry.unlink()
     write_deltalake(table_of(many), ROWS)
-    found = {result["query"]: result["due"] for result in many("plan", "--due").results}
-    assert {name for name, is_due in found.items() if not is_due} == {"nightly", "noon", "used"}
+    match = {result["query"]: result["due"] for result in many("plan", "--due").results}
+    assert {name for name, is_due in match.items() if not is_due} == {"nightly", "noon", "used"}
 
 
 @pytest.mark.slow
@@ -361,7 +359,7 @@ def test_a_clock_put_back_leaves_nothing_waiting(
 ) -> None:
     append(many, 3)
     at(monkeypatch, timedelta(days=-1))
-    found = told(many, "plan", "--due")
-    assert {name for name, one in found.items() if one["due"]} >= {"bound", "daily", "commit"}
-    assert not found["used"]["due"]
-    assert not found["nightly"]["due"]
+    result = told(many, "plan", "--due")
+    assert {name for name, one in result.items() if one["due"]} >= {"bound", "daily", "commit"}
+    assert not result["used"]["due"]
+    assert not result["nightly"]["due"]

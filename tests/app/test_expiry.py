@@ -14,12 +14,12 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.app.files import files
-from impctl.app.maintaining.watch import Watch
-from impctl.app.workbench.settings import Settings
-from impctl.app.workbench.workbench import Workbench, open_workbench
-from impctl.plan.sql.clock import Clock
-from impctl.tables.write.create import create_table
+from impctl.service.context import Workbench, open_workbench
+from impctl.service.rewrite import files
+from impctl.service.schedule.daemon import Watch
+from impctl.service.settings import Settings
+from impctl.sql.parameters import Clock
+from impctl.tables.write.maintenance import create_table
 from tests.support.made_once import CliOnce
 from tests.support.run_cli import Cli, CliOf, Ran
 
@@ -198,9 +198,9 @@ def test_the_clock_never_goes_back(cli: Cli) -> None:
 
 def error_of(ran: Ran) -> dict[str, Any]:
     failures = ran.document.get("failures") or []
-    found = failures[0]["error"] if failures and "error" in failures[0] else ran.document["error"]
-    assert isinstance(found, dict)
-    return found
+    result = failures[0]["error"] if failures and "error" in failures[0] else ran.document["error"]
+    assert isinstance(result, dict)
+    return result
 
 
 @pytest.mark.slow
@@ -222,11 +222,11 @@ def test_the_flag_wins_over_the_variable(cli: Cli, monkeypatch: pytest.MonkeyPat
 def test_columns_that_no_row_can_expire_by(cli: Cli, column: str, why: str) -> None:
     cli.edit("seen_at, after: 1 hour", f"{column}, after: 1 hour")
     ran = cli("capture", "--query", "sums", "--now", at(0))
-    found = error_of(ran)
-    assert (ran.code, found["code"]) == (2, "expiry_column")
-    assert why in found["message"]
-    assert found["location"]["line"] == 3
-    assert "TIMESTAMP or DATE" in found["hint"]
+    error = error_of(ran)
+    assert (ran.code, error["code"]) == (2, "expiry_column")
+    assert why in error["message"]
+    assert error["location"]["line"] == 3
+    assert "TIMESTAMP or DATE" in error["hint"]
 
 
 @pytest.mark.slow
@@ -270,9 +270,9 @@ def test_the_condition_stands_beside_the_ranges(captured: Cli) -> None:
 
 def test_engines_that_read_files_are_told_the_condition(captured: Cli) -> None:
     with open_workbench(Settings(captured.workload, now=at(0.5))) as desk:
-        found = files(desk, "sums").files.tables["links"]
-    assert found.predicate is not None
-    assert found.predicate.startswith(
+        result = files(desk, "sums").files.tables["links"]
+    assert result.predicate is not None
+    assert result.predicate.startswith(
         "\"seen_at\" > CAST('2026-03-01 11:00:30+00:00' AS TIMESTAMPTZ)"
     )
 
@@ -318,9 +318,9 @@ def test_eager_queries_pass_versions_first(cli: Cli) -> None:
     one(cli, "capture", "sums", 0)
     for _ in range(2):
         write_deltalake(str(cli.workload.parent / "links"), rows(-59, -5, 5), mode="append")
-    found = cli.good("maintain", "--query", "sums", "--now", at(10)).results
-    assert [entry["reason_code"] for entry in found] == ["incremental", "expired"]
-    assert found[0]["moments"] == {"now": at(0)} or found[1]["moments"] == {"now": at(10)}
+    results = cli.good("maintain", "--query", "sums", "--now", at(10)).results
+    assert [entry["reason_code"] for entry in results] == ["incremental", "expired"]
+    assert results[0]["moments"] == {"now": at(0)} or results[1]["moments"] == {"now": at(10)}
     assert rows_told(cli, "sums", 10, "--by", "engine") == anew(cli, 10)
 
 
@@ -374,9 +374,9 @@ def test_spark_sees_live_rows_alone(cli: Cli) -> None:
     assert rows_told(cli, "sums", 10, "--by", "spark") == anew(cli, 10)
     assert len(rows_told(cli, "bare", 10, "--by", "spark")) == 12
     # At the instant that the sketches stand for, whatever the clock says.
-    found = cli.good("verify", "--query", "sums", "--query", "daily", "--results").results
-    assert [entry["slack"] for entry in found] == [0, 0]
-    assert all(entry["covers"] and entry["results_equal"] for entry in found)
+    results = cli.good("verify", "--query", "sums", "--query", "daily", "--results").results
+    assert [entry["slack"] for entry in results] == [0, 0]
+    assert all(entry["covers"] and entry["results_equal"] for entry in results)
 
 
 @pytest.mark.spark
@@ -386,8 +386,8 @@ def test_partners_that_spark_reads_are_live(cli: Cli) -> None:
     for minutes in (15, 36 * 60):
         ran = cli.good("maintain", "--query", "far", "--now", at(minutes)).results
         assert {result["action"] for result in ran} == {"exact"}
-        found = cli.good("verify", "--query", "far", "--results").results
-        assert {(entry["covers"], entry["slack"], entry["results_equal"]) for entry in found} == {
+        results = cli.good("verify", "--query", "far", "--results").results
+        assert {(entry["covers"], entry["slack"], entry["results_equal"]) for entry in results} == {
             (True, 0, True)
         }
 
@@ -432,8 +432,8 @@ def fewer(tmp_path: Path, cli_of: CliOf) -> Cli:
 
 
 def _failed(ran: Ran) -> str:
-    found = ran.document["error"]
-    code = found["code"] if found else ran.results[0]["error"]["code"]
+    result = ran.document["error"]
+    code = result["code"] if result else ran.results[0]["error"]["code"]
     assert isinstance(code, str)
     return code
 

@@ -14,14 +14,13 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from impctl.app.follow import _Following
-from impctl.app.maintaining import watch as looking
-from impctl.app.maintaining.watch import Watch
-from impctl.app.workbench.settings import FollowRequest, Settings
-from impctl.app.workbench.workbench import open_workbench
 from impctl.errors import LockHeldError, StorageError
+from impctl.service.context import open_workbench
+from impctl.service.schedule import daemon as looking
+from impctl.service.schedule.daemon import Watch, _Following
+from impctl.service.settings import FollowRequest, Settings
 from impctl.store.store import Store
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.behaviour.test_lock import held_lock
 from tests.support.following import PATIENCE, Following, followed, following, impctl
 from tests.support.kept_workload import stored
@@ -399,10 +398,10 @@ def looking_on(cli: Cli) -> Iterator[_Following]:
     cli.edit("store: .impctl\n", QUERIES[1:])
     cli.good("capture")
     with open_workbench(Settings(cli.workload, lock_timeout=0.0)) as desk:
-        found = _Following(desk, desk.sketched(None), None, FollowRequest(interval=1.0))
-        work(found)
-        assert work(found) == []
-        yield found
+        result = _Following(desk, desk.sketched(None), None, FollowRequest(interval=1.0))
+        work(result)
+        assert work(result) == []
+        yield result
 
 
 def work(looking_on: _Following) -> list[str]:

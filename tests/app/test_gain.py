@@ -11,8 +11,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from prometheus_client.parser import text_string_to_metric_families
 
-from impctl.app.gain import _hint
-from impctl.app.results.gained import COSTS_MORE
+from impctl.service.gain import _hint
+from impctl.service.results import COSTS_MORE
 from impctl.store.ledger import Uses
 from tests.support.made_once import CliOnce
 from tests.support.random_cases import random_cases
@@ -65,18 +65,18 @@ def told_by_the_log(folder: Path, ranges: list[tuple[float, float]]) -> dict[str
 
 def ranges_of(intervals: list[str]) -> list[tuple[float, float]]:
     """The printed intervals as numbers."""
-    found = []
+    result = []
     for text in intervals:
         words = text.replace("L", "").split()
         if "<=" in words:
-            found.append((float(words[0]), float(words[-1])))
+            result.append((float(words[0]), float(words[-1])))
         elif "<" in words:
-            found.append((-np.inf, float(words[-1])))
+            result.append((-np.inf, float(words[-1])))
         elif ">=" in words:
-            found.append((float(words[-1]), np.inf))
+            result.append((float(words[-1]), np.inf))
         elif text.endswith("is not NULL"):
-            found.append((-np.inf, np.inf))
-    return found
+            result.append((-np.inf, np.inf))
+    return result
 
 
 @pytest.mark.slow
@@ -92,10 +92,10 @@ def test_the_ledger_equals_the_logs(cli: Cli, cases: range) -> None:
         used = cli.good("rewrite").results[0]
         for name, value in told_by_the_log(folder, ranges_of(used["intervals"])).items():
             expected[name] += value
-    found = cli.one("gain")
-    assert found["uses"] == found["used"] == uses
-    assert {name: found[name] for name in expected} == expected
-    assert found["upkeep_runs"] > 1
+    result = cli.one("gain")
+    assert result["uses"] == result["used"] == uses
+    assert {name: result[name] for name in expected} == expected
+    assert result["upkeep_runs"] > 1
     status = cli.one("status")
     assert status["uses"] == uses
     assert status["bytes_left_out"] == expected["bytes_plain"] - expected["bytes"]
@@ -117,13 +117,13 @@ def test_metrics_are_what_prometheus_reads(cli: Cli) -> None:
     out = cli.workload.parent / "metrics" / "impctl.prom"
     append(cli.workload.parent, 77)
     cli.good("maintain", "--metrics", str(out))
-    found = families(out)
-    assert found["impctl_maintain_success"] == {"q": 1.0}
-    assert found["impctl_maintain_failures"] == {"": 0.0}
+    result = families(out)
+    assert result["impctl_maintain_success"] == {"q": 1.0}
+    assert result["impctl_maintain_failures"] == {"": 0.0}
     cli.good("gain", "--metrics", str(out))
-    found = families(out)
-    assert found["impctl_uses"] == {"q": 1.0}
-    assert set(found["impctl_left_out_bytes"]) == {"q"}
+    result = families(out)
+    assert result["impctl_uses"] == {"q": 1.0}
+    assert set(result["impctl_left_out_bytes"]) == {"q"}
     assert [file.name for file in out.parent.iterdir()] == ["impctl.prom"]
 
 
@@ -134,9 +134,9 @@ def test_metrics_of_a_run_that_fails(cli: Cli) -> None:
     write_deltalake(path, pa.table({"other": [1]}), mode="overwrite", schema_mode="overwrite")
     ran = cli("maintain", "--metrics", str(out))
     assert ran.code != 0
-    found = families(out)
-    assert found["impctl_maintain_success"] == {"q": 0.0}
-    assert found["impctl_maintain_failures"] == {"": 1.0}
+    result = families(out)
+    assert result["impctl_maintain_success"] == {"q": 0.0}
+    assert result["impctl_maintain_failures"] == {"": 1.0}
 
 
 def test_metrics_that_cannot_be_written_are_a_failure(cli: Cli) -> None:
@@ -149,8 +149,8 @@ def test_metrics_that_cannot_be_written_are_a_failure(cli: Cli) -> None:
 
 
 def test_a_query_that_was_never_used(cli: Cli) -> None:
-    found = cli.one("gain")
-    assert (found["uses"], found["verdict"], found["last_use"]) == (0, "not_used", None)
+    result = cli.one("gain")
+    assert (result["uses"], result["verdict"], result["last_use"]) == (0, "not_used", None)
     cli.good("capture")
     assert cli.good("gain").results[0]["hint"] == "", "nobody had the time to use it"
     append(cli.workload.parent, 77)
@@ -168,18 +168,18 @@ def test_answers_from_kept_rows_are_told_and_are_no_uses(
     append(cli.workload.parent, 77)
     asked = [cli.good("query").results[0]["by"] for _ in range(3)]
     assert asked == ["state"] * 3, "the first reads the query and maintains, the others do not"
-    found = cli.one("gain")
-    assert (found["kept_answers"], found["uses"], found["verdict"]) == (3, 0, "answers")
-    assert found["last_use"] is not None
+    result = cli.one("gain")
+    assert (result["kept_answers"], result["uses"], result["verdict"]) == (3, 0, "answers")
+    assert result["last_use"] is not None
     table = DeltaTable(str(cli.workload.parent / "t"))
     size = sum(pa.table(table.get_add_actions(flatten=True))["size_bytes"].to_pylist())
-    assert found["answers_bytes"] == 3 * size
+    assert result["answers_bytes"] == 3 * size
     assert "3 answers from the materialized result" in cli.text("gain")
     assert "3 answers from the materialized result; last use" in cli.text("status")
     assert ", result materialized" in cli.text("status")
     status = cli.one("status")
     assert status["keeps_answer"]
-    assert (status["kept_answers"], status["last_use"]) == (3, found["last_use"])
+    assert (status["kept_answers"], status["last_use"]) == (3, result["last_use"])
     out = cli.workload.parent / "impctl.prom"
     cli.good("gain", "--metrics", str(out))
     assert families(out)["impctl_kept_answers"] == {"q": 3.0}
@@ -189,8 +189,8 @@ def test_answers_from_kept_rows_are_told_and_are_no_uses(
     ("uses", "runs", "said"), [(2, 1, "so far"), (2, 3, "maintain it less often")]
 )
 def test_what_costs_more_than_it_saves_is_told_why(uses: int, runs: int, said: str) -> None:
-    found = Uses(uses=uses, bytes=1, bytes_plain=100)
-    assert said in _hint(COSTS_MORE, found, runs, lambda: "")
+    result = Uses(uses=uses, bytes=1, bytes_plain=100)
+    assert said in _hint(COSTS_MORE, result, runs, lambda: "")
 
 
 def test_several_queries_are_summed_up(cli: Cli) -> None:

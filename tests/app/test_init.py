@@ -15,8 +15,8 @@ import pytest
 
 from impctl.cli.application import build_app
 from impctl.cli.boundary import run
-from impctl.tables.write.create import create_table
-from impctl.workload.json_schema import workload_json_schema
+from impctl.tables.write.maintenance import create_table
+from impctl.workload.schema import workload_json_schema
 from tests.tables import handmade
 
 Init = Callable[..., tuple[int, dict[str, Any]]]
@@ -251,4 +251,4 @@ def test_two_files_that_share_a_store_are_told(impctl: Init, tmp_path: Path) -> 
 
 
 def _checks(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    return {found["check"]: found for found in document["results"]}
+    return {result["check"]: result for result in document["results"]}

@@ -13,7 +13,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from impctl.errors import StorageError
 from impctl.store.store import Store
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.support.commit_times import log_entry, set_time
 from tests.support.made_once import MadeOnce
 from tests.support.older_store import as_format
@@ -72,11 +72,11 @@ def came_hourly(table: str, last: float) -> str:
 def test_a_plan_tells_the_next_change(cli: Cli, hourly: str) -> None:
     assert cli.good("plan").results[0]["next_change"] is None
     cli.good("capture")
-    found = cli.good("plan").results[0]["next_change"]
-    assert (found["tables"], found["unknown"]) == (["t"], None)
+    result = cli.good("plan").results[0]["next_change"]
+    assert (result["tables"], result["unknown"]) == (["t"], None)
     for part in ("in_s_low", "in_s", "in_s_high"):
-        assert found[part] == pytest.approx(HOUR / 2, abs=60)
-    assert (found["rows_low"], found["rows"], found["rows_high"]) == (4, 4, 4)
+        assert result[part] == pytest.approx(HOUR / 2, abs=60)
+    assert (result["rows_low"], result["rows"], result["rows_high"]) == (4, 4, 4)
 
 
 @pytest.mark.slow
@@ -86,9 +86,9 @@ def test_what_is_pending_came_already(cli: Cli, table: str) -> None:
     cli.good("capture")
     assert cli.good("plan").results[0]["next_change"]["in_s"] == pytest.approx(0, abs=60)
     append(table, 0.0, 4)
-    found = cli.good("plan").results[0]["next_change"]
+    result = cli.good("plan").results[0]["next_change"]
     for part in ("in_s_low", "in_s", "in_s_high"):
-        assert found[part] == pytest.approx(HOUR, abs=90)
+        assert result[part] == pytest.approx(HOUR, abs=90)
 
 
 @pytest.mark.slow
@@ -110,11 +110,11 @@ def test_what_a_run_has_read_of_a_log_is_not_read_again(
     cli.good("capture")
     for rows in (2, 5, 3):
         append(hourly, 0.0, rows)
-    monkeypatch.setattr("impctl.tables.change.commit_history.read_entry", None)
+    monkeypatch.setattr("impctl.tables.log.read_entry", None)
     cli.good("maintain")
     with Store.open(cli.workload.parent / ".impctl") as store:
-        found = store.arrivals(["t"])["t"].arrivals[-3:]
-    assert [(each.version, each.inserted) for each in found] == [(9, 2), (10, 5), (11, 3)]
+        result = store.arrivals(["t"])["t"].arrivals[-3:]
+    assert [(each.version, each.inserted) for each in result] == [(9, 2), (10, 5), (11, 3)]
 
 
 @pytest.mark.slow
@@ -217,9 +217,9 @@ def test_the_file_says_what_the_log_cannot_know(cli: Cli, table: str) -> None:
     cli.edit("{path: t}", said)
     cli.good("capture")
     append(table, HOUR)
-    found = cli.good("plan").results[0]["next_change"]
-    assert found["in_s"] == pytest.approx(HOUR, abs=60)
-    assert (found["rows"], found["by"]) == (200, "the workload file")
+    result = cli.good("plan").results[0]["next_change"]
+    assert result["in_s"] == pytest.approx(HOUR, abs=60)
+    assert (result["rows"], result["by"]) == (200, "the workload file")
 
 
 @pytest.mark.slow
@@ -233,5 +233,5 @@ def test_tables_that_move_together_are_told_together(cli: Cli, hourly: str) -> N
     text = text.replace("FROM t", "FROM t JOIN u USING (g)").replace("SUM(x)", "SUM(y)")
     cli.workload.write_text(text)
     cli.good("capture")
-    found = cli.good("plan").results[0]["next_change"]
-    assert (found["tables"], found["rows"]) == (["t", "u"], 5)
+    result = cli.good("plan").results[0]["next_change"]
+    assert (result["tables"], result["rows"]) == (["t", "u"], 5)

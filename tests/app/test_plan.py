@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.app.workbench.workbench import Workbench
 from impctl.cli.application import build_app
 from impctl.cli.boundary import run
+from impctl.service.context import Workbench
 from impctl.store.records import RunCost, RunKind
 from impctl.store.store import Store
 from tests.support.run_cli import Cli
@@ -40,8 +40,8 @@ updates:
 
 def files(folder: Path) -> dict[Path, tuple[bytes, int]]:
     """Every file below, what is in it and when it was written."""
-    found = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-    return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in found}
+    result = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in result}
 
 
 @pytest.fixture
@@ -287,9 +287,9 @@ def test_pending_changes_sizes_and_runs(cli: Cli, table: str) -> None:
     assert status(cli)["pending"] == []
     write_deltalake(table, ROWS.slice(0, 2), mode="append")
     write_deltalake(table, ROWS.slice(0, 3), mode="append")
-    (found,) = status(cli)["pending"]
-    size = found.pop("bytes")
-    assert found == {"table": "t", "since": 0, "versions": 2, "files": 2, "rows": 5}
+    (match,) = status(cli)["pending"]
+    size = match.pop("bytes")
+    assert match == {"table": "t", "since": 0, "versions": 2, "files": 2, "rows": 5}
     assert size > 0
     cli.good("maintain")
     result = status(cli)
@@ -313,8 +313,8 @@ def test_the_trigger_is_named_where_the_file_has_one(
     ]
     for head, expected in cases:
         cli.workload.write_text(head + text)
-        found = status(cli)
-        assert (found["trigger"], found["versions"]) == (expected, {})
+        result = status(cli)
+        assert (result["trigger"], result["versions"]) == (expected, {})
     cli.workload.write_text(cases[1][0] + text)
     assert f"not captured (policy incremental, trigger {said});" in cli.text("status")
     # Nothing is maintained of a query that is to have no sketch.
@@ -324,9 +324,9 @@ def test_the_trigger_is_named_where_the_file_has_one(
     cli.good("capture")
     for head, expected in cases:
         cli.workload.write_text(head + text)
-        found = status(cli)
+        result = status(cli)
         # A trigger is no part of what was captured.
-        assert (found["trigger"], found["stale"]) == (expected, False)
+        assert (result["trigger"], result["stale"]) == (expected, False)
         capsys.readouterr()
         assert run(build_app(), ["status", str(cli.workload)]) == 0
         out = capsys.readouterr().out.splitlines()
@@ -341,8 +341,8 @@ def test_a_table_made_anew_has_nothing_to_count(cli: Cli, table: str) -> None:
         entry.unlink()
     write_deltalake(table, ROWS)
     write_deltalake(table, ROWS, mode="append")
-    (found,) = status(cli)["pending"]
-    assert (found["rows"], found["files"]) == (None, None)
+    (result,) = status(cli)["pending"]
+    assert (result["rows"], result["files"]) == (None, None)
 
 
 def test_the_last_verification(cli: Cli, tmp_path: Path) -> None:

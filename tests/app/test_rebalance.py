@@ -17,7 +17,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from impctl.store.store import Store
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.store.builders import sketches_at
 from tests.support.kept_workload import stored
 from tests.support.random_cases import random_cases
@@ -83,9 +83,9 @@ def test_rebalanced_sketches_are_right_and_stay_right(cli: Cli, tmp_path: Path, 
         low = 60 + 90 * turn
         write_deltalake(str(tmp_path / "t"), rows(rng, 400, low, low + 90), mode="append")
         DeltaTable(str(tmp_path / "t")).delete(f"x > {10 * turn} AND x < {10 * turn + 25}")
-        found = cli.good("maintain", "--imbalance", "2").results
-        assert {r["action"] for r in found} == {"exact", "touch"}
-        assert {r["query"] for r in found if r["ranges"]["drifted"]} >= {"grouped", "touched"}
+        results = cli.good("maintain", "--imbalance", "2").results
+        assert {r["action"] for r in results} == {"exact", "touch"}
+        assert {r["query"] for r in results if r["ranges"]["drifted"]} >= {"grouped", "touched"}
         mended = {r["query"]: r for r in cli.good("capture", "--rebalance").results}
         assert {r["action"] for r in mended.values()} == {"rebalance"}
         assert "derived" in mended["grouped"]["reason"]
@@ -143,9 +143,9 @@ def test_the_largest_range_is_never_larger(
             file.write_text(WORKLOAD.format(fragments=choice.choice([2, 4, 12, 40])))
             cli.good("maintain")
             before = largest(folder)
-            found = cli.one("capture", "--rebalance")
-            evened += found["action"] == "rebalance" and largest(folder) < before
-            assert largest(folder) <= before, (seed, found["reason"])
+            result = cli.one("capture", "--rebalance")
+            evened += result["action"] == "rebalance" and largest(folder) < before
+            assert largest(folder) <= before, (seed, result["reason"])
     assert evened
 
 
@@ -190,13 +190,13 @@ def drift(drifting: Cli, tmp_path: Path) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.slow
 def test_maintain_tells_and_rebalance_mends(drifting: Cli, tmp_path: Path) -> None:
-    found = drift(drifting, tmp_path)
-    assert found["big"]["ranges"]["drifted"]
-    assert found["big"]["ranges"]["imbalance"] > 4 * found["big"]["ranges"]["at_capture"]
-    assert found["big"]["ranges"]["hint"] == "run `impctl capture --rebalance`"
+    match = drift(drifting, tmp_path)
+    assert match["big"]["ranges"]["drifted"]
+    assert match["big"]["ranges"]["imbalance"] > 4 * match["big"]["ranges"]["at_capture"]
+    assert match["big"]["ranges"]["hint"] == "run `impctl capture --rebalance`"
     again = {r["query"]: r for r in drifting.good("maintain").results}
     assert again["big"]["action"] == "none"
-    assert again["big"]["ranges"] == found["big"]["ranges"]
+    assert again["big"]["ranges"] == match["big"]["ranges"]
 
     mended = {r["query"]: r for r in drifting.good("capture", "--rebalance").results}
     assert mended["big"]["action"] == mended["kept"]["action"] == "rebalance"

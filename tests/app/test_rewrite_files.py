@@ -12,7 +12,7 @@ import sqlglot
 from deltalake import DeltaTable, write_deltalake
 
 from impctl.bench.parquet_sql import ParquetSql
-from impctl.tables.write.laid_out import create_laid_out_table
+from impctl.tables.write.maintenance import create_laid_out_table
 from tests.support.run_cli import Cli, CliOf
 
 SQL = "SELECT g, SUM(x) AS s FROM t WHERE h < 60 GROUP BY g HAVING SUM(x) > 1400"
@@ -45,12 +45,12 @@ def answer(sql: str, files: list[str]) -> list[dict[str, object]]:
 def test_text_and_files_give_the_answer(cli: Cli) -> None:
     cli.good("capture")
     folder = cli.workload.parent
-    found = cli.good("rewrite", "--files", str(folder / "left.json")).results[0]
+    result = cli.good("rewrite", "--files", str(folder / "left.json")).results[0]
     left = json.loads((folder / "left.json").read_text())
     assert list(left) == ["t"]
-    assert len(left["t"]) == found["files_kept"] < found["files_total"] == FILES
+    assert len(left["t"]) == result["files_kept"] < result["files_total"] == FILES
     whole = [str(path) for path in (folder / "t").glob("*.parquet")]
-    assert answer(found["sql"], left["t"]) == answer(SQL, whole) != []
+    assert answer(result["sql"], left["t"]) == answer(SQL, whole) != []
 
 
 def test_rows_that_are_not_those_of_the_files_are_refused(cli: Cli) -> None:
@@ -96,14 +96,14 @@ def test_a_sketch_that_does_not_pay_is_left_out_of_the_text(cli: Cli) -> None:
     scattered = "SELECT h, SUM(x) AS s FROM t GROUP BY h HAVING SUM(x) > 1000"
     cli.edit(SQL, scattered)
     cli.good("capture")
-    found = {}
+    result = {}
     for use in ("always", "auto", "never"):
-        (found[use],) = cli.good("rewrite", "--sketch", use).results
-    assert found["always"]["intervals"]
-    assert found["always"]["left_away"] == {}
-    assert "it skips none of the 40 files" in found["auto"]["left_away"]["t"]
-    assert found["auto"]["intervals"] == found["auto"]["sketches"] == []
-    assert found["auto"]["sql"] == found["never"]["sql"] != found["always"]["sql"]
+        (result[use],) = cli.good("rewrite", "--sketch", use).results
+    assert result["always"]["intervals"]
+    assert result["always"]["left_away"] == {}
+    assert "it skips none of the 40 files" in result["auto"]["left_away"]["t"]
+    assert result["auto"]["intervals"] == result["auto"]["sketches"] == []
+    assert result["auto"]["sql"] == result["never"]["sql"] != result["always"]["sql"]
 
 
 @pytest.mark.slow

@@ -16,9 +16,9 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from impctl import stopwatch
-from impctl.app.maintaining.keeping.bounds import Bound
-from impctl.app.simulating.kept_pieces import Choice, Pieces
-from impctl.app.workbench.sessions import OwnSession
+from impctl.service.budget.bounds import Bound
+from impctl.service.context import OwnSession
+from impctl.service.schedule.simulate import Choice, Pieces
 from impctl.store.store import Store
 from tests.behaviour.typed_joins import QUERIES, some, write_workload
 from tests.support.commit_times import set_time
@@ -48,12 +48,12 @@ class Wall:
 
 @pytest.fixture
 def wall(monkeypatch: pytest.MonkeyPatch) -> Wall:
-    found = Wall()
-    monkeypatch.setattr(time, "time", lambda: found.now)
+    result = Wall()
+    monkeypatch.setattr(time, "time", lambda: result.now)
     # What was measured is compared below: each look at a stopwatch takes a millisecond.
     ticks = itertools.count()
     monkeypatch.setattr(stopwatch, "perf_counter", lambda: next(ticks) / 1000)
-    return found
+    return result
 
 
 NO_SPARK = Mock(side_effect=AssertionError("Spark was asked for"))
@@ -149,13 +149,13 @@ def test_the_present_setting_is_what_was_recorded(followed: Cli) -> None:
 def test_a_budget_reads_and_a_bound_runs_less(followed: Cli) -> None:
     words = ("--disk", "0,all", "--trigger", "commit", "--trigger", "fresh_within: 4m")
     result, _ = simulated(followed, *words)
-    found = {one["setting"]: one for one in result["settings"]}
-    assert list(found) == [
+    match = {one["setting"]: one for one in result["settings"]}
+    assert list(match) == [
         "as it is",
         *("0 B, commit", "0 B, fresh_within 4m"),
         *("all kept, commit", "all kept, fresh_within 4m"),
     ]
-    as_it_is, kept, least = found["as it is"], found["all kept, commit"], found["0 B, commit"]
+    as_it_is, kept, least = match["as it is"], match["all kept, commit"], match["0 B, commit"]
     same = ("runs", "steps", "work_ms", "age_s", "state_bytes", "conversions", "reads")
     assert [as_it_is[name] for name in same] == [kept[name] for name in same]
     assert least["state_bytes"] < kept["state_bytes"]
@@ -165,7 +165,7 @@ def test_a_budget_reads_and_a_bound_runs_less(followed: Cli) -> None:
     assert least["reads"] > 0
     assert least["work_ms"] > kept["work_ms"]
     for name in ("0 B", "all kept"):
-        each, bound = found[f"{name}, commit"], found[f"{name}, fresh_within 4m"]
+        each, bound = match[f"{name}, commit"], match[f"{name}, fresh_within 4m"]
         assert bound["runs"] < each["runs"] / 2
         assert bound["work_ms"] < each["work_ms"]
         assert bound["late"] == 0

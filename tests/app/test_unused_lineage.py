@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.support.run_cli import Cli
 
 REACH = (
@@ -98,8 +98,8 @@ def over(
 
 def told(document: dict[str, Any]) -> dict[str, str]:
     """The warnings of lineage, by query."""
-    found = [text for text in document["warnings"] if text.endswith("[lineage_unused]")]
-    return {text.split("query `")[1].split("`")[0]: text for text in found}
+    result = [text for text in document["warnings"] if text.endswith("[lineage_unused]")]
+    return {text.split("query `")[1].split("`")[0]: text for text in result}
 
 
 @pytest.mark.slow
@@ -108,10 +108,10 @@ def test_what_changes_nothing_is_told_with_its_place_and_reason(
     folder: Path, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
     cli = over(folder, capsys, "answer")
-    found = told(cli.good(command).document)
-    assert found.keys() == {**LOST, **UNUSED}.keys()
+    result = told(cli.good(command).document)
+    assert result.keys() == {**LOST, **UNUSED}.keys()
     lines = cli.workload.read_text().splitlines()
-    for name, text in found.items():
+    for name, text in result.items():
         line, column = map(int, text.split(": ")[0].split(":")[-2:])
         assert lines[line - 1].startswith(f"  {name}:")
         assert lines[line - 1][column - 1 :].startswith("answer}")
@@ -135,14 +135,14 @@ def test_by_default_only_what_is_lost_is_told(
 def test_sketches_are_those_of_all_lineage_where_it_is_told_so(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = {}
+    match = {}
     for lineage in ("answer", "all"):
         captured = over(folder, capsys, lineage).good("capture").results
-        found[lineage] = {
+        match[lineage] = {
             result["query"]: [(s["table"], set(s["fragments"])) for s in result["sketches"]]
             for result in captured
         }
-    some, every = found["answer"], found["all"]
+    some, every = match["answer"], match["all"]
     for name in UNUSED:
         assert some[name] == every[name], name
     for name in LOST:
@@ -175,5 +175,5 @@ def test_of_a_table_that_is_sketched_in_part_the_place_is_told(
     text = cli.workload.read_text()
     few = text.replace('COUNT(*) > 1", sketch: {links: t}', 'COUNT(*) < 3", sketch: {links: t}')
     cli.workload.write_text(few)
-    found = told(cli.good("check", "--query", "tenants").document)
-    assert "leaves `links` (2nd) without a sketch: HAVING compares" in found["tenants"]
+    result = told(cli.good("check", "--query", "tenants").document)
+    assert "leaves `links` (2nd) without a sketch: HAVING compares" in result["tenants"]

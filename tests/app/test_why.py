@@ -18,9 +18,9 @@ import pytest
 from deltalake import write_deltalake
 
 import impctl
-from impctl.cli.output.why import why_lines
+from impctl.cli.output.reports import why_lines
 from impctl.errors import UsageError
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.support.duck import duck
 from tests.support.made_once import CliOnce
 from tests.support.run_cli import Cli, CliOf
@@ -90,11 +90,11 @@ def answer(sql: str, tables: Tables) -> Counter[tuple[Any, ...]]:
 
 def told_tables(result: Mapping[str, Any]) -> Tables:
     """The rows told as tables of their own; what the query does not read is NULL."""
-    found: dict[str, list[tuple[Any, ...]]] = {}
+    match: dict[str, list[tuple[Any, ...]]] = {}
     for entry in result["rows"]:
         names = SCHEMA[entry["table"]]
-        found.setdefault(entry["table"], []).append(tuple(entry["row"].get(n) for n in names))
-    return found
+        match.setdefault(entry["table"], []).append(tuple(entry["row"].get(n) for n in names))
+    return match
 
 
 def write_lake(folder: Path) -> None:
@@ -337,8 +337,8 @@ def test_what_is_no_finite_number_has_its_words(
     text = f"version: 1\ntables: {{t: {{path: t}}}}\nqueries: {query}\n"
     cli = cli_of(text).captured()
     for word in words:
-        found = cli.one("why", "--row", f"x={word}")
-        assert found["rows"][0]["row"] == {"a": 1 + (value < 0), "x": words[0]}
+        match = cli.one("why", "--row", f"x={word}")
+        assert match["rows"][0]["row"] == {"a": 1 + (value < 0), "x": words[0]}
     with impctl.open(tmp_path / "w.yaml") as workload:
         result = workload.why("q", row={"x": value})
         assert isinstance(result, impctl.WhyResult)

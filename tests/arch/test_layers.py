@@ -1,4 +1,4 @@
-"""Rooms and import directions, as the table in docs/architecture.md has them, and no circles.
+"""Import directions as the table in docs/architecture.md has them, and no cycles.
 
 Every import counts: at the top, inside a function, and for types only.
 """
@@ -19,21 +19,20 @@ import pytest
 from tests.support.sources import PACKAGE, ROOT, nodes, texts
 
 ONLY = {
-    "cli": {"app", "errors", "version", "values", "plural", "unneeded"},
-    "api": {"app", "errors", "aliases", "values"},
+    "cli": {"service", "measure", "errors", "version", "values", "unneeded"},
+    "api": {"service", "errors", "types", "values"},
 }
 NEVER = {"engine": {"plan"}}
-CIRCLES = {frozenset({"impctl.plan.sql.call", "impctl.plan.sql.expr"})}
-"""Files that import each other, as what they read is nested in itself."""
+CYCLES: set[frozenset[str]] = set()
+"""Modules that import each other, as what they read is nested in itself."""
 
 
 @dataclass(frozen=True)
-class Room:
-    floor: int
-    """Rooms of another whole number are told apart by it alone."""
-    step: int
-    """The decimal: the order of rooms that share a folder of the top."""
+class Layer:
+    number: int
+    """Imports go from larger numbers to smaller ones."""
     outside: frozenset[str]
+    """Third-party packages that it imports."""
 
 
 @dataclass(frozen=True)
@@ -43,44 +42,36 @@ class Import:
     module: str
 
 
-def read_rooms(text: str) -> dict[str, Room]:
-    rooms: dict[str, Room] = {}
+def read_layers(text: str) -> dict[str, Layer]:
+    layers: dict[str, Layer] = {}
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
-        number = re.fullmatch(r"(\d)(?:\.(\d))?", cells[0])
-        if len(cells) != 4 or number is None:
+        if len(cells) != 4 or not cells[0].isdigit():
             continue
-        packages = frozenset(re.findall(r"\w+", cells[3]))
-        for name in re.findall(r"`([\w.]+)`", cells[1]):
-            assert name not in rooms, f"`{name}` stands twice in the table"
-            rooms[name] = Room(int(number[1]), int(number[2] or 0), packages)
-    return rooms
+        outside = frozenset(re.findall(r"\w+", cells[3]))
+        for name in re.findall(r"`(\w+)`", cells[1]):
+            assert name not in layers, f"`{name}` stands twice in the table"
+            layers[name] = Layer(int(cells[0]), outside)
+    return layers
 
 
-ROOMS = read_rooms((ROOT / "docs" / "architecture.md").read_text(encoding="utf-8"))
-
-
-def room_of(module: str) -> str | None:
-    """The room a module of the package lies in: the nearest folder above that the table has."""
-    parts = module.split(".")[1:]
-    places = [".".join(parts[:length]) for length in range(len(parts), 0, -1)]
-    return next((place for place in places if place in ROOMS), None)
+LAYERS = read_layers((ROOT / "docs" / "architecture.md").read_text(encoding="utf-8"))
 
 
 @cache
 def imports_by_file() -> Mapping[Path, tuple[Import, ...]]:
     """Every import of every module: at the top, inside a function, and for types only."""
-    found: dict[Path, list[Import]] = {file: [] for file in texts()}
+    result: dict[Path, list[Import]] = {file: [] for file in texts()}
     for file, node in nodes(ast.Import):
-        found[file] += (Import(file, node.lineno, name.name) for name in node.names)
+        result[file] += (Import(file, node.lineno, name.name) for name in node.names)
     for file, node in nodes(ast.ImportFrom):
         package = file.relative_to(ROOT).parts[:-1]
         base = [] if node.level == 0 else list(package[: len(package) - node.level + 1])
         base += [node.module] if node.module else []
-        found[file] += (
+        result[file] += (
             Import(file, node.lineno, ".".join([*base, name.name])) for name in node.names
         )
-    return {file: tuple(imports) for file, imports in found.items()}
+    return {file: tuple(imports) for file, imports in result.items()}
 
 
 def module_of(file: Path) -> str:
@@ -88,13 +79,12 @@ def module_of(file: Path) -> str:
 
 
 def all_imports() -> Iterator[tuple[str, Import]]:
+    """Each import with the package that has it."""
     for file, imports in imports_by_file().items():
         if file.parent == PACKAGE and file.stem.startswith("__"):
             continue
-        room = room_of(module_of(file))
-        assert room is not None, f"{file.relative_to(ROOT)} lies in no room of the table"
         for entry in imports:
-            yield room, entry
+            yield module_of(file).split(".")[1], entry
 
 
 @cache
@@ -108,150 +98,125 @@ def import_graph() -> Mapping[str, frozenset[str]]:
     return graph
 
 
-def circles(graph: Mapping[str, AbstractSet[str]]) -> set[frozenset[str]]:
+def cycles(graph: Mapping[str, AbstractSet[str]]) -> set[frozenset[str]]:
     """The strongly connected components: files from each of which each other one is reached."""
     reached = {start: set(targets) for start, targets in graph.items()}
     for between in graph:
-        for found in reached.values():
-            if between in found:
-                found |= reached[between]
+        for result in reached.values():
+            if between in result:
+                result |= reached[between]
     return {
         frozenset({one, *(other for other in reached[one] if one in reached[other])})
         for one in graph
     }
 
 
-def complaint(room: str, entry: Import) -> str | None:
+def complaint(package: str, entry: Import) -> str | None:
+    """What is wrong with an import of a package, if anything."""
     parts = entry.module.split(".")
     if parts[0] != "impctl":
-        if parts[0] in sys.stdlib_module_names or parts[0] in ROOMS[room].outside:
+        if parts[0] in sys.stdlib_module_names or parts[0] in LAYERS[package].outside:
             return None
-        return f"`{room}` may not import the package `{parts[0]}`"
-    if len(parts) == 1:
+        return f"`{package}` may not import the package `{parts[0]}`"
+    if len(parts) == 1 or parts[1] == package:
         return None
-    target = room_of(entry.module)
-    if target is None:
-        return f"`{entry.module}` lies in no room"
-    if target == room:
-        return None
-    top, below = room.split(".")[0], target.split(".")[0]
-    if below in NEVER.get(top, ()):
-        return f"`{room}` never sees `{target}`"
-    if top in ONLY and below not in ONLY[top]:
-        return f"`{room}` may import {sorted(ONLY[top])} only, not `{target}`"
-    mine, its = ROOMS[room], ROOMS[target]
-    is_ordered_within = top == below or mine.floor == its.floor == 0
-    is_below = its.step < mine.step if is_ordered_within else its.floor < mine.floor
-    return None if is_below else f"`{room}` {_number(mine)} imports `{target}` {_number(its)}"
-
-
-def _number(room: Room) -> str:
-    return f"({room.floor}.{room.step})"
+    target = parts[1]
+    if target not in LAYERS:
+        return f"`{entry.module}` is in no package of the table"
+    if target in NEVER.get(package, ()):
+        return f"`{package}` never sees `{target}`"
+    if package in ONLY and target not in ONLY[package]:
+        return f"`{package}` may import {sorted(ONLY[package])} only, not `{target}`"
+    mine, its = LAYERS[package].number, LAYERS[target].number
+    return None if its < mine else f"`{package}` ({mine}) imports `{target}` ({its})"
 
 
 def test_the_table_is_read() -> None:
-    assert ROOMS["errors"] == Room(0, 1, frozenset())
-    assert ROOMS["cli"] == Room(8, 0, frozenset({"typer", "rich"}))
-    assert "pyspark" in ROOMS["spark"].outside
-    assert (ROOMS["app.using"].floor, ROOMS["app.using"].step) == (7, 5)
+    assert LAYERS["errors"] == Layer(2, frozenset())
+    assert LAYERS["cli"] == Layer(15, frozenset({"typer", "rich"}))
+    assert "pyspark" in LAYERS["spark"].outside
 
 
-def test_every_folder_and_file_is_a_room_of_the_table() -> None:
-    found = {
+def test_the_table_has_every_package_and_module_of_the_top() -> None:
+    top = {
         path.stem
         for path in PACKAGE.iterdir()
         if (path.suffix == ".py" and not path.stem.startswith("__"))
         or (path.is_dir() and any(path.glob("*.py")))
     }
-    assert found <= set(ROOMS)
-
-
-def test_every_room_of_the_table_is_there() -> None:
-    places = {name: PACKAGE.joinpath(*name.split(".")) for name in ROOMS}
-    there = {n for n, p in places.items() if p.is_dir() or p.with_suffix(".py").exists()}
-    assert there == set(ROOMS)
+    assert top == set(LAYERS)
 
 
 def test_imports_go_to_smaller_numbers_and_listed_packages_only() -> None:
-    found = []
-    for room, entry in all_imports():
-        if (text := complaint(room, entry)) is not None:
-            found.append(f"{entry.file.relative_to(ROOT)}:{entry.line}: {text}")
-    assert not found, "\n" + "\n".join(found)
+    complaints = []
+    for package, entry in all_imports():
+        if (text := complaint(package, entry)) is not None:
+            complaints.append(f"{entry.file.relative_to(ROOT)}:{entry.line}: {text}")
+    assert not complaints, "\n" + "\n".join(complaints)
 
 
-def test_no_room_lists_a_package_that_it_does_not_import() -> None:
+def test_no_package_lists_another_that_it_does_not_import() -> None:
     used: dict[str, set[str]] = {}
-    for room, entry in all_imports():
-        used.setdefault(room, set()).add(entry.module.split(".")[0])
-    spare = {name: room.outside - used.get(name, set()) for name, room in ROOMS.items()}
+    for package, entry in all_imports():
+        used.setdefault(package, set()).add(entry.module.split(".")[0])
+    spare = {name: layer.outside - used.get(name, set()) for name, layer in LAYERS.items()}
     assert not {name: packages for name, packages in spare.items() if packages}
 
 
 def test_files_import_each_other_only_where_that_is_known() -> None:
-    assert {circle for circle in circles(import_graph()) if len(circle) > 1} == CIRCLES
+    assert {cycle for cycle in cycles(import_graph()) if len(cycle) > 1} == CYCLES
 
 
-def test_a_circle_is_found_across_a_file_between() -> None:
+def test_a_cycle_is_found_across_a_file_between() -> None:
     graph = {"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": set(), "e": {"a"}}
-    assert sorted(map(sorted, circles(graph))) == [["a", "b", "c"], ["d"], ["e"]]
+    assert sorted(map(sorted, cycles(graph))) == [["a", "b", "c"], ["d"], ["e"]]
 
 
-def test_a_rooms_init_imports_nothing() -> None:
-    found = [
+def test_the_init_of_a_package_imports_nothing() -> None:
+    result = [
         f"{file.relative_to(ROOT)}"
         for file, imports in imports_by_file().items()
         if file.stem == "__init__" and file.parent != PACKAGE and imports
     ]
-    assert not found
+    assert not result
 
 
 @pytest.mark.parametrize(
-    ("room", "module", "allowed"),
+    ("package", "module", "allowed"),
     [
-        ("cli", "impctl.app.results.results", True),
+        ("cli", "impctl.service.results", True),
         ("cli", "impctl.errors.UsageError", True),
         ("cli", "impctl.workload.models", False),
         ("cli", "pyarrow", False),
-        ("api", "impctl.app.results.results", True),
+        ("api", "impctl.service.results", True),
         ("api", "impctl.spark.session", False),
         ("api", "impctl.cli.output.text", False),
-        ("app", "impctl.app.using.reuse", True),
-        ("app", "impctl.app.measuring.run", False),
-        ("app.using", "impctl.app.maintain.maintain", False),
-        ("app.using", "impctl.app.maintaining.maintained", True),
-        ("app.examining", "impctl.app.maintaining.run", False),
-        ("app.results", "impctl.store.records", True),
+        ("service", "impctl.measure.run", False),
+        ("service", "impctl.store.records", True),
         ("engine", "impctl.plan.nodes", False),
-        ("engine", "impctl.plan.sql.statement", False),
+        ("engine", "impctl.sql.statement", False),
         ("engine", "impctl.store.catalog", False),
-        ("tables", "impctl.tables.change.changes", False),
-        ("tables.change", "impctl.tables.snapshot", True),
-        ("tables.change", "impctl.tables.write.updates", False),
-        ("tables.change", "impctl.store.records", False),
-        ("sketch", "impctl.engine.runs", False),
-        ("plan.sql", "sqlglot.exp", True),
+        ("tables", "impctl.store.records", False),
+        ("sketch", "impctl.engine.trace", False),
+        ("sql", "sqlglot.exp", True),
         ("plan", "numpy", False),
         ("plan", "sqlglot", False),
-        ("plan", "impctl.plan.sql.statement", False),
+        ("plan", "impctl.sql.statement", False),
         ("data", "json", True),
     ],
 )
-def test_the_rule_itself(room: str, module: str, allowed: bool) -> None:
-    assert (complaint(room, Import(PACKAGE, 1, module)) is None) is allowed
+def test_the_rule_itself(package: str, module: str, allowed: bool) -> None:
+    assert (complaint(package, Import(PACKAGE, 1, module)) is None) is allowed
 
 
 WRITERS = {
-    "impctl.app.capturing.captured",
-    "impctl.app.capturing.commit",
-    "impctl.app.maintaining.keeping.conversion",
-    "impctl.app.maintaining.keeping.keep_to",
-    "impctl.app.maintaining.maintained",
-    "impctl.app.maintaining.run",
-    "impctl.app.maintaining.step",
-    "impctl.app.rebalance",
-    "impctl.app.workbench.remembered",
-    "impctl.app.workbench.workbench",
+    "impctl.service.capture",
+    "impctl.service.budget.convert",
+    "impctl.service.budget.choice",
+    "impctl.service.maintain",
+    "impctl.service.step",
+    "impctl.service.rebalance",
+    "impctl.service.context",
 }
 """The files of `app` that are given a store they can write to; all others read (`store.reader`)."""
 
@@ -260,7 +225,7 @@ def test_who_can_write_to_the_store() -> None:
     importing = {
         module
         for module, named in import_graph().items()
-        if module.startswith("impctl.app.") and "impctl.store.store" in named
+        if module.startswith("impctl.service.") and "impctl.store.store" in named
     }
     assert importing == WRITERS
 
@@ -270,20 +235,20 @@ def reached_from(module: str, through: str = "impctl") -> set[str]:
     graph = import_graph()
     reached = mine = {module}
     while mine:
-        found = {name for one in mine for name in graph[one]} - reached
-        reached = reached | found
-        mine = {name for name in found if name.startswith(through)}
+        result = {name for one in mine for name in graph[one]} - reached
+        reached = reached | result
+        mine = {name for name in result if name.startswith(through)}
     return reached
 
 
 def test_deciding_and_telling_load_nothing_that_writes() -> None:
-    writing = {"impctl.app.maintaining.run", "impctl.app.maintaining.step"}
-    for module in ("impctl.app.maintaining.decide", "impctl.app.capturing.taken_up"):
-        assert not reached_from(module, "impctl.app.") & writing, module
+    writing = {"impctl.service.maintain", "impctl.service.step"}
+    for module in ("impctl.service.decide", "impctl.service.query_state"):
+        assert not reached_from(module, "impctl.service.") & writing, module
 
 
 def test_who_is_given_pinned_tables_reaches_neither_store_nor_spark() -> None:
-    reached = reached_from("impctl.app.workbench.pinned")
-    rooms = {name.split(".")[1] for name in reached if name.startswith("impctl.")}
-    assert not rooms & {"store", "spark"}
-    assert "tables" in rooms
+    reached = reached_from("impctl.service.pinned")
+    packages = {name.split(".")[1] for name in reached if name.startswith("impctl.")}
+    assert not packages & {"store", "spark"}
+    assert "tables" in packages

@@ -19,7 +19,7 @@ def test_every_module_named_in_text_exists() -> None:
     tops = {path.stem for path in PACKAGE.iterdir() if not path.stem.startswith("_")}
     pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
     pages += (ROOT / "docs").glob("*.md")
-    found = []
+    result = []
     for page, text in {
         **{page: page.read_text(encoding="utf-8") for page in pages},
         **texts(),
@@ -30,8 +30,8 @@ def test_every_module_named_in_text_exists() -> None:
                 parts[0] == "spark" and not PACKAGE.joinpath(*parts[:2]).with_suffix(".py").exists()
             )
             if parts[0] in tops and not is_setting and not _exists(parts):
-                found.append(f"{page.relative_to(ROOT)}: `{reference}`")
-    assert not found, "\n" + "\n".join(sorted(set(found)))
+                result.append(f"{page.relative_to(ROOT)}: `{reference}`")
+    assert not result, "\n" + "\n".join(sorted(set(result)))
 
 
 def _exists(parts: list[str]) -> bool:

@@ -15,7 +15,7 @@ import pytest
 from tests.support.sources import PACKAGE, ROOT, nodes
 
 ENGINE = PACKAGE / "engine"
-_ROOM = "impctl.engine.operators"
+_PACKAGE = "impctl.engine"
 
 
 @cache
@@ -50,7 +50,7 @@ def looks(nodes: Sequence[ast.AST]) -> Iterator[tuple[int, str]]:
 def _names(nodes: Sequence[ast.AST]) -> set[str]:
     """What the module calls operators: imported by themselves, or with their file."""
     known = operators()
-    found: set[str] = set()
+    result: set[str] = set()
     for node in nodes:
         if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith(
             "impctl.engine"
@@ -58,11 +58,11 @@ def _names(nodes: Sequence[ast.AST]) -> set[str]:
             continue
         for name in node.names:
             called = name.asname or name.name
-            if node.module == _ROOM:
-                found |= {f"{called}.{one}" for one in known}
+            if (node.module or "") == _PACKAGE:
+                result |= {f"{called}.{one}" for one in known}
             elif name.name in known:
-                found.add(called)
-    return found
+                result.add(called)
+    return result
 
 
 def _is_name(node: ast.AST) -> bool:
@@ -78,23 +78,23 @@ def test_nobody_outside_engine_looks_at_an_operator() -> None:
     for kind in (ast.ImportFrom, ast.Call, ast.MatchClass, ast.Compare, ast.Subscript):
         for file, node in nodes(kind):
             by_file[file].append(node)
-    found = [
+    result = [
         f"{file.relative_to(ROOT)}:{line}: {what}"
         for file, inside in by_file.items()
         if ENGINE not in file.parents
         for line, what in looks(inside)
     ]
-    assert not found, "\n" + "\n".join(found)
+    assert not result, "\n" + "\n".join(result)
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "from impctl.engine.operators.join import Join as J\nisinstance(x, J)",
-        "from impctl.engine.operators.join import Join\nisinstance(x, int | Join)",
-        "from impctl.engine.operators.join import Join\nisinstance(x, (int, Join))",
-        "from impctl.engine.operators import join\nisinstance(x, join.Join)",
-        "from impctl.engine.operators.top import Top\nmatch x:\n    case Top():\n        pass",
+        "from impctl.engine.join import Join as J\nisinstance(x, J)",
+        "from impctl.engine.join import Join\nisinstance(x, int | Join)",
+        "from impctl.engine.join import Join\nisinstance(x, (int, Join))",
+        "from impctl.engine import join\nisinstance(x, join.Join)",
+        "from impctl.engine.topk import Top\nmatch x:\n    case Top():\n        pass",
         "from impctl.engine.circuit import Circuit\ntype(x) is Circuit",
         "compiled.circuit.operators[3]",
         "circuit._operators[:first]",
@@ -108,7 +108,7 @@ def test_a_look_is_noticed(text: str) -> None:
     "text",
     [
         "from impctl.plan.nodes import Join\nisinstance(x, Join)",
-        "from impctl.engine.operators.join import Join\nJoin('j', left, right, [])",
+        "from impctl.engine.join import Join\nJoin('j', left, right, [])",
         "class A:\n    def f(self):\n        return self.operators[0]",
     ],
 )

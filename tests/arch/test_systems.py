@@ -26,13 +26,12 @@ _LISTED = {
 }
 _NAMES = {module: names.split() for module, names in _LISTED.items()}
 _ALLOWED = {
-    "store/system.py": {"fcntl", "os.geteuid"},
-    "cli/alarm.py": {"signal.setitimer", "signal.ITIMER_REAL"},
+    "store/disk.py": {"fcntl", "os.geteuid"},
+    "cli/interrupt.py": {"signal.setitimer", "signal.ITIMER_REAL"},
     "store/states.py": {"os.posix_fadvise"},
     "bench/machine.py": {"os.sched_getaffinity", "os.sysconf"},
-    "spark/launch.py": {"os.sysconf"},
-    "app/workbench/memory_limit.py": {"os.sysconf"},
-    "spark/starting.py": {"signal.SIGKILL"},
+    "spark/session.py": {"os.sysconf", "signal.SIGKILL"},
+    "service/memory_limit.py": {"os.sysconf"},
 }
 """What is used behind a question whether it is there."""
 
@@ -51,9 +50,9 @@ import impctl
 for found in pkgutil.walk_packages(impctl.__path__, "impctl."):
     if not found.name.endswith("__main__"):
         importlib.import_module(found.name)
-from impctl.cli.alarm import handle_alarm, set_alarm
+from impctl.cli.interrupt import handle_alarm, set_alarm
 handle_alarm(None), set_alarm(60), set_alarm(0)
-from impctl.cli.stopping import stopping
+from impctl.cli.follow import stopping
 with stopping() as stop:
     stop.ask(); stop.wait(60)
 print("all imported")
@@ -61,17 +60,17 @@ print("all imported")
 
 
 def _used(tree: ast.AST) -> set[str]:
-    found: set[str] = set()
+    result: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names} & set(_MODULES)
+            result |= {alias.name for alias in node.names} & set(_MODULES)
         elif isinstance(node, ast.ImportFrom):
-            found |= {node.module or ""} & set(_MODULES)
+            result |= {node.module or ""} & set(_MODULES)
             if node.module in _NAMES:
-                found |= {f"{node.module}.{a.name}" for a in node.names} & _qualified()
+                result |= {f"{node.module}.{a.name}" for a in node.names} & _qualified()
         elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            found |= {f"{node.value.id}.{node.attr}"} & _qualified()
-    return found
+            result |= {f"{node.value.id}.{node.attr}"} & _qualified()
+    return result
 
 
 def _qualified() -> set[str]:
@@ -81,12 +80,12 @@ def _qualified() -> set[str]:
 def test_posix_only_names_stand_where_they_are_asked_for() -> None:
     names = [*_MODULES, *(name for names in _NAMES.values() for name in names)]
     mentioned = re.compile(rf"\b({'|'.join(names)})\b")
-    found = {
+    result = {
         path.relative_to(PACKAGE).as_posix(): _used(ast.parse(text))
         for path, text in texts().items()
         if mentioned.search(text)
     }
-    assert {name: used for name, used in found.items() if used} == _ALLOWED
+    assert {name: used for name, used in result.items() if used} == _ALLOWED
 
 
 @pytest.mark.slow

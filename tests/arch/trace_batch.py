@@ -38,7 +38,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-USE_CASE = ("impctl.app.maintain", "maintain")
+USE_CASE = ("impctl.service.maintain", "maintain")
 """Module and function that a batch is traced through, from its call to its return."""
 STEP = ("impctl.engine", "step")
 """Package and method: what an operator does with a batch."""

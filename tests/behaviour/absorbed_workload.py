@@ -76,12 +76,12 @@ def check_functions(cli: Cli, names: Iterable[str], condition: str) -> int:
 
 def changed(result: dict[str, Any]) -> Counter[tuple[object, ...]]:
     """The rows of a change, those that came with negative counts."""
-    found: Counter[tuple[object, ...]] = Counter()
+    counts: Counter[tuple[object, ...]] = Counter()
     for row in result["rows"]:
         of = dict(zip(result["columns"], row, strict=True))
         change, copies = of.pop("_change"), of.pop("_copies")
-        found[tuple(of.values())] += copies if change == "delete" else -copies
-    return found
+        counts[tuple(of.values())] += copies if change == "delete" else -copies
+    return counts
 
 
 def gone_by_duckdb(cli: Cli, sql: str, condition: str) -> Counter[tuple[object, ...]]:
@@ -89,11 +89,11 @@ def gone_by_duckdb(cli: Cli, sql: str, condition: str) -> Counter[tuple[object, 
     with duckdb.connect() as connection:
         for table, rows in tables_beside(cli).items():
             connection.register(f"all_{table}", rows)
-        found: Counter[tuple[object, ...]] = Counter()
+        counts: Counter[tuple[object, ...]] = Counter()
         for kept, sign in (("true", 1), (f"({condition}) IS NOT TRUE", -1)):
             connection.execute("CREATE OR REPLACE VIEW seeds AS SELECT * FROM all_seeds")
             text = f"CREATE OR REPLACE VIEW links AS SELECT * FROM all_links WHERE {kept}"
             connection.execute(text)
             for row in connection.execute(sql).fetchall():
-                found[row] += sign
-    return Counter({row: count for row, count in found.items() if count})
+                counts[row] += sign
+    return Counter({row: count for row, count in counts.items() if count})

@@ -17,18 +17,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from impctl.capture.render import render_plan
-from impctl.circuits.answers import answer_of_rows
-from impctl.circuits.compile import Compiled, compile_answer
-from impctl.circuits.flows import BlockedError
-from impctl.circuits.session import MaintainedQuery, TableChange
-from impctl.circuits.way import answering_way
+from impctl.compile.answers import answer_of_rows
+from impctl.compile.compile import Compiled, answering_way, compile_answer
+from impctl.compile.flows import BlockedError
+from impctl.compile.session import MaintainedQuery, TableChange
 from impctl.data.schema import Kind
 from impctl.errors import ImpctlError
 from impctl.plan.nodes import Plan, Query, Sort, SortKey, TopK, attributes_of, scans_of
-from impctl.plan.rules.answered import AnswerPlan, answer_plan
-from impctl.plan.rules.order import apply_rules
-from impctl.plan.safety.verdict import carried, check_safety
+from impctl.rules.finalize import AnswerPlan, answer_plan
+from impctl.rules.optimize import apply_rules
+from impctl.safety.judge import carried, check_safety
+from impctl.spark.render import render_plan
 from tests.behaviour.spark_trials import (
     Case,
     _arrow,
@@ -79,8 +78,8 @@ def run_answers(spark: Any, seed: int, tally: AnswerTally) -> None:
         tally.blocked += 1
         return
     wanted = _sparks(spark, case, root)
-    found = {"one run": _by_run(answer, once, case), "kept": _by_state(query, answer, case)}
-    for way, table in found.items():
+    result = {"one run": _by_run(answer, once, case), "kept": _by_state(query, answer, case)}
+    for way, table in result.items():
         if table is None:
             continue
         if isinstance(table, ImpctlError):
@@ -172,7 +171,7 @@ def _by_state(query: Query, answer: AnswerPlan, case: Case) -> pa.Table | Impctl
 
 
 def _compare(
-    found: pa.Table,
+    result: pa.Table,
     wanted: pa.Table,
     root: Plan,
     case: Case,
@@ -181,17 +180,17 @@ def _compare(
     tally: AnswerTally,
 ) -> None:
     if attributes_of(root):
-        types = [[field.type for field in table.schema] for table in (found, wanted)]
+        types = [[field.type for field in table.schema] for table in (result, wanted)]
         if types[0] != types[1]:
             raise WrongAnswerError(f"{label}: types {types[0]}, not {types[1]}")
-        mine, theirs = _listed(found), _listed(wanted)
+        mine, theirs = _listed(result), _listed(wanted)
     else:
-        mine, theirs = [()] * len(found), [()] * len(wanted)
+        mine, theirs = [()] * len(result), [()] * len(wanted)
     if not is_ordered:
         mine, theirs = sorted(mine, key=repr), sorted(theirs, key=repr)
     if len(mine) == len(theirs) and all(map(_same, mine, theirs)):
         return
-    plain = Counter(_plain(row, root) for row in _values(found))
+    plain = Counter(_plain(row, root) for row in _values(result))
     if _is_an_answer(plain, root, case.after, Random(label), _TIES):
         tally.tied += 1
         return

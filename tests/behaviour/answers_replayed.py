@@ -27,19 +27,17 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from impctl.app.capture import capture
-from impctl.app.maintain import maintain
-from impctl.app.preparing.prepared import PreparedQuery, prepare
-from impctl.app.query import query
-from impctl.app.results.answer import rows_of
-from impctl.app.results.results import CaptureResult, MaintainResult, QueryResult
-from impctl.app.using.same_rows import same_rows
-from impctl.app.workbench.memory import Memory
-from impctl.app.workbench.sessions import SessionBeside
-from impctl.app.workbench.settings import Settings
-from impctl.app.workbench.workbench import Workbench, open_workbench
 from impctl.errors import EvaluationError, ImpctlError, NotExactError, QueryError, UsageError
-from impctl.plan.rules.answered import answer_plan
+from impctl.rules.finalize import answer_plan
+from impctl.service.answer import rows_of
+from impctl.service.capture import capture
+from impctl.service.context import Memory, SessionBeside, Workbench, open_workbench
+from impctl.service.maintain import maintain
+from impctl.service.prepare import PreparedQuery, prepare
+from impctl.service.query import query
+from impctl.service.results import CaptureResult, MaintainResult, QueryResult
+from impctl.service.settings import Settings
+from impctl.service.verify import same_rows
 from impctl.workload.models import AnsweredBy, Policy
 from tests.behaviour.random_batches import RandomBatches
 
@@ -216,12 +214,12 @@ def spark_by_hand() -> Any:
     return open_session(SparkSettings("local[2]", conf))
 
 
-def differ(prepared: PreparedQuery, found: pa.Table, wanted: pa.Table) -> str:
+def differ(prepared: PreparedQuery, result: pa.Table, wanted: pa.Table) -> str:
     """In which way two answers of the query differ; empty where they do not."""
-    types = [[one.type for one in table.schema] for table in (found, wanted)]
+    types = [[one.type for one in table.schema] for table in (result, wanted)]
     if types[0] != types[1]:
         return f"types {types[0]}, not {types[1]}"
-    mine, theirs = rows_of(found), rows_of(wanted)
+    mine, theirs = rows_of(result), rows_of(wanted)
     keys, is_cut = _order(prepared)
     if keys and not _same_list(mine, theirs, keys):
         return f"order: {_shown(mine)}, not {_shown(theirs)}"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.behaviour.recursive_workload import changing, write_workload
 from tests.support.run_cli import Capsys, Cli
 

@@ -148,13 +148,13 @@ def _invariant(condition: str) -> str:
 
 
 def _statistics(table: pa.Table) -> Mapping[str, Any]:
-    found: dict[str, Any] = {"numRecords": len(table), "minValues": {}, "maxValues": {}}
-    found["nullCount"] = {name: table[name].null_count for name in table.column_names}
+    result: dict[str, Any] = {"numRecords": len(table), "minValues": {}, "maxValues": {}}
+    result["nullCount"] = {name: table[name].null_count for name in table.column_names}
     for name in table.column_names:
         known = [value for value in table[name].to_pylist() if value is not None]
         if known:
-            found["minValues"][name], found["maxValues"][name] = min(known), max(known)
-    return found
+            result["minValues"][name], result["maxValues"][name] = min(known), max(known)
+    return result
 
 
 def expected(rows: list[Row], name: str) -> Counter[tuple[int, int | None]]:

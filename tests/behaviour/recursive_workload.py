@@ -18,7 +18,7 @@ import duckdb
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.support.run_cli import Capsys, Cli
 
 NODES, SPAN, LINKS = 60, 6, 90
@@ -208,11 +208,11 @@ def through_sketches(cli: Cli, queries: Iterable[str]) -> dict[str, Answer]:
 
 def written(cli: Cli, queries: Iterable[str]) -> dict[str, str]:
     """The texts that read through the sketches."""
-    found = {}
+    match = {}
     for name in queries:
         (result,) = cli.good("rewrite", "--query", name).results
-        found[name] = result["sql"]
-    return found
+        match[name] = result["sql"]
+    return match
 
 
 def fragments(cli: Cli, *arguments: str) -> dict[str, list[list[int]]]:
@@ -233,9 +233,9 @@ def of_all(cli: Cli) -> dict[str, list[list[int]]]:
     """The sketches of another lineage's queries with `lineage: all`, of a store beside."""
     text = cli.workload.read_text()
     cli.workload.write_text(re.sub("lineage: (answer|witness)", "lineage: all", text))
-    found = captured_beside(cli, "all")
+    result = captured_beside(cli, "all")
     cli.workload.write_text(text)
-    return found
+    return result
 
 
 def check_answers(

@@ -21,10 +21,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from impctl.app.capture import capture
-from impctl.app.maintain import maintain
-from impctl.app.results.results import CaptureResult, MaintainResult, VerifyResult
-from impctl.app.verify import verify
+from impctl.service.capture import capture
+from impctl.service.maintain import maintain
+from impctl.service.results import CaptureResult, MaintainResult, VerifyResult
+from impctl.service.verify import verify
 from impctl.workload.models import Policy
 from tests.behaviour.answers_replayed import ChangingTables, copy_with, replay_parser, run_by_hand
 

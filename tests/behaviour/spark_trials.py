@@ -19,22 +19,21 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from impctl.aliases import AccessId
-from impctl.capture.literals import DIALECT
-from impctl.capture.render import render_plan
-from impctl.capture.use import filter_condition
-from impctl.circuits.session import MaintainedQuery, TableChange
-from impctl.circuits.way import choose_way
+from impctl.compile.compile import choose_way
+from impctl.compile.session import MaintainedQuery, TableChange
 from impctl.data.schema import DOUBLE, Kind
 from impctl.errors import ImpctlError
 from impctl.plan.nodes import Plan, Query, attributes_of, scans_of
-from impctl.plan.reuse.verdict import check_reuse
-from impctl.plan.rules.order import apply_rules, core_of
-from impctl.plan.safety.facts import Fact
-from impctl.plan.safety.verdict import Verdict, carried, check_kept
-from impctl.sketch.fragments import FragmentSet
-from impctl.sketch.intervals import range_filter
+from impctl.reuse.verdict import check_reuse
+from impctl.rules.optimize import apply_rules, core_of
+from impctl.safety.facts import Fact
+from impctl.safety.judge import Verdict, carried, check_kept
 from impctl.sketch.partition import BoundaryValue, RangePartition
+from impctl.sketch.sketch import FragmentSet, range_filter
+from impctl.spark.expressions import DIALECT
+from impctl.spark.predicates import filter_condition
+from impctl.spark.render import render_plan
+from impctl.types import AccessId
 from tests.plan.reuse.reuse_trials import with_other_constants
 from tests.plan.tie_breaks import TieBreaks
 from tests.plan.trials import TABLES, _checked, _facts, _few_groups, _rows, random_partition
@@ -64,7 +63,7 @@ class Case:
 
     @property
     def sketched(self) -> dict[AccessId, str]:
-        return {access: found.attribute for access, found in self.partitions.items()}
+        return {access: result.attribute for access, result in self.partitions.items()}
 
 
 @dataclass(frozen=True)
@@ -180,7 +179,7 @@ def run_case(spark: Any, seed: int, tally: SparkTally) -> None:
     reuse = check_reuse(Query("", case.asked), query, case.sketched, case.facts)
     if case.asked != case.captured and reuse.allowed:
         tally.reused += 1
-        there = {reuse.accesses[access]: found for access, found in second.items()}
+        there = {reuse.accesses[access]: result for access, result in second.items()}
         asked.append(Asked(case.asked, True, there))
     _compare(spark, seed, case, asked, verdict, tally)
 
@@ -217,19 +216,19 @@ def _compare(
         return
     tally.judged += 1
     for at, one in enumerate(asked):
-        whole, found = answers[2 * at], answers[2 * at + 1]
+        whole, result = answers[2 * at], answers[2 * at + 1]
         if whole is None:
             continue
         tally.compared += 1
-        if found == whole:
+        if result == whole:
             continue
-        if found is not None and verdict.ties is not None:
+        if result is not None and verdict.ties is not None:
             tally.tied += 1
             tables = case.after if one.is_after else case.before
-            if not _is_an_answer(found, one.plan, tables, Random(seed)):
+            if not _is_an_answer(result, one.plan, tables, Random(seed)):
                 tally.undecided.append(seed)
             continue
-        raise WrongAnswerError(f"seed {seed}, part {at}, {one.sketches}: {found}, not {whole}")
+        raise WrongAnswerError(f"seed {seed}, part {at}, {one.sketches}: {result}, not {whole}")
 
 
 def _answers(
@@ -246,12 +245,12 @@ def _answers(
             return [None]
         each = zip(texts, plans, strict=True)
         return [_answers(spark, tables, [text], [plan])[0] for text, plan in each]
-    found: list[Answer | None] = [Counter() for _ in texts]
+    result: list[Answer | None] = [Counter() for _ in texts]
     for part, text in rows:
-        answer = found[part]
+        answer = result[part]
         assert answer is not None
         answer[_row(json.loads(text), plans[part])] += 1
-    return found
+    return result
 
 
 def _row(values: Sequence[str | None], plan: Plan) -> tuple[object, ...]:
@@ -281,9 +280,9 @@ def _text(asked: Asked, partitions: Mapping[AccessId, RangePartition], rng: Rand
     plan, views, parts = asked.plan, {}, []
     for at, scan in enumerate(scans_of(plan)):
         views[scan.access] = f"{scan.table}{int(asked.is_after)}"
-        found = asked.sketches.get(scan.access)
-        if found is not None:
-            chosen = range_filter(found, partitions[scan.access], limit=rng.choice((1, 2, 32)))
+        result = asked.sketches.get(scan.access)
+        if result is not None:
+            chosen = range_filter(result, partitions[scan.access], limit=rng.choice((1, 2, 32)))
             condition = filter_condition(chosen).sql(DIALECT)
             rows = f"SELECT * FROM {views[scan.access]} WHERE {condition}"
             views[scan.access] = f"sketched{at}"
@@ -313,14 +312,14 @@ def _cell(value: Value, kind: str) -> str:
 
 
 def _is_an_answer(
-    found: Answer, plan: Plan, tables: Tables, rng: Random, tries: int = _TIES
+    answer: Answer, plan: Plan, tables: Tables, rng: Random, tries: int = _TIES
 ) -> bool:
     """Whether some way of breaking ties gives this answer over the whole tables."""
     ties = TieBreaks(rng)
     try:
         return any(
             Counter(_plain(row, plan) for row in evaluate(plan, tables, None, ties.at_random))
-            == found
+            == answer
             for _ in range(tries)
         )
     except ReferenceFailure:

@@ -117,10 +117,10 @@ def test_values_are_told_as_the_table_has_them(tmp_path: Path, capsys: Capsys) -
         "legs: seen < TIMESTAMP '2026-01-02' AND ratio < 0",
         "legs: name = 'a'",
     ):
-        found = [one.good("why", "--without", condition).results[0] for one in (state, tables)]
-        assert [one["by"] for one in found] == ["state", "engine"]
-        assert changed(found[0]) == changed(found[1])
-        assert found[0]["rows"], condition
+        result = [one.good("why", "--without", condition).results[0] for one in (state, tables)]
+        assert [one["by"] for one in result] == ["state", "engine"]
+        assert changed(result[0]) == changed(result[1])
+        assert result[0]["rows"], condition
 
 
 @with_diagrams
@@ -271,9 +271,9 @@ def test_without_the_package_it_is_said_what_to_install(
         f"`reach` cannot be captured here: {refused.error['message']}; {refused.error['hint']} "
         "[extra_missing]"
     )
-    (found,) = (one for one in cli("doctor").results if one["check"] == "extras")
-    assert (found["level"], found["exit_code"]) == ("problem", 2)
-    assert (found["message"], found["fix"]) == (refused.error["message"], refused.error["hint"])
+    (result,) = (one for one in cli("doctor").results if one["check"] == "extras")
+    assert (result["level"], result["exit_code"]) == ("problem", 2)
+    assert (result["message"], result["fix"]) == (refused.error["message"], refused.error["hint"])
 
 
 @with_diagrams
@@ -283,8 +283,8 @@ def test_with_the_package_nothing_is_said_of_it(tmp_path: Path, capsys: Capsys) 
     asking(cli, "absorption")
     for command in ("check", "explain"):
         assert cli.good(command).document["warnings"] == []
-    (found,) = (one for one in cli("doctor").results if one["check"] == "extras")
-    assert found["level"] == "ok"
+    (result,) = (one for one in cli("doctor").results if one["check"] == "extras")
+    assert result["level"] == "ok"
 
 
 def test_who_asks_for_nothing_of_it_does_not_hear_of_it(

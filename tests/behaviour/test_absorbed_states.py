@@ -21,8 +21,8 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from impctl.app.capturing import fill_by_engine
-from impctl.app.workbench.memory_limit import too_large
+from impctl.service import fill
+from impctl.service.memory_limit import too_large
 from impctl.store import states
 from tests.behaviour.absorbed_workload import (
     SHIPS,
@@ -159,7 +159,7 @@ def test_a_capture_short_of_memory_goes_on_by_ranks_and_says_so(
     both = Both(network(tmp_path, capsys, [KEPT]), provenance)
     limits: Iterator[_Memory] = iter([_Memory(0)])
     with monkeypatch.context() as patch:
-        patch.setattr(fill_by_engine, "MemoryLimit", lambda _: next(limits, _Memory(10**9)))
+        patch.setattr(fill, "MemoryLimit", lambda _: next(limits, _Memory(10**9)))
         captured = both.cli.good("capture")
     (told,) = [
         one for one in captured.document["warnings"] if "no provenance is stored for query" in one
@@ -203,9 +203,9 @@ def spoil_file(store: Path, draw: random.Random) -> None:
 
 
 def spoiled(content: bytes, draw: random.Random) -> bytes:
-    found = bytearray(content)
-    found[draw.randrange(len(found))] ^= 1 << draw.randrange(8)
-    return bytes(found)
+    result = bytearray(content)
+    result[draw.randrange(len(result))] ^= 1 << draw.randrange(8)
+    return bytes(result)
 
 
 def is_right_or_refused(ran_: Ran, seen: Counter[str], what: str) -> bool:
@@ -310,7 +310,7 @@ def test_spark_derives_what_was_maintained(tmp_path: Path, capsys: Capsys) -> No
         change(tmp_path, rng)
         cli.good("maintain")
     assert {one["provenance"] for one in cli.good("status").results} == {*SHIPS}
-    found = cli.verified()
-    assert {result["query"] for result in found} == {*names}
-    for result in found:
+    match = cli.verified()
+    assert {result["query"] for result in match} == {*names}
+    for result in match:
         assert result["answer_equal"] is (True if result["query"] == KEPT else None), result

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.support.algebra import FIRST_ROWS, QUERIES, rows
 from tests.support.run_cli import Cli
 

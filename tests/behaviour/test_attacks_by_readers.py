@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.support.run_cli import Cli
 
 pytestmark = pytest.mark.spark

@@ -21,7 +21,7 @@ from impctl.cli.boundary import run
 from impctl.data.pages import whole_table
 from impctl.store.records import MaintainCommit
 from impctl.store.store import Store
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.support.run_cli import Cli, Ran
 from tests.support.small_workload import ROWS, WORKLOAD
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.plan.sql.recursive.levels import without_levels
+from impctl.sql.text import without_levels
 from tests.behaviour.recursive_workload import (
     BAGS,
     all_by_duckdb,
@@ -73,5 +73,5 @@ def test_a_change_that_closes_a_circle_leaves_the_store_as_it_was(
     DeltaTable(str(tmp_path / "links")).delete("src = 32")
     assert {result["action"] for result in cli.good("maintain").results} == {"exact"}
     (name,) = ENDLESS
-    found = answers(cli, name, "--sketch", "always", "--by", "engine")
-    assert found == {(1, 1): 1, (2, 1): 1, (3, 1): 1}
+    match = answers(cli, name, "--sketch", "always", "--by", "engine")
+    assert match == {(1, 1): 1, (2, 1): 1, (3, 1): 1}

@@ -17,16 +17,16 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.circuits.way import choose_way
+from impctl.compile.compile import choose_way
 from impctl.data.schema import LONG, Column, Schema
 from impctl.errors import InvariantError
-from impctl.plan.rules.order import apply_rules, core_of
-from impctl.plan.safety.verdict import Fact, FactKind, FactSource, carried, check_safety
-from impctl.plan.sql.statement import parse_query
-from impctl.sketch.mode import Mode
+from impctl.rules.optimize import apply_rules, core_of
+from impctl.safety.judge import Fact, FactKind, FactSource, carried, check_safety
 from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import Mode
+from impctl.sql.statement import parse_query
 from impctl.store.store import Store
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.support.run_cli import Capsys, Cli
 
 TOTALS = "SELECT g, SUM(x) s FROM t GROUP BY g"

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from impctl.tables.write.laid_out import create_laid_out_table
+from impctl.tables.write.maintenance import create_laid_out_table
 from tests.support.run_cli import Cli
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
@@ -28,7 +28,7 @@ def columns(order: str) -> dict[str, np.ndarray]:
     random = np.random.default_rng(7)
     at = np.arange(ROWS)
     day = at * 365 // ROWS
-    found = {
+    result = {
         "id": at,
         "day": day,
         "orderkey": at // 100 + random.integers(0, 3, ROWS),
@@ -37,19 +37,19 @@ def columns(order: str) -> dict[str, np.ndarray]:
         "price": random.gamma(2.0, 50.0, ROWS).astype(np.int64),
     }
     # What sells in a day goes up at the end of the year, and some customers buy for more.
-    found["price"] += (day > 330) * 100 + (found["customer"] < GROUPS // 50) * 120
+    result["price"] += (day > 330) * 100 + (result["customer"] < GROUPS // 50) * 120
     if order == "random":
         placed = random.permutation(ROWS)
     elif order == "nearly":
         placed = np.argsort(at + random.integers(-ROWS // 100, ROWS // 100, ROWS), kind="stable")
     elif order == "customer":
-        placed = np.argsort(found["customer"], kind="stable")
+        placed = np.argsort(result["customer"], kind="stable")
     elif order == "two":
-        zone = (found["customer"] * 20 // GROUPS) * 20 + day * 20 // 366
+        zone = (result["customer"] * 20 // GROUPS) * 20 + day * 20 // 366
         placed = np.argsort(zone, kind="stable")
     else:
         placed = at
-    return {name: values[placed] for name, values in found.items()}
+    return {name: values[placed] for name, values in result.items()}
 
 
 def written(folder: Path, order: str, files: int) -> None:
@@ -86,11 +86,11 @@ def test_twelve_pairs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     for number, (order, files, text) in enumerate(PAIRS):
         sql = "SELECT " + text.format(day=ROWS // 365 * 180, few=GROUPS // 40, top=GROUPS // 20)
         cli = Cli(capsys, workload(tmp_path, number, f"{order}{files}", sql))
-        found = captured(cli, "q")
-        entries = {c["attribute"]: c for c in found["considered"] if c["safe"]}
+        result = captured(cli, "q")
+        entries = {c["attribute"]: c for c in result["considered"] if c["safe"]}
         mine = next(name for name, c in entries.items() if c["chosen"])
         foreseen = entries[mine]["expected"]
-        left = {mine: files_left(found)}
+        left = {mine: files_left(result)}
         for other in entries:
             if other != mine:
                 left[other] = files_left(captured(cli, f"q_{other}"))
@@ -117,10 +117,10 @@ def workload(folder: Path, number: int, table: str, sql: str) -> Path:
 
 
 def captured(cli: Cli, query: str) -> dict[str, Any]:
-    found: dict[str, Any] = cli.good("capture", "--query", query).results[0]
-    return found
+    result: dict[str, Any] = cli.good("capture", "--query", query).results[0]
+    return result
 
 
-def files_left(found: dict[str, Any]) -> int:
-    left: int = found["left"][0]["files"]
+def files_left(result: dict[str, Any]) -> int:
+    left: int = result["left"][0]["files"]
     return left

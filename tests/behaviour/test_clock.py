@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.support.random_cases import random_seeds
 from tests.support.run_cli import Capsys, Cli
 
@@ -163,12 +163,12 @@ class Ground:
             for r in self.anew.good("capture").results
             for s in r["sketches"]
         }
-        found = {
+        result = {
             (r["query"], s["table"]): s["fragments"]
             for r in self.mine.good("status").results
             for s in r["sketches"]
         }
-        assert found == expected
+        assert result == expected
 
 
 @random_seeds(2, 4, 12)
@@ -200,10 +200,10 @@ def test_sketches_follow_the_clock(
 def ground(tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch) -> Ground:
     """Two queries captured at the start."""
     queries = {name: QUERIES[name] for name in ("sums", "given")}
-    found = Ground(tmp_path, capsys, monkeypatch, 0, queries)
-    found.at(START)
-    found.mine.good("capture")
-    return found
+    result = Ground(tmp_path, capsys, monkeypatch, 0, queries)
+    result.at(START)
+    result.mine.good("capture")
+    return result
 
 
 def test_a_value_given_stands_for_the_clock(ground: Ground) -> None:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.support.run_cli import Capsys, Cli, Ran
 
 WINDOW = "day > current_date - INTERVAL 30 DAYS AND day <= current_date"
@@ -81,10 +81,10 @@ class Days:
     def check(self) -> None:
         """Slack 0: what a capture from nothing finds."""
         anew, kept = self.anew.good("capture"), self.kept.good("status")
-        found = _fragments(kept)
-        assert found == _fragments(anew)
-        assert any(len(found[query, "t"]) < 20 for query in QUERIES)
-        assert all(found[query, "t"] for query in QUERIES)
+        fragments = _fragments(kept)
+        assert fragments == _fragments(anew)
+        assert any(len(fragments[query, "t"]) < 20 for query in QUERIES)
+        assert all(fragments[query, "t"] for query in QUERIES)
 
 
 def _fragments(ran: Ran) -> dict[tuple[str, str], list[int]]:

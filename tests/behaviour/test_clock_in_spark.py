@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.behaviour.test_clock import START, _rows
 from tests.support.run_cli import Cli
 
@@ -72,8 +72,8 @@ def test_days_pass(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sp
             assert ran["action"] == ("touch" if ran["query"] == "touched" else "exact"), ran
             assert ran["reason_code"] == "clock_moved", ran
             changed += len(ran["added"]) + len(ran["removed"])
-        found = {one["query"] for one in cli.verified(may_slack="touched")}
-        assert found == QUERIES.keys()
+        result = {one["query"] for one in cli.verified(may_slack="touched")}
+        assert result == QUERIES.keys()
     assert changed > 0
 
 

@@ -14,10 +14,10 @@ from deltalake import DeltaTable, Field, write_deltalake
 from deltalake.schema import PrimitiveType
 from deltalake.transaction import AddAction
 
-from impctl.app.preparing.facts import _said_by_checks
-from impctl.plan.safety.facts import FactKind
+from impctl.safety.facts import FactKind
+from impctl.service.prepare import _said_by_checks
 from impctl.tables.snapshot import take_snapshot
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.support.run_cli import Capsys, Cli
 from tests.support.small_workload import ROWS
 
@@ -49,9 +49,9 @@ def workload(folder: Path, capsys: Capsys, sql: str) -> Cli:
 
 def assumptions(cli: Cli) -> list[str]:
     (result,) = cli.good("capture", "--dry-run").results
-    found = result["assumptions"]
-    assert isinstance(found, list)
-    return found
+    match = result["assumptions"]
+    assert isinstance(match, list)
+    return match
 
 
 def test_statistics_are_an_assumption(summed: Cli) -> None:
@@ -133,5 +133,5 @@ def test_a_check_that_rounds_first_tells_no_sign(
     empty = pa.table({"x": pa.array([], pa.int32()), "fine": pa.array([], pa.decimal128(38, 38))})
     create_table(str(tmp_path / "t"), empty)
     snapshot = take_snapshot(DeltaTable(str(tmp_path / "t")), "t", None)
-    found = _said_by_checks(replace(snapshot, configuration={"delta.constraints.c": check}), "t")
-    assert [fact.kind for fact in found] == kinds
+    said = _said_by_checks(replace(snapshot, configuration={"delta.constraints.c": check}), "t")
+    assert [fact.kind for fact in said] == kinds

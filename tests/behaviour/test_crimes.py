@@ -74,9 +74,9 @@ def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str], spark: Any) -> Cli:
 
 def generated(folder: Path) -> None:
     """The table without its last thirty days, and a file for each of these."""
-    from impctl.app.measuring.generate import generate
-    from impctl.app.workbench.reporter import SilentReporter
-    from impctl.app.workbench.settings import Example, GenerateRequest
+    from impctl.measure.generate import generate
+    from impctl.service.context import SilentReporter
+    from impctl.service.settings import Example, GenerateRequest
 
     request = GenerateRequest(folder, Example.CRIMES, source=Path(SOURCE).resolve())
     generate(request, SilentReporter())

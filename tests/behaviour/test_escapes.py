@@ -14,9 +14,9 @@ import yaml
 from deltalake import DeltaTable
 
 import impctl
-from impctl.app.workbench import sessions
 from impctl.errors import ImpctlError
-from impctl.tables.write.create import create_table
+from impctl.service import context
+from impctl.tables.write.maintenance import create_table
 from tests.support.run_cli import Capsys, Cli
 from tests.support.small_workload import ROWS, WORKLOAD
 
@@ -181,7 +181,7 @@ def guarded(tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch) -> 
     def no_spark(*_: object) -> None:
         raise AssertionError("Spark was to start")
 
-    monkeypatch.setattr(sessions.OwnSession, "open", no_spark)
+    monkeypatch.setattr(context.OwnSession, "open", no_spark)
     create_table(str(tmp_path / "t"), ROWS)
     cli = Cli(capsys, tmp_path / "w.yaml")
     write(cli, q={"sql": NAMED, "params": {"word": "a", "low": 2}})

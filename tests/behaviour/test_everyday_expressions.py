@@ -27,7 +27,7 @@ from impctl.errors import (
     UnsupportedError,
     UsageError,
 )
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.expr.claims import is_alike, shown
 
 pytestmark = pytest.mark.spark
@@ -103,23 +103,23 @@ def plainly(spark: Any, sql: str) -> pa.Table | None:
     from pyspark.errors import PySparkException
 
     try:
-        found: pa.Table = spark.sql(sql).toArrow()
+        result: pa.Table = spark.sql(sql).toArrow()
     except PySparkException:
         return None
-    return found
+    return result
 
 
-def difference(found: pa.Table, expected: pa.Table, shape: str) -> str:
+def difference(result: pa.Table, expected: pa.Table, shape: str) -> str:
     """What is not as Spark has it; empty if all is.
 
     MIN and MAX do not keep the sign of a zero, which no function that impctl computes can tell.
     """
-    for one, other in zip(found.schema, expected.schema, strict=True):
+    for one, other in zip(result.schema, expected.schema, strict=True):
         if not is_alike(one.type, other.type):
             return f"{one.type} instead of {other.type}"
     ours, theirs = (
         [repr(row) for row in zip(*map(shown, table.columns), strict=True)]
-        for table in (found, expected)
+        for table in (result, expected)
     )
     if shape in ("over groups", "inside"):
         ours, theirs = (
@@ -143,7 +143,7 @@ def complaints(opened: Any, spark: Any, name: str, shape: str, sql: str) -> list
                 said.append(f"capture: {error}")
     for by in ("auto", "state", "engine"):
         try:
-            found = opened.query(name, by=by).to_arrow()
+            arrow = opened.query(name, by=by).to_arrow()
         except ImpctlError as error:
             is_inexact = error.code in ("not_exact", "answer_not_kept")
             may_refuse = by == "engine" or (by == "state" and (is_inexact or not is_kept))
@@ -153,9 +153,9 @@ def complaints(opened: Any, spark: Any, name: str, shape: str, sql: str) -> list
                 said.append(f"{by}: {error.code}: {error}")
             continue
         if expected is None:
-            said.append(f"{by}: answers where Spark fails: {found.to_pylist()}")
+            said.append(f"{by}: answers where Spark fails: {arrow.to_pylist()}")
             continue
-        wrong = difference(found, expected, shape)
+        wrong = difference(arrow, expected, shape)
         if wrong:
             said.append(f"{by}: {wrong}")
     return [f"{sql}: {one}" for one in said]
@@ -182,12 +182,12 @@ def wrong_answers(
         lines += [f"  {name}:", "    answer: true", "    sql: |", f"      {sql}"]
     (folder / "w.yaml").write_text("\n".join(lines) + "\n")
     spark.read.parquet(str(folder / "t")).createOrReplaceTempView("t")
-    found = []
+    result = []
     with impctl.open(folder / "w.yaml", spark=spark) as opened:
         for name, (shape, sql) in queries.items():
-            found += complaints(opened, spark, name, shape, sql)
+            result += complaints(opened, spark, name, shape, sql)
     spark.catalog.dropTempView("t")
-    return found
+    return result
 
 
 @pytest.mark.filterwarnings("ignore::impctl.ImpctlWarning")

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.behaviour.test_clock import queries_text
 from tests.support.random_cases import random_seeds
 from tests.support.run_cli import Capsys, Cli
@@ -191,10 +191,10 @@ class Ground:
         (self.folder / store).mkdir()
         anew = self._cli(store, f"t{self.checks}", f"u{self.checks}")
         expected = _fragments(anew.good("capture").results)
-        found = _fragments(self.mine.good("status").results)
+        fragments = _fragments(self.mine.good("status").results)
         # Of fewer rows more may be true, and then another table have a sketch as well.
-        assert {query for query, _ in found} == set(self.names)
-        assert found.items() <= expected.items()
+        assert {query for query, _ in fragments} == set(self.names)
+        assert fragments.items() <= expected.items()
         for name in self.names:
             mine = self.mine.good("query", "--query", name, "--by", "engine").results
             assert _answer(mine) == _answer(

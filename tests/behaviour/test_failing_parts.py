@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import impctl
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.support.run_cli import Capsys, Cli
 
 LAST = "FROM t GROUP BY g ORDER BY COUNT(*) DESC, g LIMIT 1"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from impctl.app.workbench.sessions import OwnSession
+from impctl.service.context import OwnSession
 from tests.behaviour.typed_joins import QUERIES, change, write_workload
 from tests.support.kept_workload import stored
 from tests.support.run_cli import Capsys, Cli

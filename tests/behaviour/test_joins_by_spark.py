@@ -43,7 +43,7 @@ def test_every_type_of_key_goes_to_spark_and_back(cli: Cli, tmp_path: Path, spar
 
 
 def test_explain_says_which_sides_are_kept(cli: Cli, spark: Any) -> None:
-    found = {r["query"]: r["joins"] for r in cli.good("explain").results}
-    assert {side["strategy"] for side in found["kept"]} == {"index"}
-    assert {side["strategy"] for side in found["two"]} == {"spark"}
-    assert all(side["rows"] and side["bytes"] for side in found["two"]), json.dumps(found["two"])
+    result = {r["query"]: r["joins"] for r in cli.good("explain").results}
+    assert {side["strategy"] for side in result["kept"]} == {"index"}
+    assert {side["strategy"] for side in result["two"]} == {"spark"}
+    assert all(side["rows"] and side["bytes"] for side in result["two"]), json.dumps(result["two"])

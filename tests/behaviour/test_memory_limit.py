@@ -20,12 +20,11 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
-from impctl.app.using import told
-from impctl.app.workbench import memory_limit, workbench
-from impctl.app.workbench.sessions import OwnSession
 from impctl.data import keys, memory
 from impctl.engine.circuit import Circuit
 from impctl.errors import TableError
+from impctl.service import context, memory_limit, query
+from impctl.service.context import OwnSession
 from impctl.tables import rows, source
 from tests.support.run_cli import Capsys, Cli
 
@@ -158,7 +157,7 @@ REFUSED = {
     "numpy": (Circuit, "step", MemoryError("Unable to allocate 9. EiB")),
     "reading": (pq.ParquetFile, "iter_batches", pa.ArrowMemoryError("malloc of size 7 failed")),
     "log": (source, "_load", OSError(errno.ENOMEM, "Cannot allocate memory")),
-    "output": (told, "told", MemoryError()),
+    "output": (query, "told", MemoryError()),
 }
 
 
@@ -202,14 +201,14 @@ def test_what_the_engine_took_is_freed_before_spark_starts(
     monkeypatch.setattr(Circuit, "__init__", remember)
     monkeypatch.setattr(OwnSession, "open", failing(TableError("Spark was asked")))
     # Another test of this process may have started Spark.
-    monkeypatch.setattr("impctl.app.workbench.sessions._is_up", lambda: False)
-    given_back = workbench.give_back
+    monkeypatch.setattr("impctl.service.context._is_up", lambda: False)
+    given_back = context.give_back
 
     def count() -> None:
         left.append(sum(one() is not None for one in circuits))
         given_back()
 
-    monkeypatch.setattr(workbench, "give_back", count)
+    monkeypatch.setattr(context, "give_back", count)
     Counted(monkeypatch)
     gc.disable()
     try:

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from impctl.expr import average
-from impctl.tables.write.create import create_table
+from impctl.expr import numeric
+from impctl.tables.write.maintenance import create_table
 from tests.support.run_cli import Cli
 
 pytestmark = pytest.mark.spark
@@ -104,7 +104,7 @@ def test_averages_captured_by_spark(
 def test_groups_too_large_for_doubles_are_captured_by_spark(
     opened: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(average, "EXACT_DOUBLE", 10**9)
+    monkeypatch.setattr(numeric, "EXACT_DOUBLE", 10**9)
     few, many = ["5.00"] * 50, ["7.00"] * 101
     rows = rows_of({"g": [1] * 50 + [9] * 101, "p": few + many}, 7, 2)
     cli = opened("SELECT g FROM t GROUP BY g HAVING AVG(p) > 6", "g", rows)

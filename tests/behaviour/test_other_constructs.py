@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.support.run_cli import Cli
 
 WORKLOAD = """\
@@ -84,7 +84,7 @@ def test_policies_forbid_what_they_say(cli: Cli, table: str, spark: Any) -> None
 
 
 def test_explain_names_what_blocks_exact_maintenance(cli: Cli) -> None:
-    found = {r["query"]: r for r in cli.good("explain").results}
-    assert "MEDIAN" in found["median"]["reason"].upper()
-    assert any(line["why"] for line in found["hashed"]["plan"])
-    assert "every operator" in found["join"]["reason"]
+    result = {r["query"]: r for r in cli.good("explain").results}
+    assert "MEDIAN" in result["median"]["reason"].upper()
+    assert any(line["why"] for line in result["hashed"]["plan"])
+    assert "every operator" in result["join"]["reason"]

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 import impctl
-from impctl.app.preparing import prepared
-from impctl.circuits import identity
+from impctl.compile import build
 from impctl.errors import RecaptureNeededError
-from impctl.plan.rules import planned
+from impctl.rules import optimize
+from impctl.service import prepare
 from impctl.store.store import Store
 from tests.support.run_cli import Cli
 from tests.support.small_workload import WORKLOAD
@@ -25,21 +25,21 @@ Capture = Callable[[], None]
 
 def reads_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     """As by a fault that was mended since: no group is large enough."""
-    parse = planned.parse_query
+    parse = optimize.parse_query
 
     def read(sql: str, *arguments: Any, **named: Any) -> Any:
         return parse(sql.replace("> 2", "> 9"), *arguments, **named)
 
-    monkeypatch.setattr(planned, "parse_query", read)
+    monkeypatch.setattr(optimize, "parse_query", read)
 
 
 def is_another_release(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(identity, "stamped", "0.0.9:{}".format)
+    monkeypatch.setattr(build, "stamped", "0.0.9:{}".format)
 
 
 def is_no_known_release(monkeypatch: pytest.MonkeyPatch) -> None:
     """As stored before a state told its release."""
-    monkeypatch.setattr("impctl.app.capturing.commit.template_id", lambda _: "")
+    monkeypatch.setattr("impctl.service.capture.template_id", lambda _: "")
 
 
 BEFORE = [reads_otherwise, is_another_release, is_no_known_release]
@@ -52,9 +52,9 @@ def set_policy(folder: Path, policy: str) -> None:
 
 def fragments(folder: Path) -> tuple[int, ...]:
     with Store.open(folder / ".impctl", create=False) as store:
-        found = store.load("q")
-    assert found is not None
-    return tuple(found.sketches[0].fragments.ids)
+        result = store.load("q")
+    assert result is not None
+    return tuple(result.sketches[0].fragments.ids)
 
 
 @pytest.fixture(params=BEFORE)
@@ -104,7 +104,7 @@ def test_a_run_that_reads_no_sql_tells_the_release(
         "engine_changed",
     )
     with monkeypatch.context() as patch:
-        patch.setattr(prepared, "bind", None)
+        patch.setattr(prepare, "bind", None)
         assert cli.good("maintain").results[0]["action"] == "none"
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from impctl.cli.application import build_app
 from impctl.cli.boundary import run
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.support.run_cli import Capsys, Cli
 
 WORKLOAD = """\
@@ -104,15 +104,15 @@ def made(folder: Path, capsys: Capsys) -> Cli:
 def content(folder: Path) -> dict[str, str]:
     """All files that are there, links not followed, with their content; but for what SQLite has
     beside a catalog."""
-    found = {}
+    result = {}
     for here, _, files in os.walk(folder):
         for name in files:
             path = Path(here) / name
             if path.is_symlink():
-                found[str(path.relative_to(folder))] = os.readlink(path)
+                result[str(path.relative_to(folder))] = os.readlink(path)
             elif not name.startswith(("catalog", "ledger", "lock")):
-                found[str(path.relative_to(folder))] = hashlib.md5(path.read_bytes()).hexdigest()
-    return found
+                result[str(path.relative_to(folder))] = hashlib.md5(path.read_bytes()).hexdigest()
+    return result
 
 
 @pytest.mark.parametrize("option", OPTIONS)

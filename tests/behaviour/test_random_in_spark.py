@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 from deltalake import write_deltalake
 
-from impctl.app.capturing import fill_by_engine as loading
+from impctl.service import fill as loading
 from impctl.sketch.partition import RangePartition
 from impctl.store.store import Store
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.support.random_queries import (
     PARTITIONS,
     Row,

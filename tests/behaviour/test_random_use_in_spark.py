@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from deltalake import write_deltalake
 
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.support.random_cases import random_cases
 from tests.support.random_uses import arriving, random_use
 from tests.support.run_cli import Capsys, Cli
@@ -52,7 +52,7 @@ def judge(folder: Path, seed: int, capsys: Capsys) -> dict[str, Any] | None:
 
 @random_cases(1, 1, 6, first=8)
 def test_the_answer_is_the_same(tmp_path: Path, capsys: Capsys, cases: range) -> None:
-    found = [judge(tmp_path, case, capsys) for case in cases]
-    captured = [result for result in found if result is not None]
+    match = [judge(tmp_path, case, capsys) for case in cases]
+    captured = [result for result in match if result is not None]
     assert len(captured) > len(cases) // 2
     assert any(result["files_kept"] < result["files_total"] for result in captured)

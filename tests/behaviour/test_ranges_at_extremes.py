@@ -16,7 +16,7 @@ import pytest
 import yaml
 from deltalake import write_deltalake
 
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.support.run_cli import Cli
 
 LIMITS: dict[str, tuple[pa.DataType, Any, Any]] = {

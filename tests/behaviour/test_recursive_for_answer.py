@@ -139,7 +139,9 @@ def test_another_lineage_is_another_sketch(tmp_path: Path, capsys: Capsys) -> No
 def test_explain_says_what_is_held(tmp_path: Path, capsys: Capsys) -> None:
     cli = narrow(tmp_path, capsys, "reach", "walks_of_reached")
     results = cli.good("explain").results
-    text = {found["query"]: " | ".join(line["why"] for line in found["plan"]) for found in results}
+    text = {
+        result["query"]: " | ".join(line["why"] for line in result["plan"]) for result in results
+    }
     assert "only the rows that the result is derived from" in text["reach"]
     assert "UNION ALL counts all derivations" in text["walks_of_reached"]
 

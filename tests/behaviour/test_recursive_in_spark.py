@@ -36,11 +36,11 @@ def test_spark_derives_what_was_maintained(
     for _ in range(3):
         change(tmp_path, rng)
         cli.good("maintain")
-    found = cli.verified()
-    assert {result["query"] for result in found} == {*NAMES}
-    for result in found:
+    match = cli.verified()
+    assert {result["query"] for result in match} == {*NAMES}
+    for result in match:
         assert result["answer_equal"] in (None, True), result
-    assert any(result["answer_equal"] for result in found)
+    assert any(result["answer_equal"] for result in match)
     (ran,) = cli.good("query", "--query", "running", "--sketch", "always").results
     assert ran["by"] == "spark"
     rows = DeltaTable(str(tmp_path / "links")).to_pyarrow_table()

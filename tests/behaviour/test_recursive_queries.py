@@ -116,6 +116,6 @@ def cheapest(cli: Cli, add: Callable[[int, int], int]) -> Answer:
 def test_the_best_rows_of_circles_are_kept(tmp_path: Path, capsys: Capsys) -> None:
     cli = network(tmp_path, capsys, list(BEST))
     check_maintained(cli, change, 12, turns=3)
-    found = through_sketches(cli, ("cheapest", "ways"))
-    assert found["cheapest"] == cheapest(cli, lambda cost, more: cost + more)
-    assert {node for node, _ in found["ways"]} == {node for node, _ in found["cheapest"]}
+    result = through_sketches(cli, ("cheapest", "ways"))
+    assert result["cheapest"] == cheapest(cli, lambda cost, more: cost + more)
+    assert {node for node, _ in result["ways"]} == {node for node, _ in result["cheapest"]}

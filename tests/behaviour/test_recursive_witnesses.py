@@ -95,9 +95,11 @@ def test_explain_says_what_is_held(tmp_path: Path, capsys: pytest.CaptureFixture
     """Of UNION ALL all derivations (CE-R5)."""
     cli = network(tmp_path, capsys, ["reach", "walks"], "witness")
     results = cli.good("explain").results
-    text = {found["query"]: " | ".join(line["why"] for line in found["plan"]) for found in results}
+    text = {
+        result["query"]: " | ".join(line["why"] for line in result["plan"]) for result in results
+    }
     # Where they are held, rows that did not change may come to be chosen: never by touch.
-    whys = {found["query"]: found["reason"] for found in results}
+    whys = {result["query"]: result["reason"] for result in results}
     assert ["witnesses" in whys[name] for name in ("reach", "walks")] == [True, False]
     assert "one derivation of each row" in text["reach"]
     assert "UNION ALL counts all derivations" in text["walks"]

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from impctl.app import verify
-from impctl.app.capturing.uncaptured import captured_query
 from impctl.bench.examples import running_example_table
-from impctl.sketch.fragments import FragmentSet
+from impctl.service import verify
+from impctl.service.capture import captured_query
+from impctl.sketch.sketch import FragmentSet
 from impctl.store.records import StoredQuery
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.support.run_cli import Capsys, Cli
 
 pytestmark = pytest.mark.spark
@@ -32,9 +32,9 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys, spark: 
 def fragments(cli: Cli, query: str = "q_top") -> list[int]:
     """The stored sketch's fragments."""
     (result,) = cli.good("status", "--query", query).results
-    found = result["sketches"][0]["fragments"]
-    assert isinstance(found, list)
-    return found
+    match = result["sketches"][0]["fragments"]
+    assert isinstance(match, list)
+    return match
 
 
 def revenue(cli: Cli) -> list[tuple[str, int]]:

@@ -16,7 +16,7 @@ from deltalake import write_deltalake
 
 import impctl
 from impctl.errors import ImpctlError
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.support.small_workload import ROWS
 
 SECRETS = {

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from benchmarks.large_joins.social import social_tables
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.behaviour.sketches_replayed import replayed
 
 NETWORK = Path(__file__).with_name("network.yaml")

@@ -13,10 +13,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from impctl.app import verify
-from impctl.app.using.rounded import rounded_answer
-from impctl.app.using.same_rows import same_rows
-from impctl.tables.write.create import create_table
+from impctl.service import verify
+from impctl.service.verify import rounded_answer, same_rows
+from impctl.tables.write.maintenance import create_table
 from tests.support.run_cli import Cli
 
 pytestmark = pytest.mark.spark
@@ -75,13 +74,13 @@ def test_roundings_are_no_errors_and_errors_are_found(
     asked = {}
 
     def recorded(desk: Any, prepared: Any, versions: Any) -> Any:
-        asked[prepared.spec.name] = found = rounded_answer(desk, prepared, versions)
-        return found
+        asked[prepared.spec.name] = result = rounded_answer(desk, prepared, versions)
+        return result
 
     monkeypatch.setattr(verify, "rounded_answer", recorded)
     cli = Cli.over(capsys, sums, WORKLOAD).captured()
-    for found in cli.verified(is_exact=False):
-        assert found["answer_equal"] is True, found
+    for result in cli.verified(is_exact=False):
+        assert result["answer_equal"] is True, result
     rows, errors = asked["values"]
     assert len(rows[0]) == 16
     for at, row in enumerate(rows):

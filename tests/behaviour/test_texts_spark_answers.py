@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 import yaml
 
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.support.run_cli import Cli
 
 pytestmark = pytest.mark.spark

@@ -24,9 +24,9 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 import impctl
-from impctl.app.using.same_rows import same_rows
 from impctl.errors import EvaluationError
-from impctl.tables.write.create import create_table
+from impctl.service.verify import same_rows
+from impctl.tables.write.maintenance import create_table
 
 SOURCE = os.environ.get("IMPCTL_TPCDS", "")
 FACTS = {

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from impctl.app.capturing.partners import by_spark
-from impctl.app.capturing.partners.by_spark import Partners
-from impctl.app.measuring.changed_table import changed_table
-from impctl.app.workbench.settings import Settings
-from impctl.app.workbench.workbench import Workbench, open_workbench
-from impctl.circuits.reading.readable import Readable
+from impctl.compile.flows import Readable
+from impctl.measure.changed_table import changed_table
 from impctl.plan.nodes import Join, JoinKind, Plan, Scan
+from impctl.service import partners
+from impctl.service.context import Workbench, open_workbench
+from impctl.service.partners import Partners
+from impctl.service.settings import Settings
 from tests.tables import handmade
 
 WORKLOAD = """
@@ -51,7 +51,7 @@ def test_it_counts_for_costs_and_is_found_to_be_the_larger_one(desk: Workbench) 
 def test_a_join_with_it_is_read_in_slices(
     desk: Workbench, monkeypatch: pytest.MonkeyPatch, tables: list[str], slices: int
 ) -> None:
-    monkeypatch.setattr(by_spark, "_SLICE_ROWS", 100_000)
+    monkeypatch.setattr(partners, "_SLICE_ROWS", 100_000)
     monkeypatch.setattr(Partners, "_read", lambda *_: "a slice")
     scans: list[Plan] = [Scan(table, table, ()) for table in tables]
     plan = reduce(lambda left, right: Join(JoinKind.INNER, left, right, None), scans)

@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from impctl.app.workbench import workbench
-from impctl.app.workbench.pinned import PinnedTables
+from impctl.service import context
+from impctl.service.pinned import PinnedTables
 from impctl.store.store import Store
 from impctl.tables.snapshot import Snapshot
 from tests.store.builders import Crash, FailingDisk
@@ -79,8 +79,8 @@ def workload(folder: Path, capsys: Capsys, *, spread: bool = False) -> Cli:
 
 
 def sketches(cli: Cli) -> dict[str, Any]:
-    found = cli.good("status").results
-    return {r["query"]: (r["versions"], r["sketches"], r["stale"]) for r in found}
+    results = cli.good("status").results
+    return {r["query"]: (r["versions"], r["sketches"], r["stale"]) for r in results}
 
 
 def agree(held: dict[str, Any]) -> None:
@@ -116,7 +116,7 @@ def writing_on(disk: FailingDisk | None, monkeypatch: pytest.MonkeyPatch) -> Ite
         open = staticmethod(opened)  # type: ignore[assignment]  # one disk for all
 
     with monkeypatch.context() as patched:
-        patched.setattr(workbench, "Store", OnDisk)
+        patched.setattr(context, "Store", OnDisk)
         yield
 
 

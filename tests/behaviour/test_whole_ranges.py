@@ -12,12 +12,11 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from impctl.app.preparing import filters
-from impctl.sketch.fragments import FragmentSet
-from impctl.sketch.intervals import exact_filter, range_filter
+from impctl.service import filters
 from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import FragmentSet, exact_filter, range_filter
 from impctl.tables.prune import prune
-from impctl.tables.read_parts import PartedRead, ReadPart
+from impctl.tables.rows import PartedRead, ReadPart
 from impctl.tables.snapshot import Snapshot
 from tests.support.run_cli import Capsys, Cli
 

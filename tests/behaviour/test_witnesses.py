@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.support.run_cli import Cli
 
 SUMS = "SELECT b, MAX(s) AS m FROM (SELECT b, c, SUM(p) AS s FROM t GROUP BY b, c) GROUP BY b"

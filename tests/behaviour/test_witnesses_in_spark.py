@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.support.run_cli import Cli
 
 pytestmark = pytest.mark.spark
@@ -109,7 +109,7 @@ def test_a_sketch_of_witnesses_serves_its_own_text_alone(cli: Cli) -> None:
     asked = "SELECT g, MAX(v) AS best FROM t GROUP BY g HAVING MAX(v) > 80"
     (result,) = cli.good("rewrite", "--sql", asked).results
     candidates = result["reuse"]["candidates"]
-    assert [found["allowed"] for found in candidates] == [False]
+    assert [candidate["allowed"] for candidate in candidates] == [False]
     assert "witness" in candidates[0]["reason"]
     cli.good("capture", "--query", "best_all")
     (result,) = cli.good("rewrite", "--sql", asked).results

@@ -17,9 +17,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from benchmarks.data import _generator
-from impctl.app.measuring.generate import generate
-from impctl.app.workbench.reporter import SilentReporter
-from impctl.app.workbench.settings import Example, GenerateRequest
+from impctl.measure.generate import generate
+from impctl.service.context import SilentReporter
+from impctl.service.settings import Example, GenerateRequest
 from tests.behaviour.answers_replayed import ReplayTally, replayed
 
 WORKLOADS = Path(__file__).parents[2] / "workloads"
@@ -38,8 +38,8 @@ def run(tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setenv("IMPCTL_DATA", str(tmp_path / "data"))
 
     def replay(name: str, scale: float = 1) -> ReplayTally:
-        def lower(found: re.Match[str]) -> str:
-            return f"{found[1]} > {int(int(found[2]) * scale)}"
+        def lower(result: re.Match[str]) -> str:
+            return f"{result[1]} > {int(int(result[2]) * scale)}"
 
         text = (WORKLOADS / f"{name}.yaml").read_text()
         copy = tmp_path / f"{name}.yaml"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 
 KEYS = {
     "i": (pa.int32(), [None, -1, 0, 1, 2, 3]),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import product
 
 from benchmarks.registry import MEASURES
-from impctl.app.measuring.registry import Drawable
 from impctl.bench.record import Cell, Chart, Figure, Label, Metric, Record
+from impctl.measure.registry import Drawable
 from tests.bench.paper_records import small_record
 
 VALUES: dict[str, tuple[Label, ...]] = {
@@ -40,7 +40,7 @@ VALUES: dict[str, tuple[Label, ...]] = {
 def every_measure_record() -> Record:
     """One figure a measure, named after it; more metrics than one chart of a suite draws."""
     made = [_measured(name, kind.drawable) for name, kind in MEASURES.items()]
-    cells = [cell for _, found in made for cell in found]
+    cells = [cell for _, result in made for cell in result]
     noise = {name: at / 20 for at, name in enumerate(MEASURES)}
     figures = tuple(figure for figure, _ in made)
     return small_record(*cells, figures=figures, figure_noise=noise)

@@ -91,8 +91,8 @@ def small_cell(
     labels: dict[str, Label], metrics: dict[str, float], figure: str = "f", **checks: object
 ) -> Cell:
     """A cell whose metrics were measured once."""
-    found = {name: Metric(value, value, value, 1) for name, value in metrics.items()}
-    return Cell(figure, labels, found, **checks)  # type: ignore[arg-type]
+    result = {name: Metric(value, value, value, 1) for name, value in metrics.items()}
+    return Cell(figure, labels, result, **checks)  # type: ignore[arg-type]
 
 
 class _Maker:
@@ -116,9 +116,9 @@ class _Maker:
         equal: bool | None = None,
         note: str = "",
     ) -> Cell:
-        found = {name: self.metric(value, runs) for name, value in metrics.items()}
+        result = {name: self.metric(value, runs) for name, value in metrics.items()}
         covers = None if slack is None else True
-        return Cell(figure, labels, found, covers=covers, slack=slack, equal=equal, note=note)
+        return Cell(figure, labels, result, covers=covers, slack=slack, equal=equal, note=note)
 
     def groups(self) -> tuple[Figure, list[Cell]]:
         figure = Figure(

@@ -21,15 +21,15 @@ def cell(size: float, cost: float, duckdb: float | None = None, **labels: Label)
 
 
 def test_it_lies_where_the_costs_cross_on_logarithmic_axes() -> None:
-    (found,) = break_evens(record_of(cell(0.01, 10), cell(0.1, 1000)))
-    assert found.size == "share"
-    assert found.at == pytest.approx(math.sqrt(0.01 * 0.1))
-    assert (found.beyond, found.before) == (None, None)
+    (result,) = break_evens(record_of(cell(0.01, 10), cell(0.1, 1000)))
+    assert result.size == "share"
+    assert result.at == pytest.approx(math.sqrt(0.01 * 0.1))
+    assert (result.beyond, result.before) == (None, None)
 
 
 def test_an_exact_tie_is_the_crossing() -> None:
-    (found,) = break_evens(record_of(cell(0.01, 10), cell(0.05, 100), cell(0.1, 200)))
-    assert found.at == pytest.approx(0.05)
+    (result,) = break_evens(record_of(cell(0.01, 10), cell(0.05, 100), cell(0.1, 200)))
+    assert result.at == pytest.approx(0.05)
 
 
 def test_beyond_the_largest_and_below_the_smallest() -> None:
@@ -41,9 +41,9 @@ def test_beyond_the_largest_and_below_the_smallest() -> None:
 
 def test_the_first_crossing_counts() -> None:
     cells = [cell(0.01, 50), cell(0.02, 200), cell(0.04, 50), cell(0.08, 200)]
-    (found,) = break_evens(record_of(*cells))
-    assert found.at is not None
-    assert 0.01 < found.at < 0.02
+    (result,) = break_evens(record_of(*cells))
+    assert result.at is not None
+    assert 0.01 < result.at < 0.02
 
 
 def test_every_series_has_its_own() -> None:
@@ -58,9 +58,9 @@ def test_without_shares_rows_count() -> None:
     cells = [
         Cell("f", {"changes": rows}, cell(1, cost).metrics) for rows, cost in ((10, 1), (1000, 1e4))
     ]
-    (found,) = break_evens(record_of(*cells))
-    assert found.size == "changes"
-    assert found.at == pytest.approx(100)
+    (result,) = break_evens(record_of(*cells))
+    assert result.size == "changes"
+    assert result.at == pytest.approx(100)
 
 
 def test_a_single_size_or_no_size_has_none() -> None:

@@ -23,8 +23,8 @@ def ticking(monkeypatch: pytest.MonkeyPatch, *durations: float) -> None:
             now += duration
             yield now
 
-    found = readings()
-    monkeypatch.setattr(stopwatch, "perf_counter", lambda: next(found))
+    result = readings()
+    monkeypatch.setattr(stopwatch, "perf_counter", lambda: next(result))
 
 
 def test_a_call_is_really_made_and_measured() -> None:

@@ -78,11 +78,11 @@ def test_sizes_do_not_depend_on_how_quick_the_machine_was(name: str) -> None:
 def test_wrong_cells_slack_and_failures_are_told() -> None:
     right = replace(cell("maintain_ms", Metric.of([2.0, 2.0])), covers=True, slack=0, equal=True)
     for wrong in (replace(right, covers=False), replace(right, equal=False)):
-        found = compare_records(record_of(right), record_of(wrong))
-        assert [place.labels for place in found.wrong] == [{"changes": 10}]
+        result = compare_records(record_of(right), record_of(wrong))
+        assert [place.labels for place in result.wrong] == [{"changes": 10}]
         assert compare_records(record_of(wrong), record_of(right)).wrong == ()
-    found = compare_records(record_of(right), record_of(replace(right, slack=2)))
-    assert [(c.metric, c.verdict) for c in found.changes[1:]] == [("slack", Difference.MORE)]
+    result = compare_records(record_of(right), record_of(replace(right, slack=2)))
+    assert [(c.metric, c.verdict) for c in result.changes[1:]] == [("slack", Difference.MORE)]
     failing = replace(record_of(right), failures=("one thing failed", "another failed"))
     assert compare_records(record_of(right), failing).differences == (
         "failed in the new one: another failed",
@@ -101,10 +101,10 @@ def test_tables_of_other_sizes_are_refused() -> None:
 
 def test_a_record_is_the_same_as_itself() -> None:
     record = record_of(cell("maintain_ms", Metric.of([1.0, 2.0, 9.0])), noise=0.1)
-    found = compare_records(record, record)
-    assert [change.verdict for change in found.changes] == [Difference.SAME]
-    assert (found.only_old, found.only_new, found.differences) == ((), (), ())
-    assert found.noise == pytest.approx(0.21)
+    result = compare_records(record, record)
+    assert [change.verdict for change in result.changes] == [Difference.SAME]
+    assert (result.only_old, result.only_new, result.differences) == ((), (), ())
+    assert result.noise == pytest.approx(0.21)
 
 
 def test_the_noise_around_the_figure_is_the_band() -> None:
@@ -112,9 +112,9 @@ def test_the_noise_around_the_figure_is_the_band() -> None:
     new = record_of(cell("maintain_ms", Metric.of([20, 22, 24])), noise=1.5)
     assert compare_records(old, new).changes[0].verdict == "same"
     quiet = [replace(record, figure_noise={"f": 0.2}) for record in (old, new)]
-    found = compare_records(*quiet)
-    assert found.changes[0].verdict == "slower"
-    assert found.noise == pytest.approx(5.25)
+    result = compare_records(*quiet)
+    assert result.changes[0].verdict == "slower"
+    assert result.noise == pytest.approx(5.25)
 
 
 def test_cells_of_something_else_under_the_same_labels_are_not_compared() -> None:
@@ -124,10 +124,10 @@ def test_cells_of_something_else_under_the_same_labels_are_not_compared() -> Non
             replace(cell("maintain_ms", Metric.of([9.0])), fingerprint=fingerprint), other
         )
 
-    found = compare_records(record("a"), record("b"))
-    assert [place.labels for place in found.edited] == [{"changes": 10}]
-    assert [change.labels for change in found.changes] == [{"changes": 20}]
-    assert (found.only_old, found.only_new) == ((), ())
+    result = compare_records(record("a"), record("b"))
+    assert [place.labels for place in result.edited] == [{"changes": 10}]
+    assert [change.labels for change in result.changes] == [{"changes": 20}]
+    assert (result.only_old, result.only_new) == ((), ())
     # A record from before fingerprints says nothing against it.
     for old, new in (("", "b"), ("a", ""), ("a", "a")):
         assert compare_records(record(old), record(new)).edited == ()
@@ -141,8 +141,8 @@ def test_times_of_two_machines_are_not_judged(other: dict[str, str]) -> None:
         Cell("f", {}, {name: Metric.of([value] * 3) for name, value in one.items()})
         for one in metrics
     ]
-    found = compare_records(record_of(cells[0], cpu="x", cores="2"), record_of(cells[1], **other))
-    verdicts = {change.metric: change.verdict for change in found.changes}
+    result = compare_records(record_of(cells[0], cpu="x", cores="2"), record_of(cells[1], **other))
+    verdicts = {change.metric: change.verdict for change in result.changes}
     assert verdicts == {
         "maintain_ms": Difference.UNJUDGED,
         "recapture_ratio": Difference.SLOWER,
@@ -154,10 +154,10 @@ def test_cells_without_a_partner_and_other_machines_are_told() -> None:
     one = Metric.of([1.0])
     old = record_of(cell("a_ms", one, 1), cell("a_ms", one, 2), cpu="x")
     new = record_of(cell("a_ms", one, 2), cell("b_ms", one, 3), cpu="y", commit="c")
-    found = compare_records(old, new)
-    assert [place.labels for place in found.only_old] == [{"changes": 1}]
-    assert [place.labels for place in found.only_new] == [{"changes": 3}]
-    assert found.differences == ("cpu: x, then y", "commit: unknown, then c")
+    result = compare_records(old, new)
+    assert [place.labels for place in result.only_old] == [{"changes": 1}]
+    assert [place.labels for place in result.only_new] == [{"changes": 3}]
+    assert result.differences == ("cpu: x, then y", "commit: unknown, then c")
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,8 @@ from tests.bench.paper_records import record_of, small_record
 
 
 def cell(changes: int = 10, **metrics: tuple[float, ...]) -> Cell:
-    found = {name: Metric.of(values) for name, values in metrics.items()}
-    return Cell("f", {"changes": changes}, found)
+    result = {name: Metric.of(values) for name, values in metrics.items()}
+    return Cell("f", {"changes": changes}, result)
 
 
 @pytest.mark.parametrize(
@@ -48,8 +48,8 @@ def test_won_and_lost(
     ours: tuple[float, ...], other: tuple[float, ...], noise: float, won: bool, lost: bool
 ) -> None:
     record = record_of(cell(maintain_ms=ours, recapture_ms=other), noise=noise)
-    (found,) = contests(record, MAINTAIN, RECAPTURE)
-    assert (found.is_won, found.is_lost) == (won, lost)
+    (result,) = contests(record, MAINTAIN, RECAPTURE)
+    assert (result.is_won, result.is_lost) == (won, lost)
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.3, 1.2])
@@ -59,12 +59,15 @@ def test_a_win_is_what_a_comparison_calls_faster(
     values: tuple[tuple[float, ...], tuple[float, ...]], noise: float
 ) -> None:
     ours, other = values
-    (found,) = contests(
+    (result,) = contests(
         record_of(cell(maintain_ms=ours, recapture_ms=other), noise=noise), MAINTAIN, RECAPTURE
     )
     quiet = record_of(cell(maintain_ms=other))
     (change,) = compare_records(quiet, record_of(cell(maintain_ms=ours), noise=noise)).changes
-    assert (found.is_won, found.is_lost) == (change.verdict == "faster", change.verdict == "slower")
+    assert (result.is_won, result.is_lost) == (
+        change.verdict == "faster",
+        change.verdict == "slower",
+    )
 
 
 def test_the_noise_around_a_figure_counts_not_that_of_the_whole_run() -> None:
@@ -124,8 +127,8 @@ def sized(cost: float, **labels: Label) -> Cell:
 
 
 def sizes(*cells: Cell) -> list[tuple[str, list[float]]]:
-    found = contests(record_of(*cells), MAINTAIN, RECAPTURE)
-    return [(size.words, [contest.ratio for contest in size.found]) for size in by_size(found)]
+    result = contests(record_of(*cells), MAINTAIN, RECAPTURE)
+    return [(size.words, [contest.ratio for contest in size.found]) for size in by_size(result)]
 
 
 def test_speed_ups_are_told_at_a_thousand_changes_and_at_the_largest_share() -> None:
@@ -181,27 +184,27 @@ ANSWERS = Figure("answers", "Answers", "", Chart("order", ("state_ms",), ()))
 
 
 def answered(**times: tuple[float, ...]) -> Cell:
-    metrics = {f"{name}_ms": Metric.of(list(found)) for name, found in times.items()}
+    metrics = {f"{name}_ms": Metric.of(list(result)) for name, result in times.items()}
     return Cell("answers", {"order": "sorted"}, metrics, equal=True)
 
 
-def told(found: Cell, noise: float = 0.0) -> tuple[str, ...]:
-    return quickest(small_record(found, figures=(ANSWERS,), figure_noise={"answers": noise}))
+def told(result: Cell, noise: float = 0.0) -> tuple[str, ...]:
+    return quickest(small_record(result, figures=(ANSWERS,), figure_noise={"answers": noise}))
 
 
 def test_the_quickest_is_told_with_the_next_one_and_the_others() -> None:
-    found = answered(
+    result = answered(
         state=(9, 10, 11), by_engine=(29, 30, 31), plain=(1000, 1100), view=(19, 20, 21)
     )
-    assert told(found) == (
+    assert told(result) == (
         "order sorted: materialized result (10 ms), then manually maintained view, "
         "2× as long; engine with the sketch 3× as long; Spark without sketch 105× as long.",
     )
 
 
 def test_within_the_noise_nobody_wins() -> None:
-    found = answered(state=(9, 10, 11), by_engine=(11.5, 12, 12.5))
-    assert told(found, noise=0.5) == (
+    result = answered(state=(9, 10, 11), by_engine=(11.5, 12, 12.5))
+    assert told(result, noise=0.5) == (
         "order sorted: materialized result (10 ms) or engine with the sketch, within the noise.",
     )
 

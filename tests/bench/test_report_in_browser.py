@@ -96,8 +96,8 @@ class Shown:
 
     def errors(self) -> list[dict[str, Any]]:
         """What the console was told since it was last asked."""
-        found: list[dict[str, Any]] = self.driver.get_log("browser")
-        return found
+        result: list[dict[str, Any]] = self.driver.get_log("browser")
+        return result
 
     def picture(self) -> str:
         """The pixels of the first chart."""

@@ -8,9 +8,8 @@ from pathlib import Path
 
 from benchmarks.data import DataRequest
 from benchmarks.tables import write_graph, write_partners
-from impctl.app.workbench.reporter import SilentReporter
-from impctl.app.workbench.settings import Settings
-from impctl.app.workbench.workbench import Workbench, open_workbench
+from impctl.service.context import SilentReporter, Workbench, open_workbench
+from impctl.service.settings import Settings
 
 WORKLOAD = """\
 version: 1

@@ -34,19 +34,19 @@ class Expected:
 
 def ratios_of(records: Sequence[Record]) -> tuple[Expected, ...]:
     """The ratios of these runs of one suite, at least one; the median of each, rounded."""
-    found: list[Expected] = []
+    expecteds: list[Expected] = []
     for cell in records[0].cells:
         for metric in cell.metrics:
             if metric.endswith("_ratio"):
                 values = [held for held in (_ratio(r, cell, metric) for r in records) if held]
                 ratio = float(f"{median(values):.2g}")
-                found.append(Expected(cell.figure, cell.labels, metric, ratio))
-    return tuple(found)
+                expecteds.append(Expected(cell.figure, cell.labels, metric, ratio))
+    return tuple(expecteds)
 
 
 def falls(record: Record, baseline: Sequence[Expected], factor: float = FACTOR) -> tuple[str, ...]:
     """A sentence for every ratio that fell below what noise and `factor` explain."""
-    found: list[str] = []
+    result: list[str] = []
     for expected in baseline:
         labels = ", ".join(f"{name} {value}" for name, value in expected.labels.items())
         what = f"{expected.metric} of figure `{expected.figure}` ({labels})"
@@ -54,11 +54,11 @@ def falls(record: Record, baseline: Sequence[Expected], factor: float = FACTOR) 
         ratio = _ratio(record, cell, expected.metric)
         least = expected.ratio / (factor * (1 + record.noise))
         if ratio is None:
-            found.append(f"{what} was not measured")
+            result.append(f"{what} was not measured")
         elif ratio < least:
             usual = number(expected.ratio)
-            found.append(f"{what} is {number(ratio)}, below {number(least)}; usual is {usual}")
-    return tuple(found)
+            result.append(f"{what} is {number(ratio)}, below {number(least)}; usual is {usual}")
+    return tuple(result)
 
 
 def read_baseline(path: Path) -> tuple[Expected, ...]:

@@ -26,18 +26,17 @@ from benchmarks.trees import semi_joins
 from benchmarks.trees.streams import Step
 from benchmarks.trees.ways import Followed
 from benchmarks.update_stream import UpdateStream, pool_of
-from impctl.app.measuring.figures import OptionValue
-from impctl.app.measuring.follower import AgainstRecapture
-from impctl.app.measuring.kinds.duckdb_recapture import Offered
-from impctl.app.measuring.took import Took
-from impctl.app.workbench.reporter import SilentReporter
-from impctl.app.workbench.scratch import scratch_copy
-from impctl.app.workbench.settings import Settings
-from impctl.app.workbench.workbench import Workbench, open_workbench
 from impctl.bench.parquet_sql import ParquetSql
 from impctl.bench.record import Cell
 from impctl.errors import UsageError
-from impctl.sketch.fragments import FragmentSet
+from impctl.measure.figures import OptionValue
+from impctl.measure.follower import AgainstRecapture
+from impctl.measure.kinds.duckdb_recapture import Offered
+from impctl.measure.took import Took
+from impctl.service.context import SilentReporter, Workbench, open_workbench
+from impctl.service.scratch import scratch_copy
+from impctl.service.settings import Settings
+from impctl.sketch.sketch import FragmentSet
 from tests.benchmarks.joined_desk import joined_desk
 from tests.support.measured_cells import cells_of, ground_of, values
 from tests.support.random_cases import random_seeds
@@ -182,12 +181,12 @@ def test_a_search_finds_what_is_reached_by_one_link_at_least(seed: int) -> None:
     links = random_links(int(rng.integers(1, nodes * (nodes - 1) // 2 + 1)), nodes, seed)
     pairs = list(zip(links["src"].to_pylist(), links["dst"].to_pylist(), strict=True))
     for sources in (1, 2, nodes + 3):
-        found = {dst for src, dst in pairs if src < sources}
-        while more := {dst for src, dst in pairs if src in found} - found:
-            found |= more
+        result = {dst for src, dst in pairs if src < sources}
+        while more := {dst for src, dst in pairs if src in result} - result:
+            result |= more
         rows, _ = searches.searched(links, sources, searches.REACH)
-        assert set(rows["n"].to_pylist()) == found
-        assert len(rows) == len(found)
+        assert set(rows["n"].to_pylist()) == result
+        assert len(rows) == len(result)
 
 
 @random_seeds(3, 12, 20)
@@ -207,8 +206,8 @@ def test_a_search_finds_the_least_costs(seed: int) -> None:
                 ways += [least[src] + cost] if src in least else []
                 if ways:
                     least[dst] = min([*ways, least.get(dst, ways[0])])
-        found, took = searches.searched(links, sources, searches.PATHS)
-        assert dict(zip(found["n"].to_pylist(), found["cost"].to_pylist(), strict=True)) == least
+        result, took = searches.searched(links, sources, searches.PATHS)
+        assert dict(zip(result["n"].to_pylist(), result["cost"].to_pylist(), strict=True)) == least
         assert took.lesser_ms == min(took.cpu_ms, took.wall_ms)
 
 
@@ -226,10 +225,10 @@ def peer_cells(desk: Workbench, query: str, **options: OptionValue) -> list[Cell
 
 
 def test_regions_and_their_seeds(desk: Workbench) -> None:
-    found = peer_cells(
+    result = peer_cells(
         desk, "regions", program="regions", schemes="absorption_lazy", shares=(0.5, 1.0)
     )
-    assert [cell.equal for cell in found] == [True, True]
+    assert [cell.equal for cell in result] == [True, True]
     gone = peer_cells(
         desk,
         "regions",
@@ -287,13 +286,13 @@ def one_tree(desk: Workbench) -> Cell:
 @pytest.mark.slow
 def test_one_tree_of_ten(files: Workbench) -> None:
     cell = one_tree(files)
-    found = values(cell)
+    result = values(cell)
     # Its links are the first range, as near as ranges are cut, which may share a file.
-    assert found["answer_rows"] == 999
-    assert found["sketched_rows"] == 10_000
-    assert 0.0999 <= found["rows_share"] <= 0.21
-    assert found["files_share"] in (pytest.approx(0.1), pytest.approx(0.2))
-    assert found["fragments_share"] <= 0.2
+    assert result["answer_rows"] == 999
+    assert result["sketched_rows"] == 10_000
+    assert 0.0999 <= result["rows_share"] <= 0.21
+    assert result["files_share"] in (pytest.approx(0.1), pytest.approx(0.2))
+    assert result["fragments_share"] <= 0.2
     if ParquetSql.is_installed():
         assert (cell.equal, cell.note) == (True, "")
         for ratio, way, unit in (
@@ -302,8 +301,8 @@ def test_one_tree_of_ten(files: Workbench) -> None:
             ("cpu_gain_ratio", "plain", "_cpu_ms"),
             ("loaded_cpu_ratio", "loaded", "_cpu_ms"),
         ):
-            expected = found[f"duckdb_{way}{unit}"] / found[f"duckdb_sketch{unit}"]
-            assert found[ratio] == pytest.approx(expected)
+            expected = result[f"duckdb_{way}{unit}"] / result[f"duckdb_sketch{unit}"]
+            assert result[ratio] == pytest.approx(expected)
         assert cell.metrics["duckdb_plain_ms"].runs == 2
 
 
@@ -330,8 +329,8 @@ def answers(*values: int) -> tuple[pa.Table, ...]:
     return tuple(pa.table({"a": [value]}) for value in values)
 
 
-def run(total: float, found: tuple[pa.Table, ...], checked: AgainstRecapture = GOOD) -> Any:
-    return mixed._Run(Spent(query_ms=total), 0.0, found, 1, checked)
+def run(total: float, tables: tuple[pa.Table, ...], checked: AgainstRecapture = GOOD) -> Any:
+    return mixed._Run(Spent(query_ms=total), 0.0, tables, 1, checked)
 
 
 def test_one_wrong_run_of_a_mixed_workload_is_told() -> None:
@@ -356,12 +355,12 @@ def test_mixed_deletions_take_every_row_once() -> None:
 
 
 def test_a_sequence_repeats_its_block() -> None:
-    found = sequence(Ratio(2, 3), 12, 4, seed=1)
-    assert [each.constants is None for each in found] == [True, True, False, False, False] * 3
-    asked = [each.constants for each in found if each.constants is not None]
+    result = sequence(Ratio(2, 3), 12, 4, seed=1)
+    assert [each.constants is None for each in result] == [True, True, False, False, False] * 3
+    asked = [each.constants for each in result if each.constants is not None]
     assert set(asked) <= set(range(4))
-    assert found == sequence(Ratio(2, 3), 12, 4, seed=1)
-    assert found != sequence(Ratio(2, 3), 12, 4, seed=2)
+    assert result == sequence(Ratio(2, 3), 12, 4, seed=1)
+    assert result != sequence(Ratio(2, 3), 12, 4, seed=2)
 
 
 @pytest.fixture(scope="module")
@@ -417,16 +416,16 @@ def test_a_way_with_another_sketch_is_told(
 def test_equal_seeds_give_equal_tables(joined: Workbench) -> None:
     pool = pool_of(joined.tables, "s", "id", 1)
     assert pool.first_key == 200
-    found = []
+    result = []
     for seed in (1, 1, 2):
         with scratch_copy(joined, ("s",)) as scratch:
             stream = UpdateStream(scratch.tables, pool, seed)
             for _ in range(12):
                 stream.commit(7)
             snapshot = scratch.tables.repin("s").snapshot()
-            found.append(((snapshot.rows or 0) - 200, snapshot.version))
-    assert found[0] == found[1] != found[2]
-    assert all(rows % 7 == 0 and version == 12 for rows, version in found)
+            result.append(((snapshot.rows or 0) - 200, snapshot.version))
+    assert result[0] == result[1] != result[2]
+    assert all(rows % 7 == 0 and version == 12 for rows, version in result)
 
 
 def test_a_key_must_hold_whole_numbers(joined: Workbench) -> None:

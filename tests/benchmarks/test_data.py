@@ -11,8 +11,8 @@ from deltalake import DeltaTable
 
 from benchmarks.data import make_data, requests_of
 from benchmarks.suite import DataSpec
-from impctl.app.workbench.reporter import SilentReporter
 from impctl.errors import Location, UsageError, WorkloadError
+from impctl.service.context import SilentReporter
 from tests.support.refused import refused
 
 PLACE = Location("s.yaml", 3, 5)

@@ -10,11 +10,10 @@ import pyarrow as pa
 import pytest
 
 from benchmarks.state.held_back import commit, hold_back
-from impctl.app.workbench.reporter import SilentReporter
-from impctl.app.workbench.settings import Settings
-from impctl.app.workbench.workbench import Workbench, open_workbench
+from impctl.service.context import SilentReporter, Workbench, open_workbench
+from impctl.service.settings import Settings
 from impctl.tables.rows import read_rows
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 
 
 @pytest.fixture

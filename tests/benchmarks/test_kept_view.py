@@ -20,9 +20,9 @@ SQL = "SELECT a, SUM(b) AS s, COUNT(*) AS n FROM t GROUP BY a HAVING AVG(b) < 10
 def asked(view: KeptView, rows: pa.Table) -> pa.Table:
     """The view's definition, by hand."""
     how = [("b", "sum"), ("a", "count"), ("b", "count"), ("c", "max")]
-    found = rows.group_by("a").aggregate(how)
-    found = found.select(["a", *(f"{column}_{name}" for column, name in how)])
-    return found.rename_columns(["a", *(figure.name for figure in view.figures)])
+    result = rows.group_by("a").aggregate(how)
+    result = result.select(["a", *(f"{column}_{name}" for column, name in how)])
+    return result.rename_columns(["a", *(figure.name for figure in view.figures)])
 
 
 def drawn(seed: int, size: int) -> pa.Table:
@@ -94,11 +94,11 @@ SIGNED = (
 
 @pytest.fixture
 def connection() -> Iterator[ParquetSql]:
-    found = ParquetSql.open()
-    if found is None:
+    result = ParquetSql.open()
+    if result is None:
         pytest.skip("DuckDB is not installed")
-    with closing(found):
-        yield found
+    with closing(result):
+        yield result
 
 
 def drawn_signed(random: np.random.Generator, size: int) -> pa.Table:

@@ -17,10 +17,10 @@ from benchmarks.trees.joined_rows import MOST, joined_rows
 from benchmarks.trees.semi_joins import NoSemiJoinsError, put_rows, sketch_question
 from benchmarks.trees.streams import Stream, outlived, there_and_back, window
 from benchmarks.trees.ways import Choices, Followed, choices_of
-from impctl.app.workbench.workbench import Workbench
 from impctl.bench.parquet_sql import ParquetSql
 from impctl.errors import NotExactError
 from impctl.plan.nodes import Plan
+from impctl.service.context import Workbench
 from impctl.workload.models import JoinStrategy
 from tests.benchmarks.joined_desk import joined_desk
 
@@ -35,8 +35,8 @@ def choices(desk: Workbench, query: str) -> Choices:
     return choices_of(desk, desk.workload.queries[query])
 
 
-def core_of(found: Choices) -> Plan:
-    core = found.way(JoinStrategy.INDEX).core
+def core_of(result: Choices) -> Plan:
+    core = result.way(JoinStrategy.INDEX).core
     assert core is not None
     return core
 
@@ -47,10 +47,10 @@ def core_of(found: Choices) -> Plan:
 )
 def test_semi_joins_find_what_joins_find_after_every_change(desk: Workbench, query: str) -> None:
     pytest.importorskip("duckdb")
-    found = choices(desk, query)
-    question = sketch_question(core_of(found), found.partitions)
-    tables = found.tables()
-    compiled = found.way(JoinStrategy.INDEX).compiled
+    result = choices(desk, query)
+    question = sketch_question(core_of(result), result.partitions)
+    tables = result.tables()
+    compiled = result.way(JoinStrategy.INDEX).compiled
     assert compiled is not None
     index = Followed(compiled, tables)
     connection = ParquetSql.open()
@@ -75,17 +75,17 @@ def test_semi_joins_find_what_joins_find_after_every_change(desk: Workbench, que
     [("top", "LIMIT"), ("both", "UNION"), ("single", "nothing is joined")],
 )
 def test_what_has_no_such_question_is_told(desk: Workbench, query: str, reason: str) -> None:
-    found = choices(desk, query)
+    result = choices(desk, query)
     with pytest.raises(NoSemiJoinsError, match=reason):
-        sketch_question(core_of(found), found.partitions)
+        sketch_question(core_of(result), result.partitions)
 
 
 def test_joined_rows_of_every_prefix_are_counted(desk: Workbench) -> None:
     pytest.importorskip("duckdb")
     connection = ParquetSql.open()
     assert connection is not None
-    found = choices(desk, "hop3")
-    tables = found.tables()
+    result = choices(desk, "hop3")
+    tables = result.tables()
     put_rows(connection, tables)
     # The relation with a condition comes first.
     texts = (
@@ -94,13 +94,13 @@ def test_joined_rows_of_every_prefix_are_counted(desk: Workbench) -> None:
         "WHERE a.dst = b.src AND b.dst = c.src AND c.value < 300",
     )
     expected = sum(connection.run(text).column(0)[0].as_py() for text in texts)
-    assert joined_rows(core_of(found), found.partitions, tables) == expected > 300
+    assert joined_rows(core_of(result), result.partitions, tables) == expected > 300
     connection.close()
 
 
 def test_a_circle_counts_as_what_comes_before_it(desk: Workbench) -> None:
-    found = choices(desk, "triangle")
-    held = joined_rows(core_of(found), found.partitions, found.tables())
+    result = choices(desk, "triangle")
+    held = joined_rows(core_of(result), result.partitions, result.tables())
     assert held is not None
     assert held > 300
 
@@ -111,21 +111,21 @@ def test_what_cannot_be_counted_is_more_than_any_bound(
     too_many = NotExactError("a count beyond 62 bits", code="count_too_large", hint="none")
     name = "benchmarks.trees.joined_rows.Followed"
     monkeypatch.setattr(name, Mock(side_effect=too_many))
-    found = choices(desk, "hop3")
-    assert joined_rows(core_of(found), found.partitions, found.tables()) == MOST
+    result = choices(desk, "hop3")
+    assert joined_rows(core_of(result), result.partitions, result.tables()) == MOST
 
 
 def test_where_nothing_is_joined_there_is_nothing_to_count(desk: Workbench) -> None:
-    found = choices(desk, "single")
-    assert joined_rows(core_of(found), found.partitions, found.tables()) is None
+    result = choices(desk, "single")
+    assert joined_rows(core_of(result), result.partitions, result.tables()) is None
     assert MOST > 4 * 10**18
 
 
 def test_ways_are_those_of_a_capture(desk: Workbench) -> None:
-    found = choices(desk, "pair")
-    assert found.way(JoinStrategy.TREE).has_tree
-    assert not found.way(JoinStrategy.INDEX).has_tree
-    held = sum(len(rows) for rows in found.tables().values())
+    result = choices(desk, "pair")
+    assert result.way(JoinStrategy.TREE).has_tree
+    assert not result.way(JoinStrategy.INDEX).has_tree
+    held = sum(len(rows) for rows in result.tables().values())
     assert held == 400
 
 
@@ -144,7 +144,7 @@ def tables() -> dict[str, pa.Table]:
 def replayed(stream: Stream, steps: int) -> list[tuple[int, Mapping[str, pa.Table]]]:
     """The steps made by hand on bags of rows, which must be what the stream says."""
     held = {name: rows(table) for name, table in stream.start.items()}
-    found = []
+    result = []
     for step in islice(stream.steps, steps):
         for name, change in step.changes().items():
             for row, weight in zip(
@@ -154,8 +154,8 @@ def replayed(stream: Stream, steps: int) -> list[tuple[int, Mapping[str, pa.Tabl
             assert min(held[name].values()) >= 0, "what was not there cannot go"
             assert +held[name] == rows(step.after[name])
         assert step.rows == sum(len(change.rows) for change in step.changes().values())
-        found.append((step.rows, step.after))
-    return found
+        result.append((step.rows, step.after))
+    return result
 
 
 def test_rows_come_and_go_again() -> None:

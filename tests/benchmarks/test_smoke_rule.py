@@ -19,10 +19,10 @@ def record(*ratios: float, noise: float = 0.0) -> Record:
 
 
 def test_the_baseline_is_the_median_of_ratios_and_comes_back(tmp_path: Path) -> None:
-    found = ratios_of([record(10.04, 2), record(30, 2), record(12.6, 2)])
-    assert [(each.metric, each.ratio) for each in found] == [("a_ratio", 13.0), ("a_ratio", 2.0)]
-    write_baseline(tmp_path / "b.json", found)
-    assert read_baseline(tmp_path / "b.json") == found
+    ratios = ratios_of([record(10.04, 2), record(30, 2), record(12.6, 2)])
+    assert [(each.metric, each.ratio) for each in ratios] == [("a_ratio", 13.0), ("a_ratio", 2.0)]
+    write_baseline(tmp_path / "b.json", ratios)
+    assert read_baseline(tmp_path / "b.json") == ratios
 
 
 def test_only_a_fall_beyond_noise_and_factor_counts() -> None:

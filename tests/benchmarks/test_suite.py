@@ -12,11 +12,10 @@ import pytest
 from benchmarks.registry import MEASURES
 from benchmarks.run import SuiteRequest, checked_suite, planned_suite
 from benchmarks.suite import Suite, load_suite, suite_file, suite_files
-from impctl.app.measuring.fingerprint import case_fingerprint
-from impctl.app.workbench.reporter import SilentReporter
-from impctl.app.workbench.settings import MeasureRequest, Settings
-from impctl.app.workbench.workbench import open_workbench
 from impctl.errors import ImpctlError, UsageError, WorkloadError
+from impctl.measure.fingerprint import case_fingerprint
+from impctl.service.context import SilentReporter, open_workbench
+from impctl.service.settings import MeasureRequest, Settings
 from tests.support.measured_cells import ground_of
 from tests.support.refused import refused
 
@@ -116,7 +115,7 @@ def test_what_is_wrong_is_told_with_its_place(load: Load, old: str, new: str, pr
         if p.location
     ]
     assert any(text.startswith(problem) for text in told), told
-    assert all(found.hint for found in caught.value.problems)
+    assert all(result.hint for result in caught.value.problems)
 
 
 def test_everything_wrong_is_told_in_one_pass(load: Load) -> None:

@@ -118,10 +118,10 @@ def test_whoever_is_first_in_a_circle_knows_all_of_it() -> None:
 
 
 def reached_from(start: int, pairs: list[tuple[int, int]]) -> set[int]:
-    found = {start}
-    while more := {dst for src, dst in pairs if src in found} - found:
-        found |= more
-    return found
+    result = {start}
+    while more := {dst for src, dst in pairs if src in result} - result:
+        result |= more
+    return result
 
 
 @pytest.mark.parametrize(("links", "nodes"), [(400, 100), (200, 100), (800, 200), (100, 25)])
@@ -153,8 +153,8 @@ def test_near_are_those_below_twenty_metres(sensors: int) -> None:
             if one != other and squared < 2000**2:
                 expected[one, other] = round(squared**0.5)
     near = tables["near"]
-    found = dict(zip(zip(near["src"], near["dst"], strict=True), near["cost"], strict=True))
-    assert found == expected
+    result = dict(zip(zip(near["src"], near["dst"], strict=True), near["cost"], strict=True))
+    assert result == expected
     assert len(near["src"]) == len(expected)
     assert max(map(max, at.values())) < 10_000
 
@@ -260,8 +260,8 @@ def values(table: pa.Table, name: str) -> Any:
 
 @pytest.mark.parametrize("messages", [FEWEST_MESSAGES, 5000])
 def test_all_numbers_name_rows(messages: int) -> None:
-    found = social_tables(messages, 1)
-    assert len(found["message"]) == messages
+    result = social_tables(messages, 1)
+    assert len(result["message"]) == messages
     ends = [
         ("knows", "person1", "person"),
         ("knows", "person2", "person"),
@@ -270,11 +270,11 @@ def test_all_numbers_name_rows(messages: int) -> None:
         ("message_tag", "tag", "tag"),
     ]
     for table, column, named in ends:
-        held = values(found[table], column)
+        held = values(result[table], column)
         assert held.min() >= 0
-        assert held.max() < len(found[named])
+        assert held.max() < len(result[named])
         assert len(set(held.tolist())) > 1
-    for table in found.values():
+    for table in result.values():
         assert values(table, "id").tolist() == list(range(len(table)))
 
 
@@ -287,17 +287,17 @@ def files(order: Order, count: int = FILES, seed: int = 1) -> list[pa.Table]:
 
 def mean_span(parts: list[pa.Table], name: str) -> float:
     spans = (pc.min_max(part[name]).as_py() for part in parts)
-    return float(np.mean([found["max"] - found["min"] for found in spans]))
+    return float(np.mean([span["max"] - span["min"] for span in spans]))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("order", list(Order))
 def test_rows_depend_on_neither_order_nor_files(order: Order) -> None:
     plain = pa.concat_tables(files(Order.SORTED, 1))
-    found = files(order)
-    assert len(found) == FILES
-    assert all(len(part) == ROWS // FILES for part in found)
-    assert pa.concat_tables(found).sort_by("id").equals(plain.combine_chunks())
+    result = files(order)
+    assert len(result) == FILES
+    assert all(len(part) == ROWS // FILES for part in result)
+    assert pa.concat_tables(result).sort_by("id").equals(plain.combine_chunks())
     assert not pa.concat_tables(files(order, seed=2)).sort_by("id").equals(plain)
 
 

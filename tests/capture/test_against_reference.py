@@ -14,13 +14,13 @@ from random import Random
 
 import pytest
 
-from impctl.capture.annotate import PassKind, SketchPass, sketch_passes
 from impctl.data.schema import Schema
 from impctl.errors import QueryError
 from impctl.plan.nodes import Plan, Project, Query, Sort, TopK, attributes_of, nodes_of, scans_of
-from impctl.plan.rules.order import apply_rules
-from impctl.plan.safety.verdict import Verdict, check_safety
-from impctl.plan.sql.statement import parse_query
+from impctl.rules.optimize import apply_rules
+from impctl.safety.judge import Verdict, check_safety
+from impctl.spark.capture import PassKind, SketchPass, sketch_passes
+from impctl.sql.statement import parse_query
 from tests.circuits.test_laws import CATALOG as OPERATORS
 from tests.circuits.test_laws import PARTITIONS
 from tests.plan.random_plans import CATALOG
@@ -73,10 +73,10 @@ def sketches_of(
     root: Plan, trial: Trial, counted: Collection[int], seen: Instances | None = None
 ) -> dict[str, set[int]]:
     """Those of the lineage, and of the rows that count of first rows, of the rows that are seen."""
-    found = annotate(root, trial.tables, seen)
-    first = {at: rows for at, rows in found.first_rows.items() if at in counted}
-    found = replace(found, first_rows=first)
-    return accurate_sketches(found, root, trial.tables, trial.partitions)
+    result = annotate(root, trial.tables, seen)
+    first = {at: rows for at, rows in result.first_rows.items() if at in counted}
+    result = replace(result, first_rows=first)
+    return accurate_sketches(result, root, trial.tables, trial.partitions)
 
 
 def counted_in(root: Plan, verdict: Verdict) -> set[int]:

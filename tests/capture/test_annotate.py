@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from impctl.capture.annotate import PassKind, sketch_passes
 from impctl.data.schema import LONG, Column
 from impctl.errors import QueryError, UnsafeSketchError
 from impctl.expr.nodes import CompareOp, conjuncts
 from impctl.plan.nodes import Join, TopK, attributes_of, nodes_of, scans_of
-from impctl.plan.rules.order import apply_rules
-from impctl.plan.safety.facts import Fact, FactKind, FactSource
-from impctl.plan.safety.verdict import check_safety
-from impctl.plan.sql.statement import parse_query
+from impctl.rules.optimize import apply_rules
+from impctl.safety.facts import Fact, FactKind, FactSource
+from impctl.safety.judge import check_safety
+from impctl.spark.capture import PassKind, sketch_passes
+from impctl.sql.statement import parse_query
 from tests.support.schemas import schema_of
 
 CATALOG = {
@@ -106,8 +106,8 @@ def test_a_barrier_says_all_of_what_is_below_it():
         "SELECT q.id FROM (SELECT id FROM t ORDER BY v DESC NULLS LAST, id LIMIT 9) q "
         "JOIN u ON q.id = u.k"
     )
-    (found,) = planned(sql, "id")
-    assert not any(isinstance(node, Join) for node in nodes_of(found.rows))
+    (result,) = planned(sql, "id")
+    assert not any(isinstance(node, Join) for node in nodes_of(result.rows))
 
 
 def test_of_two_barriers_the_lower_one_says_what_is_below_it():
@@ -121,9 +121,9 @@ def test_of_two_barriers_the_lower_one_says_what_is_below_it():
     assert verdict.barriers == 2
     columns = {access: CATALOG[access[0]].find(name) for access, name in sketched.items()}
     joined = {
-        access: any(isinstance(node, Join) for node in nodes_of(found.rows))
-        for found in sketch_passes(query, verdict, columns)
-        for access in found.keys
+        access: any(isinstance(node, Join) for node in nodes_of(result.rows))
+        for result in sketch_passes(query, verdict, columns)
+        for access in result.keys
     }
     assert joined == {"t#1": False, "u#1": True}
 
@@ -162,6 +162,6 @@ def test_what_is_not_captured_is_named_with_its_place(sql, table, attribute, con
 
 @pytest.mark.parametrize("operation", ["INTERSECT", "EXCEPT"])
 def test_null_is_among_what_a_set_operation_compares(operation):
-    (found,) = planned(f"SELECT g, h FROM t {operation} SELECT g, g FROM u", "id")
-    (join,) = (node for node in nodes_of(found.above) if isinstance(node, Join))
+    (result,) = planned(f"SELECT g, h FROM t {operation} SELECT g, g FROM u", "id")
+    (join,) = (node for node in nodes_of(result.above) if isinstance(node, Join))
     assert {part.op for part in conjuncts(join.condition)} == {CompareOp.NULL_SAFE_EQUAL}

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from impctl.capture.averages import whole_averages
-from impctl.capture.render import render_plan
 from impctl.data.schema import LONG, decimal
 from impctl.errors import QueryError
 from impctl.expr.nodes import ColumnRef, Compare, CompareOp, Literal, Mean
 from impctl.plan.nodes import Plan, Select, attributes_of, scans_of
-from impctl.plan.rules.order import apply_rules
-from impctl.plan.sql.statement import parse_query
+from impctl.rules.optimize import apply_rules
+from impctl.spark.render import render_plan, whole_averages
+from impctl.sql.statement import parse_query
 from tests.support.schemas import schema_of
 
 CATALOG = {"t": schema_of("g bigint, m decimal(38,18), d double")}

@@ -2,7 +2,7 @@
 
 By the slow reference over random plans and tables: rows of which a condition right above their
 access is not true, and rows without a partner where columns are tied, are taken away, as their
-files are by `app.preparing.wanted_files`; lineage and passes find the same fragments.
+files are by `service.filters`; lineage and passes find the same fragments.
 By hand: `IMPCTL_FUZZ=10` and `-m "slow or not slow"` for ten times as many cases.
 """
 
@@ -13,14 +13,14 @@ from collections.abc import Callable, Collection
 from functools import partial
 from random import Random
 
-from impctl.capture.annotate import PassKind, SketchPass, sketch_passes
 from impctl.errors import QueryError
 from impctl.expr.nodes import And
 from impctl.plan.nodes import Plan, Query, Scan, TopK, nodes_of, scans_of
-from impctl.plan.rules.joined_columns import tied_columns
-from impctl.plan.rules.order import apply_rules
-from impctl.plan.safety.verdict import check_safety
-from impctl.plan.scan_conditions import scan_conditions
+from impctl.plan.properties import scan_conditions
+from impctl.rules.joined_columns import tied_columns
+from impctl.rules.optimize import apply_rules
+from impctl.safety.judge import check_safety
+from impctl.spark.capture import PassKind, SketchPass, sketch_passes
 from tests.capture.test_against_reference import counted_in, sketches_of, values_found
 from tests.plan.trials import Trial, fragment_of, make_barrier_trial, make_trial
 from tests.support.random_cases import random_cases

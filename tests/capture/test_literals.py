@@ -7,7 +7,6 @@ from decimal import Decimal
 
 import pytest
 
-from impctl.capture.literals import DIALECT, boundary, literal
 from impctl.data.schema import (
     BINARY,
     BOOLEAN,
@@ -26,6 +25,7 @@ from impctl.data.schema import (
     other,
 )
 from impctl.errors import QueryError
+from impctl.spark.expressions import DIALECT, boundary, literal
 from impctl.spark.run import run_sql
 
 TEXTS = [

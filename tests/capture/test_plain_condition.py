@@ -13,12 +13,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from impctl.capture.plain_condition import plain_condition
 from impctl.data.schema import Kind, SqlType
 from impctl.data.vector import from_arrow
-from impctl.sketch.fragments import FragmentSet
-from impctl.sketch.intervals import range_filter
 from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import FragmentSet, range_filter
+from impctl.spark.predicates import plain_condition
 
 NAME = 'a "b'
 _DAY = date(2024, 1, 31).toordinal() - date(1970, 1, 1).toordinal()
@@ -87,8 +86,8 @@ def by_duckdb(rows: pa.Table) -> Iterator[Keep]:
         connection.register("t", rows)
 
         def kept(condition: str) -> list[int]:
-            found = connection.execute(f"SELECT n FROM t WHERE {condition}").fetchall()
-            return sorted(n for (n,) in found)
+            result = connection.execute(f"SELECT n FROM t WHERE {condition}").fetchall()
+            return sorted(n for (n,) in result)
 
         yield kept
 

@@ -7,11 +7,11 @@ from collections import Counter
 import pyarrow as pa
 import pytest
 
-from impctl.capture.render import render_plan
 from impctl.plan.nodes import attributes_of, scans_of
-from impctl.plan.rules.order import apply_rules
-from impctl.plan.sql.statement import parse_query
+from impctl.rules.optimize import apply_rules
+from impctl.spark.render import render_plan
 from impctl.spark.run import run_sql
+from impctl.sql.statement import parse_query
 from tests.support.random_cases import quarter_then_rest
 from tests.support.schemas import schema_of
 

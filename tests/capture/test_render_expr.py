@@ -7,8 +7,6 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from impctl.capture.literals import DIALECT
-from impctl.capture.render_expr import render_expr
 from impctl.data.schema import BOOLEAN, DOUBLE, INTEGER, LONG, STRING, decimal
 from impctl.errors import QueryError
 from impctl.expr.nodes import (
@@ -31,7 +29,8 @@ from impctl.expr.nodes import (
     Not,
     Or,
 )
-from impctl.expr.one_row import one_row
+from impctl.expr.signature import one_row
+from impctl.spark.expressions import DIALECT, render_expr
 from impctl.spark.run import run_sql
 
 A, B = ColumnRef("t.a", INTEGER), ColumnRef("t.b", INTEGER)

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import sqlglot
 
-from impctl.capture.literals import DIALECT
-from impctl.capture.render import render_plan
 from impctl.errors import QueryError
 from impctl.plan.nodes import scans_of
-from impctl.plan.rules.order import apply_rules
-from impctl.plan.sql.recursive.levels import without_levels
+from impctl.rules.optimize import apply_rules
+from impctl.spark.expressions import DIALECT
+from impctl.spark.render import render_plan
+from impctl.sql.text import without_levels
 from tests.circuits.test_bags import QUERIES
 from tests.circuits.test_recursion import COLUMNS, case_of_sql, some_row
 from tests.plan.network import REACHED, plan_of
@@ -37,18 +37,18 @@ TEXTS = {**QUERIES, "nested": NESTED, "twice, with filters of its own": TWICE}
 
 @pytest.fixture
 def connection() -> Iterator[Any]:
-    with duckdb.connect() as found:
+    with duckdb.connect() as result:
         for name, columns in COLUMNS.items():
-            found.execute(f"CREATE TABLE {name} ({', '.join(f'{c} BIGINT' for c in columns)})")
-        yield found
+            result.execute(f"CREATE TABLE {name} ({', '.join(f'{c} BIGINT' for c in columns)})")
+        yield result
 
 
 def written(sql: str, *, is_ruled: bool) -> str:
     root = case_of_sql(sql, ()).query.root
     root = apply_rules(root) if is_ruled else root
     text = render_plan(root, {scan.access: scan.table for scan in scans_of(root)}).sql
-    (found,) = sqlglot.transpile(without_levels(text), read=DIALECT, write="duckdb")
-    return found
+    (result,) = sqlglot.transpile(without_levels(text), read=DIALECT, write="duckdb")
+    return result
 
 
 @pytest.mark.parametrize("name", TEXTS)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from impctl.capture.use import place_filters
 from impctl.data.schema import LONG
 from impctl.plan.nodes import scans_of
-from impctl.plan.sql.statement import parse_query
-from impctl.sketch.fragments import FragmentSet
-from impctl.sketch.intervals import RangeFilter, fragments_between, range_filter
 from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import FragmentSet, RangeFilter, fragments_between, range_filter
+from impctl.spark.predicates import place_filters
+from impctl.sql.statement import parse_query
 from tests.support.schemas import schema_of
 
 CATALOG = {"t": schema_of("a bigint, b bigint")}
@@ -32,13 +31,13 @@ def _read(
     query = parse_query(sql, CATALOG)
     names = [scan.access for scan in scans_of(query.root)]
     given = {n: one for n, one in zip(names, filters, strict=True) if one is not None}
-    found = place_filters(query, given, [frozenset(names[at] for at in group)])
-    return [set(_ids(found, name)) if name in found else None for name in names]
+    result = place_filters(query, given, [frozenset(names[at] for at in group)])
+    return [set(_ids(result, name)) if name in result else None for name in names]
 
 
-def _ids(found: Mapping[str, RangeFilter], name: str) -> Iterator[int]:
-    for interval in found[name].intervals:
-        yield from fragments_between(interval, found[name].partition)
+def _ids(result: Mapping[str, RangeFilter], name: str) -> Iterator[int]:
+    for interval in result[name].intervals:
+        yield from fragments_between(interval, result[name].partition)
 
 
 def test_each_by_itself_without_a_group() -> None:

@@ -11,8 +11,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from impctl.capture.literals import DIALECT
-from impctl.capture.use import filter_condition, rewrite_sql
 from impctl.data.schema import (
     DATE,
     DOUBLE,
@@ -26,11 +24,12 @@ from impctl.data.schema import (
 )
 from impctl.data.vector import from_arrow
 from impctl.plan.nodes import scans_of
-from impctl.plan.sql.statement import parse_query
-from impctl.sketch.fragments import FragmentSet
-from impctl.sketch.intervals import MAX_INTERVALS, range_filter
 from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import MAX_INTERVALS, FragmentSet, range_filter
+from impctl.spark.expressions import DIALECT
+from impctl.spark.predicates import filter_condition, rewrite_sql
 from impctl.spark.run import run_sql
+from impctl.sql.statement import parse_query
 from tests.support.schemas import schema_of
 
 CATALOG = {
@@ -100,8 +99,8 @@ def test_words_that_sqlglot_does_not_know_stay_where_they_are():
         "WITH RECURSIVE r(n) MAX RECURSION LEVEL 7 AS (SELECT sid FROM {} UNION ALL "
         "SELECT n + 1L FROM r WHERE n < 3) SELECT n FROM r"
     )
-    found = rewritten(text.format("sales"), [some(PRICE, 2, 3)])
-    assert found == text.format(f"{FILTERED} AS sales")
+    result = rewritten(text.format("sales"), [some(PRICE, 2, 3)])
+    assert result == text.format(f"{FILTERED} AS sales")
 
 
 def test_each_access_has_its_own_filter():

@@ -13,11 +13,9 @@ from random import Random
 
 import pyarrow as pa
 
-from impctl.circuits.compile import Compiled
-from impctl.circuits.flows import Source
-from impctl.circuits.reading.handed_over import hand_over
-from impctl.circuits.session import MaintainedQuery
-from impctl.circuits.strategy import AsRecorded, SideChoice, SideFacts, Strategy
+from impctl.compile.compile import Compiled
+from impctl.compile.flows import AsRecorded, SideChoice, SideFacts, Source, Strategy
+from impctl.compile.session import MaintainedQuery, hand_over
 from impctl.data.vector import Vector
 from tests.circuits.plan_cases import Rows, table_of
 from tests.support.reference_partners import ReferencePartners

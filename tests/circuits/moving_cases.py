@@ -17,23 +17,20 @@ from functools import cache
 import numpy as np
 import pyarrow as pa
 
-from impctl.aliases import AccessId, TableName
-from impctl.circuits.compile import Compiled, compile_plan
-from impctl.circuits.flows import Source
-from impctl.circuits.moved_above import moved_above, untold
-from impctl.circuits.moving import Moving
-from impctl.circuits.refills import Buffers
-from impctl.circuits.session import MaintainedQuery, TableChange
-from impctl.circuits.strategy import AsRecorded
+from impctl.compile.buffers import Buffers
+from impctl.compile.compile import Compiled, compile_plan
+from impctl.compile.flows import AsRecorded, Source
+from impctl.compile.session import MaintainedQuery, Moving, TableChange, moved_above, untold
 from impctl.data.schema import DOUBLE, INTEGER, Column, Schema
 from impctl.data.vector import Vector
 from impctl.errors import NotExactError
 from impctl.plan.moved_conditions import moved_conditions
 from impctl.plan.nodes import Plan, Query, scans_of
-from impctl.plan.rules.order import apply_rules, core_of
-from impctl.plan.safety.verdict import Verdict, carried, check_safety
-from impctl.plan.sql.statement import parse_query
+from impctl.rules.optimize import apply_rules, core_of
+from impctl.safety.judge import Verdict, carried, check_safety
 from impctl.sketch.partition import RangePartition
+from impctl.sql.statement import parse_query
+from impctl.types import AccessId, TableName
 from tests.support.arrow_rows import arrow_rows
 from tests.support.reference_expr import Value
 from tests.support.reference_partners import ReferencePartners
@@ -138,9 +135,9 @@ class Case:
     def _started(self, now: int) -> tuple[MaintainedQuery, ReferencePartners]:
         session = MaintainedQuery(self._compiled(now))
         partitions = self._kept(now).partitions
-        found = ReferencePartners(session.compiled, partitions, self.tables)
-        session.read_by(found)
-        return session, found
+        reference_partners = ReferencePartners(session.compiled, partitions, self.tables)
+        session.read_by(reference_partners)
+        return session, reference_partners
 
     def anew(self) -> MaintainedQuery:
         """A circuit filled with the tables as they are, for the constant of now."""
@@ -151,7 +148,7 @@ class Case:
 
     def changed(self) -> dict[TableName, TableChange]:
         """A batch on some tables, or on none."""
-        found = {}
+        result = {}
         for table, rows in self.tables.items():
             if self.rng.random() < 0.4:
                 continue
@@ -162,8 +159,8 @@ class Case:
             came = [random_row(self.rng, table) for _ in range(self.rng.choice((0, 1, 4)))]
             rows += came
             weights = np.array([-1] * len(gone) + [1] * len(came), dtype=np.int64)
-            found[table] = TableChange(arrow(table, [*gone, *came]), weights)
-        return found
+            result[table] = TableChange(arrow(table, [*gone, *came]), weights)
+        return result
 
     def move(self, now: int) -> int:
         """Move the constant, and the tables, in one step; how many rows turned or moved."""
@@ -198,11 +195,11 @@ class Case:
                 self.now,
                 self.tables,
             )
-        found = self._kept(self.now)
-        told = annotate(found.query.root, self.tables, whole_windows=True)
-        barriers = [told.first_rows.get(at, frozenset()) for at in found.whole.barrier_positions]
+        result = self._kept(self.now)
+        told = annotate(result.query.root, self.tables, whole_windows=True)
+        barriers = [told.first_rows.get(at, frozenset()) for at in result.whole.barrier_positions]
         for access, fragments in self.session.fragments().items():
-            partition = found.partitions[access]
+            partition = result.partitions[access]
             values = [
                 self.tables["t"][row][partition.attribute]
                 for origin, row in told.lineage.union(*barriers)

@@ -14,10 +14,10 @@ from random import Random
 import numpy as np
 import pyarrow as pa
 
-from impctl.circuits.session import TableChange
+from impctl.compile.session import TableChange
 from impctl.data.schema import SqlType
 from impctl.plan.nodes import Fixpoint, Plan, Project, Query, Sort, TopK, Window, nodes_of, scans_of
-from impctl.plan.safety.verdict import Verdict, carried
+from impctl.safety.judge import Verdict, carried
 from impctl.sketch.partition import RangePartition
 from tests.plan.keyed_sketches import evened
 from tests.plan.random_plans import CATALOG
@@ -37,18 +37,18 @@ def table_of(name: str, rows: Sequence[Mapping[str, Value]]) -> pa.Table:
 def partitions_of(trial: Trial) -> dict[str, RangePartition]:
     """The trial's partitions in impctl's own form."""
     tables = {scan.access: scan.table for scan in scans_of(trial.root)}
-    found = {}
+    result = {}
     for access, (name, boundaries) in trial.partitions.items():
         table = tables[access]
         column = CATALOG[table].find(name)
         assert column is not None
-        found[access] = RangePartition(
+        result[access] = RangePartition(
             table,
             column.name,
             column.type,
             tuple(canonical(value, column.type) for value in boundaries),
         )
-    return found
+    return result
 
 
 def canonical(value: Value, kind: SqlType) -> int | float | str | bytes:
@@ -78,12 +78,12 @@ def changes_of(
     rng: Random, names: Sequence[str], tables: dict[str, Rows], spare: Mapping[str, Rows]
 ) -> dict[str, TableChange]:
     """A batch of some of the tables, which are brought up to date."""
-    found = {}
+    result = {}
     for name in names:
         if rng.random() < 0.7:
             rows, weights = change_of(rng, tables[name], spare[name])
-            found[name] = TableChange(table_of(name, rows), np.array(weights, dtype=np.int64))
-    return found
+            result[name] = TableChange(table_of(name, rows), np.array(weights, dtype=np.int64))
+    return result
 
 
 @dataclass(frozen=True)
@@ -122,10 +122,10 @@ class Judged:
 
     def sketches(self, trial: Trial, tables: Tables) -> dict[str, set[int]]:
         """The fragments of the result, and of the first rows of each top-k that counts whole."""
-        found = annotate(self.oracle, tables, whole_windows=True)
-        counted = {at: rows for at, rows in found.first_rows.items() if at in self.counted}
-        found = replace(found, first_rows=counted)
-        sketches = accurate_sketches(found, trial.root, tables, trial.partitions)
+        result = annotate(self.oracle, tables, whole_windows=True)
+        counted = {at: rows for at, rows in result.first_rows.items() if at in self.counted}
+        result = replace(result, first_rows=counted)
+        sketches = accurate_sketches(result, trial.root, tables, trial.partitions)
         return sketches if self.verdict is None else evened(self.oracle, self.verdict, sketches)
 
 

@@ -15,13 +15,13 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from impctl.circuits.partials import Partials
-from impctl.circuits.reading.readable import FRAGMENT_COLUMN
-from impctl.circuits.session import GroupedRows, MaintainedQuery, TableChange
+from impctl.compile.builder import Partials
+from impctl.compile.flows import FRAGMENT_COLUMN
+from impctl.compile.session import GroupedRows, MaintainedQuery, TableChange
 from impctl.data.vector import from_arrow
 from impctl.errors import NotExactError
 from impctl.sketch.partition import RangePartition
-from impctl.tables.arrow_types import arrow_type
+from impctl.tables.schema import arrow_type
 from tests.circuits.test_against_reference import judge
 from tests.support.random_cases import random_cases, seen_in
 from tests.support.random_circuits import random_circuit
@@ -39,11 +39,11 @@ def grouped(pass_: Partials, rows: list[Row], partition: RangePartition) -> pa.T
     """The pass's result by the slow reference, in Spark's types."""
     fragments = fragments_of(rows, partition)
     tagged = [{**row, FRAGMENT_COLUMN: int(f)} for row, f in zip(rows, fragments, strict=True)]
-    found = evaluate(pass_.plan, {"t": tagged})
+    result = evaluate(pass_.plan, {"t": tagged})
     kinds = [arrow_type(kind) for kind in pass_.key_types]
     kinds += [pa.int32()] if pass_.has_fragment else []
     kinds += [arrow_type(kind) for _, kind in pass_.columns]
-    arrays = [pa.array([row[at] for row in found], kind) for at, kind in enumerate(kinds)]
+    arrays = [pa.array([row[at] for row in result], kind) for at, kind in enumerate(kinds)]
     return pa.table(arrays, [f"c{at}" for at in range(len(arrays))])
 
 

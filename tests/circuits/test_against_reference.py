@@ -14,13 +14,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from impctl.circuits.session import MaintainedQuery, TableChange
+from impctl.compile.session import MaintainedQuery, TableChange
 from impctl.data.vector import from_arrow
 from impctl.errors import NotExactError
 from impctl.plan.nodes import Query, scans_of
-from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.partition import RangePartition
-from impctl.sketch.sketch import compare
+from impctl.sketch.sketch import FragmentSet, compare
 from tests.support.random_cases import random_cases, seen_in
 from tests.support.random_circuits import random_circuit
 from tests.support.random_queries import Row, random_change, random_row, table_of
@@ -83,11 +82,11 @@ def judge(
     label: str,
 ) -> None:
     (held,) = session.fragments().values()
-    found = compare(held, accurate(query, rows, partition))
-    assert found.covers, (label, rows, partition.attribute, found)
+    result = compare(held, accurate(query, rows, partition))
+    assert result.covers, (label, rows, partition.attribute, result)
     unsure = session.unsure_rows() > 0
     seen["unsure" if unsure else "exact"] += 1
-    assert unsure or found.slack == 0, (label, rows, partition.attribute, found)
+    assert unsure or result.slack == 0, (label, rows, partition.attribute, result)
     if safe:
         seen["safe"] += 1
         access = scans_of(query.root)[0].access

@@ -19,17 +19,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from impctl.circuits.compile import Compiled, compile_plan
-from impctl.circuits.session import MaintainedQuery
-from impctl.engine.fixpoint.heads_and_bodies import NOTHING
-from impctl.engine.fixpoint.numbered_rows import NumberedRows
-from impctl.engine.operators.backward import Backward
-from impctl.engine.operators.fixpoint import Fixpoint as FixpointOperator
+from impctl.compile.compile import Compiled, compile_plan
+from impctl.compile.session import MaintainedQuery
+from impctl.engine.fixpoint.absorption import NOTHING
+from impctl.engine.fixpoint.fixpoint import Fixpoint as FixpointOperator
+from impctl.engine.fixpoint.lineage import Backward
+from impctl.engine.fixpoint.rows import NumberedRows
 from impctl.errors import UnsupportedError
-from impctl.plan.answer_lineage import for_answer, is_open
+from impctl.plan.lineage import for_answer, is_open
 from impctl.plan.nodes import Fixpoint, TopK, nodes_of
-from impctl.plan.rules.answered import answer_plan
-from impctl.plan.rules.order import apply_rules
+from impctl.rules.finalize import answer_plan
+from impctl.rules.optimize import apply_rules
 from tests.circuits import moving_cases
 from tests.circuits.test_plans_against_reference import several_cases
 from tests.circuits.test_recursion import (
@@ -112,10 +112,10 @@ def compiled(case: Case, *, with_answer: bool = False) -> Compiled:
 
 def lineage_of(case: Case, tables: Tables) -> dict[str, set[int]]:
     """The fragments of the answer's lineage, and of what barriers keep beside."""
-    found = annotate(case.core, tables, whole_windows=True)
+    result = annotate(case.core, tables, whole_windows=True)
     nodes = list(nodes_of(case.core))
-    lineage = set(found.lineage)
-    for at, rows in found.first_rows.items():
+    lineage = set(result.lineage)
+    for at, rows in result.first_rows.items():
         node = nodes[at]
         lineage |= set() if isinstance(node, Fixpoint) and is_open(node) else rows
     return fragments_read(lineage, case.core, case.sketched, tables)
@@ -194,12 +194,12 @@ WANTED = {
 
 def taking_part(derivations: Sequence[Derivation], answer: frozenset[Ground]) -> frozenset[Ground]:
     """The rows of the answer and all that some derivation of such a row uses."""
-    found = answer
+    result = answer
     while True:
-        more = found | {b for one in derivations if one.head in found for b in one.bodies}
-        if more == found:
-            return found
-        found = more
+        more = result | {b for one in derivations if one.head in result for b in one.bodies}
+        if more == result:
+            return result
+        result = more
 
 
 def numbers_of(fixpoint: FixpointOperator) -> dict[int, Ground]:
@@ -213,10 +213,10 @@ def numbers_of(fixpoint: FixpointOperator) -> dict[int, Ground]:
 
 
 def counted(query: MaintainedQuery) -> Counter[object]:
-    found: Counter[object] = Counter()
+    result: Counter[object] = Counter()
     for access, counts in enumerate(query.merge.counts):
-        found |= Counter({(access, at): int(counts[at]) for at in counts.nonzero()[0].tolist()})
-    return found
+        result |= Counter({(access, at): int(counts[at]) for at in counts.nonzero()[0].tolist()})
+    return result
 
 
 def check_parts(query: MaintainedQuery, name: str, tables: Tables) -> None:

@@ -13,14 +13,14 @@ from functools import partial
 
 import pytest
 
-from impctl.circuits.compile import compile_plan
-from impctl.circuits.flows import BlockedError
-from impctl.circuits.session import MaintainedQuery
-from impctl.engine.fixpoint.limits import LEVEL_LIMITS
-from impctl.engine.operators.levels import Levels
+from impctl.compile.compile import compile_plan
+from impctl.compile.flows import BlockedError
+from impctl.compile.session import MaintainedQuery
+from impctl.engine.fixpoint.fixpoint import Levels
+from impctl.engine.operator import LEVEL_LIMITS
 from impctl.errors import UnsupportedError
 from impctl.plan.nodes import Distinct, Fixpoint, Plan, nodes_of
-from impctl.plan.rules.order import apply_rules
+from impctl.rules.optimize import apply_rules
 from tests.circuits.test_recursion import (
     COLUMNS,
     DRAWN,

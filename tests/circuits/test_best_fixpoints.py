@@ -13,17 +13,17 @@ from functools import partial
 
 import pytest
 
-from impctl.circuits.compile import Compiled, compile_plan
-from impctl.circuits.session import MaintainedQuery
+from impctl.compile.compile import Compiled, compile_plan
+from impctl.compile.session import MaintainedQuery
 from impctl.data.schema import LONG
-from impctl.engine.fixpoint.limits import Limits
-from impctl.engine.operators.best_fixpoint import BestFixpoint
+from impctl.engine.fixpoint.fixpoint import BestFixpoint
+from impctl.engine.operator import Limits
 from impctl.errors import CountBelowZeroError, UnsupportedError
 from impctl.plan.nodes import Fixpoint, Query, nodes_of, scans_of
-from impctl.plan.rules.answered import answer_plan
-from impctl.plan.rules.order import apply_rules, core_of
-from impctl.plan.sql.statement import parse_query
+from impctl.rules.finalize import answer_plan
+from impctl.rules.optimize import apply_rules, core_of
 from impctl.sketch.partition import RangePartition
+from impctl.sql.statement import parse_query
 from tests.support.carried_queries import (
     BOUNDARIES,
     Drawn,
@@ -118,8 +118,8 @@ class Case:
 
     def expected(self, tables: Mapping[str, Sequence[Row]]) -> dict[str, set[int]]:
         """The fragments of the answer's rows and of the barriers'."""
-        found = annotate(self.core, tables, whole_windows=True)
-        lineage = found.lineage.union(*found.first_rows.values())
+        result = annotate(self.core, tables, whole_windows=True)
+        lineage = result.lineage.union(*result.first_rows.values())
         return fragments_read(lineage, self.core, self.sketched, tables)
 
 
@@ -197,10 +197,10 @@ def test_costs_are_those_of_dijkstra_and_stand_on_lower_ranks(seed: int) -> None
     tables = {"links": links, "seeds": seeds}
     query.load(DRAWN.whole(tables))
     for turn in range(12):
-        found = ranked(query)
-        known = {node: cost for node, cost, _, _ in found if cost is not None}
+        result = ranked(query)
+        known = {node: cost for node, cost, _, _ in result if cost is not None}
         assert known == dijkstra(links, seeds)
-        costs = {(node, cost): rank for node, cost, rank, _ in found}
+        costs = {(node, cost): rank for node, cost, rank, _ in result}
         lows = dict.fromkeys(costs, 0)
         for row in seeds:
             lows[row["a"], row["w"]] = lows.get((row["a"], row["w"]), 0) + 1
@@ -212,7 +212,7 @@ def test_costs_are_those_of_dijkstra_and_stand_on_lower_ranks(seed: int) -> None
                 head = (row["b"], made)
                 if head in costs and rank < costs[head]:
                     lows[head] += 1
-        assert {head: lows[head] for head in costs} == {(n, c): low for n, c, _, low in found}
+        assert {head: lows[head] for head in costs} == {(n, c): low for n, c, _, low in result}
         came = [network(rng, nodes) for _ in range(rng.choice((0, 1, 2, 8)))]
         gone = rng.sample(links, min(len(links), rng.choice((0, 1, 2, nodes))))
         for row in gone:
@@ -309,11 +309,11 @@ def test_what_comes_of_null_may_be_better_than_what_comes_of_a_value() -> None:
 def test_a_row_that_comes_of_a_better_one_alike_stands_on_that() -> None:
     """A step of 7 is the greatest of the way whether it begins with 5 or 3."""
     links = [(1, 2, 7), (2, 3, 1)]
-    found = _stepped("smoothest", {"links": links, "seeds": [(1, 5)]}, {"seeds": [(1, 3)]})
-    assert found == [(1, 3), (2, 7), (3, 7)]
+    result = _stepped("smoothest", {"links": links, "seeds": [(1, 5)]}, {"seeds": [(1, 3)]})
+    assert result == [(1, 3), (2, 7), (3, 7)]
 
 
 @pytest.mark.parametrize(("name", "last"), [("components", 2**63 - 1), ("highest label", -(2**63))])
 def test_null_is_no_value_not_even_the_last(name: str, last: int) -> None:
-    found = _stepped(name, {"seeds": [(1, last), (1, None), (2, None)]})
-    assert found == [(1, last), (2, None)]
+    result = _stepped(name, {"seeds": [(1, last), (1, None), (2, None)]})
+    assert result == [(1, last), (2, None)]

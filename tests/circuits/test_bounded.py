@@ -12,15 +12,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from impctl.circuits.compile import Compiled, compile_plan
-from impctl.circuits.flows import Source
-from impctl.circuits.refills import Buffers
-from impctl.circuits.session import MaintainedQuery, TableChange
+from impctl.compile.buffers import Buffers
+from impctl.compile.compile import Compiled, compile_plan
+from impctl.compile.flows import Source
+from impctl.compile.session import MaintainedQuery, TableChange
 from impctl.data.vector import Vector
 from impctl.errors import CountBelowZeroError, RecaptureNeededError
 from impctl.plan.nodes import Plan, scans_of
-from impctl.plan.rules.order import apply_rules
-from impctl.plan.sql.statement import parse_query
+from impctl.rules.optimize import apply_rules
+from impctl.sql.statement import parse_query
 from tests.circuits.test_laws import CATALOG, PARTITIONS
 from tests.support.algebra import FIRST_ROWS, QUERIES, rows
 from tests.support.random_cases import random_cases
@@ -76,13 +76,13 @@ class Tables:
 
 def some_rows(rng: random.Random, count: int, *, is_left: bool) -> pa.Table:
     """Rows with many values of x in few groups, so that the best are few among many."""
-    found = rows(rng, count, is_left=is_left)
+    result = rows(rng, count, is_left=is_left)
     if not is_left:
-        return found
+        return result
     values = [rng.choice((None, *range(-20, 20))) for _ in range(count)]
     groups = [rng.choice((None, 0, 1, 2)) for _ in range(count)]
-    found = found.set_column(0, "g", pa.array(groups, pa.int32()))
-    return found.set_column(1, "x", pa.array(values, pa.int64()))
+    result = result.set_column(0, "g", pa.array(groups, pa.int32()))
+    return result.set_column(1, "x", pa.array(values, pa.int64()))
 
 
 def change(
@@ -124,8 +124,8 @@ def test_bounded_and_unbounded_agree(name: str, cases: Sequence[int]) -> None:
             for table in tables.found:
                 # Half of the table goes, from either end, which no buffer lasts for.
                 end = {1: "descending", 3: "ascending"}.get(turn)
-                found = change(rng, tables.found[table], is_left=table == "t", end=end)
-                after, changes[table] = found
+                result = change(rng, tables.found[table], is_left=table == "t", end=end)
+                after, changes[table] = result
                 tables.found[table] = after
             whole.step(changes)
             for at, (size, session) in enumerate(zip(SIZES, bounded, strict=True)):

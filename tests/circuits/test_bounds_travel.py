@@ -13,13 +13,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from impctl.circuits.compile import compile_plan
-from impctl.circuits.session import MaintainedQuery
+from impctl.compile.compile import compile_plan
+from impctl.compile.session import MaintainedQuery
 from impctl.data.schema import DOUBLE, INTEGER, LONG, Column, Schema, SqlType
 from impctl.errors import NotExactError
 from impctl.plan.nodes import scans_of
-from impctl.plan.rules.order import apply_rules, core_of
-from impctl.plan.sql.statement import parse_query
+from impctl.rules.optimize import apply_rules, core_of
+from impctl.sql.statement import parse_query
 from tests.circuits.unsure_cases import BY_G, SUMS, add_in_order, compiled, several_cases
 from tests.support.random_cases import random_cases
 

@@ -10,13 +10,12 @@ from functools import partial
 
 import pytest
 
-from impctl.circuits.compile import Compiled, compile_plan
-from impctl.circuits.reading.handed_over import buffer_groups, hand_over
-from impctl.circuits.refills import Buffers
-from impctl.circuits.session import MaintainedQuery
-from impctl.circuits.strategy import AsRecorded
-from impctl.engine.operators.aggregate import Aggregate
-from impctl.engine.operators.top import Top
+from impctl.compile.buffers import Buffers
+from impctl.compile.compile import Compiled, compile_plan
+from impctl.compile.flows import AsRecorded
+from impctl.compile.session import MaintainedQuery, buffer_groups, hand_over
+from impctl.engine.aggregate import Aggregate
+from impctl.engine.topk import Top
 from impctl.plan.nodes import scans_of
 from tests.circuits.test_bounded import SQL, Tables, change, root_of, some_rows
 from tests.circuits.test_laws import PARTITIONS
@@ -99,7 +98,7 @@ def compared(name: str, seed: int, seen: Counter[str]) -> None:
 
 def pieces(session: MaintainedQuery) -> dict[str, object]:
     """What lies in the state of groups and of first rows, whatever the runs and numbers."""
-    found: dict[str, object] = {}
+    result: dict[str, object] = {}
     for operator in session.circuit:
         if isinstance(operator, Aggregate):
             run = operator._groups.whole()
@@ -113,13 +112,15 @@ def pieces(session: MaintainedQuery) -> dict[str, object]:
             for keeper in operator._extremes.arrangements():
                 owners, ranks, counts = keeper.all_of(numbers)
                 keys = [places[int(numbers[owner])] for owner in owners]
-                found[keeper.name] = sorted(zip(keys, ranks.tolist(), counts.tolist(), strict=True))
+                result[keeper.name] = sorted(
+                    zip(keys, ranks.tolist(), counts.tolist(), strict=True)
+                )
         elif isinstance(operator, Top):
             rows = operator._rows.whole()
             columns = [rows.columns[column].to_arrow().to_pylist() for column in rows.columns]
             weights = rows.weights.tolist()
-            found[operator.piece] = sorted(map(repr, zip(*columns, weights, strict=True)))
-    return found
+            result[operator.piece] = sorted(map(repr, zip(*columns, weights, strict=True)))
+    return result
 
 
 @pytest.mark.slow

@@ -17,16 +17,16 @@ from functools import partial
 
 import pytest
 
-from impctl.circuits.compile import compile_plan
-from impctl.circuits.flows import BlockedError
-from impctl.circuits.session import MaintainedQuery
+from impctl.compile.compile import compile_plan
+from impctl.compile.flows import BlockedError
+from impctl.compile.session import MaintainedQuery
 from impctl.data.schema import LONG, Column
-from impctl.engine.operators.fixpoint import Fixpoint as FixpointOperator
+from impctl.engine.fixpoint.fixpoint import Fixpoint as FixpointOperator
 from impctl.errors import EvaluationError, NotExactError
 from impctl.plan.nodes import Fixpoint, Plan, Query, nodes_of, scans_of
-from impctl.plan.rules.order import apply_rules, core_of
-from impctl.plan.rules.witnesses import witnessed
-from impctl.plan.safety.verdict import check_safety
+from impctl.rules.optimize import apply_rules, core_of
+from impctl.rules.witnesses import witnessed
+from impctl.safety.judge import check_safety
 from tests.circuits.conversion_cases import whole_table
 from tests.circuits.plan_cases import changes_of, partitions_of, table_of
 from tests.circuits.test_recursion import (
@@ -83,8 +83,8 @@ def check(query: MaintainedQuery, case: Case, tables: Tables, rng: random.Random
     they spare."""
     held, every = sketches_of(query), expected(case, tables)
     wider = {
-        access: found | {one for one in range(5) if rng.random() < 0.3}
-        for access, found in held.items()
+        access: result | {one for one in range(5) if rng.random() < 0.3}
+        for access, result in held.items()
     }
     plans = [case.query.root, *(n for n in nodes_of(case.core) if isinstance(n, Fixpoint))]
     for plan in plans:
@@ -143,7 +143,7 @@ def one_plan(seed: int, seen: Counter[str]) -> None:
         )
         session.load([(name, table_of(name, tables[name])) for name in session.compiled.tables])
         for _ in range(4):
-            held = {access: set(found.ids) for access, found in session.fragments().items()}
+            held = {access: set(result.ids) for access, result in session.fragments().items()}
             instances = instances_of(root, tables, trial.partitions, held)
             whole = bag(evaluate(root, tables))
             assert bag(evaluate(root, tables, instances)) == whole, (seed, held)

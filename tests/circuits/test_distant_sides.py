@@ -15,17 +15,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from impctl.aliases import TableName
-from impctl.circuits.compile import Compiled, compile_plan
-from impctl.circuits.reading.handed_over import hand_over
-from impctl.circuits.session import MaintainedQuery, TableChange
-from impctl.circuits.strategy import AsRecorded, BySize, SideFacts, Strategy
+from impctl.compile.compile import Compiled, compile_plan
+from impctl.compile.flows import AsRecorded, BySize, SideFacts, Strategy
+from impctl.compile.session import MaintainedQuery, TableChange, hand_over
 from impctl.data.vector import Ints, Vector
-from impctl.engine.distant_rows import DistantRows
-from impctl.engine.key_filter import KeyFilter
+from impctl.engine.lookups import DistantRows, KeyFilter
 from impctl.plan.nodes import Plan, scans_of
-from impctl.plan.rules.order import apply_rules
-from impctl.plan.sql.statement import parse_query
+from impctl.rules.optimize import apply_rules
+from impctl.sql.statement import parse_query
+from impctl.types import TableName
 from tests.circuits.test_laws import CATALOG, PARTITIONS
 from tests.support.algebra import rows
 from tests.support.arrow_rows import arrow_rows
@@ -85,29 +83,29 @@ class Tables:
     held: dict[TableName, list[dict[str, object]]]
 
     def changed(self) -> dict[TableName, TableChange]:
-        found = {}
+        result = {}
         for name, held in self.held.items():
             fresh = rows(self.rng, self.rng.randint(0, 4), is_left=name == "t").to_pylist()
             gone = [held.pop(self.rng.randrange(len(held))) for _ in range(min(len(held), 2))]
             held += fresh
             weights = np.array([1] * len(fresh) + [-1] * len(gone), dtype=np.int64)
             if self.rng.random() < 0.8:
-                found[name] = TableChange(arrow(name, [*fresh, *gone]), weights)
+                result[name] = TableChange(arrow(name, [*fresh, *gone]), weights)
             else:
                 held[len(held) - len(fresh) :] = []
                 held += gone
-        return found
+        return result
 
 
-def arrow(name: str, found: list[dict[str, object]]) -> pa.Table:
-    return arrow_rows(CATALOG[name], found)
+def arrow(name: str, result: list[dict[str, object]]) -> pa.Table:
+    return arrow_rows(CATALOG[name], result)
 
 
-def started(found: Compiled, tables: Tables) -> MaintainedQuery:
-    partitions = {s.access: PARTITIONS[s.table] for s in found.sources}
-    partners = ReferencePartners(found, partitions, tables.held)
-    session = MaintainedQuery(found)
-    turns = session.turns(lambda table: found.tables.index(table))
+def started(result: Compiled, tables: Tables) -> MaintainedQuery:
+    partitions = {s.access: PARTITIONS[s.table] for s in result.sources}
+    partners = ReferencePartners(result, partitions, tables.held)
+    session = MaintainedQuery(result)
+    turns = session.turns(lambda table: result.tables.index(table))
     # Nobody can be asked while it is filled.
     session.load_in_turn(
         turns, lambda turn: [arrow(turn.table, tables.held[turn.table])], partners.pairs
@@ -215,9 +213,9 @@ def test_rows_that_come_with_the_first_of_their_key_ask_nobody(name: str, sides:
 
 def test_a_change_without_partners_asks_nobody() -> None:
     """What the filter is for: keys the other side never had are not read."""
-    found = compiled("grouped", SIDES["right"])
+    result = compiled("grouped", SIDES["right"])
     tables = Tables(random.Random(0), {"t": [], "u": [{"g": g, "y": 1} for g in range(50)]})
-    session = started(found, tables)
+    session = started(result, tables)
     asked: list[int] = []
     whole = DistantRows.find
 
@@ -243,18 +241,18 @@ def codes(seed: int, size: int) -> Ints:
 
 @pytest.mark.parametrize("parts", [1, 3, 40])
 def test_a_filter_finds_every_key_ever_added(parts: int) -> None:
-    found = KeyFilter("f")
+    key_filter = KeyFilter("f")
     everything = [codes(seed, 700) for seed in range(parts)]
     stored: dict[int, pa.Table] = {}
     for at, some in enumerate(everything):
-        found.add(some)
+        key_filter.add(some)
         if at == parts // 2:
-            found.compact()
-        save(found, stored)
+            key_filter.compact()
+        save(key_filter, stored)
     again = KeyFilter("f")
     again.load(list(stored.items()))
     strangers = codes(10_000, 20_000)
-    for one in (found, again):
+    for one in (key_filter, again):
         assert all(bool(one.may_hold(some).all()) for some in everything)
         assert one.may_hold(strangers).mean() < 0.05
     assert not KeyFilter("empty").may_hold(strangers).any()

@@ -20,23 +20,21 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from impctl.aliases import TableName
-from impctl.circuits import moving
-from impctl.circuits.compile import compile_plan
-from impctl.circuits.flows import Source
-from impctl.circuits.session import MaintainedQuery, TableChange
-from impctl.circuits.strategy import AsRecorded
+from impctl.compile import session
+from impctl.compile.compile import compile_plan
+from impctl.compile.flows import AsRecorded, Source
+from impctl.compile.session import MaintainedQuery, TableChange
 from impctl.data.schema import DATE, INTEGER, TIMESTAMP, Column, Schema
 from impctl.data.vector import Vector
 from impctl.engine.fixpoint.absorption import Absorbs, Ship
 from impctl.expr.nodes import Literal
-from impctl.plan.live_rows import LiveRows
 from impctl.plan.moved_conditions import moved_conditions
-from impctl.plan.nodes import scans_of
-from impctl.plan.rules.order import apply_rules, core_of
-from impctl.plan.safety.verdict import carried, check_safety
-from impctl.plan.sql.statement import parse_query
+from impctl.plan.nodes import LiveRows, scans_of
+from impctl.rules.optimize import apply_rules, core_of
+from impctl.safety.judge import carried, check_safety
 from impctl.sketch.partition import RangePartition
+from impctl.sql.statement import parse_query
+from impctl.types import TableName
 from tests.circuits.moving_cases import ALL_KEPT, Planned
 from tests.support.arrow_rows import arrow_rows
 from tests.support.diagrams import with_diagrams
@@ -96,12 +94,12 @@ def planned(sql: str, now: int | None) -> Planned:
         verdict = check_safety(query, sketched, [])
     assert verdict.safe, (sql, verdict.reason)
     core = core_of(query.root)
-    found = carried(verdict, replace(query, root=core), sketched)
+    result = carried(verdict, replace(query, root=core), sketched)
     tables = {scan.access: scan.table for scan in scans_of(query.root)}
     partitions = {
         access: RangePartition(tables[access], "g", INTEGER, (1, 2, 3, 4, 5)) for access in sketched
     }
-    return Planned(core, found, partitions)
+    return Planned(core, result, partitions)
 
 
 Row = dict[str, int | None]
@@ -154,34 +152,34 @@ class Case:
     def live_now(self) -> dict[TableName, list[Row]]:
         """What is live, told without any of what is tested."""
         edges = {"t": (self.now - 10) * SECOND, "u": self.now // 4 - 2}
-        found: dict[TableName, list[Row]] = {}
+        result: dict[TableName, list[Row]] = {}
         for table, rows in self.rows_now().items():
             times = [row[TIME_OF[table]] for row in rows]
             kept = [at is not None and at > edges[table] for at in times]
-            found[table] = [row for row, lives in zip(rows, kept, strict=True) if lives]
-        return found
+            result[table] = [row for row, lives in zip(rows, kept, strict=True) if lives]
+        return result
 
     def _started(self, now: int | None) -> MaintainedQuery:
         read = self.read if now is not None else ALL_KEPT
         made = planned(self.sql, now)
-        found = MaintainedQuery(made.compiled(read, self.buffer))
+        result = MaintainedQuery(made.compiled(read, self.buffer))
         tables: Any = _Now(self)
-        found.read_by(ReferencePartners(found.compiled, made.partitions, tables))
-        return found
+        result.read_by(ReferencePartners(result.compiled, made.partitions, tables))
+        return result
 
     def _filled(
-        self, found: MaintainedQuery, rows: Mapping[TableName, list[Row]]
+        self, maintained_query: MaintainedQuery, rows: Mapping[TableName, list[Row]]
     ) -> MaintainedQuery:
         tables: Any = _Now(self)
         partitions = planned(self.sql, None).partitions
-        partners = ReferencePartners(found.compiled, partitions, tables)
-        names = found.compiled.tables
-        found.load([(name, arrow(name, rows[name])) for name in names], partners.pairs)
-        return found
+        partners = ReferencePartners(maintained_query.compiled, partitions, tables)
+        names = maintained_query.compiled.tables
+        maintained_query.load([(name, arrow(name, rows[name])) for name in names], partners.pairs)
+        return maintained_query
 
     def changed(self) -> dict[TableName, TableChange]:
         """Some commits on some tables, as one change of each."""
-        found = {}
+        result = {}
         for table in self.files:
             if self.rng.random() < 0.4:
                 continue
@@ -190,8 +188,8 @@ class Case:
             for _ in range(self.rng.choice((1, 1, 3))):
                 self._commit(table, gone, came)
             weights = np.array([-1] * len(gone) + [1] * len(came), dtype=np.int64)
-            found[table] = TableChange(arrow(table, [*gone, *came]), weights)
-        return found
+            result[table] = TableChange(arrow(table, [*gone, *came]), weights)
+        return result
 
     def _commit(self, table: TableName, gone: list[Row], came: list[Row]) -> None:
         rng, files = self.rng, self.files[table]
@@ -224,18 +222,18 @@ class Case:
         changes = self.changed()
         self.now += by
 
-        def moved_rows(asked: Sequence[moving.Moving]) -> list[pa.Table]:
+        def moved_rows(asked: Sequence[session.Moving]) -> list[pa.Table]:
             (table,) = {source.table for source, _ in asked}
             own, column = self.files[table], TIME_OF[table]
             low, high = edges[0][table], edges[1][table]
-            found = []
+            result = []
             for file in own:
                 times = [at for row in file if (at := row[column]) is not None]
                 if times and min(times) <= high and max(times) > low:
-                    found.append(arrow(table, file))
-            self.read_files += len(found)
+                    result.append(arrow(table, file))
+            self.read_files += len(result)
             self.all_files += len(own)
-            return found
+            return result
 
         def refill(source: Source, _: Mapping[str, Vector]) -> list[pa.Table]:
             return [arrow(source.table, self.rows_now()[source.table])]

@@ -9,15 +9,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from impctl.circuits.compile import compile_plan
-from impctl.circuits.join_order import chain_of, following
-from impctl.circuits.session import MaintainedQuery, TableChange
+from impctl.compile.compile import compile_plan
+from impctl.compile.joins import chain_of, following
+from impctl.compile.session import MaintainedQuery, TableChange
 from impctl.data.schema import INTEGER, LONG, Column, Schema
 from impctl.expr.nodes import columns_of
 from impctl.plan.nodes import Join, Plan, nodes_of, scans_of
-from impctl.plan.rules.order import apply_rules
-from impctl.plan.sql.statement import parse_query
+from impctl.rules.optimize import apply_rules
 from impctl.sketch.partition import RangePartition
+from impctl.sql.statement import parse_query
 from tests.support.arrow_rows import arrow_rows
 
 COLUMNS = Schema((Column("k", LONG), Column("n", LONG), Column("p", LONG), Column("i", INTEGER)))
@@ -48,20 +48,20 @@ def rows(rng: Random, count: int) -> list[dict[str, Any]]:
     ]
 
 
-def table_of(found: list[dict[str, Any]]) -> pa.Table:
-    return arrow_rows(COLUMNS, found)
+def table_of(result: list[dict[str, Any]]) -> pa.Table:
+    return arrow_rows(COLUMNS, result)
 
 
 def wanted(tables: dict[str, list[dict[str, Any]]]) -> dict[str, set[int]]:
-    found = [
+    result = [
         (one, two, three)
         for one in tables["a"]
         for two in tables["b"]
         for three in tables["c"]
         if one["k"] is not None and one["k"] == two["k"] == three["k"]
     ]
-    count = {n: sum(one["n"] == n for one, _, _ in found) for n in range(COUNT)}
-    kept = [row for row in found if count[row[0]["n"]] > 1]
+    count = {n: sum(one["n"] == n for one, _, _ in result) for n in range(COUNT)}
+    kept = [row for row in result if count[row[0]["n"]] > 1]
     return {name: {row[at]["n"] for row in kept} for at, name in enumerate("abc")}
 
 
@@ -70,7 +70,7 @@ def test_what_follows_is_looked_up_and_changes_no_row(seed: int) -> None:
     rng = Random(seed)
     tables = {"a": rows(rng, 40), "b": rows(rng, 4), "c": rows(rng, 40)}
     session = session_of(SQL)
-    session.load([(name, table_of(found)) for name, found in tables.items()])
+    session.load([(name, table_of(result)) for name, result in tables.items()])
     assert sum(op.joined_rows for op in session.circuit) < 40 * 40 / 4
     for _ in range(6):
         changes = {}
@@ -80,8 +80,8 @@ def test_what_follows_is_looked_up_and_changes_no_row(seed: int) -> None:
             weights = np.array([1] * 3 + [-1] * 3, dtype=np.int64)
             changes[name] = TableChange(table_of([*came, *went]), weights)
         session.step(changes)
-        found = {access[0]: set(ids.ids) for access, ids in session.fragments().items()}
-        assert found == wanted(tables)
+        result = {access[0]: set(ids.ids) for access, ids in session.fragments().items()}
+        assert result == wanted(tables)
 
 
 @pytest.mark.parametrize(

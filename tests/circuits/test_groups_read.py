@@ -19,22 +19,20 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from impctl.aliases import TableName
-from impctl.circuits.compile import Compiled, compile_plan
-from impctl.circuits.flows import Source
-from impctl.circuits.refills import Buffers
-from impctl.circuits.session import MaintainedQuery, TableChange
-from impctl.circuits.strategy import AsRecorded, BySize, SideFacts, Strategy
+from impctl.compile.buffers import Buffers
+from impctl.compile.compile import Compiled, compile_plan
+from impctl.compile.flows import AsRecorded, BySize, SideFacts, Source, Strategy
+from impctl.compile.session import MaintainedQuery, TableChange
 from impctl.data.schema import DOUBLE, INTEGER, LONG, STRING, Column, Schema, decimal
 from impctl.data.vector import Vector
+from impctl.engine.aggregate import Aggregate, GroupsRead
 from impctl.engine.batch import Batch
 from impctl.engine.operator import Operator
-from impctl.engine.operators.aggregate import Aggregate
-from impctl.engine.operators.groups_read import GroupsRead
 from impctl.plan.nodes import Plan, scans_of
-from impctl.plan.rules.order import apply_rules
-from impctl.plan.sql.statement import parse_query
+from impctl.rules.optimize import apply_rules
 from impctl.sketch.partition import RangePartition
+from impctl.sql.statement import parse_query
+from impctl.types import TableName
 from tests.circuits.conversion_cases import converted
 from tests.support.arrow_rows import arrow_rows
 from tests.support.random_cases import random_cases
@@ -122,8 +120,8 @@ def compiled(sql: str, read: tuple[str, ...], size: int | None = None) -> Compil
     return compile_plan(root, sketched, {}, chooser, buffers=Buffers.of(size))
 
 
-def readable(found: Compiled) -> tuple[str, ...]:
-    return tuple(one.side for one in found.pieces if Strategy.FILES in one.readers)
+def readable(result: Compiled) -> tuple[str, ...]:
+    return tuple(one.side for one in result.pieces if Strategy.FILES in one.readers)
 
 
 @dataclass
@@ -135,7 +133,7 @@ class Tables:
 
     def changed(self) -> dict[TableName, TableChange]:
         """Rows go and come, some of those that go at once again; now and then all go."""
-        rng, found = self.rng, {}
+        rng, result = self.rng, {}
         for name, held in self.held.items():
             if rng.random() < 0.2:
                 continue
@@ -146,8 +144,8 @@ class Tables:
             fresh += [rng.choice(held)] if held and rng.random() < 0.5 else []
             held += fresh
             weights = np.array([1] * len(fresh) + [-1] * len(gone), dtype=np.int64)
-            found[name] = TableChange(arrow(name, [*fresh, *gone]), weights)
-        return found
+            result[name] = TableChange(arrow(name, [*fresh, *gone]), weights)
+        return result
 
 
 class Heard:
@@ -159,21 +157,21 @@ class Heard:
             operator.step = partial(self._hear, at, operator.step)  # type: ignore[misc, method-assign]
 
     def _hear(self, at: int, step: object, *batches: Batch | None) -> Batch | None:
-        self.batches[at] = found = step(*batches)  # type: ignore[operator]
-        return found
+        self.batches[at] = result = step(*batches)  # type: ignore[operator]
+        return result
 
 
 def said(batch: Batch | None) -> Counter[object]:
     """The rows of a batch, to the bit and with their fragments, by what they weigh in all."""
-    found: Counter[object] = Counter()
+    result: Counter[object] = Counter()
     if batch is None or not len(batch):
-        return found
+        return result
     columns = [bits(vector) for _, vector in sorted(batch.columns.items())]
     sets = [tag.sets() for tag in batch.tags]
     for at, weight in enumerate(batch.weights.tolist()):
         spelled = [tuple(one.fragments[one.offsets[at] : one.offsets[at + 1]]) for one in sets]
-        found[tuple(column[at] for column in columns), tuple(spelled)] += weight
-    return Counter({row: weight for row, weight in found.items() if weight})
+        result[tuple(column[at] for column in columns), tuple(spelled)] += weight
+    return Counter({row: weight for row, weight in result.items() if weight})
 
 
 def bits(vector: Vector) -> list[object]:
@@ -187,13 +185,13 @@ def bits(vector: Vector) -> list[object]:
     return [(value, bound) if is_valid else None for value, bound, is_valid in rows]
 
 
-def partners_of(found: Compiled, tables: Tables) -> ReferencePartners:
-    partitions = {s.access: PARTITIONS[s.table] for s in found.sources}
-    return ReferencePartners(found, partitions, tables.held)  # type: ignore[arg-type]
+def partners_of(result: Compiled, tables: Tables) -> ReferencePartners:
+    partitions = {s.access: PARTITIONS[s.table] for s in result.sources}
+    return ReferencePartners(result, partitions, tables.held)  # type: ignore[arg-type]
 
 
-def started(found: Compiled, partners: ReferencePartners, tables: Tables) -> MaintainedQuery:
-    session = MaintainedQuery(found)
+def started(result: Compiled, partners: ReferencePartners, tables: Tables) -> MaintainedQuery:
+    session = MaintainedQuery(result)
     session.read_by(partners)
     turns = session.turns(lambda table: len(tables.held[table]))
     session.load_in_turn(turns, lambda turn: [arrow(turn.table, tables.held[turn.table])])
@@ -212,9 +210,9 @@ def one_case(sql: str, seed: int) -> int:
 
     whole = compiled(sql, (), size)
     twin = started(whole, partners_of(whole, tables), tables)
-    found = some()
-    partners = partners_of(found, tables)
-    session = started(found, partners, tables)
+    result = some()
+    partners = partners_of(result, tables)
+    session = started(result, partners, tables)
     stored = Stored()
     count = 0
     for _ in range(STEPS):
@@ -227,8 +225,8 @@ def one_case(sql: str, seed: int) -> int:
         assert counts_of(session) == counts_of(twin), (sql, seed)
         count += sum(len(one.reads) for one in session.circuit)
         if rng.random() < 0.5:
-            found = some()
-            session, partners = converted(session, stored, found, partners)
+            result = some()
+            session, partners = converted(session, stored, result, partners)
     return count
 
 
@@ -274,11 +272,11 @@ def test_groups_that_must_be_kept_are_whatever_is_recorded(sql: str) -> None:
     root = apply_rules(parse_query(sql, CATALOG).root)
     sketched = {scan.access: PARTITIONS[scan.table] for scan in scans_of(root)}
     recorded = AsRecorded(from_files=("aggregate0", "aggregate1"))
-    found = compile_plan(root, sketched, {}, recorded)
-    last = found.groupings[-1]
+    result = compile_plan(root, sketched, {}, recorded)
+    last = result.groupings[-1]
     assert KEPT[sql] in last.reason
     assert (last.strategy, last.readers) == (Strategy.INDEX, ())
-    kept = {one.piece for one in found.circuit if isinstance(one, Aggregate)}
+    kept = {one.piece for one in result.circuit if isinstance(one, Aggregate)}
     assert last.side in kept
 
 

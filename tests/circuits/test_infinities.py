@@ -10,14 +10,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from impctl.circuits.compile import compile_plan
-from impctl.circuits.session import MaintainedQuery, TableChange
+from impctl.compile.compile import compile_plan
+from impctl.compile.session import MaintainedQuery, TableChange
 from impctl.data.schema import INTEGER
 from impctl.plan.nodes import scans_of
-from impctl.plan.rules.order import apply_rules
-from impctl.plan.safety.verdict import check_safety
-from impctl.plan.sql.statement import parse_query
+from impctl.rules.optimize import apply_rules
+from impctl.safety.judge import check_safety
 from impctl.sketch.partition import RangePartition
+from impctl.sql.statement import parse_query
 from tests.support.random_queries import ARROW, SCHEMA
 
 BY_G = RangePartition("t", "g", INTEGER, (1, 2))
@@ -45,8 +45,8 @@ def kept(condition: str, *batches: Sequence[float]) -> bool:
     session.load([("t", table_of(batches[0]))])
     for batch in batches[1:]:
         session.step({"t": TableChange(table_of(batch), np.ones(len(batch), dtype=np.int64))})
-    (found,) = session.fragments().values()
-    return bool(found.ids)
+    (result,) = session.fragments().values()
+    return bool(result.ids)
 
 
 @pytest.mark.parametrize(

@@ -7,14 +7,14 @@ import random
 import numpy as np
 import pytest
 
-from impctl.circuits.strategy import AsRecorded, BySize, SideFacts, Strategy
+from impctl.compile.flows import AsRecorded, BySize, SideFacts, Strategy
 from impctl.data.schema import LONG
 from impctl.data.vector import Vector
 from impctl.engine.batch import Batch
-from impctl.engine.distant_rows import DistantRows
-from impctl.engine.operators.join import Join, Side
-from impctl.engine.row_index import RowIndex
+from impctl.engine.join import Join, Side
+from impctl.engine.lookups import DistantRows
 from impctl.engine.tags import RowTags
+from impctl.engine.trace import RowIndex
 
 COLUMNS = (("k", LONG), ("v", LONG))
 ROW = 36
@@ -102,12 +102,12 @@ def test_a_join_that_kept_goes_on_as_one_that_was_to_keep(seed: int) -> None:
 
 
 def sums(rows: Batch) -> dict[tuple[object, ...], int]:
-    found: dict[tuple[object, ...], int] = {}
+    result: dict[tuple[object, ...], int] = {}
     columns = [rows.columns[name].values.tolist() for name in sorted(rows.columns)]
     tags = [tag.sets().fragments.tolist() for tag in rows.tags] if len(rows) else []
     for *key, weight in zip(*columns, *tags, rows.weights.tolist(), strict=True):
-        found[tuple(key)] = found.get(tuple(key), 0) + weight
-    return {key: weight for key, weight in found.items() if weight}
+        result[tuple(key)] = result.get(tuple(key), 0) + weight
+    return {key: weight for key, weight in result.items() if weight}
 
 
 def test_only_what_the_budget_reads_has_room() -> None:

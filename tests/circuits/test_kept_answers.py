@@ -16,19 +16,18 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from impctl.circuits.answers import answer_of_rows
-from impctl.circuits.compile import Compiled, compile_answer
-from impctl.circuits.flows import BlockedError
-from impctl.circuits.session import MaintainedQuery, TableChange
-from impctl.circuits.way import answering_way
-from impctl.engine.operators.kept import KeptRows
+from impctl.compile.answers import answer_of_rows
+from impctl.compile.compile import Compiled, answering_way, compile_answer
+from impctl.compile.flows import BlockedError
+from impctl.compile.session import MaintainedQuery, TableChange
+from impctl.engine.result_rows import KeptRows
 from impctl.errors import EvaluationError, NotExactError
 from impctl.plan.nodes import Plan, Project, Query, Sort, TopK, attributes_of, scans_of
-from impctl.plan.rules.answered import AnswerPlan, answer_plan
-from impctl.plan.rules.order import apply_rules
-from impctl.plan.safety.verdict import carried, check_safety
-from impctl.plan.sql.statement import parse_query
+from impctl.rules.finalize import AnswerPlan, answer_plan
+from impctl.rules.optimize import apply_rules
+from impctl.safety.judge import carried, check_safety
 from impctl.sketch.partition import RangePartition
+from impctl.sql.statement import parse_query
 from tests.support.random_cases import random_cases
 from tests.support.random_queries import (
     PARTITIONS,
@@ -113,11 +112,11 @@ def check(case: Case, kept: KeptRows | None, rows: list[Row], label: str) -> Non
     except ReferenceFailure:
         return
     wanted = [tuple(identity(value) for value in row) for row in expected]
-    found = listed(answer_of_rows(case.answer.ending, kept.whole(), "UTC"))
+    result = listed(answer_of_rows(case.answer.ending, kept.whole(), "UTC"))
     if not case.is_ordered:
-        wanted, found = sorted(wanted, key=repr), sorted(found, key=repr)
-    assert len(found) == len(wanted), label
-    for mine, theirs in zip(found, wanted, strict=True):
+        wanted, result = sorted(wanted, key=repr), sorted(result, key=repr)
+    assert len(result) == len(wanted), label
+    for mine, theirs in zip(result, wanted, strict=True):
         assert all(map(is_same, mine, theirs)), label
 
 

@@ -14,13 +14,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from impctl.circuits.compile import Compiled, compile_plan
-from impctl.circuits.session import MaintainedQuery, TableChange
+from impctl.compile.compile import Compiled, compile_plan
+from impctl.compile.session import MaintainedQuery, TableChange
 from impctl.data.schema import DATE, INTEGER, LONG, STRING, Column, Schema
 from impctl.plan.nodes import Plan, scans_of
-from impctl.plan.rules.order import apply_rules
-from impctl.plan.sql.statement import parse_query
+from impctl.rules.optimize import apply_rules
 from impctl.sketch.partition import RangePartition
+from impctl.sql.statement import parse_query
 from tests.support.algebra import FIRST_ROWS, QUERIES, rows
 from tests.support.random_cases import random_seeds
 from tests.support.restored_query import Stored, counts_of, restored
@@ -59,10 +59,10 @@ def tables(seed: int) -> dict[str, pa.Table]:
     return {"t": rows(rng, 11, is_left=True), "u": rows(rng, 6, is_left=False)}
 
 
-def changes(found: dict[str, pa.Table], sign: int) -> dict[str, TableChange]:
+def changes(result: dict[str, pa.Table], sign: int) -> dict[str, TableChange]:
     return {
         name: TableChange(table, np.full(len(table), sign, dtype=np.int64))
-        for name, table in found.items()
+        for name, table in result.items()
     }
 
 
@@ -71,13 +71,13 @@ def changes(found: dict[str, pa.Table], sign: int) -> dict[str, TableChange]:
 @random_seeds(1, 1, 6)
 def test_any_batching_means_the_same(name: str, seed: int) -> None:
     whole, parts = loaded(name), loaded(name)
-    found = tables(seed)
-    whole.step(changes(found, 1))
+    result = tables(seed)
+    whole.step(changes(result, 1))
     rng = random.Random(seed)
-    pieces = [(key, at) for key, table in found.items() for at in range(len(table))]
+    pieces = [(key, at) for key, table in result.items() for at in range(len(table))]
     rng.shuffle(pieces)
     for key, at in pieces:
-        parts.step(changes({key: found[key].slice(at, 1)}, 1))
+        parts.step(changes({key: result[key].slice(at, 1)}, 1))
     assert counts_of(parts) == counts_of(whole)
 
 

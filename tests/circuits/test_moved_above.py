@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from impctl.circuits.moved_above import moved_above, untold
-from impctl.circuits.strategy import AsRecorded
+from impctl.compile.flows import AsRecorded
+from impctl.compile.session import moved_above, untold
 from impctl.plan.moved_conditions import moved_conditions
 from tests.circuits.moving_cases import kept, several_cases
 from tests.support.random_cases import random_cases
@@ -141,17 +141,17 @@ def test_what_the_state_cannot_tell_is_said(sql: str, why: str) -> None:
     before, after = kept(sql, 5, "g"), kept(sql, 6, "g")
     conditions = moved_conditions(before.core, after.core, is_open_above=True)
     assert conditions is not None
-    found = moved_above(before.compiled(), after.compiled(), conditions)
-    assert found is not None
-    assert why in str(untold(after.compiled().circuit, found))
+    result = moved_above(before.compiled(), after.compiled(), conditions)
+    assert result is not None
+    assert why in str(untold(after.compiled().circuit, result))
 
 
 def test_pairs_that_are_read_cannot_be_told() -> None:
     sql, sides = QUERIES["joined rows"][0], AsRecorded(SIDES[1])
     before, after = kept(sql, 5, "g"), kept(sql, 6, "g")
-    found = moved_above(before.compiled(sides), after.compiled(sides), {})
-    assert found is not None
-    assert "not all stored" in str(untold(after.compiled(sides).circuit, found))
+    result = moved_above(before.compiled(sides), after.compiled(sides), {})
+    assert result is not None
+    assert "not all stored" in str(untold(after.compiled(sides).circuit, result))
 
 
 def test_arguments_that_become_one_make_another_circuit() -> None:

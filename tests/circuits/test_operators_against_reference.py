@@ -13,11 +13,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from impctl.circuits.compile import compile_plan
-from impctl.circuits.session import MaintainedQuery, TableChange
+from impctl.compile.compile import compile_plan
+from impctl.compile.session import MaintainedQuery, TableChange
 from impctl.plan.nodes import Plan, scans_of
-from impctl.plan.rules.order import apply_rules
-from impctl.plan.sql.statement import parse_query
+from impctl.rules.optimize import apply_rules
+from impctl.sql.statement import parse_query
 from tests.circuits.test_laws import CATALOG, PARTITIONS
 from tests.plan.trials import accurate_sketches
 from tests.support.algebra import FIRST_ROWS, QUERIES, rows
@@ -67,8 +67,8 @@ def wanted(root: Plan, tables: Mapping[str, pa.Table]) -> dict[str, set[int]]:
         for scan in scans_of(root)
     }
     plain = {name: listed(table) for name, table in tables.items()}
-    found = annotate(root, plain)
-    return accurate_sketches(found, root, plain, partitions)
+    result = annotate(root, plain)
+    return accurate_sketches(result, root, plain, partitions)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -10,17 +10,16 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from impctl.circuits.compile import compile_plan
-from impctl.circuits.session import MaintainedQuery, TableChange
+from impctl.compile.compile import compile_plan
+from impctl.compile.session import MaintainedQuery, TableChange
 from impctl.data.schema import LONG, Column, Schema
-from impctl.engine.arrangement import slices
-from impctl.engine.operators.aggregate import Aggregate
-from impctl.engine.runs import Run
+from impctl.engine.aggregate import Aggregate
 from impctl.engine.tags import FRAGMENT_BITS
+from impctl.engine.trace import Run, slices
 from impctl.plan.nodes import scans_of
-from impctl.plan.rules.order import apply_rules
-from impctl.plan.sql.statement import parse_query
+from impctl.rules.optimize import apply_rules
 from impctl.sketch.partition import RangePartition
+from impctl.sql.statement import parse_query
 
 
 def session_of(
@@ -53,8 +52,8 @@ def groups_of(session: MaintainedQuery) -> dict[int, tuple[int, int, dict[int, i
         none = np.zeros(len(run), dtype=np.int64)
         totals = run.values.get("low0", none)
         for at, code in enumerate(run.codes.tolist()):
-            found = [run.values.get(name, none)[at] for name in ("rows", "group")]
-            newest[code] = (int(totals[at]), int(found[0]), int(found[1]))
+            result = [run.values.get(name, none)[at] for name in ("rows", "group")]
+            newest[code] = (int(totals[at]), int(result[0]), int(result[1]))
     state = {}
     for key, (total, count, number) in newest.items():
         if not count:
@@ -71,7 +70,7 @@ def groups_of(session: MaintainedQuery) -> dict[int, tuple[int, int, dict[int, i
 
 
 def sketches(session: MaintainedQuery) -> list[tuple[int, ...]]:
-    return [found.ids for found in session.fragments().values()]
+    return [fragment.ids for fragment in session.fragments().values()]
 
 
 def test_figure_5_of_the_edbt_paper() -> None:

@@ -19,22 +19,20 @@ from typing import Any
 
 import pytest
 
-from impctl.app.capturing.chosen_way import chosen_way
-from impctl.app.capturing.join_choice import JoinChooser
-from impctl.app.preparing.prepared import PreparedQuery
-from impctl.circuits.compile import Compiled, compile_plan
-from impctl.circuits.flows import BlockedError
-from impctl.circuits.refills import Buffers
-from impctl.circuits.session import MaintainedQuery
-from impctl.circuits.strategy import Chooser, Strategy
-from impctl.circuits.trees.choice import TreesAsRecorded
-from impctl.circuits.trees.shape import TreeShape
+from impctl.compile.buffers import Buffers
+from impctl.compile.compile import Compiled, compile_plan
+from impctl.compile.flows import BlockedError, Chooser, Strategy
+from impctl.compile.jointree.cost import TreesAsRecorded
+from impctl.compile.jointree.graph import TreeShape
+from impctl.compile.session import MaintainedQuery
 from impctl.errors import EvaluationError, Location, NotExactError
 from impctl.plan.nodes import Aggregate, Join, Plan, Query, SetOperation, TopK, Window, nodes_of
-from impctl.plan.rules.order import apply_rules, core_of
-from impctl.plan.safety.verdict import FactSource, Verdict, check_safety
-from impctl.plan.sql.parameters import BoundSql
+from impctl.rules.optimize import apply_rules, core_of
+from impctl.safety.judge import FactSource, Verdict, check_safety
+from impctl.service.maintenance_plan import JoinChooser, chosen_way
+from impctl.service.prepare import PreparedQuery
 from impctl.sketch.partition import RangePartition
+from impctl.sql.parameters import BoundSql
 from impctl.workload.models import JoinStrategy, Lineage, MaintainMode, Policy, QuerySpec, SqlOrigin
 from tests.circuits.conversion_cases import (
     SomeDistant,

@@ -12,14 +12,14 @@ from dataclasses import replace
 
 import pytest
 
-from impctl.aliases import AccessId, AttributeId
-from impctl.circuits.compile import compile_plan
-from impctl.circuits.flows import BlockedError
-from impctl.engine.operators.fixpoint import Fixpoint as FixpointOperator
+from impctl.compile.compile import compile_plan
+from impctl.compile.flows import BlockedError
+from impctl.engine.fixpoint.fixpoint import Fixpoint as FixpointOperator
 from impctl.plan.nodes import Query
 from impctl.plan.recursion import keyed_rows
-from impctl.plan.rules.order import apply_rules
-from impctl.plan.safety.verdict import check_safety
+from impctl.rules.optimize import apply_rules
+from impctl.safety.judge import check_safety
+from impctl.types import AccessId, AttributeId
 from tests.circuits.plan_cases import partitions_of
 from tests.circuits.test_plans_against_reference import several_cases
 from tests.plan.bag_plans import make_bag_trial

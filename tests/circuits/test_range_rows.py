@@ -8,18 +8,17 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from impctl.circuits.compile import compile_plan
-from impctl.circuits.range_rows import RangeRows
-from impctl.circuits.session import MaintainedQuery, TableChange
-from impctl.circuits.touch import TouchedQuery
+from impctl.compile.compile import compile_plan
+from impctl.compile.fill import RangeRows
+from impctl.compile.session import MaintainedQuery, TableChange, TouchedQuery
 from impctl.data.schema import DOUBLE, LONG
 from impctl.data.vector import from_arrow
 from impctl.errors import CountBelowZeroError
 from impctl.plan.nodes import scans_of
-from impctl.plan.rules.order import apply_rules
-from impctl.plan.sql.statement import parse_query
-from impctl.sketch.fragments import FragmentSet
+from impctl.rules.optimize import apply_rules
 from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import FragmentSet
+from impctl.sql.statement import parse_query
 from tests.support.random_queries import SCHEMA, Row, random_change, table_of
 
 DOUBLES = RangePartition("t", "d", DOUBLE, (0.0, 2.0))

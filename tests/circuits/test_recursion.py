@@ -17,11 +17,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from impctl.circuits.compile import Compiled, compile_plan
-from impctl.circuits.flows import BlockedError
-from impctl.circuits.session import MaintainedQuery, TableChange
+from impctl.compile.compile import Compiled, compile_plan
+from impctl.compile.flows import BlockedError
+from impctl.compile.session import MaintainedQuery, TableChange
 from impctl.data.schema import DOUBLE, LONG, Column, Schema
-from impctl.engine.operators.fixpoint import Fixpoint as FixpointOperator
+from impctl.engine.fixpoint.fixpoint import Fixpoint as FixpointOperator
 from impctl.errors import NotExactError
 from impctl.plan.nodes import (
     Distinct,
@@ -36,10 +36,10 @@ from impctl.plan.nodes import (
     nodes_of,
     scans_of,
 )
-from impctl.plan.rules.answered import answer_plan
-from impctl.plan.rules.order import apply_rules, core_of
-from impctl.plan.sql.statement import parse_query
+from impctl.rules.finalize import answer_plan
+from impctl.rules.optimize import apply_rules, core_of
 from impctl.sketch.partition import RangePartition
+from impctl.sql.statement import parse_query
 from tests.support.carried_queries import BOUNDARIES, Drawn, Row, fragments_read, rows_kept
 from tests.support.random_cases import random_cases
 from tests.support.reference_fixpoint import (
@@ -159,8 +159,8 @@ def case_of_sql(sql: str, tables: Collection[str]) -> Case:
 
 def expected(case: Case, tables: Mapping[str, Sequence[Row]]) -> dict[str, set[int]]:
     """The fragments of the answer's rows and of the barriers'."""
-    found = annotate(case.core, tables, whole_windows=True)
-    lineage = found.lineage.union(*found.first_rows.values())
+    result = annotate(case.core, tables, whole_windows=True)
+    lineage = result.lineage.union(*result.first_rows.values())
     return fragments_read(lineage, case.core, case.sketched, tables)
 
 
@@ -255,9 +255,9 @@ ONE_JOIN = {
 @pytest.mark.parametrize("name", [name for name, sql in QUERIES.items() if "RECURSIVE" in sql])
 def test_a_step_that_is_one_join_is_followed_as_such(name: str) -> None:
     circuit = case_of(name).compiled(with_answer=True).circuit
-    found = [one._plain is not None for one in circuit if isinstance(one, FixpointOperator)]
-    assert found
-    assert set(found) == {name in ONE_JOIN}
+    result = [one._plain is not None for one in circuit if isinstance(one, FixpointOperator)]
+    assert result
+    assert set(result) == {name in ONE_JOIN}
 
 
 PROGRAMS = {

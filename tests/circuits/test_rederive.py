@@ -14,18 +14,17 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from impctl.circuits.compile import Compiled, compile_plan
-from impctl.circuits.flows import BlockedError
-from impctl.circuits.rederive import can_rederive, needs_rows, rederived
-from impctl.circuits.session import MaintainedQuery, TableChange
+from impctl.compile.compile import Compiled, compile_plan
+from impctl.compile.flows import BlockedError
+from impctl.compile.session import MaintainedQuery, TableChange, can_rederive, needs_rows, rederived
 from impctl.data.vector import from_arrow
 from impctl.errors import NotExactError
 from impctl.plan.nodes import scans_of
-from impctl.plan.rules.order import apply_rules
-from impctl.plan.safety.verdict import check_safety
-from impctl.plan.sql.statement import parse_query
+from impctl.rules.optimize import apply_rules
+from impctl.safety.judge import check_safety
 from impctl.sketch.partition import RangePartition
-from impctl.sketch.renumbering import Renumbering
+from impctl.sketch.sketch import Renumbering
+from impctl.sql.statement import parse_query
 from tests.support.random_cases import random_cases, seen_in
 from tests.support.random_queries import (
     PARTITIONS,
@@ -70,14 +69,14 @@ def moved(
     held: MaintainedQuery, compiled: Compiled, renumbering: Renumbering, rows: list[Row]
 ) -> MaintainedQuery:
     reread = split_rows(renumbering, rows) if needs_rows(compiled, renumbering) else []
-    found = rederived(held, compiled, renumbering, reread)
+    result = rederived(held, compiled, renumbering, reread)
     counts = renumbering.carried(held.range_rows.counts(renumbering.old))
     column = renumbering.new.attribute
     for table in split_rows(renumbering, rows):
         values = from_arrow(table.column(column), renumbering.new.type)
         counts += np.bincount(renumbering.new.fragments_of(values), minlength=len(counts))
-    found.range_rows.fill(renumbering.new, counts)
-    return found
+    result.range_rows.fill(renumbering.new, counts)
+    return result
 
 
 def state(session: MaintainedQuery) -> tuple[object, ...]:
@@ -106,32 +105,34 @@ def one_case(rng: random.Random, label: str, seen: Counter[str]) -> None:
     for _ in range(rng.randint(0, 3)):
         held.step(changed(*random_change(rng, rows)))
     renumbering = Renumbering(partition, new)
-    found = moved(held, compiled, renumbering, rows)
+    result = moved(held, compiled, renumbering, rows)
     fresh = MaintainedQuery(compile_plan(root, {access: new}, keys))
     fresh.load([("t", table_of(rows))])
-    is_sure = agree(found, fresh, (label, sql, rows))
+    is_sure = agree(result, fresh, (label, sql, rows))
     kind = "read" if needs_rows(compiled, renumbering) else "derived"
     seen[kind] += 1
     before = renumbering.fragments(held.fragments()[access])
-    assert not found.fragments()[access].minus(before), (label, sql, rows)
+    assert not result.fragments()[access].minus(before), (label, sql, rows)
     if not is_sure:
         seen["unsure"] += 1
         return
-    found = restored(found, Stored(), MaintainedQuery(compile_plan(root, {access: new}, keys)))
+    result = restored(result, Stored(), MaintainedQuery(compile_plan(root, {access: new}, keys)))
     for _ in range(3):
         change = random_change(rng, rows)
-        found.step(changed(*change))
+        result.step(changed(*change))
         fresh.step(changed(*change))
-        is_sure = agree(found, fresh, (label, sql, rows)) and is_sure
+        is_sure = agree(result, fresh, (label, sql, rows)) and is_sure
         if not is_sure:
             return
 
 
-def agree(found: MaintainedQuery, fresh: MaintainedQuery, told: tuple[object, ...]) -> bool:
+def agree(
+    maintained_query: MaintainedQuery, fresh: MaintainedQuery, told: tuple[object, ...]
+) -> bool:
     """Whether both stand alike; only where sums of doubles left a doubt may one hold more."""
-    if found.unsure_rows() or fresh.unsure_rows():
+    if maintained_query.unsure_rows() or fresh.unsure_rows():
         return False
-    assert state(found) == state(fresh), told
+    assert state(maintained_query) == state(fresh), told
     return True
 
 

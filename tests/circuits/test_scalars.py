@@ -15,11 +15,11 @@ from functools import partial
 
 import pytest
 
-from impctl.circuits.compile import Compiled, compile_plan
-from impctl.circuits.session import MaintainedQuery
-from impctl.circuits.strategy import AsRecorded, Chooser, Strategy
+from impctl.compile.compile import Compiled, compile_plan
+from impctl.compile.flows import AsRecorded, Chooser, Strategy
+from impctl.compile.session import MaintainedQuery
 from impctl.engine.batch import Batch
-from impctl.engine.operators.select_by_scalars import SelectByScalars
+from impctl.engine.scalars import SelectByScalars
 from impctl.plan.nodes import attributes_of, scans_of
 from tests.circuits.test_groups_read import (
     CATALOG,
@@ -82,15 +82,15 @@ def compiled(sql: str, chooser: Chooser, *, of_all: bool = True) -> Compiled:
     return compile_plan(root, {scan.access: PARTITIONS[scan.table] for scan in scans}, {}, chooser)
 
 
-def filled(found: Compiled, tables: Tables, rng: random.Random) -> MaintainedQuery:
+def filled(result: Compiled, tables: Tables, rng: random.Random) -> MaintainedQuery:
     """The circuit over the tables as they are, filled in turn or by rows as they happen to come."""
-    session = MaintainedQuery(found)
-    session.read_by(partners_of(found, tables))
+    session = MaintainedQuery(result)
+    session.read_by(partners_of(result, tables))
     if rng.random() < 0.5:
         turns = session.turns(lambda table: rng.random())
         session.load_in_turn(turns, lambda turn: [arrow(turn.table, tables.held[turn.table])])
         return session
-    rows = [(name, row) for name in found.tables for row in tables.held[name]]
+    rows = [(name, row) for name in result.tables for row in tables.held[name]]
     rng.shuffle(rows)
     session.load((name, arrow(name, [row])) for name, row in rows)
     return session
@@ -142,10 +142,10 @@ def test_what_scalars_select_is_what_is_joined_with_them(name: str, cases: Seque
 
 @pytest.mark.parametrize("name", QUERIES)
 def test_no_row_of_what_scalars_select_is_kept(name: str) -> None:
-    found = compiled(QUERIES[name], AsRecorded(is_to_fill=True))
-    selected = [one for one in found.sides if one.side.startswith("scalars")]
+    result = compiled(QUERIES[name], AsRecorded(is_to_fill=True))
+    selected = [one for one in result.sides if one.side.startswith("scalars")]
     assert {one.strategy for one in selected} == {Strategy.FILES}
-    read = {side.name for join in found.distant for side in join.sides}
+    read = {side.name for join in result.distant for side in join.sides}
     assert {one.side for one in selected} == read
     # A budget has no choice to make of it.
     assert not any(one.readers for one in selected)
@@ -163,8 +163,8 @@ KEPT = {
 
 @pytest.mark.parametrize("name", KEPT)
 def test_what_else_is_joined_is_kept(name: str) -> None:
-    found = compiled(KEPT[name], AsRecorded(is_to_fill=True))
-    assert not any(isinstance(one, SelectByScalars) for one in found.circuit)
+    result = compiled(KEPT[name], AsRecorded(is_to_fill=True))
+    assert not any(isinstance(one, SelectByScalars) for one in result.circuit)
 
 
 def test_scalars_come_before_what_they_select() -> None:

@@ -16,20 +16,17 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from impctl.circuits.compile import Compiled, compile_plan
-from impctl.circuits.flows import BlockedError, Source
-from impctl.circuits.refills import Buffers
-from impctl.circuits.session import MaintainedQuery, TableChange
-from impctl.data.once import Once
+from impctl.compile.buffers import Buffers
+from impctl.compile.compile import Compiled, compile_plan
+from impctl.compile.flows import BlockedError, Source
+from impctl.compile.session import MaintainedQuery, TableChange
 from impctl.data.schema import DOUBLE
-from impctl.data.vector import Ints, Vector
+from impctl.data.vector import Ints, Once, Vector
 from impctl.engine.batch import Batch
-from impctl.engine.operators.project import Project
-from impctl.engine.operators.scan import Scan
-from impctl.engine.operators.select import Select
+from impctl.engine.linear import Project, Scan, Select
 from impctl.errors import EvaluationError, NotExactError
 from impctl.expr.nodes import Arithmetic, ArithmeticOp, ColumnRef, Compare, CompareOp, Literal
-from impctl.plan.rules.order import apply_rules
+from impctl.rules.optimize import apply_rules
 from tests.circuits.plan_cases import Rows, changes_of, partitions_of, table_of
 from tests.plan.trials import make_trial
 from tests.support.random_cases import random_cases
@@ -57,7 +54,7 @@ class Stepped:
         )
 
     def step(self, changes: dict[str, TableChange]) -> None:
-        own = {name: found for name, found in changes.items() if name in self.compiled.tables}
+        own = {name: result for name, result in changes.items() if name in self.compiled.tables}
         self._attempt(lambda: self.session.step(own, self._rows))
 
     def _rows(self, source: Source, keys: dict[str, Vector]) -> list[pa.Table]:
@@ -72,11 +69,11 @@ class Stepped:
             self.is_over = True
             self.left.append(type(error).__name__)
             return
-        found = self.session.checkpoint()
+        checkpoint = self.session.checkpoint()
         self.session.saved()
-        runs = [(name, at, table.to_pylist()) for name, at, table in found.put]
+        runs = [(name, at, table.to_pylist()) for name, at, table in checkpoint.put]
         fragments = {a: kept.ids for a, kept in self.session.fragments().items()}
-        self.left.append((repr(runs), found.drop, dict(found.counters), fragments))
+        self.left.append((repr(runs), checkpoint.drop, dict(checkpoint.counters), fragments))
 
 
 def compare(seeds: Sequence[int]) -> int:
@@ -92,7 +89,7 @@ def compare(seeds: Sequence[int]) -> int:
             continue
     for _ in range(ROUNDS):
         changes = changes_of(rng, list(tables), tables, spare)
-        shared = {name: replace(found, shared=Once()) for name, found in changes.items()}
+        shared = {name: replace(result, shared=Once()) for name, result in changes.items()}
         for beside, alone in pairs:
             beside.step(shared)
             alone.step(changes)
@@ -117,8 +114,8 @@ def test_zeros_of_either_sign_are_computed_apart(zeros: tuple[float, float]) -> 
         times_zero = Arithmetic(
             ArithmeticOp.MULTIPLY, ColumnRef("x", DOUBLE), Literal(zero, DOUBLE)
         )
-        found = Project([("z", times_zero)]).step(scan.read(rows, weights, shared))
-        assert copysign(1, found.columns["z"].values[0]) == copysign(1, zero)
+        result = Project([("z", times_zero)]).step(scan.read(rows, weights, shared))
+        assert copysign(1, result.columns["z"].values[0]) == copysign(1, zero)
 
 
 def test_what_is_alike_is_found_once(monkeypatch: pytest.MonkeyPatch) -> None:

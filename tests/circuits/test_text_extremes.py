@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from impctl.circuits.compile import Compiled, compile_plan
-from impctl.circuits.session import MaintainedQuery, TableChange
+from impctl.compile.compile import Compiled, compile_plan
+from impctl.compile.session import MaintainedQuery, TableChange
 from impctl.data.schema import INTEGER, STRING, Column, Schema
 from impctl.plan.nodes import scans_of
-from impctl.plan.rules.order import apply_rules
-from impctl.plan.sql.statement import parse_query
+from impctl.rules.optimize import apply_rules
 from impctl.sketch.partition import RangePartition
+from impctl.sql.statement import parse_query
 from tests.support.restored_query import Stored, restored
 
 CATALOG = {"t": Schema((Column("g", INTEGER), Column("s", STRING)))}

@@ -10,16 +10,14 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from impctl.circuits.moving import differing_rows
-from impctl.circuits.touch import TouchedQuery, judged_alone, touched_source
-from impctl.circuits.way import choose_way
+from impctl.compile.compile import choose_way
+from impctl.compile.session import TouchedQuery, differing_rows, judged_alone, touched_source
 from impctl.data.schema import INTEGER
 from impctl.data.vector import Ints, from_arrow
 from impctl.expr.nodes import Call, Compare, CompareOp, Expr, Literal
 from impctl.plan.moved_conditions import MovedConditions, moved_conditions
 from impctl.plan.nodes import scans_of
-from impctl.sketch.fragments import FragmentSet
-from impctl.sketch.mode import Mode
+from impctl.sketch.sketch import FragmentSet, Mode
 from tests.circuits.moving_cases import Case, arrow, kept, random_row
 from tests.support.random_cases import random_cases
 from tests.support.reference_plan import annotate
@@ -37,10 +35,10 @@ class Touched(Case):
 
     def __post_init__(self) -> None:
         self.tables["t"] = [random_row(self.rng, "t") for _ in range(self.rng.choice((0, 4, 9)))]
-        found = self._kept(self.now)
-        way = choose_way(found.core, found.whole, found.verdict, found.partitions)
+        result = self._kept(self.now)
+        way = choose_way(result.core, result.whole, result.verdict, result.partitions)
         assert way.mode is Mode.TOUCH, way.reason
-        (self.partition,) = found.partitions.values()
+        (self.partition,) = result.partitions.values()
         ids = np.zeros(self.partition.size, dtype=np.bool_)
         ids[list(self.needed())] = True
         self.touched = TouchedQuery(self.partition, FragmentSet.from_mask(ids))
@@ -49,8 +47,8 @@ class Touched(Case):
 
     def needed(self) -> set[int]:
         """The fragments that the answer stems from."""
-        found = annotate(self._kept(self.now).query.root, self.tables)
-        return set(self._fragments(row for _, row in found.lineage).tolist())
+        result = annotate(self._kept(self.now).query.root, self.tables)
+        return set(self._fragments(row for _, row in result.lineage).tolist())
 
     def _fragments(self, rows: Iterable[int]) -> Ints:
         values = arrow("t", [self.tables["t"][row] for row in rows]).column("g")

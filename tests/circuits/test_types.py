@@ -18,9 +18,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from impctl.circuits.compile import Compiled, compile_plan
-from impctl.circuits.flows import BlockedError
-from impctl.circuits.session import MaintainedQuery, TableChange
+from impctl.compile.compile import Compiled, compile_plan
+from impctl.compile.flows import BlockedError
+from impctl.compile.session import MaintainedQuery, TableChange
 from impctl.data.schema import (
     BINARY,
     BOOLEAN,
@@ -41,10 +41,10 @@ from impctl.data.schema import (
 )
 from impctl.data.vector import from_arrow
 from impctl.plan.nodes import Plan, scans_of
-from impctl.plan.rules.order import apply_rules
-from impctl.plan.sql.statement import parse_query
+from impctl.rules.optimize import apply_rules
 from impctl.sketch.partition import RangePartition
-from impctl.tables.arrow_types import arrow_type
+from impctl.sql.statement import parse_query
+from impctl.tables.schema import arrow_type
 from tests.support.arrow_rows import arrow_rows
 from tests.support.restored_query import Stored, restored
 
@@ -102,8 +102,8 @@ def parity(rows: Sequence[Row]) -> list[list[Row]]:
 
 def in_groups(rows: Sequence[Row], keep: Callable[[list[Any]], bool]) -> set[int]:
     """The rows of the groups (by id % 2) whose known keys pass."""
-    found = [part for part in parity(rows) if part and keep([k for _, k in known(part)])]
-    return {id_ for part in found for id_, _ in part}
+    result = [part for part in parity(rows) if part and keep([k for _, k in known(part)])]
+    return {id_ for part in result for id_, _ in part}
 
 
 def repeated(rows: Sequence[Row]) -> set[int]:
@@ -131,8 +131,10 @@ def spread(rows: Sequence[Row]) -> set[int]:
 
 def newest_known(rows: Sequence[Row]) -> set[int]:
     """The rows of the groups whose last row has a value."""
-    found = [part for part in parity(rows) if part and max(part, key=lambda r: r[0])[1] is not None]
-    return {id_ for part in found for id_, _ in part}
+    result = [
+        part for part in parity(rows) if part and max(part, key=lambda r: r[0])[1] is not None
+    ]
+    return {id_ for part in result for id_, _ in part}
 
 
 PLACES: dict[str, tuple[str, Oracle]] = {
@@ -183,8 +185,8 @@ def change(rows: Sequence[Row], kind: SqlType, sign: int) -> dict[str, TableChan
 
 
 def fragments(session: MaintainedQuery) -> set[int]:
-    (found,) = session.fragments().values()
-    return set(found.ids)
+    (result,) = session.fragments().values()
+    return set(result.ids)
 
 
 def steps(values: list[Any]) -> list[tuple[list[Row], int]]:
@@ -221,7 +223,7 @@ def test_every_type_in_every_place(name: str, place: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(TYPES.keys() - {"boolean", "binary"}))
 def test_every_type_as_sketch_attribute(name: str) -> None:
-    """Boolean and binary attributes are refused with their reason (`app.preparing.partitions`)."""
+    """Boolean and binary attributes are refused with their reason (`service.partitions`)."""
     kind, values = TYPES[name]
     vector = from_arrow(pa.array(values, arrow_type(kind)), kind)
     canonical = vector.values.to_pylist() if vector.is_textual else vector.values.tolist()

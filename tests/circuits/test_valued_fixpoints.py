@@ -16,16 +16,15 @@ from typing import Any
 
 import pytest
 
-from impctl.circuits.session import MaintainedQuery
+from impctl.compile.session import MaintainedQuery
 from impctl.data.vector import INT64_MAX, Ints, Vector
-from impctl.engine.fixpoint import settling, valued_changes, valued_rows
-from impctl.engine.fixpoint.limits import Limits
-from impctl.engine.fixpoint.one_by_one import OneByOne
-from impctl.engine.fixpoint.valued_rows import NotThisWayError, ValuedRows
-from impctl.engine.operators.best_fixpoint import BestFixpoint
-from impctl.engine.operators.fixpoint import Fixpoint
-from impctl.engine.operators.join import Join
-from impctl.engine.row_index import RowIndex
+from impctl.engine.fixpoint import best_values, relaxation
+from impctl.engine.fixpoint.best_values import NotThisWayError, ValuedRows
+from impctl.engine.fixpoint.fixpoint import BestFixpoint, Fixpoint
+from impctl.engine.fixpoint.relaxation import OneByOne
+from impctl.engine.join import Join
+from impctl.engine.operator import Limits
+from impctl.engine.trace import RowIndex
 from impctl.errors import EvaluationError
 from tests.circuits.test_best_fixpoints import CHEAPEST, DRAWN, FROM_SEEDS, QUERIES, Case, change_of
 from tests.support.carried_queries import Row, best_ranked
@@ -68,18 +67,18 @@ OTHERS = {
 OF_OTHERS = ("widest", "smoothest", "pairs", "cost and hops", "two ways", "cheapest, bounded")
 
 THRESHOLDS = (
-    (settling, "_AT_ONCE", 1),
-    (valued_rows, "_MANY_ROWS", 2),
-    (valued_rows, "_DENSE", 0),
-    (valued_rows, "_FEW", 1),
-    (valued_rows, "_MOST_WAITING", 2),
+    (relaxation, "_AT_ONCE", 1),
+    (best_values, "_MANY_ROWS", 2),
+    (best_values, "_DENSE", 0),
+    (best_values, "_FEW", 1),
+    (best_values, "_MOST_WAITING", 2),
 )
 """What many rows or keys are, brought down to where tables here are large."""
 
 
 def fixpoint_of(query: MaintainedQuery) -> BestFixpoint:
-    (found,) = (one for one in query.circuit if isinstance(one, BestFixpoint))
-    return found
+    (result,) = (one for one in query.circuit if isinstance(one, BestFixpoint))
+    return result
 
 
 def query_of(sql: str) -> tuple[Case, MaintainedQuery]:
@@ -100,8 +99,8 @@ def test_what_does_more_is_not(name: str) -> None:
 def test_where_less_is_not_better_there_are_no_best_rows() -> None:
     # What is taken from grows as the value falls.
     _, query = query_of(FROM_SEEDS.format("l.w - r.c", "") + MIN)
-    (found,) = (one for one in query.circuit if isinstance(one, BestFixpoint | Fixpoint))
-    assert isinstance(found, Fixpoint)
+    (result,) = (one for one in query.circuit if isinstance(one, BestFixpoint | Fixpoint))
+    assert isinstance(result, Fixpoint)
 
 
 class Given:
@@ -114,7 +113,7 @@ class Given:
         """Steps that were begun so and then followed at once."""
         self._left = 10**9
         self._rng, self._way = rng, way
-        of, keep = ValuedRows.slots_of, valued_changes.ValuedChanges.keep
+        of, keep = ValuedRows.slots_of, relaxation.ValuedChanges.keep
         settle = OneByOne.settle
 
         def some_of(rows: ValuedRows, keys: Ints) -> Ints:
@@ -124,21 +123,21 @@ class Given:
                 raise NotThisWayError
             return of(rows, keys)
 
-        def kept(changes: valued_changes.ValuedChanges) -> object:
+        def kept(changes: relaxation.ValuedChanges) -> object:
             self._left = 10**9
             self.followed += 1
             return keep(changes)
 
         def settled(*args: Any) -> Ints | None:
-            found = settle(*args)
-            self.begun_one_by_one += found is None
-            return found
+            result = settle(*args)
+            self.begun_one_by_one += result is None
+            return result
 
         for module, name, few in THRESHOLDS:
             if rng.random() < 0.6:
                 monkeypatch.setattr(module, name, few)
         monkeypatch.setattr(ValuedRows, "slots_of", some_of)
-        monkeypatch.setattr(valued_changes.ValuedChanges, "keep", kept)
+        monkeypatch.setattr(relaxation.ValuedChanges, "keep", kept)
         monkeypatch.setattr(OneByOne, "settle", settled)
 
     def begin(self, query: MaintainedQuery) -> None:
@@ -196,17 +195,17 @@ def check(name: str, case: Case, query: MaintainedQuery, tables: dict[str, list[
     rows = [(row[key], row[value], rank) for row, rank, _ in ranked]
     # What is NULL may stand on more that is NULL, which is not followed here.
     known = [row for row in rows if row[1] is not None]
-    found = list(derivations(name, tables, known))
+    result = list(derivations(name, tables, known))
     best = max if "max(" in VALUED[name] else min
     values: dict[int, int] = {}
-    for head, made, _ in found:
+    for head, made, _ in result:
         if made is not None:
             values[head] = best(made, values.get(head, made))
     assert {head: made for head, made, _ in known} == values
     assert len(rows) == len({head for head, _, _ in rows}) == fixpoint._count
     rank = {head: at for head, _, at in known}
     low: Counter[int] = Counter()
-    for head, made, body in found:
+    for head, made, body in result:
         low[head] += made is not None and made == values[head] and body < rank[head]
     assert all(low[head] for head in rank)
     told = {row[key]: low for row, _, low in ranked}
@@ -218,7 +217,7 @@ def check(name: str, case: Case, query: MaintainedQuery, tables: dict[str, list[
             _pairs(fixpoint, whole.columns) if len(whole) else [], whole.weights, strict=True
         ):
             every[pair] += weight
-        assert every == Counter((head, made) for head, made, _ in found)
+        assert every == Counter((head, made) for head, made, _ in result)
     assert sorted(own_rows(fixpoint), key=repr) == sorted(rows, key=repr)
     assert sketches_of(query) == case.expected(tables)
 

@@ -6,17 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from impctl.circuits.calls import read_calls
-from impctl.circuits.compile import compile_plan
-from impctl.circuits.flows import BlockedError
-from impctl.circuits.way import Way, choose_way
+from impctl.compile.aggregates import read_calls
+from impctl.compile.compile import Way, choose_way, compile_plan
+from impctl.compile.flows import BlockedError
 from impctl.data.schema import INTEGER, STRING
 from impctl.engine.accumulators import FloatSum
 from impctl.plan.nodes import Aggregate, Project, nodes_of, scans_of
-from impctl.plan.rules.order import apply_rules, core_of
-from impctl.plan.safety.verdict import check_safety
-from impctl.sketch.mode import Mode
+from impctl.rules.optimize import apply_rules, core_of
+from impctl.safety.judge import check_safety
 from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import Mode
 from tests.plan.catalogs import read
 
 EXACT = "every operator is maintained incrementally"

@@ -14,11 +14,11 @@ from random import Random
 import pyarrow as pa
 import pytest
 
-from impctl.circuits.compile import compile_answer
-from impctl.circuits.flows import BlockedError
+from impctl.compile.compile import compile_answer
+from impctl.compile.flows import BlockedError
 from impctl.plan.nodes import Query, attributes_of
-from impctl.plan.rules.answered import answer_plan
-from impctl.plan.rules.order import apply_rules
+from impctl.rules.finalize import answer_plan
+from impctl.rules.optimize import apply_rules
 from tests.behaviour.answer_trials import _by_run, _by_state, _ordered, _values
 from tests.behaviour.spark_trials import _is_an_answer, _plain, make_case
 from tests.support.random_cases import random_cases, seen_in
@@ -54,25 +54,25 @@ def one_case(seed: int, seen: Counter[str]) -> None:
     except ReferenceFailure:
         return
     wanted = Counter(_plain(row, root) for row in expected)
-    for way, found in (
+    for way, result in (
         ("once", _by_run(answer, once, case)),
         ("kept", _by_state(query, answer, case)),
     ):
-        if not isinstance(found, pa.Table):
+        if not isinstance(result, pa.Table):
             continue
         seen[way] += 1
-        seen["rows"] += len(found)
-        plain = _counted(found, root)
+        seen["rows"] += len(result)
+        plain = _counted(result, root)
         label = f"seed {seed}, {way}"
         assert plain == wanted or _is_an_answer(plain, root, case.after, Random(label), 20_000), (
             label
         )
 
 
-def _counted(found: pa.Table, root: object) -> Counter[tuple[object, ...]]:
+def _counted(table: pa.Table, root: object) -> Counter[tuple[object, ...]]:
     if not attributes_of(root):  # type: ignore[arg-type]  # a plan
-        return Counter({(): len(found)})
-    return Counter(_plain(row, root) for row in _values(found))  # type: ignore[arg-type]
+        return Counter({(): len(table)})
+    return Counter(_plain(row, root) for row in _values(table))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("seed", [208, 9333, 12581])

@@ -18,15 +18,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from impctl.circuits.compile import Compiled, compile_plan
-from impctl.circuits.session import MaintainedQuery, TableChange
+from impctl.compile.compile import Compiled, compile_plan
+from impctl.compile.session import MaintainedQuery, TableChange
 from impctl.data.schema import DOUBLE, INTEGER, STRING, Column, Schema, decimal
 from impctl.errors import NotExactError
 from impctl.plan.nodes import Plan, scans_of
-from impctl.plan.rules.order import apply_rules, core_of
-from impctl.plan.safety.verdict import carried, check_safety
-from impctl.plan.sql.statement import parse_query
+from impctl.rules.optimize import apply_rules, core_of
+from impctl.safety.judge import carried, check_safety
 from impctl.sketch.partition import RangePartition
+from impctl.sql.statement import parse_query
 from tests.circuits.test_plans_against_reference import several_cases as random_plans
 from tests.circuits.unsure_cases import add_in_order, several_cases
 from tests.plan.trials import fragment_of
@@ -189,7 +189,7 @@ def planned(name: str) -> tuple[Plan, Plan, Mapping[str, RangePartition]]:
 
 def compiled(name: str) -> Compiled:
     root, core, partitions = planned(name)
-    sketched = {access: found.attribute for access, found in partitions.items()}
+    sketched = {access: result.attribute for access, result in partitions.items()}
     query = parse_query(QUERIES[name][0], {"sales": SALES})
     verdict = check_safety(replace(query, root=root), sketched, [])
     assert verdict.safe, verdict.reason
@@ -242,12 +242,12 @@ def walk(name: str, seed: int, seen: Counter[str]) -> None:
         session.step({"sales": changes(rng, rows)})
         assert counts_of(session) == counts_of(anew(name, rows)), (name, rows)
         lineage = annotate(root, {"sales": rows}, whole_windows=True).lineage  # type: ignore[dict-item]  # values
-        for access, found in session.fragments().items():
+        for access, result in session.fragments().items():
             part = partitions[access]
             own = {index for origin, index in lineage if origin == access}
             values = [rows[index][part.attribute] for index in own]
             needed = {fragment_of(value, part.boundaries) for value in values}  # type: ignore[arg-type]  # values
-            assert set(found.ids) == needed, (name, rows)
+            assert set(result.ids) == needed, (name, rows)
             seen["fragments"] += len(needed)
         if rng.random() < 0.2:
             session = restored(session, stored, MaintainedQuery(compiled(name)))

@@ -18,15 +18,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from impctl.circuits.compile import Compiled, compile_plan
-from impctl.circuits.session import MaintainedQuery, TableChange
+from impctl.compile.compile import Compiled, compile_plan
+from impctl.compile.session import MaintainedQuery, TableChange
 from impctl.data.schema import DOUBLE, INTEGER, Column, Schema
 from impctl.errors import EvaluationError, NotExactError
 from impctl.plan.nodes import Plan, Query, scans_of
-from impctl.plan.rules.order import apply_rules, core_of
-from impctl.plan.safety.verdict import Verdict, carried, check_safety
-from impctl.plan.sql.statement import parse_query
+from impctl.rules.optimize import apply_rules, core_of
+from impctl.safety.judge import Verdict, carried, check_safety
 from impctl.sketch.partition import RangePartition
+from impctl.sql.statement import parse_query
 from tests.support import reference_aggregate
 from tests.support.arrow_rows import arrow_rows
 from tests.support.random_cases import seen_in
@@ -110,15 +110,15 @@ def check(
 ) -> tuple[int, int]:
     """The sketches against several orders of adding: ranges beyond, and orders tried."""
     query, verdict, partitions = kept(sql)
-    held = {access: set(found.ids) for access, found in session.fragments().items()}
+    held = {access: set(result.ids) for access, result in session.fragments().items()}
     slack = 0
     for turn in range(3):
         shown = {name: list(rows) for name, rows in tables.items()}
         for rows in shown.values():
             rng.shuffle(rows)
-        found = annotate(query.root, shown, whole_windows=True)
-        barriers = [found.first_rows.get(at, frozenset()) for at in verdict.barrier_positions]
-        lineage = found.lineage.union(*barriers)
+        result = annotate(query.root, shown, whole_windows=True)
+        barriers = [result.first_rows.get(at, frozenset()) for at in verdict.barrier_positions]
+        lineage = result.lineage.union(*barriers)
         for access in partitions:
             needed = {
                 _fragment(shown["t"][row]["g"]) for origin, row in lineage if origin == access
@@ -131,7 +131,7 @@ def check(
         }
         # In one order of adding, the answer over the sketch is the answer.
         if any(len(rows) < len(shown["t"]) for rows in seen.values()):
-            whole = bag(row for row, _ in found.rows)
+            whole = bag(row for row, _ in result.rows)
             assert bag(evaluate(query.root, shown, seen)) == whole, sql
     return slack, 3
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from impctl.app.results.results import Outcome
-from impctl.app.workbench.envvars import ENVVARS
 from impctl.cli.application import build_app
 from impctl.cli.boundary import run
+from impctl.service.results import Outcome
+from impctl.service.settings import ENVVARS
 
 
 @dataclass
@@ -89,11 +89,11 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeApp:
     """Every module with a use case replaced; the real ones are not even imported."""
     fake = FakeApp()
     for file, functions in USE_CASES.items():
-        module = ModuleType(f"impctl.app.{file}")
+        module = ModuleType(f"impctl.service.{file}")
         for function in functions:
             setattr(module, function, fake.use_case(function))
         monkeypatch.setitem(sys.modules, module.__name__, module)
-    workbench: Any = ModuleType("impctl.app.workbench.workbench")
+    workbench: Any = ModuleType("impctl.service.context")
     workbench.open_workbench = fake.open_workbench
     monkeypatch.setitem(sys.modules, workbench.__name__, workbench)
     return fake

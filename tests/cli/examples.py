@@ -7,34 +7,46 @@ from decimal import Decimal
 
 import pyarrow as pa
 
-from impctl.app.results.changed import ChangesResult
-from impctl.app.results.collected import GcEntry, GcResult
-from impctl.app.results.due import DueResult
-from impctl.app.results.explanations import CandidateEntry, CheckResult, ExplainResult, PlanEntry
-from impctl.app.results.findings import Finding
-from impctl.app.results.foreseen import PlannedChange, PlanResult
-from impctl.app.results.made import GenerateResult, WrittenResult
-from impctl.app.results.past_runs import PendingEntry, RunEntry, VerifiedEntry
-from impctl.app.results.results import (
-    ApplyResult,
-    CaptureResult,
-    MaintainResult,
-    MaintainStep,
-    QueryResult,
-    Record,
-    RecordComparison,
-    Result,
-    RewriteResult,
-    SketchEntry,
-    StatusResult,
-    VerifyResult,
-)
-from impctl.app.results.simulated import RecordedRuns, SimulatedSetting, SimulateResult
-from impctl.app.results.started import StartedResult
-from impctl.app.results.why import WhyEntry, WhyResult, WithoutResult
 from impctl.bench.compare import CellPlace, Difference, MetricChange
 from impctl.bench.record import Cell, Chart, Figure, Metric
 from impctl.errors import Location
+from impctl.service.results import (
+    ApplyResult,
+    CandidateEntry,
+    CaptureResult,
+    ChangesResult,
+    CheckResult,
+    DueResult,
+    ExplainResult,
+    Finding,
+    GcEntry,
+    GcResult,
+    GenerateResult,
+    MaintainResult,
+    MaintainStep,
+    PendingEntry,
+    PlanEntry,
+    PlannedChange,
+    PlanResult,
+    QueryResult,
+    Record,
+    RecordComparison,
+    RecordedRuns,
+    Result,
+    RewriteResult,
+    RunEntry,
+    SimulatedSetting,
+    SimulateResult,
+    SketchEntry,
+    StartedResult,
+    StatusResult,
+    VerifiedEntry,
+    VerifyResult,
+    WhyEntry,
+    WhyResult,
+    WithoutResult,
+    WrittenResult,
+)
 
 NOON = datetime(2026, 1, 31, 12, 0, 30, tzinfo=UTC)
 PRICE = SketchEntry("sales", "price", (2, 3), 4)
@@ -45,8 +57,8 @@ PRICE_CHOSEN = CandidateEntry("sales", "price", True, True, "a group only grows 
 def _cell(changes: int, maintain: float, groups: int) -> Cell:
     metrics = {"maintain_ms": maintain, "recapture_ms": 812.0, "recapture_ratio": 812.0 / maintain}
     labels = {"groups": groups, "changes": changes, "share": changes / 1e6}
-    found = {name: Metric.of([value]) for name, value in metrics.items()}
-    return Cell("groups", labels, found, covers=True, slack=0)
+    result = {name: Metric.of([value]) for name, value in metrics.items()}
+    return Cell("groups", labels, result, covers=True, slack=0)
 
 
 RECORD = Record(

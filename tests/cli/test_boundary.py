@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 from impctl import errors
-from impctl.app.results.ending import GRAVITY
-from impctl.app.results.results import Failure, Outcome
-from impctl.cli.exit_codes import EXIT_CODES
+from impctl.cli.help import EXIT_CODES
 from impctl.errors import ImpctlError, LockHeldError, UnsoundSketchError
+from impctl.service.outcome import GRAVITY
+from impctl.service.results import Failure, Outcome
 from tests.cli.examples import EXAMPLES, VerifyResult
 
 
 def tree(root: type[ImpctlError] = ImpctlError) -> list[type[ImpctlError]]:
     own = [kind for kind in root.__subclasses__() if kind.__module__ == errors.__name__]
-    return [root] + [found for kind in own for found in tree(kind)]
+    return [root] + [result for kind in own for result in tree(kind)]
 
 
 OF_MANY = {errors.WorkloadError, errors.QueriesFailedError, errors.InvariantError}
@@ -130,7 +130,7 @@ def test_warnings_of_libraries_stay_away_unless_asked_for(fake, impctl, monkeypa
 
     import sys
 
-    monkeypatch.setattr(sys.modules["impctl.app.status"], "status", warn)
+    monkeypatch.setattr(sys.modules["impctl.service.status"], "status", warn)
     monkeypatch.setattr(sys, "warnoptions", [])
     ran = impctl("status", "w.yaml")
     assert (ran.code, ran.stderr) == (0, "")

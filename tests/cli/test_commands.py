@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from impctl.app.results.results import Outcome
-from impctl.app.workbench.settings import (
+from impctl.service.results import Outcome
+from impctl.service.settings import (
     Example,
     GenerateRequest,
     MeasureRequest,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from impctl.cli.application import COMMANDS
-from impctl.workload.outline import names_in
+from impctl.workload.load import names_in
 
 WORKLOAD = """\
 version: 1

@@ -12,14 +12,12 @@ from typing import Any
 import pytest
 import typer
 
-from impctl.app.results.followed_run import FollowedRun
-from impctl.app.results.results import Failure, MaintainResult, Outcome
-from impctl.cli import following as cli_following
-from impctl.cli.durations import seconds
-from impctl.cli.following import until_asked
-from impctl.cli.output.follow import json_line, text_line
-from impctl.cli.stopping import Stopping
+from impctl.cli import follow as cli_following
+from impctl.cli.follow import Stopping, until_asked
+from impctl.cli.options import seconds
+from impctl.cli.output.text import json_line, text_line
 from impctl.errors import LockHeldError, SchemaChangedError
+from impctl.service.results import Failure, FollowedRun, MaintainResult, Outcome
 
 RUN = FollowedRun(3, "2026-01-02T03:04:05.678Z", 12.34, 6, 1500.0)
 
@@ -118,16 +116,16 @@ def shown(monkeypatch: pytest.MonkeyPatch, asked: int | None) -> list[str]:
     written: list[str] = []
     monkeypatch.setattr(cli_following, "give_up", lambda number: written.append("given up"))
 
-    def write(found: str, run: FollowedRun) -> None:
+    def write(result: str, run: FollowedRun) -> None:
         if asked is None and written:
             raise BrokenPipeError
-        written.append(found)
+        written.append(result)
 
     def watch(stop: Stopping, show: Callable[[str, FollowedRun], None]) -> None:
-        for found in "abc":
+        for result in "abc":
             if stop.is_asked:
                 return
-            show(found, RUN)
+            show(result, RUN)
             if asked is not None:
                 signal.raise_signal(asked)
 
@@ -160,4 +158,4 @@ def test_a_run_that_is_given_up_ends_as_the_signal_says(asked: int | None, ends:
         signal.raise_signal(asked)
 
     with nullcontext() if ends else pytest.raises(KeyboardInterrupt):
-        until_asked(watch, lambda found, run: None)
+        until_asked(watch, lambda result, run: None)

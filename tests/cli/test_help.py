@@ -128,8 +128,8 @@ def test_a_terminal_and_a_pipe_get_the_same_words() -> None:
 def test_no_escape_codes_where_they_are_not_wanted(variables: dict[str, str]) -> None:
     shown = on_terminal("status", **variables)
     assert "\x1b" not in shown
-    found = HEADING.findall(shown) if "TERM" in variables else PANEL.findall(shown)
-    assert found == groups_of("status")
+    result = HEADING.findall(shown) if "TERM" in variables else PANEL.findall(shown)
+    assert result == groups_of("status")
 
 
 def test_text_has_the_colour_of_the_terminal() -> None:

@@ -88,7 +88,7 @@ def test_a_run_with_nothing_to_do_loads_neither_parser_nor_engine(
     loaded = loaded_by(up_to_date, *words)
     assert "deltalake" in loaded
     assert loaded & {*NEVER, "sqlglot", "pyarrow.compute", "pyarrow.fs"} == set()
-    assert not [name for name in loaded if name.startswith(("impctl.engine", "impctl.circuits"))]
+    assert not [name for name in loaded if name.startswith(("impctl.engine", "impctl.compile"))]
 
 
 def test_nor_does_a_run_with_nothing_due(folder: Path) -> None:
@@ -99,13 +99,13 @@ def test_nor_does_a_run_with_nothing_due(folder: Path) -> None:
     write_deltalake(folder / "t", rows((3, 50)), mode="append")
     loaded = loaded_by(folder, "maintain", "--due")
     assert loaded & {*NEVER, "sqlglot", "pyarrow.compute", "pyarrow.fs"} == set()
-    assert not [name for name in loaded if name.startswith(("impctl.engine", "impctl.circuits"))]
+    assert not [name for name in loaded if name.startswith(("impctl.engine", "impctl.compile"))]
 
 
 def test_a_run_that_maintains_loads_nothing_that_it_does_not_use(folder: Path) -> None:
     write_deltalake(folder / "t", rows((3, 50)), mode="append")
     loaded = loaded_by(folder, "maintain")
-    assert "impctl.engine.operators.aggregate" in loaded
+    assert "impctl.engine.aggregate" in loaded
     assert loaded & NEVER == set()
     DeltaTable(folder / "t").delete("a = 1")
     assert loaded_by(folder, "maintain") & NEVER == set()
@@ -119,5 +119,5 @@ def test_a_command_builds_itself_alone(up_to_date: Path) -> None:
 def test_a_materialized_result_is_read_without_parser_and_circuits(tmp_path: Path) -> None:
     captured_in(tmp_path, WORKLOAD.replace("sketch: {t: a}", "sketch: {t: a}, answer: true"))
     loaded = loaded_by(tmp_path, "query")
-    assert "impctl.engine.operators.kept" in loaded
-    assert loaded & {*NEVER, "sqlglot", "impctl.circuits.compile", "impctl.capture"} == set()
+    assert "impctl.engine.result_rows" in loaded
+    assert loaded & {*NEVER, "sqlglot", "impctl.compile.compile", "impctl.capture"} == set()

@@ -12,7 +12,7 @@ import pytest
 
 from impctl.cli.application import build_app
 from impctl.cli.boundary import run
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.crash.small import some_rows
 
 BIDI = "\u202e\u2066\u200f\u061c"

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import typer
 
-from impctl.app.workbench.settings import Policy
 from impctl.cli.application import COMMANDS, build_app
-from impctl.cli.plain_values import _Plain
+from impctl.cli.help import _Plain
+from impctl.service.settings import Policy
 
 coercion = pytest.importorskip("typer._coercion", reason="another Typer checks in another way")
 
@@ -26,10 +26,10 @@ def flags(command: str) -> list[Any]:
 def outcome(by: Any, value: Any, flag: Any, context: Any) -> Any:
     """What the value becomes, with its type, or how that fails."""
     try:
-        found = by.coerce(value, flag, context)
+        coerce = by.coerce(value, flag, context)
     except Exception as error:  # noqa: BLE001  # whatever it is, the other one must do the same
         return type(error), str(error)
-    return type(found), found
+    return type(coerce), coerce
 
 
 @pytest.mark.slow
@@ -56,8 +56,8 @@ def test_a_flag_gets_what_typer_would_give_it(command: str, tmp_path: Path) -> N
         context = typer.Context(typer.main.get_command(build_app([command])))
         own = coercion.build_runtime_param(flag.type_descriptor)
         for value in values:
-            found, wanted = (outcome(by, value, flag, context) for by in (_Plain(flag), own))
-            assert found == wanted, (flag.name, value)
+            result, wanted = (outcome(by, value, flag, context) for by in (_Plain(flag), own))
+            assert result == wanted, (flag.name, value)
             checked += 1
     assert checked >= len(values)
 

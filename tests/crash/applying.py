@@ -17,7 +17,7 @@ from pathlib import Path
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.crash.processes import start
 
 BATCHES = """\
@@ -111,16 +111,16 @@ def disturbed(folder: Path, seed: int) -> Counter[str]:
     """Shots until all is in; one of three from which no run can tell. What came of the runs."""
     draw = random.Random(seed)
     workload = write_batches(folder)
-    found: Counter[str] = Counter()
+    result: Counter[str] = Counter()
     for _ in range(draw.choice([1, 2, 4])):
         number = draw.choice([signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
-        found += shoot(workload, number, draw)
+        result += shoot(workload, number, draw)
     process = start(workload, "apply", "--all")
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
     results = json.loads(out)["results"]
     assert [r["name"] for r in results] == ["first", "file", "grow", "twice", "gone", "same"]
-    assert {name: rows(folder / name) for name in WANTED} == WANTED, (seed, found)
+    assert {name: rows(folder / name) for name in WANTED} == WANTED, (seed, result)
     assert versions(folder) == VERSIONS
-    found["left_out_at_the_end"] += sum(r["already_applied"] for r in results)
-    return found
+    result["left_out_at_the_end"] += sum(r["already_applied"] for r in results)
+    return result

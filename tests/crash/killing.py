@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from impctl.app.capturing import commit
+from impctl.service import capture
 from impctl.store import disk, states
 from impctl.store.disk import RealDisk
 from tests.crash.processes import Spoken, spoken
@@ -53,7 +53,7 @@ def main() -> int:
     # Every run of state becomes a file.
     states.BLOB_LIMIT = 0
     # Every commit is timed in its record: the writes are the same however slow the disk is.
-    commit._WORTH_TELLING_MS = 0.0
+    capture._WORTH_TELLING_MS = 0.0
     for name in _STORE:
         setattr(RealDisk, name, killer.before(getattr(RealDisk, name)))
     disk._DirectFile.write = killer.before(disk._DirectFile.write)  # type: ignore[method-assign]

@@ -177,8 +177,8 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _digest(folder: Path) -> str:
-    found = hashlib.sha256()
+    sha256 = hashlib.sha256()
     for path in sorted(folder.rglob("*")):
         if path.is_file() and path.name != "catalog.sqlite-shm":
-            found.update(str(path.relative_to(folder)).encode() + b"\0" + path.read_bytes())
-    return found.hexdigest()
+            sha256.update(str(path.relative_to(folder)).encode() + b"\0" + path.read_bytes())
+    return sha256.hexdigest()

@@ -11,14 +11,14 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.app.preparing.prepared import prepare
-from impctl.app.results.answer import rows_of
-from impctl.app.using.kept_answer import kept_answer
-from impctl.app.workbench.settings import Settings
-from impctl.app.workbench.workbench import open_workbench
+from impctl.service.answer import rows_of
+from impctl.service.context import open_workbench
+from impctl.service.kept_answer import kept_answer
+from impctl.service.prepare import prepare
+from impctl.service.settings import Settings
 from impctl.store.records import StoredQuery
 from impctl.store.store import Store
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 
 WORKLOAD = """\
 version: 1
@@ -85,7 +85,7 @@ def check_store(store: Path, table: Path) -> dict[str, StoredQuery]:
 
     So is the answer that is kept: the workload file is beside the table.
     """
-    found = {}
+    result = {}
     with Store.open(store, create=False) as held:
         for name in held.queries():
             stored = held.load(name)
@@ -97,8 +97,8 @@ def check_store(store: Path, table: Path) -> dict[str, StoredQuery]:
             if name == KEPT:
                 rows = Counter(kept_rows_of(stored, table.parent / "w.yaml", store))
                 assert rows == wanted_rows(table, stored.versions["t"]), (name, stored.versions)
-            found[name] = stored
-    return found
+            result[name] = stored
+    return result
 
 
 def kept_rows_of(
@@ -123,9 +123,9 @@ def wanted_rows(table: Path, version: int) -> Counter[tuple[Any, ...]]:
         groups.setdefault(row["x"], []).append(row["g"])
     return Counter(
         (key, max(known, default=None), min(known, default=None))
-        for key, found in groups.items()
-        for known in [[value for value in found if value is not None]]
-        if len(found) > 2
+        for key, result in groups.items()
+        for known in [[value for value in result if value is not None]]
+        if len(result) > 2
     )
 
 

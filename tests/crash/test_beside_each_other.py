@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from impctl.app.maintain import maintain
-from impctl.app.status import status
-from impctl.app.workbench.settings import Settings
-from impctl.app.workbench.workbench import open_workbench
 from impctl.errors import LockHeldError
+from impctl.service.context import open_workbench
+from impctl.service.maintain import maintain
+from impctl.service.settings import Settings
+from impctl.service.status import status
 from tests.behaviour.test_lock import held_lock
 from tests.crash.processes import end, ran, start
 from tests.crash.small import change, check_store, newest, write_workload
@@ -26,9 +26,9 @@ WORKLOAD_ROWS = 600
 
 @pytest.fixture
 def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
-    found = Cli(capsys, write_workload(tmp_path, WORKLOAD_ROWS))
-    found.good("capture")
-    return found
+    result = Cli(capsys, write_workload(tmp_path, WORKLOAD_ROWS))
+    result.good("capture")
+    return result
 
 
 @contextmanager

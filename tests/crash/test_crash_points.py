@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from impctl.app.capturing import commit as amend
-from impctl.app.workbench.envvars import FUZZ
+from impctl.service import capture as amend
+from impctl.service.settings import FUZZ
 from impctl.store import states
 from impctl.store.store import Store
 from tests.crash.photos import Photo, PhotoDisk

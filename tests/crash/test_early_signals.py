@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from impctl.app.results.results import SCHEMA_VERSION
+from impctl.service.results import SCHEMA_VERSION
 from tests.crash.processes import start
 from tests.crash.small import write_workload
 
@@ -79,7 +79,7 @@ def test_the_first_import_that_takes_long(number: signal.Signals) -> None:
         "logging.disable",
         "impctl.cli.progress.reporting",
         "impctl.cli.progress.ResultReporter.__init__",
-        "impctl.app.workbench.workbench.open_workbench",
+        "impctl.service.context.open_workbench",
         "impctl.errors.unexpected",
     ],
 )

@@ -91,9 +91,9 @@ def test_a_current_sketch_is_looked_at_and_used(
 ) -> None:
     cli.good("capture")
     fill()
-    assert [len(found["sketches"]) for found in cli.good("status").results] == [1, 1]
+    assert [len(result["sketches"]) for result in cli.good("status").results] == [1, 1]
     assert cli.good("rewrite", "--query", "by_g").results[0]["sql"]
-    assert {found["reason_code"] for found in cli.good("maintain").results} == {"up_to_date"}
+    assert {result["reason_code"] for result in cli.good("maintain").results} == {"up_to_date"}
     cli.good("gc", "--dry-run")
     cli.good("gc")
     _clear(disk)
@@ -113,8 +113,8 @@ def test_gc_makes_room(cli: Cli, disk: Path, fill: Callable[[], None], tmp_path:
     for name in "abcd":
         (state / f"{name}.arrow").write_bytes(bytes(300_000))
     fill()
-    (found,) = cli.good("gc", "--keep", "1").results
-    kinds = [entry["kind"] for entry in found["entries"] if entry["removed"]]
+    (result,) = cli.good("gc", "--keep", "1").results
+    kinds = [entry["kind"] for entry in result["entries"] if entry["removed"]]
     assert kinds.count("file") == 4
     assert "versions" in kinds
     check_nothing_left(disk / ".impctl")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from impctl.errors import UsageError
-from impctl.store.scratch import BENCH_SCRATCH, scratch_folder
+from impctl.store.disk import BENCH_SCRATCH, scratch_folder
 from tests.crash.small import change, check_nothing_left, check_store, write_workload
 from tests.support.run_cli import Cli
 

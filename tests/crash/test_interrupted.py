@@ -17,10 +17,10 @@ from tests.support.run_cli import Cli
 
 @pytest.fixture
 def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
-    found = Cli(capsys, write_workload(tmp_path))
-    found.good("capture")
+    result = Cli(capsys, write_workload(tmp_path))
+    result.good("capture")
     change(tmp_path / "t", 2)
-    return found
+    return result
 
 
 @pytest.mark.slow
@@ -61,9 +61,9 @@ def test_a_measurement_ends_with_nothing_left(cli: Cli, tmp_path: Path) -> None:
     process.kill()
     process.communicate()
     left = {str(folder) for folder in tmp_path.glob(".impctl-bench-*")}
-    (found,) = ran(cli.workload, "gc").document["results"]
+    (result,) = ran(cli.workload, "gc").document["results"]
     assert left
-    assert left <= {entry["name"] for entry in found["entries"]}
+    assert left <= {entry["name"] for entry in result["entries"]}
     assert list(tmp_path.glob(".impctl-*")) == []
     check_store(tmp_path / ".impctl", tmp_path / "t")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from impctl.app.workbench.envvars import FUZZ
+from impctl.service.settings import FUZZ
 from tests.crash.processes import ran, start, until_open
 from tests.crash.small import KEPT, change, check_nothing_left, check_store, newest, write_workload
 from tests.support.run_cli import Cli

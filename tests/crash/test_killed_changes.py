@@ -50,12 +50,12 @@ def check(folder: Path, programs: dict[str, Reader]) -> None:
 
 
 def programs_of(folder: Path, names: tuple[str, ...]) -> dict[str, Reader]:
-    found = {}
+    result = {}
     for name in names:
         held = stored(folder, name)
         answer = answer_at(folder, name, dict(held.versions))
-        found[name] = Reader(folder / "out" / name, answer, held.generation, held.versions)
-    return found
+        result[name] = Reader(folder / "out" / name, answer, held.generation, held.versions)
+    return result
 
 
 @dataclass
@@ -81,9 +81,9 @@ class Scene:
     def writes(self) -> int:
         """How many writes the run has."""
         programs = self.put_back()
-        found = writes(self.ran(-1))
+        result = writes(self.ran(-1))
         check(self.folder, programs)
-        return found
+        return result
 
     def kill(self, at: int) -> bool:
         """Kill a run, read, let a table move on now and then, run again and read; whether a file of

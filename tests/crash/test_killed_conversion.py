@@ -48,14 +48,14 @@ class Pieces:
 
     def check(self, folder: Path) -> list[list[str]]:
         """Sketches of one version are those of all kept; the pieces that were converted."""
-        found = []
+        result = []
         for name in self.names:
             one, twin = stored(folder, name), stored(folder, f"{name}_kept")
             if one.versions == twin.versions:
                 mine, theirs = map(fragments_by_access, (one, twin))
                 assert mine == theirs, name
-            found.append([*one.state_meta.get(self.held, [])])
-        return found
+            result.append([*one.state_meta.get(self.held, [])])
+        return result
 
     def check_least(self, pieces: list[list[str]]) -> None:
         """All is converted that can be."""

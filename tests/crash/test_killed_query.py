@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from impctl.store.scratch import SPARK_SCRATCH, abandoned
+from impctl.store.disk import SPARK_SCRATCH, abandoned
 from tests.crash.small import write_workload
 
 pytestmark = pytest.mark.spark
@@ -19,8 +19,8 @@ pytestmark = pytest.mark.spark
 
 def spark_folders(places: list[Path]) -> list[Path]:
     """Folders that Spark made, wherever they lie below these places."""
-    found = (path for place in places for path in place.rglob("*"))
-    return [path for path in found if path.name.startswith(("spark-", "blockmgr-"))]
+    result = (path for place in places for path in place.rglob("*"))
+    return [path for path in result if path.name.startswith(("spark-", "blockmgr-"))]
 
 
 def test_what_spark_left_is_gone_with_the_next_run(tmp_path: Path, launched_here: None) -> None:

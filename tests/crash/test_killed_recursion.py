@@ -29,11 +29,11 @@ Standing = dict[str, tuple[int, dict[str, set[int]]]]
 
 def standing(folder: Path) -> Standing:
     """By query the version of `links` that its sketches stand for, and their fragments."""
-    found = {}
+    result = {}
     for name in NAMES:
         held = stored(folder, name)
-        found[name] = held.versions["links"], fragments_by_access(held)
-    return found
+        result[name] = held.versions["links"], fragments_by_access(held)
+    return result
 
 
 def moved(tmp_path: Path, capsys: pytest.CaptureFixture[str], provenance: str = "") -> Cli:
@@ -79,8 +79,8 @@ def test_killed_at_every_write_sketches_are_of_before_or_after(
     for at in range(part, last, STRIDE):
         put_back(folder, saved)
         assert ran(folder, at).returncode == -9, at
-        for name, found in standing(folder).items():
-            assert found in (before[name], after[name]), (at, name)
+        for name, result in standing(folder).items():
+            assert result in (before[name], after[name]), (at, name)
         writes(ran(folder, -1))
         assert standing(folder) == after, at
         assert answers(cli, KEPT, "--by", "state") == by_duckdb(cli, QUERIES[KEPT])

@@ -46,7 +46,7 @@ def signalled_at(place: str, number: signal.Signals, after: str = "pass") -> str
 @pytest.mark.parametrize(
     "place",
     [
-        "impctl.app.workbench.workbench.Workbench:close",
+        "impctl.service.context.Workbench:close",
         "impctl.cli.output.protocol.show",
         "impctl.cli.output.json.JsonOutput:end",
     ],

@@ -35,20 +35,20 @@ _MOMENTS = [
 
 def below(mark: str) -> dict[int, bytes]:
     """Processes that were given this mark, with their command lines."""
-    found = {}
+    result = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             if f"{_MARK}={mark}".encode() in (folder / "environ").read_bytes().split(b"\0"):
-                found[int(folder.name)] = (folder / "cmdline").read_bytes()
-    return found
+                result[int(folder.name)] = (folder / "cmdline").read_bytes()
+    return result
 
 
 def until(condition: bytes | None, mark: str) -> bool:
     """Wait for a process with these words, or (None) for there being no process at all."""
     late = time.monotonic() + 60
     while time.monotonic() < late:
-        found = below(mark)
-        if not found if condition is None else any(condition in line for line in found.values()):
+        result = below(mark)
+        if not result if condition is None else any(condition in line for line in result.values()):
             return True
         time.sleep(0.005)
     return False

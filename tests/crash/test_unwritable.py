@@ -17,9 +17,9 @@ from tests.crash.small import change, write_workload
 
 @pytest.fixture
 def workload(tmp_path: Path) -> Path:
-    found = write_workload(tmp_path)
-    assert run(build_app(), ["capture", str(found), "--quiet"]) == 0
-    return found
+    result = write_workload(tmp_path)
+    assert run(build_app(), ["capture", str(result), "--quiet"]) == 0
+    return result
 
 
 def shell(workload: Path, command: str, redirected: str) -> Spoken:

@@ -78,22 +78,22 @@ def model(rows: Iterable[tuple[Any, ...]]) -> set[frozenset[int]]:
 
 def check_groups(types: Sequence[SqlType], rows: Sequence[tuple[Any, ...]]) -> None:
     columns = columns_of(types, rows)
-    found = group_rows(columns, len(rows))
-    order = np.arange(len(rows))[found.order]
-    ends = [*found.starts[1:].tolist(), len(rows)] if found.groups else []
+    result = group_rows(columns, len(rows))
+    order = np.arange(len(rows))[result.order]
+    ends = [*result.starts[1:].tolist(), len(rows)] if result.groups else []
     parts = [
         frozenset(order[start:end].tolist())
-        for start, end in zip(found.starts.tolist(), ends, strict=True)
+        for start, end in zip(result.starts.tolist(), ends, strict=True)
     ]
     assert set(parts) == model(rows)
-    assert len(parts) == found.groups
-    index = found.index()
+    assert len(parts) == result.groups
+    index = result.index()
     for group, part in enumerate(parts):
-        assert int(found.first[group]) in part
+        assert int(result.first[group]) in part
         assert all(index[row] == group for row in part)
-    assert found.codes.tolist() == sorted(found.codes.tolist())
+    assert result.codes.tolist() == sorted(result.codes.tolist())
     codes = keys_module.key_codes(columns, len(rows))
-    assert (codes == found.codes[index]).all()
+    assert (codes == result.codes[index]).all()
 
 
 @FEW
@@ -113,9 +113,9 @@ def test_groups_when_codes_collide(name: str, codes: int, monkeypatch: pytest.Mo
     splits = []
     split = keys_module._split_collisions
 
-    def counted(columns: Sequence[Vector], found: Any) -> Any:
-        splits.append(len(found))
-        return split(columns, found)
+    def counted(columns: Sequence[Vector], result: Any) -> Any:
+        splits.append(len(result))
+        return split(columns, result)
 
     monkeypatch.setattr(keys_module, "_split_collisions", counted)
 
@@ -162,15 +162,15 @@ def test_same_keys_is_equality_of_groups(table: tuple[list[SqlType], list[Any]],
     types, rows = table
     others = list(rows)
     rng.shuffle(others)
-    found = same_keys(columns_of(types, rows), columns_of(types, others))
+    result = same_keys(columns_of(types, rows), columns_of(types, others))
     if not types:
-        assert found is None
+        assert result is None
         return
     expected = [
         tuple(map(identity, mine)) == tuple(map(identity, theirs))
         for mine, theirs in zip(rows, others, strict=True)
     ]
-    assert found.tolist() == expected
+    assert result.tolist() == expected
 
 
 def test_codes_tell_keys_apart() -> None:
@@ -184,8 +184,8 @@ def test_codes_tell_keys_apart() -> None:
     codes = key_codes([Vector(LONG, left), Vector(LONG, right)], len(left))
     assert len(np.unique(codes)) == len(left)
     wide = [2**100 * sign + low for sign in (1, -1) for low in range(1000)]
-    found = key_codes([Vector(WIDE, np.array(wide, dtype=object))], len(wide))
-    assert len(np.unique(found)) == len(wide)
+    result = key_codes([Vector(WIDE, np.array(wide, dtype=object))], len(wide))
+    assert len(np.unique(result)) == len(wide)
 
 
 def test_a_decimal_has_one_code_however_it_is_held() -> None:
@@ -252,13 +252,13 @@ def test_many_rows_are_grouped_however_far_their_codes_spread(spread: int, lowes
     reached = [min(lowest + int(at) * spread // 40, 2**63 - 1) for at in drawn]
     values = np.array(reached, dtype=object)
     column = Vector(LONG, values.astype(np.int64), None)
-    found = group_rows([column], len(values))
-    ordered = column.values[found.order]
-    assert sorted(found.order.tolist()) == list(range(len(values)))
+    result = group_rows([column], len(values))
+    ordered = column.values[result.order]
+    assert sorted(result.order.tolist()) == list(range(len(values)))
     assert (np.diff(ordered.astype(object)) >= 0).all()
-    assert found.codes.tolist() == sorted(set(column.values.tolist()))
-    assert ordered[found.starts].tolist() == found.codes.tolist()
-    assert column.values[found.first].tolist() == found.codes.tolist()
+    assert result.codes.tolist() == sorted(set(column.values.tolist()))
+    assert ordered[result.starts].tolist() == result.codes.tolist()
+    assert column.values[result.first].tolist() == result.codes.tolist()
 
 
 @pytest.mark.parametrize("columns", [1, 2, 3])

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from impctl.data import order
-from impctl.data.order import ascending, in_order, when_many
-from impctl.data.sorted_rows import distinct_values, perhaps_in
+from impctl.data import keys
+from impctl.data.keys import ascending, distinct_values, in_order, perhaps_in, when_many
 from impctl.data.vector import INT64_MAX, INT64_MIN, Ints
 
 
@@ -28,8 +27,8 @@ def hard_codes(rng: np.random.Generator, n: int) -> Iterator[Ints]:
 @pytest.mark.parametrize("few", [2, 2_000])
 @pytest.mark.parametrize("cached", [0, 1 << 19])
 def test_it_is_the_stable_order(few: int, cached: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(order, "_FEW", few)
-    monkeypatch.setattr(order, "_CACHED", cached)
+    monkeypatch.setattr(keys, "_FEW", few)
+    monkeypatch.setattr(keys, "_CACHED", cached)
     rng = np.random.default_rng(few + cached)
     for n in (0, 1, 2, 50, 3_000):
         for codes in hard_codes(rng, n):

@@ -129,10 +129,10 @@ def test_a_search_that_altered_codes_mislead_is_found(seed: int, side: Any) -> N
     wanted = np.array(sorted(random_.sample(range(-3, 3 * ROWS + 3), 5)))
     truth = array(right, "code").to_numpy().searchsorted(wanted, side)
     try:
-        found = checked_places(held.pages, code, wanted, code.searchsorted(wanted, side), side)
+        result = checked_places(held.pages, code, wanted, code.searchsorted(wanted, side), side)
     except AlteredError:
         return
-    assert found.tolist() == truth.tolist()
+    assert result.tolist() == truth.tolist()
 
 
 def test_checksums_of_other_bytes_are_refused() -> None:

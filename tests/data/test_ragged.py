@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from impctl.data.ragged import slice_positions
+from impctl.data.vector import slice_positions
 from tests.support.random_cases import FEW
 
 SLICES = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 5)), max_size=20)

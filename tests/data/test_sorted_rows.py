@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from impctl.data.sorted_rows import distinct_values, ends_of, start_of, starts_in
+from impctl.data.keys import distinct_values, ends_of, start_of, starts_in
 from impctl.data.vector import Ints
 
 
@@ -40,6 +40,6 @@ def test_ends_are_those_of_a_search() -> None:
         high = low + rng.integers(0, int(rng.choice([2, 20, 400])), 12)
         for side in ("left", "right"):
             first = codes.searchsorted(low, side)  # type: ignore[call-overload]
-            found = ends_of(codes, first, high, side)  # type: ignore[arg-type]
+            ends = ends_of(codes, first, high, side)  # type: ignore[arg-type]
             expected = codes.searchsorted(high, side)  # type: ignore[call-overload]
-            assert found.tolist() == (expected.tolist() if len(codes) else first.tolist()), seed
+            assert ends.tolist() == (expected.tolist() if len(codes) else first.tolist()), seed

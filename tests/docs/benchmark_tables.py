@@ -297,7 +297,7 @@ def _case_name(cells: Sequence[Cell]) -> str:
 
 
 def _by_case(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
-    found: dict[str, list[Cell]] = {}
+    result: dict[str, list[Cell]] = {}
     # Cases that `full` adds are measured after the others.
     for cell in sorted(cells, key=_sizes_named):
         values = [
@@ -305,8 +305,8 @@ def _by_case(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
             for name, value in cell.labels.items()
             if name not in _SIZES
         ]
-        found.setdefault(", ".join(values), []).append(cell)
-    return found
+        result.setdefault(", ".join(values), []).append(cell)
+    return result
 
 
 def _sizes_named(cell: Cell) -> list[float]:
@@ -316,8 +316,8 @@ def _sizes_named(cell: Cell) -> list[float]:
 
 def _with(cells: Sequence[Cell], **labels: float) -> Cell | None:
     ((name, wanted),) = labels.items()
-    found = (_share(cell) if name == "share" else cell.labels[name] for cell in cells)
-    return next((cell for cell, value in zip(cells, found, strict=True) if value == wanted), None)
+    result = (_share(cell) if name == "share" else cell.labels[name] for cell in cells)
+    return next((cell for cell, value in zip(cells, result, strict=True) if value == wanted), None)
 
 
 def _share(cell: Cell) -> float:

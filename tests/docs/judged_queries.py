@@ -14,11 +14,10 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from impctl.app.check import check
-from impctl.app.workbench.reporter import SilentReporter
-from impctl.app.workbench.workbench import Workbench
 from impctl.cli.options import settings_of
 from impctl.errors import ImpctlError
+from impctl.service.check import check
+from impctl.service.context import SilentReporter, Workbench
 from impctl.workload.load import load_workload
 
 PAGE = Path(__file__).parents[2] / "docs" / "records" / "judged-queries.md"
@@ -96,14 +95,14 @@ def _short(reason: str) -> str:
 
 def page(tables: dict[str, list[Row]]) -> str:
     """The whole page."""
-    found = INTRODUCTION
+    result = INTRODUCTION
     for heading, rows in tables.items():
-        found += f"\n## {heading}\n\n{summary(rows)}\n\n"
-        found += (
+        result += f"\n## {heading}\n\n{summary(rows)}\n\n"
+        result += (
             "| query | verdict | CPU s | reason, where not exact |\n| --- | --- | --- | --- |\n"
         )
-        found += "".join(row.line() for row in rows)
-    return found
+        result += "".join(row.line() for row in rows)
+    return result
 
 
 def summary(rows: list[Row]) -> str:

@@ -16,11 +16,11 @@ def test_the_tables_are_those_of_the_records() -> None:
 
 def test_every_record_is_shown_and_whole() -> None:
     named = {record for path in pages() for record, _ in marks(path.read_text(encoding="utf-8"))}
-    found = {
+    result = {
         file.name: json.loads(file.read_text(encoding="utf-8")) for file in RECORDS.glob("*.json")
     }
-    assert named == set(found)
-    for name, record in found.items():
+    assert named == set(result)
+    for name, record in result.items():
         assert record["failures"] == [], name
         assert all(cell["covers"] in (True, None) for cell in record["cells"]), name
         assert all(cell["equal"] in (True, None) for cell in record["cells"]), name

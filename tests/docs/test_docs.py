@@ -13,42 +13,48 @@ import pytest
 import typer
 
 from impctl import errors
-from impctl.app.results.changed import ChangesResult
-from impctl.app.results.clustered import ClusteredSketch
-from impctl.app.results.collected import GcEntry
-from impctl.app.results.due import FreshEntry
-from impctl.app.results.explanations import (
+from impctl.cli.application import COMMANDS, build_app
+from impctl.cli.help import EXIT_CODES
+from impctl.cli.output.json import to_json
+from impctl.cli.reference import reference_text
+from impctl.service.results import (
     AnsweredEntry,
     BuffersEntry,
     CandidateEntry,
+    ChangesResult,
+    ClusteredSketch,
     ExpectedReading,
+    FollowedRun,
+    FreshEntry,
+    GcEntry,
     GroupsEntry,
     JoinSideEntry,
-    PlanEntry,
-    TreeEntry,
-    TreeNodeEntry,
-)
-from impctl.app.results.followed_run import FollowedRun
-from impctl.app.results.foreseen import NextChange, PlannedChange, PlannedPiece, ReadEntry
-from impctl.app.results.past_runs import PendingEntry, RunEntry, VerifiedEntry
-from impctl.app.results.results import (
     LeftEntry,
     MaintainStep,
+    NextChange,
+    PendingEntry,
+    PlanEntry,
+    PlannedChange,
+    PlannedPiece,
     QueryResult,
     RangesEntry,
+    ReadEntry,
+    RecordedRuns,
     Result,
     ReuseCandidate,
     ReuseEntry,
+    RunEntry,
+    SimulatedSetting,
     SketchEntry,
+    TreeEntry,
+    TreeNodeEntry,
+    TreeRecord,
+    TreeWork,
+    VerifiedEntry,
+    WhyEntry,
+    WithoutResult,
 )
-from impctl.app.results.simulated import RecordedRuns, SimulatedSetting
-from impctl.app.results.tree_work import TreeRecord, TreeWork
-from impctl.app.results.why import WhyEntry, WithoutResult
-from impctl.app.workbench.envvars import ENVVARS
-from impctl.cli.application import COMMANDS, build_app
-from impctl.cli.exit_codes import EXIT_CODES
-from impctl.cli.output.json import to_json
-from impctl.cli.reference import reference_text
+from impctl.service.settings import ENVVARS
 from tests.cli.examples import EXAMPLES
 from tests.support.sources import ROOT, nodes
 from tests.support.sources import texts as package_texts
@@ -112,17 +118,17 @@ def test_every_exit_code_is_explained() -> None:
 
 def error_codes() -> set[str]:
     """Defaults of the error classes, and every code given by name anywhere in the package."""
-    found = {kind.default_code for kind in vars(errors).values() if is_error(kind)}
+    result = {kind.default_code for kind in vars(errors).values() if is_error(kind)}
     for _, keyword in nodes(ast.keyword):
         if keyword.arg in ("code", "reason_code"):
-            found |= texts(keyword.value)
+            result |= texts(keyword.value)
     for _, plain in nodes(ast.Assign):
         if any(isinstance(t, ast.Name) and t.id == "default_code" for t in plain.targets):
-            found |= texts(plain.value)
+            result |= texts(plain.value)
     for _, typed in nodes(ast.AnnAssign):
         if isinstance(typed.target, ast.Name) and typed.target.id == "default_code" and typed.value:
-            found |= texts(typed.value)
-    return found
+            result |= texts(typed.value)
+    return result
 
 
 def is_error(kind: object) -> bool:
@@ -154,7 +160,7 @@ def test_every_error_code_stands_under_its_exit_code() -> None:
         if isinstance(call.func, ast.Name):
             exit_code = getattr(kinds.get(call.func.id), "exit_code", None)
             codes = [texts(word.value) for word in call.keywords if word.arg == "code"]
-            given |= {(code, exit_code) for found in codes for code in found if exit_code}
+            given |= {(code, exit_code) for result in codes for code in result if exit_code}
     assert len(given) > 90
     page = read("troubleshooting.md")
     misplaced = [

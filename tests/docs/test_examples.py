@@ -22,8 +22,8 @@ import pytest
 import typer
 import yaml
 
-from impctl.app.workbench.envvars import ENVVARS
 from impctl.cli.application import build_app
+from impctl.service.settings import ENVVARS
 from impctl.workload.load import workload_of
 from tests.support.sources import ROOT
 

@@ -15,9 +15,9 @@ def test_the_page_is_printed_from_its_rows() -> None:
     for line in text.removeprefix(INTRODUCTION).splitlines():
         if line.startswith("## "):
             rows = tables.setdefault(line[3:], [])
-        found = _ROW.match(line)
-        if found:
-            rows.append(Row(found[1], found[2], found[4].replace("\\|", "|"), float(found[3])))
+        match = _ROW.match(line)
+        if match:
+            rows.append(Row(match[1], match[2], match[4].replace("\\|", "|"), float(match[3])))
     assert {heading: len(rows) for heading, rows in tables.items()} == {
         "TPC-DS": 118,
         "ClickBench": 43,

@@ -23,7 +23,7 @@ import yaml
 from deltalake import write_deltalake
 
 from impctl.cli.application import build_app
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
@@ -40,9 +40,9 @@ queries:
 
 
 def blocks(kind: str) -> list[str]:
-    found = [text for name, text in BLOCK.findall(PAGE) if name == kind]
-    assert found, kind
-    return found
+    result = [text for name, text in BLOCK.findall(PAGE) if name == kind]
+    assert result, kind
+    return result
 
 
 def rows(*groups: int) -> pa.Table:
@@ -128,13 +128,13 @@ def test_the_cron_lines(site: Site) -> None:
 
 def unit_files(site: Site) -> list[Path]:
     """The unit files of the page, with the paths of the site and its own user."""
-    found = []
+    result = []
     for text in blocks("ini"):
         name = Path(text.splitlines()[0].removeprefix("# ")).name
         path = site.folder / name
         path.write_text(re.sub(r"^User=.*$", "User=root", site.here(text), flags=re.MULTILINE))
-        found.append(path)
-    return found
+        result.append(path)
+    return result
 
 
 @pytest.mark.slow

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from impctl.app.measuring.generate import generate
-from impctl.app.workbench.envvars import ENVVARS
-from impctl.app.workbench.reporter import SilentReporter
-from impctl.app.workbench.settings import Example, GenerateRequest
+from impctl.measure.generate import generate
+from impctl.service.context import SilentReporter
+from impctl.service.settings import ENVVARS, Example, GenerateRequest
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -40,21 +40,21 @@ def sentences(tree: ast.AST) -> Iterator[str]:
 
 
 def test_messages_speak_of_ranges() -> None:
-    found = [
+    result = [
         (path.name, text)
         for path, source in texts().items()
         if FRAGMENT.search(source)
         for text in sentences(ast.parse(source))
         if FRAGMENT.search(text)
     ]
-    assert found == []
+    assert result == []
 
 
 def test_help_speaks_of_ranges() -> None:
     """Docstrings of commands are what `--help` shows."""
-    found = [
+    result = [
         path.name
         for path, node in nodes(ast.FunctionDef)
         if path.parent.name == "commands" and FRAGMENT.search(ast.get_docstring(node) or "")
     ]
-    assert found == []
+    assert result == []

@@ -159,9 +159,9 @@ def _sentences(path: Path, line: int, text: str) -> Iterator[Sentence]:
             yield Sentence(str(path.relative_to(ROOT)), line, part)
 
 
-def problems(found: Sequence[Sentence]) -> Iterator[str]:
+def problems(sentences: Sequence[Sentence]) -> Iterator[str]:
     """What is against the rules, one line each."""
-    for sentence in found:
+    for sentence in sentences:
         where = f"{sentence.file}:{sentence.line}"
         for match in WORDS.finditer(sentence.text):
             yield f"{where}: “{match.group()}” in: {sentence.text}"
@@ -170,12 +170,12 @@ def problems(found: Sequence[Sentence]) -> Iterator[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    found = list(user_text([Path(one) for one in arguments]))
-    told = list(problems(found))
+    result = list(user_text([Path(one) for one in arguments]))
+    told = list(problems(result))
     sys.stdout.write("".join(f"{line}\n" for line in told))
-    lengths = [sentence.words for sentence in found if sentence.words > 3]
+    lengths = [sentence.words for sentence in result if sentence.words > 3]
     usual = median(lengths) if lengths else 0
-    sys.stdout.write(f"{len(found)} sentences, median {usual} words, {len(told)} problems\n")
+    sys.stdout.write(f"{len(result)} sentences, median {usual} words, {len(told)} problems\n")
     return 1 if told else 0
 
 

@@ -12,7 +12,7 @@ import pytest
 from impctl.data.keys import key_codes
 from impctl.data.schema import DOUBLE, LONG, STRING, SqlType, decimal
 from impctl.data.vector import Vector, from_arrow
-from impctl.engine.arrangement import Arrangement, slices
+from impctl.engine.trace import Arrangement, slices
 from tests.support.circuits import save
 from tests.support.random_cases import random_cases
 
@@ -54,8 +54,8 @@ def test_find_and_gather_answer_like_a_dictionary(kind: str, cases: range) -> No
                 held.load(stored.items())
         codes = np.array([code_of(kind, key, modulus) for key in pool], dtype=np.int64)
         located = held.find(codes, [vector(kind, pool)])
-        found = held.gather(located, "rows").tolist()
-        assert found == [model.get(repr(key), 0) for key in pool], seed
+        tolist = held.gather(located, "rows").tolist()
+        assert tolist == [model.get(repr(key), 0) for key in pool], seed
 
 
 def code_of(kind: str, key: object, modulus: int) -> int:
@@ -87,8 +87,8 @@ def test_slices_see_the_newest_living_rows(cases: range) -> None:
             for code in range(start, start + size)
             if model.get(code, 0) != 0
         ]
-        found = list(zip(owners.tolist(), codes.tolist(), values.tolist(), strict=True))
-        assert found == expected, seed
+        result = list(zip(owners.tolist(), codes.tolist(), values.tolist(), strict=True))
+        assert result == expected, seed
 
 
 def test_few_runs_however_many_puts() -> None:

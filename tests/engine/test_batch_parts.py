@@ -6,11 +6,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from impctl.aliases import AttributeId
 from impctl.data.schema import LONG, STRING
 from impctl.data.vector import Vector
 from impctl.engine.batch import Batch
 from impctl.engine.tags import RowTags
+from impctl.types import AttributeId
 
 SIZE = 10
 NUMBER, TEXT = AttributeId(0), AttributeId(1)
@@ -29,12 +29,12 @@ def batch() -> Batch:
 @pytest.mark.parametrize("kept", [[], [0], [9], [3, 4, 5], [0, 1], [2, 4], list(range(SIZE))])
 def test_rows_kept_are_those_of_the_mask(kept: list[int]) -> None:
     mask = np.isin(np.arange(SIZE), kept)
-    found = batch().keep(mask)
-    assert found.weights.tolist() == [at + 1 for at in kept]
-    assert found.columns[NUMBER].values.tolist() == kept
-    assert found.columns[NUMBER].validity().tolist() == [at % 3 != 0 for at in kept]
-    assert found.columns[TEXT].values.to_pylist() == [f"t{at}" for at in kept]
-    (tag,) = found.tags
+    keep = batch().keep(mask)
+    assert keep.weights.tolist() == [at + 1 for at in kept]
+    assert keep.columns[NUMBER].values.tolist() == kept
+    assert keep.columns[NUMBER].validity().tolist() == [at % 3 != 0 for at in kept]
+    assert keep.columns[TEXT].values.to_pylist() == [f"t{at}" for at in kept]
+    (tag,) = keep.tags
     assert isinstance(tag, RowTags)
     assert tag.fragments.tolist() == kept
 

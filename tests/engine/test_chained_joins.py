@@ -7,7 +7,7 @@ import numpy as np
 from impctl.data.schema import LONG
 from impctl.data.vector import Vector
 from impctl.engine.batch import Batch
-from impctl.engine.operators.join import Join, Side
+from impctl.engine.join import Join, Side
 from impctl.engine.tags import RowTags
 
 WIDTH = 12
@@ -33,10 +33,10 @@ def chain() -> list[Join]:
 
 def step(joins: list[Join], *values: tuple[int, int]) -> list[Batch]:
     """What every join yields where every side changes by these values."""
-    found = [rows("c0", *values)]
+    result = [rows("c0", *values)]
     for number, join in enumerate(joins, 1):
-        found.append(join.step(found[-1], rows(f"c{number}", *values)))
-    return found[1:]
+        result.append(join.step(result[-1], rows(f"c{number}", *values)))
+    return result[1:]
 
 
 def test_sides_of_one_row_each_exchange_one_row() -> None:

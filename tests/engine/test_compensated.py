@@ -14,9 +14,8 @@ import pytest
 from impctl.data.keys import group_rows
 from impctl.data.schema import DOUBLE, LONG
 from impctl.data.vector import Vector
-from impctl.engine import compensated
-from impctl.engine.accumulators import Count, FloatSum, Values
-from impctl.engine.partial_column import ROWS, Meaning, PartialColumn
+from impctl.engine import exact_sums
+from impctl.engine.accumulators import PARTIAL_ROWS, Count, FloatSum, Meaning, PartialColumn, Values
 from tests.support.random_cases import random_cases
 
 MODERATE = (1e16, -1e16, 1.0, -1.0, 0.1, 1e-300, 5e-324)
@@ -119,7 +118,7 @@ def test_what_a_captured_sum_may_be_off_by_is_kept() -> None:
     partials = {
         PartialColumn(Meaning.SUM): np.array([huge + 5]),
         PartialColumn(Meaning.SIZE): np.array([huge + 5]),
-        ROWS: one * 2,
+        PARTIAL_ROWS: one * 2,
     }
     empty = {name: np.zeros(1, dtype=kind) for name, kind in total.columns.items()}
     state = {**total.add(empty, total.partial(partials, grouping, 1)), "rows": one * 2}
@@ -157,7 +156,7 @@ def test_whole_numbers_that_spark_took_away_uncounted_do_not_make_the_rest_whole
         PartialColumn(Meaning.SUM): np.array([3.0]),
         PartialColumn(Meaning.SIZE): np.array([3.0]),
         PartialColumn(Meaning.COUNT): one,
-        ROWS: one,
+        PARTIAL_ROWS: one,
     }
     grouping = group_rows([Vector(LONG, one)], 1)
     gone = {**total.partial(partials, grouping, -1), **count.partial(partials, grouping, -1)}
@@ -178,13 +177,13 @@ def test_sums_by_slices_are_within_their_bound_group_by_group(cases: range) -> N
         values = np.array([value for group in groups for value in group])
         starts = np.cumsum([0, *map(len, groups[:-1])])
         with np.errstate(all="ignore"):
-            high, low = compensated.grouped_sums(values, starts)
+            high, low = exact_sums.compensated_grouped_sums(values, starts)
         for at, group in enumerate(groups):
             reach = exact_sum(map(abs, group))
             if reach >= Fraction(2) ** 1020:
                 continue  # what overflows on the way is told elsewhere
             error = exact_sum([float(high[at]), float(low[at])]) - exact_sum(group)
-            assert abs(error) <= reach * Fraction(compensated.DRIFT), seed
+            assert abs(error) <= reach * Fraction(exact_sums.DRIFT), seed
             assert float(high[at]) + float(low[at]) == float(high[at]), seed
 
 
@@ -196,11 +195,11 @@ def test_sums_of_many_rows_of_all_sizes_are_within_their_bound() -> None:
         values = random.standard_normal(sum(sizes)) * 2.0 ** random.integers(-90, 90, sum(sizes))
         values[::3] *= -1
         starts = np.cumsum([0, *sizes[:-1]])
-        high, low = compensated.grouped_sums(values, starts)
+        high, low = exact_sums.compensated_grouped_sums(values, starts)
         for at in range(min(len(sizes), 20)):
             group = values[starts[at] : starts[at] + sizes[at]].tolist()
             error = exact_sum([float(high[at]), float(low[at])]) - exact_sum(group)
-            assert abs(error) <= exact_sum(map(abs, group)) * Fraction(compensated.DRIFT)
+            assert abs(error) <= exact_sum(map(abs, group)) * Fraction(exact_sums.DRIFT)
 
 
 @pytest.mark.slow
@@ -213,11 +212,11 @@ def test_one_power_serves_only_groups_that_are_near_each_other() -> None:
         values = random.standard_normal(8000) * scale
         starts = np.cumsum([0, *sizes[:-1]])
         reach = np.add.reduceat(np.abs(values), starts)
-        high, low = compensated.grouped_sums(values, starts, reach)
+        high, low = exact_sums.compensated_grouped_sums(values, starts, reach)
         for at, start in enumerate(starts.tolist()):
             group = [Fraction(value) for value in values[start : start + 1000].tolist()]
-            found = Fraction(float(high[at])) + Fraction(float(low[at]))
-            assert abs(found - sum(group)) <= sum(map(abs, group)) * Fraction(2) ** -102
+            result = Fraction(float(high[at])) + Fraction(float(low[at]))
+            assert abs(result - sum(group)) <= sum(map(abs, group)) * Fraction(2) ** -102
 
 
 @random_cases(40, 220, 4_000)
@@ -231,6 +230,6 @@ def test_sums_of_values_that_count_several_times_are_within_their_bound(cases: r
             continue  # as above
         starts = np.zeros(1, dtype=np.int64)
         with np.errstate(all="ignore"):
-            high, low = compensated.grouped_products(np.array(values), np.array(weights), starts)
+            high, low = exact_sums.grouped_products(np.array(values), np.array(weights), starts)
         error = exact_sum([float(high[0]), float(low[0])]) - exact_sum(values, weights)
-        assert abs(error) <= reach * Fraction(compensated.DRIFT), seed
+        assert abs(error) <= reach * Fraction(exact_sums.DRIFT), seed

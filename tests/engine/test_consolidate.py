@@ -11,8 +11,7 @@ import numpy as np
 
 from impctl.data.schema import DOUBLE, LONG
 from impctl.data.vector import Vector
-from impctl.engine.batch import Batch
-from impctl.engine.consolidate import consolidated
+from impctl.engine.batch import Batch, consolidated
 from impctl.engine.tags import RowTags, SetTags
 from tests.support.random_cases import random_cases
 
@@ -48,7 +47,7 @@ def meaning(batch: Batch) -> list[tuple[object, int]]:
     """Each row with its weight; doubles by their bits, tags by their fragments."""
     number, double = batch.columns["n"], batch.columns["d"]
     first, second = (tag.sets() for tag in batch.tags)
-    found: list[tuple[object, int]] = []
+    result: list[tuple[object, int]] = []
     for at, weight in enumerate(batch.weights.tolist()):
         row = (
             int(number.values[at]) if number.valid is None or number.valid[at] else None,
@@ -58,15 +57,15 @@ def meaning(batch: Batch) -> list[tuple[object, int]]:
             tuple(first.fragments[first.offsets[at] : first.offsets[at + 1]].tolist()),
             tuple(second.fragments[second.offsets[at] : second.offsets[at + 1]].tolist()),
         )
-        found.append((row, weight))
-    return found
+        result.append((row, weight))
+    return result
 
 
 def summed(batch: Batch) -> Counter[object]:
-    found: Counter[object] = Counter()
+    counts: Counter[object] = Counter()
     for row, weight in meaning(batch):
-        found[row] += weight
-    return Counter({row: weight for row, weight in found.items() if weight})
+        counts[row] += weight
+    return Counter({row: weight for row, weight in counts.items() if weight})
 
 
 @random_cases(100, 550, 6_000)
@@ -85,9 +84,9 @@ def test_the_sum_stays_and_each_row_is_there_once(cases: range) -> None:
         ]
         picked = [rng.choice(rows) for _ in range(rng.randrange(12))] if rows else []
         batch = batch_of(picked, [rng.choice((-2, -1, 1, 2)) for _ in picked])
-        found, wanted = consolidated(batch), summed(batch)
-        assert Counter(dict(meaning(found))) == wanted, seed
-        assert len(found) == len(wanted), seed
+        result, wanted = consolidated(batch), summed(batch)
+        assert Counter(dict(meaning(result))) == wanted, seed
+        assert len(result) == len(wanted), seed
         cancelled += len({row for row, _ in meaning(batch)}) > len(wanted)
         merged += len(wanted) < len(batch)
     assert min(cancelled, merged) > len(cases) // 10
@@ -95,8 +94,8 @@ def test_the_sum_stays_and_each_row_is_there_once(cases: range) -> None:
 
 def test_zeros_and_nans_are_told_apart_by_their_bits() -> None:
     rows: list[Row] = [(0, value, 1, ()) for value in (0.0, -0.0, math.nan, OTHER_NAN, math.nan)]
-    found = consolidated(batch_of(rows, [1, -1, 1, -1, -1]))
-    assert sorted(found.weights.tolist()) == [-1, -1, 1]
+    result = consolidated(batch_of(rows, [1, -1, 1, -1, -1]))
+    assert sorted(result.weights.tolist()) == [-1, -1, 1]
 
 
 def test_one_row_is_one_only_with_the_same_fragments() -> None:

@@ -7,7 +7,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from impctl.engine.dense_counts import DenseCounts
+from impctl.engine.range_counts import DenseCounts
 from impctl.errors import CountBelowZeroError
 
 SIZE = 40

@@ -8,10 +8,10 @@ from random import Random
 import numpy as np
 import pytest
 
-from impctl.engine.fragment_counts import FragmentCounts, GroupSets
+from impctl.engine.range_counts import FragmentCounts, GroupSets
 from impctl.engine.tags import FRAGMENT_BITS, Pairs
 from impctl.errors import CountBelowZeroError
-from impctl.workload.partitions import MAX_FRAGMENTS
+from impctl.workload.sections import MAX_FRAGMENTS
 from tests.support.random_cases import random_seeds
 
 GROUPS = [0, 1, 5, 2**30]
@@ -60,8 +60,8 @@ def test_sets_and_crossings_are_those_of_a_counter(seed: int) -> None:
         before = [members(model, group) for group in GROUPS]
         model.update(step)
         after = [members(model, group) for group in GROUPS]
-        found = apply(counts, step)
-        crossings = found.crossings()
+        result = apply(counts, step)
+        crossings = result.crossings()
         assert crossings.slots.tolist() == sorted(crossings.slots.tolist())
         assert by_ordinal(crossings) == sorted(
             (ordinal, fragment, sign)
@@ -73,7 +73,7 @@ def test_sets_and_crossings_are_those_of_a_counter(seed: int) -> None:
             for fragment in moved
         )
         asked = np.array([3, 0, 1], dtype=np.int64)
-        assert by_ordinal(found.old_sets(asked)) == sorted(
+        assert by_ordinal(result.old_sets(asked)) == sorted(
             (place, fragment, 1)
             for place, ordinal in enumerate(asked.tolist())
             for fragment in before[ordinal]
@@ -83,30 +83,30 @@ def test_sets_and_crossings_are_those_of_a_counter(seed: int) -> None:
 def test_old_sets_stay_old_when_the_counts_move_on() -> None:
     counts = FragmentCounts("counts")
     apply(counts, {(5, 7): 1})
-    found = apply(counts, {(5, 7): -1, (5, 1): 1})
+    result = apply(counts, {(5, 7): -1, (5, 1): 1})
     apply(counts, {(5, 0): 1, (5, 1): -1})
-    assert by_ordinal(found.old_sets(np.array([2]))) == [(0, 7, 1)]
+    assert by_ordinal(result.old_sets(np.array([2]))) == [(0, 7, 1)]
 
 
 def test_what_cancels_within_a_change_crosses_nothing() -> None:
     counts = FragmentCounts("counts")
     slots = np.zeros(2, dtype=np.int64)
-    found = counts.count(np.array([5]), Pairs(slots, slots + 1, np.array([1, -1])))
-    assert by_ordinal(found.crossings()) == []
-    assert by_ordinal(found.old_sets(np.array([0]))) == []
+    count = counts.count(np.array([5]), Pairs(slots, slots + 1, np.array([1, -1])))
+    assert by_ordinal(count.crossings()) == []
+    assert by_ordinal(count.old_sets(np.array([0]))) == []
 
 
 def test_nothing_changed() -> None:
-    found = apply(FragmentCounts("counts"), {})
-    assert by_ordinal(found.crossings()) == []
-    assert by_ordinal(found.old_sets(np.array([0, 1]))) == []
+    result = apply(FragmentCounts("counts"), {})
+    assert by_ordinal(result.crossings()) == []
+    assert by_ordinal(result.old_sets(np.array([0, 1]))) == []
 
 
 def test_the_last_fragment_does_not_spill_into_the_next_group() -> None:
     counts = FragmentCounts("counts")
     apply(counts, {(0, LAST): 1, (1, 0): 1})
-    found = apply(counts, {})
-    assert by_ordinal(found.old_sets(np.array([0, 1]))) == [(0, LAST, 1), (1, 0, 1)]
+    result = apply(counts, {})
+    assert by_ordinal(result.old_sets(np.array([0, 1]))) == [(0, LAST, 1), (1, 0, 1)]
     sets = counts.sets_of(np.array(GROUPS[:2], dtype=np.int64))
     assert (sets.offsets.tolist(), sets.fragments.tolist()) == ([0, 1, 2], [LAST, 0])
 

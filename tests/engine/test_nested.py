@@ -12,12 +12,11 @@ import pytest
 
 from impctl.data.schema import LONG
 from impctl.data.vector import Vector
-from impctl.engine.aggregate_column import AggregateColumn
+from impctl.engine.accumulators import AggregateColumn
+from impctl.engine.aggregate import Aggregate
 from impctl.engine.batch import Batch
 from impctl.engine.circuit import Circuit
-from impctl.engine.operators.aggregate import Aggregate
-from impctl.engine.operators.project import Project
-from impctl.engine.operators.select import Select
+from impctl.engine.linear import Project, Select
 from impctl.expr.nodes import ColumnRef
 from tests.support.circuits import SHAPES, Row, contents, feed, more_than
 from tests.support.random_cases import random_seeds
@@ -67,11 +66,11 @@ def counted(name: str) -> Aggregate:
 def values(batch: Batch | None) -> list[tuple[int, int]]:
     """The numbers in a batch with their weights, those that cancel left out."""
     assert batch is not None
-    found: dict[int, int] = {}
+    result: dict[int, int] = {}
     pairs = zip(batch.columns["n"].values.tolist(), batch.weights.tolist(), strict=True)
     for value, weight in pairs:
-        found[value] = found.get(value, 0) + weight
-    return sorted((value, weight) for value, weight in found.items() if weight)
+        result[value] = result.get(value, 0) + weight
+    return sorted((value, weight) for value, weight in result.items() if weight)
 
 
 def test_what_a_nested_circuit_starts_with_passes_what_stands_above_it() -> None:

@@ -10,11 +10,9 @@ import pytest
 
 from impctl.data.schema import INTEGER, LONG, STRING, SqlType
 from impctl.data.vector import Ints, Vector, from_arrow
-from impctl.engine.accumulators import Count
-from impctl.engine.aggregate_column import AggregateColumn
+from impctl.engine.accumulators import AggregateColumn, Count, Firsts
 from impctl.engine.batch import Batch
-from impctl.engine.firsts import Firsts
-from impctl.engine.ordered_values import First, OrderedValues
+from impctl.engine.extremes import First, OrderedValues
 from impctl.errors import CountBelowZeroError, NotExactError
 
 ARROW = {INTEGER: pa.int32(), STRING: pa.string()}
@@ -87,5 +85,5 @@ def test_an_integral_value_has_the_type_of_its_output_whatever_stands_for_it() -
     one = np.ones(1, dtype=np.int64)
     firsts.add({"k": Vector(LONG, one), "v": Vector(LONG, one + 6)}, one, one)
     picked = firsts.of(one, {"count0": one})
-    found = firsts.spread_out(Batch({}, one, ()), picked).columns["y"]
-    assert (found.type, found.values.tolist()) == (INTEGER, [7])
+    result = firsts.spread_out(Batch({}, one, ()), picked).columns["y"]
+    assert (result.type, result.values.tolist()) == (INTEGER, [7])

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from impctl.data import pages
-from impctl.engine.arrangement import Arrangement, slices
+from impctl.engine.trace import Arrangement, slices
 from impctl.errors import InvariantError
 from tests.support.paged_tables import stream_of, sums_of, table_in
 
@@ -20,13 +20,13 @@ def held(altered: str | None, row: int = 0) -> Arrangement:
     whole = stream_of(table)
     shown = bytearray(whole)
     content = pa.py_buffer(shown)
-    found = table_in(content)
+    result = table_in(content)
     if altered is not None:
-        (chunk,) = found.column(altered).chunks
+        (chunk,) = result.column(altered).chunks
         shown[chunk.buffers()[1].address - content.address + 8 * row] ^= 1
     checked = pages.CheckedPages(content, sums_of(whole), lambda: InvariantError("altered"))
     arrangement = Arrangement("a", (), "rows")
-    arrangement.load([(1, pages.PagedTable(found, checked))])
+    arrangement.load([(1, pages.PagedTable(result, checked))])
     return arrangement
 
 

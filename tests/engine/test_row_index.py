@@ -10,15 +10,13 @@ from random import Random
 import numpy as np
 import pytest
 
-from impctl.data import order
+from impctl.data import keys as order
 from impctl.data.schema import DOUBLE, LONG
 from impctl.data.vector import Vector
-from impctl.engine import row_index
-from impctl.engine.arrangement import Arrangement
-from impctl.engine.batch import Batch
-from impctl.engine.consolidate import repeating, united_neighbours
-from impctl.engine.row_index import RowIndex
+from impctl.engine import trace
+from impctl.engine.batch import Batch, repeating, united_neighbours
 from impctl.engine.tags import RowTags
+from impctl.engine.trace import Arrangement, RowIndex
 
 COLUMNS = (("k", LONG), ("d", DOUBLE))
 
@@ -42,9 +40,9 @@ def held(index: RowIndex) -> list[tuple[str, int, int]]:
     index.compact()
     key = Vector(LONG, np.array([1], dtype=np.int64))
     asked = Batch({"k": key}, np.ones(1, dtype=np.int64), ())
-    found = index.find(index.codes_of(asked), [key]).rows
-    pairs = found.tags[0].expand(np.arange(len(found)), found.weights)
-    rows = zip(found.columns["d"].values[pairs.slots], pairs.fragments, pairs.weights, strict=True)
+    result = index.find(index.codes_of(asked), [key]).rows
+    pairs = result.tags[0].expand(np.arange(len(result)), result.weights)
+    rows = zip(result.columns["d"].values[pairs.slots], pairs.fragments, pairs.weights, strict=True)
     return sorted((repr(float(d)), int(f), int(w)) for d, f, w in rows)
 
 
@@ -69,11 +67,11 @@ Rows = Counter[tuple[int, int, int]]
 """Copies of (key, value, fragment)."""
 
 
-def rows_of(found: Batch) -> Rows:
+def rows_of(result: Batch) -> Rows:
     counts: Rows = Counter()
-    values = (found.columns[name].values.tolist() for name in ("k", "v"))
-    fragments = found.tags[0].expand(np.arange(len(found)), found.weights).fragments.tolist()
-    for key, value, fragment, n in zip(*values, fragments, found.weights.tolist(), strict=True):
+    values = (result.columns[name].values.tolist() for name in ("k", "v"))
+    fragments = result.tags[0].expand(np.arange(len(result)), result.weights).fragments.tolist()
+    for key, value, fragment, n in zip(*values, fragments, result.weights.tolist(), strict=True):
         counts[key, value, fragment] += n
     return counts
 
@@ -86,10 +84,10 @@ def rows_of(found: Batch) -> Rows:
 def test_rows_come_and_go_whatever_runs_they_lie_in(
     keys: int, many: int, hardly: float, united: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(row_index, "_MANY_ROWS", united)
-    monkeypatch.setattr(row_index, "_HARDLY", hardly)
+    monkeypatch.setattr(trace, "_MANY_ROWS", united)
+    monkeypatch.setattr(trace, "_HARDLY", hardly)
     monkeypatch.setattr(order, "MANY", many)
-    monkeypatch.setattr(row_index, "MANY", many)
+    monkeypatch.setattr(trace, "MANY", many)
     random = Random(keys)
     index = RowIndex("i", (("k", LONG), ("v", LONG)), ("k",), 1)
     there: Rows = Counter()
@@ -115,11 +113,11 @@ def test_rows_come_and_go_whatever_runs_they_lie_in(
         asked = sorted({key for key, _, _ in there} | {-1, 5})
         random.shuffle(asked)
         key = Vector(LONG, np.array(asked, dtype=np.int64))
-        found = index.find(key.values, [key])
-        assert rows_of(found.rows) == there
-        of_rows = found.rows.columns["k"].values.tolist()
-        assert [asked[owner] for owner in found.owners.tolist()] == of_rows
-        of_keys = np.bincount(found.owners, minlength=len(asked))
+        result = index.find(key.values, [key])
+        assert rows_of(result.rows) == there
+        of_rows = result.rows.columns["k"].values.tolist()
+        assert [asked[owner] for owner in result.owners.tolist()] == of_rows
+        of_keys = np.bincount(result.owners, minlength=len(asked))
         assert index.count(key.values).tolist() == of_keys.tolist()
     whole = index.whole()
     assert rows_of(whole) == {row: n for row, n in there.items() if n}
@@ -132,20 +130,20 @@ def test_rows_that_only_come_are_counted_once_each(
     united: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever is left side by side in a run, the rows of the index come to the same sum."""
-    monkeypatch.setattr(row_index, "_MANY_ROWS", united)
-    monkeypatch.setattr(row_index, "_HARDLY", 1.0)
+    monkeypatch.setattr(trace, "_MANY_ROWS", united)
+    monkeypatch.setattr(trace, "_HARDLY", 1.0)
     values, fragments = [0.0, -0.0, float("nan"), 1.0, 1.0, 1.0], [0, 0, 1, 1, 1, 2]
     index = index_of(*(batch(values, fragments, weight) for weight in (1, 2, 1)))
-    found = index.whole()
-    assert len(found) == 5
-    assert sorted(found.weights.tolist()) == [4, 4, 4, 4, 8]
+    result = index.whole()
+    assert len(result) == 5
+    assert sorted(result.weights.tolist()) == [4, 4, 4, 4, 8]
 
 
 def test_neighbours_that_are_one_row_are_united_and_others_are_not() -> None:
     rows = batch([1.0, 1.0, 1.0, -0.0, 0.0, 2.0, 2.0], [0, 0, 1, 1, 1, 1, 1], 3)
     codes = np.array([5, 5, 5, 5, 5, 5, 6])
-    found, one = united_neighbours(codes, rows)
-    assert found.tolist() == [5, 5, 5, 5, 5, 6]
+    result, one = united_neighbours(codes, rows)
+    assert result.tolist() == [5, 5, 5, 5, 5, 6]
     assert one.weights.tolist() == [6, 3, 3, 3, 3, 3]
     assert repeating(batch([1.0, 2.0, 1.0, 1.0], [0, 0, 0, 0], 1)) == 0.5
 

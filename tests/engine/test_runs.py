@@ -12,8 +12,7 @@ from impctl.data import keys as data_keys
 from impctl.data.keys import group_rows
 from impctl.data.schema import LONG, STRING
 from impctl.data.vector import Vector, from_arrow
-from impctl.engine.arrangement import Arrangement, slices
-from impctl.engine.runs import Run, merge_at_once, merge_runs
+from impctl.engine.trace import Arrangement, Run, merge_at_once, merge_runs, slices
 
 KEYS = {
     "codes": (LONG, lambda code: code),
@@ -146,11 +145,11 @@ def test_slices_in_any_order_have_the_newest_rows_of_their_codes() -> None:
             newest.update(zip(codes, counts, strict=True))
         low = np.array([random_.randrange(60) for _ in range(6)])
         wide = random_.choice([1, 4, 20])
-        found = slices(kept.runs, low, low + wide, "count")
+        result = slices(kept.runs, low, low + wide, "count")
         expected = [
             (at, code, newest[code])
             for at, start in enumerate(low.tolist())
             for code in range(start, start + wide)
             if newest.get(code)
         ]
-        assert list(zip(*(column.tolist() for column in found), strict=True)) == expected
+        assert list(zip(*(column.tolist() for column in result), strict=True)) == expected

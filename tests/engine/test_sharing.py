@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from impctl.circuits.checkpoint import checkpoint_of
+from impctl.compile.session import checkpoint_of
 from impctl.data.schema import LONG
 from impctl.engine.circuit import Circuit
-from impctl.engine.row_index import RowIndex
+from impctl.engine.trace import RowIndex
 from tests.support.circuits import SHAPES, Row, contents, feed, restarted
 from tests.support.shared_index import Indexed, Partners
 

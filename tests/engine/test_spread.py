@@ -12,15 +12,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from impctl.circuits.calls import read_calls
+from impctl.compile.aggregates import read_calls
 from impctl.data.schema import DOUBLE, INTEGER, LONG, Column, Schema, SqlType, decimal
 from impctl.data.vector import from_arrow
+from impctl.engine.accumulators import PARTIAL_ROWS, Meaning, PartialColumn
+from impctl.engine.aggregate import Aggregate as AggregateOperator
 from impctl.engine.batch import Batch
-from impctl.engine.operators.aggregate import Aggregate as AggregateOperator
-from impctl.engine.operators.project import Project as ProjectOperator
-from impctl.engine.partial_column import ROWS, Meaning, PartialColumn
+from impctl.engine.linear import Project as ProjectOperator
 from impctl.plan.nodes import Aggregate, nodes_of
-from impctl.plan.sql.statement import parse_query
+from impctl.sql.statement import parse_query
 from tests.support.random_cases import random_cases
 
 Buffer = tuple[float, float, float]
@@ -84,10 +84,10 @@ class Maintained:
     def step(self, values: list[Any], sign: int) -> None:
         vector = from_arrow(pa.array(values, self.arrow), self.kind)
         weights = np.full(len(values), sign, dtype=np.int64)
-        found = self.group.step(self.project.step(Batch({"t#1.x": vector}, weights, ())))
-        if not len(found):
+        result = self.group.step(self.project.step(Batch({"t#1.x": vector}, weights, ())))
+        if not len(result):
             return
-        rows = found.take(np.flatnonzero(found.weights > 0))
+        rows = result.take(np.flatnonzero(result.weights > 0))
         self.shown = []
         for column in rows.columns.values():
             known = column.valid is None or bool(column.valid[0])
@@ -116,8 +116,8 @@ def some_values(rng: Random, kind: SqlType) -> list[Any]:
     return [Decimal(value).scaleb(-2) for value in whole] if kind.scale else whole
 
 
-def agrees(found: tuple[float | None, float], wanted: float | None) -> bool:
-    value, error = found
+def agrees(result: tuple[float | None, float], wanted: float | None) -> bool:
+    value, error = result
     if value is None or wanted is None:
         return value is wanted
     if math.isnan(wanted) or math.isnan(value):
@@ -166,13 +166,13 @@ def test_values_far_from_zero_leave_their_variance(values: list[float], wanted: 
     maintained = Maintained(DOUBLE, pa.float64())
     maintained.step([*values, 1e3, -7.5], 1)
     maintained.step([-7.5, 1e3], -1)
-    found = maintained.shown[FUNCTIONS.index("var_pop")]
-    value, error = found
+    result = maintained.shown[FUNCTIONS.index("var_pop")]
+    value, error = result
     assert value == pytest.approx(wanted, rel=1e-9, abs=1e-25)
     exact = [Fraction(one) for one in values]
     mean = sum(exact) / len(exact)
     squares = sum((one - mean) ** 2 for one in exact) / len(exact)
-    assert agrees(found, float(squares))
+    assert agrees(result, float(squares))
     assert error < math.inf
 
 
@@ -203,14 +203,14 @@ def test_what_captured_sums_may_be_off_by_is_in_the_error() -> None:
     worst, lost = (float(exact) * count * 2.0**-53 for exact in (total, squares))
     maintained = Maintained(DOUBLE, pa.float64())
     rows = np.array([count], dtype=np.int64)
-    partials: dict[PartialColumn, Any] = {ROWS: rows}
+    partials: dict[PartialColumn, Any] = {PARTIAL_ROWS: rows}
     sums = ((total, worst * 0.9), (squares, lost * -0.9), (Fraction(0), 0.0))
     for slot, (exact, off) in enumerate(sums):
         partials[PartialColumn(Meaning.COUNT, slot)] = rows
         partials[PartialColumn(Meaning.SUM, slot)] = np.array([float(exact) + off])
         partials[PartialColumn(Meaning.SIZE, slot)] = np.array([float(exact)])
-    found = maintained.group.absorb((), partials, ())
-    new = found.take(np.flatnonzero(found.weights > 0))
+    absorb = maintained.group.absorb((), partials, ())
+    new = absorb.take(np.flatnonzero(absorb.weights > 0))
     variance = next(iter(new.columns.values()))
     assert variance.error is not None
     assert float(variance.values[0]) != wanted

@@ -25,13 +25,13 @@ class Remembered:
     asked: list[int] = field(default_factory=list)
 
     def crossings(self) -> Pairs:
-        found = [
+        result = [
             (group, fragment, sign)
             for group, (before, after) in enumerate(zip(self.old, self.new, strict=True))
             for sign, moved in ((1, after - before), (-1, before - after))
             for fragment in moved
         ]
-        return pairs_of(found)
+        return pairs_of(result)
 
     def old_sets(self, ordinals: Ints) -> Pairs:
         self.asked += ordinals.tolist()
@@ -120,9 +120,9 @@ def test_a_group_that_stays_is_never_spelled_out(seed: int) -> None:
     groups = np.arange(len(case.old), dtype=np.int64)
     tags = GroupTags(source, np.tile(groups, 2), np.repeat([False, True], len(groups)))
     weights = np.repeat(np.array([-1, 1]), len(groups))
-    found = tags.expand(np.zeros(2 * len(groups), dtype=np.int64), weights)
+    expand = tags.expand(np.zeros(2 * len(groups), dtype=np.int64), weights)
     assert source.asked == []
-    assert len(found.slots) == sum(len(a ^ b) for a, b in zip(case.old, case.new, strict=True))
+    assert len(expand.slots) == sum(len(a ^ b) for a, b in zip(case.old, case.new, strict=True))
 
 
 @random_seeds(10, 35, 600)
@@ -134,12 +134,12 @@ def test_rows_expand_to_their_one_fragment(seed: int) -> None:
     tags = RowTags(np.array([fragment for fragment, _, _ in rows], dtype=np.int32))
     slots = np.array([slot for _, slot, _ in rows], dtype=np.int64)
     weights = np.array([weight for _, _, weight in rows], dtype=np.int64)
-    found = tags.expand(slots, weights)
-    assert found.fragments.dtype == np.int64
+    expand = tags.expand(slots, weights)
+    assert expand.fragments.dtype == np.int64
     total: Counter[tuple[int, int]] = Counter()
     for fragment, slot, weight in rows:
         total[slot, fragment] += weight
-    assert summed(found) == {key: weight for key, weight in total.items() if weight}
+    assert summed(expand) == {key: weight for key, weight in total.items() if weight}
     assert tags.take(np.arange(len(rows))[::-1]).fragments.tolist() == [f for f, _, _ in rows][::-1]
 
 
@@ -152,13 +152,13 @@ def test_neighbours_expand_to_their_one_fragment_and_others_to_none(seed: int) -
     tags = SpanTags(rows, before, np.array(fragments, dtype=np.int32))
     slots = np.array([rng.randint(0, 2) for _ in range(rows)], dtype=np.int64)
     weights = np.array([rng.randint(-2, 2) for _ in range(rows)], dtype=np.int64)
-    found = tags.expand(slots, weights)
+    expand = tags.expand(slots, weights)
     assert len(tags) == rows
-    assert found.fragments.dtype == np.int64
+    assert expand.fragments.dtype == np.int64
     total: Counter[tuple[int, int]] = Counter()
     for row, fragment in enumerate(fragments, before):
         total[int(slots[row]), fragment] += int(weights[row])
-    assert summed(found) == {key: weight for key, weight in total.items() if weight}
-    assert summed(tags.sets().expand(slots, weights)) == summed(found)
+    assert summed(expand) == {key: weight for key, weight in total.items() if weight}
+    assert summed(tags.sets().expand(slots, weights)) == summed(expand)
     order = np.arange(rows)[::-1]
-    assert summed(tags.take(order).expand(slots[order], weights[order])) == summed(found)
+    assert summed(tags.take(order).expand(slots[order], weights[order])) == summed(expand)

@@ -14,9 +14,9 @@ import pytest
 from impctl.data.schema import LONG, STRING
 from impctl.data.vector import Vector, from_arrow
 from impctl.engine.batch import Batch
-from impctl.engine.operators.top import Cut, Limit, Top
-from impctl.engine.order_codes import OrderKey
+from impctl.engine.extremes import OrderKey
 from impctl.engine.tags import RowTags
+from impctl.engine.topk import Cut, Limit, Top
 from impctl.errors import CountBelowZeroError
 from tests.support.random_cases import random_cases
 
@@ -42,16 +42,16 @@ def batch(rows: Sequence[Row], weights: Sequence[int]) -> Batch:
 
 def standing(row: Row, order: Sequence[OrderKey]) -> list[tuple[int, object]]:
     """What sorts as the order does: NULL by its place, descending values turned round."""
-    found: list[tuple[int, object]] = []
+    result: list[tuple[int, object]] = []
     for key in order:
         value = row[{"s": 1, "x": 2}[key.column]]
         if value is None:
-            found.append((0 if key.nulls_first else 2, 0))
+            result.append((0 if key.nulls_first else 2, 0))
         elif key.descending:
-            found.append((1, -value))  # type: ignore[operator]  # only numbers are
+            result.append((1, -value))  # type: ignore[operator]  # only numbers are
         else:
-            found.append((1, value))
-    return found
+            result.append((1, value))
+    return result
 
 
 def expected(
@@ -61,7 +61,7 @@ def expected(
     groups: dict[object, list[Row]] = {}
     for row in rows.elements():
         groups.setdefault(row[0] if grouped else None, []).append(row)
-    found: Counter[tuple[object, ...]] = Counter()
+    result: Counter[tuple[object, ...]] = Counter()
     for group, members in groups.items():
         standings = sorted((standing(row, order) for row in members), key=repr)
         standings.sort(key=lambda parts: [(place, value) for place, value in parts])
@@ -73,17 +73,17 @@ def expected(
                 Cut.DENSE: distinct.index(one) + 1,
             }
             if limit.offset < ranks[limit.cut] <= limit.size:
-                found[group, repr(one), ranks[limit.cut]] += 1
-    return found
+                result[group, repr(one), ranks[limit.cut]] += 1
+    return result
 
 
 def shown(
     output: Counter[tuple[Row, int]], order: Sequence[OrderKey], *, grouped: bool
 ) -> Counter[tuple[object, ...]]:
-    found: Counter[tuple[object, ...]] = Counter()
+    counts: Counter[tuple[object, ...]] = Counter()
     for (row, rank), weight in output.items():
-        found[row[0] if grouped else None, repr(standing(row, order)), rank] += weight
-    return +found
+        counts[row[0] if grouped else None, repr(standing(row, order)), rank] += weight
+    return +counts
 
 
 def rows_of(change: Batch) -> list[tuple[tuple[Row, int], int]]:

@@ -10,7 +10,7 @@ import pytest
 
 from impctl.data.schema import decimal
 from impctl.engine.accumulators import ExactSum
-from impctl.engine.wide import add, grouped_sums, unwiden, widen
+from impctl.engine.exact_sums import add, exact_grouped_sums, unwiden, widen
 from impctl.errors import EvaluationError
 from tests.support.random_cases import random_seeds
 
@@ -40,9 +40,9 @@ def test_widened_and_back(seed: int) -> None:
     assert high.dtype == np.int64
     assert low.dtype == np.uint64
     assert [int(h) * 2**64 + int(w) for h, w in zip(high, low, strict=True)] == values
-    found = unwiden(high, low)
-    assert found.tolist() == values
-    assert found.dtype == column(values).dtype
+    result = unwiden(high, low)
+    assert result.tolist() == values
+    assert result.dtype == column(values).dtype
 
 
 @random_seeds(15, 38, 600)
@@ -51,8 +51,8 @@ def test_sums_carry(seed: int) -> None:
     pairs = [(some_number(rng), some_number(rng)) for _ in range(8)]
     pairs = [(a, b) for a, b in pairs if -LIMIT <= a + b < LIMIT]
     left, right = column([a for a, _ in pairs]), column([b for _, b in pairs])
-    found = unwiden(*add(*widen(left), *widen(right)))
-    assert found.tolist() == [a + b for a, b in pairs]
+    result = unwiden(*add(*widen(left), *widen(right)))
+    assert result.tolist() == [a + b for a, b in pairs]
 
 
 @random_seeds(8, 24, 400)
@@ -81,20 +81,22 @@ def test_sums_of_groups_are_exact(seed: int) -> None:
     weights = [rng.randint(-3, 3) for _ in values]
     order = rng.sample(range(len(values)), len(values))
     starts = np.cumsum([0, *sizes[:-1]])
-    found = grouped_sums(column(values), np.array(weights), np.array(order), starts)
+    result = exact_grouped_sums(column(values), np.array(weights), np.array(order), starts)
     expected = [
         sum(values[row] * weights[row] for row in order[start : start + size])
         for start, size in zip(starts.tolist(), sizes, strict=True)
     ]
-    assert found.tolist() == expected
+    assert result.tolist() == expected
 
 
 def test_int64_is_left_before_it_wraps() -> None:
     values = np.full(4, 2**62, dtype=np.int64)
     everything = np.arange(4), np.zeros(1, dtype=np.int64)
-    assert grouped_sums(values, np.ones(4, dtype=np.int64), *everything).tolist() == [2**64]
+    assert exact_grouped_sums(values, np.ones(4, dtype=np.int64), *everything).tolist() == [2**64]
     lowest = np.array([-(2**63)])
-    assert grouped_sums(lowest, np.array([-1]), np.arange(1), np.zeros(1, int)).tolist() == [2**63]
+    assert exact_grouped_sums(lowest, np.array([-1]), np.arange(1), np.zeros(1, int)).tolist() == [
+        2**63
+    ]
 
 
 def test_adding_past_128_bits_is_refused_not_wrapped() -> None:

@@ -11,8 +11,8 @@ import pytest
 from impctl.data.schema import DOUBLE, INTEGER
 from impctl.data.vector import Vector
 from impctl.engine.batch import Batch
-from impctl.engine.operators.window import CHOOSING, RANKS, Placed, Window
-from impctl.engine.order_codes import OrderKey
+from impctl.engine.extremes import OrderKey
+from impctl.engine.window import CHOOSING, RANKS, Placed, Window
 from impctl.errors import CountBelowZeroError, NotExactError
 from impctl.expr.nodes import ColumnRef, Literal
 from impctl.plan.nodes import Attribute, SortKey, WindowCall
@@ -59,7 +59,7 @@ def expected(
         arguments += (ref["d"],)
     key = SortKey(ref["x"], descending, not descending)
     call = WindowCall(Attribute("v", "v", DOUBLE), function, arguments, (), (key,))
-    found: Counter[object] = Counter()
+    result: Counter[object] = Counter()
     sign = -1 if descending else 1
 
     def place(row: Row) -> tuple[object, ...]:
@@ -72,24 +72,24 @@ def expected(
         part = sorted((row for row in rows if row[0] == group), key=place)
         values: list[Values] = [{"g": g, "x": x, "d": d} for g, x, d in part]
         placed = window_values(call, values, [place(row) for row in part])
-        found.update(zip(part, placed, strict=True))
-    return found
+        result.update(zip(part, placed, strict=True))
+    return result
 
 
 def contents(batch: Batch) -> Counter[object]:
-    found: Counter[object] = Counter()
+    result: Counter[object] = Counter()
     if len(batch):
         columns = [batch.columns[name].to_arrow().to_pylist() for name in ("g", "x", "d", "v")]
         for (*row, value), weight in zip(zip(*columns, strict=True), batch.weights, strict=True):
-            found[(tuple(row), value)] += int(weight)
-    return found
+            result[(tuple(row), value)] += int(weight)
+    return result
 
 
 def walk(seed: int) -> None:
     rng = random.Random(seed)
     function, offset = rng.choice(CALLS)
     has_default, descending = rng.random() < 0.5, rng.random() < 0.5
-    found = operator(function, offset, has_default, descending=descending)
+    result = operator(function, offset, has_default, descending=descending)
     rows: list[Row] = []
     state: Counter[object] = Counter()
     for _ in range(6):
@@ -102,7 +102,7 @@ def walk(seed: int) -> None:
         for row in gone:
             rows.remove(row)
         rows += come
-        change = found.step(batch_of(gone + come, [-1] * len(gone) + [1] * len(come)))
+        change = result.step(batch_of(gone + come, [-1] * len(gone) + [1] * len(come)))
         for key, weight in contents(change).items():
             state[key] += weight
         state = Counter({key: weight for key, weight in state.items() if weight})
@@ -121,15 +121,15 @@ def test_ties_are_an_error_only_where_something_is_chosen() -> None:
     for function in ("row_number", "lag", "lead"):
         by_x = (OrderKey("x", False, True),)
         argument = None if function in RANKS else "d"
-        found = Window("w", COLUMNS, ["g"], [Placed("v", function, by_x, argument, 1)])
-        found.step(batch_of([rows[0]] * 2, [1, 1]))
+        result = Window("w", COLUMNS, ["g"], [Placed("v", function, by_x, argument, 1)])
+        result.step(batch_of([rows[0]] * 2, [1, 1]))
         with pytest.raises(NotExactError, match=f"{function.upper()} is not deterministic"):
-            found.step(batch_of([rows[1]], [1]))
-    found = Window("w", COLUMNS, ["g"], [Placed("v", "rank", (OrderKey("x", False, True),))])
-    assert len(found.step(batch_of(rows, [1, 1]))) == 2
+            result.step(batch_of([rows[1]], [1]))
+    result = Window("w", COLUMNS, ["g"], [Placed("v", "rank", (OrderKey("x", False, True),))])
+    assert len(result.step(batch_of(rows, [1, 1]))) == 2
 
 
 def test_a_row_that_was_never_there_cannot_go() -> None:
-    found = operator("rank", 0, False, descending=False)
+    result = operator("rank", 0, False, descending=False)
     with pytest.raises(CountBelowZeroError, match="never contained"):
-        found.step(batch_of([(1, 1, 0.0)], [-1]))
+        result.step(batch_of([(1, 1, 0.0)], [-1]))

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from impctl.circuits.answers import arrow_column, arrow_type
+from impctl.compile.answers import arrow_column, arrow_type
 from impctl.data.schema import (
     BOOLEAN,
     DATE,
@@ -37,14 +37,13 @@ from impctl.data.schema import (
 )
 from impctl.data.vector import Vector, from_arrow
 from impctl.errors import ImpctlError
-from impctl.expr.evaluate import Columns, Evaluator
+from impctl.expr.error_bounds import exactly
+from impctl.expr.evaluate import Columns, Evaluator, find_blocker
 from impctl.expr.functions import FUNCTIONS
 from impctl.expr.nodes import Expr
-from impctl.expr.one_row import ONE_ROW
-from impctl.expr.spans import exactly
-from impctl.expr.support import find_blocker
+from impctl.expr.signature import ONE_ROW
 from impctl.plan.nodes import Project
-from impctl.plan.sql.statement import parse_query
+from impctl.sql.statement import parse_query
 
 MOMENTS = [
     None, 0, -1, 1_711_846_799_999_999, 1_711_846_800_000_000, -12_219_292_800_000_001,

@@ -27,7 +27,7 @@ from impctl.data.schema import (
     SqlType,
     decimal,
 )
-from impctl.expr.numbers import INTEGRAL_BITS
+from impctl.expr.numeric import INTEGRAL_BITS
 
 WIDTHS = (
     (1, 0), (3, 3), (5, 2), (10, 4), (12, 12), (18, 9), (19, 19), (20, 0), (25, 19), (34, 0),

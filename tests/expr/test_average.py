@@ -13,7 +13,7 @@ import pytest
 from impctl.data.schema import LONG, decimal
 from impctl.data.vector import Vector
 from impctl.errors import EvaluationError
-from impctl.expr.average import mean, most_rows
+from impctl.expr.numeric import mean, most_rows
 from impctl.expr.types import average_type, sum_type
 
 KINDS = [
@@ -27,9 +27,9 @@ def averages(digits: int, scale: int, totals: list[int], counts: list[int]) -> l
     total, result = sum_type(kind), average_type(kind)
     assert total is not None
     assert result is not None
-    found = mean(Vector(total, np.array(totals)), Vector(LONG, np.array(counts)), result)
-    valid = found.validity()
-    return [int(value) if valid[at] else None for at, value in enumerate(found.values.tolist())]
+    match = mean(Vector(total, np.array(totals)), Vector(LONG, np.array(counts)), result)
+    valid = match.validity()
+    return [int(value) if valid[at] else None for at, value in enumerate(match.values.tolist())]
 
 
 def test_seven_cents_over_160_rows_are_rounded_as_a_double() -> None:

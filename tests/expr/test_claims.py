@@ -84,13 +84,13 @@ def views(spark: Any) -> dict[int | None, Any]:
     return {row: rows_of(spark, row) for row in (None, *range(len(ROWS)))}
 
 
-def differences(found: Sequence[Claim], spark: Any, views: Mapping[int | None, Any]) -> list[str]:
+def differences(result: Sequence[Claim], spark: Any, views: Mapping[int | None, Any]) -> list[str]:
     """Claims of which Spark gives other values or another type, or values where ours fails.
 
     Where a row makes one of the two fail, each row is compared by itself.
     """
     wrong, failing = [], []
-    for claim, expected in paired(found, spark, views[None]):
+    for claim, expected in paired(result, spark, views[None]):
         if expected is None:
             failing.append(claim)
         elif (said := difference(claim, expected)) is not None:
@@ -105,11 +105,11 @@ def differences(found: Sequence[Claim], spark: Any, views: Mapping[int | None, A
 
 
 def paired(
-    found: Sequence[Claim], spark: Any, view: Any
+    result: Sequence[Claim], spark: Any, view: Any
 ) -> Iterator[tuple[Claim, pa.ChunkedArray | None]]:
     """The claims with Spark's columns; None where a row fails, or Spark refuses the types."""
-    for start in range(0, len(found), TOGETHER):
-        part = found[start : start + TOGETHER]
+    for start in range(0, len(result), TOGETHER):
+        part = result[start : start + TOGETHER]
         yield from zip(part, asked(spark, view, part), strict=True)
 
 
@@ -160,9 +160,9 @@ def test_what_is_claimed_is_sparks(
 ) -> None:
     in_zone(zone)
     texts = Random(zone).sample([*taken_calls(), *casts(), *operations()], 150)
-    found = list(claims(texts, zone))
-    assert len(found) > 30
-    wrong = differences(found, spark, views)
+    result = list(claims(texts, zone))
+    assert len(result) > 30
+    wrong = differences(result, spark, views)
     assert not wrong, "\n".join(wrong)
 
 
@@ -175,6 +175,6 @@ def test_all_that_is_claimed_is_sparks(
     in_zone(zone)
     listed = [row[0] for row in spark.sql("SHOW SYSTEM FUNCTIONS").collect()]
     names = [name for name in listed if name.replace("_", "").isalnum()]
-    found = list(claims([*calls_of(names), *taken_calls(), *casts(), *operations()], zone))
-    wrong = differences(found, spark, views)
+    result = list(claims([*calls_of(names), *taken_calls(), *casts(), *operations()], zone))
+    wrong = differences(result, spark, views)
     assert not wrong, "\n".join(wrong)

@@ -18,10 +18,9 @@ from impctl.data.schema import DOUBLE, INTEGER, LONG, decimal
 from impctl.data.vector import Vector, from_arrow
 from impctl.errors import EvaluationError, NotExactError
 from impctl.expr.cast import cast
-from impctl.expr.evaluate import Condition, Evaluator
+from impctl.expr.compare import Truth
+from impctl.expr.evaluate import Condition, Evaluator, find_blocker
 from impctl.expr.nodes import Expr
-from impctl.expr.support import find_blocker
-from impctl.expr.truth import Truth
 from tests.expr.test_in_spark import EXPRESSIONS, SCHEMA, rows, value_at
 from tests.plan.catalogs import selected
 from tests.support.reference_expr import ReferenceFailure, Value, value_of
@@ -67,14 +66,14 @@ def shown(value: Any) -> Any:
     return str(value) if isinstance(value, Decimal) else value
 
 
-def near(found: Any, expected: Any, bound: float) -> bool:
-    if bound and isinstance(found, float) and isinstance(expected, float):
-        return abs(found - expected) <= bound
-    return bool(shown(found) == shown(expected)) and type(found) is type(expected)
+def near(result: Any, expected: Any, bound: float) -> bool:
+    if bound and isinstance(result, float) and isinstance(expected, float):
+        return abs(result - expected) <= bound
+    return bool(shown(result) == shown(expected)) and type(result) is type(expected)
 
 
-def outcomes(found: Truth, row: int) -> set[bool | None]:
-    flags = (found.may_true[row], found.may_false[row], found.may_null[row])
+def outcomes(truth: Truth, row: int) -> set[bool | None]:
+    flags = (truth.may_true[row], truth.may_false[row], truth.may_null[row])
     return {o for o, is_set in zip((True, False, None), flags, strict=True) if is_set}
 
 
@@ -113,16 +112,16 @@ def test_agrees_with_the_reference(sql: str) -> None:
 
 def check_value(vector: Vector, row: int, expected: Value) -> None:
     bound = 0.0 if vector.error is None else float(vector.error[row])
-    found = value_at(vector, row)
-    assert near(found, expected, bound), (row, found, expected)
+    value = value_at(vector, row)
+    assert near(value, expected, bound), (row, value, expected)
 
 
 @pytest.mark.parametrize("sql", [sql for sql in MORE if " AND " in sql or " OR " in sql])
 def test_truth_has_the_references_outcome(sql: str) -> None:
     expr = expression(sql)
-    found = Condition(expr).truth(COLUMNS, len(TABLE))
+    truth = Condition(expr).truth(COLUMNS, len(TABLE))
     for row, values in enumerate(plain_rows(COLUMNS, len(TABLE))):
-        assert value_of(expr, values) in outcomes(found, row)
+        assert value_of(expr, values) in outcomes(truth, row)
 
 
 def columns(**given: list[Any]) -> dict[str, Vector]:
@@ -246,15 +245,15 @@ BOTH = {True, False}
 
 @pytest.mark.parametrize("operator", ["=", "<>", "<", "<=", ">", ">="])
 def test_what_is_too_close_to_call_may_go_either_way(operator: str) -> None:
-    found = Condition(expression(f"d {operator} e")).truth(NEAR, 5)
+    truth = Condition(expression(f"d {operator} e")).truth(NEAR, 5)
     is_equal = operator in ("=", "<=", ">=")
     is_greater = operator in ("<>", ">", ">=")
-    assert [outcomes(found, row) for row in range(5)] == [
+    assert [outcomes(truth, row) for row in range(5)] == [
         {is_equal}, BOTH, BOTH, {is_greater}, {None},
     ]  # fmt: skip
     turned = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}.get(operator, operator)
     swapped = Condition(expression(f"e {turned} d")).truth(NEAR, 5)
-    assert [outcomes(swapped, row) for row in range(5)] == [outcomes(found, r) for r in range(5)]
+    assert [outcomes(swapped, row) for row in range(5)] == [outcomes(truth, r) for r in range(5)]
 
 
 @pytest.mark.parametrize(
@@ -273,8 +272,8 @@ def test_what_is_too_close_to_call_may_go_either_way(operator: str) -> None:
     ],
 )
 def test_unsure_outcomes_combine(sql: str, expected: list[set[bool | None]]) -> None:
-    found = Condition(expression(sql)).truth(NEAR, 5)
-    assert [outcomes(found, row) for row in range(5)] == expected
+    truth = Condition(expression(sql)).truth(NEAR, 5)
+    assert [outcomes(truth, row) for row in range(5)] == expected
 
 
 def test_an_unsure_left_side_reaches_the_right_one() -> None:

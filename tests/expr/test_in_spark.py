@@ -29,11 +29,10 @@ from impctl.data.schema import (
     decimal,
 )
 from impctl.data.vector import Vector, from_arrow
-from impctl.expr.evaluate import Evaluator
+from impctl.expr.evaluate import Evaluator, find_blocker
 from impctl.expr.functions import FUNCTIONS as FUNCTION_LIST
-from impctl.expr.one_row import ONE_ROW
-from impctl.expr.support import find_blocker
-from impctl.expr.zones import fixed_offset
+from impctl.expr.signature import ONE_ROW
+from impctl.expr.types import fixed_offset
 from tests.plan.catalogs import selected
 
 MOMENTS = [
@@ -111,7 +110,7 @@ TYPES: dict[str, tuple[SqlType, pa.DataType, list[Any]]] = {
     ),
     "q": (DOUBLE, pa.float64(), [2.5, -2.5, -0.0, math.nan, math.inf, -1e300, None, 9.3e18]),
 }
-SCHEMA = Schema(tuple(Column(name, found[0]) for name, found in TYPES.items()))
+SCHEMA = Schema(tuple(Column(name, result[0]) for name, result in TYPES.items()))
 
 EXPRESSIONS = [
     "i % 3", "l div 2", "l % -4", "-m", "i * 2.5", "m + 1", "m - n", "m * m", "m * 3",
@@ -242,13 +241,13 @@ def selecting(texts: Sequence[str]) -> str:
     return f"SELECT {', '.join(f'{sql} AS x{at}' for at, sql in enumerate(texts))} FROM t"
 
 
-def agrees(found: Any, expected: Any, bound: float) -> bool:
+def agrees(result: Any, expected: Any, bound: float) -> bool:
     """Equal to the last digit; a double with an error bound may be off by as much."""
-    if bound and isinstance(found, float) and isinstance(expected, float):
-        return abs(found - expected) <= bound
-    if isinstance(found, Decimal) or isinstance(expected, Decimal):
-        return str(found) == str(expected)
-    return bool(found == expected)
+    if bound and isinstance(result, float) and isinstance(expected, float):
+        return abs(result - expected) <= bound
+    if isinstance(result, Decimal) or isinstance(expected, Decimal):
+        return str(result) == str(expected)
+    return bool(result == expected)
 
 
 def value_at(vector: Vector, row: int) -> Any:
@@ -321,9 +320,9 @@ def test_a_fixed_offset_is_sparks(zone: str, spark: Any, in_zone: Callable[[str]
     local = "timestampadd(MICROSECOND, unix_micros(k), TIMESTAMP_NTZ '1970-01-01 00:00:00') AS k"
     view = spark.createDataFrame(rows()).selectExpr(*(local if n == "k" else n for n in TYPES))
     in_zone(zone)
-    found = run_sql(spark, selecting(ZONED), {"t": view})
+    result = run_sql(spark, selecting(ZONED), {"t": view})
     wrong = []
-    for sql, column in zip(ZONED, found.columns, strict=True):
+    for sql, column in zip(ZONED, result.columns, strict=True):
         vector = ours(sql, zone)
         values = [shown(value_at(vector, row)) for row in range(len(vector))]
         if values != as_numbers(column):
@@ -363,8 +362,8 @@ def test_every_expression_is_sparks(spark: Any) -> None:
         vector = ours(sql)
         for row, value in enumerate(expected):
             bound = 0.0 if vector.error is None else float(vector.error[row])
-            found = shown(value_at(vector, row))
-            found = as_python(found, vector.type)
-            if not agrees(found, value, bound):
-                wrong.append((sql, row, found, value))
+            result = shown(value_at(vector, row))
+            result = as_python(result, vector.type)
+            if not agrees(result, value, bound):
+                wrong.append((sql, row, result, value))
     assert wrong == []

@@ -16,14 +16,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from impctl.capture.render_expr import render_expr
 from impctl.data.schema import Kind
 from impctl.data.vector import Vector, from_arrow
 from impctl.errors import EvaluationError, ImpctlError, NotExactError
-from impctl.expr.evaluate import Columns, Evaluator
+from impctl.expr.evaluate import Columns, Evaluator, find_blocker
 from impctl.expr.nodes import Expr
-from impctl.expr.support import find_blocker
 from impctl.expr.types import type_of
+from impctl.spark.expressions import render_expr
 from tests.expr.number_texts import COLUMNS, LITERALS, SCHEMA, TextMaker, rows_of
 from tests.expr.test_in_spark import agrees, shown, value_at
 from tests.plan.catalogs import selected
@@ -160,7 +159,7 @@ def values_differ(spark: Any, asked: list[tuple[Case, str]], table: pa.Table) ->
         texts += [f"CASE WHEN {where} THEN {case.sql} END AS x{at}"]
         texts += [f"CASE WHEN {where} THEN {written} END AS y{at}"]
     try:
-        found = spark.table("t").selectExpr(*texts).toArrow().sort_by("at")
+        sort = spark.table("t").selectExpr(*texts).toArrow().sort_by("at")
     except PySparkException as error:
         if len(asked) == 1:
             return [(asked[0][0].sql, "Spark fails", str(error)[:200])]
@@ -170,7 +169,7 @@ def values_differ(spark: Any, asked: list[tuple[Case, str]], table: pa.Table) ->
     wrong: list[Any] = []
     for at, (case, written) in enumerate(asked):
         theirs, again = (
-            [shown(value) for value in found[f"{name}{at}"].to_pylist()] for name in "xy"
+            [shown(value) for value in sort[f"{name}{at}"].to_pylist()] for name in "xy"
         )
         if theirs != again:
             wrong.append((case.sql, written))
@@ -191,8 +190,8 @@ def compared(spark: Any, texts: Iterator[str], seed: int) -> tuple[list[Any], in
     try:
         with localcontext(prec=60):
             cases = [case for sql in texts if (case := evaluated(sql, columns)) is not None]
-            found = differences(spark, cases, table)
-            return found, sum(len(case.rows) for case in cases)
+            result = differences(spark, cases, table)
+            return result, sum(len(case.rows) for case in cases)
     finally:
         spark.catalog.dropTempView("t")
 

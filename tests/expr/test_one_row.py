@@ -8,10 +8,9 @@ import pytest
 from impctl.data.schema import LONG
 from impctl.data.vector import Vector
 from impctl.errors import EvaluationError, QueryError
-from impctl.expr.evaluate import Condition
+from impctl.expr.evaluate import Condition, find_blocker
 from impctl.expr.nodes import ColumnRef
-from impctl.expr.one_row import ONE_ROW, one_row
-from impctl.expr.support import find_blocker
+from impctl.expr.signature import ONE_ROW, one_row
 from impctl.plan.functions import AGGREGATES, SCALARS
 from tests.plan.catalogs import read
 

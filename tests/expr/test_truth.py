@@ -10,14 +10,14 @@ import pytest
 
 from impctl.data.schema import BOOLEAN
 from impctl.data.vector import Vector
-from impctl.expr.truth import Truth, certain, conjoin, disjoin, negate, of_vector
+from impctl.expr.compare import Truth, certain, conjoin, disjoin, negate, of_vector
 
 Outcome = bool | None
 Outcomes = frozenset[Outcome]
 
 SETS: list[Outcomes] = [
-    frozenset(found)
-    for found in chain.from_iterable(combinations((True, False, None), size) for size in (1, 2, 3))
+    frozenset(result)
+    for result in chain.from_iterable(combinations((True, False, None), size) for size in (1, 2, 3))
 ]
 
 

@@ -8,7 +8,7 @@ import pytest
 from impctl.data.schema import TIMESTAMP
 from impctl.data.vector import INT64_MAX, INT64_MIN, Vector
 from impctl.errors import NotExactError
-from impctl.expr.zones import fixed_offset, moved_by
+from impctl.expr.types import fixed_offset, moved_by
 
 MINUTE = 60_000_000
 

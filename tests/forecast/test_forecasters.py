@@ -7,8 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from impctl.forecast.forecasters import LEAST, Floats, all_forecasts, spoken
-from impctl.forecast.intervals import HELD, forecast, intervals
+from impctl.forecast import HELD, LEAST, Floats, all_forecasts, forecast, intervals, spoken
 from tests.support.crimes import crime_moments
 from tests.support.reference_forecast import all_said, least_error
 
@@ -61,13 +60,13 @@ def test_each_forecaster_says_what_it_says_number_by_number(name: str, times: st
 def test_the_one_with_the_least_error_of_late_speaks(name: str) -> None:
     values = histories()[name]
     at = moments("any", len(values))
-    found = spoken(np.array(values), np.array(at))
+    result = spoken(np.array(values), np.array(at))
     said = all_said(values, at)
     for n in range(2, len(values) + 1):
         errors = least_error(said[: n - 1], values[1:n])
         close = [k for k in range(6) if errors[k] <= min(errors) * (1 + 1e-9) + 1e-9]
-        assert found.by[n] in close
-        assert found.values[n] == pytest.approx(said[n - 1][found.by[n]], rel=1e-12)
+        assert result.by[n] in close
+        assert result.values[n] == pytest.approx(said[n - 1][result.by[n]], rel=1e-12)
 
 
 @pytest.mark.slow
@@ -78,27 +77,27 @@ def test_hard_histories_have_sound_forecasts(name: str, times: str) -> None:
     at = moments(times, len(values))
     first = LEAST + 3
     for count in (*range(first), *range(first, len(values), 29), len(values)):
-        found = forecast(values[:count], at[: count + 1])
+        result = forecast(values[:count], at[: count + 1])
         if count < LEAST:
-            assert found is None
+            assert result is None
             continue
-        assert found is not None
-        assert np.isfinite([found.low, found.value, found.high]).all()
-        assert 0 <= found.low <= found.value <= found.high
+        assert result is not None
+        assert np.isfinite([result.low, result.value, result.high]).all()
+        assert 0 <= result.low <= result.value <= result.high
         least, greatest = min(values[:count]), max(values[:count])
-        assert least - 1e-9 <= found.value <= greatest * (1 + 1e-12)
+        assert least - 1e-9 <= result.value <= greatest * (1 + 1e-12)
 
 
 def test_what_is_certain_is_told_so() -> None:
     regular = histories()["regular"]
-    found = forecast(regular, moments("hourly", 400))
-    assert found is not None
-    assert (found.low, found.value, found.high) == (400 % 24,) * 3
-    assert found.by == "the same time of day"
+    result = forecast(regular, moments("hourly", 400))
+    assert result is not None
+    assert (result.low, result.value, result.high) == (400 % 24,) * 3
+    assert result.by == "the same time of day"
     weekly = [float(n % 168) for n in range(399)]
-    found = forecast(weekly, moments("hourly", 399))
-    assert found is not None
-    assert (found.value, found.by) == (399 % 168, "the same time of week")
+    result = forecast(weekly, moments("hourly", 399))
+    assert result is not None
+    assert (result.value, result.by) == (399 % 168, "the same time of week")
     constant = forecast([7.0] * 9, moments("any", 9))
     assert constant is not None
     assert (constant.low, constant.value, constant.high, constant.by) == (7, 7, 7, "the last value")
@@ -113,18 +112,18 @@ def test_a_forecast_rests_on_nothing_that_came_later() -> None:
     for count in range(60, 200, 7):
         part = spoken(values[:count], at[: count + 1])
         assert np.array_equal(part.values, whole.values[: count + 1], equal_nan=True)
-        (found,) = intervals(values[:count], part.values, 1)
-        assert found.tolist() == ends[count - 201].tolist()
+        (result,) = intervals(values[:count], part.values, 1)
+        assert result.tolist() == ends[count - 201].tolist()
 
 
 def gain(values: Floats, times: Floats) -> tuple[float, float, float]:
     """How many times better than the last number and than the mean; how often intervals hold."""
-    found, warm = spoken(values, times), 60
-    error = np.abs(found.values[:-1] - values)[warm:].mean()
+    result, warm = spoken(values, times), 60
+    error = np.abs(result.values[:-1] - values)[warm:].mean()
     last = np.abs(np.diff(values))[warm - 1 :].mean()
     means = np.cumsum(values)[:-1] / np.arange(1, len(values))
     mean = np.abs(means - values[1:])[warm - 1 :].mean()
-    ends = intervals(values, found.values, len(values) - warm + 1)[:-1]
+    ends = intervals(values, result.values, len(values) - warm + 1)[:-1]
     held = (ends[:, 0] <= values[warm:]) & (values[warm:] <= ends[:, 1])
     return float(last / error), float(mean / error), float(held.mean())
 
@@ -138,23 +137,23 @@ def test_rows_of_a_citys_incidents(width: int, over_last: float, over_mean: floa
     batches = crime_moments() // width
     values = np.bincount((batches - batches.min()).astype(np.int64)).astype(np.float64)
     times = (batches.min() + np.arange(len(values) + 1)) * width
-    found = gain(values, times)
-    assert found[0] >= over_last
-    assert found[1] >= over_mean
-    assert 0.75 <= found[2] <= 0.85
+    result = gain(values, times)
+    assert result[0] >= over_last
+    assert result[1] >= over_mean
+    assert 0.75 <= result[2] <= 0.85
 
 
 @pytest.mark.parametrize(("every", "over_last", "over_mean"), [(500, 1.46, 1.56), (50, 1.75, 1.59)])
 def test_gaps_of_a_citys_incidents(every: int, over_last: float, over_mean: float) -> None:
     times = crime_moments()[::every]
-    found = gain(np.diff(times), times)
-    assert found[0] >= over_last
-    assert found[1] >= over_mean
-    assert 0.77 <= found[2] <= 0.83
+    result = gain(np.diff(times), times)
+    assert result[0] >= over_last
+    assert result[1] >= over_mean
+    assert 0.77 <= result[2] <= 0.83
 
 
 def test_intervals_of_numbers_at_random_hold_four_times_in_five() -> None:
     generator = np.random.default_rng(2)
     values = generator.lognormal(3.0, 1.0, 3000)
-    found = gain(values, np.arange(3001) * 977.0)
-    assert abs(found[2] - HELD) < 0.03
+    result = gain(values, np.arange(3001) * 977.0)
+    assert abs(result[2] - HELD) < 0.03

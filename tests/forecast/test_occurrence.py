@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from impctl.forecast.occurrence import Way, all_chances, chance
+from impctl.forecast import Way, all_chances, chance
 
 
 def reference(came: list[bool], of_day: int, of_week: int) -> list[float]:
@@ -36,18 +36,18 @@ def test_chances_are_those_of_stretch_by_stretch(cycles: tuple[int, int], share:
     expected = [reference(came[:n], *cycles) for n in range(151)]
     np.testing.assert_allclose(said.T, expected, rtol=1e-12)
     assert ((said > 0) & (said < 1)).all()
-    found = chance(np.array(came), *cycles)
+    result = chance(np.array(came), *cycles)
     # That way speaks which lost least over the last 60.
     losses = [np.mean((said[k, 90:150] - came[90:]) ** 2) for k in range(4)]
-    assert found.value == said[losses.index(min(losses)), -1]
-    assert found.base == said[0, -1]
+    assert result.value == said[losses.index(min(losses)), -1]
+    assert result.base == said[0, -1]
 
 
 @pytest.mark.parametrize("count", [0, 1, 5, 99])
 def test_what_never_came_may_come(count: int) -> None:
-    found = chance(np.zeros(count, dtype=np.bool_), 1, 7)
-    assert found.base == 1 / (2 * count + 2)
-    assert 0 < found.value <= found.base
+    result = chance(np.zeros(count, dtype=np.bool_), 1, 7)
+    assert result.base == 1 / (2 * count + 2)
+    assert 0 < result.value <= result.base
 
 
 def test_who_speaks_follows_from_what_came() -> None:

@@ -13,9 +13,9 @@ from sqlglot.dialects.spark import Spark
 from sqlglot.errors import TokenError
 
 from impctl.errors import ImpctlError
-from impctl.plan.rules.order import apply_rules
-from impctl.plan.sql.statement import parse_query
-from impctl.tables.write.create import create_table
+from impctl.rules.optimize import apply_rules
+from impctl.sql.statement import parse_query
+from impctl.tables.write.maintenance import create_table
 from tests.fuzz.bounded import in_time, told
 from tests.plan.test_against_spark import CATALOG, QUERIES
 from tests.support.random_cases import random_cases

@@ -111,8 +111,8 @@ def damaged_row(draw: random.Random, store: Path) -> str:
         column = draw.choice([name for _, name, *_ in columns])
         # Not all tables have a rowid.
         keys = ", ".join(name for _, name, *_, place in columns if place) or "rowid"
-        found = connection.execute(f"SELECT {column}, {keys} FROM {table} ORDER BY {keys}")
-        rows = found.fetchall()
+        result = connection.execute(f"SELECT {column}, {keys} FROM {table} ORDER BY {keys}")
+        rows = result.fetchall()
         old = [value for value, *_ in rows]
         _, *key = draw.choice(rows or [(None,)])
         one = f"({keys}) = ({', '.join('?' for _ in key)})"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.fuzz.bounded import told
 from tests.fuzz.yaml_changes import changed
 from tests.support.random_cases import random_cases

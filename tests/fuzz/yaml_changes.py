@@ -131,17 +131,17 @@ def _other_tree(draw: random.Random, tree: Any) -> Any:
                 new[place] = _other_tree(draw, tree[place])
         return new
     key = draw.choice(list(tree))
-    found = dict(tree)
+    result = dict(tree)
     match draw.randrange(7):
         case 0:
-            del found[key]
+            del result[key]
         case 1:
-            found[_key(draw)] = found.pop(key)
+            result[_key(draw)] = result.pop(key)
         case 2:
-            found[_key(draw)] = tree[key]
+            result[_key(draw)] = tree[key]
         case _:
-            found[key] = _other_tree(draw, tree[key])
-    return found
+            result[key] = _other_tree(draw, tree[key])
+    return result
 
 
 def _key(draw: random.Random) -> Any:

@@ -14,8 +14,8 @@ import pytest
 import typer
 import yaml
 
-from impctl.app.workbench import sessions
 from impctl.cli.application import COMMANDS, build_app
+from impctl.service import context as sessions
 from tests.golden.records import (
     HERE,
     Golden,

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable, write_deltalake
 
 from impctl.store.store import Store
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.support.small_workload import ROWS
 
 NOW = datetime(2024, 5, 17, 12, 0, tzinfo=UTC)

@@ -117,14 +117,16 @@ def make_map(mutants: Sequence[Mutant], tests: Path, suite: str, jobs: int, path
         seconds = _seconds(report)
         data = coverage.CoverageData(str(tree / ".coverage"))
         data.read()
-        found: dict[str, dict[str, float]] = {}
+        result: dict[str, dict[str, float]] = {}
         for mutant in mutants:
             lines = set(mutant.lines(tree)[1:]) or set(mutant.lines(tree))
             contexts = data.contexts_by_lineno(str(tree / mutant.file))
             ids = {name.rsplit("|", 1)[0] for n in lines for name in contexts.get(n, ()) if name}
-            found[mutant.name] = {test: seconds.get(_key(test), 1.0) for test in sorted(ids)}
-    path.write_text(json.dumps(found, indent=0))
-    print(f"{path}: {sum(map(bool, found.values()))} of {len(found)} mutants are executed by tests")
+            result[mutant.name] = {test: seconds.get(_key(test), 1.0) for test in sorted(ids)}
+    path.write_text(json.dumps(result, indent=0))
+    print(
+        f"{path}: {sum(map(bool, result.values()))} of {len(result)} mutants are executed by tests"
+    )
 
 
 def _seconds(report: Path) -> dict[tuple[str, str], float]:

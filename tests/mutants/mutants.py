@@ -70,17 +70,17 @@ class Mutant:
     def _node(self, module: ast.Module) -> ast.FunctionDef | ast.ClassDef:
         node: ast.AST = module
         for part in self.function.split("."):
-            found = [
+            result = [
                 child
                 for child in ast.walk(node)
                 if isinstance(child, ast.FunctionDef | ast.ClassDef) and child.name == part
             ]
-            if len(found) != 1 and not isinstance(node, ast.Module):
-                raise StaleMutantError(f"{self.name}: {len(found)} functions `{part}`")
-            top = [child for child in found if child in getattr(node, "body", ())]
-            if len(found) != 1 and len(top) != 1:
-                raise StaleMutantError(f"{self.name}: {len(found)} functions `{part}`")
-            node = found[0] if len(found) == 1 else top[0]
+            if len(result) != 1 and not isinstance(node, ast.Module):
+                raise StaleMutantError(f"{self.name}: {len(result)} functions `{part}`")
+            top = [child for child in result if child in getattr(node, "body", ())]
+            if len(result) != 1 and len(top) != 1:
+                raise StaleMutantError(f"{self.name}: {len(result)} functions `{part}`")
+            node = result[0] if len(result) == 1 else top[0]
         assert isinstance(node, ast.FunctionDef | ast.ClassDef)
         return node
 

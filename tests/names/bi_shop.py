@@ -17,7 +17,7 @@ from pathlib import Path
 import pyarrow as pa
 import yaml
 
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 
 TEXTS = Path(__file__).parent / "texts"
 _NAME = re.compile(r"^-- (\w+)\n", re.MULTILINE)
@@ -46,7 +46,7 @@ class BiText:
     @property
     def bare(self) -> str:
         """The same with the tables called as people call them in a workload file."""
-        return _WHOLE.sub(lambda found: found[1], self.sql)
+        return _WHOLE.sub(lambda result: result[1], self.sql)
 
 
 def bi_texts() -> Iterator[BiText]:
@@ -60,12 +60,12 @@ def bi_texts() -> Iterator[BiText]:
 def sales(rows: int = 400) -> pa.Table:
     """Sales of half a year; every product has its own months, so that sketches leave ranges out."""
     chance = random.Random(18)
-    found = []
+    result = []
     for number in range(rows):
         product = number % 12
         day = chance.randrange(product * 13, product * 13 + 20)
         at = datetime(2026, 1, 1) + timedelta(days=day, minutes=chance.randrange(1440))
-        found.append(
+        result.append(
             {
                 "id": number,
                 "sold_at": at,
@@ -87,7 +87,7 @@ def sales(rows: int = 400) -> pa.Table:
         "qty": pa.int32(),
         "price": pa.decimal128(10, 2),
     }
-    return pa.Table.from_pylist(found, schema=pa.schema(list(types.items())))
+    return pa.Table.from_pylist(result, schema=pa.schema(list(types.items())))
 
 
 def customers() -> pa.Table:

@@ -57,10 +57,10 @@ def opened(captured: Path) -> Iterator[impctl.OpenWorkload]:
 
 @pytest.mark.parametrize("text", TEXTS, ids=lambda text: text.name)
 def test_the_text_finds_a_sketch_as_it_is(opened: impctl.OpenWorkload, text: BiText) -> None:
-    found = opened.rewrite(sql=text.sql)
-    assert found.reuse.query is not None, found.reuse
-    assert found.sketches
-    assert found.files_kept <= opened.rewrite(text.name).files_kept
+    rewrite = opened.rewrite(sql=text.sql)
+    assert rewrite.reuse.query is not None, rewrite.reuse
+    assert rewrite.sketches
+    assert rewrite.files_kept <= opened.rewrite(text.name).files_kept
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.names.conftest import ROWS
 
 pytestmark = pytest.mark.spark

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from impctl.capture.use import local_name, rewrite_sql
-from impctl.plan.names import TableNames
-from impctl.plan.sql.statement import parse_query
+from impctl.spark.predicates import local_name, rewrite_sql
+from impctl.sql.names import TableNames
+from impctl.sql.statement import parse_query
 from tests.support.schemas import schema_of
 
 SCHEMA = schema_of("k int")

@@ -32,10 +32,10 @@ def captured(cli: Cli) -> Cli:
 )
 def test_the_names_written_stay(captured: Cli, shop: Path, written: str, alias: str) -> None:
     written, alias = (t.replace("PATH", str(shop / "sales")) for t in (written, alias))
-    (found,) = captured.good("rewrite", "--sql", HEAD + written + TAIL).results
+    (result,) = captured.good("rewrite", "--sql", HEAD + written + TAIL).results
     rows = f"(SELECT * FROM {written} WHERE `g` < 4L)"
-    assert found["sql"] == f"{HEAD}{rows} AS {alias}{TAIL}"
-    assert found["reuse"]["query"] == "big"
+    assert result["sql"] == f"{HEAD}{rows} AS {alias}{TAIL}"
+    assert result["reuse"]["query"] == "big"
 
 
 def test_columns_by_whole_names_follow(captured: Cli) -> None:
@@ -43,8 +43,8 @@ def test_columns_by_whole_names_follow(captured: Cli) -> None:
         "SELECT shop.sales.g, COUNT(*) AS n, SUM(main.shop.sales.x) AS s FROM shop.sales "
         "GROUP BY sales.g HAVING COUNT(*) >= 2"
     )
-    (found,) = captured.good("rewrite", "--sql", sql).results
-    assert found["sql"] == (
+    (result,) = captured.good("rewrite", "--sql", sql).results
+    assert result["sql"] == (
         "SELECT sales.g, COUNT(*) AS n, SUM(sales.x) AS s "
         "FROM (SELECT * FROM shop.sales WHERE `g` < 4L) AS sales "
         "GROUP BY sales.g HAVING COUNT(*) >= 2"
@@ -80,5 +80,5 @@ def test_a_default_that_makes_a_name_another_table_makes_another_query(
             late = cli("maintain", "--policy", "strict")
             assert late.error["code"] == "policy_refused", late.document
         cli.good("capture")
-        (found,) = cli.good("rewrite", "--query", "big").results
-        assert list(found["versions"]) == [f"{schema}.t"]
+        (result,) = cli.good("rewrite", "--query", "big").results
+        assert list(result["versions"]) == [f"{schema}.t"]

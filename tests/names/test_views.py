@@ -34,8 +34,8 @@ def viewed(cli: Cli, shop: Path) -> Cli:
 @pytest.mark.slow
 def test_a_query_over_views_has_a_sketch_that_its_own_text_finds_too(viewed: Cli) -> None:
     viewed.good("capture", "--query", "busy")
-    (found,) = viewed.good("rewrite", "--query", "busy").results
-    assert "FROM (SELECT * FROM main.shop.sales WHERE `g` < 4L) AS sales" in found["sql"]
+    (result,) = viewed.good("rewrite", "--query", "busy").results
+    assert "FROM (SELECT * FROM main.shop.sales WHERE `g` < 4L) AS sales" in result["sql"]
     for sql in (
         ASKED,
         "SELECT g FROM shop.sales WHERE x >= 5 GROUP BY g HAVING COUNT(*) >= 2",

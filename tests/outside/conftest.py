@@ -42,6 +42,6 @@ def without_feed(made_once: MadeOnce, capsys: pytest.CaptureFixture[str]) -> Pla
 @pytest.fixture(params=["feed", "files"])
 def either(request: pytest.FixtureRequest) -> Place:
     """The table with a change feed and without."""
-    found = request.getfixturevalue("place" if request.param == "feed" else "without_feed")
-    assert isinstance(found, Place)
-    return found
+    result = request.getfixturevalue("place" if request.param == "feed" else "without_feed")
+    assert isinstance(result, Place)
+    return result

@@ -12,7 +12,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from impctl.plan.nodes import scans_of
-from impctl.plan.sql.statement import parse_query
+from impctl.sql.statement import parse_query
 from impctl.store.records import StoredQuery
 from impctl.tables.schema import read_schema
 from tests.plan.trials import accurate_sketches, instances_of

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.app.results.subject import named_before
+from impctl.service.text import named_before
 from impctl.store.records import RunRecord, StoredQuery
 from impctl.store.store import Store
 from tests.outside.oracle import check_sound
@@ -64,9 +64,9 @@ class Place:
 
     def stored(self) -> StoredQuery:
         with Store.open(self.store, create=False) as store:
-            found = store.load("q")
-        assert found is not None
-        return found
+            result = store.load("q")
+        assert result is not None
+        return result
 
     def last(self) -> RunRecord:
         """What history says of the latest action."""
@@ -109,13 +109,13 @@ class Place:
         """`maintain` under each policy, always from the store as it is now."""
         kept = self.folder / "kept"
         shutil.copytree(self.store, kept)
-        found = {}
+        result = {}
         for policy in POLICIES:
             shutil.rmtree(self.store)
             shutil.copytree(kept, self.store)
-            found[policy] = self.maintained(policy)
+            result[policy] = self.maintained(policy)
         shutil.rmtree(kept)
-        return found
+        return result
 
     def maintained(self, policy: str, *, is_exact: bool = False) -> Ran:
         """`maintain` under a policy, and what holds of every run; `is_exact`: without slack."""

@@ -17,10 +17,10 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from impctl.app.workbench.envvars import SCRUB
 from impctl.data.pages import PAGE
+from impctl.service.settings import SCRUB
 from impctl.store import states as states_module
-from impctl.store.format import FORMAT_VERSION
+from impctl.store.migrations import FORMAT_VERSION
 from tests.outside.conftest import FEED
 from tests.outside.place import Place, expect_carried, expect_recapture, expect_refused, make_place
 from tests.support.made_once import MadeOnce
@@ -78,9 +78,9 @@ def large(
 
 
 def states(place: Place) -> list[Path]:
-    found = sorted((place.store / "state").iterdir())
-    assert len(found) >= 2
-    return found
+    result = sorted((place.store / "state").iterdir())
+    assert len(result) >= 2
+    return result
 
 
 def test_whole_states_serve(large: Place) -> None:

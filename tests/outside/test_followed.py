@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from deltalake import write_deltalake
 
-from impctl.app.maintain import maintain
-from impctl.app.maintaining.watch import Watch
-from impctl.app.workbench.settings import Settings
-from impctl.app.workbench.workbench import Workbench, open_workbench
+from impctl.service.context import Workbench, open_workbench
+from impctl.service.maintain import maintain
+from impctl.service.schedule.daemon import Watch
+from impctl.service.settings import Settings
 from impctl.tables.source import open_source
 from impctl.workload.models import Policy
 from tests.outside.place import Place

@@ -85,8 +85,8 @@ def said_by_spark(place: Place) -> None:
     for version in range(1, place.delta.version() + 1):
         entry = place.table / "_delta_log" / f"{version:020}.json"
         said = re.compile('"engineInfo":"[^"]*"')
-        text, found = said.subn('"engineInfo":"Apache-Spark/4.0.0"', entry.read_text())
-        assert found == 1
+        text, result = said.subn('"engineInfo":"Apache-Spark/4.0.0"', entry.read_text())
+        assert result == 1
         entry.write_text(text)
 
 

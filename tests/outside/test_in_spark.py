@@ -122,9 +122,9 @@ def cli(table: Path, capsys: pytest.CaptureFixture[str], spark: Any) -> Cli:
 
 def sound(cli: Cli) -> dict[str, int]:
     """Verified in Spark; the slack of each sketch."""
-    found = cli.verified(is_exact=False)
-    assert len(found) == 2
-    return {result["query"]: result["slack"] for result in found}
+    match = cli.verified(is_exact=False)
+    assert len(match) == 2
+    return {result["query"]: result["slack"] for result in match}
 
 
 @pytest.mark.parametrize("change", FOLLOWED, ids=lambda change: change.__name__)

@@ -52,8 +52,8 @@ def at(place: Place, version: int, *arguments: str) -> Ran:
 def kept(place: Place, version: int) -> list[StoredQuery]:
     """What the store has for a version, newest commit first."""
     with Store.open(place.store, create=False) as store:
-        found = [store.load_kept("q", k.generation) for k in store.kept("q", {"t": version})]
-    return [stored for stored in found if stored is not None]
+        result = [store.load_kept("q", k.generation) for k in store.kept("q", {"t": version})]
+    return [stored for stored in result if stored is not None]
 
 
 def check_versions(place: Place, *versions: int) -> None:
@@ -129,7 +129,7 @@ def lost(made_once: MadeOnce, capsys: Capsys) -> Place:
     """Versions 1 to 3 of a history that is lost, and of a backup of version 0 that went on.
 
     The sketches of the lost one leave out groups that the other one has. With `check_marked` taken
-    out of `app.using.older_sketch` they are used, as was tried: too small, so wrong answers.
+    out of `service.resolve` they are used, as was tried: too small, so wrong answers.
     """
 
     def make(folder: Path) -> None:
@@ -234,7 +234,7 @@ def test_without_its_entry_and_a_mark_of_its_files(eager: Place) -> None:
 def test_without_its_entry_the_schema_has_to_be_the_same_too(place: Place, is_other: bool) -> None:
     """Names may move among the columns of the same files; a comment is enough to show it."""
     actions = [json.loads(line) for line in place.entry(0).read_text().splitlines()]
-    (action,) = (found for found in actions if "metaData" in found)
+    (action,) = (result for result in actions if "metaData" in result)
     place.entry(1).write_text(json.dumps(action) + "\n")
     place.captured()
     if is_other:
@@ -291,7 +291,7 @@ def test_before_a_recapture_of_the_same(eager: Place) -> None:
 
 def test_stored_by_another_release(eager: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is stamped otherwise is neither used nor offered, though captured anew by this one."""
-    monkeypatch.setattr("impctl.app.capturing.definition.stamped", lambda text: f"other/{text}")
+    monkeypatch.setattr("impctl.service.stored.stamped", lambda text: f"other/{text}")
     ran = at(eager, 2)
     expect_none_there(ran, "engine_changed")
 

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from impctl.app.capturing.meta import StateMeta
-from impctl.store.format import FORMAT_VERSION
+from impctl.service.stored import StateMeta
+from impctl.store.migrations import FORMAT_VERSION
 from impctl.store.store import Store
 from tests.outside.conftest import FEED
 from tests.outside.place import Place, expect_carried, expect_recapture, make_place
@@ -28,8 +28,8 @@ from tests.support.older_store import as_format
 def without_line(place: Place, version: int, action: str) -> None:
     """One line of that action taken out of the log entry."""
     lines = place.entry(version).read_text().splitlines()
-    found = next(line for line in lines if action in json.loads(line))
-    lines.remove(found)
+    result = next(line for line in lines if action in json.loads(line))
+    lines.remove(result)
     place.entry(version).write_text("\n".join(lines) + "\n")
 
 
@@ -85,9 +85,9 @@ def test_a_backup_whose_stored_version_cannot_be_built_any_more(place: Place) ->
 
 def test_status_tells_of_a_backup(place: Place) -> None:
     backup_went_on(place, versions=1, keep=2)
-    (found,) = place.cli.good("status").results
-    assert found["stale"]
-    assert "is not the one the sketch was captured from" in found["stale_reason"]
+    (result,) = place.cli.good("status").results
+    assert result["stale"]
+    assert "is not the one the sketch was captured from" in result["stale_reason"]
 
 
 def test_the_table_itself_with_its_log_cleaned_is_current(place: Place) -> None:
@@ -223,8 +223,8 @@ def older(
 
 @pytest.mark.slow
 def test_an_older_store_is_read_and_gets_its_marks(older: Place) -> None:
-    (found,) = older.cli.good("status").results
-    assert not found["stale"]
+    (result,) = older.cli.good("status").results
+    assert not result["stale"]
     older.append()
     expect_carried(older, changes=3)
     assert older.stored().state_meta["files"]["t"]["rows"] == ROWS.num_rows + 6

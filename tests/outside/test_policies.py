@@ -77,15 +77,15 @@ CASES: dict[Callable[[Place], None], dict[str, Outcome]] = {
 def test_each_policy(place: Place, change: Callable[[Place], None]) -> None:
     change(place)
     ran = place.under_each_policy()
-    found = {
+    result = {
         policy: (one.code, one.error["code"] if one.code else one.results[0]["reason_code"])
         for policy, one in ran.items()
     }
-    assert found == CASES[change]
-    if found["strict"][1] == "policy_refused":
+    assert result == CASES[change]
+    if result["strict"][1] == "policy_refused":
         assert ran["incremental"].error["message"] in ran["strict"].error["message"]
-    if found["auto"][0] == 0:
-        is_carried = found["auto"][1] == "incremental"
+    if result["auto"][0] == 0:
+        is_carried = result["auto"][1] == "incremental"
         assert ran["auto"].results[0]["action"] == ("exact" if is_carried else "recapture")
         assert ran["full"].results[0]["action"] == "recapture"
         assert bool(ran["auto"].document["warnings"]) is not is_carried

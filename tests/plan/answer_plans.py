@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
-from impctl.plan.answer_lineage import for_answer, is_open
+from impctl.plan.lineage import for_answer, is_open
 from impctl.plan.nodes import Fixpoint, Plan, Select, inputs_of, nodes_of, with_inputs
 from tests.plan.fixpoint_plans import FixpointMaker, make_fixpoint_trial
 from tests.plan.trials import Trial

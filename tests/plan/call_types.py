@@ -20,8 +20,8 @@ def call_type(call: AggregateCall) -> SqlType | None:
         case "sum":
             return summed_type(call.arguments)
         case "avg":
-            found = type_of(call.arguments[0])
-            return None if found is None else average_type(found)
+            result = type_of(call.arguments[0])
+            return None if result is None else average_type(result)
         case "variance" | "var_pop" | "stddev" | "stddev_pop":
             return DOUBLE
         case _:
@@ -29,8 +29,8 @@ def call_type(call: AggregateCall) -> SqlType | None:
 
 
 def summed_type(arguments: tuple[Expr, ...]) -> SqlType | None:
-    found = type_of(arguments[0]) if arguments else None
-    return None if found is None else sum_type(found)
+    result = type_of(arguments[0]) if arguments else None
+    return None if result is None else sum_type(result)
 
 
 def other_call(

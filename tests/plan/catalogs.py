@@ -11,7 +11,7 @@ from impctl.errors import QueryError
 from impctl.expr.nodes import Expr
 from impctl.plan.explain import PlanLine, describe
 from impctl.plan.nodes import Plan, Project, Query
-from impctl.plan.sql.statement import parse_query
+from impctl.sql.statement import parse_query
 from tests.support.schemas import schema_of
 
 SALES = schema_of(

@@ -123,8 +123,8 @@ class FocusedMaker(PlanMaker):
         return Project(scan, tuple(ComputedColumn(self._fresh(a.type), a.ref()) for a in kept))
 
     def _numeric(self, attributes: Sequence[Attribute]) -> Attribute | None:
-        found = [a for a in attributes if a.type is not None and a.type.is_numeric]
-        return self.rng.choice(found) if found else None
+        result = [a for a in attributes if a.type is not None and a.type.is_numeric]
+        return self.rng.choice(result) if result else None
 
     def _grouped(self, child: Plan) -> Aggregate:
         rng, attributes = self.rng, attributes_of(child)

@@ -9,8 +9,8 @@ _FOLDER = Path(__file__).parent / "golden"
 
 def pairs(name: str) -> list[tuple[str, str]]:
     """The pairs of one golden file, in order."""
-    found = []
+    result = []
     for block in (_FOLDER / f"{name}.txt").read_text(encoding="utf-8").split("----\n"):
         sql, _, lines = block.partition("\n=>\n")
-        found.append((sql.strip(), lines.strip()))
-    return found
+        result.append((sql.strip(), lines.strip()))
+    return result

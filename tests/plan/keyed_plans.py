@@ -123,9 +123,9 @@ class KeyedMaker(FixpointMaker):
         own = rng.choice(leaves).attributes
         kept = own[0] if rng.random() < 0.6 else key
         kept = rng.choice(own) if rng.random() < 0.1 else kept
-        found = rng.choice(self._numbers(part))
+        choice = rng.choice(self._numbers(part))
         made = [self._fresh(INTEGER) for _ in columns]
-        outputs = list(map(_column, made[:2], (kept, found)))
+        outputs = list(map(_column, made[:2], (kept, choice)))
         if self.deepest is not None:
             level = leaf.attributes[2].ref()
             plan = Select(plan, Compare(CompareOp.LESS, level, Literal(self.deepest, INTEGER)))
@@ -147,9 +147,9 @@ class KeyedMaker(FixpointMaker):
     def _of(self, table: str) -> Scan:
         """An access of this table."""
         drawn, self.drawn = self.drawn, (table,)
-        found = self._scan()
+        result = self._scan()
         self.drawn = drawn
-        return found
+        return result
 
     def _numbers(self, plan: Plan) -> list[Attribute]:
         return [one for one in attributes_of(plan) if one.type == INTEGER]

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 
-from impctl.aliases import AccessId
-from impctl.plan.answer_lineage import is_open
+from impctl.plan.lineage import is_open
 from impctl.plan.nodes import Fixpoint, Plan, nodes_of
 from impctl.plan.recursion import keyed_rows
-from impctl.plan.safety.verdict import Verdict
+from impctl.safety.judge import Verdict
+from impctl.types import AccessId
 from tests.support.reference_plan import Annotated
 
 Sketches = Mapping[AccessId, Collection[int]]
@@ -26,11 +26,11 @@ def keyed_positions(root: Plan, verdict: Verdict) -> frozenset[int]:
 
 def evened(root: Plan, verdict: Verdict, sketches: Sketches) -> dict[AccessId, set[int]]:
     """The sketches, with those of a keyed fixpoint's accesses merged."""
-    found = {access: set(fragments) for access, fragments in sketches.items()}
+    result = {access: set(fragments) for access, fragments in sketches.items()}
     for group in keyed_rows(root, verdict.key_columns).values():
-        merged = set[int]().union(*(found[access] for access in group))
-        found |= {access: set(merged) for access in group}
-    return found
+        merged = set[int]().union(*(result[access] for access in group))
+        result |= {access: set(merged) for access in group}
+    return result
 
 
 def tries(
@@ -42,11 +42,11 @@ def tries(
         yield evened(root, verdict, widened(sketches))
 
 
-def without_keyed(root: Plan, verdict: Verdict, found: Annotated) -> Annotated:
+def without_keyed(root: Plan, verdict: Verdict, annotated: Annotated) -> Annotated:
     """The rows with what barriers need, not with all that other fixpoints are derived from: those
     that are keyed, and those of which the answer's lineage counts alone."""
     nodes = enumerate(nodes_of(root))
     others = {at for at, node in nodes if isinstance(node, Fixpoint) and is_open(node)}
     others |= keyed_positions(root, verdict)
-    kept = {at: rows for at, rows in found.first_rows.items() if at not in others}
-    return replace(found, first_rows=kept)
+    kept = {at: rows for at, rows in annotated.first_rows.items() if at not in others}
+    return replace(annotated, first_rows=kept)

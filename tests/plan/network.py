@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from impctl.plan.nodes import Fixpoint, Plan, Query, nodes_of
-from impctl.plan.rules.order import apply_rules
-from impctl.plan.sql.statement import parse_query
+from impctl.rules.optimize import apply_rules
+from impctl.sql.statement import parse_query
 from tests.support.schemas import schema_of
 
 CATALOG = {
@@ -57,8 +57,8 @@ def fixpoints_of(plan: Plan) -> list[Fixpoint]:
 
 def fixpoint_of(sql: str) -> Fixpoint:
     """The only fixpoint of the text."""
-    (found,) = fixpoints_of(plan_of(sql))
-    return found
+    (result,) = fixpoints_of(plan_of(sql))
+    return result
 
 
 def links(*rows: tuple[Any, ...]) -> list[dict[str, Any]]:
@@ -86,12 +86,12 @@ def edges_on_walks(edges: Sequence[tuple[int, int]], start: int) -> dict[int, se
 
 def _reached(edges: Sequence[tuple[int, int]], start: int) -> set[int]:
     """The nodes that one step or more lead to."""
-    found: set[int] = set()
+    result: set[int] = set()
     waiting = [start]
     while waiting:
         node = waiting.pop()
         for one, other in edges:
-            if one == node and other not in found:
-                found.add(other)
+            if one == node and other not in result:
+                result.add(other)
                 waiting.append(other)
-    return found
+    return result

@@ -55,8 +55,8 @@ class ExprMaker:
         numeric = [a for a in attributes if a.type is not None and a.type.is_numeric]
         for _ in range(6):
             expr = self._number(numeric, attributes, depth)
-            found = type_of(expr)
-            if found is not None and found.is_numeric:
+            result = type_of(expr)
+            if result is not None and result.is_numeric:
                 return expr
         return Literal(1, INTEGER)
 
@@ -85,8 +85,8 @@ class ExprMaker:
                 divisor = Literal(rng.choice((-2, 2, 3)), INTEGER)
                 return Arithmetic(ArithmeticOp.DIVIDE, inner, divisor)
             case 6:
-                found = type_of(inner)
-                to_long = found is not None and found.is_integral and rng.random() < 0.5
+                result = type_of(inner)
+                to_long = result is not None and result.is_integral and rng.random() < 0.5
                 return Cast(inner, LONG if to_long else DOUBLE)
             case 7:
                 return Coalesce((inner, self._literal()))
@@ -137,8 +137,8 @@ class ExprMaker:
         op = rng.choice(ORDERED if rng.random() < 0.85 else EQUALITIES)
         left = column.ref() if rng.random() < 0.75 else self.number(attributes, 1)
         right = self._literal() if rng.random() < 0.85 else self.number(attributes, 0)
-        found = type_of(left)
-        if found is None or not found.is_numeric:
+        result = type_of(left)
+        if result is None or not result.is_numeric:
             return Not(IsNull(left))
         return Compare(op, left, right) if rng.random() < 0.8 else Compare(op, right, left)
 

@@ -63,9 +63,9 @@ class PlanMaker(ExprMaker):
             root = Sort(root, (self._sort_key(attributes_of(root)),))
         return root
 
-    def _fresh(self, found: SqlType | None, *, nullable: bool = True) -> Attribute:
+    def _fresh(self, sql_type: SqlType | None, *, nullable: bool = True) -> Attribute:
         self.made += 1
-        return Attribute(f"c{self.made}", f"c{self.made}", found, nullable)
+        return Attribute(f"c{self.made}", f"c{self.made}", sql_type, nullable)
 
     def _node(self, depth: int) -> Plan:
         if depth <= 0:

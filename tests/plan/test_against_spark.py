@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from impctl.capture.render import render_plan
 from impctl.plan.nodes import Plan, attributes_of, scans_of
-from impctl.plan.rules.order import apply_rules
-from impctl.plan.sql.statement import parse_query
+from impctl.rules.optimize import apply_rules
+from impctl.spark.render import render_plan
+from impctl.sql.statement import parse_query
 from tests.support.random_cases import quarter_then_rest
 from tests.support.schemas import schema_of
 

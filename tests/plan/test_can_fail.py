@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from impctl.plan.can_fail import can_fail
+from impctl.plan.properties import can_fail
 from tests.plan.catalogs import selected
 
 

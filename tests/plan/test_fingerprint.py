@@ -50,8 +50,8 @@ def test_every_difference_in_meaning_shows() -> None:
         BASE + " ORDER BY brand NULLS LAST LIMIT 3",
         *(sql for sql, _ in pairs("parse")[1:]),
     ]
-    found = {fingerprint(plan_of(text)) for text in texts}
-    assert len(found) == len(texts)
+    result = {fingerprint(plan_of(text)) for text in texts}
+    assert len(result) == len(texts)
 
 
 def test_it_is_a_stable_digest() -> None:

@@ -9,22 +9,21 @@ from typing import Any
 
 import pytest
 
-from impctl.capture.annotate import sketch_passes
-from impctl.capture.collect import collect
-from impctl.capture.render import render_plan
 from impctl.data.schema import LONG, Column
 from impctl.errors import QueryError
 from impctl.plan.explain import describe
 from impctl.plan.fingerprint import fingerprint, template
+from impctl.plan.lineage import trace
 from impctl.plan.moved_conditions import moved_conditions
 from impctl.plan.nodes import Plan, Query, Recursive, Scan, Witness, nodes_of, scans_of
-from impctl.plan.order_dependence import deciding
-from impctl.plan.reuse.alignment import aligned
-from impctl.plan.reuse.verdict import check_reuse
-from impctl.plan.rules.order import core_of
-from impctl.plan.rules.trace import trace
-from impctl.plan.rules.witnesses import witnessed
-from impctl.plan.safety.verdict import Verdict, check_safety
+from impctl.plan.properties import deciding
+from impctl.reuse.align import aligned
+from impctl.reuse.verdict import check_reuse
+from impctl.rules.optimize import core_of
+from impctl.rules.witnesses import witnessed
+from impctl.safety.judge import Verdict, check_safety
+from impctl.spark.capture import collect, sketch_passes
+from impctl.spark.render import render_plan
 from tests.plan.network import (
     BY_REGION,
     CLOSURE,
@@ -56,12 +55,12 @@ def test_the_reference_gives_what_walks_lead_to_and_the_edges_of_all_of_them(cas
     plan = plan_of(REACHED + "SELECT n FROM r")
     for seed in cases:
         edges = _edges(Random(seed))
-        found = annotate(plan, {"links": links(*edges)})
+        result = annotate(plan, {"links": links(*edges)})
         expected = edges_on_walks(edges, 1)
-        rows = {row[0]: {index for _, index in lineage} for row, lineage in found.rows}
+        rows = {row[0]: {index for _, index in lineage} for row, lineage in result.rows}
         assert rows == expected, seed
-        assert len(found.rows) == len(rows)
-        assert set(found.first_rows.values()) == {found.lineage}
+        assert len(result.rows) == len(rows)
+        assert set(result.first_rows.values()) == {result.lineage}
 
 
 @pytest.mark.parametrize("entry", [CLOSURE, NONLINEAR])
@@ -74,10 +73,10 @@ def test_the_reference_gives_the_closure_whatever_way_it_is_written(
         edges = _edges(Random(seed))
         walks = {start: edges_on_walks(edges, start) for start, _ in edges}
         expected = {(x, y) for x, reached in walks.items() for y in reached}
-        found = annotate(plan, {"links": links(*edges)})
-        assert {row for row, _ in found.rows} == expected, seed
-        assert len(found.rows) == len(expected)
-        for (x, y), lineage in found.rows:
+        result = annotate(plan, {"links": links(*edges)})
+        assert {row for row, _ in result.rows} == expected, seed
+        assert len(result.rows) == len(expected)
+        for (x, y), lineage in result.rows:
             assert {index for _, index in lineage} == walks[x][y], seed
 
 
@@ -130,13 +129,13 @@ def test_plans_of_one_shape_come_to_the_same_identities() -> None:
         REACHED.replace("r(n)", "q(n)").replace("r.n", "q.n").replace("FROM r", "FROM q")
         + "SELECT n FROM q"
     )
-    found = aligned(plan, other)
-    assert found is not None
-    assert [one.id for one in fixpoints_of(found)] == ["q"]
-    leaves = [node for node in nodes_of(found) if isinstance(node, Recursive)]
+    result = aligned(plan, other)
+    assert result is not None
+    assert [one.id for one in fixpoints_of(result)] == ["q"]
+    leaves = [node for node in nodes_of(result) if isinstance(node, Recursive)]
     models = [node for node in nodes_of(other) if isinstance(node, Recursive)]
     assert leaves == models
-    assert [scan.access for scan in scans_of(found)] == [scan.access for scan in scans_of(other)]
+    assert [scan.access for scan in scans_of(result)] == [scan.access for scan in scans_of(other)]
 
 
 REUSE = REACHED + "SELECT COUNT(*) FROM r WHERE n < 9 HAVING COUNT(*) > 3"
@@ -186,8 +185,8 @@ def test_reuse_gives_the_asked_answer(cases: range) -> None:
     partitions: Any = dict.fromkeys(BY_REGION, ("src", (2, 3, 4)))
     for seed in cases:
         tables = {"links": links(*_edges(Random(seed)))}
-        found = annotate(captured.root, tables)
-        sketches = accurate_sketches(found, captured.root, tables, partitions)
+        result = annotate(captured.root, tables)
+        sketches = accurate_sketches(result, captured.root, tables, partitions)
         instances = instances_of(asked.root, tables, partitions, sketches)
         whole = bag(evaluate(asked.root, tables))
         assert bag(evaluate(asked.root, tables, instances)) == whole, seed
@@ -197,9 +196,9 @@ def test_constants_moved_inside_move_rows_of_its_tables_only() -> None:
     text = REACHED + "SELECT n FROM r"
     before, after = core_of(plan_of(text)), core_of(plan_of(text.replace("src = 1", "src = 2")))
     for is_open in (False, True):
-        found = moved_conditions(before, after, is_open_above=is_open)
-        assert found is not None
-        assert set(found) == {"links#1"}
+        result = moved_conditions(before, after, is_open_above=is_open)
+        assert result is not None
+        assert set(result) == {"links#1"}
     for step in ("SELECT n + {} AS m FROM r", "SELECT n + 1 AS m FROM r WHERE n < {}"):
         text = f"WITH RECURSIVE r(n) AS (SELECT n FROM nodes UNION {step}) SELECT n FROM r"
         plans = [core_of(plan_of(text.format(number))) for number in (1, 2)]
@@ -218,18 +217,18 @@ def test_no_witness_stands_inside_a_fixpoint_which_chooses_derivations() -> None
     query = ruled(sql)
     columns = {"links#1": Column("dst", LONG), "nodes#1": Column("n", LONG)}
     sketched = {access: column.name for access, column in columns.items()}
-    found = witnessed(query, check_safety(query, sketched, ()), columns)
-    places = [node for node in nodes_of(found.query.root) if isinstance(node, Witness)]
+    result = witnessed(query, check_safety(query, sketched, ()), columns)
+    places = [node for node in nodes_of(result.query.root) if isinstance(node, Witness)]
     assert len(places) == 1, "above the fixpoint one stands"
-    (fixpoint,) = fixpoints_of(found.query.root)
+    (fixpoint,) = fixpoints_of(result.query.root)
     assert not any(isinstance(node, Witness) for node in nodes_of(fixpoint))
     inside = list(nodes_of(query.root)).index(fixpoints_of(query.root)[0])
-    assert all(position <= inside for position in found.notes)
-    assert "one derivation" in found.notes[inside]
+    assert all(position <= inside for position in result.notes)
+    assert "one derivation" in result.notes[inside]
     assert fixpoint.chooses
     assert fingerprint(query.root) == fingerprint(ruled(sql).root)
     assert fingerprint(replace(fixpoint, chooses=False)) != fingerprint(fixpoint)
-    assert core_of(found.query.root) != core_of(query.root), "its state is another"
+    assert core_of(result.query.root) != core_of(query.root), "its state is another"
 
 
 def test_without_a_sketch_below_or_of_a_bag_a_fixpoint_chooses_nothing() -> None:
@@ -241,10 +240,10 @@ def test_without_a_sketch_below_or_of_a_bag_a_fixpoint_chooses_nothing() -> None
         query = ruled(sql)
         verdict = check_safety(query, {access: column.name}, ())
         assert verdict.safe
-        found = witnessed(query, verdict, {access: column})
-        (fixpoint,) = fixpoints_of(found.query.root)
+        result = witnessed(query, verdict, {access: column})
+        (fixpoint,) = fixpoints_of(result.query.root)
         assert not fixpoint.chooses
-        notes = [note for note in found.notes.values() if "UNION ALL counts" in note]
+        notes = [note for note in result.notes.values() if "UNION ALL counts" in note]
         assert bool(notes) == ("UNION ALL" in sql)
 
 
@@ -270,8 +269,8 @@ def test_spark_texts_are_refused(run: Callable[[Plan], object]) -> None:
 
 
 def _spark_texts(query: Query, verdict: Verdict, columns: dict[str, Column]) -> None:
-    for found in sketch_passes(query, verdict, columns):
-        render_plan(found.rows, {scan.access: "v" for scan in scans_of(query.root)})
+    for result in sketch_passes(query, verdict, columns):
+        render_plan(result.rows, {scan.access: "v" for scan in scans_of(query.root)})
 
 
 @pytest.mark.parametrize(
@@ -293,9 +292,9 @@ def test_first_rows_below_a_recursion_are_captured_as_they_are() -> None:
         "UNION SELECT l.dst FROM r JOIN links l ON r.n = l.src) SELECT n FROM r"
     )
     verdict = check_safety(query, {"nodes#1": "n"}, ())
-    (found,) = sketch_passes(query, verdict, {"nodes#1": Column("n", LONG)})
-    assert fixpoints_of(found.rows) == []
-    assert [scan.access for scan in scans_of(found.rows)] == ["nodes#1"]
+    (result,) = sketch_passes(query, verdict, {"nodes#1": Column("n", LONG)})
+    assert fixpoints_of(result.rows) == []
+    assert [scan.access for scan in scans_of(result.rows)] == ["nodes#1"]
 
 
 def test_a_plan_with_a_fixpoint_is_told_line_by_line() -> None:

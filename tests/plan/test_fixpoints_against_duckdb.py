@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from impctl.plan.rules.order import apply_rules
+from impctl.rules.optimize import apply_rules
 from tests.plan.network import CLOSURE, REACHED, links, plan_of
 from tests.support.random_cases import random_cases
 from tests.support.reference_plan import bag, evaluate
@@ -116,13 +116,13 @@ def _tables(rng: Random) -> dict[str, list[dict[str, Any]]]:
 
 @pytest.fixture
 def connection() -> Iterator[Any]:
-    with duckdb.connect() as found:
-        found.execute(
+    with duckdb.connect() as result:
+        result.execute(
             "CREATE TABLE links (src BIGINT, dst BIGINT, cost INT, region VARCHAR, weight DOUBLE)"
         )
-        found.execute("CREATE TABLE nodes (n BIGINT, kind VARCHAR)")
-        found.execute("CREATE TABLE seeds (t BIGINT, n BIGINT)")
-        yield found
+        result.execute("CREATE TABLE nodes (n BIGINT, kind VARCHAR)")
+        result.execute("CREATE TABLE seeds (t BIGINT, n BIGINT)")
+        yield result
 
 
 @random_cases(1, 3, 150)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from impctl.data.identifiers import name_parts
-from impctl.plan.names import TableNames, path_key
+from impctl.data.schema import name_parts
+from impctl.sql.names import TableNames, path_key
 
 NAMES = TableNames(
     {

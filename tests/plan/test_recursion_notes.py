@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from impctl.plan.nodes import Fixpoint, Select, nodes_of
-from impctl.plan.recursion_notes import recursion_notes
-from impctl.plan.rules.order import apply_rules
+from impctl.plan.recursion import recursion_notes
+from impctl.rules.optimize import apply_rules
 from tests.plan.network import CLOSURE, REACHED, plan_of
 
 STAYS = "conditions on `x` apply to its first part, because no step changes these columns"
@@ -40,9 +40,9 @@ LATE = (
 def test_remarks(sql: str, fixpoint: str | None, condition: str | None) -> None:
     root = apply_rules(plan_of(sql))
     notes = recursion_notes(root)
-    found = {type(node): notes[at] for at, node in enumerate(nodes_of(root)) if at in notes}
+    result = {type(node): notes[at] for at, node in enumerate(nodes_of(root)) if at in notes}
     expected = {Fixpoint: fixpoint, Select: condition}
-    assert found == {kind: note for kind, note in expected.items() if note is not None}
+    assert result == {kind: note for kind, note in expected.items() if note is not None}
 
 
 def test_a_condition_on_stable_columns_that_stays_is_not_blamed() -> None:

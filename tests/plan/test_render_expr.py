@@ -6,8 +6,8 @@ import pytest
 
 from impctl.data.schema import DOUBLE, INTEGER
 from impctl.expr.nodes import ColumnRef, Mean
+from impctl.plan.explain import call_text, column_name, expr_text, order_text
 from impctl.plan.nodes import Aggregate, TopK
-from impctl.plan.render_expr import call_text, column_name, expr_text, order_text
 from tests.plan.catalogs import plan_of, selected
 
 

@@ -12,12 +12,10 @@ import pytest
 
 from impctl.data.schema import DOUBLE, LONG, STRING, decimal
 from impctl.expr.nodes import Expr, Literal, LiteralValue, walk
-from impctl.plan.ending import Ending, FirstRows
 from impctl.plan.nodes import Attribute, ComputedColumn, SortKey
-from impctl.plan.rules.answered import answer_plan
-from impctl.plan.rules.order import apply_rules
-from impctl.plan.sql.statement import parse_query
-from impctl.plan.written_ending import read_ending, written_ending
+from impctl.rules.finalize import Ending, FirstRows, answer_plan, read_ending, written_ending
+from impctl.rules.optimize import apply_rules
+from impctl.sql.statement import parse_query
 from tests.support.random_cases import random_cases
 from tests.support.random_queries import SCHEMA, random_sql
 
@@ -73,9 +71,9 @@ def test_a_constant_keeps_its_class_and_its_bits(value: LiteralValue) -> None:
     output = ComputedColumn(attribute, Literal(value, DOUBLE))
     order = (SortKey(Literal("x", STRING), True, False),)
     ending = Ending((attribute,), (), FirstRows(order, None, 3), (), 0, (output,))
-    found = through_json(ending)
-    assert found == ending
-    (read,) = (one.expr for one in found.outputs)
+    result = through_json(ending)
+    assert result == ending
+    (read,) = (one.expr for one in result.outputs)
     assert isinstance(read, Literal)
     assert (type(read.value), repr(read.value)) == (type(value), repr(value))
 

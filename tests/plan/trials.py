@@ -16,13 +16,13 @@ from functools import lru_cache, partial
 from random import Random
 from typing import Any
 
-from impctl.aliases import AccessId, ColumnName
 from impctl.data.schema import DOUBLE, STRING, Schema
 from impctl.plan.nodes import Plan, Query, Scan, attributes_of, nodes_of, scans_of
-from impctl.plan.safety.facts import Fact, FactKind, FactSource
-from impctl.plan.safety.part_failures import Sizes, part_failure
-from impctl.plan.safety.status import Refusal
-from impctl.plan.safety.verdict import Verdict, check_safety
+from impctl.safety.facts import Fact, FactKind, FactSource
+from impctl.safety.failures import Sizes, part_failure
+from impctl.safety.judge import Verdict, check_safety
+from impctl.safety.lattice import Refusal
+from impctl.types import AccessId, ColumnName
 from tests.plan.barrier_plans import BarrierMaker
 from tests.plan.failing_plans import BIG_TABLE, BIG_VALUES, FailingMaker, big_rows
 from tests.plan.focused_plans import FocusedMaker
@@ -52,12 +52,17 @@ def fragment_of(value: Value, boundaries: Boundaries) -> int:
 
 
 def accurate_sketches(
-    found: Annotated, root: Plan, tables: Tables, partitions: Partitions, *, barriers: bool = True
+    annotated: Annotated,
+    root: Plan,
+    tables: Tables,
+    partitions: Partitions,
+    *,
+    barriers: bool = True,
 ) -> dict[AccessId, set[int]]:
     """Exactly the fragments of the provenance; without `barriers` those of the lineage alone."""
-    lineage = found.lineage
+    lineage = annotated.lineage
     if barriers:
-        lineage = lineage.union(*found.first_rows.values())
+        lineage = lineage.union(*annotated.first_rows.values())
     names = {scan.access: scan.table for scan in scans_of(root)}
     sketches: dict[AccessId, set[int]] = {access: set() for access in partitions}
     for access, index in lineage:
@@ -72,16 +77,16 @@ def instances_of(
     root: Plan, tables: Tables, partitions: Partitions, sketches: Sketches
 ) -> dict[AccessId, list[int]]:
     """Rows each sketched access may see."""
-    found = {}
+    result = {}
     for scan in scans_of(root):
         if scan.access in partitions:
             column, boundaries = partitions[scan.access]
-            found[scan.access] = [
+            result[scan.access] = [
                 index
                 for index, row in enumerate(tables[scan.table])
                 if fragment_of(row[column], boundaries) in sketches[scan.access]
             ]
-    return found
+    return result
 
 
 @dataclass(frozen=True)
@@ -189,14 +194,14 @@ def random_partition(rng: Random, scan: Scan) -> tuple[ColumnName, Boundaries]:
 
 def _facts(rng: Random, tables: Tables, share: float = 0.8) -> list[Fact]:
     """True facts, each withheld now and then."""
-    found = []
+    result = []
     for table, rows in tables.items():
         for column in TABLES[table]:
             values = [row[column.name] for row in rows]
             for kind, source in _true_facts(values):
                 if rng.random() < share:
-                    found.append(Fact(table, column.name, kind, source))
-    return found
+                    result.append(Fact(table, column.name, kind, source))
+    return result
 
 
 def make_barrier_trial(seed: int) -> Trial:
@@ -271,21 +276,21 @@ def _hides_nan(fact: Fact, tables: Tables) -> bool:
 def _true_facts(values: Sequence[Value]) -> list[tuple[FactKind, FactSource]]:
     known = [value for value in values if value is not None]
     clean = [v for v in known if not (isinstance(v, float) and math.isnan(v))]
-    found = []
+    result = []
     if len(known) == len(values):
-        found.append((FactKind.NOT_NULL, FactSource.STATISTICS))
+        result.append((FactKind.NOT_NULL, FactSource.STATISTICS))
     if len(clean) == len(known):
-        found.append((FactKind.NAN_FREE, FactSource.STATISTICS))
+        result.append((FactKind.NAN_FREE, FactSource.STATISTICS))
     if any(isinstance(value, str) for value in known):
-        return found
+        return result
     if all(value >= 0 for value in clean):  # type: ignore[operator]  # numbers
-        found.append((FactKind.NONNEGATIVE, FactSource.STATISTICS))
+        result.append((FactKind.NONNEGATIVE, FactSource.STATISTICS))
     if all(value <= 0 for value in clean):  # type: ignore[operator]  # numbers
         # Statistics do not see NaN, so this may be true of a column that holds NaN.
-        found.append((FactKind.NONPOSITIVE, FactSource.STATISTICS))
+        result.append((FactKind.NONPOSITIVE, FactSource.STATISTICS))
         if len(clean) == len(known):
-            found.append((FactKind.NONPOSITIVE, FactSource.CONSTRAINT))
-    return found
+            result.append((FactKind.NONPOSITIVE, FactSource.CONSTRAINT))
+    return result
 
 
 @dataclass
@@ -332,16 +337,16 @@ def run_trial(
     shuffled = rng.random() < 0.5
     order = TieBreaks(rng).at_random if shuffled else None
     try:
-        found = annotate(root, trial.tables, None, order)
-        answers = [bag(row for row, _ in found.rows)]
+        match = annotate(root, trial.tables, None, order)
+        answers = [bag(row for row, _ in match.rows)]
         if kept is not None:
-            found = annotate(kept(root, trial, verdict), trial.tables, None, order)
+            match = annotate(kept(root, trial, verdict), trial.tables, None, order)
     except ReferenceFailure:
         tally.failed += 1
         return
-    found = without_keyed(root, verdict, found)
+    match = without_keyed(root, verdict, match)
     partitions = trial.partitions
-    sketches = accurate_sketches(found, root, trial.tables, partitions)
+    sketches = accurate_sketches(match, root, trial.tables, partitions)
     for tried in tries(root, verdict, sketches, partial(_widened, rng, partitions=partitions)):
         instances = instances_of(root, trial.tables, partitions, tried)
         ties = TieBreaks(rng)
@@ -381,7 +386,7 @@ def check_keys(root: Plan, trial: Trial, verdict: Verdict) -> int:
     nodes = list(nodes_of(root))
     looked = 0
     keyed = [(root, {a: min(columns) for a, columns in verdict.keyed.items()})]
-    keyed += [(nodes[position], dict(found)) for position, found in verdict.key_columns.items()]
+    keyed += [(nodes[position], dict(result)) for position, result in verdict.key_columns.items()]
     tables_of = {scan.access: scan.table for scan in scans_of(root)}
     for node, columns in keyed:
         names = [attribute.id for attribute in attributes_of(node)]

@@ -57,8 +57,8 @@ class _Wide(ExprMaker):
         if depth <= 0 or self.rng.random() > 0.15:
             return super()._number(numeric, attributes, depth)
         inner = super()._number(numeric, attributes, depth - 1)
-        found = type_of(inner)
-        if found is None or not found.is_numeric or found.is_fractional:
+        result = type_of(inner)
+        if result is None or not result.is_numeric or result.is_fractional:
             return inner
         divisor = self.rng.choice((Literal(3, BYTE), Literal(-2, INTEGER), Literal(LARGE, WIDE)))
         op = self.rng.choice((ArithmeticOp.INTEGER_DIVIDE, ArithmeticOp.DIVIDE))

@@ -26,7 +26,7 @@ from impctl.plan.nodes import (
     attributes_of,
     scans_of,
 )
-from impctl.plan.rules.order import apply_rules
+from impctl.rules.optimize import apply_rules
 from tests.plan.call_types import call_type
 from tests.plan.focused_plans import FocusedMaker
 from tests.plan.trials import Trial, make_trial, random_partition
@@ -45,21 +45,21 @@ class WindowMaker(FocusedMaker):
             below = self._grouped(below)
             if rng.random() < 0.3:
                 below = self._judged(below)
-        found = self._compared(self._beside(below))
+        result = self._compared(self._beside(below))
         match rng.randrange(8):
             case 0:
-                return self._judged(self._grouped(found))
+                return self._judged(self._grouped(result))
             case 1:
                 other = self._scan()
-                condition = self._condition(attributes_of(found), other.attributes)
+                condition = self._condition(attributes_of(result), other.attributes)
                 kind = rng.choice((JoinKind.INNER, JoinKind.SEMI, JoinKind.LEFT, JoinKind.ANTI))
-                return Join(kind, found, other, condition)
+                return Join(kind, result, other, condition)
             case 2:
-                return Distinct(found)
+                return Distinct(result)
             case 3:
-                return self._compared(self._beside(found))
+                return self._compared(self._beside(result))
             case _:
-                return found
+                return result
 
     def _beside(self, child: Plan) -> Window:
         """The rows with one or two window aggregates, most often of the same partitions."""
@@ -95,11 +95,11 @@ class WindowMaker(FocusedMaker):
         if column is not None and rng.random() < 0.85:
             name = rng.choice(("sum", "sum", "avg", "min", "max", "count"))
             call = AggregateCall(name, (column.ref(),))
-        found = WindowCall(self._fresh(call_type(call)), call.function, call.arguments, parts, ())
+        result = WindowCall(self._fresh(call_type(call)), call.function, call.arguments, parts, ())
         if rng.random() < 0.25:
             order = (SortKey(rng.choice(attributes).ref(), rng.random() < 0.5, True),)
-            found = replace(found, order=order, frame=WHOLE if rng.random() < 0.7 else None)
-        return found
+            result = replace(result, order=order, frame=WHOLE if rng.random() < 0.7 else None)
+        return result
 
     def _placed_call(self, attributes: Sequence[Attribute], parts: tuple[Expr, ...]) -> WindowCall:
         """A rank, LAG or LEAD; where ties would be a choice, only copies of a row tie."""
@@ -111,17 +111,17 @@ class WindowMaker(FocusedMaker):
             sorted_by = sorted_by[: rng.choice((1, 1, 2))]
         order = tuple(SortKey(a.ref(), rng.random() < 0.5, rng.random() < 0.5) for a in sorted_by)
         arguments: tuple[Expr, ...] = ()
-        found = DOUBLE if name in ("percent_rank", "cume_dist") else INTEGER
+        result = DOUBLE if name in ("percent_rank", "cume_dist") else INTEGER
         if name in ("lag", "lead"):
             taken = rng.choice(attributes)
             assert taken.type is not None
-            found, arguments = taken.type, (taken.ref(),)
+            result, arguments = taken.type, (taken.ref(),)
             if rng.random() < 0.4:
                 arguments += (Literal(rng.choice((0, 1, 2, -1)), INTEGER),)
                 if rng.random() < 0.5:
-                    alike = [a for a in attributes if a.type == found]
+                    alike = [a for a in attributes if a.type == result]
                     arguments += (rng.choice(alike).ref(),)
-        return WindowCall(self._fresh(found), name, arguments, parts, order)
+        return WindowCall(self._fresh(result), name, arguments, parts, order)
 
     def _compared(self, window: Window) -> Plan:
         """A filter on a value: against a number, or a number of the row itself."""

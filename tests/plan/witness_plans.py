@@ -25,8 +25,8 @@ from impctl.plan.nodes import (
     attributes_of,
     scans_of,
 )
-from impctl.plan.rules.witnesses import witnessed
-from impctl.plan.safety.verdict import Verdict, carried
+from impctl.rules.witnesses import witnessed
+from impctl.safety.judge import Verdict, carried
 from tests.plan.focused_plans import FocusedMaker
 from tests.plan.trials import Trial, make_trial, random_partition
 
@@ -89,10 +89,10 @@ class WitnessMaker(FocusedMaker):
         """The rows with a partner, by an equality and at times by more."""
         rng, right = self.rng, self._scan()
         condition = self._condition(attributes_of(left), right.attributes)
-        found = Join(JoinKind.SEMI, left, right, condition)
+        result = Join(JoinKind.SEMI, left, right, condition)
         number = self._numeric(right.attributes)
         if condition is None or number is None or rng.random() < 0.6:
-            return found
+            return result
         value: Expr = number.ref()
         if self.casts and number.type in (INTEGER, LONG):
             # No rule moves what can fail, so the condition on the right side stays in the join's.
@@ -117,6 +117,6 @@ def make_witness_trial(seed: int, *, casts: bool = False) -> Trial:
 def kept_by_witnesses(root: Plan, trial: Trial, verdict: Verdict) -> Plan:
     """The plan with witness nodes, which must be as safe as the query's own."""
     query = Query("", root)
-    found = witnessed(query, verdict, trial.columns(root))
-    carried(verdict, found.query, trial.sketched)
-    return found.query.root
+    result = witnessed(query, verdict, trial.columns(root))
+    carried(verdict, result.query, trial.sketched)
+    return result.query.root

@@ -63,8 +63,8 @@ def _cell(partners: int, path: str, waits: int) -> Compared:
 
 def found_jars() -> Path | None:
     """Those of a `pyflink` of this interpreter."""
-    found = find_spec("pyflink")
-    places = [] if found is None else list(found.submodule_search_locations or ())
+    spec = find_spec("pyflink")
+    places = [] if spec is None else list(spec.submodule_search_locations or ())
     return Path(places[0], "lib") if places else None
 
 

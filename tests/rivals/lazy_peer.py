@@ -7,8 +7,8 @@ import sys
 from typing import Any
 
 
-def say(found: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(found) + "\n")
+def say(result: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(result) + "\n")
     sys.stdout.flush()
 
 

@@ -29,7 +29,7 @@ from deltalake import DeltaTable, write_deltalake
 import impctl
 from benchmarks.large_joins.partners import partners_table
 from impctl.store.store import Store
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 
 Integers = npt.NDArray[np.int64]
 Sketches = Mapping[str, frozenset[int]]
@@ -113,10 +113,10 @@ class OnDisk:
         totals = _totals(keys, numbers)
         passing = max(_PASSING_ROWS // partners, 1)
         least = int(np.partition(totals, -passing - 1)[-passing - 1])
-        found = cls(folder, rows, partners, least, keys, numbers)
-        bounds = list(range(found.width, rows, found.width))
-        found.workload.write_text(_WORKLOAD.format(bounds=bounds, sql=found.sql))
-        return found
+        result = cls(folder, rows, partners, least, keys, numbers)
+        bounds = list(range(result.width, rows, result.width))
+        result.workload.write_text(_WORKLOAD.format(bounds=bounds, sql=result.sql))
+        return result
 
     @property
     def workload(self) -> Path:
@@ -184,9 +184,9 @@ class OnDisk:
     def stored(self) -> Sketches:
         """The sketches that the store has."""
         with Store.open(self.folder / ".impctl", create=False) as store:
-            found = store.load(QUERY)
-        assert found is not None
-        return {one.partition.table: frozenset(one.fragments) for one in found.sketches}
+            result = store.load(QUERY)
+        assert result is not None
+        return {one.partition.table: frozenset(one.fragments) for one in result.sketches}
 
     def afresh(self, changed: int) -> Wall:
         """The middle of three times so many changes, and `impctl maintain` after each."""
@@ -209,9 +209,9 @@ class OnDisk:
 def maintained(opened: impctl.OpenWorkload, into: list[Wall]) -> float:
     """One call of `maintain`, clocked, which has to be exact; milliseconds of it in the engine."""
     with clocked(into):
-        found = opened.maintain()
-    assert [one.action for one in found] == ["exact", "exact"], found
-    return found[0].engine_ms
+        maintain = opened.maintain()
+    assert [one.action for one in maintain] == ["exact", "exact"], maintain
+    return maintain[0].engine_ms
 
 
 def _totals(keys: Mapping[str, Integers], numbers: Integers) -> Integers:

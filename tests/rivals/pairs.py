@@ -16,16 +16,15 @@ import pyarrow as pa
 
 from benchmarks.large_joins.partners import MEASURES, partners_table
 from benchmarks.trees.streams import Step
-from impctl.circuits.answers import answer_of_rows
-from impctl.circuits.compile import compile_plan
-from impctl.circuits.session import MaintainedQuery
+from impctl.compile.answers import answer_of_rows
+from impctl.compile.compile import compile_plan
+from impctl.compile.session import MaintainedQuery
 from impctl.data.schema import LONG, Column, Schema
 from impctl.plan.nodes import scans_of
-from impctl.plan.rules.answered import AnswerPlan, answer_plan
-from impctl.plan.rules.order import core_of
-from impctl.plan.rules.planned import whole_answer
-from impctl.plan.sql.statement import parse_query
+from impctl.rules.finalize import AnswerPlan, answer_plan
+from impctl.rules.optimize import core_of, whole_answer
 from impctl.sketch.partition import RangePartition
+from impctl.sql.statement import parse_query
 
 Groups = Mapping[int, int]
 """The sum of every group that is in the answer."""
@@ -126,12 +125,12 @@ class Tree:
     def is_right(self, tables: Mapping[str, pa.Table]) -> bool:
         """Whether the sketches, and the answer where it is kept, are those of these rows."""
         groups = self.pairs.groups(tables)
-        found = {
+        result = {
             access.split("#")[0]: set(fragments)
             for access, fragments in self._session.fragments().items()
         }
         wanted = {name: self.pairs.keys_to_ranges(name, tables, groups) for name in "rs"}
-        return found == wanted and (self._answer is None or self._kept(self._answer) == groups)
+        return result == wanted and (self._answer is None or self._kept(self._answer) == groups)
 
     def _kept(self, answer: AnswerPlan) -> Groups:
         kept = self._session.compiled.kept

@@ -80,8 +80,8 @@ def main() -> None:
     r, s = (both.filter(pw.this.table == name) for name in "rs")
     joined = s.join(r, s.a == r.a).select(a=r.a, b=s.b)
     totals = joined.groupby(pw.this.a).reduce(pw.this.a, total=pw.reducers.sum(pw.this.b))
-    found = totals.filter(pw.this.total > least)
-    pw.io.subscribe(found, on_change=answer.on_change, on_time_end=answer.on_time_end)
+    result = totals.filter(pw.this.total > least)
+    pw.io.subscribe(result, on_change=answer.on_change, on_time_end=answer.on_time_end)
     level = pw.MonitoringLevel.NONE
     threading.Thread(target=lambda: pw.run(monitoring_level=level), daemon=True).start()
     threads = os.environ.get("PATHWAY_THREADS", "1")
@@ -116,8 +116,8 @@ def follow(rows: Rows, answer: Answer) -> None:
             changes, wanted = [], {}
 
 
-def say(found: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(found) + "\n")
+def say(result: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(result) + "\n")
     sys.stdout.flush()
 
 

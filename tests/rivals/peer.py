@@ -63,15 +63,15 @@ class Peer:
         """
         lines = [*_lines("+", came), *_lines("-", went)]
         lines += [f"= {key} {total}" for key, total in groups.items()]
-        found = self._asked([*lines, "go"])
-        if "cpu_ms" not in found:
-            kept = {(key, total) for key, total in found["groups"]}
+        result = self._asked([*lines, "go"])
+        if "cpu_ms" not in result:
+            kept = {(key, total) for key, total in result["groups"]}
             wrong, missing = kept - groups.items(), groups.items() - kept
             raise PeerFailedError(
                 f"{len(wrong)} groups are wrong, as {sorted(wrong)[:3]}, "
                 f"and {len(missing)} are missing, as {sorted(missing)[:3]}"
             )
-        return Taken(found["cpu_ms"], found["wall_ms"])
+        return Taken(result["cpu_ms"], result["wall_ms"])
 
     def rest(self) -> float:
         """Milliseconds of processor time in a second in which nothing changes."""
@@ -88,8 +88,8 @@ class Peer:
         for line in self._process.stdout:
             # Some systems greet on the same stream.
             if line.startswith("{"):
-                found: dict[str, Any] = json.loads(line)
-                return found
+                result: dict[str, Any] = json.loads(line)
+                return result
         raise PeerFailedError(f"it ended with {self._process.wait()}")
 
     def __enter__(self) -> Self:

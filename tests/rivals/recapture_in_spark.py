@@ -20,14 +20,14 @@ from pathlib import Path
 from typing import Any
 
 import impctl
-from impctl.aliases import AccessId
-from impctl.app.measuring.follower import Follower
-from impctl.app.preparing.prepared import prepare
-from impctl.app.workbench.settings import Settings
-from impctl.app.workbench.workbench import open_workbench
 from impctl.errors import ImpctlError
-from impctl.sketch.fragments import FragmentSet
-from impctl.spark.java import find_java
+from impctl.measure.follower import Follower
+from impctl.service.context import open_workbench
+from impctl.service.prepare import prepare
+from impctl.service.settings import Settings
+from impctl.sketch.sketch import FragmentSet
+from impctl.spark.session import find_java
+from impctl.types import AccessId
 from tests.rivals.on_disk import QUERY, OnDisk, Sketches, Wall, clocked, maintained
 from tests.rivals.turns import say
 
@@ -68,12 +68,12 @@ def _compared(tables: OnDisk) -> bool:
         for _ in range(1 + _RECAPTURES):
             before = _processor_ms(desk.spark())
             with clocked(times):
-                found = follower.recapture()
+                recapture = follower.recapture()
             java_ms = _processor_ms(desk.spark()) - before
             # What is clocked is this process alone, without the one that Spark runs in.
             times[-1] = replace(times[-1], cpu_ms=times[-1].cpu_ms + java_ms)
             say(f"{name}: Spark's capture {times[-1].text()}")
-            if not _ranges(found) == tables.sketches() == tables.stored():
+            if not _ranges(recapture) == tables.sketches() == tables.stored():
                 say(f"{name}: Spark's sketches differ")
                 return False
         say(f"{name}: Spark {desk.spark().version}, {desk.spark().sparkContext.master}")
@@ -90,8 +90,8 @@ def _processor_ms(spark: Any) -> float:
     return float(process.info().totalCpuDuration().get().toMillis())
 
 
-def _ranges(found: Mapping[AccessId, FragmentSet]) -> Sketches:
-    return {access.split("#")[0]: frozenset(ranges) for access, ranges in found.items()}
+def _ranges(result: Mapping[AccessId, FragmentSet]) -> Sketches:
+    return {access.split("#")[0]: frozenset(ranges) for access, ranges in result.items()}
 
 
 if __name__ == "__main__":

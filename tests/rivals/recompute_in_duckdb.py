@@ -70,8 +70,8 @@ def _cell(tables: OnDisk) -> bool:
             engine.append(maintained(opened, steps))
             wanted, stored = tables.sketches(), tables.stored()
             for place, times in asked.items():
-                found = _anew(connection, tables, place, times)
-                if not found == wanted == stored:
+                result = _anew(connection, tables, place, times)
+                if not result == wanted == stored:
                     say(f"{name}: sketches differ at turn {turn}, DuckDB's of {place}")
                     return False
     process = tables.afresh(_CHANGED)

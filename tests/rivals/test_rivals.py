@@ -59,12 +59,12 @@ def test_an_interpreter_without_pathway_has_none(monkeypatch: pytest.MonkeyPatch
 
 def joined(tables: dict[str, pa.Table]) -> Counter[int]:
     """The sums of a join, pair by pair."""
-    found: Counter[int] = Counter()
+    result: Counter[int] = Counter()
     for key, number in zip(*(tables["s"].column(c).to_pylist() for c in "ab"), strict=True):
         for other in tables["r"].column("a").to_pylist():
             if key == other:
-                found[key] += number
-    return found
+                result[key] += number
+    return result
 
 
 @pytest.mark.slow
@@ -119,10 +119,10 @@ def test_figures_are_those_of_the_steps_that_count(capsys: pytest.CaptureFixture
         peer.step = step  # type: ignore[method-assign]
         return peer
 
-    found = compared(SMALL, Turns(warm=4, timed=3, changed=50), slow_at_first, keeps=True)
+    result = compared(SMALL, Turns(warm=4, timed=3, changed=50), slow_at_first, keeps=True)
     assert len(taken) == 1 + 4 + 3
-    assert (found.rival_cpu_ms, found.rival_wall_ms, found.rest_ms) == (50.0, 100.0, 0.5)
-    assert found.ratio == found.rival_cpu_ms / found.tree_ms
+    assert (result.rival_cpu_ms, result.rival_wall_ms, result.rest_ms) == (50.0, 100.0, 0.5)
+    assert result.ratio == result.rival_cpu_ms / result.tree_ms
     assert "'lazy': '1'" in capsys.readouterr().out
 
 
@@ -145,8 +145,8 @@ def test_a_wrong_answer_of_either_ends_the_run(
 
 
 def test_a_goal_that_is_missed_is_said_and_no_failure(capsys: pytest.CaptureFixture[str]) -> None:
-    found = Compared(tree_ms=2.0, rival_cpu_ms=3.0, rival_wall_ms=4.0, rest_ms=0.0)
-    cells = [("a", lambda: found, True), ("b", lambda: found, False)]
+    result = Compared(tree_ms=2.0, rival_cpu_ms=3.0, rival_wall_ms=4.0, rest_ms=0.0)
+    cells = [("a", lambda: result, True), ("b", lambda: result, False)]
     assert report(2.0, cells) == 0
     one, other = capsys.readouterr().out.splitlines()
     assert one.endswith("1.5 times; the goal of 2 is missed")

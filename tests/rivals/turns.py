@@ -100,12 +100,12 @@ def report(goal: float, cells: Iterable[tuple[str, Callable[[], Compared], bool]
     """
     for name, measure, counts in cells:
         try:
-            found = measure()
+            result = measure()
         except (DifferentAnswersError, PeerFailedError) as error:
             say(f"{name}: {error}")
             return 1
-        missed = counts and found.ratio < goal
-        say(f"{name}: {found.text()}" + (f"; the goal of {goal:.0f} is missed" if missed else ""))
+        missed = counts and result.ratio < goal
+        say(f"{name}: {result.text()}" + (f"; the goal of {goal:.0f} is missed" if missed else ""))
     return 0
 
 

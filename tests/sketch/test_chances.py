@@ -7,33 +7,33 @@ import math
 import numpy as np
 import pytest
 
-from impctl.sketch.chances import Mixture, chances, hits_between, rate_where_not_zero
+from impctl.sketch.likelihood import Mixture, chances, hits_between, rate_where_not_zero
 
 
 def test_what_was_seen_whole_is_known() -> None:
     rows = np.full(6, 100.0)
-    found = chances(rows, rows, np.full(6, 10.0), np.array([0, 3, 0, 1, 0, 0.0]))
-    assert found.likely.mean == pytest.approx([0, 1, 0, 1, 0, 0])
-    assert found.low.mean == pytest.approx(found.high.mean), "nothing is left to chance"
+    result = chances(rows, rows, np.full(6, 10.0), np.array([0, 3, 0, 1, 0, 0.0]))
+    assert result.likely.mean == pytest.approx([0, 1, 0, 1, 0, 0])
+    assert result.low.mean == pytest.approx(result.high.mean), "nothing is left to chance"
 
 
 def test_neighbours_speak_for_what_was_not_seen() -> None:
     """Every tenth fragment is seen; the last tenth of them is in the sketch."""
     truth = np.arange(1000) >= 900
     seen = np.where(np.arange(1000) % 10 == 5, 100.0, 0.0)
-    found = chances(np.full(1000, 100.0), seen, seen / 10, seen / 10 * truth)
-    likely = found.likely.mean
+    result = chances(np.full(1000, 100.0), seen, seen / 10, seen / 10 * truth)
+    likely = result.likely.mean
     assert likely.sum() == pytest.approx(100, abs=5)
     assert likely[:885].sum() < 2
-    assert found.off == pytest.approx(0.01 / math.sqrt(12), rel=0.2), "a border lies in one gap"
+    assert result.off == pytest.approx(0.01 / math.sqrt(12), rel=0.2), "a border lies in one gap"
 
 
 def test_a_place_at_a_border_is_like_one_side_not_like_their_mean() -> None:
     """Of the gap before the first place with hits a half is in, though groups there are many."""
     truth = np.arange(1000) >= 900
     seen = np.where(np.arange(1000) % 50 < 2, 100.0, 0.0)
-    found = chances(np.full(1000, 1000.0), seen, seen / 20, seen / 20 * truth)
-    likely = found.likely.mean
+    result = chances(np.full(1000, 1000.0), seen, seen / 20, seen / 20 * truth)
+    likely = result.likely.mean
     assert likely[852:900].sum() == pytest.approx(24, abs=4)
     assert likely[:852].sum() < 5
     assert likely[900:].sum() > 97
@@ -44,10 +44,10 @@ def test_few_hits_far_apart_are_anywhere() -> None:
     seen = np.where(np.arange(1000) % 20 == 3, 400.0, 0.0)
     hits = np.zeros(1000)
     hits[np.arange(3, 1000, 20)[[1, 4, 9, 13, 16, 19, 23, 26, 29, 33, 36, 39, 42, 45, 48]]] = 1
-    found = chances(np.full(1000, 400.0), seen, seen * 0.3, hits)
-    likely = found.likely.mean
+    result = chances(np.full(1000, 400.0), seen, seen * 0.3, hits)
+    likely = result.likely.mean
     assert likely.sum() == pytest.approx(1000 * (1 - math.exp(-0.3)), rel=0.25)
-    assert found.low.mean.sum() < likely.sum() < found.high.mean.sum()
+    assert result.low.mean.sum() < likely.sum() < result.high.mean.sum()
 
 
 @pytest.mark.parametrize(("share", "off"), [(0.001, 0.5), (0.01, 0.2), (0.1, 0.02)])
@@ -56,25 +56,25 @@ def test_groups_that_were_not_seen_are_counted(share: float, off: float) -> None
     random = np.random.default_rng(1)
     truth = random.random((2000, 100)) < share
     seen = truth[:, :5].sum(axis=1)
-    found = chances(np.full(2000, 1e4), np.full(2000, 500.0), np.full(2000, 5.0), seen * 1.0)
-    came, likely = truth.any(axis=1).sum(), found.likely.mean
+    result = chances(np.full(2000, 1e4), np.full(2000, 500.0), np.full(2000, 5.0), seen * 1.0)
+    came, likely = truth.any(axis=1).sum(), result.likely.mean
     assert likely.sum() == pytest.approx(came, rel=off)
     assert likely[seen > 0] == pytest.approx(1)
-    assert found.low.mean.sum() - 1 <= came <= found.high.mean.sum() + 1
+    assert result.low.mean.sum() - 1 <= came <= result.high.mean.sum() + 1
 
 
 def test_nothing_seen_in_the_provenance_is_rare_not_impossible() -> None:
-    found = chances(np.full(100, 100.0), np.full(100, 50.0), np.full(100, 50.0), np.zeros(100))
-    assert 0 < found.likely.mean.max() < 0.1
-    assert found.high.mean.sum() > 2 * found.likely.mean.sum() > 0 == found.low.mean.sum()
+    result = chances(np.full(100, 100.0), np.full(100, 50.0), np.full(100, 50.0), np.zeros(100))
+    assert 0 < result.likely.mean.max() < 0.1
+    assert result.high.mean.sum() > 2 * result.likely.mean.sum() > 0 == result.low.mean.sum()
 
 
 def test_nothing_seen_at_all() -> None:
     nothing = np.zeros(3)
-    found = chances(np.full(3, 9.0), nothing, nothing, nothing)
-    assert found.likely.mean.tolist() == [0.5, 0.5, 0.5]
-    assert (found.low.mean == 0).all()
-    assert (found.high.mean == 1).all()
+    result = chances(np.full(3, 9.0), nothing, nothing, nothing)
+    assert result.likely.mean.tolist() == [0.5, 0.5, 0.5]
+    assert (result.low.mean == 0).all()
+    assert (result.high.mean == 1).all()
 
 
 @pytest.mark.parametrize("rate", [0.3, 2.0, 10.0, 200.0])

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from impctl.data.schema import LONG
-from impctl.sketch.equidepth import aligned_boundaries, equidepth_boundaries
+from impctl.sketch.boundaries import ValueWeights, aligned_boundaries, equidepth_boundaries
 from impctl.sketch.partition import RangePartition
-from impctl.sketch.value_weights import ValueWeights
 
 SAMPLES = st.one_of(
     st.lists(st.integers(-20, 20), max_size=80),
@@ -26,10 +25,10 @@ RANGES = st.integers(1, 12)
 
 def fragments(sample: list[Any], boundaries: tuple[Any, ...]) -> list[Counter[Any]]:
     """The sample's values by fragment, counted the slow way."""
-    found: list[Counter[Any]] = [Counter() for _ in range(len(boundaries) + 1)]
+    result: list[Counter[Any]] = [Counter() for _ in range(len(boundaries) + 1)]
     for value in sample:
-        found[sum(1 for boundary in boundaries if boundary <= value)][value] += 1
-    return found
+        result[sum(1 for boundary in boundaries if boundary <= value)][value] += 1
+    return result
 
 
 @given(SAMPLES, RANGES)
@@ -39,11 +38,11 @@ def test_boundaries_divide_the_sample(sample: list[Any], ranges: int) -> None:
     assert all(low < high for low, high in pairwise(boundaries))
     assert set(boundaries) <= set(sample)
     assert boundaries == equidepth_boundaries(sorted(sample), ranges)
-    found = fragments(sample, boundaries)
-    assert all(found) or not sample
+    result = fragments(sample, boundaries)
+    assert all(result) or not sample
     if 0 < len(set(sample)) <= ranges:
-        assert [len(values) for values in found] == [1] * len(set(sample))
-    for values in found:
+        assert [len(values) for values in result] == [1] * len(set(sample))
+    for values in result:
         assert len(values) <= 1 or values.total() <= 2 * len(sample) / ranges + 1
         # A value with the rows of three ranges or more shares its range with no other.
         heavy = [v for v, rows in values.items() if rows * ranges >= 3 * len(sample)]
@@ -70,17 +69,17 @@ def test_no_sample_is_one_fragment() -> None:
     assert equidepth_boundaries([1, 2, 3], 1) == ()
 
 
-STARTS = st.lists(st.integers(-25, 25), max_size=20).map(lambda found: sorted(set(found)))
+STARTS = st.lists(st.integers(-25, 25), max_size=20).map(lambda result: sorted(set(result)))
 WEIGHED = st.lists(st.tuples(st.integers(-20, 20), st.floats(0.1, 50)), max_size=60)
 
 
 def shares(weights: ValueWeights, boundaries: tuple[Any, ...]) -> list[tuple[int, float]]:
     """Values and weight per range, counted the slow way."""
-    found: list[tuple[int, float]] = [(0, 0.0)] * (len(boundaries) + 1)
+    result: list[tuple[int, float]] = [(0, 0.0)] * (len(boundaries) + 1)
     for value, weight in zip(weights.values, weights.weights, strict=True):
         at = sum(1 for boundary in boundaries if boundary <= value)
-        found[at] = (found[at][0] + 1, found[at][1] + weight)
-    return found
+        result[at] = (result[at][0] + 1, result[at][1] + weight)
+    return result
 
 
 @given(WEIGHED, RANGES, STARTS)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from impctl.data.schema import LONG
-from impctl.sketch.files_after import share_after
-from impctl.sketch.fragments import FragmentSet
+from impctl.sketch.likelihood import share_after
 from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import FragmentSet
 
 PARTITION = RangePartition("t", "a", LONG, (10, 20, 30))
 """Four ranges, and NULL's fragment behind them."""
@@ -31,5 +31,5 @@ HEAVY = np.array([100, 800, 0, 50, 50])
 )
 def test_the_share_of_ten_files(held: list[int], columns: int, share: float) -> None:
     fragments = FragmentSet.of(held, PARTITION.size)
-    found = share_after(fragments, PARTITION, HEAVY, 10, range(columns))
-    assert found == pytest.approx(share)
+    result = share_after(fragments, PARTITION, HEAVY, 10, range(columns))
+    assert result == pytest.approx(share)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from impctl.sketch.fragments import FragmentSet
+from impctl.sketch.sketch import FragmentSet
 
 
 @st.composite
@@ -20,14 +20,14 @@ def pairs(draw: st.DrawFn) -> tuple[int, set[int], set[int]]:
 @given(pairs())
 def test_a_set_of_ids(given_: tuple[int, set[int], set[int]]) -> None:
     size, ids, _ = given_
-    found = FragmentSet.of(ids, size)
-    assert found.size == size
-    assert len(found) == len(ids)
-    assert found.ids == tuple(found) == tuple(sorted(ids))
-    assert all((fragment in found) == (fragment in ids) for fragment in range(-3, size + 3))
+    result = FragmentSet.of(ids, size)
+    assert result.size == size
+    assert len(result) == len(ids)
+    assert result.ids == tuple(result) == tuple(sorted(ids))
+    assert all((fragment in result) == (fragment in ids) for fragment in range(-3, size + 3))
     mask = np.isin(np.arange(size), sorted(ids))
-    assert FragmentSet.from_mask(mask) == found
-    assert hash(FragmentSet.from_mask(mask)) == hash(found)
+    assert FragmentSet.from_mask(mask) == result
+    assert hash(FragmentSet.from_mask(mask)) == hash(result)
 
 
 @given(pairs())

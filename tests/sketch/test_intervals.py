@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from impctl.data.schema import DOUBLE, LONG
 from impctl.data.vector import Vector
-from impctl.sketch.fragments import FragmentSet
-from impctl.sketch.intervals import MAX_INTERVALS, Interval, RangeFilter, range_filter
 from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import MAX_INTERVALS, FragmentSet, Interval, RangeFilter, range_filter
 
 
 def tens(ranges: int) -> RangePartition:
@@ -23,16 +22,16 @@ def tens(ranges: int) -> RangePartition:
     return RangePartition("t", "a", LONG, tuple(range(10, 10 * ranges, 10)))
 
 
-def lets_through(found: RangeFilter, value: Any) -> bool:
+def lets_through(result: RangeFilter, value: Any) -> bool:
     """Whether the filter reads the row."""
     if value is None:
-        return found.includes_null
+        return result.includes_null
     if isinstance(value, float) and math.isnan(value):
-        return any(interval.high is None for interval in found.intervals)
+        return any(interval.high is None for interval in result.intervals)
     return any(
         (interval.low is None or interval.low <= value)
         and (interval.high is None or value < interval.high)
-        for interval in found.intervals
+        for interval in result.intervals
     )
 
 
@@ -59,18 +58,18 @@ def test_intervals_let_every_value_through_and_are_in_order_and_apart(
     case: tuple[RangePartition, set[int], int, list[int] | None],
 ) -> None:
     partition, ids, limit, rows = case
-    found = range_filter(FragmentSet.of(ids, partition.size), partition, limit=limit, rows=rows)
+    result = range_filter(FragmentSet.of(ids, partition.size), partition, limit=limit, rows=rows)
     values = [*range(-15, 10 * partition.ranges + 15), -(2**63), 2**63 - 1]
     fragments = partition.fragments_of(Vector(LONG, np.array(values)))
-    read = [lets_through(found, value) for value in values]
+    read = [lets_through(result, value) for value in values]
     for value, fragment, is_read in zip(values, fragments.tolist(), read, strict=True):
-        assert is_read or fragment not in ids, (value, found)
-    assert lets_through(found, None) == (partition.null_fragment in ids)
+        assert is_read or fragment not in ids, (value, result)
+    assert lets_through(result, None) == (partition.null_fragment in ids)
     needed = runs(ids - {partition.null_fragment})
-    assert len(found.intervals) == min(limit, needed)
+    assert len(result.intervals) == min(limit, needed)
     if needed <= limit:
         assert [fragment in ids for fragment in fragments.tolist()] == read, "nothing was closed"
-    for one, other in pairwise(found.intervals):
+    for one, other in pairwise(result.intervals):
         assert one.high is not None
         assert other.low is not None
         assert one.high < other.low  # type: ignore[operator]  # whole numbers here
@@ -94,9 +93,9 @@ def test_the_gap_with_the_fewest_rows_is_closed_first() -> None:
 
 def test_neighbours_are_one_interval() -> None:
     partition = tens(6)
-    found = range_filter(FragmentSet.of([1, 2, 4, 5], partition.size), partition)
-    assert found.intervals == (Interval(10, 30), Interval(40, None))
-    assert not found.includes_null
+    result = range_filter(FragmentSet.of([1, 2, 4, 5], partition.size), partition)
+    assert result.intervals == (Interval(10, 30), Interval(40, None))
+    assert not result.includes_null
 
 
 def test_everything_and_nothing() -> None:
@@ -114,17 +113,17 @@ def test_everything_and_nothing() -> None:
 
 def test_null_is_no_neighbour_of_the_last_range() -> None:
     partition = tens(3)
-    found = range_filter(FragmentSet.of([2, 3], partition.size), partition)
-    assert found.intervals == (Interval(20, None),)
-    assert found.includes_null
+    result = range_filter(FragmentSet.of([2, 3], partition.size), partition)
+    assert result.intervals == (Interval(20, None),)
+    assert result.includes_null
 
 
 @pytest.mark.parametrize("fragment", range(4))
 def test_nan_and_zeros(fragment: int) -> None:
     partition = RangePartition("t", "a", DOUBLE, (0.0, 1.5))
-    found = range_filter(FragmentSet.of([fragment], partition.size), partition)
+    result = range_filter(FragmentSet.of([fragment], partition.size), partition)
     values = [-1.0, -0.0, 0.0, 1.5, math.inf, -math.inf, math.nan]
     owners = partition.fragments_of(Vector(DOUBLE, np.array(values))).tolist()
-    assert [lets_through(found, value) for value in values] == [
+    assert [lets_through(result, value) for value in values] == [
         owner == fragment for owner in owners
     ]

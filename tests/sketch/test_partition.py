@@ -54,21 +54,21 @@ def vector_of(kind: SqlType, values: list[Any]) -> Vector:
     return Vector(kind, np.array(filled, dtype=np.int64 if narrow else object), given_mask)
 
 
-def expected(found: RangePartition, value: Any) -> int:
+def expected(range_partition: RangePartition, value: Any) -> int:
     """The definition, one boundary after the other."""
     if value is None:
-        return found.null_fragment
+        return range_partition.null_fragment
     if isinstance(value, float) and math.isnan(value):
-        return len(found.boundaries)
-    return sum(1 for boundary in found.boundaries if boundary <= value)
+        return len(range_partition.boundaries)
+    return sum(1 for boundary in range_partition.boundaries if boundary <= value)
 
 
-def check(found: RangePartition, values: list[Any]) -> None:
-    wanted = [expected(found, value) for value in values]
-    vector = vector_of(found.type, values)
-    assert found.fragments_of(vector).tolist() == wanted
-    assert found.fragments_of(vector).dtype == np.int32
-    slow = found._one_by_one(vector)
+def check(range_partition: RangePartition, values: list[Any]) -> None:
+    wanted = [expected(range_partition, value) for value in values]
+    vector = vector_of(range_partition.type, values)
+    assert range_partition.fragments_of(vector).tolist() == wanted
+    assert range_partition.fragments_of(vector).dtype == np.int32
+    slow = range_partition._one_by_one(vector)
     known = [place for place, value in enumerate(values) if value is not None and value == value]
     assert slow[known].tolist() == [wanted[place] for place in known]
 
@@ -92,14 +92,16 @@ def test_every_value_has_the_fragment_of_the_definition(
 
 
 def test_boundaries_belong_to_the_fragment_above() -> None:
-    found = partition(LONG, 10, 20)
-    assert (found.ranges, found.null_fragment, found.size) == (3, 3, 4)
-    check(found, [9, 10, 11, 19, 20, 21, None, -(2**63), 2**63 - 1])
+    result = partition(LONG, 10, 20)
+    assert (result.ranges, result.null_fragment, result.size) == (3, 3, 4)
+    check(result, [9, 10, 11, 19, 20, 21, None, -(2**63), 2**63 - 1])
 
 
 def test_doubles_at_the_edges() -> None:
-    found = partition(DOUBLE, 0.0, math.inf)
-    ids = found.fragments_of(vector_of(DOUBLE, [-5e-324, -0.0, 0.0, math.inf, math.nan, -math.inf]))
+    result = partition(DOUBLE, 0.0, math.inf)
+    ids = result.fragments_of(
+        vector_of(DOUBLE, [-5e-324, -0.0, 0.0, math.inf, math.nan, -math.inf])
+    )
     assert ids.tolist() == [0, 1, 1, 2, 2, 0]
     minus = partition(DOUBLE, -0.0)
     assert minus.fragments_of(vector_of(DOUBLE, [-0.0, 0.0, -1.0])).tolist() == [1, 1, 0]
@@ -120,10 +122,10 @@ def test_one_fragment_for_everything_but_null() -> None:
 
 def test_text_compares_by_code_point() -> None:
     """U+FFFF is below U+1F600 by code point and above it in UTF-16."""
-    found = partition(STRING, "A", "a", "é", "\uffff", "😀")
+    result = partition(STRING, "A", "a", "é", "\uffff", "😀")
     values = vector_of(STRING, ["", "Z", "z", "é", "\uffff", "😀", "😁"])
-    assert found.fragments_of(values).tolist() == [0, 1, 2, 3, 4, 5, 5]
-    encoded = [boundary.encode() for boundary in found.boundaries if isinstance(boundary, str)]
+    assert result.fragments_of(values).tolist() == [0, 1, 2, 3, 4, 5, 5]
+    encoded = [boundary.encode() for boundary in result.boundaries if isinstance(boundary, str)]
     assert encoded == sorted(encoded)
 
 
@@ -134,8 +136,8 @@ def test_narrow_values_among_wide_boundaries_and_the_other_way_round() -> None:
 
 def test_sliced_text() -> None:
     whole = pa.array(["c", None, "a", "b"])
-    found = partition(STRING, "b")
-    assert found.fragments_of(from_arrow(whole[1:], STRING)).tolist() == [2, 0, 1]
+    result = partition(STRING, "b")
+    assert result.fragments_of(from_arrow(whole[1:], STRING)).tolist() == [2, 0, 1]
 
 
 @pytest.mark.parametrize(
@@ -167,14 +169,14 @@ def test_a_table_of_near_boundaries_tells_what_a_search_does(kind: SqlType) -> N
     random = np.random.default_rng(1)
     ends = [-(2**63), -(2**63) + 1, 2**63 - 1, 0, -1]
     for boundaries in ((0,), (-3, 4, 5), (10, 1000), (-(2**63) + 1, -(2**63) + 9), (2**63 - 1,)):
-        found = partition(kind, *boundaries)
+        result = partition(kind, *boundaries)
         near = random.integers(-20, 1200, 2000)
         around = [bound + step for bound in boundaries for step in (-1, 0, 1)]
         values = [*near.tolist(), *ends, *(v for v in around if -(2**63) <= v < 2**63), None]
-        many = found.fragments_of(vector_of(kind, values))
+        many = result.fragments_of(vector_of(kind, values))
         assert many.dtype == np.int32
-        assert many.tolist() == [expected(found, value) for value in values]
-        few = [found.fragments_of(vector_of(kind, [value]))[0] for value in values[-40:]]
+        assert many.tolist() == [expected(result, value) for value in values]
+        few = [result.fragments_of(vector_of(kind, [value]))[0] for value in values[-40:]]
         assert few == many[-40:].tolist()
     assert partition(kind, 0, 2**40)._span is None
     assert partition(kind, -(2**63), 0)._span is None

@@ -7,8 +7,8 @@ import random
 import numpy as np
 
 from impctl.data.schema import LONG, STRING
+from impctl.sketch.boundaries import HEAVY, evened, heavy_ranges, with_splits
 from impctl.sketch.partition import RangePartition
-from impctl.sketch.rebalance import HEAVY, evened, heavy_ranges, with_splits
 from tests.sketch.test_partition import vector_of
 from tests.support.random_cases import random_cases
 
@@ -16,8 +16,8 @@ TENS = RangePartition("t", "a", LONG, tuple(range(10, 100, 10)))
 
 
 def counted(partition: RangePartition, values: list[int]) -> np.ndarray:
-    found = partition.fragments_of(vector_of(LONG, values))
-    return np.bincount(found, minlength=partition.size)
+    fragments = partition.fragments_of(vector_of(LONG, values))
+    return np.bincount(fragments, minlength=partition.size)
 
 
 def evened_by(partition: RangePartition, values: list[int], wanted: int) -> RangePartition:
@@ -34,11 +34,11 @@ def test_even_ranges_stay() -> None:
 
 def test_a_heavy_range_is_split_and_light_neighbours_are_merged() -> None:
     values = [*range(100), *range(90, 1090)]
-    found = evened_by(TENS, values, 10)
-    rows = counted(found, values)[:-1]
+    result = evened_by(TENS, values, 10)
+    rows = counted(result, values)[:-1]
     assert len(rows) == 10
     assert rows.max() <= 2 * rows.mean() + 1
-    assert found.boundaries[-1] > 900
+    assert result.boundaries[-1] > 900
 
 
 def test_one_value_cannot_be_split() -> None:
@@ -49,10 +49,10 @@ def test_one_value_cannot_be_split() -> None:
 
 def test_a_heavy_value_gets_a_range_of_its_own() -> None:
     values = [*range(100), *([55] * 300), *([57] * 100)]
-    found = evened_by(TENS, values, 12)
-    assert 55 in found.boundaries or 56 in found.boundaries
-    rows = counted(found, values)
-    assert rows[int(found.fragments_of(vector_of(LONG, [55]))[0])] <= 305
+    result = evened_by(TENS, values, 12)
+    assert 55 in result.boundaries or 56 in result.boundaries
+    rows = counted(result, values)
+    assert rows[int(result.fragments_of(vector_of(LONG, [55]))[0])] <= 305
 
 
 @random_cases(40, 120, 1000)
@@ -63,10 +63,10 @@ def test_never_more_ranges_than_asked_for_and_never_less_even(cases: range) -> N
         partition = RangePartition("t", "a", LONG, boundaries)
         values = [int(rng.gauss(0, 40)) for _ in range(rng.randint(0, 400))]
         wanted = rng.randint(1, 20)
-        found = evened_by(partition, values, wanted)
-        assert found.ranges <= max(wanted, partition.ranges), seed
+        result = evened_by(partition, values, wanted)
+        assert result.ranges <= max(wanted, partition.ranges), seed
         if values and partition.ranges <= wanted:
-            before, after = counted(partition, values)[:-1], counted(found, values)[:-1]
+            before, after = counted(partition, values)[:-1], counted(result, values)[:-1]
             assert after.max() <= max(before.max(), 2 * HEAVY * len(values) / wanted), seed
 
 
@@ -86,5 +86,5 @@ def test_the_largest_range_is_never_larger(cases: range) -> None:
         values = [rng.choice(places) + int(rng.expovariate(0.05)) for _ in range(600)]
         cuts = tuple(sorted(set(rng.sample(range(500), rng.randint(2, 40)))))
         partition = RangePartition("t", "a", LONG, cuts)
-        found = evened_by(partition, values, rng.randint(1, 60))
-        assert counted(found, values).max() <= counted(partition, values).max(), seed
+        result = evened_by(partition, values, rng.randint(1, 60))
+        assert counted(result, values).max() <= counted(partition, values).max(), seed

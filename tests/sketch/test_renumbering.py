@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from impctl.data.schema import DOUBLE, LONG, STRING, SqlType
-from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.partition import RangePartition
-from impctl.sketch.renumbering import Renumbering
+from impctl.sketch.sketch import FragmentSet, Renumbering
 from tests.sketch.test_partition import vector_of
 
 VALUES: dict[SqlType, list[Any]] = {

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from impctl.sketch.fragments import FragmentSet
-from impctl.sketch.sketch import Comparison, compare
+from impctl.sketch.sketch import Comparison, FragmentSet, compare
 
 
 def held_against(held: set[int], accurate: set[int]) -> Comparison:
@@ -11,22 +10,22 @@ def held_against(held: set[int], accurate: set[int]) -> Comparison:
 
 
 def test_equal_sketches() -> None:
-    found = held_against({1, 9}, {1, 9})
-    assert found == Comparison((), ())
-    assert found.covers
-    assert found.slack == 0
+    result = held_against({1, 9}, {1, 9})
+    assert result == Comparison((), ())
+    assert result.covers
+    assert result.slack == 0
 
 
 def test_too_large_is_slack() -> None:
-    found = held_against({1, 3, 9}, {3})
-    assert found == Comparison((), (1, 9))
-    assert found.covers
-    assert found.slack == 2
+    result = held_against({1, 3, 9}, {3})
+    assert result == Comparison((), (1, 9))
+    assert result.covers
+    assert result.slack == 2
 
 
 def test_too_small_is_unsound_whatever_it_has_besides() -> None:
-    found = held_against({0, 1, 2, 3}, {3, 4, 5})
-    assert found == Comparison((4, 5), (0, 1, 2))
-    assert not found.covers
+    result = held_against({0, 1, 2, 3}, {3, 4, 5})
+    assert result == Comparison((4, 5), (0, 1, 2))
+    assert not result.covers
     assert held_against(set(), set()).covers
     assert not held_against(set(), {0}).covers

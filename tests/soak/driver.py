@@ -23,7 +23,7 @@ import yaml
 
 import impctl
 from impctl.errors import ImpctlWarning
-from impctl.sketch.mode import Mode
+from impctl.sketch.sketch import Mode
 from impctl.store.health import lock_owner
 from impctl.store.records import StoredQuery
 from impctl.store.store import Store
@@ -266,8 +266,8 @@ class Soak:
     def _check_rewritten(self, sql: str, result: impctl.RewriteResult) -> None:
         versions = dict(result.versions)
         wanted = answer(sql, self.folder, versions)
-        found = answer(result.sql, self.folder, versions)
-        assert same_answer(sql, found, wanted), (result.sql, versions, found, wanted)
+        match = answer(result.sql, self.folder, versions)
+        assert same_answer(sql, match, wanted), (result.sql, versions, match, wanted)
         self.answers += 1
         self.done["answers with rows"] += bool(wanted)
         self.done["answers with ranges"] += bool(result.intervals)
@@ -321,8 +321,8 @@ class Soak:
         state = repr((stored.versions, stored.sketches))
         if self._used.get(stored.query) != state:
             wanted = answer(sql, self.folder, stored.versions)
-            found, skipped = answer_through(sql, stored, self._workload)
-            assert same_answer(sql, found, wanted), (stored.query, stored.versions, found, wanted)
+            result, skipped = answer_through(sql, stored, self._workload)
+            assert same_answer(sql, result, wanted), (stored.query, stored.versions, result, wanted)
             if stored.query in KEPT:
                 rows = kept_rows_of(stored, self._workload)
                 assert same_answer(sql, rows, wanted), (stored.query, stored.versions, rows, wanted)

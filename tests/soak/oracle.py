@@ -18,17 +18,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from impctl.aliases import AccessId
-from impctl.app.query import query
-from impctl.app.results.results import QueryResult
-from impctl.app.workbench.settings import Settings
-from impctl.app.workbench.workbench import open_workbench
 from impctl.plan.nodes import scans_of
-from impctl.plan.sql.statement import parse_query
-from impctl.sketch.intervals import range_filter
+from impctl.service.context import open_workbench
+from impctl.service.query import query
+from impctl.service.results import QueryResult
+from impctl.service.settings import Settings
+from impctl.sketch.sketch import range_filter
+from impctl.sql.statement import parse_query
 from impctl.store.records import StoredQuery
 from impctl.tables.prune import prune
 from impctl.tables.schema import read_schema
+from impctl.types import AccessId
 from impctl.workload.models import AnsweredBy
 from tests.plan.trials import accurate_sketches, fragment_of
 from tests.soak.place import SCHEMAS
@@ -146,6 +146,6 @@ class Recapture:
             for table, version in stored.versions.items()
         }
         assert {scan.table for scan in scans_of(root)} == set(tables)
-        found = accurate_sketches(annotate(root, tables), root, tables, partitions)
-        self._found[stored.query] = key, found
-        return found
+        result = accurate_sketches(annotate(root, tables), root, tables, partitions)
+        self._found[stored.query] = key, result
+        return result

@@ -151,11 +151,11 @@ def some_change(draw: random.Random, folder: Path, rows: dict[str, int]) -> Chan
 
 
 def _predicate(draw: random.Random, table: str) -> str:
-    found = [f"shop = {draw.randrange(_SHOPS)}", "shop IS NULL"]
+    result = [f"shop = {draw.randrange(_SHOPS)}", "shop IS NULL"]
     if table != "shops":
         low = draw.randrange(40)
-        found += [f"amount >= {low} AND amount < {low + 3}", f"amount = {low}"]
-    return draw.choice(found)
+        result += [f"amount >= {low} AND amount < {low + 3}", f"amount = {low}"]
+    return draw.choice(result)
 
 
 def _updates(draw: random.Random, table: str) -> dict[str, str]:

@@ -1,12 +1,12 @@
 """What every child of a soak needs, imported once; nothing of it runs before the fork."""
 
-import impctl.api.open_workload
-import impctl.app.capture
-import impctl.app.gc
-import impctl.app.maintain
-import impctl.app.rebalance
-import impctl.app.rewrite
-import impctl.app.status
+import impctl.api.session
 import impctl.cli.application
 import impctl.cli.output.json
+import impctl.service.capture
+import impctl.service.gc
+import impctl.service.maintain
+import impctl.service.rebalance
+import impctl.service.rewrite
+import impctl.service.status
 import impctl.store.store  # noqa: F401

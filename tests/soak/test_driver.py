@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from impctl.engine.batch import Batch
-from impctl.engine.operators.kept import KeptRows
-from impctl.sketch.fragments import FragmentSet
+from impctl.engine.result_rows import KeptRows
+from impctl.sketch.sketch import FragmentSet
 from impctl.store.records import MaintainCommit
 from impctl.store.store import Store
 from impctl.workload.models import AnsweredBy

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from impctl.app.workbench.envvars import SOAK
+from impctl.service.settings import SOAK
 from tests.soak.driver import QUERIES, Soak
 from tests.soak.writer import running_writer
 

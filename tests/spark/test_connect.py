@@ -11,8 +11,8 @@ import time
 import pytest
 
 from impctl.errors import RetryableError, UsageError
-from impctl.spark import connect
-from impctl.spark.connect import is_connect, master_of, open_remote, shown
+from impctl.spark import session
+from impctl.spark.session import is_connect, master_of, open_remote, shown
 
 
 def test_the_environment_comes_before_the_file() -> None:
@@ -28,7 +28,7 @@ def test_a_token_is_not_printed() -> None:
 
 
 def test_nobody_there_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connect, "_require_packages", lambda: None)
+    monkeypatch.setattr(session, "_require_packages", lambda: None)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound and not listening: refused
         address = f"sc://127.0.0.1:{taken.getsockname()[1]}/;token=hidden"
@@ -45,7 +45,7 @@ def test_nobody_there_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connect, "_is_there", lambda name: name != "grpc_status")
+    monkeypatch.setattr(session, "_is_there", lambda name: name != "grpc_status")
     with pytest.raises(UsageError) as caught:
         open_remote("sc://127.0.0.1")
     assert caught.value.code == "spark_connect_packages"

@@ -15,8 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from impctl.spark.connect import _NEEDED, _is_there
-from impctl.spark.java import find_java
+from impctl.spark.session import _NEEDED, _is_there, find_java
 from tests.support.running_example import write_running_example
 
 SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
@@ -99,6 +98,6 @@ def test_a_query_is_answered_by_the_server(tmp_path: Path, address: str) -> None
     write_running_example(tmp_path / "demo")
     impctl("capture", "demo/demo.yaml")
     query = ("query", "demo/demo.yaml", "--query", "q_top", "--json", "--sketch", "always")
-    (found,) = json.loads(impctl(*query))["results"]
-    assert found["rows"] == [["Apple", 5074]]
+    (result,) = json.loads(impctl(*query))["results"]
+    assert result["rows"] == [["Apple", 5074]]
     assert "Session with userId" in (tmp_path / "server.log").read_text()

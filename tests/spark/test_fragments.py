@@ -28,7 +28,7 @@ from impctl.data.schema import (
 )
 from impctl.data.vector import from_arrow
 from impctl.sketch.partition import RangePartition
-from impctl.spark.fragments import CASE_TREE_BOUNDARIES, with_fragment
+from impctl.spark.sketches import CASE_TREE_BOUNDARIES, with_fragment
 
 pytestmark = pytest.mark.spark
 
@@ -55,10 +55,10 @@ def check_in(spark, folder, kind: SqlType, boundaries, values: pa.Array) -> None
     schema = f"`odd ``name` {kind.spark_name}, place bigint"
     frame = spark.read.schema(schema).parquet(str(folder / "rows.parquet"))
     assert dict(frame.dtypes)["odd `name"] == kind.spark_name
-    found = with_fragment(frame, partition, "odd `name", "frag")
-    assert found.columns == ["odd `name", "place", "frag"]
-    assert dict(found.dtypes)["frag"] == "int"
-    answer = found.select("place", "frag").toArrow().sort_by("place")["frag"].to_pylist()
+    result = with_fragment(frame, partition, "odd `name", "frag")
+    assert result.columns == ["odd `name", "place", "frag"]
+    assert dict(result.dtypes)["frag"] == "int"
+    answer = result.select("place", "frag").toArrow().sort_by("place")["frag"].to_pylist()
     assert answer == partition.fragments_of(from_arrow(values, kind)).tolist()
 
 

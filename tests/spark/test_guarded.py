@@ -22,8 +22,8 @@ from deltalake import WriterProperties, convert_to_deltalake, write_deltalake
 
 from impctl.data.schema import DOUBLE, FLOAT
 from impctl.spark.snapshots import snapshot_frame
-from impctl.tables import hidden_values
-from impctl.tables.hidden_values import hiding_columns
+from impctl.tables import footers
+from impctl.tables.footers import hiding_columns
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.source import open_source
 
@@ -198,7 +198,7 @@ def test_a_partition_of_nan(spark, tmp_path):
 def test_more_files_than_are_looked_into_are_suspect(spark, tmp_path, monkeypatch):
     by_spark(spark, tmp_path / "t", table_of(VALUES["nan"], pa.float64()))
     snapshot = open_source("t", str(tmp_path / "t")).snapshot()
-    monkeypatch.setattr(hidden_values, "MAX_FOOTERS", len(snapshot.files) - 1)
+    monkeypatch.setattr(footers, "MAX_FOOTERS", len(snapshot.files) - 1)
     assert hiding_columns(snapshot) == {"d"}
 
 

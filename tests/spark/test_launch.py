@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from impctl.errors import UsageError
-from impctl.spark.launch import write_properties
-from impctl.spark.session import SparkSettings, open_session
+from impctl.spark.session import SparkSettings, open_session, write_properties
 
 pytestmark = pytest.mark.usefixtures("launched_here")
 

@@ -9,8 +9,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from impctl.spark.connect import is_connect
-from impctl.spark.shuffles import LISTING, few_listing_tasks
+from impctl.spark.session import LISTING, few_listing_tasks, is_connect
 from impctl.spark.snapshots import snapshot_frame
 from impctl.tables.source import open_source
 

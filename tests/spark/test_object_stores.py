@@ -6,7 +6,7 @@ import pytest
 
 from impctl.errors import UsageError
 from impctl.spark.failures import plain_failures
-from impctl.spark.object_stores import reader_options, spark_uri
+from impctl.spark.session import reader_options, spark_uri
 
 _KEYS = {"AWS_ACCESS_KEY_ID": "key", "aws_secret_access_key": "secret"}
 

@@ -12,14 +12,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from impctl.capture.render import render_plan
-from impctl.capture.use import rewrite_sql
-from impctl.circuits.session import MaintainedQuery
-from impctl.engine.fixpoint import limits as limits_of
-from impctl.engine.fixpoint.limits import LEVEL_LIMITS, LevelLimits
+from impctl.compile.session import MaintainedQuery
+from impctl.engine import operator as limits_of
+from impctl.engine.operator import LEVEL_LIMITS, LevelLimits
 from impctl.errors import UnsupportedError
 from impctl.plan.nodes import scans_of
-from impctl.sketch.intervals import range_filter
+from impctl.sketch.sketch import range_filter
+from impctl.spark.predicates import rewrite_sql
+from impctl.spark.render import render_plan
 from impctl.spark.run import run_sql
 from tests.circuits.test_bags import QUERIES, answer_of, bag_case
 from tests.circuits.test_recursion import (
@@ -114,16 +114,16 @@ def chain(last: int) -> dict[str, list[Row]]:
 def both(spark: Any, sql: str, tables: dict[str, list[Row]]) -> list[int | str]:
     """How many rows Spark finds, and the engine; or the code of the error."""
     case = case_of_sql(sql, tuple(COLUMNS))
-    found: list[int | str] = []
+    result: list[int | str] = []
     for answer in (
         lambda: of_spark(spark, sql, frames_of(spark, tables)),
         lambda: answer_of(loaded(case, tables, with_answer=True), case),
     ):
         try:
-            found.append(answer().total())
+            result.append(answer().total())
         except UnsupportedError as error:
-            found.append(error.code)
-    return found
+            result.append(error.code)
+    return result
 
 
 @pytest.mark.long

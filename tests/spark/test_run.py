@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from impctl.errors import EvaluationError, HistoryGoneError, QueryError
-from impctl.spark.connect import is_connect
 from impctl.spark.run import run_sql
+from impctl.spark.session import is_connect
 
 pytestmark = pytest.mark.spark
 

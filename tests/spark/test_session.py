@@ -11,8 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from impctl.errors import UsageError
-from impctl.spark.connect import is_connect
-from impctl.spark.session import FIXED, SparkSettings, open_session, require_release
+from impctl.spark.session import FIXED, SparkSettings, is_connect, open_session, require_release
 
 LOUD_PROGRAM = """
 from impctl.errors import ImpctlError

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from impctl.spark.connect import is_connect
-from impctl.spark.shuffles import PARTITIONS, shuffles_for
+from impctl.spark.session import PARTITIONS, is_connect, shuffles_for
 
 pytestmark = pytest.mark.spark
 

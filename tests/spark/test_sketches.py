@@ -10,20 +10,20 @@ from functools import cache
 import pyarrow as pa
 import pytest
 
-from impctl.capture import annotate
-from impctl.capture.annotate import sketch_passes
-from impctl.capture.use import rewrite_sql
 from impctl.data.schema import DOUBLE, INTEGER, LONG, STRING, Column, Schema, decimal
 from impctl.errors import UnsafeSketchError, UsageError
 from impctl.plan.nodes import scans_of
-from impctl.plan.rules.order import apply_rules
-from impctl.plan.safety.facts import Fact, FactKind, FactSource
-from impctl.plan.safety.verdict import check_safety
-from impctl.plan.sql.statement import parse_query
-from impctl.sketch.intervals import range_filter
+from impctl.rules.optimize import apply_rules
+from impctl.safety.facts import Fact, FactKind, FactSource
+from impctl.safety.judge import check_safety
 from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import range_filter
+from impctl.spark import capture
+from impctl.spark.capture import sketch_passes
+from impctl.spark.predicates import rewrite_sql
 from impctl.spark.run import run_sql
 from impctl.spark.sketches import capture_sketches
+from impctl.sql.statement import parse_query
 from tests.support.random_cases import quarter_then_rest
 
 pytestmark = pytest.mark.spark
@@ -66,13 +66,13 @@ def tables() -> dict[str, pa.Table]:
     }
     kinds = {"h": pa.int32(), "v": pa.int32(), "w": pa.int32()}
     made = {"t": t, "u": u}
-    found = {}
+    result = {}
     for name, columns in made.items():
         arrays = {n: pa.array(values, kinds.get(n)) for n, values in columns.items()}
         if "m" in arrays:
             arrays["m"] = arrays["m"].cast(pa.decimal128(10, 2))
-        found[name] = pa.table(arrays)
-    return found
+        result[name] = pa.table(arrays)
+    return result
 
 
 PARTITIONS = {
@@ -229,18 +229,18 @@ def test_filtered_result_is_the_result(spark, frames, results, at, name, access,
         if (attribute != preferred[at // 2 % len(preferred)]) != is_rest:
             continue
         partition, verdict = PARTITIONS[table, attribute], verdicts[attribute]
-        found = capture_sketches(spark, parsed, verdict, {access: partition}, own)[access]
-        assert found.size == partition.size
+        result = capture_sketches(spark, parsed, verdict, {access: partition}, own)[access]
+        assert result.size == partition.size
         collected = collected_sketch(spark, parsed, verdict, access, partition, own)
-        assert found.ids == collected.ids, attribute
-        filtered = rewrite_sql(parsed, {access: range_filter(found, partition)})
+        assert result.ids == collected.ids, attribute
+        filtered = rewrite_sql(parsed, {access: range_filter(result, partition)})
         assert bag(run_sql(spark, filtered, frames)) == results(name), attribute
 
 
 def collected_sketch(spark, query, verdict, access, partition, own):
     """The sketch by the one way that treats every operator on its own."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(annotate, "_basis", lambda whole, *_: annotate._Basis(None, whole=whole))
+        patch.setattr(capture, "_basis", lambda whole, *_: capture._Basis(None, whole=whole))
         return capture_sketches(spark, query, verdict, {access: partition}, own)[access]
 
 
@@ -253,13 +253,13 @@ def test_rules_change_no_sketch(spark, frames, name):
     partition = PARTITIONS["t", "g"]
     access = next(scan.access for scan in scans_of(parsed.root) if scan.table == "t")
     own = {scan.access: frames[scan.table] for scan in scans_of(parsed.root)}
-    found = [
+    result = [
         capture_sketches(
             spark, query, check_safety(query, {access: "g"}, FACTS), {access: partition}, own
         )
         for query in (parsed, ruled)
     ]
-    assert found[0] == found[1]
+    assert result[0] == result[1]
 
 
 def test_sketch_is_accurate(spark, frames):
@@ -277,8 +277,8 @@ def test_sketch_is_accurate(spark, frames):
     }
     parsed = parse_query(QUERIES["having sum"], CATALOG)
     verdict = check_safety(parsed, {"t#1": "id"}, FACTS)
-    found = capture_sketches(spark, parsed, verdict, {"t#1": partition}, {"t#1": frames["t"]})
-    assert set(found["t#1"].ids) == expected
+    result = capture_sketches(spark, parsed, verdict, {"t#1": partition}, {"t#1": frames["t"]})
+    assert set(result["t#1"].ids) == expected
     assert expected
 
 
@@ -289,10 +289,10 @@ def test_barrier_rows_are_in_the_sketch(spark, frames):
     assert verdict.barriers == 1
     own = {scan.access: frames[scan.table] for scan in scans_of(parsed.root)}
     partition = RangePartition("t", "id", LONG, tuple(range(1, ROWS)))
-    found = capture_sketches(spark, parsed, verdict, {"t#1": partition}, own)["t#1"]
+    result = capture_sketches(spark, parsed, verdict, {"t#1": partition}, own)["t#1"]
     top = run_sql(spark, "SELECT id FROM t ORDER BY v DESC NULLS LAST, id LIMIT 9", frames)
     ids = {partition.null_fragment if i is None else i for i in top["id"].to_pylist()}
-    assert set(found.ids) == ids
+    assert set(result.ids) == ids
 
 
 TOGETHER = {
@@ -329,11 +329,11 @@ def test_accesses_together_have_the_sketches_they_have_alone(spark, frames, sql,
     tables = {scan.access: scan.table for scan in scans_of(parsed.root)}
     own = {access: frames[table] for access, table in tables.items()}
     partitions = {a: PARTITIONS[tables[a], attribute] for a, attribute in sketched.items()}
-    found = capture_sketches(spark, parsed, verdict, partitions, own)
+    result = capture_sketches(spark, parsed, verdict, partitions, own)
     for access, partition in partitions.items():
         alone = collected_sketch(spark, parsed, verdict, access, partition, own)
-        assert found[access] == alone
-    filters = {a: range_filter(found[a], p) for a, p in partitions.items()}
+        assert result[access] == alone
+    filters = {a: range_filter(result[a], p) for a, p in partitions.items()}
     expected = bag(run_sql(spark, parsed.sql, frames))
     assert bag(run_sql(spark, rewrite_sql(parsed, filters), frames)) == expected
 

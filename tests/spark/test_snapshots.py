@@ -210,12 +210,12 @@ def test_partitions_of_times_do_not_follow_the_sessions_zone(spark, tmp_path):
     snapshot = open_source("t", str(tmp_path)).snapshot()
     spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
     try:
-        found = snapshot_frame(spark, snapshot, ["at", "n"]).toArrow()
+        result = snapshot_frame(spark, snapshot, ["at", "n"]).toArrow()
     finally:
         spark.conf.set("spark.sql.session.timeZone", "UTC")
-    read = found.column("at").cast(pa.timestamp("us", tz="UTC")).to_pylist()
+    read = result.column("at").cast(pa.timestamp("us", tz="UTC")).to_pylist()
     expected = read_rows(snapshot, ["at", "n"])
-    assert dict(zip(found.column("n").to_pylist(), read, strict=True)) == {
+    assert dict(zip(result.column("n").to_pylist(), read, strict=True)) == {
         row["n"]: row["at"] for row in expected.to_pylist()
     }
 
@@ -283,7 +283,7 @@ def test_old_dates_are_read_as_written_whatever_the_session_says(spark, tmp_path
     for kind in ("datetime", "int96"):
         session.conf.set(f"spark.sql.parquet.{kind}RebaseModeInRead", "LEGACY")
     frame = snapshot_frame(session, snapshot)
-    (found,) = frame.selectExpr("CAST(d AS STRING) d", "unix_micros(t) t").collect()
-    assert found.d == "0001-01-01"
-    assert found.t == days * 86_400_000_000
+    (result,) = frame.selectExpr("CAST(d AS STRING) d", "unix_micros(t) t").collect()
+    assert result.d == "0001-01-01"
+    assert result.t == days * 86_400_000_000
     assert frame.where("d = DATE '0001-01-01'").count() == 1

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from pyspark import SparkContext, java_gateway
 
-from impctl.spark.starting import ended_with_its_start
+from impctl.spark.session import ended_with_its_start
 
 SLEEP = ["sleep", "60"]
 

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from impctl.plan.nodes import scans_of
-from impctl.plan.rules.order import apply_rules
-from impctl.plan.safety.verdict import check_safety
-from impctl.plan.sql.statement import parse_query
+from impctl.rules.optimize import apply_rules
+from impctl.safety.judge import check_safety
 from impctl.spark.sketches import capture_sketches
+from impctl.sql.statement import parse_query
 from tests.circuits.test_windows import QUERIES, SALES, anew, changes, planned, random_row, table_of
 from tests.support.random_cases import quarter_then_rest
 
@@ -36,7 +36,7 @@ def test_after_each_batch_the_sketch_is_the_recaptured_one(spark, name):
     query = parse_query(QUERIES[name][0], {"sales": SALES})
     query = replace(query, root=apply_rules(query.root))
     partitions = planned(name)[2]
-    sketched = {access: found.attribute for access, found in partitions.items()}
+    sketched = {access: result.attribute for access, result in partitions.items()}
     verdict = check_safety(query, sketched, [])
     seen = 0
     for _ in range(BATCHES):
@@ -44,7 +44,7 @@ def test_after_each_batch_the_sketch_is_the_recaptured_one(spark, name):
         frame = frame_of(spark, rows)
         own = {scan.access: frame for scan in scans_of(query.root)}
         wanted = capture_sketches(spark, query, verdict, partitions, own)
-        for access, found in session.fragments().items():
-            assert set(found.ids) == set(wanted[access].ids), (name, rows)
-            seen += len(found.ids)
+        for access, result in session.fragments().items():
+            assert set(result.ids) == set(wanted[access].ids), (name, rows)
+            seen += len(result.ids)
     assert seen > 0

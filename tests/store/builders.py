@@ -21,9 +21,8 @@ import pytest
 
 from impctl.data.pages import whole_table
 from impctl.data.schema import LONG
-from impctl.sketch.fragments import FragmentSet
-from impctl.sketch.mode import Mode
 from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import FragmentSet, Mode
 from impctl.store.disk import OutputFile, RealDisk
 from impctl.store.reader import StoreReader
 from impctl.store.records import (
@@ -125,10 +124,10 @@ def sketches_at(
 ) -> tuple[StoredSketch, ...] | None:
     """The sketches of the latest commit that stood for exactly these versions."""
     for kept in store.kept(query, versions):
-        found = store.load_kept(query, kept.generation)
-        assert found.versions == kept.versions == versions
-        assert found.state_meta == kept.basis
-        return found.sketches
+        result = store.load_kept(query, kept.generation)
+        assert result.versions == kept.versions == versions
+        assert result.state_meta == kept.basis
+        return result.sketches
     return None
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from impctl.forecast.arrival import KEPT, Arrival, History
+from impctl.forecast import KEPT, Arrival, History
 from impctl.store.store import Store
 from tests.store.builders import capture, in_catalog, record
 from tests.support.older_store import as_format
@@ -69,9 +69,9 @@ def test_the_latest_are_kept_and_known_since_the_first_of_them(store: Store, fir
     assert store.arrivals(["t"])["t"] == history(first, KEPT)
     end = store.arrivals(["t"], is_whole=False)["t"]
     store.save_arrivals({"t": replace(end, until=KEPT + 1, arrivals=(arrival(KEPT + 1),))})
-    found = store.arrivals(["t"])["t"]
-    assert [each.version for each in found.arrivals] == list(range(2, KEPT + 2))
-    assert found.since == (60.0 if first == 2 else 120.0)
+    result = store.arrivals(["t"])["t"]
+    assert [each.version for each in result.arrivals] == list(range(2, KEPT + 2))
+    assert result.since == (60.0 if first == 2 else 120.0)
 
 
 @pytest.mark.parametrize("other", [history(1, 2, "b"), history(1, 2), History("b", 0, None)])
@@ -89,9 +89,9 @@ def test_an_altered_row_is_left_out_and_leaves_a_gap(root: Path) -> None:
     statement = "UPDATE arrival SET inserted = 0 WHERE version = 3 RETURNING version"
     assert in_catalog(root, statement) == [(3,)]
     with Store.open(root) as store:
-        found = store.arrivals(["t"])["t"].arrivals
-    assert [each.version for each in found] == [1, 2, 4, 5]
-    assert [each.is_after_gap for each in found] == [False, False, True, False]
+        arrivals = store.arrivals(["t"])["t"].arrivals
+    assert [each.version for each in arrivals] == [1, 2, 4, 5]
+    assert [each.is_after_gap for each in arrivals] == [False, False, True, False]
 
 
 def test_an_altered_log_row_makes_a_table_unknown(root: Path) -> None:

@@ -9,8 +9,7 @@ import pytest
 
 from impctl.errors import ImpctlError, StateCorruptError, StorageError, UsageError
 from impctl.store import catalog
-from impctl.store.disk import RealDisk
-from impctl.store.faults import from_sqlite
+from impctl.store.disk import RealDisk, from_sqlite
 from impctl.store.store import Store
 from tests.store.builders import LARGE, capture, maintain, record, rows, state_of
 
@@ -107,6 +106,6 @@ def test_a_full_catalog_is_a_storage_error(store: Store) -> None:
 def test_sqlite_errors_become_ours(code: int, kind: type[ImpctlError]) -> None:
     error = sqlite3.OperationalError("it failed")
     error.sqlite_errorcode = code
-    found = from_sqlite(error, Path("catalog.sqlite"))
-    assert type(found) is kind
-    assert found.hint
+    result = from_sqlite(error, Path("catalog.sqlite"))
+    assert type(result) is kind
+    assert result.hint

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from impctl.data.schema import LONG
-from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import FragmentSet
 from impctl.store.records import Collected, Leftover, NewCapture, StoredSketch
 from impctl.store.store import Store
 from tests.store.builders import (
@@ -27,8 +27,8 @@ from tests.store.builders import (
 
 
 def _ids_at(store: Store, version: int) -> tuple[int, ...] | None:
-    found = sketches_at(store, {"sales": version})
-    return None if found is None else found[0].fragments.ids
+    sketches = sketches_at(store, {"sales": version})
+    return None if sketches is None else sketches[0].fragments.ids
 
 
 def _over_other_ranges(query: str) -> NewCapture:
@@ -78,9 +78,9 @@ def test_sketches_of_earlier_captures_go_with_their_partitions(store: Store) -> 
     store.commit_capture(_over_other_ranges("q"), {}, record())
     assert store.collect().partitions == 0  # the other query has the same
     store.commit_capture(_over_other_ranges("other"), {}, record())
-    found = store.collect()
-    assert found.partitions == 1
-    assert found.partition_bytes > 50
+    collect = store.collect()
+    assert collect.partitions == 1
+    assert collect.partition_bytes > 50
 
 
 def test_only_run_files_without_a_run_are_removed(store: Store, root: Path) -> None:
@@ -92,8 +92,8 @@ def test_only_run_files_without_a_run_are_removed(store: Store, root: Path) -> N
         left = root / "state" / "left.arrow"
         assert store.collectable().files == (Leftover(left, 5),)
         assert run_names(root) == {used, "left.arrow", "notes.txt"}
-        found = store.collect()
-    assert found.files == (Leftover(left, 5, removed=True),)
+        collect = store.collect()
+    assert collect.files == (Leftover(left, 5, removed=True),)
     assert run_names(root) == {used, "notes.txt"}
 
 
@@ -104,8 +104,8 @@ def test_a_file_that_cannot_be_removed_is_told(root: Path) -> None:
         for name in ("a.arrow", "b.arrow"):
             (root / "state" / name).write_bytes(b"12345")
         disk.arm(1)  # after the note on the lock comes the first removal
-        found = store.collect()
-        assert [file.removed for file in found.files] == [False, True]
+        collect = store.collect()
+        assert [file.removed for file in collect.files] == [False, True]
         assert (root / "state" / "a.arrow").exists()
         disk.arm(-1)
         assert [file.path.name for file in store.collect().files] == ["a.arrow"]
@@ -124,6 +124,6 @@ def test_collecting_gives_space_back(store: Store, root: Path) -> None:
 
 def test_a_dry_run_on_an_absent_store_finds_nothing(root: Path) -> None:
     with Store.open(root, create=False) as store:
-        found = store.collectable()
-    assert found == Collected()
+        collectable = store.collectable()
+    assert collectable == Collected()
     assert not root.exists()

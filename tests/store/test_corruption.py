@@ -24,8 +24,8 @@ def root(root: Path) -> Path:
 
 
 def _state_file(root: Path) -> Path:
-    (found,) = (root / "state").iterdir()
-    return found
+    (result,) = (root / "state").iterdir()
+    return result
 
 
 def test_every_altered_byte_of_a_state_file_is_noticed(root: Path) -> None:
@@ -148,11 +148,11 @@ def test_random_damage_of_the_catalog_never_gives_a_wrong_answer(root: Path) -> 
             altered[generator.randrange(len(altered))] = generator.randrange(256)
         path.write_bytes(altered)
         try:
-            found = _everything(root)
+            everything = _everything(root)
         except ImpctlError as error:
             refused += error.hint is not None
         else:
-            assert found in (expected, None)
+            assert everything in (expected, None)
         for rest in root.glob("catalog.sqlite-*"):
             rest.unlink()
     assert refused > 20
@@ -174,8 +174,8 @@ def _everything(root: Path) -> object:
         if held is None:
             return None
         runs = {
-            name: [(sequence, table.to_pydict()) for sequence, table in found]
-            for name, found in state_of(store, "q").items()
+            name: [(sequence, table.to_pydict()) for sequence, table in result]
+            for name, result in state_of(store, "q").items()
         }
         return held, repr(runs)
 

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from impctl.store.cost_parts import parts_in
-from impctl.store.costs import KEPT, MOST
+from impctl.store.catalog import sealed
 from impctl.store.records import Chosen, RunCost, RunKind, RunParts, SideRead
-from impctl.store.seals import sealed
 from impctl.store.store import Store
+from impctl.store.tables import KEPT, MOST, parts_in
 from tests.store.builders import capture, in_catalog, maintain, record
 from tests.support.older_store import as_format
 
@@ -33,9 +32,9 @@ def test_costs_come_back_newest_first_and_bounded(store: Store) -> None:
     for number in range(KEPT + 5):
         store.add_record("q", replace(record(), cost=cost(number)))
     store.add_record("q", record())
-    found = store.costs("q")
-    assert found[:KEPT] == tuple(cost(n) for n in reversed(range(5, KEPT + 5)))
-    assert found[KEPT:] == (cost(7, "recapture"),)
+    costs = store.costs("q")
+    assert costs[:KEPT] == tuple(cost(n) for n in reversed(range(5, KEPT + 5)))
+    assert costs[KEPT:] == (cost(7, "recapture"),)
 
 
 def test_runs_over_other_tables_do_not_push_each_other_out(store: Store) -> None:
@@ -45,7 +44,7 @@ def test_runs_over_other_tables_do_not_push_each_other_out(store: Store) -> None
         store.add_record("q", replace(record(), cost=one))
     for number in range(3 * KEPT):
         store.add_record("q", replace(record(), cost=replace(cost(number), moved=("c",))))
-    kept = [found.moved for found in store.costs("q") if found.kind == "maintain"]
+    kept = [result.moved for result in store.costs("q") if result.kind == "maintain"]
     assert {moved: kept.count(moved) for moved in kept} == {
         ("a",): KEPT,
         ("a", "b"): KEPT,
@@ -59,7 +58,7 @@ def test_runs_over_state_kept_otherwise_do_not_push_each_other_out(store: Store)
         one = replace(cost(number), moved=("a",), layout=layout)
         store.add_record("q", replace(record(), cost=one))
         assert store.costs("q")[0] == one
-    kept = [found.layout for found in store.costs("q") if found.kind == "maintain"]
+    kept = [result.layout for result in store.costs("q") if result.kind == "maintain"]
     assert sorted(kept) == sorted(["", "join0.left read", "aggregate0 best 8"] * KEPT)
 
 
@@ -79,7 +78,7 @@ def test_of_many_sets_of_tables_the_latest_are_kept(store: Store) -> None:
     for number in range(MOST + 10):
         one = replace(cost(number), moved=(f"t{number}",))
         store.add_record("q", replace(record(), cost=one))
-    kept = [found.rows for found in store.costs("q") if found.kind == "maintain"]
+    kept = [result.rows for result in store.costs("q") if result.kind == "maintain"]
     assert kept == list(reversed(range(10, MOST + 10)))
 
 

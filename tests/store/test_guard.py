@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from impctl.errors import UsageError
-from impctl.store.layout import Layout
+from impctl.store.disk import Layout
 from impctl.store.lock import read_owner
 from impctl.store.store import Store
 from tests.store.builders import LARGE, capture, maintain, record, rows, state_of

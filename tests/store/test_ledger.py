@@ -22,11 +22,11 @@ USE = Use("q", 10.0 * DAY, "query", "{}", True, 2, 10, 20, 100, 200, 1000, 1.5)
 
 def drawn(count: int, seed: int) -> list[Use]:
     rng = random.Random(seed)
-    found = []
+    result = []
     for number in range(count):
         files, rows, size = rng.randint(0, 9), rng.randint(0, 99), rng.randint(0, 999)
         more = [rng.randint(0, 50) for _ in range(3)]
-        found.append(
+        result.append(
             Use(
                 rng.choice(("q", "r")),
                 DAY * (number // 10) + rng.randint(0, DAY - 1),
@@ -42,7 +42,7 @@ def drawn(count: int, seed: int) -> list[Use]:
                 float(rng.randint(0, 9)),
             )
         )
-    return found
+    return result
 
 
 def expected(uses: list[Use], since: float) -> Uses:

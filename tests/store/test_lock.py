@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from impctl.errors import LockHeldError
-from impctl.store.disk import RealDisk
-from impctl.store.layout import Layout
+from impctl.store.disk import Layout, RealDisk
 from impctl.store.lock import WriterLock, read_owner
 from impctl.store.store import Store
 from tests.store.builders import capture, record, started

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from impctl.errors import UsageError
-from impctl.store.mounts import refuse_idle_lock
+from impctl.store.lock import refuse_idle_lock
 from impctl.store.store import Store
 
 _LINE = "{number} 1 0:{number} / {point} {options} shared:1 - {kind} server:/x {more}\n"

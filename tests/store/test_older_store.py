@@ -101,7 +101,7 @@ class Stored:
             for table in self.tables:
                 connection.register(table, DeltaTable(str(HERE / table)).to_pyarrow_table())
             rows = {name: connection.execute(sql).fetchall() for name, sql in self.sql.items()}
-        return {name: Counter(found) for name, found in rows.items()}
+        return {name: Counter(result) for name, result in rows.items()}
 
     def sketches(self, *arguments: str) -> dict[str, object]:
         """Of each query, with the versions of its tables and the number of their rows."""

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from impctl.store.disk import BENCH_SCRATCH, abandoned, remove_abandoned, scratch_folder
 from impctl.store.records import Leftover
-from impctl.store.scratch import BENCH_SCRATCH, abandoned, remove_abandoned, scratch_folder
 from tests.store.builders import Crash, FailingDisk, no_space, started
 
 _OWNER = """
 import sys
 from pathlib import Path
 from tests.support.signals import interruptible
-from impctl.store.scratch import scratch_folder
+from impctl.store.disk import scratch_folder
 with interruptible(), scratch_folder(".impctl-bench-", Path(sys.argv[1])) as folder:
     (folder / "t").mkdir()
     (folder / "t" / "part").write_bytes(b"12345")

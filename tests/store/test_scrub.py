@@ -12,8 +12,8 @@ import pytest
 
 from impctl.data.pages import PAGE, PagedTable
 from impctl.errors import StateCorruptError
-from impctl.store import scrub, states
-from impctl.store.seals import digest_of, sealed
+from impctl.store import health, states
+from impctl.store.catalog import digest_of, sealed
 from impctl.store.store import Store
 from tests.store.builders import LARGE, capture, in_catalog, maintain, record, rows, state_of
 from tests.support.older_store import as_format
@@ -47,33 +47,33 @@ def alter(file: Path, place: int) -> None:
 
 def test_files_are_due_a_day_after_they_were_written_or_looked_at(store: Store, root: Path) -> None:
     assert store.scrub(1 << 30).size == 0
-    written_before(root, scrub.DUE + 1)
+    written_before(root, health.DUE + 1)
     assert store.scrub(0).size == 0
     assert store.scrub(1 << 30).size >= sum(file.stat().st_size for file in files(root))
     assert store.scrub(1 << 30).size == 0
 
 
 def test_a_run_goes_on_where_the_last_one_ended(root: Path) -> None:
-    written_before(root, scrub.DUE + 1)
+    written_before(root, health.DUE + 1)
     whole = sum(-(-file.stat().st_size // PAGE) for file in files(root))
     looked_at = []
     with Store.open(root) as store:
-        while (found := store.scrub(10 * PAGE)).size:
-            assert not found.damaged
-            looked_at.append(found.size // PAGE)
+        while (result := store.scrub(10 * PAGE)).size:
+            assert not result.damaged
+            looked_at.append(result.size // PAGE)
     assert sum(looked_at) == whole
     assert set(looked_at[:-1]) == {10}
 
 
 def test_damage_is_told_each_time_and_keeps_nothing_else_from_being_looked_at(root: Path) -> None:
-    written_before(root, scrub.DUE + 1)
+    written_before(root, health.DUE + 1)
     bad, good = files(root)
     alter(bad, 5 * PAGE + 3)
     with Store.open(root) as store:
         for size in (good.stat().st_size, 0):
-            found = store.scrub(1 << 30)
-            assert -(-size // PAGE) * PAGE == found.size
-            ((query, error),) = found.damaged
+            result = store.scrub(1 << 30)
+            assert -(-size // PAGE) * PAGE == result.size
+            ((query, error),) = result.damaged
             assert query == "q"
             assert bad.name in str(error)
         bad.unlink()
@@ -83,8 +83,8 @@ def test_damage_is_told_each_time_and_keeps_nothing_else_from_being_looked_at(ro
 
 def without_sums(root: Path) -> None:
     """The store as the release before wrote it."""
-    found = in_catalog(root, "SELECT * FROM run WHERE file IS NOT NULL")
-    for query, name, sequence, count, size, _, file, *_ in found:
+    result = in_catalog(root, "SELECT * FROM run WHERE file IS NOT NULL")
+    for query, name, sequence, count, size, _, file, *_ in result:
         checksum = zlib.crc32((root / "state" / file).read_bytes())
         row = sealed(query, name, sequence, count, size, checksum, file)
         update = "UPDATE run SET checksum = ?, seal = ?, sums = NULL WHERE file = ?"
@@ -107,13 +107,13 @@ def test_an_older_store_is_read_and_gets_its_checksums(root: Path) -> None:
     with Store.open(root) as store:
         before = state_of(store, "q")
         assert kinds(store) == {pa.Table}
-        found = store.load("q")
+        result = store.load("q")
         assert store.scrub(1).size == sum(file.stat().st_size for file in files(root))
         assert kinds(store) == {pa.Table, PagedTable}
         assert state_of(store, "q") == before
         assert store.scrub(1).size == 0
-        generation = store.commit_maintain(maintain(found.generation, 1, drop=(("agg", 1),)))
-        assert generation == found.generation + 1
+        generation = store.commit_maintain(maintain(result.generation, 1, drop=(("agg", 1),)))
+        assert generation == result.generation + 1
         assert [sequence for sequence, _ in state_of(store, "q")["agg"]] == [0, 2]
 
 
@@ -147,12 +147,12 @@ def test_a_small_change_looks_at_few_pages(root: Path, monkeypatch: pytest.Monke
 def test_a_query_whose_rows_are_damaged_is_passed_over(root: Path) -> None:
     with Store.open(root) as store:
         store.commit_capture(capture(query="z"), {"agg": [(0, rows(LARGE, 5))]}, record())
-    written_before(root, scrub.DUE + 1)
+    written_before(root, health.DUE + 1)
     in_catalog(root, "UPDATE query SET sql = 'SELECT 2' WHERE name = 'q'")
     with Store.open(root) as store:
-        found = store.scrub(1 << 30)
-        assert found.size > 0
-        assert not found.damaged
+        result = store.scrub(1 << 30)
+        assert result.size > 0
+        assert not result.damaged
 
 
 def test_runs_of_queries_without_a_file_that_is_due_are_not_read(
@@ -164,6 +164,6 @@ def test_runs_of_queries_without_a_file_that_is_due_are_not_read(
     monkeypatch.setattr(states, "stored_runs", refused)
     with Store.open(root) as store:
         assert store.scrub(1 << 30).size == 0
-        written_before(root, scrub.DUE + 1)
+        written_before(root, health.DUE + 1)
         with pytest.raises(AssertionError, match="nothing is due"):
             store.scrub(1 << 30)

@@ -11,8 +11,8 @@ import pytest
 
 from impctl.data.schema import DOUBLE, STRING, decimal
 from impctl.errors import ImpctlError, RetryableError, StateCorruptError, StorageError, UsageError
-from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import FragmentSet
 from impctl.store.records import StoredSketch
 from impctl.store.store import Store
 from tests.store.builders import (
@@ -103,11 +103,11 @@ def test_runs_come_back_as_they_went_in(root: Path, count: int) -> None:
     given = rows(count)
     with Store.open(root) as store:
         store.commit_capture(capture(), {"agg": [(4, given), (2, rows(3))]}, record())
-        found = state_of(store, "q")
+        state = state_of(store, "q")
         refs = store.run_refs("q")
-    assert list(found) == ["agg"]
-    assert [sequence for sequence, _ in found["agg"]] == [2, 4]
-    assert found["agg"][1][1].equals(given)
+    assert list(state) == ["agg"]
+    assert [sequence for sequence, _ in state["agg"]] == [2, 4]
+    assert state["agg"][1][1].equals(given)
     assert [(ref.sequence, ref.rows, ref.is_file) for ref in refs] == [
         (2, 3, False),
         (4, count, count >= LARGE),
@@ -120,10 +120,10 @@ def test_chunked_and_sliced_rows_are_stored_whole(root: Path) -> None:
         store.commit_capture(
             capture(), {"a": [(0, given)], "b": [(0, rows(9).slice(3, 2))]}, record()
         )
-        found = state_of(store, "q")
-    assert found["a"][0][1].equals(given)
-    assert all(column.num_chunks == 1 for column in found["a"][0][1].itercolumns())
-    assert found["b"][0][1].equals(rows(9).slice(3, 2))
+        state = state_of(store, "q")
+    assert state["a"][0][1].equals(given)
+    assert all(column.num_chunks == 1 for column in state["a"][0][1].itercolumns())
+    assert state["b"][0][1].equals(rows(9).slice(3, 2))
 
 
 def test_maintain_moves_sketch_state_and_version_together(store: Store) -> None:
@@ -131,15 +131,15 @@ def test_maintain_moves_sketch_state_and_version_together(store: Store) -> None:
     change = maintain(first, 7, (1, 2, 3), put=(("agg", 1, rows(2, 1)), ("top", 0, rows(1))))
     second = store.commit_maintain(change)
     held = store.load("q")
-    found = state_of(store, "q")
+    state = state_of(store, "q")
     assert second == held.generation == first + 1
     assert held.versions == {"sales": 7}
     assert held.sketches[0].fragments == fragments(1, 2, 3)
     assert held.sketches[0].partition == PARTITION
     assert held.state_meta == {"at": 7}
     assert held.assumptions == capture().assumptions
-    assert [sequence for sequence, _ in found["agg"]] == [0, 1]
-    assert found["top"][0][1].equals(rows(1))
+    assert [sequence for sequence, _ in state["agg"]] == [0, 1]
+    assert state["top"][0][1].equals(rows(1))
 
 
 def test_dropped_and_replaced_files_are_removed_at_once(store: Store, root: Path) -> None:
@@ -149,11 +149,11 @@ def test_dropped_and_replaced_files_are_removed_at_once(store: Store, root: Path
     mapped = state_of(store, "q")["agg"][0][1]
     change = maintain(generation, 1, put=(("agg", 1, rows(LARGE, 9)),), drop=(("agg", 0),))
     store.commit_maintain(change)
-    found = state_of(store, "q")["agg"]
+    result = state_of(store, "q")["agg"]
     assert len(run_names(root)) == 2
     assert mapped.equals(rows(LARGE))  # a mapped run outlives its name
-    assert [sequence for sequence, _ in found] == [1, 2]
-    assert found[0][1].equals(rows(LARGE, 9))
+    assert [sequence for sequence, _ in result] == [1, 2]
+    assert result[0][1].equals(rows(LARGE, 9))
 
 
 def test_a_run_may_be_dropped_and_put_in_one_commit(store: Store, root: Path) -> None:
@@ -226,11 +226,11 @@ def test_kept_versions_have_unchanged_sketches_and_their_own_basis(
     generation = store.commit_capture(capture(ids=(1,)), {}, record())
     for version, ids in ((1, None), (2, (1,)), (3, (1, 2)), (5, None)):
         generation = store.commit_maintain(maintain(generation, version, ids))
-    found = {version: sketches_at(store, {"sales": version}) for version in range(7)}
+    result = {version: sketches_at(store, {"sales": version}) for version in range(7)}
     assert store.kept("q", {"other": 1}) == store.kept("q", {"sales": 1, "other": 1}) == ()
     assert store.kept("other") == ()
     kept = store.kept("q")
-    ids_at = {v: None if s is None else s[0].fragments.ids for v, s in found.items()}
+    ids_at = {v: None if s is None else s[0].fragments.ids for v, s in result.items()}
     assert ids_at == {0: (1,), 1: (1,), 2: (1,), 3: (1, 2), 4: None, 5: (1, 2), 6: None}
     assert [one.versions["sales"] for one in kept] == [5, 3, 2, 1, 0]
     assert all(one.basis == {"at": one.versions["sales"]} for one in kept)
@@ -242,9 +242,9 @@ def test_a_kept_version_has_the_assumptions_of_its_own_capture(store: Store) -> 
     later = store.commit_maintain(maintain(first, 1))
     store.commit_capture(replace(capture(version=2), assumptions=()), {}, record())
     for generation in (first, later):
-        found = store.load_kept("q", generation)
-        assert found.assumptions == capture().assumptions
-        assert found.generation == generation
+        kept = store.load_kept("q", generation)
+        assert kept.assumptions == capture().assumptions
+        assert kept.generation == generation
     newest = store.load("q")
     assert newest.assumptions == ()
 
@@ -277,11 +277,11 @@ def test_history_is_newest_first_and_outlives_recapture(root: Path) -> None:
         store.commit_capture(capture(version=1), {}, record("recapture", 1))
         store.add_record("unknown", record("none"))
     with Store.open(root, create=False) as store:
-        found = store.history("q")
-        assert [entry.action for entry in found] == ["recapture", "none", "exact", "capture"]
-        assert found[2].commit_ms == 0.25
-        assert found[0] == record("recapture", 1)
-        assert store.history("q", 1) == found[:1]
+        history = store.history("q")
+        assert [entry.action for entry in history] == ["recapture", "none", "exact", "capture"]
+        assert history[2].commit_ms == 0.25
+        assert history[0] == record("recapture", 1)
+        assert store.history("q", 1) == history[:1]
 
 
 def test_readers_see_the_last_commit_while_a_writer_is_at_work(root: Path) -> None:

@@ -46,15 +46,15 @@ def move(store: Store, query: str, generation: int = 1) -> None:
 def generations(root: Path) -> list[int]:
     """Where each query stands, its state read and every file that nothing refers to gone."""
     with Store.open(root) as store, store.lock(1.0):
-        found = []
+        result = []
         for query in QUERIES:
             held = store.load(query)
             ((_, table),) = state_of(store, query)["agg"]
             assert table.equals(rows(LARGE, held.generation - 1))
             assert held.versions == {"sales": held.generation - 1}
-            found.append(held.generation)
+            result.append(held.generation)
         assert len(run_names(root)) == sum(referenced(store, query) for query in QUERIES)
-        return found
+        return result
 
 
 class Counting(RealDisk):

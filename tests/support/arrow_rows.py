@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from impctl.data.schema import Schema
-from impctl.tables.arrow_types import arrow_type
+from impctl.tables.schema import arrow_type
 
 
 def arrow_rows(schema: Schema, rows: Iterable[Mapping[str, Any]]) -> pa.Table:

@@ -13,15 +13,15 @@ from random import Random
 import numpy as np
 import pyarrow as pa
 
-from impctl.aliases import AccessId
-from impctl.circuits.answers import answer_of_rows
-from impctl.circuits.compile import Compiled
-from impctl.circuits.session import MaintainedQuery, TableChange
+from impctl.compile.answers import answer_of_rows
+from impctl.compile.compile import Compiled
+from impctl.compile.session import MaintainedQuery, TableChange
 from impctl.data.schema import LONG, Column, Schema
-from impctl.engine.fixpoint.best_rows import BestRows
-from impctl.engine.fixpoint.limits import Limits
+from impctl.engine.fixpoint.rows import BestRows
+from impctl.engine.operator import Limits
 from impctl.plan.nodes import Plan, Query, scans_of
-from impctl.plan.rules.answered import answer_plan
+from impctl.rules.finalize import answer_plan
+from impctl.types import AccessId
 from tests.support.reference_plan import bag
 from tests.support.restored_query import Stored, restored
 
@@ -119,19 +119,19 @@ def fragments_read(
 ) -> dict[AccessId, set[int]]:
     """The fragments, by sketched access of the plan, of the rows that it reads in these places."""
     table = {scan.access: scan.table for scan in scans_of(core)}
-    found: dict[AccessId, set[int]] = {access: set() for access in sketched}
+    result: dict[AccessId, set[int]] = {access: set() for access in sketched}
     for access, number in lineage:
-        if access in found:
-            found[access].add(fragment(tables[table[access]][number]))
-    return found
+        if access in result:
+            result[access].add(fragment(tables[table[access]][number]))
+    return result
 
 
 def rows_kept(query: MaintainedQuery, asked: Query) -> object:
     """The rows of the answer by what is kept of it."""
     kept = query.compiled.kept
     assert kept is not None
-    found = answer_of_rows(answer_plan(asked).ending, kept.whole(), "UTC")
-    return bag(zip(*(column.to_pylist() for column in found.columns), strict=True))
+    answer = answer_of_rows(answer_plan(asked).ending, kept.whole(), "UTC")
+    return bag(zip(*(column.to_pylist() for column in answer.columns), strict=True))
 
 
 def best_ranked(held: BestRows) -> list[tuple[dict[str, int | None], int, int]]:

@@ -72,9 +72,9 @@ class Reader:
 
     @staticmethod
     def said(table: pa.Table) -> dict[str, Any]:
-        found = json.loads(table.schema.metadata[b"impctl"])
-        assert isinstance(found, dict)
-        return found
+        result = json.loads(table.schema.metadata[b"impctl"])
+        assert isinstance(result, dict)
+        return result
 
 
 def answer_of(rows: Sequence[Sequence[object]]) -> Answer:

@@ -14,29 +14,20 @@ import numpy as np
 import pyarrow as pa
 
 from impctl.data.schema import DOUBLE, LONG, STRING, SqlType
-from impctl.engine.accumulators import Count, ExactSum, FloatSum
-from impctl.engine.aggregate_column import AggregateColumn
-from impctl.engine.arrangement import Arrangement
+from impctl.engine.accumulators import AggregateColumn, Count, ExactSum, FloatSum
+from impctl.engine.aggregate import Aggregate
 from impctl.engine.batch import Batch
 from impctl.engine.circuit import Circuit
 from impctl.engine.extremes import Extreme
+from impctl.engine.join import Join, Side
+from impctl.engine.jointree.cyclic import Circle, Probe, Probed
+from impctl.engine.jointree.enumerate import JoinedRows, Shown, TakingPart
+from impctl.engine.jointree.spec import Access, Edge, JoinTree, Link, Mode, Node
+from impctl.engine.jointree.tree import Live, Tree
+from impctl.engine.linear import Branch, Merge, Project, Scan, Select, SketchDelta, Union
 from impctl.engine.operator import Keeper, Operator
-from impctl.engine.operators.aggregate import Aggregate
-from impctl.engine.operators.join import Join, Side
-from impctl.engine.operators.joined import JoinedRows, TakingPart
-from impctl.engine.operators.kept import KeptRows
-from impctl.engine.operators.live import Live
-from impctl.engine.operators.merge import Merge, SketchDelta
-from impctl.engine.operators.probe import Probe
-from impctl.engine.operators.project import Project
-from impctl.engine.operators.scan import Scan
-from impctl.engine.operators.select import Select
-from impctl.engine.operators.tree import Tree
-from impctl.engine.operators.union import Branch, Union
-from impctl.engine.probing.spec import Circle, Probed
-from impctl.engine.row_index import RowIndex
-from impctl.engine.trees.enumerated import Shown
-from impctl.engine.trees.spec import Access, Edge, JoinTree, Link, Mode, Node
+from impctl.engine.result_rows import KeptRows
+from impctl.engine.trace import Arrangement, RowIndex
 from impctl.expr.nodes import ColumnRef, Compare, CompareOp, Expr, Literal
 from impctl.sketch.partition import RangePartition
 from tests.support.shared_index import Indexed, Partners

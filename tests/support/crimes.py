@@ -17,5 +17,5 @@ def crime_moments() -> npt.NDArray[np.float64]:
     if not _FILE.is_file():
         pytest.skip(f"{_FILE} is not there")
     column = pq.read_table(_FILE, columns=["Date"])["Date"].to_numpy()
-    found: npt.NDArray[np.float64] = np.sort(column.astype("datetime64[s]").astype(np.float64))
-    return found
+    result: npt.NDArray[np.float64] = np.sort(column.astype("datetime64[s]").astype(np.float64))
+    return result

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from impctl.engine.fixpoint import absorption
-from impctl.engine.fixpoint.absorption import Absorption
-from impctl.engine.fixpoint.derivations import Grounded
+from impctl.engine.fixpoint.absorption import Absorption, Grounded
 
 try:
     import oxidd  # noqa: F401  # asked whether it is there
@@ -38,7 +37,7 @@ def take_away(monkeypatch: pytest.MonkeyPatch) -> None:
 def derivations_in(absorption: Absorption) -> list[Grounded]:
     """All derivations whose bodies are there, in the order in which they came."""
     held = absorption._derivations.values()
-    awake = [one for found in held for one in found if absorption._is_there(one)]
+    awake = [one for result in held for one in result if absorption._is_there(one)]
     asleep = absorption._asleep
     return awake if asleep is None else [*awake, *asleep.here()]
 

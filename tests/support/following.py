@@ -30,9 +30,9 @@ class Following:
 
     def line(self, within: float = PATIENCE) -> dict[str, Any]:
         """The next line."""
-        found = self._read(within)
-        assert found is not None, self.stderr()
-        return found
+        result = self._read(within)
+        assert result is not None, self.stderr()
+        return result
 
     def is_silent(self, seconds: float) -> bool:
         """Whether no line comes for so long."""
@@ -48,9 +48,9 @@ class Following:
                 return None
             self._rest += more
         first, _, self._rest = self._rest.partition(b"\n")
-        found = json.loads(first)
-        assert isinstance(found, dict)
-        return found
+        result = json.loads(first)
+        assert isinstance(result, dict)
+        return result
 
     def end(self, number: int = signal.SIGTERM) -> int:
         """Ask it to end; its exit code."""
@@ -116,6 +116,6 @@ def impctl(*words: str) -> dict[str, Any]:
     shown = io.StringIO()
     with redirect_stdout(shown):
         run(build_app(), [*words, "--json"])
-    found = json.loads(shown.getvalue())
-    assert isinstance(found, dict)
-    return found
+    result = json.loads(shown.getvalue())
+    assert isinstance(result, dict)
+    return result

@@ -10,17 +10,14 @@ import pyarrow as pa
 
 from impctl.data.schema import LONG
 from impctl.data.vector import from_arrow
-from impctl.engine.accumulators import Count, ExactSum
-from impctl.engine.aggregate_column import AggregateColumn
+from impctl.engine.accumulators import AggregateColumn, Count, ExactSum
 from impctl.engine.batch import Batch
 from impctl.engine.circuit import Circuit
+from impctl.engine.jointree.spec import Access, Edge, JoinTree, Link, Mode, Node
+from impctl.engine.jointree.tree import Live, Tree
+from impctl.engine.linear import Merge, Select
 from impctl.engine.operator import Operator
-from impctl.engine.operators.live import Live
-from impctl.engine.operators.merge import Merge
-from impctl.engine.operators.select import Select
-from impctl.engine.operators.tree import Tree
 from impctl.engine.tags import RowTags
-from impctl.engine.trees.spec import Access, Edge, JoinTree, Link, Mode, Node
 from impctl.expr.nodes import ColumnRef, Compare, CompareOp, Expr, Literal
 from tests.support.circuits import Rooted
 

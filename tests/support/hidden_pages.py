@@ -19,7 +19,7 @@ import pytest
 
 from impctl.data import pages
 from impctl.data.vector import Ints
-from impctl.engine import extremes, key_filter, row_index, runs
+from impctl.engine import extremes, lookups, trace
 from impctl.errors import InvariantError
 from impctl.store.states import check_heads
 from tests.support.paged_tables import stream_of, sums_of, table_in
@@ -54,12 +54,12 @@ def hidden(table: pa.Table, *, are_codes_shown: bool) -> pages.PagedTable:
     """The table as it would be mapped, nothing of it looked at but where its columns lie."""
     held = HiddenPages(stream_of(table))
     check_heads(held.content, held, InvariantError)
-    found = table_in(held.content)
+    result = table_in(held.content)
     if are_codes_shown:
-        for name in set(_SEARCHED) & set(found.column_names):
-            (chunk,) = found.column(name).chunks
+        for name in set(_SEARCHED) & set(result.column_names):
+            (chunk,) = result.column(name).chunks
             held.show(chunk.buffers()[1].address, chunk.buffers()[1].size)
-    return pages.PagedTable(found, held)
+    return pages.PagedTable(result, held)
 
 
 @contextmanager
@@ -76,7 +76,7 @@ def hiding(*, are_codes_shown: bool) -> Iterator[list[pages.CheckedPages]]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pages, "PAGE", _PAGE)
-        for module in (runs, row_index, extremes, key_filter):
+        for module in (trace, trace, extremes, lookups):
             patch.setattr(module, "table_of", table_of)
         yield loaded
 

@@ -16,7 +16,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from impctl.store.records import StoredQuery
 from impctl.store.store import Store
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.support.change_reader import Answer, answer_of
 from tests.support.duck import duck
 from tests.support.made_once import CliOnce
@@ -139,6 +139,6 @@ def fragments_by_access(held: StoredQuery) -> dict[str, set[int]]:
 def stored(folder: Path, name: str, store: str = ".impctl") -> StoredQuery:
     """What the store has of a query."""
     with Store.open(folder / store, create=False) as held:
-        found = held.load(name)
-        assert found is not None
-        return found
+        result = held.load(name)
+        assert result is not None
+        return result

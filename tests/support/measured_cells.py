@@ -6,20 +6,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from benchmarks.registry import MEASURES
-from impctl.app.measuring.figures import CaseSpec, ChartSpec, FigureSpec
-from impctl.app.measuring.ground import Ground
 from impctl.bench.record import Cell
 from impctl.errors import Location
+from impctl.measure.figures import CaseSpec, ChartSpec, FigureSpec
+from impctl.measure.ground import Ground
 
 
 def cells_of(ground: Ground) -> list[Cell]:
     """All cells; whatever is in them can be drawn by what the measure says of itself."""
     measure = MEASURES[ground.figure.measure]
-    found = list(measure.run(ground))
-    for cell in found:
+    result = list(measure.run(ground))
+    for cell in result:
         assert cell.labels.keys() <= set(measure.drawable.labels)
         assert all(map(measure.drawable.has, cell.metrics))
-    return found
+    return result
 
 
 def ground_of(

@@ -66,21 +66,21 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
 
     def _serve(self, path: str, query: dict[str, list[str]], content: bytes) -> None:
-        found = _OBJECTS.get(path)
+        result = _OBJECTS.get(path)
         match self.command:
             case "PUT" if "/" not in path:
                 self._answer(200)
-            case "PUT" if found is not None and self.headers.get("If-None-Match") == "*":
+            case "PUT" if result is not None and self.headers.get("If-None-Match") == "*":
                 self._fail(412, "PreconditionFailed")
             case "PUT":
                 _OBJECTS[path] = content, datetime.now(UTC)
                 self._answer(200, ETag=_tag(content))
             case "GET" if "list-type" in query:
                 self._answer(200, _listing(path, {name: one[0] for name, one in query.items()}))
-            case "GET" | "HEAD" if found is None:
+            case "GET" | "HEAD" if result is None:
                 self._fail(404, "NoSuchKey")
             case "GET" | "HEAD":
-                self._read(*found)
+                self._read(*result)
             case "POST" if "delete" in query:
                 named = ElementTree.fromstring(content).findall(".//{*}Key")
                 keys = [str(key.text) for key in named]
@@ -138,8 +138,8 @@ def _listing(bucket: str, query: dict[str, str]) -> bytes:
         key = path.removeprefix(f"{bucket}/")
         if key == path or not key.startswith(prefix) or key <= query.get("start-after", ""):
             continue
-        below, found, _ = key.removeprefix(prefix).partition(delimiter or "\0")
-        if delimiter and found:
+        below, result, _ = key.removeprefix(prefix).partition(delimiter or "\0")
+        if delimiter and result:
             folders.add(f"{prefix}{below}{delimiter}")
             continue
         content, written = _OBJECTS[path]

@@ -53,9 +53,9 @@ class ObjectStore:
 
     def asked(self) -> list[str]:
         """Method and path of each request since this was last asked."""
-        found = json.loads(self._ask("GET", "/_asked"))
-        assert isinstance(found, list)
-        return found
+        result = json.loads(self._ask("GET", "/_asked"))
+        assert isinstance(result, list)
+        return result
 
     def _ask(self, method: str, path: str, content: bytes | None = None) -> bytes:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)

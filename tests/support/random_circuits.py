@@ -6,13 +6,13 @@ import random
 from dataclasses import dataclass, replace
 from functools import cache
 
-from impctl.circuits.compile import Compiled, compile_plan
-from impctl.circuits.flows import BlockedError
+from impctl.compile.compile import Compiled, compile_plan
+from impctl.compile.flows import BlockedError
 from impctl.plan.nodes import Query, scans_of
-from impctl.plan.rules.order import apply_rules
-from impctl.plan.safety.verdict import Verdict, check_safety
-from impctl.plan.sql.statement import parse_query
+from impctl.rules.optimize import apply_rules
+from impctl.safety.judge import Verdict, check_safety
 from impctl.sketch.partition import RangePartition
+from impctl.sql.statement import parse_query
 from tests.support.random_queries import PARTITIONS, SCHEMA, random_sql
 
 

@@ -104,10 +104,10 @@ class Drawer:
         word = self.random.choice(["IN", "NOT IN"])
 
         def of(row: Row) -> Truth:
-            found: Truth = False
+            truth: Truth = False
             for value in values:
-                found = _or(found, _compared("=", row[name], value))
-            return found if word == "IN" else _not(found)
+                truth = _or(truth, _compared("=", row[name], value))
+            return truth if word == "IN" else _not(truth)
 
         return Condition(f"{name} {word} ({texts})", of)
 

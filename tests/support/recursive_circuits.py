@@ -20,21 +20,15 @@ import pyarrow as pa
 from impctl.data.schema import BOOLEAN, LONG, SqlType
 from impctl.engine.batch import Batch
 from impctl.engine.circuit import Circuit
-from impctl.engine.fixpoint.limits import LIMITS, LevelLimits, Limits
-from impctl.engine.fixpoint.ranked_rows import RankedRows
-from impctl.engine.fixpoint.thin_fronts import THIN
-from impctl.engine.operator import Keeper, Operator
-from impctl.engine.operators.fixpoint import Fixpoint
-from impctl.engine.operators.join import Join, Side
-from impctl.engine.operators.levels import Levels
-from impctl.engine.operators.lineage import Lineage
-from impctl.engine.operators.merge import Merge
-from impctl.engine.operators.project import Project
-from impctl.engine.operators.recursion import NO_BODY
-from impctl.engine.operators.scan import Scan
-from impctl.engine.operators.select import Select
-from impctl.engine.operators.union import Branch, Union
-from impctl.engine.row_index import RowIndex
+from impctl.engine.fixpoint.fixpoint import Fixpoint, Levels
+from impctl.engine.fixpoint.frontier import NO_BODY
+from impctl.engine.fixpoint.lineage import Lineage
+from impctl.engine.fixpoint.rows import RankedRows
+from impctl.engine.fixpoint.small_frontier import THIN
+from impctl.engine.join import Join, Side
+from impctl.engine.linear import Branch, Merge, Project, Scan, Select, Union
+from impctl.engine.operator import LIMITS, Keeper, LevelLimits, Limits, Operator
+from impctl.engine.trace import RowIndex
 from impctl.expr.nodes import Call, ColumnRef, Compare, CompareOp, Expr, Literal
 from impctl.sketch.partition import RangePartition
 from tests.support.circuits import load_all, save_all
@@ -90,20 +84,20 @@ class Recursive:
             if column == "f":
                 columns[column] = pa.array(values, pa.int64())
             else:
-                found = [self.kind.value(node, turn) for turn, node in enumerate(values)]
-                columns[column] = pa.array(found, self.kind.arrow)
+                result = [self.kind.value(node, turn) for turn, node in enumerate(values)]
+                columns[column] = pa.array(result, self.kind.arrow)
         weights = np.array(list(rows.values()), dtype=np.int64)
         return self.scans[name].read(pa.table(columns), weights)
 
     def rows_of(self, batch: Batch) -> Counter[Row]:
         """Rows of the fixpoint with their weights, consolidated."""
-        found: Counter[Row] = Counter()
+        counts: Counter[Row] = Counter()
         if len(batch):
             names = [f"t.{at}" for at in range(self.arity)]
             columns = [batch.columns[name].to_arrow().to_pylist() for name in names]
             for *values, weight in zip(*columns, batch.weights.tolist(), strict=True):
-                found[tuple(map(self.kind.node, values))] += weight
-        return Counter({row: weight for row, weight in found.items() if weight})
+                counts[tuple(map(self.kind.node, values))] += weight
+        return Counter({row: weight for row, weight in counts.items() if weight})
 
     def ranked(self) -> dict[Row, tuple[int, int, int]]:
         """Rank, `all` and `low` of every row that is kept."""
@@ -116,7 +110,7 @@ class Recursive:
 
     def by_keys(self) -> list[Counter[Row]]:
         """The rows with their ranks in each index of the step that holds them so, with weights."""
-        found = []
+        result = []
         for keeper in self.fixpoint.arrangements():
             names = [name for name, _ in keeper.columns] if isinstance(keeper, RowIndex) else []
             if len(names) != self.arity + 1 or not names[-1].startswith("rank"):
@@ -127,19 +121,19 @@ class Recursive:
             columns = [held.columns[name].to_arrow().to_pylist() for name in names if len(held)]
             for *values, rank, weight in zip(*columns, held.weights.tolist(), strict=True):
                 rows[(*map(self.kind.node, values), rank)] += weight
-            found.append(rows)
-        return found
+            result.append(rows)
+        return result
 
     def levelled(self) -> Counter[tuple[Row, int]]:
         """What every row weighs that is kept, by its level."""
         whole = self.fixpoint.rows.whole()
-        found: Counter[tuple[Row, int]] = Counter()
+        result: Counter[tuple[Row, int]] = Counter()
         if len(whole):
             names = [f"t.{at}" for at in range(self.arity)]
             columns = [whole.columns[name].to_arrow().to_pylist() for name in (*names, "rank")]
             for *values, level, weight in zip(*columns, whole.weights.tolist(), strict=True):
-                found[tuple(map(self.kind.node, values)), level] += weight
-        return found
+                result[tuple(map(self.kind.node, values)), level] += weight
+        return result
 
     def fragments(self) -> Counter[object]:
         """How often each fragment of each access is counted at the root."""

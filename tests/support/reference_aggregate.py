@@ -54,16 +54,16 @@ def _beside_extreme(function: str, pairs: Sequence[tuple[Value, Value]]) -> Valu
     return min((value for value, key in known if key == best), key=lambda v: repr(identity(v)))
 
 
-def _of_values(function: str, values: list[Value], found: SqlType | None) -> Value:
+def _of_values(function: str, values: list[Value], sql_type: SqlType | None) -> Value:
     match function:
         case "count_if":
             return sum(1 for value in values if value is True)
         case "sum":
-            return total_of(values, found)
+            return total_of(values, sql_type)
         case "avg" | "mean":
-            average = None if found is None else average_type(found)
+            average = None if sql_type is None else average_type(sql_type)
             if average is None:
-                raise ReferenceLimit(f"avg of {found}")
+                raise ReferenceLimit(f"avg of {sql_type}")
             return _average(values, average)
         case "min" | "bool_and" | "every":
             return min(values, key=sort_key, default=None)
@@ -92,21 +92,21 @@ def _spread(function: str, values: list[Value]) -> Value:
     return math.sqrt(spread) if function.startswith("stddev") else spread
 
 
-def _average(values: list[Value], found: SqlType) -> Value:
+def _average(values: list[Value], sql_type: SqlType) -> Value:
     if not values:
         return None
-    if found.is_fractional:
-        return mean_of(_double_total(values), len(values), found)
+    if sql_type.is_fractional:
+        return mean_of(_double_total(values), len(values), sql_type)
     exact = sum((Fraction(Decimal(str(value))) for value in values), Fraction())
-    wide = SqlType(found.kind, 38, found.scale)
-    return mean_of(fit_decimal(exact, wide), len(values), found)
+    wide = SqlType(sql_type.kind, 38, sql_type.scale)
+    return mean_of(fit_decimal(exact, wide), len(values), sql_type)
 
 
-def total_of(values: list[Value], found: SqlType | None) -> Value:
+def total_of(values: list[Value], sql_type: SqlType | None) -> Value:
     """SUM of known values: exact, with an error where the result type does not hold it."""
-    result = None if found is None else sum_type(found)
+    result = None if sql_type is None else sum_type(sql_type)
     if result is None:
-        raise ReferenceLimit(f"sum of {found}")
+        raise ReferenceLimit(f"sum of {sql_type}")
     if not values:
         return None
     if result.is_fractional:

@@ -15,10 +15,10 @@ import numpy as np
 
 from impctl.data.schema import DOUBLE, STRING, Kind, SqlType
 from impctl.expr.nodes import CompareOp
-from impctl.sketch.intervals import RangeFilter
 from impctl.sketch.partition import RangePartition
-from impctl.tables.bounds import UNKNOWN, ColumnBounds, FileBounds, as_array
-from impctl.tables.escapes import is_unsure
+from impctl.sketch.sketch import RangeFilter
+from impctl.tables.snapshot import UNKNOWN, ColumnBounds, FileBounds, as_array
+from impctl.tables.storage import is_unsure
 
 
 def low_of(stated: Any, kind: SqlType) -> Any:

@@ -19,7 +19,7 @@ import pyarrow as pa
 from impctl.data.schema import DOUBLE, INTEGER, LONG, STRING, SqlType
 from impctl.data.vector import from_arrow
 from impctl.engine.batch import Batch
-from impctl.engine.probing.spec import Circle, Probed
+from impctl.engine.jointree.cyclic import Circle, Probed
 from impctl.engine.tags import RowTags
 
 Row = tuple[Any, ...]
@@ -38,11 +38,11 @@ class CircleCase:
 
     def batches(self, changes: Sequence[tuple[int, Row, int]]) -> list[Batch | None]:
         """Changes (table, row, weight) as the batches of all inputs."""
-        found: list[Batch | None] = []
+        result: list[Batch | None] = []
         for at, table in enumerate(self.tables):
             rows = [(row, weight) for one, row, weight in changes if one == table]
-            found.append(self._batch(at, rows) if rows else None)
-        return found
+            result.append(self._batch(at, rows) if rows else None)
+        return result
 
     def _batch(self, at: int, rows: Sequence[tuple[Row, int]]) -> Batch:
         columns = {
@@ -55,13 +55,13 @@ class CircleCase:
 
     def joined(self, tables: Sequence[Counter[Row]]) -> Joined:
         """All joined rows: their output columns and fragments, with how many copies."""
-        found: Joined = Counter()
+        result: Joined = Counter()
         held = [[(row, n) for row, n in tables[table].items() if n] for table in self.tables]
         for rows in product(*held):
             if self._meets([row for row, _ in rows]):
                 copies = int(np.prod([n for _, n in rows], dtype=np.int64))
-                found[self._told([row for row, _ in rows])] += copies
-        return found
+                result[self._told([row for row, _ in rows])] += copies
+        return result
 
     def _meets(self, rows: Sequence[Row]) -> bool:
         values: dict[int, list[Any]] = {}
@@ -85,9 +85,9 @@ class CircleCase:
 
     def rows_in(self, batch: Batch) -> Joined:
         """The rows of a batch in the same form."""
-        found: Joined = Counter()
+        result: Joined = Counter()
         if not len(batch):
-            return found
+            return result
         lists = [batch.columns[name].to_arrow().to_pylist() for name in self.circle.outputs]
         for tag in batch.tags:
             spelled = tag.sets()
@@ -95,8 +95,8 @@ class CircleCase:
             start, end = int(spelled.offsets[0]), int(spelled.offsets[-1])
             lists.append(spelled.fragments[start:end].tolist())
         for *row, weight in zip(*lists, batch.weights.tolist(), strict=True):
-            found[tuple(map(_same, row))] += weight
-        return found
+            result[tuple(map(_same, row))] += weight
+        return result
 
 
 def _same(value: Any) -> Any:

@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from decimal import ROUND_HALF_EVEN, Context, Decimal
 from fractions import Fraction
 
-from impctl.aliases import AttributeId
 from impctl.data.schema import Kind, SqlType, decimal
 from impctl.expr.nodes import (
     And,
@@ -38,6 +37,7 @@ from impctl.expr.nodes import (
     Or,
 )
 from impctl.expr.types import arithmetic_type, narrowed, type_of
+from impctl.types import AttributeId
 
 Value = bool | int | float | str | bytes | Decimal | None
 Row = Mapping[AttributeId, Value]
@@ -69,8 +69,8 @@ def value_of(expr: Expr, row: Row) -> Value:
         case And():
             return _all([value_of(part, row) for part in expr.operands])
         case Or():
-            found = _all([_not(value_of(part, row)) for part in expr.operands])
-            return _not(found)
+            match = _all([_not(value_of(part, row)) for part in expr.operands])
+            return _not(match)
         case Not():
             return _not(value_of(expr.operand, row))
         case IsNull():
@@ -88,9 +88,9 @@ def value_of(expr: Expr, row: Row) -> Value:
             return _typed(value_of(expr.default, row), type_of(expr))
         case Coalesce():
             for part in expr.operands:
-                found = value_of(part, row)
-                if found is not None:
-                    return _typed(found, type_of(expr))
+                match = value_of(part, row)
+                if match is not None:
+                    return _typed(match, type_of(expr))
             return None
         case Cast():
             return cast_value(value_of(expr.operand, row), type_of(expr.operand), expr.type)
@@ -160,24 +160,24 @@ def compared(op: CompareOp, left: Value, right: Value) -> Value:
             return a >= b
 
 
-def _typed(value: Value, found: SqlType | None) -> Value:
+def _typed(value: Value, sql_type: SqlType | None) -> Value:
     """The value in the Python form of the type."""
-    if value is None or found is None or isinstance(value, bool):
+    if value is None or sql_type is None or isinstance(value, bool):
         return value
-    if found.is_fractional and not isinstance(value, str):
+    if sql_type.is_fractional and not isinstance(value, str):
         return float(value)
-    if found.kind is Kind.DECIMAL and isinstance(value, int | Decimal | str):
-        return fit_decimal(Fraction(Decimal(str(value))), found)
+    if sql_type.kind is Kind.DECIMAL and isinstance(value, int | Decimal | str):
+        return fit_decimal(Fraction(Decimal(str(value))), sql_type)
     return value
 
 
-def fit_decimal(value: Fraction, found: SqlType) -> Decimal:
+def fit_decimal(value: Fraction, sql_type: SqlType) -> Decimal:
     """Rounded half up to the scale; a failure where the precision does not hold it."""
-    unit = 10**found.scale
+    unit = 10**sql_type.scale
     whole = half_up(value * unit)
-    if abs(whole) >= 10**found.precision:
-        raise ReferenceFailure(f"{value} does not fit {found}")
-    return Decimal(whole).scaleb(-found.scale, context=_WIDE)
+    if abs(whole) >= 10**sql_type.precision:
+        raise ReferenceFailure(f"{value} does not fit {sql_type}")
+    return Decimal(whole).scaleb(-sql_type.scale, context=_WIDE)
 
 
 def half_up(value: Fraction) -> int:
@@ -192,11 +192,11 @@ def _wide() -> Context:
 _WIDE = _wide()
 
 
-def fit_integer(value: int, found: SqlType) -> int:
+def fit_integer(value: int, sql_type: SqlType) -> int:
     """The value, or a failure where the integral type does not hold it."""
-    half = 1 << (_BITS[found.kind] - 1)
+    half = 1 << (_BITS[sql_type.kind] - 1)
     if not -half <= value < half:
-        raise ReferenceFailure(f"{value} does not fit {found}")
+        raise ReferenceFailure(f"{value} does not fit {sql_type}")
     return value
 
 
@@ -207,22 +207,22 @@ def _arithmetic(expr: Arithmetic, row: Row) -> Value:
         raise ReferenceLimit(f"types of {expr}")
     own_left = narrowed(expr.left, types[0], types[1])
     own_right = narrowed(expr.right, types[1], types[0])
-    found = arithmetic_type(expr.op, own_left, own_right)
-    if found is None:
+    result = arithmetic_type(expr.op, own_left, own_right)
+    if result is None:
         raise ReferenceLimit(f"arithmetic on {types}")
     if left is None or right is None:
         return None
-    if found.is_fractional:
+    if result.is_fractional:
         value = _of_doubles(expr.op, float(left), float(right))
-        return _single(value) if found.kind is Kind.FLOAT else value
+        return _single(value) if result.kind is Kind.FLOAT else value
     exact = _of_numbers(expr.op, _number(left), _number(right))
     if expr.op is ArithmeticOp.INTEGER_DIVIDE and Kind.DECIMAL in (own_left.kind, own_right.kind):
         whole = int(fit_decimal(exact, decimal(38, 0)))
         # Spark keeps the last 64 bits.
         return (whole + 2**63) % 2**64 - 2**63
-    if found.is_integral:
-        return fit_integer(int(exact), found)
-    return fit_decimal(exact, found)
+    if result.is_integral:
+        return fit_integer(int(exact), result)
+    return fit_decimal(exact, result)
 
 
 def _single(value: float) -> float:
@@ -266,17 +266,17 @@ def _of_numbers(op: ArithmeticOp, a: Fraction, b: Fraction) -> Fraction:
             return a - b * math.trunc(a / b)
 
 
-def _negated(value: Value, found: SqlType | None) -> Value:
+def _negated(value: Value, sql_type: SqlType | None) -> Value:
     if value is None:
         return None
     if isinstance(value, float):
         return -value
-    if isinstance(value, int) and found is not None and found.is_integral:
-        return fit_integer(-value, found)
-    if isinstance(value, Decimal) and found is not None:
+    if isinstance(value, int) and sql_type is not None and sql_type.is_integral:
+        return fit_integer(-value, sql_type)
+    if isinstance(value, Decimal) and sql_type is not None:
         # Java's DECIMAL128: 34 digits, halves to even.
         few = Context(prec=34, rounding=ROUND_HALF_EVEN).minus(value)
-        return fit_decimal(Fraction(few), found)
+        return fit_decimal(Fraction(few), sql_type)
     raise ReferenceLimit(f"-{value!r}")
 
 
@@ -322,19 +322,19 @@ def cast_value(value: Value, source: SqlType | None, target: SqlType) -> Value:
     raise ReferenceLimit(f"cast from {source} to {target}")
 
 
-def mean_of(total: Value, count: Value, found: SqlType) -> Value:
+def mean_of(total: Value, count: Value, sql_type: SqlType) -> Value:
     """AVG's last step."""
     if total is None or not count:
         return None
     assert isinstance(count, int)
-    if found.is_fractional:
+    if sql_type.is_fractional:
         return float(total) / count
-    if found.precision <= 15:
+    if sql_type.precision <= 15:
         # Spark averages decimals of at most eleven digits as doubles and casts their text.
-        scale = found.scale - 4
+        scale = sql_type.scale - 4
         average = float(_number(total) * 10**scale) / count / 10.0**scale
-        return fit_decimal(Fraction(Decimal(repr(average))), found)
-    return fit_decimal(_number(total) / count, found)
+        return fit_decimal(Fraction(Decimal(repr(average))), sql_type)
+    return fit_decimal(_number(total) / count, sql_type)
 
 
 def _call(expr: Call, row: Row) -> Value:
@@ -343,8 +343,8 @@ def _call(expr: Call, row: Row) -> Value:
         case "abs", [None]:
             return None
         case "abs", [int() as value]:
-            found = type_of(expr.arguments[0])
-            return fit_integer(abs(value), found) if found is not None else abs(value)
+            result = type_of(expr.arguments[0])
+            return fit_integer(abs(value), result) if result is not None else abs(value)
         case "abs", [float() as value]:
             return abs(value)
         case "one_row", [int() as rows]:

@@ -46,28 +46,28 @@ def least_fixpoint(rules: Rules, tables: Tables) -> frozenset[Row]:
 
 def weights_of(derivations: Iterable[Derivation]) -> Counter[Row]:
     """What the derivations of each row weigh."""
-    found: Counter[Row] = Counter()
+    result: Counter[Row] = Counter()
     for derivation in derivations:
-        found[derivation.head] += derivation.weight
-    return found
+        result[derivation.head] += derivation.weight
+    return result
 
 
 def low_weights(derivations: Iterable[Derivation], ranks: Mapping[Row, int]) -> Counter[Row]:
     """What those derivations of each row weigh whose bodies all have a lower rank."""
-    found: Counter[Row] = Counter()
+    result: Counter[Row] = Counter()
     for derivation in derivations:
         if all(ranks[body] < ranks[derivation.head] for body in derivation.bodies):
-            found[derivation.head] += derivation.weight
-    return found
+            result[derivation.head] += derivation.weight
+    return result
 
 
 def fragments_of(derivations: Iterable[Derivation], cut: Callable[[Row], int]) -> Counter[object]:
     """How often each fragment of each access is used; `cut` gives the fragment of a row."""
-    found: Counter[object] = Counter()
+    counts: Counter[object] = Counter()
     for derivation in derivations:
         for access, leaf in derivation.leaves:
-            found[access, cut(leaf)] += derivation.weight
-    return +found
+            counts[access, cut(leaf)] += derivation.weight
+    return +counts
 
 
 class DeleteAndRederive:
@@ -215,13 +215,13 @@ def levels_of(
         if sum(level.total() for level in levels) >= most_rows:
             raise Beyond("rows")
         last = levels[-1]
-        found = [
+        result = [
             replace(one, weight=one.weight * last[one.bodies[0]])
             for one in rules(tables, frozenset(last))
             if one.bodies
         ]
-        derivations += found
-        levels.append(weights_of(found))
+        derivations += result
+        levels.append(weights_of(result))
     return levels[:-1], derivations
 
 

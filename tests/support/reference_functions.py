@@ -39,14 +39,14 @@ def function_value(name: str, values: Sequence[Value]) -> Value:
 
 
 def _whole(way: Callable[[Any], int]) -> Callable[..., Value]:
-    def found(value: Any) -> Value:
+    def result(value: Any) -> Value:
         if not isinstance(value, int | float):
             raise ReferenceLimit(f"a whole number for {value!r}")
         if not math.isfinite(value):
             raise ReferenceFailure(f"no whole number for {value}")
         return fit_integer(way(value), LONG)
 
-    return found
+    return result
 
 
 def _rounded(value: Any, digits: int = 0) -> Value:

@@ -13,13 +13,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from impctl.aliases import AccessId, ColumnName, TableName
-from impctl.circuits.compile import Compiled
-from impctl.circuits.flows import Source
-from impctl.circuits.reading.cascade import read_in_turn
-from impctl.circuits.reading.readable import FRAGMENT_COLUMN, Readable
-from impctl.circuits.reading.transient import Transient
-from impctl.circuits.strategy import Strategy
+from impctl.compile.compile import Compiled
+from impctl.compile.fill import Transient
+from impctl.compile.flows import FRAGMENT_COLUMN, Readable, Source, Strategy
+from impctl.compile.session import read_in_turn
 from impctl.data.schema import SqlType
 from impctl.data.vector import Bools, Vector, from_arrow
 from impctl.engine.batch import Batch, empty_batch
@@ -29,9 +26,10 @@ from impctl.expr.nodes import Expr, columns_of
 from impctl.plan.moved_conditions import MovedConditions
 from impctl.plan.nodes import Plan, Project, Scan, inputs_of, scans_of, with_inputs
 from impctl.sketch.partition import RangePartition
-from impctl.tables.arrow_types import arrow_type
-from impctl.tables.lookup.wanted_values import WantedValues
+from impctl.tables.lookup import WantedValues
 from impctl.tables.rows import bare_rows
+from impctl.tables.schema import arrow_type
+from impctl.types import AccessId, ColumnName, TableName
 from tests.support.reference_plan import Tables, annotate
 from tests.support.reference_rows import Lineage
 
@@ -55,8 +53,8 @@ class ReferencePartners:
     def _by_files(self, wanted: Readable, keys: Sequence[Vector]) -> Batch:
         reading = Transient(wanted, self.partitions)
         sizes = {access: len(self.tables[s.table]) for access, s in reading.sources.items()}
-        found = read_in_turn(wanted, reading.sources, keys, sizes, self._asked)
-        return empty_batch(len(wanted.accesses)) if found is None else reading.rows(found)
+        result = read_in_turn(wanted, reading.sources, keys, sizes, self._asked)
+        return empty_batch(len(wanted.accesses)) if result is None else reading.rows(result)
 
     def _asked(self, source: Source, asked: Mapping[ColumnName, Sequence[Vector]]) -> pa.Table:
         """The rows of a table with these values, and no other."""
@@ -102,17 +100,17 @@ class ReferencePartners:
 
     def _read(self, wanted: Readable) -> Batch:
         plan = _without_fragments(wanted.plan)
-        found = annotate(plan, self.tables)
+        result = annotate(plan, self.tables)
         columns = {
-            name: self._vector([values[at] for values, _ in found.rows], kind)
+            name: self._vector([values[at] for values, _ in result.rows], kind)
             for at, (name, kind) in enumerate(wanted.columns)
         }
         names = {scan.access: scan.table for scan in scans_of(plan)}
         tags = tuple(
-            RowTags(self._fragments(access, names[access], [of for _, of in found.rows]))
+            RowTags(self._fragments(access, names[access], [of for _, of in result.rows]))
             for access in wanted.accesses
         )
-        return Batch(columns, np.ones(len(found.rows), np.int64), tags)
+        return Batch(columns, np.ones(len(result.rows), np.int64), tags)
 
     def _vector(self, values: list[object], kind: SqlType) -> Vector:
         return from_arrow(pa.array(values, arrow_type(kind)), kind)

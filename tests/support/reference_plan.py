@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from impctl.aliases import AccessId, AttributeId, ColumnName, FixpointId, TableName
 from impctl.expr.nodes import And, ColumnRef, Compare, CompareOp, Expr, Literal
 from impctl.plan.nodes import (
     Aggregate,
@@ -22,6 +21,7 @@ from impctl.plan.nodes import (
     Fixpoint,
     Join,
     JoinKind,
+    OneRow,
     Plan,
     Project,
     Recursive,
@@ -39,7 +39,7 @@ from impctl.plan.nodes import (
     inputs_of,
     nodes_of,
 )
-from impctl.plan.one_row import OneRow
+from impctl.types import AccessId, AttributeId, ColumnName, FixpointId, TableName
 from tests.support.reference_aggregate import aggregate_value
 from tests.support.reference_expr import (
     Value,
@@ -176,8 +176,8 @@ class _Run:
 
     def _sides(self, node: Plan, position: int) -> tuple[list[Tuple], list[Tuple]]:
         left, right = inputs_of(node)
-        found = self.rows_of(left, position + 1)
-        return found, self.rows_of(right, position + 1 + size_of(left))
+        rows = self.rows_of(left, position + 1)
+        return rows, self.rows_of(right, position + 1 + size_of(left))
 
     def _fixpoint(self, node: Fixpoint, position: int) -> list[Tuple]:
         """Every row counts for the barrier, whatever becomes of it above."""
@@ -189,19 +189,19 @@ class _Run:
             self.derived[node.id], at = rows, position + 1 + size_of(node.base)
             return unnamed(attributes_of(node.step), self.rows_of(node.step, at))
 
-        found = least(base, step, node.best) if node.is_set else by_levels(base, step, node.levels)
-        self.first_rows[position] = lineage_of(rows := named(node.attributes, found))
+        result = least(base, step, node.best) if node.is_set else by_levels(base, step, node.levels)
+        self.first_rows[position] = lineage_of(rows := named(node.attributes, result))
         return rows
 
     def _scan(self, node: Scan) -> list[Tuple]:
         rows = self.tables[node.table]
         seen = self.instances.get(node.access, range(len(rows)))
         names = {name.lower(): name for name in rows[0]} if rows else {}
-        found = []
+        result = []
         for index in sorted(seen):
             values = {a.id: rows[index][names[a.name.lower()]] for a in node.attributes}
-            found.append(Tuple(values, frozenset({(node.access, index)})))
-        return found
+            result.append(Tuple(values, frozenset({(node.access, index)})))
+        return result
 
     def _ordered(self, rows: list[Tuple], order: Sequence[SortKey]) -> list[Tuple]:
         """Sorted by the keys; ties by contents, or as `shuffle` leaves them."""
@@ -236,12 +236,12 @@ class _Run:
         for row in rows:
             key = tuple(identity(value_of(e, row.values)) for e in node.partition_by)
             parts.setdefault(key, []).append(row)
-        found = []
+        result = []
         for part in parts.values():
             for order in node.orders:
                 best = _standing(order, self._ordered(part, order)[0])
-                found.extend(row for row in part if _standing(order, row) == best)
-        return found
+                result.extend(row for row in part if _standing(order, row) == best)
+        return result
 
     def _first_ranks(
         self, node: TopK, rank: WindowCall, rows: list[Tuple], position: int
@@ -277,7 +277,7 @@ class _Run:
                 values = window_values(call, [row.values for row in ordered], standings)
                 for row, value in zip(ordered, values, strict=True):
                     results[place[id(row)]][call.attribute.id] = value
-        return [Tuple(v, found) for v, found in zip(results, lineages, strict=True)]
+        return [Tuple(v, result) for v, result in zip(results, lineages, strict=True)]
 
 
 def _is_within(row: Tuple, rank: Attribute, node: TopK) -> bool:
@@ -291,7 +291,7 @@ def _standing(order: Sequence[SortKey], row: Tuple) -> tuple[object, ...]:
 
 def _join(node: Join, left: list[Tuple], right: list[Tuple]) -> list[Tuple]:
     names = [a.id for a in attributes_of(node.left)], [a.id for a in attributes_of(node.right)]
-    found: list[Tuple] = []
+    result: list[Tuple] = []
     matched: set[int] = set()
     candidates = _candidates(node.condition, right, frozenset(names[1]))
     for row in left:
@@ -302,15 +302,15 @@ def _join(node: Join, left: list[Tuple], right: list[Tuple]) -> list[Tuple]:
             if is_true(node.condition, values):
                 partners.append(Tuple(values, row.lineage | other.lineage))
                 matched.add(index)
-        found.extend(_of_left_row(node, row, right, partners, names[1]))
+        result.extend(_of_left_row(node, row, right, partners, names[1]))
     if node.kind in (JoinKind.RIGHT, JoinKind.FULL):
         padding: dict[AttributeId, Value] = dict.fromkeys(names[0])
-        found.extend(
+        result.extend(
             Tuple({**padding, **other.values}, other.lineage)
             for index, other in enumerate(right)
             if index not in matched
         )
-    return found
+    return result
 
 
 def _candidates(
@@ -374,7 +374,7 @@ def _of_left_row(
 
 def _renamed(node: SetOperation, side: Plan, rows: list[Tuple]) -> list[Tuple]:
     pairs = list(zip(node.attributes, attributes_of(side), strict=True))
-    found = []
+    result = []
     for row in rows:
         values: dict[AttributeId, Value] = {}
         for output, source in pairs:
@@ -382,15 +382,15 @@ def _renamed(node: SetOperation, side: Plan, rows: list[Tuple]) -> list[Tuple]:
             if value is not None and output.type is not None and output.type.is_fractional:
                 value = float(value)  # type: ignore[arg-type]  # a number by its column's type
             values[output.id] = value
-        found.append(Tuple(values, row.lineage))
-    return found
+        result.append(Tuple(values, row.lineage))
+    return result
 
 
 def _combine(node: SetOperation, left: list[Tuple], right: list[Tuple]) -> list[Tuple]:
     if node.kind is SetKind.UNION:
         return [*left, *right] if node.all else distinct([*left, *right])
     others = grouped(right)
-    found: list[Tuple] = []
+    result: list[Tuple] = []
     for key, same in grouped(left).items():
         there = others.get(key, [])
         if node.kind is SetKind.EXCEPT:
@@ -400,8 +400,8 @@ def _combine(node: SetOperation, left: list[Tuple], right: list[Tuple]) -> list[
             copies = min(len(same), len(there))
             copies = copies if node.all else min(copies, 1)
             lineage = lineage_of([*same, *there])
-        found.extend([Tuple(same[0].values, lineage)] * max(copies, 0))
-    return found
+        result.extend([Tuple(same[0].values, lineage)] * max(copies, 0))
+    return result
 
 
 def _aggregate(node: Aggregate, rows: list[Tuple]) -> list[Tuple]:
@@ -428,7 +428,7 @@ def _groups(
         key = tuple(identity(value) for value in values)
         groups.setdefault(key, []).append(row)
         keys.setdefault(key, values)
-    found = []
+    result = []
     for key, members in groups.items():
         made = {
             output.attribute.id: value for output, value in zip(node.keys, keys[key], strict=True)
@@ -437,5 +437,5 @@ def _groups(
             made[output.attribute.id] = aggregate_value(
                 output.call, [row.values for row in members]
             )
-        found.append(Tuple(made, lineage_of(members)))
-    return found
+        result.append(Tuple(made, lineage_of(members)))
+    return result

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from impctl.aliases import AccessId, AttributeId
-from impctl.plan.best_only import BestOnly
-from impctl.plan.nodes import Attribute
+from impctl.plan.nodes import Attribute, BestOnly
+from impctl.types import AccessId, AttributeId
 from tests.support.reference_expr import ReferenceFailure, Value, identity, sort_key
 
 Lineage = frozenset[tuple[AccessId, int]]
@@ -58,20 +57,20 @@ def by_levels(
 
     Raises ReferenceFailure where so many levels (default: 100) do not do, or for many rows.
     """
-    found: list[Row] = []
+    result: list[Row] = []
     level = base()
     for _ in range(100 if most is None else most):
-        found += level
+        result += level
         if not level:
             # What stands beside the rows in a step is looked at, be there rows or not.
             assert not step(level)
-            return found
-        if len(found) >= MOST_ROWS:
+            return result
+        if len(result) >= MOST_ROWS:
             raise ReferenceFailure(f"there are {MOST_ROWS} rows and more")
         level = step(level)
     if level:
         raise ReferenceFailure("there are rows in too many levels")
-    return found
+    return result
 
 
 def least(
@@ -87,18 +86,18 @@ def least(
     """
     rows: dict[object, Row] = {}
     for _ in range(MOST_ROUNDS):
-        found: dict[object, Row] = {}
+        result: dict[object, Row] = {}
         for values, lineage in [*base(), *step(list(rows.values()))]:
             key = tuple(identity(value) for value in values)
-            known = found.get(key, (values, NOTHING))
-            found[key] = known[0], known[1] | lineage
+            known = result.get(key, (values, NOTHING))
+            result[key] = known[0], known[1] | lineage
         if best is not None:
-            found = _best(found, best)
-        if {key: row[1] for key, row in found.items()} == {
+            result = _best(result, best)
+        if {key: row[1] for key, row in result.items()} == {
             key: row[1] for key, row in rows.items()
         }:
             return list(rows.values())
-        rows = found
+        rows = result
     raise ReferenceFailure(f"rows still come after {MOST_ROUNDS} rounds")
 
 
@@ -110,10 +109,10 @@ def _best(rows: Mapping[object, Row], best: BestOnly) -> dict[object, Row]:
     kept: dict[object, Row] = {}
     for keys in groups.values():
         for value in best.values:
-            found = {key: rows[key][0][value.place] for key in keys}
-            known = [sort_key(one) for one in found.values() if one is not None]
+            result = {key: rows[key][0][value.place] for key in keys}
+            known = [sort_key(one) for one in result.values() if one is not None]
             first = (max(known) if value.greatest else min(known)) if known else None
-            for key, one in found.items():
+            for key, one in result.items():
                 is_first = (None if one is None else sort_key(one)) == first
                 if is_first or (one is None and best.keeps_null):
                     kept[key] = rows[key]

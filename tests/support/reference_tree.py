@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from impctl.engine.trees.spec import Edge, JoinTree, Node
+from impctl.engine.jointree.spec import Edge, JoinTree, Node
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,10 @@ Group = tuple[tuple[Any, ...], list[Joined]]
 
 def groups_of(tree: JoinTree, tables: Tables) -> dict[tuple[Any, ...], list[Joined]]:
     """The joined rows of every group that has any."""
-    found: dict[tuple[Any, ...], list[Joined]] = {}
+    result: dict[tuple[Any, ...], list[Joined]] = {}
     for row in _joined(tree, tables, len(tree.nodes) - 1):
-        found.setdefault(tuple(row.kept[name] for name in tree.root.key), []).append(row)
-    return found
+        result.setdefault(tuple(row.kept[name] for name in tree.root.key), []).append(row)
+    return result
 
 
 def sketches(
@@ -55,14 +55,14 @@ def sketches(
     groups = groups_of(tree, tables)
     if not tree.root.key:
         groups.setdefault((), [])
-    found: list[set[int]] = [set() for _ in range(tree.accesses)]
+    result: list[set[int]] = [set() for _ in range(tree.accesses)]
     for rows in groups.values():
         if survives(rows):
             for at, place in frozenset().union(*(row.lineage for row in rows)):
                 accesses = tree.nodes[at].accesses
                 for access, fragment in zip(accesses, tables[at][place].fragments, strict=True):
-                    found[access.position].add(fragment)
-    return found
+                    result[access.position].add(fragment)
+    return result
 
 
 def values_of(rows: Sequence[Joined], argument: str) -> list[Any]:
@@ -115,18 +115,18 @@ def _partners(
     link = tree.nodes[at].links[place]
     child = tree.nodes[link.child]
     mine = [row.kept[name] for name in link.columns]
-    found = [one for one in below if _is_equal(child, mine, [one.kept[n] for n in child.key])]
+    result = [one for one in below if _is_equal(child, mine, [one.kept[n] for n in child.key])]
     nothing = Joined({}, dict.fromkeys(_arguments_below(tree, link.child)), 1, frozenset())
     match link.edge:
         case Edge.INNER:
-            return found
+            return result
         case Edge.LEFT:
-            return found or [nothing]
+            return result or [nothing]
         case Edge.ANTI:
-            return [] if found else [nothing]
+            return [] if result else [nothing]
         case Edge.SEMI:
-            rows = frozenset().union(*(one.lineage for one in found))
-            return [Joined({}, {}, 1, rows)] if found else []
+            rows = frozenset().union(*(one.lineage for one in result))
+            return [Joined({}, {}, 1, rows)] if result else []
 
 
 def _is_equal(child: Node, mine: Sequence[Any], theirs: Sequence[Any]) -> bool:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from impctl.aliases import AttributeId
 from impctl.plan.nodes import AggregateCall, WindowCall
+from impctl.types import AttributeId
 from tests.support.reference_aggregate import aggregate_value
 from tests.support.reference_expr import ReferenceLimit, Value, value_of
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import reduce
 
-from impctl.circuits.trees.shape import ShapeNode, TreeShape
-from impctl.engine.trees.spec import Edge
+from impctl.compile.jointree.graph import ShapeNode, TreeShape
+from impctl.engine.jointree.spec import Edge
 from impctl.expr.nodes import And, Cast, Compare, CompareOp, Expr
 from impctl.expr.types import type_of
 from impctl.plan.nodes import ComputedColumn, Join, JoinKind, Plan, Project, inputs_of, with_inputs

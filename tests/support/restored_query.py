@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from impctl.circuits.session import MaintainedQuery
+from impctl.compile.session import MaintainedQuery
 
 Stored = dict[tuple[str, int], pa.Table]
 """What a store would hold of a query's state."""
@@ -28,9 +28,9 @@ def restored(session: MaintainedQuery, stored: Stored, fresh: MaintainedQuery) -
 
 
 def sketches_of(query: MaintainedQuery) -> dict[str, set[int]]:
-    return {access: set(found) for access, found in query.fragments().items()}
+    return {access: set(result) for access, result in query.fragments().items()}
 
 
 def counts_of(query: MaintainedQuery) -> list[list[int]]:
     """The rows that carry each fragment, per access."""
-    return [found.tolist() for found in query.merge.counts]
+    return [count.tolist() for count in query.merge.counts]

@@ -27,15 +27,15 @@ class Ran:
 
     @property
     def results(self) -> list[dict[str, Any]]:
-        found = self.document["results"]
-        assert isinstance(found, list)
-        return found
+        result = self.document["results"]
+        assert isinstance(result, list)
+        return result
 
     @property
     def error(self) -> dict[str, Any]:
-        found = self.document["error"]
-        assert isinstance(found, dict), self.document
-        return found
+        result = self.document["error"]
+        assert isinstance(result, dict), self.document
+        return result
 
     @property
     def refusal(self) -> tuple[int, str]:

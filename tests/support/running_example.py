@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from impctl.bench.examples import running_example_table
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 
 _TEXT = """\
 # Seven sales, four price ranges (0 to 3), two dashboards, and updates to try.

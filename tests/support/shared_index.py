@@ -9,7 +9,7 @@ from __future__ import annotations
 from impctl.data.keys import normalise
 from impctl.engine.batch import Batch, empty_batch, stacked_batches
 from impctl.engine.operator import Keeper, Operator
-from impctl.engine.row_index import RowIndex
+from impctl.engine.trace import RowIndex
 
 
 class Indexed(Operator):
@@ -54,8 +54,8 @@ class Partners(Operator):
 def _found(asking: Batch, like: RowIndex, index: RowIndex) -> tuple[Batch, Batch]:
     """The rows that have partners in the index, and these."""
     keys = [normalise(asking.columns[key]) for key in like.keys]
-    found = index.find(like.codes_of(asking), keys)
-    return asking.take(found.owners), found.rows
+    result = index.find(like.codes_of(asking), keys)
+    return asking.take(result.owners), result.rows
 
 
 def _beside(left: Batch, right: Batch) -> Batch:

@@ -45,7 +45,7 @@ def class_archive(options: str) -> str:
     # Tests without Spark start without it.
     import pyspark
 
-    from impctl.spark.java import find_java
+    from impctl.spark.session import find_java
 
     java = find_java(os.environ)
     made_for = f"{java.program} {java.version} {pyspark.__version__} {pyspark.__file__} {options}"

@@ -18,18 +18,15 @@ import pyarrow as pa
 
 from impctl.data.schema import LONG, STRING, SqlType
 from impctl.data.vector import from_arrow
-from impctl.engine.accumulators import Count, ExactSum
-from impctl.engine.aggregate_column import AggregateColumn
+from impctl.engine.accumulators import AggregateColumn, Count, ExactSum
 from impctl.engine.batch import Batch
 from impctl.engine.circuit import Circuit
 from impctl.engine.extremes import Extreme
+from impctl.engine.jointree.spec import Access, Edge, JoinTree, Link, Mode, Node
+from impctl.engine.jointree.tree import Live, Tree
+from impctl.engine.linear import Merge, Select
 from impctl.engine.operator import Operator
-from impctl.engine.operators.live import Live
-from impctl.engine.operators.merge import Merge
-from impctl.engine.operators.select import Select
-from impctl.engine.operators.tree import Tree
 from impctl.engine.tags import RowTags
-from impctl.engine.trees.spec import Access, Edge, JoinTree, Link, Mode, Node
 from impctl.expr.nodes import ColumnRef, Compare, CompareOp, Literal
 from impctl.sketch.partition import RangePartition
 from tests.support.circuits import Rooted, Runs, load_all, save_all
@@ -96,12 +93,12 @@ class Case:
 
     def batches(self, changes: Sequence[tuple[int, Row, int]]) -> list[Batch | None]:
         """Changes (table, row, weight) as the batches of all inputs."""
-        found: list[Batch | None] = [None] * self.tree.inputs
+        result: list[Batch | None] = [None] * self.tree.inputs
         for at, node in enumerate(self.tree.nodes):
             rows = [(row, weight) for table, row, weight in changes if table == self.tables[at]]
             if node.input is not None and rows:
-                found[node.input] = self._batch(at, rows)
-        return found
+                result[node.input] = self._batch(at, rows)
+        return result
 
     def _batch(self, at: int, rows: Sequence[tuple[Row, int]]) -> Batch:
         node = self.tree.nodes[at]
@@ -142,22 +139,22 @@ class Case:
 
     def outputs(self, rows: list[Joined]) -> dict[str, Any]:
         """What the tree's columns are for a group of joined rows."""
-        found: dict[str, Any] = {}
+        result: dict[str, Any] = {}
         for column in self.tree.columns:
             part = column.accumulator
             if part is None:
-                found[column.id] = sum(row.copies for row in rows)
+                result[column.id] = sum(row.copies for row in rows)
                 continue
             values = values_of(rows, part.argument)  # type: ignore[union-attr]  # no spreads here
             if isinstance(part, Count):
-                found[column.id] = len(values)
+                result[column.id] = len(values)
             elif not values:
-                found[column.id] = None
+                result[column.id] = None
             elif isinstance(part, Extreme):
-                found[column.id] = max(values) if part.reverse else min(values)
+                result[column.id] = max(values) if part.reverse else min(values)
             else:
-                found[column.id] = sum(values)
-        return found
+                result[column.id] = sum(values)
+        return result
 
     def survives(self, rows: list[Joined]) -> bool:
         return self.having.passes(self.outputs(rows))
@@ -304,12 +301,12 @@ def _is_hidden(grown: _Growing, at: int | None) -> bool:
 
 
 def _accesses(random_: random.Random, node: Node, first: int) -> tuple[Access, ...]:
-    found = []
+    result = []
     for at in range(random_.choice([0, 1, 1, 2])):
         whole = [name for name, kind in node.kept if kind == LONG]
         by = (random_.choice(whole), BY_KEY) if whole and random_.random() < 0.4 else None
-        found.append(Access(first + at, by))
-    return tuple(found)
+        result.append(Access(first + at, by))
+    return tuple(result)
 
 
 def _columns(arguments: Sequence[str]) -> tuple[AggregateColumn, ...]:

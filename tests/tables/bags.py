@@ -14,7 +14,7 @@ import pytest
 from deltalake import write_deltalake
 
 from impctl.data.schema import Kind
-from impctl.tables.change.changes import Changes, read_changes
+from impctl.tables.changes import Changes, read_changes
 from impctl.tables.rows import read_rows
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.source import DeltaSource, open_source
@@ -40,8 +40,8 @@ def weighted_bag(table: pa.Table, weights: Iterable[int]) -> Bag:
 def minus(left: Bag, right: Bag) -> Bag:
     """The signed difference of two bags."""
     rows = left.keys() | right.keys()
-    found = {row: left.get(row, 0) - right.get(row, 0) for row in rows}
-    return {row: weight for row, weight in found.items() if weight}
+    result = {row: left.get(row, 0) - right.get(row, 0) for row in rows}
+    return {row: weight for row, weight in result.items() if weight}
 
 
 def _rows(table: pa.Table) -> list[str]:
@@ -82,9 +82,9 @@ def check(source: DeltaSource, since: int, until: int, method: str) -> Changes:
     before, after = source.snapshot(since), source.snapshot(until)
     columns = [name for name in readable_columns(after) if before.schema.find(name) is not None]
     expected = minus(bag(read_rows(after, columns)), bag(read_rows(before, columns)))
-    found = read_changes(source, since, until, columns)
-    assert weighted_bag(found.table, found.weights) == expected
-    assert found.method == method
-    assert found.rows == len(found.weights) == found.table.num_rows
-    assert found.weights.dtype == np.int64
-    return found
+    result = read_changes(source, since, until, columns)
+    assert weighted_bag(result.table, result.weights) == expected
+    assert result.method == method
+    assert result.rows == len(result.weights) == result.table.num_rows
+    assert result.weights.dtype == np.int64
+    return result

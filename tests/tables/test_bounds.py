@@ -35,17 +35,13 @@ from impctl.data.schema import (
 )
 from impctl.data.vector import from_arrow
 from impctl.expr.nodes import CompareOp
-from impctl.sketch.fragments import FragmentSet
-from impctl.sketch.intervals import exact_filter
 from impctl.sketch.partition import RangePartition
-from impctl.tables import prune, prune_condition, statistics
-from impctl.tables.bounds import FileBounds, as_array, places_in
-from impctl.tables.density import line_of
-from impctl.tables.file_spans import file_spans
-from impctl.tables.key_spans import key_spans
-from impctl.tables.line import Line
+from impctl.sketch.sketch import FragmentSet, exact_filter
+from impctl.tables import prune, statistics
+from impctl.tables.prune import file_spans, key_spans
+from impctl.tables.snapshot import FileBounds, as_array, places_in
 from impctl.tables.source import open_source
-from impctl.tables.statistics import column_statistics, extreme, file_bounds
+from impctl.tables.statistics import Line, column_statistics, extreme, file_bounds, line_of
 from tests.support import reference_bounds as one_by_one
 from tests.support.random_cases import FEW
 from tests.support.reference_bounds import column_bounds
@@ -84,8 +80,8 @@ def test_bounds_from_what_is_stated(kind: SqlType, stated: pa.Array) -> None:
     told = [value if ok else None for value, ok in pairs]
     for direction, of in ((-1, one_by_one.low_of), (1, one_by_one.high_of)):
         moved, is_known = statistics._side(stated, column, kind, direction, len(told))
-        found = [v if ok else None for v, ok in zip(moved.tolist(), is_known, strict=True)]
-        assert list(map(repr, found)) == [repr(of(value, kind)) for value in told]
+        result = [v if ok else None for v, ok in zip(moved.tolist(), is_known, strict=True)]
+        assert list(map(repr, result)) == [repr(of(value, kind)) for value in told]
 
 
 def test_all_that_a_log_says_of_files(tmp_path: Path) -> None:
@@ -100,19 +96,19 @@ def test_all_that_a_log_says_of_files(tmp_path: Path) -> None:
         {"numRecords": 3, "nullCount": {"v": 0}, "maxValues": {"v": -1.0}},
     ]
     files = [
-        handmade.add(f"{at}.parquet", 3, stats=None if found is None else json.dumps(found))
-        for at, found in enumerate(stated)
+        handmade.add(f"{at}.parquet", 3, stats=None if result is None else json.dumps(result))
+        for at, result in enumerate(stated)
     ]
     path = handmade.create(tmp_path, {"v": "double", "other": "long"}, *files)
     snapshot = open_source("t", path).snapshot()
     bounds = file_bounds(snapshot, "V")
-    for file, found in zip(snapshot.files, bounds, strict=True):
+    for file, result in zip(snapshot.files, bounds, strict=True):
         text = stated[int(file.uri.rpartition("/")[2].removesuffix(".parquet"))] or {}
         rows, nulls = text.get("numRecords"), text.get("nullCount", {}).get("v")
         low, high = (text.get(side, {}).get("v") for side in ("minValues", "maxValues"))
         may_be_nan = nulls is None or rows is None or nulls < rows
         limits = one_by_one.low_of(low, DOUBLE), one_by_one.high_of(high, DOUBLE)
-        assert found == FileBounds(*limits, nulls, rows, may_be_nan)
+        assert result == FileBounds(*limits, nulls, rows, may_be_nan)
     assert file_bounds(snapshot, "v") is bounds, "read once a snapshot"
     later = replace(snapshot, version=1)
     assert not later.bounds, "another snapshot has nothing of this one's"
@@ -133,14 +129,14 @@ def test_a_partition_is_one_value(tmp_path: Path) -> None:
     columns = {"v": "double", "other": "long"}
     path = handmade.create(tmp_path, columns, *files, partition_columns=["v"])
     snapshot = open_source("t", path).snapshot()
-    for file, found in zip(snapshot.files, file_bounds(snapshot, "v"), strict=True):
+    for file, result in zip(snapshot.files, file_bounds(snapshot, "v"), strict=True):
         value, rows = cases[int(file.uri.rpartition("/")[2].removesuffix(".parquet"))]
         if not value:
-            assert found.is_all_null, "also where nobody tells how many rows there are"
-            assert found.null_count == (rows or 1)
+            assert result.is_all_null, "also where nobody tells how many rows there are"
+            assert result.null_count == (rows or 1)
         else:
             known = None if value == "NaN" else 1.5
-            assert found == FileBounds(known, known, 0, rows, value == "NaN")
+            assert result == FileBounds(known, known, 0, rows, value == "NaN")
 
 
 VALUES: dict[str, tuple[SqlType, pa.DataType, list[Any]]] = {
@@ -196,8 +192,8 @@ def test_files_that_may_match_ranges(case: Case) -> None:
         for ids in itertools.product((False, True), repeat=partition.size):
             chosen = FragmentSet.of(np.flatnonzero(ids).tolist(), partition.size)
             wanted = exact_filter(chosen, partition)
-            found = prune._may_match(wanted, bounds).tolist()
-            assert found == [one_by_one.may_match(wanted, one) for one in bounds]
+            tolist = prune._may_match(wanted, bounds).tolist()
+            assert tolist == [one_by_one.may_match(wanted, one) for one in bounds]
         spans = file_spans(partition, bounds)
         pairs = list(zip(spans.first.tolist(), spans.last.tolist(), strict=True))
         assert pairs == [one_by_one.span_of(partition, one) for one in bounds]
@@ -211,11 +207,11 @@ def test_files_that_may_hold_values(case: Case) -> None:
         # Arrow makes no wide decimals of Python's integers.
         made = [one and Decimal(one) for one in asked] if kind.kind is Kind.DECIMAL else asked
         vector = from_arrow(pa.array(made, arrow, from_pandas=False), kind)
-        found = prune._may_hold(vector, bounds).tolist()
-        assert found == [one_by_one.may_hold_some(asked, one) for one in bounds]
+        tolist = prune._may_hold(vector, bounds).tolist()
+        assert tolist == [one_by_one.may_hold_some(asked, one) for one in bounds]
     for constant in values if kind in (STRING, DOUBLE) else [*values, *NUMBERS]:
         for op in (op for op in CompareOp if op is not CompareOp.NULL_SAFE_EQUAL):
-            flags = prune_condition._may_hold(op, bounds, constant)
+            flags = prune._condition_may_hold(op, bounds, constant)
             assert flags.tolist() == [one_by_one.may_compare(op, one, constant) for one in bounds]
 
 
@@ -268,9 +264,9 @@ def test_statistics_of_a_table_are_those_of_its_files(tmp_path: Path, order: int
         for at, pair in enumerate(limits)
     ]
     snapshot = open_source("t", handmade.create(tmp_path, {"v": "long"}, *files)).snapshot()
-    found, bounds = column_statistics(snapshot, "v"), file_bounds(snapshot, "v")
+    result, bounds = column_statistics(snapshot, "v"), file_bounds(snapshot, "v")
     filled = [one for one in bounds if not one.is_all_null]
     assert len(filled) == 2, "a file of NULLs bounds nothing"
-    assert found.minimum == extreme([one.minimum for one in filled], min)
-    assert found.maximum == extreme([one.maximum for one in filled], max)
-    assert found.null_count == 3
+    assert result.minimum == extreme([one.minimum for one in filled], min)
+    assert result.maximum == extreme([one.maximum for one in filled], max)
+    assert result.null_count == 3

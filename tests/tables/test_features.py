@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from impctl.errors import TableError
-from impctl.tables.features import check_reader_features, feature_named_in
 from impctl.tables.rows import read_rows
 from impctl.tables.source import open_source
+from impctl.tables.storage import check_reader_features, feature_named_in
 from tests.tables import handmade
 
 FIELDS = [handmade.field("id", "long")]

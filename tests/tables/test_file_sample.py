@@ -8,17 +8,14 @@ import pytest
 
 from impctl.data.schema import LONG
 from impctl.data.vector import from_arrow
-from impctl.sketch.chances import Mixture
+from impctl.sketch.likelihood import Mixture
 from impctl.sketch.partition import RangePartition
-from impctl.tables.bounds import ColumnBounds, FileBounds
-from impctl.tables.density import line_of
-from impctl.tables.file_sample import FileSample, file_sample
-from impctl.tables.file_spans import file_spans, rows_by_fragment
-from impctl.tables.overlap import clustered_columns, overlap
-from impctl.tables.snapshot import Snapshot
+from impctl.tables.prune import file_spans, rows_by_fragment
+from impctl.tables.sample import FileSample, clustered_columns, file_sample, overlap
+from impctl.tables.snapshot import ColumnBounds, FileBounds, Snapshot
 from impctl.tables.source import open_source
-from impctl.tables.statistics import file_bounds
-from impctl.tables.write.laid_out import create_laid_out_table
+from impctl.tables.statistics import file_bounds, line_of
+from impctl.tables.write.maintenance import create_laid_out_table
 from tests.support.reference_bounds import column_bounds
 
 FILES, EACH = 400, 1000

@@ -11,8 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from impctl.errors import HistoryGoneError, SchemaChangedError
-from impctl.tables.change.changes import read_changes
-from impctl.tables.change.file_diff import read_file_diff
+from impctl.tables.changes import read_changes, read_file_diff
 from impctl.tables.rows import read_rows
 from impctl.tables.source import DeltaSource, open_source
 from tests.tables.bags import bag, fixture_tables, minus, readable_columns, weighted_bag
@@ -32,15 +31,15 @@ def test_newest_snapshot_reads_as_scan_does(path: Path) -> None:
         with pytest.raises(HistoryGoneError, match="can no longer be read"):
             read_rows(snapshot, columns)
         return
-    found = read_rows(snapshot, columns)
+    rows = read_rows(snapshot, columns)
     expected = pa.table(DeltaTable(str(path)).scan(columns=columns)).select(columns)
-    assert found.column_names == columns
-    assert snapshot.rows in (None, found.num_rows)
+    assert rows.column_names == columns
+    assert snapshot.rows in (None, rows.num_rows)
     if path.name in WRONG_IN_DELTALAKE:
-        assert found.num_rows == expected.num_rows
-        assert [value.year for value in found.column("BIG_DATE").to_pylist()] == [9999, 9999]
+        assert rows.num_rows == expected.num_rows
+        assert [value.year for value in rows.column("BIG_DATE").to_pylist()] == [9999, 9999]
     else:
-        assert bag(found) == bag(expected)
+        assert bag(rows) == bag(expected)
 
 
 @pytest.mark.slow

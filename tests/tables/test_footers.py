@@ -28,8 +28,8 @@ def test_int96_columns_are_named() -> None:
 
 def test_a_file_may_spell_the_column_otherwise(tmp_path: Path) -> None:
     data = pa.table({"AT": pa.array([1], pa.timestamp("us", tz="UTC"))})
-    found = miscopied(tmp_path, {"at": "timestamp"}, data, use_deprecated_int96_timestamps=True)
-    assert (found.as_int96, found.respelled) == ({"at"}, {"at"})
+    result = miscopied(tmp_path, {"at": "timestamp"}, data, use_deprecated_int96_timestamps=True)
+    assert (result.as_int96, result.respelled) == ({"at"}, {"at"})
 
 
 def test_fields_in_columns_may_be_spelled_otherwise(tmp_path: Path) -> None:
@@ -37,8 +37,8 @@ def test_fields_in_columns_may_be_spelled_otherwise(tmp_path: Path) -> None:
     several = {"type": "array", "elementType": within, "containsNull": True}
     columns = {"s": within, "l": several, "x.Y": "long", "x.z": within}
     data = pa.table({"s": [{"A": 1}], "l": [[{"a": 1}]], "x.Y": [1], "x.z": [{"A": 1}]})
-    found = miscopied(tmp_path, columns, data)
-    assert found.columns == found.respelled == {"s", "x.z"}
+    result = miscopied(tmp_path, columns, data)
+    assert result.columns == result.respelled == {"s", "x.z"}
 
 
 def test_names_of_one_level_say_nothing_of_another(tmp_path: Path) -> None:
@@ -47,8 +47,8 @@ def test_names_of_one_level_say_nothing_of_another(tmp_path: Path) -> None:
     columns = {"Id": "long", "s": within, "Key": "long", "m": counts}
     kind = pa.map_(pa.string(), pa.int64())
     data = pa.table({"id": [1], "s": [{"id": 1}], "Key": [1], "m": pa.array([[("a", 1)]], kind)})
-    found = miscopied(tmp_path, columns, data)
-    assert found.columns == found.respelled == {"Id"}
+    result = miscopied(tmp_path, columns, data)
+    assert result.columns == result.respelled == {"Id"}
 
 
 OLD = {"org.apache.spark.version": "2.4.8"}
@@ -71,8 +71,8 @@ def test_old_times_are_told_from_statistics(
 ) -> None:
     kind = pa.timestamp(unit, tz="UTC")
     data = pa.table({"t": pa.array(values, kind)}).replace_schema_metadata(OLD)
-    found = miscopied(tmp_path, {"t": "timestamp"}, data, **options)
-    assert found.in_old_calendar == ({"t"} if is_named else set())
+    result = miscopied(tmp_path, {"t": "timestamp"}, data, **options)
+    assert result.in_old_calendar == ({"t"} if is_named else set())
 
 
 def test_timestamps_of_today_are_not_int96(tmp_path: Path) -> None:

@@ -12,15 +12,14 @@ from hypothesis import strategies as st
 
 from impctl.data.schema import DOUBLE, LONG, STRING, SqlType
 from impctl.data.vector import from_arrow
-from impctl.sketch.fragments import FragmentSet
-from impctl.sketch.intervals import RangeFilter, range_filter
 from impctl.sketch.partition import BoundaryValue, RangePartition
+from impctl.sketch.sketch import FragmentSet, RangeFilter, range_filter
 from impctl.tables.prune import prune, prune_to_values
 from impctl.tables.rows import read_rows
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.source import open_source
 from impctl.tables.statistics import file_bounds
-from impctl.tables.write.laid_out import create_laid_out_table
+from impctl.tables.write.maintenance import create_laid_out_table
 from tests.tables.bags import fixture_table, written
 from tests.tables.handmade import entry
 
@@ -35,8 +34,8 @@ def wanted(
 
 
 def rows_of(snapshot: Snapshot, *filters: RangeFilter) -> list[Any]:
-    found = read_rows(snapshot, ["v"], prune(snapshot, filters)).column("v").to_pylist()
-    return sorted(found, key=lambda value: (value is not None, str(value)))
+    pylist = read_rows(snapshot, ["v"], prune(snapshot, filters)).column("v").to_pylist()
+    return sorted(pylist, key=lambda value: (value is not None, str(value)))
 
 
 def test_files_outside_are_left_out(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import pytest
 from impctl.data.schema import DATE, DOUBLE, FLOAT, INTEGER, LONG, STRING, SqlType, decimal
 from impctl.expr.nodes import Compare, CompareOp, Expr, InList, IsNull, Literal, Not, Or
 from impctl.plan.nodes import Attribute
-from impctl.tables.prune_condition import prune_by_condition
+from impctl.tables.prune import prune_by_condition
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.source import open_source
 from tests.plan.random_exprs import ExprMaker
@@ -43,8 +43,8 @@ Row = dict[str, Value]
 
 def stated(rng: Random, rows: Sequence[Row]) -> str:
     """The statistics that a writer of Delta gives; now and then some of them are missing."""
-    found: dict[str, Any] = {"numRecords": len(rows), "minValues": {}, "maxValues": {}}
-    nulls = found["nullCount"] = {}
+    result: dict[str, Any] = {"numRecords": len(rows), "minValues": {}, "maxValues": {}}
+    nulls = result["nullCount"] = {}
     for name in KINDS:
         values = [row[name] for row in rows if row[name] is not None]
         if rng.random() < 0.95:
@@ -53,9 +53,9 @@ def stated(rng: Random, rows: Sequence[Row]) -> str:
         if len(clean) < len([v for v in values if v == v]) or not clean or rng.random() < 0.05:
             continue
         low, high = min(clean), max(clean)  # type: ignore[type-var]  # one column, one value type
-        found["minValues"][name] = _json(low, rounds_up=False)
-        found["maxValues"][name] = _json(high, rounds_up=True)
-    return json.dumps(found)
+        result["minValues"][name] = _json(low, rounds_up=False)
+        result["maxValues"][name] = _json(high, rounds_up=True)
+    return json.dumps(result)
 
 
 def _json(value: Value, *, rounds_up: bool) -> Any:
@@ -96,16 +96,16 @@ def condition(rng: Random) -> Expr:
     ops = list(CompareOp)
     choice = rng.random()
     if choice < 0.1:
-        found: Expr = InList(column, tuple(constants))
+        expr: Expr = InList(column, tuple(constants))
     elif choice < 0.2:
-        found = IsNull(column)
+        expr = IsNull(column)
     elif choice < 0.6:
-        found = Compare(rng.choice(ops), column, constants[0])
+        expr = Compare(rng.choice(ops), column, constants[0])
     else:
-        found = Compare(rng.choice(ops), constants[0], column)
+        expr = Compare(rng.choice(ops), constants[0], column)
     if rng.random() < 0.3:
-        found = Not(found)
-    return Or((found, condition(rng))) if rng.random() < 0.2 else found
+        expr = Not(expr)
+    return Or((expr, condition(rng))) if rng.random() < 0.2 else expr
 
 
 def judged(folder: Path, cases: range) -> tuple[int, int, int]:

@@ -19,11 +19,11 @@ import pytest
 from impctl.data.schema import DOUBLE, LONG, STRING, SqlType
 from impctl.data.vector import from_arrow
 from impctl.sketch.partition import RangePartition
-from impctl.tables.range_counts import spread_counts, told_counts
+from impctl.tables.prune import spread_counts, told_counts
 from impctl.tables.rows import read_rows
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.source import open_source
-from impctl.tables.write.laid_out import create_laid_out_table
+from impctl.tables.write.maintenance import create_laid_out_table
 from tests.support.random_cases import random_cases
 from tests.tables.vectored import VectoredTable
 

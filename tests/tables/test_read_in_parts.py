@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from impctl.app.workbench.pinned import PinnedTables
 from impctl.data.schema import LONG
 from impctl.errors import Location
+from impctl.service.pinned import PinnedTables
 from impctl.sketch.partition import RangePartition
 from impctl.tables import rows
 from impctl.tables.rows import FileReader, read_batches, read_rows

@@ -14,12 +14,11 @@ from typing import Any
 import pytest
 
 from impctl.data.schema import DOUBLE, LONG, SqlType
-from impctl.sketch import intervals
-from impctl.sketch.fragments import FragmentSet
-from impctl.sketch.intervals import RangeFilter
+from impctl.sketch import sketch
 from impctl.sketch.partition import RangePartition
-from impctl.tables import read_parts
-from impctl.tables.read_parts import PartedRead, parted_read
+from impctl.sketch.sketch import FragmentSet, RangeFilter
+from impctl.tables import rows as read_parts
+from impctl.tables.rows import PartedRead, parted_read
 from impctl.tables.snapshot import DataFile, Snapshot
 from impctl.tables.source import open_source
 from tests.support.random_cases import random_cases
@@ -46,9 +45,9 @@ def is_wanted(value: Any, wanted: RangeFilter) -> bool:
     if value is None:
         return wanted.includes_null
     return any(
-        (found.low is None or value != value or value >= found.low)
-        and (found.high is None or value < found.high)
-        for found in wanted.intervals
+        (result.low is None or value != value or value >= result.low)
+        and (result.high is None or value < result.high)
+        for result in wanted.intervals
     )
 
 
@@ -94,7 +93,7 @@ def judge(folder: Path, case: int, most_intervals: int) -> tuple[int, int]:
     share = rng.choice((0.02, 0.2, 0.5, 0.9, 1.0))
     ids = [at for at in range(partition.size) if rng.random() < share]
     read = parted_read(snapshot, FragmentSet.of(ids, partition.size), partition)
-    needed = intervals.exact_filter(FragmentSet.of(ids, partition.size), partition)
+    needed = sketch.exact_filter(FragmentSet.of(ids, partition.size), partition)
     assert rows_read(read, files) == sorted(
         repr(v) for file in files for v in file if is_wanted(v, read.wanted)
     )
@@ -120,8 +119,8 @@ def few(monkeypatch: pytest.MonkeyPatch) -> int:
 
 
 def judge_all(folder: Path, cases: range, most_intervals: int) -> tuple[int, int]:
-    found = [judge(folder / str(case), case, most_intervals) for case in cases]
-    return sum(read for read, _ in found), sum(needed for _, needed in found)
+    result = [judge(folder / str(case), case, most_intervals) for case in cases]
+    return sum(read for read, _ in result), sum(needed for _, needed in result)
 
 
 @random_cases(34, 57, 1000)
@@ -160,4 +159,4 @@ def test_scattered_ranges_of_a_sorted_table_are_read_alone(tmp_path: Path) -> No
     read = parted_read(snapshot, FragmentSet.of(wanted, partition.size), partition)
     assert len(wanted) == 100
     assert sum(len(part.files) for part in read.parts) <= 200
-    assert len(read.parts) == math.ceil(100 / intervals.MAX_INTERVALS)
+    assert len(read.parts) == math.ceil(100 / sketch.MAX_INTERVALS)

@@ -33,9 +33,9 @@ def test_deleted_rows_are_left_out_of_each_group(
     snapshot = open_source("t", make(tmp_path, group)).snapshot()
     (file,) = snapshot.files
     less = replace(file, deleted=np.array(deleted, np.int64))
-    found = pa.concat_tables(read_batches(snapshot, ["x"], [less]))
-    assert found.equals(read_rows(snapshot, ["x"], [less]))
-    assert found.column("x").to_pylist() == [x for x in range(ROWS) if x not in deleted]
+    concat_tables = pa.concat_tables(read_batches(snapshot, ["x"], [less]))
+    assert concat_tables.equals(read_rows(snapshot, ["x"], [less]))
+    assert concat_tables.column("x").to_pylist() == [x for x in range(ROWS) if x not in deleted]
 
 
 def test_a_file_without_a_row_group_gives_no_batch(tmp_path: Path) -> None:

@@ -36,19 +36,19 @@ def test_large_tables_are_sampled_evenly_and_repeatably(tmp_path: Path) -> None:
     for start in range(0, 40_000, 10_000):
         data = pa.table({"v": list(range(start, start + 10_000))})
         snapshot = written(tmp_path, data)
-    found = sample_values(snapshot, "v", 400, 7)
-    assert len(found) == 400
-    assert found == sample_values(snapshot, "v", 400, 7)
-    assert found != sample_values(snapshot, "v", 400, 8)
-    assert [sum(int(v) // 10_000 == file for v in found) for file in range(4)] == [100] * 4
+    result = sample_values(snapshot, "v", 400, 7)
+    assert len(result) == 400
+    assert result == sample_values(snapshot, "v", 400, 7)
+    assert result != sample_values(snapshot, "v", 400, 8)
+    assert [sum(int(v) // 10_000 == file for v in result) for file in range(4)] == [100] * 4
 
 
 def test_many_files_are_not_all_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sample, "MAX_FILES", 3)
     data = pa.table({"v": list(range(8)), "k": list(range(8))})
     snapshot = written(tmp_path, data, partition_by=["k"])
-    found = sample_values(snapshot, "v", 100, 1)
-    assert len(set(found)) == 3
+    result = sample_values(snapshot, "v", 100, 1)
+    assert len(set(result)) == 3
 
 
 def test_mapped_table_is_sampled() -> None:

@@ -17,14 +17,14 @@ def read(*fields: dict[str, Any], is_mapped: bool = False) -> TableSchema:
 
 
 def test_simple_types() -> None:
-    found = read(
+    result = read(
         field("a", "integer", nullable=False),
         field("b", "string", __CHAR_VARCHAR_TYPE_STRING="varchar(5)"),
         field("c", "decimal(10, 2)"),
     )
-    assert [column.type for column in found.schema] == [INTEGER, STRING, decimal(10, 2)]
-    assert found.not_null == {"a"}
-    assert found.opaque == {}
+    assert [column.type for column in result.schema] == [INTEGER, STRING, decimal(10, 2)]
+    assert result.not_null == {"a"}
+    assert result.opaque == {}
 
 
 def test_nested_types_keep_sparks_name() -> None:
@@ -62,27 +62,27 @@ def test_nested_types_keep_sparks_name() -> None:
     ],
 )
 def test_unreadable_columns_say_why(column: dict[str, Any], reason: str) -> None:
-    found = read(column)
-    assert reason in found.opaque["a"]
-    assert found.schema.columns[0].type.kind is Kind.OTHER
+    result = read(column)
+    assert reason in result.opaque["a"]
+    assert result.schema.columns[0].type.kind is Kind.OTHER
 
 
 def test_readable_type_change_and_plain_collation_pass() -> None:
-    found = read(
+    result = read(
         field("a", "long", **{"delta.typeChanges": [{"fromType": "integer", "toType": "long"}]}),
         field("b", "string", __COLLATIONS={"b": "spark.UTF8_BINARY"}),
         field("c", "string", __CHAR_VARCHAR_TYPE_STRING="varchar(5)"),
     )
-    assert found.opaque == {}
+    assert result.opaque == {}
 
 
 def test_mapped_names() -> None:
     mapped = field("a", "long", **{"delta.columnMapping.physicalName": "col-1"})
     nested = field("s", {"type": "struct", "fields": [field("x", "long")]})
     assert read(mapped).physical == {"a": "a"}
-    found = read(mapped, nested, is_mapped=True)
-    assert found.physical == {"a": "col-1", "s": "s"}
-    assert "uses column mapping" in found.opaque["s"]
+    result = read(mapped, nested, is_mapped=True)
+    assert result.physical == {"a": "col-1", "s": "s"}
+    assert "uses column mapping" in result.opaque["s"]
 
 
 def test_invariants() -> None:

@@ -128,8 +128,8 @@ def test_column_added_later_reads_null(tmp_path: Path) -> None:
 def test_file_of_a_narrower_type_is_widened(tmp_path: Path) -> None:
     file = handmade.added(tmp_path, "a.parquet", pa.table({"a": pa.array([1], pa.int32())}))
     path = handmade.create(tmp_path, {"a": "long"}, file)
-    found = read_rows(open_source("t", path).snapshot(), ["a"])
-    assert found.column("a").type == pa.int64()
+    rows = read_rows(open_source("t", path).snapshot(), ["a"])
+    assert rows.column("a").type == pa.int64()
 
 
 def test_column_that_a_file_has_twice_is_refused(tmp_path: Path) -> None:

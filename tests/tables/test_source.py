@@ -12,7 +12,7 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 
 from impctl.errors import HistoryGoneError, StorageError, TableError, TableRecreatedError
-from impctl.tables.change.changes import read_changes
+from impctl.tables.changes import read_changes
 from impctl.tables.rows import read_rows
 from impctl.tables.source import oldest_version, open_failure, open_source, refresh
 from impctl.tables.storage import below_root, object_store

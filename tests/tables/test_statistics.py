@@ -90,9 +90,9 @@ def test_bounds_hold_every_decimal(tmp_path: Path, precision: int, scale: int) -
 
 def test_statistics_of_a_whole_table(tmp_path: Path) -> None:
     snapshot = write(tmp_path / "t", v=pa.array([3, 1, None, 2]))
-    found = column_statistics(snapshot, "V")
-    assert (found.minimum, found.maximum, found.null_count) == (1, 3, 1)
-    assert not found.may_be_nan
+    result = column_statistics(snapshot, "V")
+    assert (result.minimum, result.maximum, result.null_count) == (1, 3, 1)
+    assert not result.may_be_nan
     assert column_statistics(snapshot, "file").maximum == 3
 
 
@@ -108,8 +108,8 @@ def test_a_file_without_statistics_makes_bounds_unknown(tmp_path: Path) -> None:
     )
     snapshot = open_source("t", path).snapshot()
     assert column_statistics(snapshot, "v").maximum == 5
-    found = column_statistics(snapshot, "w")
-    assert (found.minimum, found.null_count) == (None, None)
+    result = column_statistics(snapshot, "w")
+    assert (result.minimum, result.null_count) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -125,25 +125,25 @@ def test_a_file_without_statistics_makes_bounds_unknown(tmp_path: Path) -> None:
 )
 def test_statistics_of_tables_of_others(table: str, column: str, told: tuple[Any, ...]) -> None:
     snapshot = open_source("t", str(fixture_table(table))).snapshot()
-    found = column_statistics(snapshot, column)
-    assert (found.minimum, found.maximum, found.null_count) == told
+    result = column_statistics(snapshot, column)
+    assert (result.minimum, result.maximum, result.null_count) == told
 
 
 def test_empty_table_has_no_bounds(tmp_path: Path) -> None:
     path = str(tmp_path / "t")
     write_deltalake(path, pa.table({"v": [1]}))
     DeltaTable(path).delete()
-    found = column_statistics(open_source("t", path).snapshot(), "v")
-    assert (found.minimum, found.maximum, found.null_count) == (None, None, 0)
+    result = column_statistics(open_source("t", path).snapshot(), "v")
+    assert (result.minimum, result.maximum, result.null_count) == (None, None, 0)
 
 
 def test_timestamps_are_widened_by_a_millisecond(tmp_path: Path) -> None:
     at = datetime(2020, 1, 1, 0, 0, 0, 123456, tzinfo=UTC)
     snapshot = write(tmp_path / "t", v=pa.array([at], pa.timestamp("us", tz="UTC")))
-    found = column_statistics(snapshot, "v")
-    assert found.minimum is not None
-    assert found.maximum is not None
-    assert int(found.maximum) - int(found.minimum) == 2000
+    result = column_statistics(snapshot, "v")
+    assert result.minimum is not None
+    assert result.maximum is not None
+    assert int(result.maximum) - int(result.minimum) == 2000
 
 
 def stated(path: Path, field: dict[str, Any], value: pa.Array, low: Any, high: Any) -> Snapshot:

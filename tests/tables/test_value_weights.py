@@ -12,11 +12,11 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from impctl.sketch.equidepth import aligned_boundaries
+from impctl.sketch.boundaries import aligned_boundaries
+from impctl.tables.sample import column_spread, with_overlaps
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.source import open_source
 from impctl.tables.statistics import file_bounds
-from impctl.tables.value_weights import column_spread, with_overlaps
 from tests.support.random_cases import FEW
 from tests.tables import handmade
 from tests.tables.handmade import LONG, add, create

@@ -137,11 +137,11 @@ def _removed(added: Mapping[str, Any]) -> dict[str, Any]:
 def _partitioned(rows: pa.Table, by: Sequence[str]) -> list[tuple[dict[str, str | None], pa.Table]]:
     """The rows of each partition, with the text of its values."""
     keys = rows.select(list(by)).to_pylist() if by else [{}] * len(rows)
-    found: dict[str, tuple[dict[str, str | None], list[int]]] = {}
+    result: dict[str, tuple[dict[str, str | None], list[int]]] = {}
     for at, key in enumerate(keys):
         values = {name: None if value is None else str(value) for name, value in key.items()}
-        found.setdefault(repr(values), (values, []))[1].append(at)
-    return [(values, rows.take(at)) for values, at in found.values()]
+        result.setdefault(repr(values), (values, []))[1].append(at)
+    return [(values, rows.take(at)) for values, at in result.values()]
 
 
 def _without(rows: pa.Table, gone: frozenset[int]) -> pa.Table:
@@ -149,13 +149,13 @@ def _without(rows: pa.Table, gone: frozenset[int]) -> pa.Table:
 
 
 def _statistics(rows: pa.Table) -> dict[str, Any]:
-    found: dict[str, Any] = {"minValues": {}, "maxValues": {}, "nullCount": {}}
+    result: dict[str, Any] = {"minValues": {}, "maxValues": {}, "nullCount": {}}
     for name, column in zip(rows.column_names, rows.columns, strict=True):
-        found["nullCount"][name] = column.null_count
+        result["nullCount"][name] = column.null_count
         if pa.types.is_integer(column.type) and column.null_count < len(column):
             ends = pc.min_max(column).as_py()
-            found["minValues"][name], found["maxValues"][name] = ends["min"], ends["max"]
-    return {"numRecords": len(rows), "tightBounds": False, **found}
+            result["minValues"][name], result["maxValues"][name] = ends["min"], ends["max"]
+    return {"numRecords": len(rows), "tightBounds": False, **result}
 
 
 def bitmap_of(positions: Sequence[int], upper: int = 0) -> bytes:

@@ -57,11 +57,11 @@ def extra_problems(problems: Problems) -> Problems:
 
     def problems_of(section: str, env: Mapping[str, str] | None = None) -> list[str]:
         skipped = HEAD.count("\n")
-        found = []
+        result = []
         for problem in problems(HEAD + section, env):
             line, rest = problem.split(":", 1)
-            found.append(f"{int(line) - skipped}:{rest}")
-        return found
+            result.append(f"{int(line) - skipped}:{rest}")
+        return result
 
     return problems_of
 

@@ -85,23 +85,23 @@ def test_never_and_nothing_are_two_things(load: Load) -> None:
 def test_what_is_wrong_is_told_with_its_place(
     problems: Problems, written: str, place: str, part: str
 ) -> None:
-    (found,) = problems(text(written))
-    assert found.startswith(f"{place} ")
-    assert part in found
-    assert "`tables.t.changes" in found
+    (result,) = problems(text(written))
+    assert result.startswith(f"{place} ")
+    assert part in result
+    assert "`tables.t.changes" in result
 
 
 def test_no_message_shows_the_value_of_a_variable(problems: Problems) -> None:
-    (found,) = problems(text("{every: '${E}'}"), {"E": "secret"})
-    assert "secret" not in found
-    assert "${E}" in found
+    (result,) = problems(text("{every: '${E}'}"), {"E": "secret"})
+    assert "secret" not in result
+    assert "${E}" in result
 
 
 def test_two_entries_for_one_table_say_the_same(load: Load, problems: Problems) -> None:
     head = "version: 1\nqueries: {q: {sql: SELECT 1}}\ntables:\n"
     one = load(f"{head}  t: {{path: a}}\n  u: {{path: a, changes: never}}\n")
     assert one.tables["t"].never_changes
-    (found,) = problems(
+    (result,) = problems(
         f"{head}  t: {{path: a, changes: {{every: 1h}}}}\n  u: {{path: a, changes: never}}\n"
     )
-    assert found.startswith("5:3 Tables `t` and `u` are the same table, with different `changes`")
+    assert result.startswith("5:3 Tables `t` and `u` are the same table, with different `changes`")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from impctl.errors import UsageError
-from impctl.workload.credentials import missing_credentials, require_credentials
+from impctl.workload.sections import missing_credentials, require_credentials
 from tests.workload.conftest import Load, Problems
 
 BOTH = {"AWS_ACCESS_KEY_ID": "k", "aws_secret_access_key": "s"}
@@ -57,8 +57,8 @@ def test_the_file_says_who_may(load: Load, problems: Problems) -> None:
         "version: 1\ncredentials: ambient\nqueries: {q: {sql: SELECT 1}}\n"
         "tables: {a: {path: 's3://b/a'}, c: {path: 's3://b/a', credentials: options}}\n"
     )
-    found = load(text).tables
-    assert {name: spec.ambient for name, spec in found.items()} == {"a": True, "c": False}
+    tables = load(text).tables
+    assert {name: spec.ambient for name, spec in tables.items()} == {"a": True, "c": False}
     plain = load(text.replace("credentials: ambient\n", "")).tables
     assert [(spec.ambient, spec.names) for spec in plain.values()] == [(False, ("c",))]
     (wrong,) = problems(text.replace("ambient", "somewhere"))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from impctl.workload.cron import MACROS, CronFault, read_cron
+from impctl.workload.models import MACROS, CronFault, read_cron
 from tests.support.random_cases import FEW
 
 ALL_DAYS = tuple(range(1, 32))
@@ -28,9 +28,9 @@ ALL_WEEKDAYS = tuple(range(7))
     ],
 )
 def test_minutes_and_hours(text: str, minutes: tuple[int, ...], hours: tuple[int, ...]) -> None:
-    found = read_cron(text)
-    assert (found.minutes, found.hours) == (minutes, hours)
-    assert (found.days, found.weekdays) == (ALL_DAYS, ALL_WEEKDAYS)
+    cron = read_cron(text)
+    assert (cron.minutes, cron.hours) == (minutes, hours)
+    assert (cron.days, cron.weekdays) == (ALL_DAYS, ALL_WEEKDAYS)
 
 
 @pytest.mark.parametrize(
@@ -48,14 +48,14 @@ def test_minutes_and_hours(text: str, minutes: tuple[int, ...], hours: tuple[int
     ],
 )
 def test_months_and_weekdays(text: str, months: tuple[int, ...], weekdays: tuple[int, ...]) -> None:
-    found = read_cron(text)
-    assert (found.months, found.weekdays) == (months, weekdays)
+    cron = read_cron(text)
+    assert (cron.months, cron.weekdays) == (months, weekdays)
 
 
 def days_of(text: str, year: int) -> list[str]:
-    found, day = read_cron(text), date(year, 1, 1)
+    result, day = read_cron(text), date(year, 1, 1)
     days = [day + timedelta(days=at) for at in range(366)]
-    return [f"{one:%m-%d}" for one in days if one.year == year and found.has_day(one)]
+    return [f"{one:%m-%d}" for one in days if one.year == year and result.has_day(one)]
 
 
 def test_a_day_fits_either_of_its_fields_where_both_are_given() -> None:
@@ -140,11 +140,11 @@ PIECES = st.sampled_from([*"*07-,/ L#@", "59", "60", "mon", "feb"])
 @given(st.lists(PIECES, max_size=14).map("".join) | st.text(max_size=20))
 def test_any_text_is_read_or_refused(text: str) -> None:
     try:
-        found = read_cron(text)
+        cron = read_cron(text)
     except CronFault:
         return
-    assert all((found.minutes, found.hours, found.days, found.months, found.weekdays))
-    assert read_cron(found.written) == found
+    assert all((cron.minutes, cron.hours, cron.days, cron.months, cron.weekdays))
+    assert read_cron(cron.written) == cron
     # What is read comes at some time: a 29th of February is at most eight years away.
     days = (date(2026, 1, 1) + timedelta(days=at) for at in range(366 * 8))
-    assert any(found.has_day(day) for day in days)
+    assert any(cron.has_day(day) for day in days)

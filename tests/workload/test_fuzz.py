@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from impctl.errors import UsageError, WorkloadError
 from impctl.workload.load import load_workload
 from impctl.workload.models import Workload
-from impctl.workload.positions import YamlFault, compose
-from impctl.workload.sql_location import sql_location
+from impctl.workload.yaml import YamlFault, compose, sql_location
 from tests.support.random_cases import FEW
 
 from .test_load import DESIGN

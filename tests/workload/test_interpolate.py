@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from impctl.workload.interpolate import has_references, resolve_variables
+from impctl.workload.yaml import has_references, resolve_variables
 from tests.support.random_cases import FEW
 
 ENV = {"A": "1", "EMPTY": "", "TRICK": "${A} $$ x: [y]", "_x9": "low"}

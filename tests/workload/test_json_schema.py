@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from impctl.errors import WorkloadError
-from impctl.workload.json_schema import workload_json_schema
 from impctl.workload.load import load_workload
+from impctl.workload.schema import workload_json_schema
 from tests.support.random_cases import FEW
 
 from .test_load import DESIGN
@@ -175,11 +175,11 @@ def problems_of(path: Path, document: Any) -> list[str]:
 def test_what_the_loader_accepts_the_schema_accepts_and_the_other_way_round(
     tmp_path_factory: pytest.TempPathFactory, document: Any
 ) -> None:
-    found = problems_of(tmp_path_factory.getbasetemp() / "schema.yaml", document)
+    problems = problems_of(tmp_path_factory.getbasetemp() / "schema.yaml", document)
     if not accepts(workload_json_schema(), document):
-        assert found, "the schema refuses what the loader accepts"
+        assert problems, "the schema refuses what the loader accepts"
     elif "${" not in json.dumps(document):
-        unexpected = [m for m in found if not any(part in m for part in BEYOND_A_SCHEMA)]
+        unexpected = [m for m in problems if not any(part in m for part in BEYOND_A_SCHEMA)]
         assert not unexpected, "the schema accepts what the loader refuses"
 
 
@@ -267,16 +267,16 @@ def test_single_changes(tmp_path: Path, path: str, value: Any, is_fine: bool) ->
 
 def test_every_place_of_the_schema_is_described() -> None:
     def undescribed(schema: Any, path: str) -> list[str]:
-        found = [] if "description" in schema else [path]
+        result = [] if "description" in schema else [path]
         for name, inner in schema.get("properties", {}).items():
-            found += undescribed(inner, f"{path}.{name}")
+            result += undescribed(inner, f"{path}.{name}")
         items = schema.get("items")
         if isinstance(items, dict) and items.get("type") == "object":
-            found += undescribed(items, f"{path}[]")
+            result += undescribed(items, f"{path}[]")
         inner = schema.get("additionalProperties")
         if isinstance(inner, dict) and inner.get("type") == "object":
-            found += undescribed(inner, f"{path}.*")
-        return found
+            result += undescribed(inner, f"{path}.*")
+        return result
 
     assert undescribed(workload_json_schema(), "") == []
 

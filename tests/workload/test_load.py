@@ -65,7 +65,7 @@ def test_what_may_be_left_out(load: Load, tmp_path: Path) -> None:
 
 
 def test_every_problem_is_told_at_once_in_file_order(problems: Problems) -> None:
-    found = problems(
+    result = problems(
         "version: 2\n"
         "tables: {sales: {path: 3}, Sales: {}}\n"
         "partitions: {sale: {price: {boundaries: [2, 1]}}}\n"
@@ -76,7 +76,7 @@ def test_every_problem_is_told_at_once_in_file_order(problems: Problems) -> None
         )
         + "stroe: x\n"
     )
-    assert found == [
+    assert result == [
         "1:10 `version` must be the number 1 | write `version: 1`",
         "2:24 `tables.sales.path` must be text, not a whole number | put quotes around it",
         "2:28 Tables `sales` and `Sales` have the same name | rename one; names are not "
@@ -150,8 +150,8 @@ ONE_PROBLEM: list[tuple[str, str]] = [
 @pytest.mark.parametrize(("text", "problem"), ONE_PROBLEM)
 def test_one_problem(problems: Problems, text: str, problem: str) -> None:
     """With its hint or without."""
-    (found,) = problems(text, {"BLANK": " ", "EMPTY": "", "ODD": "a\udcff"})
-    assert problem in (found, found.partition(" | ")[0])
+    (result,) = problems(text, {"BLANK": " ", "EMPTY": "", "ODD": "a\udcff"})
+    assert problem in (result, result.partition(" | ")[0])
 
 
 def test_sections_that_must_not_be_missing_or_empty(problems: Problems) -> None:
@@ -171,7 +171,7 @@ def test_sections_that_must_not_be_missing_or_empty(problems: Problems) -> None:
 )
 def test_names_of_tables_are_identifiers(load: Load, problems: Problems, name: str) -> None:
     text = f"version: 1\ntables: {{? {name} : {{path: x}}}}\nqueries: {{q: {{sql: SELECT 1}}}}\n"
-    assert any("cannot be the name of a table" in found for found in problems(text))
+    assert any("cannot be the name of a table" in result for result in problems(text))
     for good in ("t", "_t", "T1", "a" * 128):
         assert good in load(text.replace(f"? {name} :", f"? {good} :")).tables
 
@@ -212,9 +212,11 @@ def test_anchors_and_merges(load: Load) -> None:
     ],
 )
 def test_tags_are_refused(problems: Problems, value: str) -> None:
-    found = problems(HEAD + f"updates: [{{name: u, delete: {{table: sales, where: {value} }} }}]\n")
-    assert len(found) == 1
-    assert "is not allowed" in found[0] or "must be text" in found[0]
+    result = problems(
+        HEAD + f"updates: [{{name: u, delete: {{table: sales, where: {value} }} }}]\n"
+    )
+    assert len(result) == 1
+    assert "is not allowed" in result[0] or "must be text" in result[0]
 
 
 def test_what_quotes_or_a_variable_make_text(load: Load) -> None:
@@ -237,9 +239,9 @@ def test_a_value_cannot_break_the_structure_or_show_in_a_message(
         "spark: '${V}'\n"
         "store: ${V}\n"
     )
-    found = problems(HEAD + sections, {"V": value})
-    assert len(found) >= 7
-    assert "s3cret" not in "".join(found)
+    result = problems(HEAD + sections, {"V": value})
+    assert len(result) >= 7
+    assert "s3cret" not in "".join(result)
 
 
 def test_settings_become_text_as_written(load: Load) -> None:
@@ -260,8 +262,8 @@ def test_settings_become_text_as_written(load: Load) -> None:
 
 
 def test_settings_without_a_value(problems: Problems) -> None:
-    found = problems(HEAD + "spark: {conf: {a: , b: [1]}, master: [x]}\n")
-    assert [line.split(" | ")[0] for line in found] == [
+    result = problems(HEAD + "spark: {conf: {a: , b: [1]}, master: [x]}\n")
+    assert [line.split(" | ")[0] for line in result] == [
         f"4:{19 if yaml.__with_libyaml__ else 18} `spark.conf.a` is empty",
         "4:24 `spark.conf.b` must be text, a number, or true or false, not a list",
         "4:38 `spark.master` must be text, not a list",
@@ -276,9 +278,9 @@ def test_secrets_stay_out_of_what_is_printed(load: Load) -> None:
 
 
 def test_strange_keys_are_shown_printable_and_short(problems: Problems) -> None:
-    found = problems(HEAD + '"\\e[31m\\n": 1\n' + f"{'k' * 500}: 1\n")
-    assert "`\\x1b[31m\\n`" in found[0]
-    assert f"`{'k' * 77}...`" in found[1]
+    result = problems(HEAD + '"\\e[31m\\n": 1\n' + f"{'k' * 500}: 1\n")
+    assert "`\\x1b[31m\\n`" in result[0]
+    assert f"`{'k' * 77}...`" in result[1]
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
@@ -315,9 +317,9 @@ def test_a_byte_order_mark_and_windows_line_ends(load: Load) -> None:
     ],
 )
 def test_a_misspelt_spark_setting(problems: Problems, name: str, meant: str) -> None:
-    (found,) = problems(HEAD + f"spark: {{conf: {{{name}: x}}}}\n")
-    assert f"`{name}`" in found
-    assert f"`{meant}`" in found
+    (result,) = problems(HEAD + f"spark: {{conf: {{{name}: x}}}}\n")
+    assert f"`{name}`" in result
+    assert f"`{meant}`" in result
 
 
 @pytest.mark.parametrize(

@@ -79,8 +79,8 @@ def test_boundaries(load_extra: Load, written: str, values: tuple[Any, ...]) -> 
 def test_boundaries_that_make_no_partition(
     extra_problems: Problems, written: str, message: str
 ) -> None:
-    (found,) = extra_problems(section(f"{{boundaries: {written}}}"))
-    assert message in found
+    (result,) = extra_problems(section(f"{{boundaries: {written}}}"))
+    assert message in result
 
 
 def test_the_place_is_the_value_that_is_wrong(extra_problems: Problems) -> None:
@@ -129,8 +129,8 @@ def test_ranges_from_a_variable(load_extra: Load, extra_problems: Problems) -> N
     ],
 )
 def test_ranges_that_are_none(extra_problems: Problems, written: str, message: str) -> None:
-    (found,) = extra_problems(section(f"{{ranges: {written}}}"))
-    assert message in found
+    (result,) = extra_problems(section(f"{{ranges: {written}}}"))
+    assert message in result
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_ranges_that_are_none(extra_problems: Problems, written: str, message: s
     ],
 )
 def test_partitions_that_make_no_sense(extra_problems: Problems, text: str, message: str) -> None:
-    assert any(message in found for found in extra_problems(text + "\n"))
+    assert any(message in result for result in extra_problems(text + "\n"))
 
 
 def test_no_partitions(load_extra: Load) -> None:
@@ -168,5 +168,5 @@ def test_the_old_name_of_the_key_is_accepted(load_extra: Load, extra_problems: P
     assert (spec.ranges, spec.is_old_key) == (16, True)
     (spec,) = load_extra(section("{ranges: 16}")).partitions
     assert (spec.ranges, spec.is_old_key) == (16, False)
-    (found,) = extra_problems(section("{fragments: 16, ranges: 16}"))
-    assert "either `boundaries` or `ranges`" in found
+    (result,) = extra_problems(section("{fragments: 16, ranges: 16}"))
+    assert "either `boundaries` or `ranges`" in result

@@ -8,7 +8,7 @@ import pytest
 
 from impctl.errors import WorkloadError
 from impctl.workload.load import load_workload
-from impctl.workload.paths import resolve_path, why_no_store
+from impctl.workload.sections import resolve_path, why_no_store
 
 from .conftest import HEAD, Load, Problems
 

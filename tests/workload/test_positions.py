@@ -7,7 +7,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from impctl.workload.positions import MAX_DEPTH, Lines, YamlFault, compose, index_of
+from impctl.workload.yaml import MAX_DEPTH, Lines, YamlFault, compose, index_of
 from tests.support.random_cases import FEW
 
 

@@ -6,8 +6,8 @@ import pytest
 import yaml
 
 from impctl.engine.fixpoint import absorption
-from impctl.workload.json_schema import workload_json_schema
 from impctl.workload.models import ProvenanceSpec, Ship
+from impctl.workload.schema import workload_json_schema
 from tests.workload.conftest import Load, Problems
 from tests.workload.test_json_schema import accepts
 

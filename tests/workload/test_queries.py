@@ -122,8 +122,8 @@ def test_queries_that_make_no_sense(problems: Problems, query: str, expected: st
 
 
 def test_all_that_is_wrong_with_a_query_is_told(problems: Problems) -> None:
-    found = problems(f"{HEAD}  ../q: {{sqle: a}}\n")
-    assert len(found) == 3, "the name, the unknown and the missing key"
+    result = problems(f"{HEAD}  ../q: {{sqle: a}}\n")
+    assert len(result) == 3, "the name, the unknown and the missing key"
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from impctl.workload.positions import Lines, compose
-from impctl.workload.reading import FileReading, inside, shown, suggestion
+from impctl.workload.yaml import FileReading, Lines, compose, inside, shown, suggestion
 
 
 def reading_of(text: str) -> tuple[FileReading, dict[str, object]]:
@@ -65,11 +64,11 @@ def test_a_record_tells_unknown_and_missing_keys_and_keeps_the_rest() -> None:
     ],
 )
 def test_did_you_mean(name: str, known: list[str], hint: str | None) -> None:
-    found = suggestion(name, known, "keys")
+    result = suggestion(name, known, "keys")
     if len(known) > 20:
-        assert found == f"{hint}, ..."
+        assert result == f"{hint}, ..."
     else:
-        assert found == hint
+        assert result == hint
 
 
 def test_names_in_messages() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from impctl.workload.scalars import ScalarFault, kind_of, plain_value, size_from
+from impctl.workload.yaml import ScalarFault, kind_of, plain_value, size_from
 from tests.support.random_cases import FEW
 
 

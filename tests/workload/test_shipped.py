@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from impctl.app.starting.demo import DEMO_QUERIES, DEMO_TEXT
+from impctl.service.init import DEMO_QUERIES, DEMO_TEXT
 from impctl.workload.load import load_spark_profile, load_workload, workload_of
 from impctl.workload.models import ChangeSpec, DeleteSpec, InsertSpec
 

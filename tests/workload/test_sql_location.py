@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from impctl.workload.load import load_workload
-from impctl.workload.sql_location import sql_location
+from impctl.workload.yaml import sql_location
 from tests.support.random_cases import FEW
 
 from .conftest import Load
@@ -22,9 +22,9 @@ SQL_LINES = st.lists(
 
 
 def place(load: Load, sql: str, line: int, column: int, **env: str) -> tuple[int, int]:
-    found = sql_location(load(HEAD + sql, env).queries["q"], line, column)
-    assert found.file.endswith("w.yaml")
-    return found.line, found.column
+    result = sql_location(load(HEAD + sql, env).queries["q"], line, column)
+    assert result.file.endswith("w.yaml")
+    return result.line, result.column
 
 
 def check_every_character(path: Path, text: str) -> None:
@@ -33,8 +33,8 @@ def check_every_character(path: Path, text: str) -> None:
     file_lines = text.split("\n")
     for row, sql_line in enumerate(spec.sql.split("\n"), start=1):
         for column, character in enumerate(sql_line, start=1):
-            found = sql_location(spec, row, column)
-            assert file_lines[found.line - 1][found.column - 1] == character
+            result = sql_location(spec, row, column)
+            assert file_lines[result.line - 1][result.column - 1] == character
 
 
 @FEW
@@ -78,14 +78,14 @@ def test_a_plain_scalar(load: Load) -> None:
 
 def test_flow_style(load: Load) -> None:
     text = "version: 1\ntables: {t: {path: p}}\nqueries: {q: {sql: SELECT a}}\n"
-    found = sql_location(load(text).queries["q"], 1, 8)
-    assert (found.line, found.column) == (3, 27)
+    result = sql_location(load(text).queries["q"], 1, 8)
+    assert (result.line, result.column) == (3, 27)
 
 
 def test_a_literal_block_with_windows_line_ends(load: Load) -> None:
     text = (HEAD + "    sql: |\n      SELECT a\n      FROM t\n").replace("\n", "\r\n")
-    found = sql_location(load(text).queries["q"], 2, 6)
-    assert (found.line, found.column) == (7, 12)
+    result = sql_location(load(text).queries["q"], 2, 6)
+    assert (result.line, result.column) == (7, 12)
 
 
 def test_an_explicit_indentation(load: Load) -> None:

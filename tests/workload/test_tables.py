@@ -22,42 +22,42 @@ updates: [{name: u, delete: {table: legacy.umsatz, where: a = 1}}]
 
 
 def test_all_names_lead_to_one_entry(load: Load) -> None:
-    found = load(NAMED)
-    assert list(found.tables) == ["sales", "hr.people", "other"]
+    result = load(NAMED)
+    assert list(result.tables) == ["sales", "hr.people", "other"]
     for name in ("sales", "shop.Sales", "legacy.umsatz", "again", "main.`a b`.`c.d`"):
-        assert found.names.called(name) == "sales", name
-    assert found.names.called("hr.people") == "hr.people"
-    assert found.names.called("people") is None
-    assert found.names.called("other") == "other"
-    assert found.queries["q"].sketch == {"sales": "a"}
-    assert found.partitions[0].table == "sales"
-    assert found.updates[0].table == "sales"
+        assert result.names.called(name) == "sales", name
+    assert result.names.called("hr.people") == "hr.people"
+    assert result.names.called("people") is None
+    assert result.names.called("other") == "other"
+    assert result.queries["q"].sketch == {"sales": "a"}
+    assert result.partitions[0].table == "sales"
+    assert result.updates[0].table == "sales"
 
 
 def test_an_entry_with_partitions_is_a_source_of_its_own(load: Load) -> None:
-    found = load(
+    result = load(
         "version: 1\ntables: {t: {path: a}, few: {path: a}, same: {path: a}}\n"
         "queries: {q: {sql: SELECT 1}}\n"
         "partitions: {t: {a: {ranges: 9}}, few: {a: {ranges: 2}}}\n"
     )
-    assert list(found.tables) == ["t", "few"]
-    assert [part.table for part in found.partitions] == ["t", "few"]
-    assert found.names.called("same") == "t"
+    assert list(result.tables) == ["t", "few"]
+    assert [part.table for part in result.partitions] == ["t", "few"]
+    assert result.names.called("same") == "t"
 
 
 def test_without_defaults_names_are_as_sparks_own(load: Load) -> None:
-    found = load("version: 1\ntables: {t: {path: t}}\nqueries: {q: {sql: SELECT 1}}\n")
+    result = load("version: 1\ntables: {t: {path: t}}\nqueries: {q: {sql: SELECT 1}}\n")
     for name in ("t", "default.t", "spark_catalog.default.T"):
-        assert found.names.called(name) == "t"
-    assert found.names.called("shop.t") is None
+        assert result.names.called(name) == "t"
+    assert result.names.called("shop.t") is None
 
 
 def test_names_that_are_none_are_problems_at_their_place(problems: Problems) -> None:
-    found = problems(
+    result = problems(
         "version: 1\ncatalog: a.b\nschema: 7up\nqueries: {q: {sql: SELECT 1}}\n"
         "tables:\n  t: {path: a, names: [a.b.c.d, 'x y']}\n"
     )
-    assert [line.split(" | ")[0] for line in found] == [
+    assert [line.split(" | ")[0] for line in result] == [
         "2:10 `catalog` cannot be `a.b`",
         "3:9 `schema` cannot be `7up`",
         "6:24 `a.b.c.d` cannot be the name of a table",
@@ -91,28 +91,28 @@ tables:
 def test_two_names_for_one_or_one_for_two_are_a_problem(
     problems: Problems, text: str, place: str, said: str
 ) -> None:
-    (found,) = problems(f"{text}\n")
-    assert found.startswith(f"{place} ")
-    assert said in found
+    (result,) = problems(f"{text}\n")
+    assert result.startswith(f"{place} ")
+    assert said in result
 
 
 def test_views_are_read_by_their_whole_names(load: Load) -> None:
-    found = load(
+    result = load(
         "version: 1\nschema: s\ntables: {t: {path: a}}\nqueries: {q: {sql: SELECT 1}}\n"
         "views: {v: SELECT * FROM t, main.x.w: SELECT 2}\n"
     )
-    assert [(full, view.name) for full, view in found.views.items()] == [
+    assert [(full, view.name) for full, view in result.views.items()] == [
         (("spark_catalog", "s", "v"), "v"),
         (("main", "x", "w"), "main.x.w"),
     ]
 
 
 def test_views_called_as_something_else_or_nothing_are_problems(problems: Problems) -> None:
-    found = problems(
+    result = problems(
         "version: 1\nschema: s\ntables: {t: {path: a}}\nqueries: {q: {sql: SELECT 1}}\n"
         "views:\n  s.T: SELECT 1\n  v: SELECT 2\n  S.v: SELECT 3\n  a-b: SELECT 4\n  e: ''\n"
     )
-    assert [line.split(" | ")[0] for line in found] == [
+    assert [line.split(" | ")[0] for line in result] == [
         "6:3 View `s.T` has the same name as `t`",
         "8:3 View `S.v` has the same name as `v`",
         "9:3 `a-b` cannot be the name of a view",
@@ -132,13 +132,13 @@ queries: {{q: {{sql: SELECT 1}}}}
 
 
 def test_one_path_with_other_expiries_is_several_sources(load: Load) -> None:
-    found = load(EXPIRING.format("{column: seen_at, after: 1 hour}"))
-    assert list(found.tables) == ["links", "longer", "whole"]
-    assert found.names.called("again") == "links"
-    assert found.names.called("whole") == "whole"
-    expiry = found.tables["links"].expiry
+    result = load(EXPIRING.format("{column: seen_at, after: 1 hour}"))
+    assert list(result.tables) == ["links", "longer", "whole"]
+    assert result.names.called("again") == "links"
+    assert result.names.called("whole") == "whole"
+    expiry = result.tables["links"].expiry
     assert (expiry.column, expiry.after, expiry.location.line) == ("seen_at", 3_600_000_000, 3)
-    assert found.tables["whole"].expiry is None
+    assert result.tables["whole"].expiry is None
 
 
 @pytest.mark.parametrize(
@@ -157,5 +157,5 @@ def test_one_path_with_other_expiries_is_several_sources(load: Load) -> None:
 def test_expiries_that_say_nothing_are_problems(
     problems: Problems, written: str, said: str
 ) -> None:
-    (found,) = problems(EXPIRING.format(written))
-    assert said in str(found)
+    (result,) = problems(EXPIRING.format(written))
+    assert said in str(result)

@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from impctl.workload.cron import read_cron
-from impctl.workload.durations import seconds_in, written
-from impctl.workload.trigger_models import Alone, Trigger
+from impctl.workload.models import Alone, Trigger, read_cron, seconds_in, written
 from tests.workload.conftest import Load, Problems
 
 HEAD = "version: 1\ntables: {t: {path: a}}\n"
@@ -43,7 +41,7 @@ def test_what_a_trigger_says(load: Load, said: str, trigger: Trigger) -> None:
 
 
 def test_queries_have_that_of_the_defaults(load: Load) -> None:
-    found = load(
+    queries = load(
         f"{HEAD}defaults: {{trigger: {{fresh_within: 1h}}}}\n"
         "queries:\n"
         "  a: {sql: SELECT 1}\n"
@@ -51,7 +49,7 @@ def test_queries_have_that_of_the_defaults(load: Load) -> None:
         "  c: {sql: SELECT 1, trigger: {rows: 5}}\n"
     ).queries
     # A trigger is taken whole: `c` waits for rows alone.
-    assert [query.trigger for query in found.values()] == [
+    assert [query.trigger for query in queries.values()] == [
         Trigger(fresh_within=3_600.0),
         Trigger(alone=Alone.COMMIT),
         Trigger(rows=5),
@@ -60,8 +58,8 @@ def test_queries_have_that_of_the_defaults(load: Load) -> None:
 
 
 def test_what_comes_from_a_variable(load: Load) -> None:
-    found = load(query('{fresh_within: "${BOUND}", point: "${POINT:-noon}"}'), {"BOUND": "10m"})
-    assert found.queries["q"].trigger == Trigger(fresh_within=600.0, point="noon")
+    result = load(query('{fresh_within: "${BOUND}", point: "${POINT:-noon}"}'), {"BOUND": "10m"})
+    assert result.queries["q"].trigger == Trigger(fresh_within=600.0, point="noon")
 
 
 @pytest.mark.parametrize(
@@ -110,8 +108,8 @@ def test_what_comes_from_a_variable(load: Load) -> None:
 )
 def test_what_is_refused(problems: Problems, said: str, says: str, hint: str) -> None:
     """`^` stands before the place that is told."""
-    (found,) = problems(query(said.replace("^", "")))
-    place, _, rest = found.partition(" ")
+    (result,) = problems(query(said.replace("^", "")))
+    place, _, rest = result.partition(" ")
     told, _, told_hint = rest.partition(" | ")
     assert says in told
     assert hint in told_hint
@@ -119,12 +117,12 @@ def test_what_is_refused(problems: Problems, said: str, says: str, hint: str) ->
 
 
 def test_defaults_that_are_wrong_are_told_once(problems: Problems) -> None:
-    found = problems(
+    result = problems(
         f"{HEAD}defaults: {{trigger: {{every: 1h, cron: '@daily'}}}}\n"
         "queries: {a: {sql: SELECT 1}, b: {sql: SELECT 1}}\n"
     )
-    assert len(found) == 1
-    assert "`defaults.trigger` cannot be combined" in found[0]
+    assert len(result) == 1
+    assert "`defaults.trigger` cannot be combined" in result[0]
 
 
 def test_several_problems_are_all_told(problems: Problems) -> None:
@@ -166,5 +164,5 @@ def test_what_the_page_shows_can_be_read(load: Load) -> None:
     assert len(triggers) == 7
     assert all(load(query(text)).queries["q"].trigger is not None for text in triggers)
     (block,) = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    found = load(f"{HEAD}{block}").queries["q_top"].trigger
-    assert found == Trigger(fresh_within=600.0, rows=10_000)
+    trigger = load(f"{HEAD}{block}").queries["q_top"].trigger
+    assert trigger == Trigger(fresh_within=600.0, rows=10_000)

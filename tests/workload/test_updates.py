@@ -124,23 +124,23 @@ def test_a_delete_and_a_change(load_extra: Load) -> None:
     ],
 )
 def test_updates_that_make_no_sense(extra_problems: Problems, action: str, message: str) -> None:
-    found = extra_problems(section(action))
-    assert any(message in problem for problem in found), found
+    result = extra_problems(section(action))
+    assert any(message in problem for problem in result), result
 
 
 def test_names_of_updates(extra_problems: Problems) -> None:
     delete = "delete: {table: sales, where: a}"
-    found = extra_problems(
+    result = extra_problems(
         f"updates:\n- {{name: a, {delete}}}\n- {{name: b, {delete}}}\n- {{name: a, {delete}}}\n"
         f"- {{{delete}}}\n- {{name: 'a b', {delete}}}\n- {{name: 7, {delete}}}\n"
     )
-    assert [problem.split(" | ")[0] for problem in found] == [
+    assert [problem.split(" | ")[0] for problem in result] == [
         "4:10 Update `a` appears twice",
         "5:3 Key `name` is missing in `updates[4]`",
         "6:10 `a b` cannot be the name of an update",
         "7:10 `updates[6].name` must be text, not a whole number",
     ]
-    assert "the first is on line 5" in found[0]
+    assert "the first is on line 5" in result[0]
 
 
 @pytest.mark.parametrize("value", ["{}", "x", "", "{name: a}"])

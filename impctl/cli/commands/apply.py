@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from impctl.app.workbench.settings import DEFAULT_FILE
-from impctl.cli.completion import complete_update
+from impctl.cli.application import complete_update
 from impctl.cli.help import INPUT
 from impctl.cli.job import Job, display_of, on_workbench
 from impctl.cli.options import AsJson, DryRun, Quiet, Verbose, WorkloadFile, settings_of
 from impctl.errors import UsageError
+from impctl.service.settings import DEFAULT_FILE
 
 if TYPE_CHECKING:
-    from impctl.app.results.results import Outcome
-    from impctl.app.workbench.workbench import Workbench
+    from impctl.service.context import Workbench
+    from impctl.service.results import Outcome
 
 
 def apply(
@@ -63,7 +63,7 @@ def apply(
         )
 
     def use_case(desk: Workbench) -> Outcome:
-        from impctl.app.apply import apply
+        from impctl.service.apply import apply
 
         return apply(desk, names, all_updates=all_updates, again=again)
 

@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from impctl.app.workbench.envvars import CRIMES
-from impctl.app.workbench.settings import Example, GenerateRequest, MeasureRequest, Settings
-from impctl.cli.completion import left_to_shell
+from impctl.cli.application import left_to_shell
 from impctl.cli.help import EXAMPLE_DATA, INPUT, MEASUREMENT, OUTPUT
 from impctl.cli.job import Job, display_of, in_workbench
 from impctl.cli.options import (
@@ -25,12 +23,12 @@ from impctl.cli.options import (
     settings_of,
 )
 from impctl.errors import UsageError
+from impctl.service.settings import CRIMES, Example, GenerateRequest, MeasureRequest, Settings
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
-    from impctl.app.results.results import Outcome
-    from impctl.app.workbench.reporter import Reporter
-    from impctl.app.workbench.workbench import Workbench
+    from impctl.service.context import Reporter, Workbench
+    from impctl.service.results import Outcome
 
 DeltaRows = Annotated[
     list[int] | None,
@@ -305,7 +303,7 @@ def _measure(asked: _Asked, reporter: Reporter) -> Outcome:
     def use_case(desk: Workbench) -> Outcome:
         asked.only_with("a workload")
         reporter.step(f"measuring {word}")
-        from impctl.app.measuring.run import run_workload
+        from impctl.measure.run import run_workload
 
         return run_workload(desk, asked.figures, asked.queries, delta_rows=asked.delta_rows)
 
@@ -313,7 +311,7 @@ def _measure(asked: _Asked, reporter: Reporter) -> Outcome:
 
 
 def _report(asked: _Asked, record: Path, reporter: Reporter) -> Outcome:
-    from impctl.app.measuring.keep import report_file
+    from impctl.measure.keep import report_file
 
     asked.only_with("a record")
     if asked.figures.report is None:
@@ -325,12 +323,12 @@ def _report(asked: _Asked, record: Path, reporter: Reporter) -> Outcome:
 
 
 def _compare(old: Path, new: Path, reporter: Reporter) -> Outcome:
-    from impctl.app.measuring.keep import compare_files
+    from impctl.measure.keep import compare_files
 
     return compare_files(old, new, reporter)
 
 
 def _generate(request: GenerateRequest, reporter: Reporter) -> Outcome:
-    from impctl.app.measuring.generate import generate
+    from impctl.measure.generate import generate
 
     return generate(request, reporter)

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from impctl.app.workbench.settings import DEFAULT_FILE
 from impctl.cli.help import MAINTENANCE
 from impctl.cli.job import Job, display_of, on_workbench
 from impctl.cli.options import (
@@ -27,10 +26,11 @@ from impctl.cli.options import (
     WorkloadFile,
     settings_of,
 )
+from impctl.service.settings import DEFAULT_FILE
 
 if TYPE_CHECKING:
-    from impctl.app.results.results import Outcome
-    from impctl.app.workbench.workbench import Workbench
+    from impctl.service.context import Workbench
+    from impctl.service.results import Outcome
 
 
 Rebalance = Annotated[
@@ -71,10 +71,10 @@ def capture(
 
     def use_case(desk: Workbench) -> Outcome:
         if rebalance:
-            from impctl.app.rebalance import rebalance as even_out
+            from impctl.service.rebalance import rebalance as even_out
 
             return even_out(desk, tuple(query or ()))
-        from impctl.app.capture import capture
+        from impctl.service.capture import capture
 
         return capture(desk, tuple(query or ()))
 

@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from impctl.app.workbench.settings import DEFAULT_FILE
-from impctl.cli.commands.maintain import Interval
 from impctl.cli.commands.query import (
     EscapeFormulas,
     OutFile,
@@ -15,8 +13,7 @@ from impctl.cli.commands.query import (
     RowsAs,
     display_of_rows,
 )
-from impctl.cli.following import follow_request
-from impctl.cli.following_changes import follow_changes_job
+from impctl.cli.follow import follow_changes_job, follow_request
 from impctl.cli.help import INPUT, SCHEDULE
 from impctl.cli.job import Job, display_of, on_workbench, one_query
 from impctl.cli.options import (
@@ -31,10 +28,12 @@ from impctl.cli.options import (
     WorkloadFile,
     settings_of,
 )
+from impctl.service.settings import DEFAULT_FILE
 
 if TYPE_CHECKING:
-    from impctl.app.results.results import Outcome
-    from impctl.app.workbench.workbench import Workbench
+    from impctl.cli.commands.maintain import Interval
+    from impctl.service.context import Workbench
+    from impctl.service.results import Outcome
 
 Since = Annotated[
     list[str] | None,
@@ -120,7 +119,7 @@ def changes(
         return follow_changes_job(settings, display, name, request, given, whole=whole)
 
     def use_case(desk: Workbench) -> Outcome:
-        from impctl.app.changes import changes
+        from impctl.service.changes import changes
 
         versions = tuple(since) if since else None
         return changes(

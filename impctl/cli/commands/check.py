@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from impctl.app.workbench.settings import DEFAULT_FILE
 from impctl.cli.help import OUTPUT
 from impctl.cli.job import Job, display_of, in_workbench
 from impctl.cli.options import (
@@ -21,11 +20,11 @@ from impctl.cli.options import (
     WorkloadFile,
     settings_of,
 )
+from impctl.service.settings import DEFAULT_FILE
 
 if TYPE_CHECKING:
-    from impctl.app.results.results import Outcome
-    from impctl.app.workbench.reporter import Reporter
-    from impctl.app.workbench.workbench import Workbench
+    from impctl.service.context import Reporter, Workbench
+    from impctl.service.results import Outcome
 
 
 def check(
@@ -61,7 +60,7 @@ def _check(
     workload: Path, queries: tuple[str, ...], strict: bool, now: str | None, reporter: Reporter
 ) -> Outcome:
     def use_case(desk: Workbench) -> Outcome:
-        from impctl.app.check import check
+        from impctl.service.check import check
 
         return check(desk, queries, strict=strict)
 
@@ -69,6 +68,6 @@ def _check(
 
 
 def _schema(reporter: Reporter) -> str:
-    from impctl.app.check import schema_text
+    from impctl.service.check import schema_text
 
     return schema_text()

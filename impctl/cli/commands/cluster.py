@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from impctl.app.workbench.settings import DEFAULT_FILE
 from impctl.cli.help import INPUT, SAFETY
 from impctl.cli.job import Job, display_of, on_workbench
 from impctl.cli.options import (
@@ -18,10 +17,11 @@ from impctl.cli.options import (
     WorkloadFile,
     settings_of,
 )
+from impctl.service.settings import DEFAULT_FILE
 
 if TYPE_CHECKING:
-    from impctl.app.results.results import Outcome
-    from impctl.app.workbench.workbench import Workbench
+    from impctl.service.context import Workbench
+    from impctl.service.results import Outcome
 
 
 def cluster(
@@ -69,7 +69,7 @@ def cluster(
     """
 
     def use_case(desk: Workbench) -> Outcome:
-        from impctl.app.cluster import cluster
+        from impctl.service.cluster import cluster
 
         return cluster(desk, tuple(tables or ()), tuple(by or ()), may_lose=yes)
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from impctl.cli.completion import COMPLETION_VARIABLE
+from impctl.cli.application import COMPLETION_VARIABLE
 from impctl.cli.help import INPUT
 from impctl.cli.job import Display, Job
 
 if TYPE_CHECKING:
-    from impctl.app.workbench.reporter import Reporter
+    from impctl.service.context import Reporter
 
 
 Shell = StrEnum("Shell", ("bash", "zsh", "fish"))

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from impctl.app.workbench.settings import DoctorRequest
-from impctl.cli.completion import left_to_shell
+from impctl.cli.application import left_to_shell
 from impctl.cli.help import INPUT, SCHEDULE, STORE_AND_SPARK
 from impctl.cli.job import Job, display_of
 from impctl.cli.options import (
@@ -21,10 +20,11 @@ from impctl.cli.options import (
     settings_of,
 )
 from impctl.errors import UsageError
+from impctl.service.settings import DoctorRequest
 
 if TYPE_CHECKING:
-    from impctl.app.results.results import Outcome
-    from impctl.app.workbench.reporter import Reporter
+    from impctl.service.context import Reporter
+    from impctl.service.results import Outcome
 
 WithSpark = Annotated[
     bool,
@@ -92,7 +92,7 @@ def doctor(
     request = DoctorRequest(settings, every, spark, state)
 
     def work(reporter: Reporter) -> Outcome:
-        from impctl.app.doctor import doctor
+        from impctl.service.doctor import doctor
 
         return doctor(request, reporter)
 

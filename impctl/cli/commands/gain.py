@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from impctl.app.workbench.settings import DEFAULT_FILE
-from impctl.cli.durations import seconds
 from impctl.cli.help import INPUT
 from impctl.cli.job import Job, display_of, on_workbench
 from impctl.cli.metrics import MetricsFile, check_metrics, with_metrics
@@ -18,12 +16,14 @@ from impctl.cli.options import (
     StoreFolder,
     Verbose,
     WorkloadFile,
+    seconds,
     settings_of,
 )
+from impctl.service.settings import DEFAULT_FILE
 
 if TYPE_CHECKING:
-    from impctl.app.results.results import Outcome
-    from impctl.app.workbench.workbench import Workbench
+    from impctl.service.context import Workbench
+    from impctl.service.results import Outcome
 
 
 def gain(
@@ -54,8 +54,8 @@ def gain(
     """
 
     def use_case(desk: Workbench) -> Outcome:
-        from impctl.app.gain import gain
-        from impctl.app.results.metrics import gain_metrics
+        from impctl.service.gain import gain
+        from impctl.service.metrics import gain_metrics
 
         if metrics is not None:
             check_metrics(metrics, desk.reserved)

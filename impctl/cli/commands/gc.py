@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from impctl.app.workbench.settings import DEFAULT_FILE
 from impctl.cli.help import LIMITS
 from impctl.cli.job import Job, display_of, on_workbench
 from impctl.cli.options import (
@@ -19,10 +18,11 @@ from impctl.cli.options import (
     WorkloadFile,
     settings_of,
 )
+from impctl.service.settings import DEFAULT_FILE
 
 if TYPE_CHECKING:
-    from impctl.app.results.results import Outcome
-    from impctl.app.workbench.workbench import Workbench
+    from impctl.service.context import Workbench
+    from impctl.service.results import Outcome
 
 Keep = Annotated[
     int | None,
@@ -56,7 +56,7 @@ def gc(
     """
 
     def use_case(desk: Workbench) -> Outcome:
-        from impctl.app.gc import gc
+        from impctl.service.gc import gc
 
         return gc(desk, keep)
 

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from impctl.app.workbench.settings import InitRequest
-from impctl.cli.completion import left_to_shell
+from impctl.cli.application import left_to_shell
 from impctl.cli.help import INPUT, OUTPUT, SAFETY
 from impctl.cli.job import Job, display_of
-from impctl.cli.options import AsJson, Quiet, Verbose
 from impctl.errors import UsageError
+from impctl.service.settings import InitRequest
 
 if TYPE_CHECKING:
-    from impctl.app.results.results import Outcome
-    from impctl.app.workbench.reporter import Reporter
+    from impctl.cli.options import AsJson, Quiet, Verbose
+    from impctl.service.context import Reporter
+    from impctl.service.results import Outcome
 
 
 def init(
@@ -63,7 +63,7 @@ def init(
     request = _request(tables or [], out, demo, force)
 
     def work(reporter: Reporter) -> Outcome:
-        from impctl.app.init import init
+        from impctl.service.init import init
 
         return init(request, reporter)
 

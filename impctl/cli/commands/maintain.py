@@ -9,13 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from impctl.app.workbench.asked import DueRequest, due_request
-from impctl.app.workbench.envvars import BATCH_ROWS, SCRUB
-from impctl.app.workbench.settings import DEFAULT_FILE, FollowRequest, Settings
-from impctl.cli.completion import left_to_shell
-from impctl.cli.due_options import DueOnly, PointName, due_use_case
-from impctl.cli.durations import seconds
-from impctl.cli.following import follow_job, follow_request
+from impctl.cli.application import left_to_shell
+from impctl.cli.follow import follow_job, follow_request
 from impctl.cli.help import LIMITS, MAINTENANCE, OUTPUT, SCHEDULE
 from impctl.cli.job import Display, Job, display_of, on_workbench
 from impctl.cli.metrics import (
@@ -30,12 +25,14 @@ from impctl.cli.options import (
     DetailedExitcode,
     DiskGiven,
     DryRun,
+    DueOnly,
     FollowMemory,
     Imbalance,
     LargeChange,
     LockTimeout,
     MovingParams,
     Now,
+    PointName,
     PolicyName,
     QueryNames,
     Quiet,
@@ -44,12 +41,23 @@ from impctl.cli.options import (
     Strict,
     Verbose,
     WorkloadFile,
+    due_use_case,
+    seconds,
     settings_of,
+)
+from impctl.service.settings import (
+    BATCH_ROWS,
+    DEFAULT_FILE,
+    SCRUB,
+    DueRequest,
+    FollowRequest,
+    Settings,
+    due_request,
 )
 
 if TYPE_CHECKING:
-    from impctl.app.results.results import Outcome
-    from impctl.app.workbench.workbench import Workbench
+    from impctl.service.context import Workbench
+    from impctl.service.results import Outcome
 
 BatchRows = Annotated[
     int | None,

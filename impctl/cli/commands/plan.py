@@ -5,15 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from impctl.app.workbench.asked import check_planned_look
-from impctl.app.workbench.settings import DEFAULT_FILE
-from impctl.cli.due_options import DueTold, Look
 from impctl.cli.job import Job, display_of, on_workbench
 from impctl.cli.options import (
     AsJson,
     DetailedExitcode,
     DiskGiven,
+    DueTold,
     LargeChange,
+    Look,
     MovingParams,
     Now,
     PolicyName,
@@ -25,10 +24,11 @@ from impctl.cli.options import (
     WorkloadFile,
     settings_of,
 )
+from impctl.service.settings import DEFAULT_FILE, check_planned_look
 
 if TYPE_CHECKING:
-    from impctl.app.results.results import Outcome
-    from impctl.app.workbench.workbench import Workbench
+    from impctl.service.context import Workbench
+    from impctl.service.results import Outcome
 
 
 def plan(
@@ -60,10 +60,10 @@ def plan(
 
     def use_case(desk: Workbench) -> Outcome:
         if due:
-            from impctl.app.maintain_due import plan_due
+            from impctl.service.schedule.maintain_due import plan_due
 
             return plan_due(desk, tuple(query or ()), look=interval)
-        from impctl.app.plan import plan
+        from impctl.service.plan import plan
 
         return plan(desk, tuple(query or ()), strict=strict)
 

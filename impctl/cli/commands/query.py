@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from impctl.app.workbench.settings import DEFAULT_FILE, AnsweredBy, SketchUse
-from impctl.app.writing.formats import RowsFormat, ending_of
-from impctl.cli.completion import left_to_shell
+from impctl.cli.application import left_to_shell
 from impctl.cli.help import OUTPUT
 from impctl.cli.job import Display, Job, display_of, on_workbench, one_query
 from impctl.cli.options import (
@@ -35,10 +33,12 @@ from impctl.cli.options import (
     settings_of,
 )
 from impctl.errors import UsageError
+from impctl.service.formats import RowsFormat, ending_of
+from impctl.service.settings import DEFAULT_FILE, AnsweredBy, SketchUse
 
 if TYPE_CHECKING:
-    from impctl.app.results.results import Outcome
-    from impctl.app.workbench.workbench import Workbench
+    from impctl.service.context import Workbench
+    from impctl.service.results import Outcome
 
 RowsAs = Annotated[
     RowsFormat | None,
@@ -124,7 +124,7 @@ def query(
     name = one_query("query", names)
 
     def use_case(desk: Workbench) -> Outcome:
-        from impctl.app.query import query
+        from impctl.service.query import query
 
         asked = (name, tuple(param or ()), sql, tuple(at) if at else None, sketch, by)
         return query(

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from impctl.app.workbench.settings import DEFAULT_FILE, SketchUse
 from impctl.cli.help import OUTPUT
 from impctl.cli.job import Job, display_of, on_workbench, one_query
 from impctl.cli.options import (
@@ -28,10 +27,11 @@ from impctl.cli.options import (
     WorkloadFile,
     settings_of,
 )
+from impctl.service.settings import DEFAULT_FILE, SketchUse
 
 if TYPE_CHECKING:
-    from impctl.app.results.results import Outcome
-    from impctl.app.workbench.workbench import Workbench
+    from impctl.service.context import Workbench
+    from impctl.service.results import Outcome
 
 
 FilesFile = Annotated[
@@ -83,7 +83,7 @@ def rewrite(
     name = one_query("rewrite", names)
 
     def use_case(desk: Workbench) -> Outcome:
-        from impctl.app.rewrite import rewrite
+        from impctl.service.rewrite import rewrite
 
         given, versions = tuple(param or ()), tuple(at) if at else None
         return rewrite(desk, name, given, sql, versions, files, sketch, required=require_sketch)

@@ -5,32 +5,28 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from impctl.app.workbench.asked import simulate_request
-from impctl.app.workbench.envvars import DISK
-from impctl.app.workbench.settings import DEFAULT_FILE
 from impctl.cli.job import Job, display_of, on_workbench
 from impctl.cli.options import (
+    ArrivalsFile,
     AsJson,
+    Disks,
+    Late,
+    Looks,
     QueryNames,
     Quiet,
+    ReportFile,
+    Since,
     StoreFolder,
+    Triggers,
     Verbose,
     WorkloadFile,
     settings_of,
 )
-from impctl.cli.simulate_options import (
-    ArrivalsFile,
-    Disks,
-    Late,
-    Looks,
-    ReportFile,
-    Since,
-    Triggers,
-)
+from impctl.service.settings import DEFAULT_FILE, DISK, simulate_request
 
 if TYPE_CHECKING:
-    from impctl.app.results.results import Outcome
-    from impctl.app.workbench.workbench import Workbench
+    from impctl.service.context import Workbench
+    from impctl.service.results import Outcome
 
 
 def simulate(
@@ -58,7 +54,7 @@ def simulate(
     request = simulate_request(since, arrivals, disk or (), trigger or (), interval, report, late)
 
     def use_case(desk: Workbench) -> Outcome:
-        from impctl.app.simulate import simulate
+        from impctl.service.schedule.simulate import simulate
 
         return simulate(desk, tuple(query or ()), request)
 

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from impctl.app.workbench.settings import DEFAULT_FILE
 from impctl.cli.help import OUTPUT
 from impctl.cli.job import Job, display_of, on_workbench
 from impctl.cli.options import (
@@ -22,10 +21,11 @@ from impctl.cli.options import (
     WorkloadFile,
     settings_of,
 )
+from impctl.service.settings import DEFAULT_FILE
 
 if TYPE_CHECKING:
-    from impctl.app.results.results import Outcome
-    from impctl.app.workbench.workbench import Workbench
+    from impctl.service.context import Workbench
+    from impctl.service.results import Outcome
 
 
 def status(
@@ -57,7 +57,7 @@ def status(
     """
 
     def use_case(desk: Workbench) -> Outcome:
-        from impctl.app.status import status
+        from impctl.service.status import status
 
         return status(desk, tuple(query or ()), runs=runs)
 

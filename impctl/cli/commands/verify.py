@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from impctl.app.workbench.settings import DEFAULT_FILE
 from impctl.cli.help import INPUT
 from impctl.cli.job import Job, display_of, on_workbench
 from impctl.cli.options import (
@@ -20,10 +19,11 @@ from impctl.cli.options import (
     WorkloadFile,
     settings_of,
 )
+from impctl.service.settings import DEFAULT_FILE
 
 if TYPE_CHECKING:
-    from impctl.app.results.results import Outcome
-    from impctl.app.workbench.workbench import Workbench
+    from impctl.service.context import Workbench
+    from impctl.service.results import Outcome
 
 
 def verify(
@@ -53,7 +53,7 @@ def verify(
     """
 
     def use_case(desk: Workbench) -> Outcome:
-        from impctl.app.verify import verify
+        from impctl.service.verify import verify
 
         return verify(desk, tuple(query or ()), results=results)
 

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from impctl.app.workbench.settings import DEFAULT_FILE
 from impctl.cli.commands.query import EscapeFormulas, RowLimit, RowsAs, display_of_rows
 from impctl.cli.help import INPUT
 from impctl.cli.job import Job, display_of, on_workbench, one_query
@@ -26,10 +25,11 @@ from impctl.cli.options import (
     settings_of,
 )
 from impctl.errors import UsageError
+from impctl.service.settings import DEFAULT_FILE
 
 if TYPE_CHECKING:
-    from impctl.app.results.results import Outcome
-    from impctl.app.workbench.workbench import Workbench
+    from impctl.service.context import Workbench
+    from impctl.service.results import Outcome
 
 Row = Annotated[
     list[str] | None,
@@ -90,7 +90,7 @@ def why(
         )
 
     def use_case(desk: Workbench) -> Outcome:
-        from impctl.app.why import why
+        from impctl.service.why import why
 
         given = (tuple(param or ()), tuple(row or ()), tuple(without or ()))
         return why(desk, name, *given, limit=limit)

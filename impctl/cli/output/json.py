@@ -15,11 +15,16 @@ from datetime import date, datetime
 from decimal import Decimal
 from typing import TextIO
 
-from impctl.app.results.changed import ChangesResult
-from impctl.app.results.followed_run import FollowedRun
-from impctl.app.results.results import SCHEMA_VERSION, Failure, QueryResult, Result
-from impctl.app.results.why import WithoutResult
 from impctl.errors import Location, Problem, WorkloadError
+from impctl.service.results import (
+    SCHEMA_VERSION,
+    ChangesResult,
+    Failure,
+    FollowedRun,
+    QueryResult,
+    Result,
+    WithoutResult,
+)
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
@@ -102,7 +107,7 @@ def to_json(value: object) -> Json:
 
 def _answered(result: QueryResult | ChangesResult | WithoutResult) -> Json:
     """A result that is rows, with columns and rows in place of the Arrow table."""
-    from impctl.app.writing.json_values import json_rows
+    from impctl.service.formats import json_rows
 
     others = [part.name for part in fields(result) if part.name not in ("query", "answer")]
     return {

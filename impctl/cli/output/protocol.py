@@ -8,31 +8,34 @@ from __future__ import annotations
 
 from typing import Protocol, assert_never
 
-from impctl.app.results.changed import ChangesResult
-from impctl.app.results.clustered import ClusterResult
-from impctl.app.results.collected import GcResult
-from impctl.app.results.due import DueResult
-from impctl.app.results.explanations import CheckResult, ExplainResult
-from impctl.app.results.findings import Finding
-from impctl.app.results.foreseen import PlanResult
-from impctl.app.results.gained import GainResult
-from impctl.app.results.made import GenerateResult, WrittenResult
-from impctl.app.results.results import (
+from impctl.service.results import (
     ApplyResult,
     CaptureResult,
+    ChangesResult,
+    CheckResult,
+    ClusterResult,
+    DueResult,
+    ExplainResult,
     Failure,
+    Finding,
+    GainResult,
+    GcResult,
+    GenerateResult,
     MaintainResult,
+    PlanResult,
     QueryResult,
     Record,
     RecordComparison,
     Result,
     RewriteResult,
+    SimulateResult,
+    StartedResult,
     StatusResult,
     VerifyResult,
+    WhyResult,
+    WithoutResult,
+    WrittenResult,
 )
-from impctl.app.results.simulated import SimulateResult
-from impctl.app.results.started import StartedResult
-from impctl.app.results.why import WhyResult, WithoutResult
 
 
 class Output(Protocol):

@@ -1,73 +1,43 @@
-"""Results as text for people: a line per query, then reasons, without colour.
-
-Law: results go to stdout, what is said about them to stderr; user text is printed as it is, with
-no markup and no control characters. Sentences are as wide as the terminal and whole in a
-pipe, tables of rows have 80 columns there; a command or a statement is never broken.
-Out of scope: JSON (`cli.output.json`), progress (`progress`).
-"""
+"""Results as text for people."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
-from impctl.app.results.amounts import duration_text, plain
-from impctl.app.results.answer import ArrowAnswer
-from impctl.app.results.changed import STATE, ChangesResult
-from impctl.app.results.clustered import ClusterResult
-from impctl.app.results.collected import GcResult
-from impctl.app.results.due import NOT_DUE, DueResult
-from impctl.app.results.explanations import CheckResult, ExplainResult
-from impctl.app.results.findings import Finding, Level
-from impctl.app.results.foreseen import PlanResult
-from impctl.app.results.gained import GainResult
-from impctl.app.results.made import GenerateResult, WrittenResult
-from impctl.app.results.results import (
-    ANSWER_SAME,
-    ApplyResult,
-    CaptureResult,
-    Failure,
-    MaintainResult,
-    QueryResult,
-    Record,
-    RecordComparison,
-    Result,
-    RewriteResult,
-    StatusResult,
-    VerifyResult,
-)
-from impctl.app.results.simulated import SimulateResult
-from impctl.app.results.started import StartedResult
-from impctl.app.results.unsketched import SKETCH_NONE
-from impctl.app.results.why import WhyResult, WithoutResult
-from impctl.app.writing.formats import RowsFormat
-from impctl.cli.output.answer import answer_line, changes_line, write_rows
-from impctl.cli.output.check import check_lines, check_word, summed_up
-from impctl.cli.output.cluster import cluster_lines
-from impctl.cli.output.doctor import finding_lines
-from impctl.cli.output.due import due_lines, due_word
-from impctl.cli.output.errors import failure_lines, grouped_by_cause, summary_line
-from impctl.cli.output.explain import explain_lines
-from impctl.cli.output.foreseen import (
+from impctl.cli.output.json import JsonOutput
+from impctl.cli.output.measurements import comparison_lines, record_lines, simulated_lines
+from impctl.cli.output.protocol import show
+from impctl.cli.output.reports import (
     apply_lines,
     capture_lines,
+    check_lines,
+    check_word,
+    cluster_lines,
+    due_lines,
+    due_word,
+    explain_lines,
+    finding_lines,
+    gain_lines,
+    gc_lines,
     plan_lines,
     plan_word,
     rebalance_lines,
+    status_lines,
+    summed_up,
+    total_lines,
+    why_line,
+    why_lines,
+    without_line,
 )
-from impctl.cli.output.gain import gain_lines, total_lines
-from impctl.cli.output.gc import gc_lines
-from impctl.cli.output.protocol import show
-from impctl.cli.output.records import comparison_lines, record_lines
-from impctl.cli.output.simulated import simulated_lines
-from impctl.cli.output.status import status_lines
-from impctl.cli.output.terminal import has_colour, marked, unmarked
-from impctl.cli.output.used import used_lines
-from impctl.cli.output.why import why_line, why_lines, without_line
+from impctl.cli.output.rows import answer_line, changes_line, write_rows
+from impctl.cli.output.terminal import has_colour, marked, unmarked, width_for, wrapped
 from impctl.cli.output.wording import (
     assumed_text,
     carried_text,
+    failure_lines,
+    grouped_by_cause,
     left_text,
     mode_text,
     pending_text,
@@ -75,10 +45,90 @@ from impctl.cli.output.wording import (
     ranges_text,
     results_text,
     sketches_text,
+    summary_line,
+    used_lines,
     versions_text,
 )
-from impctl.cli.output.wrapped import width_for, wrapped
-from impctl.plural import count_text
+from impctl.errors import count_text
+from impctl.service.formats import RowsFormat
+from impctl.service.outcome import gravest
+from impctl.service.results import (
+    ANSWER_SAME,
+    NOT_DUE,
+    SKETCH_NONE,
+    STATE,
+    ApplyResult,
+    CaptureResult,
+    ChangesResult,
+    CheckResult,
+    ClusterResult,
+    DueResult,
+    ExplainResult,
+    Failure,
+    Finding,
+    FollowedRun,
+    GainResult,
+    GcResult,
+    GenerateResult,
+    Level,
+    MaintainResult,
+    Outcome,
+    PlanResult,
+    QueryResult,
+    Record,
+    RecordComparison,
+    Result,
+    RewriteResult,
+    SimulateResult,
+    StartedResult,
+    StatusResult,
+    VerifyResult,
+    WhyResult,
+    WithoutResult,
+    WrittenResult,
+)
+from impctl.service.text import duration_text, plain
+
+if TYPE_CHECKING:
+    from impctl.service.answer import ArrowAnswer
+
+
+def json_line(outcome: Outcome, run: FollowedRun, stdout: TextIO) -> None:
+    """The run as one JSON document."""
+    output = JsonOutput("maintain", stdout, run)
+    for result in outcome.results:
+        show(output, result)
+    output.end(outcome.warnings, outcome.failures, gravest(outcome))
+    stdout.flush()
+
+
+def text_line(outcome: Outcome, run: FollowedRun, stdout: TextIO) -> None:
+    """The run as one line of text."""
+    stdout.write(_text(outcome, run) + "\n")
+    stdout.flush()
+
+
+def _text(outcome: Outcome, run: FollowedRun) -> str:
+    done = {r.query: r for r in outcome.results if isinstance(r, MaintainResult)}
+    parts = [_done_text(result) for result in done.values()]
+    parts += [
+        f"{'run' if failure.query is None else failure.query} failed: {failure.error.message} "
+        f"[{failure.error.code}]"
+        for failure in outcome.failures
+    ]
+    parts += [f"warning: {text}" for text in outcome.warnings]
+    if run.late_ms:
+        parts.append(f"late by {duration_text(run.late_ms)}")
+    if run.retry_ms is not None:
+        parts.append(f"retry in {duration_text(run.retry_ms)}")
+    line = f"{run.started_at} run {run.number}, {duration_text(run.elapsed_ms)}: {'; '.join(parts)}"
+    return " ".join(plain(line).split())
+
+
+def _done_text(result: MaintainResult) -> str:
+    if result.changes is None:
+        return f"{result.query} recapture [{result.reason_code}]"
+    return f"{result.query} {mode_text(result.action)}, {count_text(result.changes, 'change')}"
 
 
 class TextOutput:

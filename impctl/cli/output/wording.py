@@ -1,18 +1,34 @@
 """How sketches, versions, counts and user text read in a line of text.
 
-Out of scope: whole lines (`cli.output.text`), sizes, durations and what keeps text from driving a
-terminal (`app.results.amounts`).
+Law: sentences without indent or line breaks, each of one thing.
+
+Law: a place comes first in the form `file:line:column`, which editors and terminals can open;
+every problem of a workload file has its own line; the code in brackets leads to the page of reason
+codes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
-from impctl.app.results.amounts import CONTROL, number_text, plain, size_text
-from impctl.app.results.explanations import ExpectedReading
-from impctl.app.results.results import LeftEntry, RangesEntry, SketchEntry, VerifyResult
-from impctl.plural import count_text
+from impctl.errors import Location, WorkloadError, count_text
+from impctl.service.results import (
+    ASKED_FOR_NONE,
+    NO_SKETCH,
+    NOT_USED,
+    ExpectedReading,
+    Failure,
+    LeftEntry,
+    QueryResult,
+    RangesEntry,
+    ReuseEntry,
+    RewriteResult,
+    SketchEntry,
+    VerifyResult,
+)
+from impctl.service.text import CONTROL, number_text, plain, size_text
 
 
 def plain_sql(text: str) -> str:
@@ -99,15 +115,15 @@ def versions_text(
         return f"{table}@{version}" if start == version else f"{table}@{start}..{version}"
 
     told = ", ".join(f"{name} = {value}" for name, value in moments.items())
-    found = ", ".join(one(table, version) for table, version in versions.items())
-    return plain(f"{found} ({told})" if told else found)
+    result = ", ".join(one(table, version) for table, version in versions.items())
+    return plain(f"{result} ({told})" if told else result)
 
 
 def at_text(versions: Mapping[str, int], moments: Mapping[str, str]) -> str:
     """`version 3 of sales`, of several tables each, and the values of the current time."""
-    found = ", ".join(f"version {version} of {table}" for table, version in versions.items())
+    result = ", ".join(f"version {version} of {table}" for table, version in versions.items())
     told = ", ".join(f"{name} = {value}" for name, value in moments.items())
-    return plain(f"{found} ({told})" if told else found)
+    return plain(f"{result} ({told})" if told else result)
 
 
 def carried_text(changes: int | None) -> str:
@@ -123,3 +139,130 @@ def pending_text(changes: int | None) -> str:
 def expiry_text(instant: str) -> str:
     """When the next row expires."""
     return "none of the present rows" if instant == "never" else f"no row before {instant}"
+
+
+def used_lines(result: QueryResult | RewriteResult) -> Iterator[str]:
+    """Who answered and why, whose sketch was used, what became of it before, and what costs more
+    than it saves."""
+    if isinstance(result, QueryResult) and result.by != "state" and result.by_reason:
+        who = "the engine" if result.by == "engine" else "Spark"
+        yield f"answered by {who}: {result.by_reason}"
+        if result.quicker:
+            yield f"faster alternative: {result.quicker}"
+    if isinstance(result, RewriteResult) and not result.runs_on_spark:
+        yield "for DuckDB, PostgreSQL or SQLite: Spark does not support WITH RECURSIVE with UNION"
+    for table, reason in result.left_away.items():
+        which = f" of `{table}`" if len(result.versions) > 1 else ""
+        yield f"sketch{which} not used: {reason} (force with `--sketch always`)"
+    if result.reuse is not None:
+        yield from _reuse(result.reuse)
+        if result.reuse.query is None:
+            return
+    if result.action == NOT_USED:
+        yield "no sketch was requested"
+    elif result.action == NO_SKETCH:
+        # A warning says so, unless the file asked for it.
+        if result.reason == ASKED_FOR_NONE:
+            yield f"no sketch: {result.reason}"
+    elif result.action == "none":
+        if not result.left_away:
+            yield "sketch was up to date"
+    elif result.action == "kept":
+        yield "used the sketch stored for these versions; nothing was maintained"
+    else:
+        yield f"sketch maintained first ({mode_text(result.action)}): {result.reason}"
+
+
+def _reuse(reuse: ReuseEntry) -> Iterator[str]:
+    """The sketch that serves a query with constants of its own, and those that do not."""
+    if reuse.query is None:
+        yield f"no sketch: {reuse.reason}"
+    for entry in reuse.candidates:
+        which = sketches_text(entry.sketches) if entry.sketches else ""
+        if entry.chosen:
+            yield f"sketch of `{entry.query}` ({which}): {entry.reason}"
+        else:
+            yield f"sketch of `{entry.query}` not used: {entry.reason}"
+
+
+_QUERY = re.compile(r"[Qq]uery `([^`]*)`")
+_NUMBER = re.compile(r"(?<![\w`.@-])\d+(?:,\d{3})*(?:\.\d+)?%?(?![\w`@])")
+"""A number on its own: not part of a name, a version or a path."""
+_SHOWN = 5
+"""Queries named in a warning that several share."""
+
+Mark = Callable[[str, str], str]
+"""Gives a word its colour where colour is on."""
+
+
+def failure_lines(failures: Iterable[Failure], mark: Mark) -> list[str]:
+    """The lines for stderr; what several queries met alike is told once, led by all of them."""
+    alike: dict[tuple[object, ...], list[Failure]] = {}
+    for failure in failures:
+        error = failure.error
+        is_problems = isinstance(error, WorkloadError)
+        key = (error.code, error.message, error.hint, error.location, is_problems and id(error))
+        alike.setdefault(key, []).append(failure)
+    return [line for same in alike.values() for line in _lines(same, mark)]
+
+
+def _lines(same: Sequence[Failure], mark: Mark) -> list[str]:
+    """The lines of failures that differ in their query at most."""
+    error = same[0].error
+    head = mark("error", "31")
+    if isinstance(error, WorkloadError) and error.problems:
+        lines = [f"{head}: {plain(error.message)} [{error.code}]"]
+        for problem in error.problems:
+            lines.append(f"  {_placed(problem.message, problem.location)}")
+            if problem.hint is not None:
+                lines.append(f"    {mark('hint', '36')}: {plain(problem.hint)}")
+        return lines
+    lines = [f"{head}: {_placed(_with_queries(same), error.location)} [{error.code}]"]
+    if error.hint is not None:
+        lines.append(f"{mark('hint', '36')}: {plain(error.hint)}")
+    return lines
+
+
+def grouped_by_cause(warnings: Iterable[str]) -> list[str]:
+    """The warnings, each once: those that differ in the query they name, and in numbers, as one."""
+    alike: dict[str, list[str]] = {}
+    for warning in dict.fromkeys(warnings):
+        named = set(_QUERY.findall(warning))
+        key = _NUMBER.sub("#", _QUERY.sub("each query", warning)) if len(named) == 1 else warning
+        alike.setdefault(key, []).append(warning)
+    return [same[0] if len(same) == 1 else _as_one(same) for same in alike.values()]
+
+
+def _as_one(same: Sequence[str]) -> str:
+    """`18 queries (a, b, ..): the sketch of each query holds 90 to 95 of 96 ranges`."""
+    names = [f"`{match[1]}`" for match in map(_QUERY.search, same) if match is not None]
+    shown = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
+    texts = [_QUERY.sub("each query", one) for one in same]
+    numbers = iter(zip(*map(_NUMBER.findall, texts), strict=True))
+    text = _NUMBER.sub(lambda _: _span(next(numbers)), texts[0])
+    return f"{len(same)} queries ({shown}): {text}"
+
+
+def _span(numbers: Sequence[str]) -> str:
+    """One number, or the least and the greatest of them."""
+    result = sorted(set(numbers), key=lambda text: float(text.replace(",", "").rstrip("%")))
+    return result[0] if len(result) == 1 else f"{result[0]} to {result[-1]}"
+
+
+def summary_line(failed: Sequence[str], total: int) -> str:
+    """How many queries of a run failed, and which."""
+    names = ", ".join(f"`{name}`" for name in failed)
+    return plain(f"{len(failed)} of {total} queries failed: {names}")
+
+
+def _with_queries(same: Sequence[Failure]) -> str:
+    """The message, led by the queries unless it names the only one."""
+    message = same[0].error.message
+    names = dict.fromkeys(f"`{failure.query}`" for failure in same if failure.query is not None)
+    if not names or (len(names) == 1 and next(iter(names)) in message):
+        return message
+    return f"{', '.join(names)}: {message}"
+
+
+def _placed(message: str, location: Location | None) -> str:
+    return plain(message if location is None else f"{location}: {message}")

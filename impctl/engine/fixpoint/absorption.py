@@ -1,37 +1,229 @@
-"""Absorption provenance: of each row of a fixpoint the function of table rows that it depends on.
-
-Identity: P(t) is the OR over the derivations of t of the AND of their bodies' functions and of
-their leaves, a variable each; t is in T if and only if P(t) is not false. Functions are monotone
-and kept as decision diagrams, which absorb what derives nothing new; rows of tables that go are
-variables set to false (a universal quantification over them, which for monotone functions is the
-same), so circles never keep a row (Liu et al., *Recursive Computation of Regions and
-Connectivity in Networks*, 2009). What rows depend on which variable is indexed.
-Shipping: EAGER hands the whole function on, whenever it changes. LAZY hands on what a row came
-with, and keeps its other derivations until that is false; then the next of these is, and only a row
-that has none left goes. T is the same; a lazy function may know too few ways, never one too
-many.
-State: derivations, functions, the index. Cost: eager, the changes of functions, which may be
-exponentially large; lazy, the rows whose function mentions what went. Lazy functions of derivations
-that were taken up are made when something asks for them, with those of rows that they use.
-Leaves are told apart by who calls: equal rows of a table are as many leaves as there are copies. A
-leaf that went may come again: its derivations are new ones then.
-Not to be confused with the default, which keeps ranks (`engine.operators.fixpoint`): it cannot tell
-which rows of tables a row needs. Out of scope: finding derivations.
-After an error what is here is of no use any more.
-"""
+"""A fixpoint that keeps of each row the Boolean function of table rows that derive it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from impctl.data.vector import Ints
-from impctl.engine.fixpoint.derivations import Asleep, Grounded, grounded
-from impctl.engine.fixpoint.fewest_true import fewest_true
+import numpy as np
+
+from impctl.data.keys import distinct_values
+from impctl.data.schema import LONG, SqlType
+from impctl.data.vector import Ints, Vector, slice_positions
+from impctl.engine.batch import Batch, consolidated, disagreement, empty_batch, stacked_batches
+from impctl.engine.fixpoint.frontier import Recursion, ToldInTheEnd, apart_in_memory, slots_for
+from impctl.engine.fixpoint.rows import (
+    NUMBER,
+    RowNumbers,
+    RowsByNumber,
+    TouchedNumbers,
+    TouchedRows,
+)
+from impctl.engine.operator import LIMITS, Keeper, Limits
+from impctl.engine.tags import no_fragments
+from impctl.engine.trace import RowIndex
 from impctl.errors import EvaluationError, UsageError
 from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.engine.circuit import Circuit
+    from impctl.types import AttributeId
+
+
+@dataclass(frozen=True, slots=True)
+class Grounded:
+    """One derivation: the row derived, the rows of the fixpoint and those of tables it uses, all by
+    numbers of the caller."""
+
+    head: int
+    bodies: tuple[int, ...]
+    leaves: tuple[int, ...]
+
+
+def grounded(numbers: Ints) -> list[Grounded]:
+    """Derivations of an array, shape (derivations, 1 + numbers of one): the head first, then what
+    took part, less than zero for none."""
+    result = []
+    for head, *parts in numbers.tolist():
+        there = [part for part in parts if part >= 0]
+        bodies = tuple(part for part in there if not part % 2)
+        result.append(Grounded(head, bodies, tuple(part for part in there if part % 2)))
+    return result
+
+
+class Asleep:
+    """Those of an array, shape (derivations, 1 + numbers of one), as `grounded` has them."""
+
+    def __init__(self, numbers: Ints) -> None:
+        self._numbers = numbers
+        self._is_here = np.ones(len(numbers), dtype=np.bool_)
+        heads, parts = numbers[:, 0], numbers[:, 1:]
+        self._of_head = _Places(heads)
+        owners, columns = (parts >= 0).nonzero()
+        self._of_part = _Places(parts[owners, columns], owners)
+        self._rows = distinct_values(self._of_head.values)
+        self._chosen = np.full(len(self._rows), -1, dtype=np.int64)
+        """Which derivation is chosen for each row, -1 for none."""
+        waits_for = ((parts >= 0) & (parts % 2 == 0)).sum(axis=1)
+        self._choose(np.searchsorted(self._rows, heads), waits_for)
+
+    def _choose(self, places: Ints, waits_for: Ints) -> None:
+        """Choose round by round; `places` are those of the heads, `waits_for` how many rows each
+        derivation still waits for."""
+        ready = (waits_for == 0).nonzero()[0]
+        while len(ready):
+            ready = ready[self._chosen[places[ready]] < 0]
+            came, first = np.unique(places[ready], return_index=True)
+            self._chosen[came] = ready[first]
+            used, counts = np.unique(self._of_part.of(self._rows[came]), return_counts=True)
+            waits_for[used] -= counts
+            ready = used[waits_for[used] == 0]
+
+    def rows(self) -> Ints:
+        """The rows that are derived, ascending."""
+        return self._rows[self._chosen >= 0]
+
+    def chosen(self, row: int) -> Grounded:
+        """The derivation that was chosen for a row."""
+        place = int(np.searchsorted(self._rows, row))
+        (result,) = grounded(self._numbers[self._chosen[place]][None])
+        return result
+
+    def made_of(self, leaf: int) -> set[int]:
+        """The rows that a leaf takes part in, by chosen derivations. Cost: these."""
+        result, asked = set[int](), np.array([leaf], dtype=np.int64)
+        while len(asked):
+            used = self._of_part.of(asked)
+            heads = self._numbers[used, 0]
+            is_chosen = self._chosen[np.searchsorted(self._rows, heads)] == used
+            new = set(heads[is_chosen].tolist()) - result
+            result |= new
+            asked = np.array(sorted(new), dtype=np.int64)
+        return result
+
+    def take_of_head(self, row: int) -> list[Grounded]:
+        """Hand out what derives a row."""
+        return self._taken(self._of_head.of(np.array([row])))
+
+    def take_of_part(self, number: int) -> list[Grounded]:
+        """Hand out what a row or a leaf takes part in."""
+        return self._taken(np.unique(self._of_part.of(np.array([number]))))
+
+    def _taken(self, places: Ints) -> list[Grounded]:
+        here = places[self._is_here[places]]
+        self._is_here[here] = False
+        return grounded(self._numbers[here])
+
+    def here(self) -> Iterator[Grounded]:
+        """Those that were not handed out."""
+        yield from grounded(self._numbers[self._is_here])
+
+    def __len__(self) -> int:
+        return int(self._is_here.sum())
+
+
+class _Places:
+    """Where values stand, sorted; `owners` are told in place of positions."""
+
+    def __init__(self, values: Ints, owners: Ints | None = None) -> None:
+        order = np.argsort(values, kind="stable")
+        self.values: Ints = values[order]
+        self._owners: Ints = order if owners is None else owners[order]
+
+    def of(self, asked: Ints) -> Ints:
+        """The owners of these values, for each as often as it has it."""
+        first = np.searchsorted(self.values, asked, "left")
+        last = np.searchsorted(self.values, asked, "right")
+        result: Ints = self._owners[slice_positions(first, last)[0]]
+        return result
+
+
+_Fewest = tuple[int, tuple[int, ...] | None]
+"""How many variables, and which; None where nothing makes it true."""
+
+
+def fewest_true(function: Any) -> tuple[int, ...] | None:
+    """The variables of a diagram of `oxidd`; None where it is false."""
+    best: dict[Any, _Fewest] = {}
+    left = [function]
+    while left:
+        node = left[-1]
+        if node in best:
+            left.pop()
+            continue
+        parts = node.cofactors()
+        if parts is None:
+            best[node] = (0, ()) if node.satisfiable() else (0, None)
+            continue
+        missing = [part for part in parts if part not in best]
+        left += missing
+        if not missing:
+            best[node] = _better(node, *(best[part] for part in parts))
+    return best[function][1]
+
+
+def _better(node: Any, high: _Fewest, low: _Fewest) -> _Fewest:
+    """What makes a node true: with its own variable, or without."""
+    if low[1] is not None and (high[1] is None or low[0] <= high[0] + 1):
+        return low
+    if high[1] is None:
+        return 0, None
+    return high[0] + 1, (*high[1], node.node_var())
+
+
+HEAD, BODY = "impctl/head", "impctl/body"
+"""The columns of such a row, both numbers."""
+NOTHING = 0
+"""The body of a derivation from nothing: no row's number."""
+_SLOT = "impctl/slot"
+
+
+class HeadsAndBodies(ToldInTheEnd):
+    """Of derivations with heads of `columns`, and in the columns `bodies` the bodies' numbers."""
+
+    def __init__(
+        self,
+        accesses: tuple[int, int],
+        columns: Sequence[AttributeId],
+        bodies: Sequence[AttributeId],
+    ) -> None:
+        super().__init__(accesses)
+        self._columns = tuple(columns)
+        self._bodies = tuple(bodies)
+
+    def end(self, touched: TouchedRows) -> None:
+        assert isinstance(touched, TouchedNumbers), "only rows with numbers have heads and bodies"
+        parts = [self._numbered(touched, batch) for batch in self.taken()]
+        if not parts:
+            return
+        noted = consolidated(stacked_batches(parts))
+        if not len(noted):
+            return
+        heads = touched.numbers[noted.columns[_SLOT].values]
+        if not bool(heads.all()):
+            raise disagreement(
+                "A derivation in WITH RECURSIVE belongs to a row that does not exist"
+            )
+        for at, name in enumerate(self._bodies or ("",)):
+            bodies = noted.columns[name].values if self._bodies else np.zeros_like(heads)
+            columns = {HEAD: Vector(LONG, heads), BODY: Vector(LONG, bodies)}
+            if at == 0:
+                self.keep(Batch(columns, noted.weights, noted.tags))
+                continue
+            tags = tuple(no_fragments(len(noted)) for _ in noted.tags)
+            self.keep(Batch(columns, noted.weights, tags).keep(bodies != NOTHING))
+
+    def _numbered(self, touched: TouchedRows, batch: Batch) -> Batch:
+        """The derivations by the slots of their heads; without bodies where there are none."""
+        heads = [batch.columns[name] for name in self._columns]
+        columns = {_SLOT: Vector(LONG, slots_for(touched, heads, len(batch)))}
+        nothing: Ints = np.full(len(batch), NOTHING, dtype=np.int64)
+        for name in self._bodies:
+            columns[name] = batch.columns.get(name, Vector(LONG, nothing))
+        return Batch(columns, batch.weights, batch.tags)
+
 
 NODES = 5_000_000
 """Nodes of decision diagrams there may be; some 100 MB."""
@@ -300,9 +492,9 @@ class Absorption:
             (self._of_leaf, one.leaves),
         ):
             for key in keys:
-                found = index.get(key, {})
-                found.pop(one, None)
-                if not found:
+                result = index.get(key, {})
+                result.pop(one, None)
+                if not result:
                     index.pop(key, None)
 
     def _mention(self, row: int, leaves: set[int]) -> None:
@@ -344,10 +536,10 @@ class Absorption:
         return leaves, self._ship is Ship.EAGER
 
     def _all_of(self, functions: Iterable[_Function]) -> _Function:
-        found = self._manager.true()
+        result = self._manager.true()
         for one in functions:
-            found = self._within(found.__and__, one)
-        return found
+            result = self._within(result.__and__, one)
+        return result
 
     def _within(self, operation: Callable[[Any], _Function], argument: object) -> _Function:
         """The operation's result; EvaluationError where it takes more nodes than there may be."""
@@ -388,3 +580,287 @@ def _manager(nodes: int) -> Any:
     except ImportError as error:
         raise _missing() from error
     return BDDManager(nodes, _CACHE, 1)
+
+
+_HEAD = "head"
+_OTHER_ROWS = "Rows of WITH RECURSIVE do not match their derivations"
+
+
+@dataclass(frozen=True, slots=True)
+class Ingredient:
+    """An input whose rows are leaves: those of `columns` tell them apart, and their numbers go on
+    in the column `number`. Rows of no table (`is_leaf` is false) are there for good."""
+
+    columns: tuple[tuple[AttributeId, SqlType], ...]
+    number: AttributeId
+    is_leaf: bool = True
+
+
+class AbsorbedFixpoint(Recursion):
+    """Rows of `columns`; its inputs are those of `step` after the first, an ingredient each.
+
+    In the step's first input are rows of T with their numbers in a column `number`; its output has
+    the columns of T, and in those of `bodies` the numbers of all rows that took part: even ones of
+    rows of T, odd ones of leaves, and NULL or less than zero for none. `accesses` is how many tags
+    that carries. UnsupportedError beyond `limits`, EvaluationError where functions take more nodes
+    than `absorbs` allows.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        columns: Sequence[tuple[AttributeId, SqlType]],
+        number: AttributeId,
+        step: Circuit,
+        ingredients: Sequence[Ingredient],
+        bodies: Sequence[AttributeId],
+        accesses: int = 0,
+        *,
+        absorbs: Absorbs = Absorbs(),  # noqa: B008 - it never changes
+        limits: Limits = LIMITS,
+    ) -> None:
+        super().__init__(name, number, step, (0, accesses))
+        self.limits = limits
+        self.absorbs = absorbs
+        self.ingredients = tuple(ingredients)
+        self.columns = tuple(columns)
+        self._bodies = tuple(bodies)
+        self.form = (
+            self.columns,
+            number,
+            self.ingredients,
+            self._bodies,
+            accesses,
+            step.wires,
+            absorbs.ship,
+        )
+        self.rows = RowNumbers(f"{name}.rows", columns)
+        self.leaves = tuple(
+            RowNumbers(f"{name}.leaves{at}", ingredient.columns)
+            for at, ingredient in enumerate(ingredients)
+        )
+        held = tuple((column, LONG) for column in (_HEAD, *self._bodies))
+        self._made = RowIndex(f"{name}.derivations", held, (_HEAD,), 0)
+        self._rows_given, self._leaves_given = f"{name}.rows_given", f"{name}.leaves_given"
+        self._given = {self._rows_given: 0, self._leaves_given: 0}
+        self._by_number = RowsByNumber(columns, number)
+        self._absorption: Absorption | None = None
+        """None where it is still to be found from what is kept."""
+        self._gone: set[int] = set()
+        """Leaves that went while it fills."""
+        self._told: list[Batch] = []
+
+    def end_by(self, limits: Limits) -> None:
+        """Go no further than that, from now on."""
+        self.limits = limits
+
+    def step(self, *ingredients: Batch | None) -> Batch | None:
+        """The rows that came or went; None while it fills."""
+        numbered = [self._numbered(at, batch) for at, batch in enumerate(ingredients)]
+        result = self._step.step(None, *numbered)
+        result = result if result is not None and len(result) else None
+        if self._is_filling:
+            self._held_back[1].extend([] if result is None else [apart_in_memory(result)])
+            return None
+        return self._changed(None, (), result)
+
+    def _numbered(self, at: int, batch: Batch | None) -> Batch | None:
+        """Rows of an ingredient with their numbers; notes which leaves went."""
+        if batch is None or not len(batch):
+            return None
+        ingredient = self.ingredients[at]
+        if ingredient.is_leaf:
+            own = [batch.columns[name] for name, _ in ingredient.columns]
+            result = self.leaves[at].counted(own, batch.weights, self._fresh_leaves)
+            self._gone.update(result.gone.tolist())
+            numbers = result.numbers
+        else:
+            numbers = np.full(len(batch), -1, dtype=np.int64)
+        columns = {**batch.columns, ingredient.number: Vector(LONG, numbers)}
+        return Batch(columns, batch.weights, batch.tags)
+
+    def _changed(
+        self, base: Batch | None, tables: Sequence[Batch | None], waiting: Batch | None = None
+    ) -> Batch:
+        assert base is None, "all that derives rows stands in the step"
+        held = self._held()
+        gone, self._gone = self._gone, set()
+        self._told = []
+        moves = _Moves()
+        came = self._came(moves, waiting)
+        self._check(moves, gone)
+        rounds = 0
+        while entered := held.step((), came)[0]:
+            rounds += 1
+            self._count += len(entered)
+            self.limits.check(rounds, self._count)
+            moves.entered |= entered
+            came = self._came(moves, self._stepped(self._by_number.rows([*entered], 1)))
+        _, left = held.step(gone)
+        if left:
+            self._count -= len(left)
+            self._came(moves, self._stepped(self._by_number.rows([*left], -1)))
+        self._keep(moves)
+        return self._net(moves.entered, left)
+
+    def _came(self, moves: _Moves, batch: Batch | None) -> list[Grounded]:
+        """The derivations that there are more of, noted and told with all others; heads that are
+        new have numbers from now on."""
+        if batch is None or not len(batch):
+            return []
+        if any(self._accesses):
+            self._told.append(Batch({}, batch.weights, batch.tags))
+        keys, known, owners = self.rows.found(
+            [batch.columns[name] for name, _ in self.columns], len(batch)
+        )
+        new = (known < 0).nonzero()[0]
+        known[new] = self._fresh_rows(len(new))
+        parts = {_HEAD: Vector(LONG, known[owners])}
+        for name in self._bodies:
+            column = batch.columns[name]
+            parts[name] = Vector(LONG, np.where(column.validity(), column.values, -1))
+        noted = consolidated(Batch(parts, batch.weights, ()))
+        if len(new):
+            # Without one that is there now a row does not come, and its number is never used.
+            heads = noted.columns[_HEAD].values[noted.weights > 0]
+            new = new[np.isin(known[new], heads)]
+            own = [column.take(new) for column in keys]
+            self.rows.put(own, known[new], 1)
+            self._by_number.put(own, known[new], 1)
+        moves.noted.append(noted)
+        return grounded(_matrix(noted.keep(noted.weights > 0)))
+
+    def _check(self, moves: _Moves, gone: set[int]) -> None:
+        """CountBelowZeroError where a derivation went all of whose leaves are there."""
+        for noted in moves.noted:
+            less = noted.keep(noted.weights < 0)
+            is_open = [
+                at for at, one in enumerate(grounded(_matrix(less))) if gone.isdisjoint(one.leaves)
+            ]
+            if is_open:
+                self._check_left(less.take(np.array(is_open, dtype=np.int64)))
+
+    def _check_left(self, less: Batch) -> None:
+        """That of these derivations, some of which went, others are left."""
+        heads = distinct_values(np.sort(less.columns[_HEAD].values))
+        asked = Batch({_HEAD: Vector(LONG, heads)}, np.ones(len(heads), dtype=np.int64), ())
+        codes = self._made.codes_of(asked)
+        before = self._made.find(codes, [asked.columns[_HEAD]]).rows
+        after = consolidated(stacked_batches([one for one in (before, less) if len(one)]))
+        left = set(map(tuple, _matrix(after.keep(after.weights > 0)).tolist()))
+        if not left.issuperset(map(tuple, _matrix(less).tolist())):
+            raise disagreement(
+                "A derivation of a row of WITH RECURSIVE was removed, but its table rows still "
+                "exist"
+            )
+
+    def _keep(self, moves: _Moves) -> None:
+        if moves.noted:
+            noted = consolidated(stacked_batches(moves.noted))
+            self._made.add(noted, self._made.codes_of(noted))
+
+    def _net(self, entered: set[int], left: set[int]) -> Batch:
+        """The rows that came or went; those that went have no numbers any more."""
+        came = self._by_number.rows([*(entered - left)], 1)
+        went = self._by_number.rows([*(left - entered)], -1)
+        if left:
+            gone = self._by_number.rows([*left], -1)
+            own = [gone.columns[name] for name, _ in self.columns]
+            self.rows.put(own, gone.columns[self._stamp].values, -1)
+            self._by_number.put(own, gone.columns[self._stamp].values, -1)
+        parts = (came, went)
+        there = [part for part in parts if len(part)]
+        if not there:
+            return empty_batch(0)
+        rows = stacked_batches(there)
+        return Batch({name: rows.columns[name] for name, _ in self.columns}, rows.weights, ())
+
+    def told(self) -> Batch:
+        """What the last step changed in the derivations of the rows of T: their tags."""
+        return stacked_batches(self._told) if self._told else empty_batch(sum(self._accesses))
+
+    # Numbers.
+
+    def _fresh_rows(self, count: int) -> Ints:
+        return 2 * self._fresh(self._rows_given, count)
+
+    def _fresh_leaves(self, count: int) -> Ints:
+        return 2 * self._fresh(self._leaves_given, count) + 1
+
+    def _fresh(self, counter: str, count: int) -> Ints:
+        start = self._given[counter]
+        self._given[counter] = start + count
+        return np.arange(start, start + count, dtype=np.int64)
+
+    # What is remembered.
+
+    def _held(self) -> Absorption:
+        """The functions, found from what is kept where that was taken up."""
+        if self._absorption is None:
+            self._absorption = Absorption(self.absorbs.ship, self.absorbs.nodes)
+            rows = self.rows.whole()
+            if len(rows):
+                self._take_up_rows(self._absorption, rows)
+            elif len(self.numbers()):
+                raise disagreement(_OTHER_ROWS)
+        return self._absorption
+
+    def _take_up_rows(self, absorption: Absorption, rows: Batch) -> None:
+        """CountBelowZeroError where what is kept derives other rows than are kept."""
+        own, numbers = [rows.columns[name] for name, _ in self.columns], rows.columns[NUMBER].values
+        self._by_number.put(own, numbers, 1)
+        absorption.take_up(self.numbers())
+        if set(absorption.rows) != set(numbers.tolist()):
+            raise disagreement(_OTHER_ROWS)
+
+    @property
+    def absorption(self) -> Absorption:
+        """The functions of the rows of T, by their numbers."""
+        return self._held()
+
+    def numbers(self) -> Ints:
+        """All derivations whose bodies are in T: the number of the head, and those of what took
+        part, less than zero for none; shape (derivations, 1 + numbers of the step)."""
+        made = self._made.whole()
+        if not len(made):
+            return np.zeros((0, 1 + len(self._bodies)), dtype=np.int64)
+        return _matrix(made)
+
+    def arrangements(self) -> Sequence[Keeper]:
+        leaves = (
+            held.index
+            for held, ingredient in zip(self.leaves, self.ingredients, strict=True)
+            if ingredient.is_leaf
+        )
+        return (self.rows.index, self._made, *leaves, *self._step.arrangements())
+
+    def counters(self) -> Mapping[str, int]:
+        """How many numbers were given, how many rows T has, and the step's own."""
+        return {**self._given, **super().counters()}
+
+    def take_up(self, counters: Mapping[str, int]) -> None:
+        self._given = {name: counters[name] for name in self._given}
+        super().take_up(counters)
+
+    def output(self) -> Batch:
+        """All rows of T. Cost: the rows."""
+        rows = self.rows.whole()
+        if not len(rows):
+            return empty_batch(0)
+        return Batch({name: rows.columns[name] for name, _ in self.columns}, rows.weights, ())
+
+
+class _Moves:
+    """What one step did so far: derivations that came or went, and rows that came in."""
+
+    def __init__(self) -> None:
+        self.noted: list[Batch] = []
+        self.entered: set[int] = set()
+
+
+def _matrix(batch: Batch) -> Ints:
+    """The numbers of each row; shape (rows, columns)."""
+    if not len(batch):
+        return np.zeros((0, 0), dtype=np.int64)
+    result: Ints = np.stack([column.values for column in batch.columns.values()], axis=1)
+    return result

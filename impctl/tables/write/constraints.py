@@ -3,20 +3,18 @@
 Law: no batch puts in a row that Spark would refuse. deltalake tests constraints too, but reads them
 by its own rules (`7 / 2` is 3, a NaN may be less than 0). So rows to insert are tested here, and an
 update may set a column only where deltalake lets through no more than Spark.
-Out of scope: NOT NULL (`tables.write.inserted_rows`; deltalake tests it in updates).
+Out of scope: NOT NULL (`tables.write.rows`; deltalake tests it in updates).
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
-from impctl.aliases import ColumnName
 from impctl.data.schema import Kind, SqlType
 from impctl.data.vector import from_arrow
 from impctl.errors import ImpctlError, TableError, UsageError
-from impctl.expr.evaluate import Condition
+from impctl.expr.evaluate import Condition, find_blocker
 from impctl.expr.nodes import (
     And,
     ColumnRef,
@@ -32,11 +30,15 @@ from impctl.expr.nodes import (
     columns_of,
     walk,
 )
-from impctl.expr.support import find_blocker
 from impctl.expr.types import type_of
-from impctl.plan.nodes import Scan
-from impctl.tables.snapshot import Snapshot
-from impctl.tables.write.update_sql import read_condition
+from impctl.tables.write.predicates import read_condition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from impctl.plan.nodes import Scan
+    from impctl.tables.snapshot import Snapshot
+    from impctl.types import ColumnName
 
 _NODES = (And, Or, Not, Compare, InList, IsNull, Like, ColumnRef, Literal)
 _FOREIGN = ("\\", '"', "--", "/*")
@@ -136,7 +138,7 @@ def _is_plain_bound(literal: Literal, column: SqlType) -> bool:
 
 def _is_fractional(part: Compare) -> bool:
     types = (type_of(part.left), type_of(part.right))
-    return any(found is None or found.is_fractional for found in types)
+    return any(result is None or result.is_fractional for result in types)
 
 
 def _refused(snapshot: Snapshot, text: str, problem: str) -> TableError:

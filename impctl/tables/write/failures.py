@@ -1,17 +1,17 @@
 """What deltalake raises while it writes a batch, as errors of ours.
 
 Law: a failure after which the batch may be in the table is never told as one to be tried again.
-Out of scope: what is written (`tables.write.updates`).
+Out of scope: what is written (`tables.write.apply`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from deltalake.exceptions import CommitFailedError
 
-from impctl.aliases import TableVersion
 from impctl.errors import (
     EvaluationError,
     ImpctlError,
@@ -20,8 +20,11 @@ from impctl.errors import (
     TableError,
     UsageError,
 )
-from impctl.tables.failures import READ_FAILURES, failure_text
 from impctl.tables.source import DeltaSource, refresh
+from impctl.tables.storage import READ_FAILURES, failure_text
+
+if TYPE_CHECKING:
+    from impctl.types import TableVersion
 
 _ROW_FAILURES = (
     "cast error",

@@ -12,10 +12,9 @@ import pytest
 from deltalake import write_deltalake
 
 import impctl
-from impctl.app import capture
-from impctl.app.capturing import advice
 from impctl.errors import ImpctlWarning, TableError
-from impctl.tables.write import cluster as writing
+from impctl.service import advice, capture
+from impctl.tables.write import maintenance as writing
 from tests.support.run_cli import Cli
 
 ROWS = 12_000
@@ -25,8 +24,8 @@ FILES = 8
 @pytest.fixture(autouse=True)
 def _a_small_table_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
     """From 10,000 rows on advice is given, which otherwise takes ten times as many."""
-    assert advice._ROWS == 100_000
-    monkeypatch.setattr(advice, "_ROWS", 10_000)
+    assert advice._ROWS_WORTH_ADVICE == 100_000
+    monkeypatch.setattr(advice, "_ROWS_WORTH_ADVICE", 10_000)
 
 
 def told(
@@ -57,10 +56,10 @@ def test_a_table_in_no_order_is_told_with_what_to_do(
 ) -> None:
     # A table this small would be one file, which no order helps.
     monkeypatch.setattr(writing, "_LEAST_BYTES", 1 << 12)
-    (found,) = told(tmp_path, groups(), "g < 30")
-    assert "on `t.g` skips almost no files" in found
-    assert "spans 100% of the ranges" in found
-    assert "impctl cluster" in found
+    (result,) = told(tmp_path, groups(), "g < 30")
+    assert "on `t.g` skips almost no files" in result
+    assert "spans 100% of the ranges" in result
+    assert "impctl cluster" in result
 
 
 FEW_PLACES = np.concatenate([groups(1000), np.zeros(ROWS, np.int64)])
@@ -90,19 +89,19 @@ def test_advice_that_fails_is_no_failure_of_the_capture(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     monkeypatch.setattr(capture, "warnings_of", Mock(side_effect=error))
-    (found,) = told(tmp_path, groups(1000), "g < 30")
-    assert found.startswith(
+    (result,) = told(tmp_path, groups(1000), "g < 30")
+    assert result.startswith(
         "query `q` was captured, but impctl could not estimate what its sketch saves"
     )
-    assert "no statistics" in found
+    assert "no statistics" in result
     with impctl.open(tmp_path / "w.yaml") as workload:
         assert not workload.status()[0].stale
 
 
 @pytest.mark.slow
 def test_a_sketch_that_holds_nearly_everything_is_told_so_alone(tmp_path: Path) -> None:
-    (found,) = told(tmp_path, groups(), "g >= 0")
-    assert "skips almost nothing" in found
+    (result,) = told(tmp_path, groups(), "g >= 0")
+    assert "skips almost nothing" in result
 
 
 def test_small_files_of_many_commits_are_told(tmp_path: Path) -> None:
@@ -119,9 +118,9 @@ def test_small_files_of_many_commits_are_told(tmp_path: Path) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         impctl.open(tmp_path / "w.yaml").capture()
-    (found,) = (str(warning.message) for warning in caught)
-    assert "skips none of the 15 small files (of 25)" in found
-    assert "OPTIMIZE" in found
+    (result,) = (str(warning.message) for warning in caught)
+    assert "skips none of the 15 small files (of 25)" in result
+    assert "OPTIMIZE" in result
 
 
 def test_doctor_says_the_same_at_any_time(
@@ -129,7 +128,7 @@ def test_doctor_says_the_same_at_any_time(
 ) -> None:
     (told_then,) = told(tmp_path, groups(), "g < 30")
     ran = Cli(capsys, tmp_path / "w.yaml")("doctor")
-    (found,) = (one for one in ran.results if one["check"] == "skips_little")
-    assert (found["level"], found["subject"]) == ("warning", "q")
-    said = f"{found['message']}; {found['fix']}"
+    (result,) = (one for one in ran.results if one["check"] == "skips_little")
+    assert (result["level"], result["subject"]) == ("warning", "q")
+    said = f"{result['message']}; {result['fix']}"
     assert said[1:] == told_then[1:]

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.support.run_cli import Cli, CliOf
 
 OUTER = "SELECT q.x, v.y FROM (SELECT t.x, t.k FROM t CROSS JOIN u) q LEFT JOIN v ON q.k = v.k"
@@ -42,8 +42,8 @@ def answer(cli: Cli, name: str) -> list[tuple[int, int | None]]:
 
 
 def sketch(cli: Cli, name: str) -> list[int]:
-    (found,) = cli.one("status", "--query", name)["sketches"]
-    return list(found["fragments"])
+    (result,) = cli.one("status", "--query", name)["sketches"]
+    return list(result["fragments"])
 
 
 @pytest.mark.slow

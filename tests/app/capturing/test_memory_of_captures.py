@@ -13,10 +13,10 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from impctl.app.capturing import captured, fill_by_engine
-from impctl.app.preparing.read_ahead import Slices
-from impctl.app.workbench.memory_limit import too_large
 from impctl.errors import TableError
+from impctl.service import capture, fill
+from impctl.service.filters import Slices
+from impctl.service.memory_limit import too_large
 from tests.support.kept_workload import stored
 from tests.support.run_cli import Cli, CliOf
 
@@ -39,7 +39,7 @@ class ShortMemory:
 
 @pytest.fixture
 def cli(tmp_path: Path, cli_of: CliOf, monkeypatch: pytest.MonkeyPatch) -> Cli:
-    monkeypatch.setattr(fill_by_engine, "MemoryLimit", lambda _: ShortMemory())
+    monkeypatch.setattr(fill, "MemoryLimit", lambda _: ShortMemory())
     ids = list(range(ROWS))
     for table in "rs":
         write_deltalake(str(tmp_path / table), pa.table({"id": ids, "a": ids, "b": ids}))
@@ -100,9 +100,7 @@ def test_trees_stay_trees_where_the_answer_is_left_out(
 ) -> None:
     """A hundred partners a row: an index join without the answer would be the worse way."""
     short = iter([ShortMemory(checked=2)])
-    monkeypatch.setattr(
-        fill_by_engine, "MemoryLimit", lambda _: next(short, ShortMemory(checked=-(10**9)))
-    )
+    monkeypatch.setattr(fill, "MemoryLimit", lambda _: next(short, ShortMemory(checked=-(10**9))))
     keys = [at % 30 for at in range(ROWS)]
     for table in "rs":
         path = str(cli.workload.parent / table)
@@ -120,7 +118,7 @@ def test_trees_stay_trees_where_the_answer_is_left_out(
 def test_an_index_that_was_asked_for_leaves_the_sketch_alone(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(captured, "recaptured", Mock(side_effect=TableError("Spark was asked")))
+    monkeypatch.setattr(capture, "recaptured", Mock(side_effect=TableError("Spark was asked")))
     asked(cli, join="index")
     assert cli("capture").error["message"] == "Spark was asked"
 
@@ -134,13 +132,13 @@ class Joining:
     circuit: Any = field(default_factory=lambda: SimpleNamespace(joined_rows=0))
 
     def slices(self, rows: int, limit: int | None) -> list[int]:
-        found = []
+        result = []
         cut = Slices(cast(Any, self), limit, lambda: None)
         for part in cut.of(pa.table({"a": range(rows)})):
-            found.append(len(part))
+            result.append(len(part))
             self.circuit.joined_rows += len(part) * self.partners
-        assert sum(found) == rows
-        return found
+        assert sum(result) == rows
+        return result
 
 
 @pytest.mark.slow

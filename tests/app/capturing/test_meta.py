@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from impctl.app.capturing.meta import StateMeta
-from impctl.app.capturing.range_depth import RangeDepth
 from impctl.errors import StateCorruptError
+from impctl.service.stored import RangeDepth, StateMeta
 from impctl.store.records import TablePin
-from impctl.tables.change.files_mark import FilesMark
+from impctl.tables.changes import FilesMark
 
 META = StateMeta(
     way="every operator is maintained incrementally",

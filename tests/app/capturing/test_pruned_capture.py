@@ -19,12 +19,11 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.app.capturing import fill
-from impctl.app.preparing import wanted_files
-from impctl.app.workbench.settings import Settings
-from impctl.app.workbench.workbench import open_workbench
-from impctl.engine.dense_counts import DenseCounts
-from impctl.tables.write.laid_out import create_laid_out_table
+from impctl.engine.range_counts import DenseCounts
+from impctl.service import fill, filters
+from impctl.service.context import open_workbench
+from impctl.service.settings import Settings
+from impctl.tables.write.maintenance import create_laid_out_table
 from tests.support.random_cases import random_cases
 from tests.support.run_cli import Cli, CliOf
 
@@ -132,8 +131,8 @@ def workload(folder: Path, store: str, names: Any, extra: str = "") -> Path:
 def reading_all() -> Iterator[None]:
     """As if no condition left out a file and no join did."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(wanted_files, "_prune", lambda snapshot, *_: snapshot.files)
-        patch.setattr(wanted_files, "narrow", lambda *_: None)
+        patch.setattr(filters, "_prune", lambda snapshot, *_: snapshot.files)
+        patch.setattr(filters, "narrow", lambda *_: None)
         yield
 
 
@@ -142,32 +141,32 @@ def held(file: Path) -> dict[tuple[str, str], Any]:
     with open_workbench(Settings(file)) as desk:
         store = desk.reading_store()
         assert store is not None
-        found: dict[tuple[str, str], Any] = {}
+        result: dict[tuple[str, str], Any] = {}
         for name in store.queries():
             stored = store.load(name)
             assert stored is not None
-            found[name, "mode"] = stored.mode
-            found[name, "sketches"] = [sketch.fragments for sketch in stored.sketches]
+            result[name, "mode"] = stored.mode
+            result[name, "sketches"] = [sketch.fragments for sketch in stored.sketches]
             for key, kept in store.load_runs(name).items():
                 if key.startswith("rows."):
                     table = " ".join(key.split(".")[:3])
-                    found[name, table] = found.get((name, table), 0) + rows_counted(kept)
+                    result[name, table] = result.get((name, table), 0) + rows_counted(kept)
                 else:
-                    found[name, key] = net_rows(kept)
+                    result[name, key] = net_rows(kept)
             for key in ("counters", "unsure"):
-                found[name, key] = stored.state_meta[key]
-        return found
+                result[name, key] = stored.state_meta[key]
+        return result
 
 
 def net_rows(kept: list[tuple[int, pa.Table]]) -> Counter[str]:
     """The rows of all runs with their weights: how many runs there are depends on times."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for _, run in kept:
         for row in run.to_pylist():
-            found[repr({name: row[name] for name in row if name != "weight"})] += row.get(
+            counts[repr({name: row[name] for name in row if name != "weight"})] += row.get(
                 "weight", 1
             )
-    return Counter({row: weight for row, weight in found.items() if weight})
+    return Counter({row: weight for row, weight in counts.items() if weight})
 
 
 def rows_counted(kept: list[tuple[int, pa.Table]]) -> int:
@@ -314,8 +313,8 @@ def test_what_is_left_out_is_spread_and_may_be_taken_back(tmp_path: Path, cli_of
     ).captured()
 
     def counted() -> tuple[int, int]:
-        (found,) = cli.good("status").results[0]["ranges"]
-        return found["rows"], found["largest"]
+        (result,) = cli.good("status").results[0]["ranges"]
+        return result["rows"], result["largest"]
 
     # Of 160 rows 16 are read, 12 of them in the first range.
     rows, largest = counted()

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.app.capturing import chosen_way, lineage_advice, state_advice
-from impctl.circuits.refills import KEEP_ALL
-from impctl.tables.write.create import create_table
+from impctl.compile.buffers import KEEP_ALL
+from impctl.service import advice, maintenance_plan
+from impctl.tables.write.maintenance import create_table
 from tests.behaviour.recursive_workload import network
 from tests.support.run_cli import Cli, CliOf
 
@@ -25,7 +25,7 @@ SUMS = "SELECT g, SUM(y) s FROM t GROUP BY g HAVING SUM(y) > 100"
 @pytest.fixture
 def cli(tmp_path: Path, cli_of: CliOf, monkeypatch: pytest.MonkeyPatch) -> Cli:
     """A small table that compresses well, so that rows remembered take more than the table."""
-    monkeypatch.setattr(state_advice, "_SMALL", 10_000)
+    monkeypatch.setattr(advice, "_SMALL", 10_000)
     rows = {
         "g": np.repeat(np.arange(4), ROWS // 4),
         "x": np.arange(ROWS) * 3,
@@ -78,7 +78,7 @@ def test_state_from_before_there_was_a_bound_is_taken_up(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cli.edit(", buffer: all", "")
-    monkeypatch.setattr(chosen_way, "USUAL", KEEP_ALL)
+    monkeypatch.setattr(maintenance_plan, "USUAL", KEEP_ALL)
     told(cli, "top")
     monkeypatch.undo()
     table = DeltaTable(str(cli.workload.parent / "t"))
@@ -91,8 +91,8 @@ def test_state_from_before_there_was_a_bound_is_taken_up(
 
 
 def kept(cli: Cli, query: str) -> list[int]:
-    found = cli.one("rewrite", "--query", query)
-    ranges: list[int] = found["sketches"][0]["fragments"]
+    result = cli.one("rewrite", "--query", query)
+    ranges: list[int] = result["sketches"][0]["fragments"]
     return ranges
 
 
@@ -127,7 +127,7 @@ def state_of(cli: Cli) -> int:
 def test_all_rows_lead_to_the_answer(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lineage_advice, "_SMALL", 100)
+    monkeypatch.setattr(advice, "_SMALL", 100)
     cli = circle(tmp_path, capsys, WIDE, "answer")
     assert not any("lead to the answer" in line["why"] for line in cli.one("explain")["plan"])
     (warning,), why = told_of_lineage(cli)
@@ -144,7 +144,7 @@ def test_all_rows_lead_to_the_answer(
 def test_some_rows_lead_to_the_answer(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lineage_advice, "_SMALL", 100)
+    monkeypatch.setattr(advice, "_SMALL", 100)
     warnings, why = told_of_lineage(circle(tmp_path, capsys, NARROW, "answer"))
     assert warnings == []
     assert "about 4 of its 60 rows lead to the answer;" in why

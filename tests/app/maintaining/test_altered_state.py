@@ -46,7 +46,7 @@ def test_any_byte_is_found_or_not_used(
         for name in files
         for place in range((folder / "aside" / "state" / name).stat().st_size)
     ]
-    found = 0
+    result = 0
     for name, place in every if count is None else rng.sample(every, count):
         altered(folder, name, place, 1 << rng.randrange(8))
         ran = cli("maintain", *names)
@@ -58,9 +58,9 @@ def test_any_byte_is_found_or_not_used(
         now = sketches(cli, FEW)
         for query in FEW:
             assert now[query] == (before if query in failed else wanted)[query], (name, place)
-        found += len(failed)
-    assert found
-    assert found < len(every) if count is None else found <= count
+        result += len(failed)
+    assert result
+    assert result < len(every) if count is None else result <= count
 
 
 def altered(folder: Path, name: str, place: int, bit: int) -> None:

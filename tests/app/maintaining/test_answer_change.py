@@ -23,10 +23,10 @@ GROUPS, HEAVY = 60, 8
 
 
 def _groups(rows: list[Row]) -> dict[int, list[Row]]:
-    found = defaultdict(list)
+    result = defaultdict(list)
     for row in rows:
-        found[row[0]].append(row)
-    return found
+        result[row[0]].append(row)
+    return result
 
 
 def having(rows: list[Row]) -> Any:
@@ -118,8 +118,8 @@ def test_no_is_never_wrong(tmp_path: Path, cli_of: CliOf, cases: range) -> None:
 
     def answers() -> tuple[dict[str, Any], set[int]]:
         rows = [tuple(row.values()) for row in DeltaTable(path).to_pyarrow_table().to_pylist()]
-        found = {name: answer(rows) for name, (_, answer) in QUERIES.items()}  # type: ignore[arg-type]
-        return found, {g for g, *_ in found["having"]}
+        match = {name: answer(rows) for name, (_, answer) in QUERIES.items()}  # type: ignore[arg-type]
+        return match, {g for g, *_ in match["having"]}
 
     before, passing = answers()
     said = {"no": 0, "maybe": 0}

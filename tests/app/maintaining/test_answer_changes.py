@@ -21,7 +21,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from impctl.app.maintaining.answer_changes import (
+from impctl.compile.answers import answer_of_rows
+from impctl.compile.compile import Compiled, compile_answer
+from impctl.compile.session import MaintainedQuery, TableChange
+from impctl.data.schema import STRING, Column, Kind, Schema, SqlType, decimal
+from impctl.engine.result_rows import KeptRows
+from impctl.errors import EvaluationError, NotExactError
+from impctl.rules.finalize import AnswerPlan, answer_plan
+from impctl.rules.optimize import apply_rules
+from impctl.service.result_changes import (
     CHANGE,
     COPIES,
     DELETE,
@@ -32,15 +40,7 @@ from impctl.app.maintaining.answer_changes import (
     changes_by_rows,
     whole_answer,
 )
-from impctl.circuits.answers import answer_of_rows
-from impctl.circuits.compile import Compiled, compile_answer
-from impctl.circuits.session import MaintainedQuery, TableChange
-from impctl.data.schema import STRING, Column, Kind, Schema, SqlType, decimal
-from impctl.engine.operators.kept import KeptRows
-from impctl.errors import EvaluationError, NotExactError
-from impctl.plan.rules.answered import AnswerPlan, answer_plan
-from impctl.plan.rules.order import apply_rules
-from impctl.plan.sql.statement import parse_query
+from impctl.sql.statement import parse_query
 from tests.circuits.test_kept_answers import kept_beside, random_case
 from tests.support.change_reader import Answer, identity
 from tests.support.random_cases import random_cases
@@ -81,8 +81,8 @@ class Case:
 
 def a_case(rng: random.Random) -> Case | None:
     if rng.random() < 0.4:
-        found = random_case(rng)
-        return None if found is None else Case(found.query.sql, found.answer, found.compiled)
+        result = random_case(rng)
+        return None if result is None else Case(result.query.sql, result.answer, result.compiled)
     return case_of(rng.choice(_OTHERS), rng)
 
 
@@ -141,10 +141,10 @@ def step(
     between = changes_between(before, RowsOf(case.answer.ending, kept.whole(), kept.bounded), "UTC")
     if case.answer.ending.is_cut:
         return between
-    found = changes_by_rows(case.answer.ending, delta, kept.bounded, "UTC")
-    both = [one.select([n for n in one.column_names if n != SURE]) for one in (found, between)]
+    result = changes_by_rows(case.answer.ending, delta, kept.bounded, "UTC")
+    both = [one.select([n for n in one.column_names if n != SURE]) for one in (result, between)]
     assert listed(both[0]) == listed(both[1]), case.sql
-    return found
+    return result
 
 
 @pytest.mark.slow
@@ -177,12 +177,12 @@ def one_case(rng: random.Random, seen: Counter[str], label: str) -> None:
         answer = applied(Counter(), first, label)
         for _ in range(6):
             change, weights = random_change(rng, rows)
-            found = step(case, session, table_of(change), weights)
-            answer = applied(answer, found, label)
+            result = step(case, session, table_of(change), weights)
+            answer = applied(answer, result, label)
             wanted = Counter(listed(answer_of_rows(case.answer.ending, kept.whole(), "UTC")))
             assert answer == wanted, label
-            check_order(found, label)
-            count(seen, case, found)
+            check_order(result, label)
+            count(seen, case, result)
     except (NotExactError, EvaluationError):
         # Doubles too close to call below the conditions at the end, or an overflow.
         return
@@ -307,7 +307,7 @@ def test_without_sums_of_doubles_nothing_is_said_of_being_sure() -> None:
 def test_a_limit_without_an_order_leaves_the_same_rows_whatever_their_order_was() -> None:
     query = parse_query("SELECT id, s FROM t LIMIT 2", {"t": SCHEMA})
     ruled = replace(query, root=apply_rules(query.root))
-    found = set()
+    result = set()
     for seed in range(8):
         rng = random.Random(seed)
         rows = [
@@ -316,8 +316,8 @@ def test_a_limit_without_an_order_leaves_the_same_rows_whatever_their_order_was(
         rng.shuffle(rows)
         answer = answer_plan(ruled)
         kept = run_once(answer, rows)
-        found.add(repr(listed(answer_of_rows(answer.ending, kept.whole(), "UTC"))))
-    assert len(found) == 1
+        result.add(repr(listed(answer_of_rows(answer.ending, kept.whole(), "UTC"))))
+    assert len(result) == 1
 
 
 EVERY = Schema(
@@ -370,6 +370,6 @@ def test_every_type_is_told_as_spark_gives_it() -> None:
     (source,) = compiled.sources
     compiled.circuit.step(source.scan.read(table.take([2, 1, 0]), np.ones(3, dtype=np.int64)))
     assert compiled.kept is not None
-    found = whole_answer(RowsOf(answer.ending, compiled.kept.whole()), "Europe/Berlin")
-    assert found.schema.types[2:] == TYPES
-    assert found.select(names).combine_chunks().equals(table)
+    result = whole_answer(RowsOf(answer.ending, compiled.kept.whole()), "Europe/Berlin")
+    assert result.schema.types[2:] == TYPES
+    assert result.select(names).combine_chunks().equals(table)

@@ -11,18 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from impctl.app.maintaining import changes as shared_changes
-from impctl.app.maintaining.changes import Need, SharedChanges, VersionedChange, by_version
 from impctl.errors import SchemaChangedError
-from impctl.tables.change.changes import Changes
+from impctl.service import table_deltas as shared_changes
+from impctl.service.table_deltas import Need, SharedChanges, VersionedChange, by_version
+from impctl.tables.changes import Changes
 
 
 def change(versions: list[int] | None, rows: int | None = None) -> Changes:
     """Rows numbered 0, 1, ... with weights that tell them apart."""
     count = len(versions) if versions is not None else (rows or 0)
     table = pa.table({"row": pa.array(range(count), pa.int64())})
-    found = None if versions is None else np.array(versions, dtype=np.int64)
-    return Changes(table, np.arange(count, dtype=np.int64) * 10, "change_feed", found)
+    result = None if versions is None else np.array(versions, dtype=np.int64)
+    return Changes(table, np.arange(count, dtype=np.int64) * 10, "change_feed", result)
 
 
 def rows_of(batch: VersionedChange) -> list[int]:
@@ -86,19 +86,19 @@ def need(*columns: str, since: int = 1, per_version: bool = False) -> Need:
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
-    found: list[tuple[Any, ...]] = []
+    result: list[tuple[Any, ...]] = []
 
     def commits(source: Any, since: int, until: int) -> str:
         return f"commits of {source} {since} to {until}"
 
     def read(source: Any, since: int, until: int, columns: Any, **more: Any) -> Changes:
-        found.append((source, since, until, columns, more["table_id"], more["with_versions"]))
+        result.append((source, since, until, columns, more["table_id"], more["with_versions"]))
         assert more["commits"] == commits(source, since, until)
         return change(None, 1)
 
     monkeypatch.setattr(shared_changes, "read_commits", commits)
     monkeypatch.setattr(shared_changes, "read_changes", read)
-    return found
+    return result
 
 
 def shared() -> SharedChanges:
@@ -145,9 +145,9 @@ def test_a_column_of_another_query_harms_no_one_else(
 
 
 def test_the_log_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    found: list[tuple[int, int]] = []
+    result: list[tuple[int, int]] = []
     monkeypatch.setattr(
-        shared_changes, "read_commits", lambda source, since, until: found.append((since, until))
+        shared_changes, "read_commits", lambda source, since, until: result.append((since, until))
     )
     monkeypatch.setattr(shared_changes, "read_changes", lambda *a, **more: change(None, 1))
     changes = shared()
@@ -155,4 +155,4 @@ def test_the_log_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert changes.commits(need("b")) is None
     changes.read(need("a"))
     changes.commits(need("a", since=2))
-    assert found == [(1, 5), (2, 5)]
+    assert result == [(1, 5), (2, 5)]

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from impctl.app.maintaining.cost_model import learned
-from impctl.app.maintaining.estimates import Size, dearer, estimated, reason_text
+from impctl.service.cost_model import learned
+from impctl.service.decide import Size, dearer, estimated, reason_text
 from impctl.store.records import RunCost, RunKind
 
 
@@ -30,11 +30,11 @@ def decided(costs: list[RunCost], size: Size | None, *, has_spark: bool = False)
 
 
 def test_the_dearer_way_is_told_with_both_estimates() -> None:
-    found = decided([*maintained(1000, 2000, 4000), AGAIN], Size(4000, 0))
-    assert found is not None
-    assert found.maintain_ms == pytest.approx(4005)
-    assert found.recapture_ms == pytest.approx(1000)
-    assert reason_text(found) == (
+    result = decided([*maintained(1000, 2000, 4000), AGAIN], Size(4000, 0))
+    assert result is not None
+    assert result.maintain_ms == pytest.approx(4005)
+    assert result.recapture_ms == pytest.approx(1000)
+    assert reason_text(result) == (
         "estimate: 4 s to maintain, 1 s to recapture (from 3 and 1 recorded runs)"
     )
 
@@ -67,9 +67,9 @@ def test_quick_runs_are_not_even_looked_at() -> None:
 
 
 def test_rows_follow_from_bytes_where_they_are_not_counted() -> None:
-    found = decided([*maintained(1000, 2000, 4000), AGAIN], Size(None, 40_000))
-    assert found is not None
-    assert found.maintain_ms == pytest.approx(4005)
+    result = decided([*maintained(1000, 2000, 4000), AGAIN], Size(None, 40_000))
+    assert result is not None
+    assert result.maintain_ms == pytest.approx(4005)
 
 
 def test_starting_spark_counts_unless_it_runs() -> None:
@@ -81,9 +81,9 @@ def test_starting_spark_counts_unless_it_runs() -> None:
 
 def test_recapture_follows_the_size_of_the_table() -> None:
     costs = [RunCost(RunKind.RECAPTURE, 1_000_000 * n, 0, 100.0 + 1000.0 * n) for n in (1, 2)]
-    found = estimated(costs, RunKind.MAINTAIN, None, has_spark=True, table_rows=lambda: 4_000_000)
-    assert found.recapture_ms == pytest.approx(4100)
-    assert (found.maintain_ms, found.maintain_runs, found.recapture_runs) == (None, 0, 2)
+    result = estimated(costs, RunKind.MAINTAIN, None, has_spark=True, table_rows=lambda: 4_000_000)
+    assert result.recapture_ms == pytest.approx(4100)
+    assert (result.maintain_ms, result.maintain_runs, result.recapture_runs) == (None, 0, 2)
 
 
 @pytest.mark.parametrize(
@@ -106,10 +106,10 @@ def test_recapture_follows_the_size_of_the_table() -> None:
 def test_before_the_first_run_a_change_larger_than_the_table_is_recaptured(
     captured: RunCost, size: Size | None, is_dearer: bool
 ) -> None:
-    found = decided([captured], size)
-    assert (found is not None) is is_dearer
-    if found is not None:
-        assert "a first guess" in reason_text(found)
+    result = decided([captured], size)
+    assert (result is not None) is is_dearer
+    if result is not None:
+        assert "a first guess" in reason_text(result)
 
 
 def test_a_dear_change_of_one_table_never_makes_anothers_be_recaptured() -> None:
@@ -137,10 +137,10 @@ def test_each_kind_of_change_is_estimated_by_its_own_runs() -> None:
     ]
 
     def told(*moved: str) -> tuple[float | None, int]:
-        found = estimated(
+        result = estimated(
             costs, RunKind.MAINTAIN, Size(30, 300), has_spark=False, table_rows=int, moved=moved
         )
-        return found.maintain_ms, found.maintain_runs
+        return result.maintain_ms, result.maintain_runs
 
     assert told("o") == (pytest.approx(900.0), 3)
     assert told("o", "l") == (pytest.approx(10.0), 2)
@@ -167,14 +167,14 @@ def test_an_estimate_is_never_negative_nor_absurd(points, rows: int) -> None:
 @given(LINES, st.lists(ROWS, min_size=2, max_size=16, unique=True), ROWS)
 def test_a_known_line_is_learned(line, sizes, rows: int) -> None:
     fixed, per_row = line
-    found = learned([(x, fixed + per_row * x) for x in sizes])
-    assert found is not None
-    assert found.runs == len(sizes)
-    assert found.largest == max(sizes)
+    result = learned([(x, fixed + per_row * x) for x in sizes])
+    assert result is not None
+    assert result.runs == len(sizes)
+    assert result.largest == max(sizes)
     # The rounding of a time of up to an hour, spread over as many rows as the runs lie apart.
     apart = max(sizes) - min(sizes)
     error = 1e-9 * (fixed + per_row * max(sizes)) * (1 + rows / apart)
-    assert found.at(rows) == pytest.approx(fixed + per_row * rows, rel=1e-6, abs=error)
+    assert result.at(rows) == pytest.approx(fixed + per_row * rows, rel=1e-6, abs=error)
 
 
 @pytest.mark.slow
@@ -191,24 +191,24 @@ def test_one_odd_run_is_forgiven(line, sizes, at: int, times: float, slower: boo
     points = [(x * 1000.0, fixed + per_row * x * 1000.0) for x in sizes]
     x, y = points[at % len(points)]
     points[at % len(points)] = (x, y * times if slower else y / times)
-    found = learned(points)
-    assert found is not None
+    result = learned(points)
+    assert result is not None
     for rows in (0, 1000, 500_000):
-        assert found.at(rows) == pytest.approx(fixed + per_row * rows, rel=1e-5, abs=1e-5)
+        assert result.at(rows) == pytest.approx(fixed + per_row * rows, rel=1e-5, abs=1e-5)
 
 
 def test_runs_of_one_size_give_their_mean() -> None:
-    found = learned([(1000, 2.0), (1000, 4.0)])
-    assert found is not None
-    assert (found.fixed, found.per_row) == (pytest.approx(3.0), 0.0)
+    result = learned([(1000, 2.0), (1000, 4.0)])
+    assert result is not None
+    assert (result.fixed, result.per_row) == (pytest.approx(3.0), 0.0)
 
 
 def test_falling_times_are_a_level_line() -> None:
     """More rows that took less time: noise, not a gain per row."""
-    found = learned([(0, 10.0), (1000, 9.0), (2000, 8.0)])
-    assert found is not None
-    assert found.per_row == 0.0
-    assert 8 < found.fixed < 10
+    result = learned([(0, 10.0), (1000, 9.0), (2000, 8.0)])
+    assert result is not None
+    assert result.per_row == 0.0
+    assert 8 < result.fixed < 10
 
 
 def test_nothing_is_learned_from_nothing() -> None:
@@ -223,5 +223,5 @@ def test_a_recapture_is_estimated_by_those_that_went_as_the_latest(
     """The engine's and Spark's lie on no common line."""
     both = [AGAIN, replace(AGAIN, elapsed_ms=9_000.0, spark=True)]
     costs = both[::-1] if spark_first else both
-    found = estimated(costs, RunKind.MAINTAIN, None, has_spark=True, table_rows=lambda: 1_000_000)
-    assert found.recapture_ms == pytest.approx(ms)
+    result = estimated(costs, RunKind.MAINTAIN, None, has_spark=True, table_rows=lambda: 1_000_000)
+    assert result.recapture_ms == pytest.approx(ms)

@@ -18,15 +18,14 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.capture.literals import DIALECT
-from impctl.capture.render_expr import render_expr
 from impctl.data.schema import DOUBLE, FLOAT, LONG, STRING, SqlType, decimal
 from impctl.data.vector import from_arrow
 from impctl.expr.evaluate import Condition
 from impctl.expr.nodes import ColumnRef
-from impctl.plan.safety.facts import FactKind, broken_by
-from impctl.spark.guarded import guarded
-from impctl.tables.write.create import create_table
+from impctl.safety.facts import FactKind, broken_by
+from impctl.spark.expressions import DIALECT, render_expr
+from impctl.spark.snapshots import guarded
+from impctl.tables.write.maintenance import create_table
 from tests.support.run_cli import Cli
 
 pytestmark = [pytest.mark.spark]
@@ -170,6 +169,6 @@ def test_spark_and_the_engine_find_the_same_values(tmp_path: Path, spark: Any) -
         pq.write_table(pa.table({"v": values}), name)
         frame = guarded(spark.read.parquet(name), ["v"])
         text = render_expr(condition, {"v": "v"}).sql(DIALECT)
-        found = [row.v for row in frame.where(text).collect()]
+        result = [row.v for row in frame.where(text).collect()]
         assert plain(engine) == plain(pa.array(wanted, arrow).to_pylist())
-        assert plain(found) == plain(engine)
+        assert plain(result) == plain(engine)

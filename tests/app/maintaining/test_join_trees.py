@@ -17,10 +17,10 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.app.capturing import chosen_way
-from impctl.app.examining.tree_work import tree_findings
-from impctl.app.workbench.pinned import PinnedTables
 from impctl.errors import TableError
+from impctl.service import maintenance_plan
+from impctl.service.doctor import tree_findings
+from impctl.service.pinned import PinnedTables
 from impctl.store.store import Store
 from tests.support.kept_workload import stored
 from tests.support.run_cli import Cli, CliOf
@@ -145,7 +145,7 @@ def test_explain_draws_the_tree_and_names_what_stands_in_the_way(cli: Cli) -> No
 def test_state_of_another_tree_is_not_taken_up(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a release would write it that hangs the same tables together otherwise."""
     with monkeypatch.context() as patched:
-        patched.setattr("impctl.app.capturing.commit.trees_id", lambda shapes: "another")
+        patched.setattr("impctl.service.capture.trees_id", lambda shapes: "another")
         cli.good("capture", "--query", "path_tree", "--query", "path_index")
     changed(cli.workload.parent, random.Random(7), 0)
     assert cli("maintain", "--query", "path_tree").refusal == (7, "engine_changed")
@@ -181,10 +181,10 @@ def test_trees_keep_the_answers_that_joins_do(cli: Cli, steps: int) -> None:
     assert {result["mode"] for result in results} == {"exact"}
     for step in range(steps):
         for name in names:
-            found = answer(cli, f"{name}_tree")
-            assert found == answer(cli, f"{name}_index"), (step, name)
-            assert found or step, name
-            several.add((name, *found))
+            match = answer(cli, f"{name}_tree")
+            assert match == answer(cli, f"{name}_index"), (step, name)
+            assert match or step, name
+            several.add((name, *match))
         changed(cli.workload.parent, rng, step)
         told = {}
         for name in (f"{name}_{way}" for name in names for way in ("tree", "index")):
@@ -216,7 +216,9 @@ def test_where_a_tree_tells_the_answer_no_other_circuit_is_built(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_answers(cli)
-    monkeypatch.setattr(chosen_way, "choose_way", lambda *_, **__: pytest.fail("it was built"))
+    monkeypatch.setattr(
+        maintenance_plan, "choose_way", lambda *_, **__: pytest.fail("it was built")
+    )
     cli.good("capture", "--query", "rows_tree", "--query", "top_tree")
 
 
@@ -225,9 +227,9 @@ def test_rows_that_a_tree_tells_are_stored_nowhere(cli: Cli) -> None:
     with_answers(cli)
     name = "rows_tree"
     cli.good("capture", "--query", name)
-    found = cli.one("explain", "--query", name)
-    assert found["answer"]["kept"]
-    assert found["answer"]["row_bytes"] == found["answer"]["state_bytes"] == 0
+    result = cli.one("explain", "--query", name)
+    assert result["answer"]["kept"]
+    assert result["answer"]["row_bytes"] == result["answer"]["state_bytes"] == 0
     with Store.open(cli.workload.parent / "store") as store:
         assert not store.load_runs(name, "answer")
         assert store.load_runs(name, "tree")
@@ -293,11 +295,11 @@ def altered(choosing: Cli) -> Iterator[dict[str, Any]]:
 
 def trees(choosing: Cli) -> dict[str, Any]:
     """What is stored of the trees of each query."""
-    found = {}
+    result = {}
     for name in ("pairs", "keyed"):
         meta = stored(choosing.workload.parent, name, "store").state_meta
-        found[name] = (meta.get("trees", ""), meta.get("estimate"))
-    return found
+        result[name] = (meta.get("trees", ""), meta.get("estimate"))
+    return result
 
 
 def ranges(choosing: Cli, name: str) -> tuple[int, ...]:
@@ -403,8 +405,8 @@ def test_what_trees_did_is_told_of_a_run_and_since_the_capture(choosing: Cli) ->
     assert status["tree"]["touched"] == 60
     assert (status["tree"]["changes"], status["tree"]["expected"]) == (150, 2.0)
     assert "trees: 20 tuples touched" in status["runs"][0]["reason"]
-    found = {(one["subject"], one["check"]): one for one in choosing("doctor").results}
-    assert found["pairs", "tree_touches_more"]["level"] == "ok"
+    result = {(one["subject"], one["check"]): one for one in choosing("doctor").results}
+    assert result["pairs", "tree_touches_more"]["level"] == "ok"
 
 
 @pytest.mark.parametrize(
@@ -417,8 +419,8 @@ def test_doctor_tells_of_trees_that_touch_far_more_than_expected(
     choosing.good("capture")
     held = stored(choosing.workload.parent, "pairs", "store")
     work = {"changes": changes, "touched": touched, "flips": 0, "pairs": 0}
-    found = list(tree_findings([replace(held, state_meta={**held.state_meta, "work": work})]))
-    assert [one.level for one in found] == ([] if level is None else [level])
+    result = list(tree_findings([replace(held, state_meta={**held.state_meta, "work": work})]))
+    assert [one.level for one in result] == ([] if level is None else [level])
 
 
 def test_an_answer_goes_along_with_the_choice_or_decides_it(choosing: Cli) -> None:

@@ -10,10 +10,17 @@ from dataclasses import replace
 
 import pytest
 
-from impctl.app.maintaining.expected import TAKES_OVER, Expectations
-from impctl.app.maintaining.kinds import DAY, Expected, Kind, expected_of, kinds_of
 from impctl.errors import Location
-from impctl.forecast.arrival import Arrival, History
+from impctl.forecast import Arrival, History
+from impctl.service.schedule.forecast import (
+    DAY,
+    TAKES_OVER,
+    Expectations,
+    Expected,
+    Kind,
+    expected_of,
+    kinds_of,
+)
 from impctl.workload.models import ComingSpec, TableSpec
 
 NOW = 2e9
@@ -190,8 +197,8 @@ def expectations(
     return Expectations(specs, histories, NOW)
 
 
-def rates(found: tuple[Expected, ...]) -> dict[str, float]:
-    return {" ".join(sorted(each.tables)): each.per_day for each in found}
+def rates(expecteds: tuple[Expected, ...]) -> dict[str, float]:
+    return {" ".join(sorted(each.tables)): each.per_day for each in expecteds}
 
 
 LOADED = {"orders": history(every(HOUR, 9)), "lines": history(every(HOUR, 9, 40.0), 40)}
@@ -207,15 +214,15 @@ def test_a_query_sees_its_own_tables_only() -> None:
 
 
 def test_the_next_change_of_tables_that_are_loaded_together() -> None:
-    found = expectations(LOADED).next_change(["orders", "lines"])
-    assert found.tables == ("lines", "orders")
-    assert found.in_s == pytest.approx(0.0, abs=1.0)
-    assert (found.rows_low, found.rows, found.rows_high) == (50, 50, 50)
+    result = expectations(LOADED).next_change(["orders", "lines"])
+    assert result.tables == ("lines", "orders")
+    assert result.in_s == pytest.approx(0.0, abs=1.0)
+    assert (result.rows_low, result.rows, result.rows_high) == (50, 50, 50)
     later = {name: replace_times(held, -0.5 * HOUR) for name, held in LOADED.items()}
-    found = expectations(later).next_change(["orders", "lines"])
-    assert found.in_s == pytest.approx(HOUR / 2)
-    assert (found.in_s_low, found.in_s_high) == pytest.approx((HOUR / 2, HOUR / 2))
-    assert found.by == "the last value"
+    result = expectations(later).next_change(["orders", "lines"])
+    assert result.in_s == pytest.approx(HOUR / 2)
+    assert (result.in_s_low, result.in_s_high) == pytest.approx((HOUR / 2, HOUR / 2))
+    assert result.by == "the last value"
 
 
 def replace_times(held: History, back: float) -> History:
@@ -227,27 +234,27 @@ def replace_times(held: History, back: float) -> History:
 
 @pytest.mark.parametrize("count", range(5))
 def test_few_changes_are_not_forecast(count: int) -> None:
-    found = expectations({"t": history(every(HOUR, 1)[-count:] if count else [])}).next_change(
+    change = expectations({"t": history(every(HOUR, 1)[-count:] if count else [])}).next_change(
         ["t"]
     )
-    assert found.in_s is None
-    assert found.rows is None
-    assert found.unknown is not None
-    assert found.unknown.endswith("a forecast needs 5")
-    assert found.unknown.split()[0] == (str(count) if count else "no")
+    assert change.in_s is None
+    assert change.rows is None
+    assert change.unknown is not None
+    assert change.unknown.endswith("a forecast needs 5")
+    assert change.unknown.split()[0] == (str(count) if count else "no")
 
 
 def test_five_are() -> None:
-    found = expectations({"t": history(every(HOUR, 1)[-5:])}).next_change(["t"])
-    assert (found.in_s, found.unknown) == (0.0, None)
+    change = expectations({"t": history(every(HOUR, 1)[-5:])}).next_change(["t"])
+    assert (change.in_s, change.unknown) == (0.0, None)
 
 
 def test_many_changes_of_other_tables_each_are_not_one_kind() -> None:
     held = {
         name: history([5000.0 * n, 5000.0 * (n - 0.5)]) for n, name in enumerate("abc", start=1)
     }
-    found = expectations(held).next_change("abc")
-    assert found.unknown == "6 changes are known, a forecast needs 5 of the same tables"
+    change = expectations(held).next_change("abc")
+    assert change.unknown == "6 changes are known, a forecast needs 5 of the same tables"
 
 
 def test_a_kind_that_ceased_leaves_the_word_to_others() -> None:
@@ -267,8 +274,8 @@ def test_what_is_a_little_late_is_told_before_what_is_far_off() -> None:
     held = {"load": history([0.5 * HOUR + back for back in every(HOUR, 9)]), "week": weekly}
     assert expectations(held).next_change(held).tables == ("load",)
     held["load"] = history([1.5 * HOUR + back for back in every(HOUR, 9)])
-    found = expectations(held).next_change(held)
-    assert (found.tables, found.in_s) == (("week",), pytest.approx(3 * DAY))
+    change = expectations(held).next_change(held)
+    assert (change.tables, change.in_s) == (("week",), pytest.approx(3 * DAY))
 
 
 def test_no_pause_is_counted_across_a_gap() -> None:
@@ -287,24 +294,24 @@ def test_the_file_speaks_until_the_log_has_enough() -> None:
     for count in (0, 1, TAKES_OVER - 1):
         held = history(every(HOUR, 9)[-count:] if count else [])
         known = expectations({"t": held}, said)
-        (found,) = known.expected(["t"])
-        assert (found.per_day, found.rows, found.deletes) == (4.0, {"t": 200.0}, {"t": 0.05})
+        (result,) = known.expected(["t"])
+        assert (result.per_day, result.rows, result.deletes) == (4.0, {"t": 200.0}, {"t": 0.05})
         following = known.next_change(["t"])
         assert (following.by, following.rows) == ("the workload file", 200.0)
         assert following.in_s == (5 * HOUR if count else 6 * HOUR)
         assert following.in_s_low is following.in_s_high is following.rows_low is None
     known = expectations({"t": history(every(HOUR, 9)[-TAKES_OVER:])}, said)
-    (found,) = known.expected(["t"])
-    assert (found.rows, found.per_day > 10) == ({"t": 10.0}, True)
+    (result,) = known.expected(["t"])
+    assert (result.rows, result.per_day > 10) == ({"t": 10.0}, True)
     assert known.next_change(["t"]).by != "the workload file"
 
 
 def test_commits_before_an_expectation_do_not_take_over() -> None:
     held = history(every(HOUR, 9))
-    (found,) = expectations({"t": held}, {"t": (coming(since=NOW - HOUR),)}).expected(["t"])
-    assert found.rows == {"t": 200.0}
-    (found,) = expectations({"t": held}, {"t": (coming(since=NOW - DAY),)}).expected(["t"])
-    assert found.rows == {"t": 10.0}
+    (result,) = expectations({"t": held}, {"t": (coming(since=NOW - HOUR),)}).expected(["t"])
+    assert result.rows == {"t": 200.0}
+    (result,) = expectations({"t": held}, {"t": (coming(since=NOW - DAY),)}).expected(["t"])
+    assert result.rows == {"t": 10.0}
 
 
 def test_tables_of_the_same_pauses_come_together() -> None:
@@ -327,10 +334,10 @@ def test_tables_of_the_same_pauses_come_together() -> None:
 
 def test_several_expectations_add_up() -> None:
     said = {"t": (coming(HOUR, 100, 0.0), coming(DAY / 8, 400, 1.0), coming(DAY, None, 0.0))}
-    (found,) = expectations({"t": history([])}, said).expected(["t"])
-    assert found.per_day == pytest.approx(33.0)
-    assert found.rows == {"t": pytest.approx((24 * 100 + 8 * 400) / 32)}
-    assert found.deletes == {"t": pytest.approx(3200 / 5600)}
+    (result,) = expectations({"t": history([])}, said).expected(["t"])
+    assert result.per_day == pytest.approx(33.0)
+    assert result.rows == {"t": pytest.approx((24 * 100 + 8 * 400) / 32)}
+    assert result.deletes == {"t": pytest.approx(3200 / 5600)}
 
 
 @pytest.mark.parametrize(
@@ -349,8 +356,8 @@ def test_out_of_its_time_a_table_is_as_one_that_never_changed(
     # By the log it would change every hour.
     held = history(every(HOUR, 9), days=9)
     known = expectations({"t": held}, {"t": (coming(None, None, 0.0, since, until),)})
-    (found,) = known.expected(["t"])
-    assert found.per_day == (pytest.approx(24, rel=0.1) if holds else 1 / 20)
+    (result,) = known.expected(["t"])
+    assert result.per_day == (pytest.approx(24, rel=0.1) if holds else 1 / 20)
     assert (known.next_change(["t"]).in_s is not None) is holds
 
 
@@ -393,16 +400,16 @@ def test_whatever_came_is_forecast_soundly() -> None:
                 name, 40, generator.choice([None, NOW - 1e8]), tuple(arrivals)
             )
         known = expectations(histories)
-        found = known.next_change(histories)
-        if found.in_s is None:
-            assert found.unknown
+        change = known.next_change(histories)
+        if change.in_s is None:
+            assert change.unknown
         else:
-            assert found.in_s_low is not None
-            assert found.in_s_high is not None
-            assert 0 <= found.in_s_low <= found.in_s <= found.in_s_high < 1e11
-        if found.rows is not None:
-            assert found.rows_low is not None
-            assert found.rows_high is not None
-            assert 0 <= found.rows_low <= found.rows <= found.rows_high
+            assert change.in_s_low is not None
+            assert change.in_s_high is not None
+            assert 0 <= change.in_s_low <= change.in_s <= change.in_s_high < 1e11
+        if change.rows is not None:
+            assert change.rows_low is not None
+            assert change.rows_high is not None
+            assert 0 <= change.rows_low <= change.rows <= change.rows_high
         for each in known.expected(histories):
             assert 0 < each.per_day < 1e9

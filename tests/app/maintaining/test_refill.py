@@ -14,7 +14,7 @@ from impctl.data.vector import from_arrow
 from impctl.tables.prune import prune_to_values
 from impctl.tables.rows import read_rows
 from impctl.tables.source import open_source
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.support.made_once import CliOnce
 from tests.support.run_cli import Cli
 
@@ -57,20 +57,20 @@ def cli(cli_once: CliOnce) -> Cli:
 
 
 def sketches(cli: Cli) -> dict[str, object]:
-    found = {r["query"]: r["sketches"] for r in cli.good("status").results}
-    return {name: [s["fragments"] for s in entries] for name, entries in found.items()}
+    result = {r["query"]: r["sketches"] for r in cli.good("status").results}
+    return {name: [s["fragments"] for s in entries] for name, entries in result.items()}
 
 
 @pytest.mark.slow
 def test_a_used_up_group_is_read_again_and_no_other(cli: Cli) -> None:
     tmp_path = cli.workload.parent
     DeltaTable(str(tmp_path / "t")).delete("x IN (1, 3, 5)")
-    found = {r["query"]: r for r in cli.good("maintain").results}
-    assert found["least"]["action"] == "exact"
+    result = {r["query"]: r for r in cli.good("maintain").results}
+    assert result["least"]["action"] == "exact"
     # Only the file of group 1 can hold its rows: three are left of six.
-    assert (found["least"]["refilled_groups"], found["least"]["refilled_rows"]) == (1, 3)
-    assert "refilled the buffers of 1 group from 3 rows" in found["least"]["reason"]
-    assert (found["joined"]["refilled_groups"], found["least_all"]["refilled_groups"]) == (0, 0)
+    assert (result["least"]["refilled_groups"], result["least"]["refilled_rows"]) == (1, 3)
+    assert "refilled the buffers of 1 group from 3 rows" in result["least"]["reason"]
+    assert (result["joined"]["refilled_groups"], result["least_all"]["refilled_groups"]) == (0, 0)
     status = {r["query"]: r for r in cli.good("status").results}
     assert "refilled the buffers of 1 group" in status["least"]["last_reason"]
 
@@ -134,11 +134,11 @@ def test_files_that_cannot_hold_a_value_are_not_read(tmp_path: Path) -> None:
         write_deltalake(str(tmp_path), rows, mode="append")
     snapshot = open_source("t", str(tmp_path)).snapshot()
 
-    def found(column: str, kind: SqlType, *values: object) -> list[object]:
+    def result(column: str, kind: SqlType, *values: object) -> list[object]:
         asked = {column: from_arrow(pa.array(values), kind)}
         kept = prune_to_values(snapshot, asked)
         return sorted(read_rows(snapshot, ["s"], kept).column("s").to_pylist())
 
-    assert found("s", STRING, "é", "bb") == ["é", "éb"]
-    assert found("d", DOUBLE, 0.0) == ["a", "ab"]
+    assert result("s", STRING, "é", "bb") == ["é", "éb"]
+    assert result("d", DOUBLE, 0.0) == ["a", "ab"]
     assert len(prune_to_values(snapshot, {})) == 3

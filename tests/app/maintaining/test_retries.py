@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from impctl.app.maintaining.retries import Retries
+from impctl.service.schedule.daemon import Retries
 
 
 @pytest.fixture(autouse=True)

@@ -11,16 +11,16 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from impctl.app.capture import capture
-from impctl.app.maintain import maintain
-from impctl.app.maintaining.kept_states import KeptStates
-from impctl.app.results.results import MaintainResult, Outcome
-from impctl.app.workbench.settings import Settings
-from impctl.app.workbench.workbench import open_workbench
-from impctl.circuits.session import MaintainedQuery
+from impctl.compile.session import MaintainedQuery
+from impctl.service.capture import capture
+from impctl.service.context import open_workbench
+from impctl.service.decide import KeptStates
+from impctl.service.maintain import maintain
+from impctl.service.results import MaintainResult, Outcome
+from impctl.service.settings import Settings
 from impctl.store.disk import RealDisk
 from impctl.store.store import Store
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 
 FILE = """
 version: 1
@@ -65,8 +65,8 @@ def maintained(workload: Path, kept: KeptStates | None = None) -> Outcome:
 
 def versions(workload: Path) -> list[int]:
     with Store.open(workload.parent / ".impctl") as store:
-        found = [store.load(query) for query in ("many", "sums", "each")]
-        return [stored.versions["t"] for stored in found if stored is not None]
+        result = [store.load(query) for query in ("many", "sums", "each")]
+        return [stored.versions["t"] for stored in result if stored is not None]
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def commits(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         seen.extend([True] if is_synced else [])
         real(self, connection)
 
-    monkeypatch.setattr("impctl.app.capturing.commit._WORTH_TELLING_MS", math.inf)
+    monkeypatch.setattr("impctl.service.capture._WORTH_TELLING_MS", math.inf)
     monkeypatch.setattr(RealDisk, "commit", commit)
     return seen
 

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from impctl.app.measuring.drawn_rows import drawn_rows
 from impctl.errors import UsageError
+from impctl.measure.drawn_rows import drawn_rows
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.source import open_source
 from tests.tables import handmade
@@ -41,9 +41,9 @@ def drawn(snapshot: Snapshot, size: int = 2000) -> list[int]:
 def test_every_row_is_as_likely_where_the_log_does_not_count_them(tmp_path: Path) -> None:
     snapshot = uncounted(tmp_path / "t", [1], [2, 3, 4], [])
     assert snapshot.rows is None
-    found = drawn(snapshot)
-    assert len(found) == 2000
-    assert all(400 < found.count(value) < 600 for value in (1, 2, 3, 4))
+    result = drawn(snapshot)
+    assert len(result) == 2000
+    assert all(400 < result.count(value) < 600 for value in (1, 2, 3, 4))
 
 
 def test_an_empty_table_is_told_as_such(tmp_path: Path) -> None:
@@ -55,6 +55,6 @@ def test_deleted_rows_are_neither_drawn_nor_counted(tmp_path: Path) -> None:
     table = VectoredTable(tmp_path / "t", ids(range(10)))
     table.append(ids([10]))
     table.delete(lambda rows: pc.is_in(rows["id"], pa.array(range(1, 10))))
-    found = drawn(open_source("t", str(tmp_path / "t")).snapshot())
-    assert set(found) == {0, 10}
-    assert 900 < found.count(10) < 1100
+    result = drawn(open_source("t", str(tmp_path / "t")).snapshot())
+    assert set(result) == {0, 10}
+    assert 900 < result.count(10) < 1100

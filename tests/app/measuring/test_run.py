@@ -13,23 +13,22 @@ from unittest.mock import Mock
 
 import pytest
 
-from impctl.app.measuring import keep
-from impctl.app.measuring import run as run_module
-from impctl.app.measuring.follower import AgainstRecapture
-from impctl.app.measuring.from_workload import figures_of
-from impctl.app.measuring.ground import Ground
-from impctl.app.measuring.keep import compare_files, report_file, try_kept, write_kept
-from impctl.app.measuring.registry import MEASURES
-from impctl.app.measuring.run import run_workload
-from impctl.app.results.ending import gravest
-from impctl.app.results.results import Outcome, Record, RecordKind
-from impctl.app.workbench.reporter import SilentReporter
-from impctl.app.workbench.settings import MeasureRequest, Settings
-from impctl.app.workbench.workbench import open_workbench
 from impctl.bench.record import Cell, Metric
 from impctl.bench.record_json import record_from_json, record_to_json
 from impctl.bench.yardstick import yardstick
 from impctl.errors import StorageError, TableError, UnsupportedError, UsageError
+from impctl.measure import keep
+from impctl.measure import run as run_module
+from impctl.measure.follower import AgainstRecapture
+from impctl.measure.from_workload import figures_of
+from impctl.measure.ground import Ground
+from impctl.measure.keep import compare_files, report_file, try_kept, write_kept
+from impctl.measure.registry import MEASURES
+from impctl.measure.run import run_workload
+from impctl.service.context import SilentReporter, open_workbench
+from impctl.service.outcome import gravest
+from impctl.service.results import Outcome, Record, RecordKind
+from impctl.service.settings import MeasureRequest, Settings
 from impctl.workload.load import load_workload
 from tests.cli.examples import RECORD
 

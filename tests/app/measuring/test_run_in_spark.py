@@ -12,7 +12,7 @@ from impctl.bench.record import RecordKind
 from impctl.bench.record_json import record_from_json
 from impctl.cli.application import build_app
 from impctl.cli.boundary import run
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.support.run_cli import Cli
 from tests.support.small_workload import ROWS
 

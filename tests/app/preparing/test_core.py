@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.plan.reuse.reuse_trials import ReuseTally, run_reuse_trial
 from tests.support.run_cli import CliOf
 

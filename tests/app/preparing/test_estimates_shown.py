@@ -17,12 +17,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from impctl.app.preparing import choice, estimate
-from impctl.app.preparing.drawn_groups import DrawnGroups, drawn_groups
-from impctl.tables.file_sample import file_sample
+from impctl.service import choose, estimate
+from impctl.service.estimate import DrawnGroups, drawn_groups
+from impctl.tables.sample import file_sample
 from impctl.tables.source import open_source
 from impctl.tables.statistics import file_bounds
-from impctl.tables.write.laid_out import create_laid_out_table
+from impctl.tables.write.maintenance import create_laid_out_table
 from tests.support.run_cli import Cli, CliOf
 
 ROWS, FILES = 40_000, 40
@@ -32,7 +32,7 @@ ROWS, FILES = 40_000, 40
 def cli(tmp_path: Path, cli_of: CliOf, monkeypatch: pytest.MonkeyPatch) -> Cli:
     """Groups of a hundred rows in the order of files, four hundred rows an hour."""
     monkeypatch.setattr(estimate, "LEAST_ROWS", 1_000)
-    monkeypatch.setattr(choice, "LEAST_ROWS", 1_000)
+    monkeypatch.setattr(choose, "LEAST_ROWS", 1_000)
     at = np.arange(ROWS)
     price = np.where(at >= ROWS * 9 // 10, 3, 1)
     rows = pa.table({"key": at // 100, "hour": at // 400, "price": price, "id": at})
@@ -63,11 +63,11 @@ def test_explain_shows_every_candidate_and_what_its_upkeep_takes(cli: Cli) -> No
 
 
 def test_capture_tells_what_it_foresaw_of_what_may_be_taken(cli: Cli) -> None:
-    found = cli.one("capture")
-    entries = safe(found["considered"])
+    result = cli.one("capture")
+    entries = safe(result["considered"])
     assert entries["key"]["chosen"]
     assert entries["hour"]["expected"] is None, "it cannot be better than `key`"
-    (left,) = found["left"]
+    (left,) = result["left"]
     assert left["expected"] == entries["key"]["expected"]
     assert left["expected"]["files_low"] <= left["files"] == 4 <= left["expected"]["files_high"]
 
@@ -123,7 +123,7 @@ def test_odd_values_have_an_estimate_or_none(
 ) -> None:
     """Grouped by any column, with every limit, and where no file or no row is left."""
     monkeypatch.setattr(estimate, "LEAST_ROWS", 1_000)
-    monkeypatch.setattr(choice, "LEAST_ROWS", 1_000)
+    monkeypatch.setattr(choose, "LEAST_ROWS", 1_000)
     at = range(ODD_ROWS)
     columns = {name: pa.array(map(make, at), kind) for name, (kind, make) in COLUMNS.items()}
     rows = pa.table({"id": pa.array(at), "few": pa.array([i // 500 for i in at]), **columns})
@@ -133,11 +133,11 @@ def test_odd_values_have_an_estimate_or_none(
     lines = "".join(
         f'  {name}: {{sql: "{sql}"}}\n' for name, sql in (GROUPED | NOTHING_LEFT).items()
     )
-    found = (
+    results = (
         cli_of(f"version: 1\ntables: {{t: {{path: t}}}}\nqueries:\n{lines}").good("explain").results
     )
-    assert len(found) == len(GROUPED) + len(NOTHING_LEFT)
-    for one in found:
+    assert len(results) == len(GROUPED) + len(NOTHING_LEFT)
+    for one in results:
         entries = [entry for entry in one["attributes"] if entry["safe"]]
         reasons = " ".join(entry["reason"] for entry in entries)
         if one["query"] in GROUPED:
@@ -169,37 +169,37 @@ def drawn(
     return drawn_groups(sample, bounds, along, list(measures))
 
 
-def sizes(found: DrawnGroups) -> np.ndarray:
-    return np.bincount(np.unique(found.codes, return_inverse=True)[1], weights=found.weights)
+def sizes(result: DrawnGroups) -> np.ndarray:
+    return np.bincount(np.unique(result.codes, return_inverse=True)[1], weights=result.weights)
 
 
 def test_without_groups_each_row_is_one(tmp_path: Path) -> None:
-    found = drawn(tmp_path, {"price": pa.array(np.arange(DRAWN_ROWS))}, [])
-    assert len(np.unique(found.codes)) == len(found.rows) > DRAWN_ROWS / 10
-    assert (found.weights == 1).all()
+    result = drawn(tmp_path, {"price": pa.array(np.arange(DRAWN_ROWS))}, [])
+    assert len(np.unique(result.codes)) == len(result.rows) > DRAWN_ROWS / 10
+    assert (result.weights == 1).all()
 
 
 def test_groups_that_lie_together_are_whole_or_left_out(tmp_path: Path) -> None:
-    found = drawn(tmp_path, {"key": pa.array(np.arange(DRAWN_ROWS) // 50)}, ["key"])
-    assert (found.weights == 1).all()
-    assert (sizes(found) == 50).all()
+    result = drawn(tmp_path, {"key": pa.array(np.arange(DRAWN_ROWS) // 50)}, ["key"])
+    assert (result.weights == 1).all()
+    assert (sizes(result) == 50).all()
 
 
 def test_rows_that_lie_nearly_together_make_whole_groups(tmp_path: Path) -> None:
     key = np.arange(DRAWN_ROWS) // 50 + np.random.default_rng(1).integers(0, 3, DRAWN_ROWS)
-    found = drawn(tmp_path, {"key": pa.array(key)}, ["key"])
+    result = drawn(tmp_path, {"key": pa.array(key)}, ["key"])
     own = np.bincount(key)
-    keys = np.array(found.rows.column("key"))
+    keys = np.array(result.rows.column("key"))
     values, counts = np.unique(keys, return_counts=True)
-    assert (found.weights == 1).all()
+    assert (result.weights == 1).all()
     assert (counts == own[values]).mean() > 0.95
 
 
 def test_of_a_group_larger_than_a_window_rows_stand_for_all_of_it(tmp_path: Path) -> None:
-    found = drawn(tmp_path, {"key": pa.array(np.arange(DRAWN_ROWS) // 7_000)}, ["key"])
-    keys = np.array(found.rows.column("key"))
+    result = drawn(tmp_path, {"key": pa.array(np.arange(DRAWN_ROWS) // 7_000)}, ["key"])
+    keys = np.array(result.rows.column("key"))
     for key in np.unique(keys[(keys > 3) & (keys < DRAWN_ROWS // 7_000 - 3)]):
-        rows = found.weights[keys == key].sum()
+        rows = result.weights[keys == key].sum()
         windows = round(float((keys == key).sum()) / 714)
         assert rows == pytest.approx(7_000 * max(windows, 1), rel=0.15)
 
@@ -214,9 +214,9 @@ def scattered(effect: float, seed: int = 5) -> dict[str, pa.Array]:
     return {"key": pa.array(key), "price": pa.array(price)}
 
 
-def means(found: DrawnGroups) -> np.ndarray:
-    codes = np.unique(found.codes, return_inverse=True)[1]
-    prices = np.nan_to_num(np.array(found.rows.column("price"), dtype=np.float64))
+def means(result: DrawnGroups) -> np.ndarray:
+    codes = np.unique(result.codes, return_inverse=True)[1]
+    prices = np.nan_to_num(np.array(result.rows.column("price"), dtype=np.float64))
     return np.bincount(codes, weights=prices) / np.bincount(codes)
 
 
@@ -224,10 +224,10 @@ def means(found: DrawnGroups) -> np.ndarray:
 @pytest.mark.parametrize("effect", [0.0, 4.0, 20.0])
 def test_groups_drawn_in_part_differ_as_whole_ones_do(tmp_path: Path, effect: float) -> None:
     """By chance alone, by a little, by much: a group of a fifth of its rows would differ more."""
-    found = drawn(tmp_path, scattered(effect), ["key"], ("price",))
+    result = drawn(tmp_path, scattered(effect), ["key"], ("price",))
     expected = np.sqrt(effect**2 + 20**2 / 200)
-    assert means(found).std() == pytest.approx(expected, rel=0.35)
-    assert sizes(found).mean() == pytest.approx(200, rel=0.1)
+    assert means(result).std() == pytest.approx(expected, rel=0.35)
+    assert sizes(result).mean() == pytest.approx(200, rel=0.1)
 
 
 def test_odd_values_stand_in_no_ones_way(tmp_path: Path) -> None:
@@ -238,6 +238,6 @@ def test_odd_values_stand_in_no_ones_way(tmp_path: Path) -> None:
     columns["key"] = pa.array(key, mask=key == 3)
     columns["flag"] = pa.array(key % 2 == 0)
     columns["text"] = pa.array([f"{value}" for value in key])
-    found = drawn(tmp_path, columns, ["key", "flag", "text"], ("price",))
-    assert len(found.rows) == len(found.codes) == len(found.weights)
-    assert sizes(found).mean() == pytest.approx(200, rel=0.15)
+    result = drawn(tmp_path, columns, ["key", "flag", "text"], ("price",))
+    assert len(result.rows) == len(result.codes) == len(result.weights)
+    assert sizes(result).mean() == pytest.approx(200, rel=0.15)

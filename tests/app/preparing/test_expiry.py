@@ -16,14 +16,14 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.app.preparing import expiry
-from impctl.app.preparing.expiry import least_above, live_rows, next_expiry
-from impctl.app.workbench.settings import Settings
-from impctl.app.workbench.workbench import open_workbench
 from impctl.data.schema import DATE, TIMESTAMP
 from impctl.errors import TableError
+from impctl.service import expiry
+from impctl.service.context import open_workbench
+from impctl.service.expiry import least_above, live_rows, next_expiry
+from impctl.service.settings import Settings
 from impctl.tables.source import open_source
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.support.random_cases import random_seeds
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -65,13 +65,13 @@ def test_the_least_above_an_edge(tmp_path: Path, seed: int) -> None:
     for by in (-6_000_000, -3_000_000, -1, 0, 1, 2_500_000, 6_000_000):
         edge = micros(NOW) + by
         later = [micros(at) for at in seen if micros(at) > edge]
-        found = least_above(snapshot, "at", edge)
+        result = least_above(snapshot, "at", edge)
         if not later:
-            assert found is None
+            assert result is None
             continue
-        assert found is not None
+        assert result is not None
         # Statistics are cut to milliseconds, and taken for one more.
-        assert edge < found <= min(later) < found + 2_000
+        assert edge < result <= min(later) < result + 2_000
 
 
 def test_files_with_live_rows_alone_are_not_read(
@@ -91,22 +91,22 @@ def test_files_with_live_rows_alone_are_not_read(
 
     monkeypatch.setattr(expiry, "read_batches", counted)
     snapshot = open_source("t", path).snapshot()
-    found = least_above(snapshot, "at", micros(NOW) - 5_000_000)
-    assert found is not None
-    assert micros(NOW) - 2_000 < found <= micros(NOW)
+    result = least_above(snapshot, "at", micros(NOW) - 5_000_000)
+    assert result is not None
+    assert micros(NOW) - 2_000 < result <= micros(NOW)
     assert read == []
     assert least_above(snapshot, "at", micros(NOW) + 5_000_000) == micros(NOW) + 9_000_000
     assert read == [1]
     # Where all of a file expired, the next one begins.
-    found = least_above(snapshot, "at", micros(NOW) + 9_500_000)
-    assert found is not None
-    assert micros(NOW) + 20_000_000 - 2_000 < found <= micros(NOW) + 20_000_000
+    result = least_above(snapshot, "at", micros(NOW) + 9_500_000)
+    assert result is not None
+    assert micros(NOW) + 20_000_000 - 2_000 < result <= micros(NOW) + 20_000_000
     assert read == [1]
 
 
 @pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "America/New_York", "+05:30"])
 def test_days_expire_at_their_midnight(tmp_path: Path, zone: str) -> None:
-    from impctl.plan.sql.clock import zone_of
+    from impctl.sql.parameters import zone_of
 
     days = [date(2026, 3, 25) + timedelta(days=by) for by in range(6)]
     create_table(str(tmp_path / "t"), pa.table({"day": pa.array([None, *days], pa.date32())}))

@@ -11,14 +11,14 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.app.preparing.facts import assumption_of, assumption_text, columns_assumed, recheck
 from impctl.errors import AssumptionBrokenError
-from impctl.plan.safety.facts import Fact, FactKind, FactSource
+from impctl.safety.facts import Fact, FactKind, FactSource
+from impctl.service.prepare import assumption_of, assumption_text, columns_assumed, recheck
 from impctl.store.records import Assumption
-from impctl.tables.change.changes import read_changes
+from impctl.tables.changes import read_changes
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.source import open_source
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 
 SCHEMA = pa.schema(
     [

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from impctl.app.preparing.files_left import FilesLeft
 from impctl.data.schema import LONG
-from impctl.sketch.chances import Mixture
+from impctl.service.estimate import FilesLeft
+from impctl.sketch.likelihood import Mixture
 from impctl.sketch.partition import RangePartition
-from impctl.tables.bounds import FileBounds
-from impctl.tables.file_spans import FileSpans, file_spans
+from impctl.tables.prune import FileSpans, file_spans
+from impctl.tables.snapshot import FileBounds
 from tests.support.reference_bounds import column_bounds
 
 FILES, RANGES = 50, 200
@@ -30,24 +30,24 @@ def mixture(chances: np.ndarray) -> Mixture:
 
 
 def left(spans: FileSpans, chances: np.ndarray, most_together: int) -> FilesLeft:
-    found = mixture(chances)
-    ends = [found, mixture(chances / 2), mixture(np.minimum(chances * 2, 1.0))]
+    result = mixture(chances)
+    ends = [result, mixture(chances / 2), mixture(np.minimum(chances * 2, 1.0))]
     return FilesLeft.of(spans, ends, 0.01, most_together)
 
 
 def test_fewer_ranges_where_they_leave_as_much(spans: FileSpans) -> None:
     third = (np.arange(RANGES) // 4 % 3 == 0).astype(np.float64)
-    found = left(spans, third, 100)
-    assert found.likely.sum() == 17
-    assert found.together == 4, "a file is one range; two files in one would leave both"
+    result = left(spans, third, 100)
+    assert result.likely.sum() == 17
+    assert result.together == 4, "a file is one range; two files in one would leave both"
     assert left(spans, third, 2).together == 2
     assert left(spans, third, 1).together == 1
     assert left(spans, np.ones(RANGES), 100).together == 64
 
 
 def test_fewest_likely_most(spans: FileSpans) -> None:
-    found = left(spans, np.full(RANGES, 0.1), 1)
-    likely, fewest, most = found.between()
+    result = left(spans, np.full(RANGES, 0.1), 1)
+    likely, fewest, most = result.between()
     assert likely == pytest.approx(FILES * (1 - 0.9**4))
     assert 0 <= fewest < FILES * (1 - 0.95**4) < likely < FILES * (1 - 0.8**4) < most
     everything = FilesLeft.all_of(FILES)
@@ -55,9 +55,9 @@ def test_fewest_likely_most(spans: FileSpans) -> None:
 
 
 def test_no_file_is_left_less_likely_than_its_rows_tell(spans: FileSpans) -> None:
-    found = left(spans, np.zeros(RANGES), 1).at_least(np.full(FILES, 0.5))
-    assert found.likely.sum() == FILES / 2
-    assert found.low.sum() == 0
+    at_least = left(spans, np.zeros(RANGES), 1).at_least(np.full(FILES, 0.5))
+    assert at_least.likely.sum() == FILES / 2
+    assert at_least.low.sum() == 0
 
 
 def test_as_good_within_a_tenth_of_the_bytes(spans: FileSpans) -> None:

@@ -7,8 +7,8 @@ from decimal import Decimal
 
 import pytest
 
-from impctl.aliases import ParameterValue
-from impctl.app.preparing.given_values import parsed
+from impctl.service.parameters import parsed
+from impctl.types import ParameterValue
 
 NOON = datetime(2024, 1, 31, 12)
 
@@ -38,9 +38,9 @@ NOON = datetime(2024, 1, 31, 12)
     ],
 )
 def test_a_value_of_the_type(written: str, like: ParameterValue, expected: ParameterValue) -> None:
-    found = parsed(written, like)
-    assert found == expected
-    assert type(found) is type(expected)
+    result = parsed(written, like)
+    assert result == expected
+    assert type(result) is type(expected)
 
 
 @pytest.mark.parametrize(

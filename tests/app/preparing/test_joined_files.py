@@ -17,12 +17,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from impctl.app.preparing import joined_files
-from impctl.app.preparing.filters import Pruned, filters_of
-from impctl.app.preparing.prepared import prepare
-from impctl.app.workbench.settings import Settings
-from impctl.app.workbench.workbench import open_workbench
-from impctl.tables.write.laid_out import create_laid_out_table
+from impctl.service import filters as joined_files
+from impctl.service.context import open_workbench
+from impctl.service.filters import Pruned, filters_of
+from impctl.service.prepare import prepare
+from impctl.service.settings import Settings
+from impctl.tables.write.maintenance import create_laid_out_table
 from tests.support.random_cases import random_cases
 from tests.support.run_cli import Cli, CliOf
 
@@ -55,8 +55,8 @@ def cli(tmp_path: Path, cli_of: CliOf) -> Cli:
 def left(cli: Cli, query: str) -> dict[str, int]:
     """Files that are read without any sketch, by table."""
     with open_workbench(Settings(cli.workload)) as desk:
-        found = filters_of(desk.tables, prepare(desk, desk.workload.queries[query]), (), {})
-        return {table: len(files) for table, files in found.files.items()}
+        filters = filters_of(desk.tables, prepare(desk, desk.workload.queries[query]), (), {})
+        return {table: len(files) for table, files in filters.files.items()}
 
 
 def test_what_is_left_of_one_side_narrows_the_other(cli: Cli) -> None:
@@ -126,10 +126,10 @@ def test_no_file_with_a_row_that_has_a_partner_is_left_out(
                 prepared = prepare(desk, desk.workload.queries[kind])
                 for way, times in WAYS.items():
                     monkeypatch.setattr(joined_files, "_TIMES_AS_LARGE", times)
-                    found = filters_of(desk.tables, prepared, (), {})
-                    t, u = (rows_by_file(found, name, tables[name], kind) for name in tables)
+                    filters = filters_of(desk.tables, prepared, (), {})
+                    t, u = (rows_by_file(filters, name, tables[name], kind) for name in tables)
                     assert not lost(t, u, most[kind]), (seed, kind, way)
-                    saved[kind, way] += found.files_total - found.files_kept
+                    saved[kind, way] += filters.files_total - filters.files_kept
         rmtree(folder)
     assert all(saved[kind, way] > len(cases) for kind in VALUES for way in WAYS), saved
 
@@ -148,8 +148,8 @@ Files = list[tuple[list[dict[str, Any]], bool]]
 """The rows of each file, as they were written, and whether it is kept."""
 
 
-def rows_by_file(found: Pruned, table: str, files: list[pa.Table], kind: str) -> Files:
-    kept = {PurePath(file.uri).name for file in found.files[table]}
+def rows_by_file(pruned: Pruned, table: str, files: list[pa.Table], kind: str) -> Files:
+    kept = {PurePath(file.uri).name for file in pruned.files[table]}
     return [
         (
             [{**row, "k": key(row[kind])} for row in rows.to_pylist()],

@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from impctl.app.preparing.keyed_sketches import evened, groups_of
-from impctl.app.preparing.prepared import PreparedQuery
 from impctl.data.schema import INTEGER
 from impctl.errors import Location
 from impctl.plan.nodes import Query
-from impctl.plan.rules.order import apply_rules, core_of
-from impctl.plan.sql.parameters import BoundSql
-from impctl.sketch.fragments import FragmentSet
+from impctl.rules.optimize import apply_rules, core_of
+from impctl.service.choose import evened, groups_of
+from impctl.service.prepare import PreparedQuery
 from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import FragmentSet
+from impctl.sql.parameters import BoundSql
 from impctl.store.records import StoredSketch
 from impctl.workload.models import JoinStrategy, MaintainMode, Policy, QuerySpec, SqlOrigin
 from tests.plan.network import read
@@ -50,8 +50,8 @@ def _stored(access: str, ids: Sequence[int], boundaries: tuple[int, ...] = (1, 2
     return StoredSketch(access, "links", "cost", partition, fragments)
 
 
-def _held(found: Sequence[StoredSketch]) -> Mapping[str, tuple[int, ...]]:
-    return {sketch.access: sketch.fragments.ids for sketch in found}
+def _held(stored_sketches: Sequence[StoredSketch]) -> Mapping[str, tuple[int, ...]]:
+    return {sketch.access: sketch.fragments.ids for sketch in stored_sketches}
 
 
 @pytest.mark.parametrize("above", [FEW, "SELECT t, n FROM r", "SELECT AVG(n) FROM r"])

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from impctl.app.preparing.partitions import candidates, is_partitionable, partition_of
 from impctl.data.schema import (
     BINARY,
     BOOLEAN,
@@ -29,6 +28,7 @@ from impctl.data.schema import (
     other,
 )
 from impctl.errors import Location, UsageError
+from impctl.service.partitions import candidates, is_partitionable, partition_of
 from impctl.sketch.partition import RangePartition
 from impctl.workload.models import BoundaryLiteral, PartitionSpec
 from tests.support.refused import refused
@@ -96,9 +96,9 @@ DIGITS = "1234567890123456789012345678901234567.8"
 def test_a_boundary_in_canonical_form(
     kind: SqlType, value: BoundaryLiteral, canonical: int | float | str
 ) -> None:
-    found = partition(kind, value)
-    assert found == RangePartition("t", "a", kind, (canonical,))
-    assert type(found.boundaries[0]) is type(canonical)
+    result = partition(kind, value)
+    assert result == RangePartition("t", "a", kind, (canonical,))
+    assert type(result.boundaries[0]) is type(canonical)
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from impctl.app.examining.store import _room
-from impctl.app.maintaining.estimates import Estimates, reason_text
-from impctl.app.results.amounts import duration_text, number_text, size_text
-from impctl.app.results.findings import Area, Subject
-from impctl.app.results.subject import named_before
+from impctl.service.decide import Estimates, reason_text
+from impctl.service.doctor import _room
+from impctl.service.results import Area, Subject
+from impctl.service.text import duration_text, named_before, number_text, size_text
 from impctl.store.health import Folder
 
 SECOND, HOUR = 1000.0, 3_600_000.0
@@ -64,8 +63,8 @@ def test_numbers(value: float, text: str) -> None:
 
 def test_room_on_a_large_disk(tmp_path: Path) -> None:
     folder = Folder(tmp_path, True, (), 999_700, 1_800_000_000_000)
-    found = _room(Subject(Area.STORE, "s"), folder)
-    assert found.message == "1.8 TB free, the store uses 1 MB"
+    room = _room(Subject(Area.STORE, "s"), folder)
+    assert room.message == "1.8 TB free, the store uses 1 MB"
 
 
 def test_long_estimates() -> None:

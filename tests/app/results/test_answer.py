@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from impctl.app.results.results import QueryResult
 from impctl.errors import EvaluationError, UsageError
+from impctl.service.results import QueryResult
 from tests.support.refused import refused
 
 TABLE = pa.table([[1, 2], ["a", None], [0.5, 1.5]], ["n", "s", "n"])
@@ -23,21 +23,21 @@ def result(table: pa.Table = TABLE) -> QueryResult:
 
 
 def test_columns_and_rows_with_one_name_twice() -> None:
-    found = result()
-    assert found.columns == ("n", "s", "n")
-    assert found.rows == ((1, "a", 0.5), (2, None, 1.5))
-    assert found.row_count == 2
-    assert found.to_arrow() is TABLE
-    assert found == result(pa.table([[1, 2], ["a", None], [0.5, 1.5]], ["n", "s", "n"]))
-    assert found != result(TABLE.slice(1))
-    assert "0.5" not in repr(found)
-    assert asdict(found)["answer"].equals(TABLE)
+    match = result()
+    assert match.columns == ("n", "s", "n")
+    assert match.rows == ((1, "a", 0.5), (2, None, 1.5))
+    assert match.row_count == 2
+    assert match.to_arrow() is TABLE
+    assert match == result(pa.table([[1, 2], ["a", None], [0.5, 1.5]], ["n", "s", "n"]))
+    assert match != result(TABLE.slice(1))
+    assert "0.5" not in repr(match)
+    assert asdict(match)["answer"].equals(TABLE)
 
 
 def test_a_limit_is_of_what_is_shown() -> None:
-    found = replace(result(), limit=1)
-    assert found.shown.num_rows == 1
-    assert (found.row_count, len(found.rows), found.to_arrow().num_rows) == (2, 2, 2)
+    match = replace(result(), limit=1)
+    assert match.shown.num_rows == 1
+    assert (match.row_count, len(match.rows), match.to_arrow().num_rows) == (2, 2, 2)
 
 
 def test_pyarrow_reads_the_stream() -> None:
@@ -49,9 +49,9 @@ def test_pyarrow_reads_the_stream() -> None:
 
 def test_duckdb_reads_it_by_name() -> None:
     duckdb = pytest.importorskip("duckdb")
-    found = result(TABLE.select([0, 1]))
-    assert found is not None
-    assert duckdb.sql("SELECT n + 1 FROM found WHERE s IS NULL").fetchall() == [(3,)]
+    answer = result(TABLE.select([0, 1]))
+    assert answer is not None
+    assert duckdb.sql("SELECT n + 1 FROM answer WHERE s IS NULL").fetchall() == [(3,)]
 
 
 @pytest.mark.slow
@@ -73,7 +73,7 @@ def test_pandas_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) ->
     def missing(name: str, *rest: Any) -> Any:
         return None if name == "pandas" else find(name, *rest)
 
-    monkeypatch.setattr("impctl.app.results.answer.find_spec", missing)
+    monkeypatch.setattr("impctl.service.answer.find_spec", missing)
     with refused(UsageError, "pandas_missing", "pandas") as caught:
         result().to_pandas()
     assert "pip install pandas" in str(caught.value.hint)
@@ -83,8 +83,8 @@ def test_pandas_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_year_that_python_lacks(kind: pa.DataType) -> None:
     number = 3_672_178 if kind == pa.date32() else 317_276_222_400_000_000
     days = pa.array([number], pa.int32() if kind == pa.date32() else pa.int64()).cast(kind)
-    found = result(pa.table({"d": days}))
+    match = result(pa.table({"d": days}))
     with refused(EvaluationError, "beyond_python"):
-        _ = found.rows
-    assert found.to_arrow().column("d").to_pylist is not None
-    assert found.row_count == 1
+        _ = match.rows
+    assert match.to_arrow().column("d").to_pylist is not None
+    assert match.row_count == 1

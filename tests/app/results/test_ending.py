@@ -7,9 +7,9 @@ import os
 
 import pytest
 
-from impctl.app.results.ending import for_report
-from impctl.app.results.results import Failure, Outcome
 from impctl.errors import ImpctlError, Location, StateCorruptError, TableError, unexpected
+from impctl.service.outcome import for_report
+from impctl.service.results import Failure, Outcome
 
 
 def _caused(error: ImpctlError, cause: BaseException) -> ImpctlError:

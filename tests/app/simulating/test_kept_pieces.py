@@ -9,15 +9,13 @@ from typing import Any, cast
 
 import pytest
 
-from impctl.app.maintaining.due.costs import LEAST_MARGIN
-from impctl.app.maintaining.keeping.bounds import Bound
-from impctl.app.maintaining.keeping.choice import Kept
-from impctl.app.maintaining.kinds import Expected
-from impctl.app.simulating.kept_pieces import Pieces
-from impctl.circuits.keeping.choice import choose
-from impctl.circuits.keeping.evaluated import Modes, evaluate, per_day
-from impctl.circuits.keeping.graph import Graph, Mode
-from impctl.circuits.keeping.priors import PRIORS
+from impctl.placement.graph import PRIORS, Graph, Mode
+from impctl.placement.search import Modes, choose, evaluate, per_day
+from impctl.service.budget.bounds import Bound
+from impctl.service.budget.choice import Kept
+from impctl.service.schedule.due import LEAST_MARGIN
+from impctl.service.schedule.forecast import Expected
+from impctl.service.schedule.simulate import Pieces
 from tests.app.maintaining.keeping.test_looks import frequent_and_rare
 from tests.circuits.keeping.drawn import tree
 from tests.support.random_cases import random_seeds
@@ -50,23 +48,23 @@ def test_bounds_urge_what_a_rare_change_needs() -> None:
     for seed in range(20):
         graph = frequent_and_rare(seed)
         now = {"left": Mode.READ, "right": Mode.KEPT}
-        found = pieces(graph, now, 0.06)
-        none = found.within(11, {})
+        result = pieces(graph, now, 0.06)
+        none = result.within(11, {})
         assert (none.conversions, none.bytes) == (0, 11)
         # Both kinds are likely, and only one of them can be held: it goes by the work.
-        assert found.within(11, {"q": Bound(1.0, "fresh_within 1ms")}).conversions == 0
+        assert result.within(11, {"q": Bound(1.0, "fresh_within 1ms")}).conversions == 0
         frequent, rare = evaluate(graph, {"left": Mode.READ, "right": Mode.READ}).per_kind
         if frequent < rare:
             # The frequent one is in time when it reads, too.
             bound = Bound(LEAST_MARGIN * (frequent + rare) / 2, "fresh_within")
-            urged = found.within(11, {"q": bound})
+            urged = result.within(11, {"q": bound})
             assert (urged.conversions, urged.bytes) == (1, 11)
             kept = evaluate(graph, {"left": Mode.KEPT, "right": Mode.READ}).per_kind
             assert urged.prices["q"][frozenset("s")].ms == (kept[1],) * SIZES
             assert pieces(graph, now, 0.05).within(11, {"q": bound}).conversions == 0
             urged_ones += 1
         # What bounds of one trigger urge is not told for another.
-        assert found.within(11, {}) == none
+        assert result.within(11, {}) == none
     assert urged_ones > 5
 
 
@@ -86,10 +84,10 @@ def test_what_is_kept_stays_where_another_choice_does_not_pay(seed: int) -> None
         ms = max(0.0, (days * saved - PRIORS.conversion_ms) / moved) if moved else 0.0
         takes = PRIORS.conversion_ms + ms * moved
         pays = saved > 0 and saved >= 0.2 * per_day(graph, now) and takes <= 7.0 * saved
-        found = pieces(graph, now, ms=ms).within(budget, {})
-        assert found.conversions == (1 if moved and (is_over or pays) else 0)
-        assert found.bytes == graph.bytes_of(then if is_over or pays else now)
-        assert not found.exceeds
+        within = pieces(graph, now, ms=ms).within(budget, {})
+        assert within.conversions == (1 if moved and (is_over or pays) else 0)
+        assert within.bytes == graph.bytes_of(then if is_over or pays else now)
+        assert not within.exceeds
 
 
 @pytest.mark.slow

@@ -10,11 +10,10 @@ from math import ceil
 
 import pytest
 
-from impctl.app.simulating import late as late_rows
-from impctl.app.simulating.histories import late_histories
-from impctl.app.simulating.late import Late, late_from, spread
 from impctl.errors import UsageError
-from impctl.forecast.arrival import Arrival, History
+from impctl.forecast import Arrival, History
+from impctl.service.schedule import replay as late_rows
+from impctl.service.schedule.replay import Late, late_from, late_histories, spread
 from tests.support.random_cases import random_seeds
 
 FOREVER = 1e12
@@ -28,10 +27,10 @@ def arrival(
 
 def amounts(rows: int, p: Fraction) -> list[int]:
     """The rows that come turn by turn, the obvious way."""
-    found = []
-    while sum(found) < rows:
-        found.append(ceil(p * (rows - sum(found))))
-    return found
+    result = []
+    while sum(result) < rows:
+        result.append(ceil(p * (rows - sum(result))))
+    return result
 
 
 def test_nine_in_ten_and_of_the_rest_again() -> None:
@@ -101,9 +100,9 @@ def test_times_are_those_that_a_history_is_replayed_by() -> None:
     """Of commits without a time, before the one before them, and in the future."""
     commits = (arrival(50.0, 2), arrival(10.0, 2), replace(arrival(0.0, 2), at=None))
     held = History("t", 4, 50.0, (*commits, arrival(900.0, 2)))
-    found = late_histories({"t": held}, Late(Fraction(1, 2), 5.0), 100.0)["t"]
-    assert [part.at for part in found.arrivals] == [50.0] * 4 + [55.0] * 4
-    assert (found.until, found.since) == (4, 50.0)
+    result = late_histories({"t": held}, Late(Fraction(1, 2), 5.0), 100.0)["t"]
+    assert [part.at for part in result.arrivals] == [50.0] * 4 + [55.0] * 4
+    assert (result.until, result.since) == (4, 50.0)
 
 
 @pytest.mark.parametrize(

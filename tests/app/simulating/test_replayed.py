@@ -10,21 +10,28 @@ from dataclasses import replace
 
 import pytest
 
-from impctl.app.maintaining.due.costs import UNKNOWN_S
-from impctl.app.maintaining.estimates import Size, estimated
-from impctl.app.results.simulated import SimulateResult
-from impctl.app.simulating.arrived import commits_of, merged
-from impctl.app.simulating.figures import quantile
-from impctl.app.simulating.kept_pieces import MostPriced, Price, price_of_step
-from impctl.app.simulating.lines import CostsBy, lines_of
-from impctl.app.simulating.page import render
-from impctl.app.simulating.recorded import runs_in
-from impctl.app.simulating.setting import disks_from, settings_of, trigger_from
-from impctl.app.simulating.step_costs import StepCosts
 from impctl.errors import UsageError
-from impctl.forecast.arrival import Arrival
+from impctl.forecast import Arrival
+from impctl.service.decide import Size, estimated
+from impctl.service.results import SimulateResult
+from impctl.service.schedule.due import UNKNOWN_S
+from impctl.service.schedule.replay import commits_of, merged
+from impctl.service.schedule.simulate import (
+    CostsBy,
+    MostPriced,
+    Price,
+    StepCosts,
+    disks_from,
+    lines_of,
+    price_of_step,
+    quantile,
+    render,
+    runs_in,
+    settings_of,
+    trigger_from,
+)
 from impctl.store.records import RunCost, RunKind, RunRecord
-from impctl.workload.trigger_models import ON_COMMIT, Trigger
+from impctl.workload.models import ON_COMMIT, Trigger
 from tests.cli.examples import EXAMPLES
 from tests.support.random_cases import random_seeds
 
@@ -36,34 +43,34 @@ def arrival(at: float | None, rows: int | None, size: int = 0) -> Arrival:
 
 def test_rows_that_a_log_does_not_tell_go_by_bytes() -> None:
     told = [arrival(1, 10, 100), arrival(2, 30, 300), arrival(3, None, 50), arrival(4, None)]
-    found = commits_of(told, 0.0, 9.0)
-    assert [*found.rows] == [0, 10, 40, 45, 65]
-    assert (found.guessed, len(found)) == (2, 4)
+    commits = commits_of(told, 0.0, 9.0)
+    assert [*commits.rows] == [0, 10, 40, 45, 65]
+    assert (commits.guessed, len(commits)) == (2, 4)
     assert [*commits_of([arrival(1, None, 7)], 0.0, 9.0).rows] == [0, 100]
 
 
 def test_commits_before_and_after_are_no_part_of_it() -> None:
     told = [arrival(1, 1), arrival(5, 2), arrival(4, 4), arrival(None, 8), arrival(9, 16)]
-    found = commits_of(told, 5.0, 8.0)
-    assert ([*found.times], [*found.rows]) == ([5.0, 5.0, 5.0], [0, 2, 6, 14])
-    assert found.next_after(5.0) is None
-    assert found.next_after(4.9) == 5.0
+    commits = commits_of(told, 5.0, 8.0)
+    assert ([*commits.times], [*commits.rows]) == ([5.0, 5.0, 5.0], [0, 2, 6, 14])
+    assert commits.next_after(5.0) is None
+    assert commits.next_after(4.9) == 5.0
     assert len(commits_of(told, 6.0, 8.0)) == 0
 
 
 def test_commits_of_several_tables_keep_their_order() -> None:
     one = commits_of([arrival(1, 1), arrival(4, 2)], 0.0, 9.0)
     other = commits_of([arrival(2, 4, 7), arrival(4, 8)], 0.0, 9.0)
-    found = merged({"b": one, "a": other})
-    assert ([*found.times], [*found.rows]) == ([1, 2, 4, 4], [0, 1, 5, 13, 15])
-    assert [*found.bytes] == [0, 0, 7, 7, 7]
+    result = merged({"b": one, "a": other})
+    assert ([*result.times], [*result.rows]) == ([1, 2, 4, 4], [0, 1, 5, 13, 15])
+    assert [*result.bytes] == [0, 0, 7, 7, 7]
 
 
 def test_every_budget_by_every_trigger_and_none_twice() -> None:
     fresh, each = Trigger(fresh_within=600.0), ON_COMMIT
     assert [one.name for one in settings_of(None, [], [])] == ["as it is"]
-    found = settings_of(10**9, disks_from(["500MB, all", "500MB"]), [fresh, each, fresh])
-    assert [one.name for one in found] == [
+    settings = settings_of(10**9, disks_from(["500MB, all", "500MB"]), [fresh, each, fresh])
+    assert [one.name for one in settings] == [
         "as it is",
         *("500 MB, fresh_within 10m", "500 MB, commit"),
         *("all kept, fresh_within 10m", "all kept, commit"),
@@ -153,18 +160,18 @@ def test_lines_are_those_of_the_estimates(seed: int) -> None:
                 table_rows=lambda: 0,
                 moved=sorted(moved),
             ).maintain_ms
-            found = lines.ms(moved, rows, size)
-            assert (found is None) == (wanted is None)
-            if found is not None:
-                assert found == pytest.approx(wanted, rel=1e-6, abs=1e-6)
-                assert found <= lines.most_ms(rows, size) + 1e-6
+            result = lines.ms(moved, rows, size)
+            assert (result is None) == (wanted is None)
+            if result is not None:
+                assert result == pytest.approx(wanted, rel=1e-6, abs=1e-6)
+                assert result <= lines.most_ms(rows, size) + 1e-6
     by_runs = any(run.kind is RunKind.MAINTAIN for run in known)
     assert (lines.by is CostsBy.RUNS) == by_runs
     assert (lines.by is CostsBy.PRIORS) == (lines.ms(frozenset("a"), 1, 1) is None)
 
 
 def prices(rng: random.Random) -> dict[frozenset[str], Price]:
-    found = {}
+    result = {}
     for tables in rng.sample(SETS[1:], rng.randrange(0, 5)):
         usual = rng.choice([1.0, 30.0, 800.0])
         rows = tuple(usual * scale for scale in (0.25, 1.0, 16.0, 256.0))
@@ -172,8 +179,8 @@ def prices(rng: random.Random) -> dict[frozenset[str], Price]:
             tuple(rng.choice([0.0, rng.uniform(lowest, 50)]) for _ in rows)
             for lowest in (0, -20, 0)
         ]
-        found[tables] = Price(rows, *columns)
-    return found
+        result[tables] = Price(rows, *columns)
+    return result
 
 
 @random_seeds(5, 33, 60)

@@ -1,7 +1,7 @@
 """Runs in virtual time against looking at every look; what triggers promise; the same again.
 
-The slow process looks at every look and takes commit by commit, plainly as `app.follow`: every
-commit is a change of its own in what is pending.
+The slow process looks at every look and takes commit by commit, plainly as
+`service.schedule.daemon`: every commit is a change of its own in what is pending.
 """
 
 from __future__ import annotations
@@ -15,21 +15,30 @@ from typing import Any
 
 import pytest
 
-from impctl.app.maintaining.due.costs import OPENING_FIRST_S, OPENING_S
-from impctl.app.maintaining.due.moments import next_moment
-from impctl.app.maintaining.due.pending import Change, Pending
-from impctl.app.maintaining.due.timetable import Timetable
-from impctl.app.maintaining.due.when import Costs, Waiting
-from impctl.app.simulating.arrived import Commits, commits_of
-from impctl.app.simulating.kept_pieces import Price
-from impctl.app.simulating.lines import CostsBy, QueryLines
-from impctl.app.simulating.replayed_query import ReplayedQuery, Stream
-from impctl.app.simulating.step_costs import StepCosts
-from impctl.app.simulating.virtual_run import Ran, VirtualRun
-from impctl.forecast.arrival import Arrival
+from impctl.forecast import Arrival
+from impctl.service.schedule.due import (
+    OPENING_FIRST_S,
+    OPENING_S,
+    Change,
+    Costs,
+    Pending,
+    Waiting,
+    next_moment,
+)
+from impctl.service.schedule.replay import Commits, commits_of
+from impctl.service.schedule.simulate import (
+    CostsBy,
+    Price,
+    QueryLines,
+    Ran,
+    ReplayedQuery,
+    StepCosts,
+    Stream,
+    VirtualRun,
+)
+from impctl.service.schedule.timetable import Timetable
 from impctl.store.records import RunCost, RunKind
-from impctl.workload.cron import read_cron
-from impctl.workload.trigger_models import ON_COMMIT, Alone, Trigger
+from impctl.workload.models import ON_COMMIT, Alone, Trigger, read_cron
 from tests.support.random_cases import random_cases
 
 Commit = tuple[float, str, int]
@@ -95,15 +104,15 @@ class SlowRun:
         return [commit for commit in self.commits[first:last] if commit[1] in query.tables]
 
     def waiting(self, name: str, query: SlowQuery, now: float) -> Waiting:
-        found = self.pending(query, now)
-        changes = tuple(Change(at, rows) for at, _, rows in found)
+        result = self.pending(query, now)
+        changes = tuple(Change(at, rows) for at, _, rows in result)
         moved_at = changes[0].at if changes else None
-        cost = query.seconds(found) if found else 0.0
+        cost = query.seconds(result) if result else 0.0
         more = 0.0
-        if found and query.trigger.ready_within is not None:
-            moment = next_moment(query.trigger, found[0][0])
+        if result and query.trigger.ready_within is not None:
+            moment = next_moment(query.trigger, result[0][0])
             coming = 0.0 if moment is None else query.rows_per_s * max(0.0, moment - now)
-            more = max(0.0, query.seconds(found, coming) - cost)
+            more = max(0.0, query.seconds(result, coming) - cost)
         costs = Costs(cost, more, is_known=query.costs.is_known)
         pending = Pending(changes, None, moved_at, query.last)
         return Waiting(name, query.trigger, pending, costs, query.last)
@@ -162,14 +171,14 @@ def commits_by_table(commits: list[Commit]) -> dict[str, Commits]:
 
 def drawn(rng: random.Random, until: float, pause: float | None = None) -> list[Commit]:
     """Steady, in bursts, or hardly any."""
-    found: list[Commit] = []
+    result: list[Commit] = []
     at = 0.0
     pause = pause or rng.choice([4.0, 30.0, 200.0])
     while at < until:
         at += round(rng.expovariate(1 / pause) * 4) / 4
         for _ in range(rng.choice([1, 1, 1, 3])):
-            found.append((at, rng.choice("aaabc"), rng.choice([1, 3, 20, 70])))
-    return found
+            result.append((at, rng.choice("aaabc"), rng.choice([1, 3, 20, 70])))
+    return result
 
 
 Query = tuple[str, Trigger, frozenset[str], StepCosts]
@@ -199,16 +208,16 @@ class Replay:
             name: SlowQuery(trigger, tables, cost, self.rows_per_s)
             for name, trigger, tables, cost in self.queries
         }
-        found = SlowRun(made, self.commits, self.look)
-        found.run(self.since, self.until)
-        return found
+        result = SlowRun(made, self.commits, self.look)
+        result.run(self.since, self.until)
+        return result
 
     def assert_alike(self) -> None:
-        found, wanted = self.fast(), self.slow()
-        assert found.runs == wanted.runs
-        assert found.ages == pytest.approx(wanted.ages, abs=1e-6)
-        assert found.work_s == pytest.approx(wanted.work)
-        assert found.late == wanted.late
+        result, wanted = self.fast(), self.slow()
+        assert result.runs == wanted.runs
+        assert result.ages == pytest.approx(wanted.ages, abs=1e-6)
+        assert result.work_s == pytest.approx(wanted.work)
+        assert result.late == wanted.late
 
 
 @pytest.mark.slow
@@ -280,24 +289,24 @@ def test_on_commit_there_is_a_run_for_each_look_that_sees_a_commit() -> None:
     times = [3.0, 11.0, 12.0, 44.0, 45.5]
     commits: list[Commit] = [(at, "a", 1) for at in times]
     queries: list[Query] = [("q", ON_COMMIT, frozenset("a"), costs(1_000.0, 0.0))]
-    found = Replay(queries, commits, 5.0, 100.0).fast()
+    fast = Replay(queries, commits, 5.0, 100.0).fast()
     # Looks at 0, 5 (runs 2 s), 12 (1.05 s), 18.05, ... 43.05, 48.05.
-    assert found.runs == 3
-    assert found.ages == pytest.approx([4.0, 2.05, 48.05 + 1.05 - 44.0])
-    assert found.work_s == pytest.approx(3.0)
+    assert fast.runs == 3
+    assert fast.ages == pytest.approx([4.0, 2.05, 48.05 + 1.05 - 44.0])
+    assert fast.work_s == pytest.approx(3.0)
 
 
 def test_on_use_nothing_runs_and_what_is_left_is_as_old_as_it_is() -> None:
     queries: list[Query] = [("q", Trigger(alone=Alone.USE), frozenset("a"), costs(1.0, 0.0))]
-    found = Replay(queries, [(10.0, "a", 1), (50.0, "a", 1)], 5.0, 100.0).fast()
-    assert (found.runs, found.steps, found.left) == (0, 0, [90.0])
+    fast = Replay(queries, [(10.0, "a", 1), (50.0, "a", 1)], 5.0, 100.0).fast()
+    assert (fast.runs, fast.steps, fast.left) == (0, 0, [90.0])
 
 
 def test_a_bound_shorter_than_a_look_is_late() -> None:
     queries: list[Query] = [("q", Trigger(fresh_within=2.0), frozenset("a"), costs(1.0, 0.0))]
-    found = Replay(queries, [(31.0, "a", 1)], 30.0, 100.0).fast()
-    assert found.late == 1
-    assert found.ages == pytest.approx([60.0 + 1.0 + 0.001 - 31.0])
+    fast = Replay(queries, [(31.0, "a", 1)], 30.0, 100.0).fast()
+    assert fast.late == 1
+    assert fast.ages == pytest.approx([60.0 + 1.0 + 0.001 - 31.0])
 
 
 CLOCKS = (
@@ -354,7 +363,7 @@ def test_decades_take_as_long_as_their_runs(
     years = 30 * 365.0 * 86_400
     commits: list[Commit] = [(years / 5 * at + 1.25, "a", 1) for at in range(1, 5)]
     queries: list[Query] = [("q", trigger, frozenset("a"), costs(20.0, 0.0))]
-    found = Replay(queries, commits, 5.0, years, 0.0).fast()
-    assert (found.runs, len(found.ages)) == (4, 4)
-    assert max(found.ages) < 620.0
+    fast = Replay(queries, commits, 5.0, years, 0.0).fast()
+    assert (fast.runs, len(fast.ages)) == (4, 4)
+    assert max(fast.ages) < 620.0
     assert asked < 400, "of millions of moments"

@@ -10,11 +10,6 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from impctl.app.preparing.prepared import prepare
-from impctl.app.using import answer_costs, answer_runs
-from impctl.app.using.answer_condition import condition_on
-from impctl.app.workbench.settings import Settings
-from impctl.app.workbench.workbench import Workbench, open_workbench
 from impctl.data.schema import (
     BINARY,
     BOOLEAN,
@@ -29,8 +24,13 @@ from impctl.data.schema import (
 )
 from impctl.errors import UsageError
 from impctl.plan.nodes import Attribute
+from impctl.service import answer_costs
+from impctl.service.context import Workbench, open_workbench
+from impctl.service.prepare import prepare
+from impctl.service.resolve import condition_on
+from impctl.service.settings import Settings
 from impctl.store.ledger import AnswerRun, Ledger
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from impctl.workload.load import load_workload
 from tests.support.run_cli import Cli, CliOf
 
@@ -230,7 +230,7 @@ def test_kept_rows_that_take_long_are_weighed_against_reading_tables(
 
     assert asked() == "state"
     assert not ledger.runs("kept", text), "too few rows"
-    monkeypatch.setattr(answer_runs, "_SMALL_STATE", 0)
+    monkeypatch.setattr(answer_costs, "_SMALL_STATE", 0)
     runs(*[("state", 1.0)] * 3)
     assert asked() == "state"
     assert [run.by for run in ledger.runs("kept", text)] == ["state"] * 4

@@ -9,11 +9,9 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.app.capturing import kept_ending
-from impctl.app.preparing import prepared
-from impctl.app.workbench import build_mark
+from impctl.service import context, prepare, stored
 from impctl.store.store import Store
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.app.using.test_kept_answer import KEPT, MORE, NOW, ROWS, WORKLOAD
 from tests.support.made_once import CliOnce
 from tests.support.run_cli import Cli
@@ -46,13 +44,13 @@ def cli(monkeypatch: pytest.MonkeyPatch, cli_once: CliOnce) -> Cli:
 def read(monkeypatch: pytest.MonkeyPatch) -> Read:
     """The queries whose SQL was read since."""
     names: Read = []
-    bind = prepared.bind
+    bind = prepare.bind
 
     def noted(*arguments: Any, name: str, **named: Any) -> Any:
         names.append(name)
         return bind(*arguments, name=name, **named)
 
-    monkeypatch.setattr(prepared, "bind", noted)
+    monkeypatch.setattr(prepare, "bind", noted)
     return names
 
 
@@ -113,12 +111,12 @@ def test_the_clock_that_moved_is_followed_first(
 
 
 def another_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (build_mark, kept_ending):
+    for module in (context, stored):
         monkeypatch.setattr(module, "build_mark", lambda: "another")
 
 
 def no_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (build_mark, kept_ending):
+    for module in (context, stored):
         monkeypatch.setattr(module, "build_mark", lambda: "")
 
 
@@ -140,10 +138,10 @@ def test_a_store_without_it_is_read(cli: Cli, read: Read, monkeypatch: pytest.Mo
     load = Store.load
 
     def older(self: Store, query: str) -> Any:
-        found = load(self, query)
-        if found is not None:
-            found.state_meta.pop("ending", None)
-        return found
+        result = load(self, query)
+        if result is not None:
+            result.state_meta.pop("ending", None)
+        return result
 
     before = answer(cli, "kept")
     monkeypatch.setattr(Store, "load", older)

@@ -12,10 +12,10 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from impctl.engine.batch import Batch
-from impctl.engine.operators.kept import KeptRows
+from impctl.engine.result_rows import KeptRows
 from impctl.store.records import MaintainCommit
 from impctl.store.store import Store
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.support.kept_workload import stored
 from tests.support.made_once import CliOnce
 from tests.support.run_cli import Cli, CliOf, Ran
@@ -206,9 +206,9 @@ def test_a_look_up_reads_the_rows_of_its_key(held: Cli, monkeypatch: pytest.Monk
     whole = KeptRows.whole
 
     def counting(self: KeptRows) -> Batch:
-        found = whole(self)
-        read.append(len(found))
-        return found
+        result = whole(self)
+        read.append(len(result))
+        return result
 
     monkeypatch.setattr(KeptRows, "whole", counting)
     held.good("query", "--query", "kept", "--by", "state", "--where", "key = 3")
@@ -271,9 +271,9 @@ def damage(cli: Cli, query: str, arrangement: str = "answer.rows") -> None:
     chosen = f"WHERE arrangement = ? AND query_id = {own}"
     with sqlite3.connect(cli.workload.parent / ".impctl" / "catalog.sqlite") as connection:
         sql = f"SELECT sequence, content FROM run {chosen}"
-        found = connection.execute(sql, (arrangement, query)).fetchall()
-        assert found
-        for sequence, content in found:
+        result = connection.execute(sql, (arrangement, query)).fetchall()
+        assert result
+        for sequence, content in result:
             spoiled = bytearray(content)
             spoiled[len(spoiled) // 2] ^= 1
             sql = f"UPDATE run SET content = ? {chosen} AND sequence = ?"

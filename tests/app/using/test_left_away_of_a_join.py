@@ -12,13 +12,13 @@ import pyarrow as pa
 import pytest
 
 from benchmarks.layout import Order, layout_files
-from impctl.app.preparing.filters import filters_of
-from impctl.app.preparing.prepared import prepare
-from impctl.app.using import worth
-from impctl.app.using.worth import weighed
-from impctl.app.workbench.settings import Settings
-from impctl.app.workbench.workbench import open_workbench
-from impctl.tables.write.laid_out import create_laid_out_table
+from impctl.service import resolve
+from impctl.service.context import open_workbench
+from impctl.service.filters import filters_of
+from impctl.service.prepare import prepare
+from impctl.service.resolve import weighed
+from impctl.service.settings import Settings
+from impctl.tables.write.maintenance import create_laid_out_table
 from tests.support.kept_workload import stored
 from tests.support.run_cli import CliOf
 
@@ -34,7 +34,7 @@ SQL = (
 def test_partners_are_those_of_what_is_read(
     cli_of: CliOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worth, "_FILTERED", 2.0)
+    monkeypatch.setattr(resolve, "_FILTERED", 2.0)
     # Keys ascend in both; the groups of the first file of `t` are rare ones that fail, and
     # so are some between those that pass in the others, which must be asked for their ranges.
     random = np.random.default_rng(1)

@@ -12,10 +12,10 @@ from unittest.mock import Mock
 import pyarrow as pa
 import pytest
 
-from impctl.app.using.text import is_for_others
-from impctl.app.workbench.workbench import Workbench
 from impctl.plan.nodes import Fixpoint, nodes_of
-from impctl.tables.write.create import create_table
+from impctl.service.context import Workbench
+from impctl.service.resolve import is_for_others
+from impctl.tables.write.maintenance import create_table
 from tests.plan.network import read
 from tests.support.run_cli import Cli, CliOf
 
@@ -113,8 +113,8 @@ def unused(tmp_path: Path, cli_of: CliOf) -> Cli:
 @pytest.mark.spark
 def test_spark_runs_what_uses_none_of_them(unused: Cli, spark: Any) -> None:
     for number in range(len(UNUSED)):
-        found = unused.one("query", "--query", f"q{number}", "--by", "spark", "--sketch", "never")
-        assert (found["by"], sorted(found["rows"])) == ("spark", [[2], [3]])
+        result = unused.one("query", "--query", f"q{number}", "--by", "spark", "--sketch", "never")
+        assert (result["by"], sorted(result["rows"])) == ("spark", [[2], [3]])
 
 
 def test_the_text_is_for_others_all_the_same(unused: Cli) -> None:

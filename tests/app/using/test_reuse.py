@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.behaviour.test_lock import held_lock
 from tests.support.run_cli import Cli, Ran
 
@@ -63,9 +63,9 @@ def _insert(folder: Path, *rows: tuple[int, int, str]) -> None:
 
 
 def _reuse(ran: Ran) -> dict[str, Any]:
-    found = ran.results[0]["reuse"]
-    assert isinstance(found, dict)
-    return found
+    result = ran.results[0]["reuse"]
+    assert isinstance(result, dict)
+    return result
 
 
 def _reasons(ran: Ran) -> dict[str, str]:

@@ -19,22 +19,21 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.app.capture import capture
-from impctl.app.dataframe import dataframe
-from impctl.app.maintain import maintain
-from impctl.app.preparing.filters import filters_of
-from impctl.app.query import query
-from impctl.app.results.results import QueryResult, RewriteResult
-from impctl.app.rewrite import rewrite
-from impctl.app.using.answers import answer
-from impctl.app.using.request import asked
-from impctl.app.using.same_rows import same_rows
-from impctl.app.workbench.settings import AnsweredBy, Settings
-from impctl.app.workbench.workbench import Workbench, open_workbench
 from impctl.errors import ImpctlError
+from impctl.service.capture import capture
+from impctl.service.context import Workbench, open_workbench
+from impctl.service.filters import filters_of
+from impctl.service.maintain import maintain
+from impctl.service.query import query
+from impctl.service.resolve import asked
+from impctl.service.results import QueryResult, RewriteResult
+from impctl.service.rewrite import dataframe, rewrite
+from impctl.service.settings import AnsweredBy, Settings
+from impctl.service.spark_answer import answer
+from impctl.service.verify import same_rows
 from impctl.spark.run import run_sql
 from impctl.store.store import Store
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.support.random_cases import quarter_then_rest
 
 pytestmark = pytest.mark.spark
@@ -150,14 +149,14 @@ def _check(
     desk: Workbench, query: str | None, params: tuple[str, ...], sql: str | None
 ) -> str | None:
     """Whose sketch was used; the answers with and without it are compared, and hold something."""
-    found = asked(desk, query, params, sql)
-    pruned = filters_of(desk.tables, found.prepared, found.sketches, found.versions)
-    with_sketch = answer(desk, found.prepared, found.versions, pruned)
-    without = answer(desk, found.prepared, found.versions)
+    result = asked(desk, query, params, sql)
+    pruned = filters_of(desk.tables, result.prepared, result.sketches, result.versions)
+    with_sketch = answer(desk, result.prepared, result.versions, pruned)
+    without = answer(desk, result.prepared, result.versions)
     assert same_rows(with_sketch.rows, without.rows), (query, params)
     assert without.rows
-    assert found.reuse is not None
-    return found.reuse.query
+    assert result.reuse is not None
+    return result.reuse.query
 
 
 @pytest.mark.parametrize(("query", "params", "used"), quarter_then_rest(ASKED))
@@ -171,8 +170,8 @@ def test_a_text_given_for_a_parameter_is_compared_as_text(desk: Workbench, folde
     names = DeltaTable(str(folder / "t")).to_pyarrow_table().column("name").to_pylist()
     days = DeltaTable(str(folder / "t")).to_pyarrow_table().column("day").to_pylist()
     for name in NAMES[1:]:
-        found = asked(desk, "named", (f"name={name}",), None)
-        rows = answer(desk, found.prepared, found.versions).rows
+        result = asked(desk, "named", (f"name={name}",), None)
+        rows = answer(desk, result.prepared, result.versions).rows
         wanted = {day for value, day in zip(names, days, strict=True) if value == name}
         assert {day for day, _ in rows} == wanted
         assert sum(int(str(count)) for _, count in rows) == names.count(name)
@@ -233,8 +232,8 @@ def aging(tmp_path: Path, spark: Any) -> Iterator[Workbench]:
     create_table(str(tmp_path / "u"), U)
     (tmp_path / "w.yaml").write_text(AGING)
     settings = Settings(tmp_path / "w.yaml")
-    with open_workbench(settings) as found:
-        assert not capture(found, None).failures
+    with open_workbench(settings) as result:
+        assert not capture(result, None).failures
     t = str(tmp_path / "t")
     append(t, [(9, 60), (5, 30), (5, 1)])
     DeltaTable(t).delete("g = 0")
@@ -243,9 +242,9 @@ def aging(tmp_path: Path, spark: Any) -> Iterator[Workbench]:
     DeltaTable(str(tmp_path / "u")).delete("g = 7")
     DeltaTable(t).restore(1)
     append(t, [(7, 2), (3, 2), (2, 70)])
-    with open_workbench(settings) as found:
-        assert not maintain(found, None).failures
-        yield found
+    with open_workbench(settings) as result:
+        assert not maintain(result, None).failures
+        yield result
 
 
 def append(path: str, rows: list[tuple[int, int]]) -> None:
@@ -270,8 +269,8 @@ def plainly(aging: Workbench, sql: str, versions: Mapping[str, int]) -> list[tup
         )
         for table, version in versions.items()
     }
-    found = run_sql(spark, sql, views)
-    return [tuple(row.values()) for row in found.to_pylist()]
+    result = run_sql(spark, sql, views)
+    return [tuple(row.values()) for row in result.to_pylist()]
 
 
 @pytest.mark.parametrize("name", quarter_then_rest(["joined", "grouped", "touched", "first"]))
@@ -279,7 +278,7 @@ def test_every_version_answers_as_it_was(aging: Workbench, name: str) -> None:
     sql = aging.workload.queries[name].sql
     answers, ranged = set(), 0
     kept = versions_of(aging, name)
-    assert len(kept) == len({tuple(found.items()) for found in kept}) >= 7
+    assert len(kept) == len({tuple(result.items()) for result in kept}) >= 7
     for versions in kept:
         with open_workbench(aging.settings) as run:
             (got,) = query(run, name, at=versions, by=AnsweredBy.SPARK).results

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.support.run_cli import Cli, CliOf
 
 REACH = (
@@ -88,15 +88,15 @@ def test_another_query_over_the_same_recursion_is_answered_by_its_sketch(
             links += more
             table = DeltaTable(str(folder / "links"))
             write_deltalake(table, _table(("src", "dst", "cost"), more), mode="append")
-        found = cli.good("query", "--sql", sql).results[0]
-        assert found["reuse"]["query"] == "reach"
-        assert found["reuse"]["reason"] == "it holds all rows that the same recursion needs"
+        result = cli.good("query", "--sql", sql).results[0]
+        assert result["reuse"]["query"] == "reach"
+        assert result["reuse"]["reason"] == "it holds all rows that the same recursion needs"
         # A query that shares no recursion is not spoken of.
-        assert [entry["query"] for entry in found["reuse"]["candidates"]] == ["reach"]
-        assert sorted(found["rows"], key=str) == _by_sqlite(sql, links)
-        assert found["files_kept"] > 0
+        assert [entry["query"] for entry in result["reuse"]["candidates"]] == ["reach"]
+        assert sorted(result["rows"], key=str) == _by_sqlite(sql, links)
+        assert result["files_kept"] > 0
         is_joined = "nodes" in above
-        assert set(found["versions"]) == ({"links", "nodes"} if is_joined else {"links"})
+        assert set(result["versions"]) == ({"links", "nodes"} if is_joined else {"links"})
     written = cli.good("rewrite", "--sql", sql).results[0]
     assert "src" in written["sql"].split("UNION")[0].replace("src = 1", "")
     assert _by_sqlite(written["sql"], links) == _by_sqlite(sql, links)
@@ -104,9 +104,9 @@ def test_another_query_over_the_same_recursion_is_answered_by_its_sketch(
 
 def test_other_constants_inside_are_told(cli: Cli) -> None:
     sql = REACH.format(r="q", cost=4) + "SELECT COUNT(*) FROM q"
-    found = cli.good("query", "--sql", sql).results[0]
-    assert found["reuse"]["query"] is None
-    told = {entry["query"]: entry["reason"] for entry in found["reuse"]["candidates"]}
+    result = cli.good("query", "--sql", sql).results[0]
+    assert result["reuse"]["query"] is None
+    told = {entry["query"]: entry["reason"] for entry in result["reuse"]["candidates"]}
     assert told == {
         "reach": "the constants inside WITH RECURSIVE differ, which changes what it derives"
     }
@@ -153,8 +153,8 @@ def test_it_is_kept_as_others_are(with_rows: Cli, tmp_path: Path, query: str) ->
             DeltaTable(str(tmp_path / "links")).delete(f"src = {gone[0]} AND dst = {gone[1]}")
         links = [link for link in links + came if link != gone]
         assert with_rows.good("maintain", "--query", query).results[0]["action"] == "exact"
-        found = with_rows.one("query", "--query", query, "--by", "engine")
-        assert sorted(found["rows"], key=str) == _by_sqlite(QUERIES[query], links, ENDS)
+        result = with_rows.one("query", "--query", query, "--by", "engine")
+        assert sorted(result["rows"], key=str) == _by_sqlite(QUERIES[query], links, ENDS)
         written = with_rows.good("rewrite", "--query", query).results[0]["sql"]
         plain = re.sub(r"(\d)L\b", r"\1", written)
         assert _by_sqlite(plain, links, ENDS) == _by_sqlite(QUERIES[query], links, ENDS)
@@ -164,6 +164,6 @@ def test_it_is_kept_as_others_are(with_rows: Cli, tmp_path: Path, query: str) ->
 def test_spark_reads_them_alike(with_rows: Cli, spark: Any) -> None:
     with_rows.good("capture")
     for query in QUERIES:
-        found = with_rows.one("query", "--query", query, "--by", "spark")
-        assert sorted(found["rows"], key=str) == _by_sqlite(QUERIES[query], PAIRS, ENDS)
+        result = with_rows.one("query", "--query", query, "--by", "spark")
+        assert sorted(result["rows"], key=str) == _by_sqlite(QUERIES[query], PAIRS, ENDS)
     assert with_rows.good("verify", "--results").document["ok"]

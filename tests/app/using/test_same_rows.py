@@ -9,8 +9,8 @@ from itertools import permutations
 
 import pytest
 
-from impctl.app.results.results import RowValue
-from impctl.app.using.same_rows import same_rows
+from impctl.service.results import RowValue
+from impctl.service.verify import same_rows
 
 Rows = list[tuple[RowValue, ...]]
 ONE: Rows = [

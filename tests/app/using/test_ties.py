@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from impctl.app.using.ties import CutOrder, Rows, cut_order
 from impctl.data.schema import LONG, Column, Schema
-from impctl.plan.sql.statement import parse_query
+from impctl.service.verify import CutOrder, Rows, cut_order
+from impctl.sql.statement import parse_query
 
 SCHEMA = {"t": Schema((Column("g", LONG), Column("x", LONG)))}
 TOP = CutOrder((1,), 3, False)

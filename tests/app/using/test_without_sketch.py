@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.support.run_cli import Cli, CliOf
 
 WORKLOAD = """\

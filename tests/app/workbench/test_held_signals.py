@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from impctl.app.workbench.held_signals import held_signals
+from impctl.service.held_signals import held_signals
 from tests.support.signals import interruptible
 
 
@@ -54,14 +54,14 @@ def test_a_signal_that_is_switched_off_stays_off() -> None:
 
 
 def test_other_threads_hold_nothing() -> None:
-    found = []
+    result = []
 
     def work() -> None:
         with held_signals():
-            found.append(signal.getsignal(signal.SIGINT))
+            result.append(signal.getsignal(signal.SIGINT))
 
     before = signal.getsignal(signal.SIGINT)
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    assert found == [before]
+    assert result == [before]

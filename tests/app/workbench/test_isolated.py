@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.app import verify as verify_module
-from impctl.app.workbench.workbench import Workbench
 from impctl.cli.application import build_app
 from impctl.cli.boundary import run
+from impctl.service import verify as verify_module
+from impctl.service.context import Workbench
 from impctl.store.store import Store
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.support.kept_workload import stored
 from tests.support.run_cli import Cli
 from tests.support.small_workload import ROWS
@@ -139,7 +139,7 @@ def test_plan_goes_on(spoiled: Cli) -> None:
 def test_an_unexpected_error_is_one_querys_own(
     many: Cli, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from impctl.app.maintaining.step import Maintainer
+    from impctl.service.step import Maintainer
 
     many.good("capture")
     write_deltalake(table, ROWS, mode="append")

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from impctl.app.workbench import memory as memories
-from impctl.app.workbench.memory import Memory
 from impctl.errors import UsageError, WorkloadError
-from impctl.plan.reuse import verdict as reuse
-from impctl.plan.reuse.verdict import ReuseVerdict
-from impctl.plan.rules.planned import KEPT
-from impctl.plan.safety.facts import Fact, FactKind, FactSource
+from impctl.reuse import verdict as reuse
+from impctl.reuse.verdict import ReuseVerdict
+from impctl.rules.optimize import KEPT
+from impctl.safety.facts import Fact, FactKind, FactSource
+from impctl.service import context as memories
+from impctl.service.context import Memory
 from tests.plan.catalogs import read
 
 ASKED = read("SELECT brand, SUM(price) AS s FROM sales GROUP BY brand HAVING SUM(price) > 20")
@@ -76,15 +76,15 @@ TEXT = 'version: 1\ntables: {t: {path: "${WHERE}"}}\nqueries: {q: {sql: "SELECT 
 @pytest.fixture
 def taken_apart(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """The files that were taken apart."""
-    found: list[Path] = []
+    result: list[Path] = []
     workload_of = memories.workload_of
 
     def noted(path: Path, text: str, env: dict[str, str]) -> object:
-        found.append(path)
+        result.append(path)
         return workload_of(path, text, env)
 
     monkeypatch.setattr(memories, "workload_of", noted)
-    return found
+    return result
 
 
 def test_what_changes_is_read_again(

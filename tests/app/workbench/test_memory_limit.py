@@ -7,14 +7,9 @@ import re
 import numpy as np
 import pytest
 
-from impctl.app.workbench.memory_limit import (
-    MemoryLimit,
-    held_to,
-    machine_memory,
-    memory_from,
-)
 from impctl.data.memory import held_memory, reserve
 from impctl.errors import OutOfMemoryError
+from impctl.service.memory_limit import MemoryLimit, held_to, machine_memory, memory_from
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from impctl.app.workbench.output import write_whole
+from impctl.service.output import write_whole
 
 
 def test_no_reader_sees_a_part_of_a_file_that_two_write(tmp_path: Path) -> None:

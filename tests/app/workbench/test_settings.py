@@ -9,8 +9,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from impctl.app.workbench.scratch import scratch_copy
-from impctl.app.workbench.settings import (
+from impctl.errors import UsageError
+from impctl.service.context import open_workbench
+from impctl.service.scratch import scratch_copy
+from impctl.service.settings import (
     DEFAULT_LOCK_TIMEOUT,
     Policy,
     Settings,
@@ -20,10 +22,8 @@ from impctl.app.workbench.settings import (
     store_folder,
     store_of,
 )
-from impctl.app.workbench.workbench import open_workbench
-from impctl.errors import UsageError
-from impctl.spark import beside
-from impctl.tables.write.create import create_table
+from impctl.spark import session
+from impctl.tables.write.maintenance import create_table
 from impctl.workload.load import load_workload
 from impctl.workload.models import SparkSpec, Workload
 
@@ -91,10 +91,10 @@ def test_a_table_pinned_anew_is_read_anew(tmp_path: Path) -> None:
         old, beside = desk.tables.snapshot("t"), desk.tables.snapshot("u")
         shutil.rmtree(tmp_path / "t")
         create_table(str(tmp_path / "t"), pa.table({"id": [1, 2, 3]}))
-        found = desk.tables.repin("t")
-        assert (found.version, found.table_id != old.table_id) == (old.version, True)
+        repin = desk.tables.repin("t")
+        assert (repin.version, repin.table_id != old.table_id) == (old.version, True)
         assert (desk.tables.snapshot("t").table_id, desk.tables.snapshot("t").rows) == (
-            found.table_id,
+            repin.table_id,
             3,
         )
         assert desk.tables.snapshot("u") is beside
@@ -105,7 +105,7 @@ def test_a_scratch_copy_knows_whether_spark_runs_in_the_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, running: object
 ) -> None:
     """Else its captures would be loaded row by row where a running Spark is far quicker."""
-    monkeypatch.setattr(beside, "running_session", lambda: running)
+    monkeypatch.setattr(session, "running_session", lambda: running)
     create_table(str(tmp_path / "t"), pa.table({"id": [1, 2]}))
     (tmp_path / "w.yaml").write_text(WORKLOAD)
     with (

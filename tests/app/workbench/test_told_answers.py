@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from impctl.app.workbench.told_answers import ToldAnswers
+from impctl.service.context import ToldAnswers
 from impctl.store import ledger as ledgers
 from impctl.store.ledger import Ledger
 

@@ -17,12 +17,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from impctl.app.writing import file as writing
-from impctl.app.writing.file import check_goal, write_answer
-from impctl.app.writing.formats import RowsFormat
-from impctl.app.writing.json_values import json_column, json_rows, unique_names
-from impctl.app.writing.lines import csv_text, json_lines, json_text, markdown_text, text_of
 from impctl.errors import StorageError, UnsupportedError, UsageError
+from impctl.service import formats as writing
+from impctl.service.formats import (
+    RowsFormat,
+    check_goal,
+    csv_text,
+    json_column,
+    json_lines,
+    json_rows,
+    json_text,
+    markdown_text,
+    text_of,
+    unique_names,
+    write_answer,
+)
 from tests.support.refused import refused
 
 NOON = datetime(2024, 1, 31, 12, 0, 0, 500_000, tzinfo=UTC)
@@ -140,7 +149,7 @@ def test_a_slice_is_read_as_its_own_rows() -> None:
 
 def test_pieces_make_one_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = {one: "".join(text_of(every_type(), one)) for one in TEXT}
-    monkeypatch.setattr("impctl.app.writing.lines._ROWS", 1)
+    monkeypatch.setattr("impctl.service.formats._ROWS", 1)
     for one in TEXT:
         pieces = list(text_of(every_type(), one))
         assert "".join(pieces) == whole[one]
@@ -149,9 +158,9 @@ def test_pieces_make_one_whole(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_csv_says_every_value_as_json_does() -> None:
     read = list(csv.DictReader(io.StringIO("".join(csv_text(every_type())), newline="")))
-    for found, row in zip(read, ROWS, strict=True):
+    for result, row in zip(read, ROWS, strict=True):
         for name, value in row.items():
-            text = found[name]
+            text = result[name]
             if isinstance(value, list | dict):
                 assert json.loads(text) == value
             elif name == "f" and value == 0.10000000149011612:
@@ -219,8 +228,8 @@ def test_texts_that_a_spreadsheet_would_compute_are_escaped(tmp_path: Path) -> N
     )
     assert plain == [["@n", "s"], *(["-1", text or ""] for text in texts)]
     assert escaped[0] == ["'@n", "s"]
-    found = [text for _, text in escaped[1:]]
-    assert found == ["'=1+2", "'+1", "'-1", "'@a", "'\tx", "'\rx", "a=1", "", "'=1", ""]
+    result = [text for _, text in escaped[1:]]
+    assert result == ["'=1+2", "'+1", "'-1", "'@a", "'\tx", "'\rx", "a=1", "", "'=1", ""]
     assert {number for number, _ in escaped[1:]} == {"-1"}
     write_answer(table, tmp_path / "a.csv", escape_formulas=True)
     written = (tmp_path / "a.csv").read_bytes()

@@ -21,19 +21,19 @@ COST, HOPS = 2, 3
 
 def closure(links: Iterable[Fact]) -> set[Row]:
     """Pairs (x, y) with a way from x to y, by Warshall."""
-    found = {(src, dst) for src, dst, *_ in links}
-    nodes = {node for pair in found for node in pair}
+    result = {(src, dst) for src, dst, *_ in links}
+    nodes = {node for pair in result for node in pair}
     for middle in nodes:
         for one in nodes:
             for other in nodes:
-                if (one, middle) in found and (middle, other) in found:
-                    found.add((one, other))
-    return found
+                if (one, middle) in result and (middle, other) in result:
+                    result.add((one, other))
+    return result
 
 
 def least_paths(links: Iterable[Fact], columns: Iterable[int]) -> set[Row]:
     """Per pair and column its least value, by Floyd; a hop is a cost of 1."""
-    found: set[Row] = set()
+    result: set[Row] = set()
     for column in columns:
         least: dict[tuple[int, int], int] = {}
         for src, dst, cost in links:
@@ -46,21 +46,21 @@ def least_paths(links: Iterable[Fact], columns: Iterable[int]) -> set[Row]:
                     if (one, middle) in least and (middle, other) in least:
                         value = least[one, middle] + least[middle, other]
                         least[one, other] = min(least.get((one, other), value), value)
-        found |= {(*pair, column, value) for pair, value in least.items()}
-    return found
+        result |= {(*pair, column, value) for pair, value in least.items()}
+    return result
 
 
 def regions_by_hand(program: Regions, triggered: Iterable[Fact]) -> set[Row]:
     """Each region by itself: sensors are added until none is near a triggered one of it."""
     awake = {sensor for (sensor,) in triggered}
-    found: set[Row] = set()
+    result: set[Row] = set()
     for start, regions in program.seeds.items():
         for region in regions if start in awake else ():
             members = {start}
             for _ in range(len(program.near) + 1):
                 members |= {n for one in members & awake for n in program.near[one]}
-            found |= {(sensor, region) for sensor in members}
-    return found
+            result |= {(sensor, region) for sensor in members}
+    return result
 
 
 def drawn_program(kind: str, rng: random.Random) -> tuple[Program, Answer, Drawn]:

@@ -29,12 +29,12 @@ def test_sixteen_tuples_cross(scheme: Scheme) -> None:
 
 
 def test_eagerly_more_cross() -> None:
-    found = {
+    result = {
         Simulation(Reach(), Scheme.ABSORPTION_EAGER, 3, window=1, seed=seed).step(LINKS).messages
         for seed in range(20)
     }
-    assert min(found) > 16
-    assert {19, 20} & found
+    assert min(result) > 16
+    assert {19, 20} & result
     assert Simulation(Reach(), Scheme.RELATIVE_EAGER, 3, window=1).step(LINKS).messages > 20
 
 

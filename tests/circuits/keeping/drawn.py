@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from impctl.circuits.keeping.graph import Graph, KindOfChange, Mode, Node, PerKind, Piece, Work
+from impctl.placement.graph import Graph, KindOfChange, Mode, Node, PerKind, Piece, Work
 
 SIDE = (Mode.KEPT, Mode.READ, Mode.REBUILT)
 KEYED = tuple(Mode)

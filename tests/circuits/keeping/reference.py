@@ -1,7 +1,7 @@
 """All choices of a small graph with their bytes and costs: the slow way that is plainly right.
 
 Written from the rules of what operators ask (intermittent maintenance, demands), without a line of
-`impctl.circuits.keeping.demands`: here every choice of the graph is one place of an array, and a
+`impctl.placement.graph`: here every choice of the graph is one place of an array, and a
 rule is a condition over these arrays.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from impctl.circuits.keeping.graph import Graph, Mode, Node, Work
+from impctl.placement.graph import Graph, Mode, Node, Work
 
 CHANGE, SOME, ALL = 0, 1, 2
 

@@ -11,12 +11,18 @@ import numpy as np
 import pytest
 
 from benchmarks.state.simpler_choices import SIMPLER_CHOICES
-from impctl.circuits.keeping.choice import StateChoice, choose
-from impctl.circuits.keeping.evaluated import per_day, per_day_together
-from impctl.circuits.keeping.frontier import Frontier, of_choices
-from impctl.circuits.keeping.graph import Graph, KindOfChange, Mode, Node, Piece, Work
-from impctl.circuits.keeping.many_queries import divided
-from impctl.circuits.keeping.state_choice import THIN, choices_of
+from impctl.placement.graph import Graph, KindOfChange, Mode, Node, Piece, Work
+from impctl.placement.search import (
+    THIN,
+    Frontier,
+    StateChoice,
+    choices_of,
+    choose,
+    divided,
+    of_choices,
+    per_day,
+    per_day_together,
+)
 from tests.circuits.keeping import tpch
 from tests.circuits.keeping.drawn import dag, tree
 from tests.circuits.keeping.test_state_choice import small_circuits
@@ -79,12 +85,12 @@ def test_urgency_is_chosen_by_and_not_told(seed: int) -> None:
     graph = tree(random)
     budget = random.randint(0, sum(max(piece.sizes.values()) for piece in graph.pieces))
     urgency = [random.choice([1.0, 2.0, 1024.0]) for _ in graph.kinds]
-    found = choose({"q": graph}, budget, urgency=urgency)
+    result = choose({"q": graph}, budget, urgency=urgency)
     kinds = zip(graph.kinds, urgency, strict=True)
     often = Graph(graph.nodes, tuple(replace(kind, rate=kind.rate * u) for kind, u in kinds))
-    mine = found.queries["q"]
+    mine = result.queries["q"]
     assert mine.modes == choose({"q": often}, budget).queries["q"].modes
-    assert found.ms_per_day == pytest.approx(per_day(graph, mine.modes))
+    assert result.ms_per_day == pytest.approx(per_day(graph, mine.modes))
     assert mine.ms_per_day == pytest.approx(per_day(graph, mine.modes))
 
 
@@ -120,13 +126,13 @@ def test_what_is_told_is_true(draw: object, cases: range) -> None:
     for seed in cases:
         graph = draw(Random(seed))  # type: ignore[operator]
         for budget in (0, largest(graph) // 3, None):
-            found = choices([graph], budget)
-            query = found.queries["q0"]
-            assert found.bytes == query.bytes == graph.bytes_of(query.modes)
-            assert found.bytes == sum(piece.bytes for piece in query.pieces.values())
+            result = choices([graph], budget)
+            query = result.queries["q0"]
+            assert result.bytes == query.bytes == graph.bytes_of(query.modes)
+            assert result.bytes == sum(piece.bytes for piece in query.pieces.values())
             assert query.ms_per_day == pytest.approx(per_day(graph, query.modes))
-            assert found.ms_per_day == pytest.approx(query.ms_per_day)
-            assert found.exceeds == (budget is not None and found.bytes > budget)
+            assert result.ms_per_day == pytest.approx(query.ms_per_day)
+            assert result.exceeds == (budget is not None and result.bytes > budget)
             assert all(piece.reason for piece in query.pieces.values())
 
 
@@ -137,9 +143,9 @@ def test_one_query_has_its_best_choice(cases: range) -> None:
         best = choices_of(graph, thin=0.0).frontier
         for budget in (0, largest(graph) // 5, largest(graph) // 2, largest(graph)):
             at = best.best_within(budget)
-            found = choices([graph], budget)
-            assert (found.bytes, found.exceeds) == (best.bytes[at], best.bytes[at] > budget)
-            assert found.ms_per_day == pytest.approx(best.cost[at], rel=1e-9, abs=1e-9)
+            result = choices([graph], budget)
+            assert (result.bytes, result.exceeds) == (best.bytes[at], best.bytes[at] > budget)
+            assert result.ms_per_day == pytest.approx(best.cost[at], rel=1e-9, abs=1e-9)
 
 
 def reading(name: str, size: int, read: float, rate: float = 2.0, table: str = "t") -> Graph:
@@ -163,16 +169,16 @@ def test_reads_that_are_shared_are_counted_once() -> None:
     """By itself a read of `t` is dearer than that of `u`; but three queries have it together."""
     graphs = [reading(name, 10, 30.0) for name in ("a", "b", "c")]
     graphs.append(reading("d", 10, 25.0, table="u"))
-    found = choices(graphs, 10)
+    result = choices(graphs, 10)
     kept = {
         name
-        for query in found.queries.values()
+        for query in result.queries.values()
         for name, mode in query.modes.items()
         if mode is Mode.KEPT and name.endswith("right")
     }
     assert kept == {"d.right"}
-    assert found.ms_per_day == 2 * (30 + 1)
-    assert sum(query.ms_per_day for query in found.queries.values()) == 2 * (3 * 30 + 1)
+    assert result.ms_per_day == 2 * (30 + 1)
+    assert sum(query.ms_per_day for query in result.queries.values()) == 2 * (3 * 30 + 1)
 
 
 @pytest.mark.slow
@@ -190,24 +196,26 @@ def test_the_correction_is_kept_only_where_it_helps() -> None:
         points = divided(frontiers, budget)
         first = [one.modes(at) for one, at in zip(frontiers, points, strict=True)]
         alone = per_day_together(graphs, first)
-        found = choices(graphs, budget)
-        assert found.bytes <= budget
-        assert found.ms_per_day <= alone * (1 + 1e-12)
-        better += found.ms_per_day < alone
+        result = choices(graphs, budget)
+        assert result.bytes <= budget
+        assert result.ms_per_day <= alone * (1 + 1e-12)
+        better += result.ms_per_day < alone
     assert better
 
 
 def test_reasons_name_the_change_and_what_it_costs() -> None:
-    found = choices([reading("a", 10, 41.0)], None).queries["q0"].pieces["a.right"]
-    assert found.reason == "r changes 2 times a day, and each change takes 40 ms more if it is read"
-    assert (found.mode, found.bytes, found.kept_bytes) == (Mode.KEPT, 10, 10)
-    found = choices([reading("a", 10, 41.0, 0.5)], 0).queries["q0"].pieces["a.right"]
-    assert found.reason == (
+    result = choices([reading("a", 10, 41.0)], None).queries["q0"].pieces["a.right"]
+    assert (
+        result.reason == "r changes 2 times a day, and each change takes 40 ms more if it is read"
+    )
+    assert (result.mode, result.bytes, result.kept_bytes) == (Mode.KEPT, 10, 10)
+    result = choices([reading("a", 10, 41.0, 0.5)], 0).queries["q0"].pieces["a.right"]
+    assert result.reason == (
         "r changes once every 2 days, and each change takes 40 ms more because it is read"
     )
-    assert (found.mode, found.bytes, found.kept_bytes) == (Mode.READ, 0, 10)
-    found = choices([reading("a", 10, 0.0, 0.0)], None).queries["q0"].pieces["a.right"]
-    assert (found.mode, found.reason) == (Mode.READ, "no change needs it")
+    assert (result.mode, result.bytes, result.kept_bytes) == (Mode.READ, 0, 10)
+    result = choices([reading("a", 10, 0.0, 0.0)], None).queries["q0"].pieces["a.right"]
+    assert (result.mode, result.reason) == (Mode.READ, "no change needs it")
     left = choices([reading("a", 10, 0.0)], None).queries["q0"].pieces["a.left"]
     assert left.reason == "nothing can replace it"
 
@@ -225,10 +233,10 @@ def test_what_cannot_fit_is_told_with_the_least_that_would() -> None:
     piece = Piece(name="only", sizes={Mode.KEPT: 50, Mode.BOUNDED: 30})
     scan = Node(work=Work.SCAN, table="r")
     graph = Graph((scan, Node(work=Work.KEYED, inputs=(0,), pieces=(piece,))), KINDS)
-    found = choices([graph, graph], 59)
-    assert (found.bytes, found.exceeds) == (60, True)
-    found = choices([graph, graph], 60)
-    assert (found.bytes, found.exceeds) == (60, False)
+    result = choices([graph, graph], 59)
+    assert (result.bytes, result.exceeds) == (60, True)
+    result = choices([graph, graph], 60)
+    assert (result.bytes, result.exceeds) == (60, False)
 
 
 MANY = [pytest.mark.slow, pytest.mark.long]
@@ -242,17 +250,17 @@ def test_no_simpler_choice_is_cheaper_for_one_query(seeds: range) -> None:
     graphs = [tpch.graph(name) for name in tpch.NAMES] if are_many else list(small_circuits())
     graphs += [draw(Random(seed)) for draw in (tree, dag) for seed in seeds]
     for graph in graphs:
-        found = choices_of(graph, thin=0.0).frontier
+        result = choices_of(graph, thin=0.0).frontier
         for (name, simpler), share in product(
             SIMPLER_CHOICES.items(), range(0, 21, 1 if are_many else 5)
         ):
             budget = largest(graph) * share // 20
             modes = simpler(graph, budget)
             if graph.bytes_of(modes) > budget:
-                assert found.bytes[0] > budget, name
+                assert result.bytes[0] > budget, name
                 continue
             cost = per_day(graph, modes)
-            mine = float(found.cost[found.best_within(budget)])
+            mine = float(result.cost[result.best_within(budget)])
             assert mine <= cost * (1 + 1e-9) + 1e-9, name
             dearer[name] += cost > mine * (1 + 1e-6)
     assert all(dearer[name] for name in SIMPLER_CHOICES)
@@ -278,10 +286,10 @@ def test_no_simpler_choice_is_cheaper_for_all_queries_together(
     whole = together(graphs)
     for share in range(0, 21, 4):
         budget = largest(whole) * share // 20
-        found = choose(graphs, budget)
-        mine = per_day_together(list(graphs.values()), [q.modes for q in found.queries.values()])
-        assert found.bytes <= budget
-        assert mine == pytest.approx(found.ms_per_day)
+        result = choose(graphs, budget)
+        mine = per_day_together(list(graphs.values()), [q.modes for q in result.queries.values()])
+        assert result.bytes <= budget
+        assert mine == pytest.approx(result.ms_per_day)
         for name in simpler:
             modes = SIMPLER_CHOICES[name](whole, budget)
             own = [

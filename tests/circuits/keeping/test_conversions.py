@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from impctl.circuits.keeping.conversions import conversion_ms
-from impctl.circuits.keeping.graph import Graph, KindOfChange, Mode, Node, Piece, Work
+from impctl.placement.graph import Graph, KindOfChange, Mode, Node, Piece, Work
+from impctl.placement.options import conversion_ms
 
 
 def node(work: Work, **told: Any) -> Node:

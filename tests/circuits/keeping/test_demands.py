@@ -7,9 +7,7 @@ from random import Random
 
 import pytest
 
-from impctl.circuits.keeping.demands import chance_of_hit, own
-from impctl.circuits.keeping.evaluated import evaluate, per_day, per_day_together
-from impctl.circuits.keeping.graph import (
+from impctl.placement.graph import (
     Demand,
     Graph,
     KindOfChange,
@@ -17,8 +15,11 @@ from impctl.circuits.keeping.graph import (
     Node,
     Piece,
     Work,
+    chance_of_hit,
+    own,
     pinned,
 )
+from impctl.placement.search import evaluate, per_day, per_day_together
 from tests.circuits.keeping.drawn import dag, tree
 from tests.circuits.keeping.reference import Exhaustive
 
@@ -102,8 +103,8 @@ def test_all_rows_come_with_the_change() -> None:
 def test_every_input_of_a_union_is_asked() -> None:
     """The table `t` does not change, and is read whole all the same."""
     read = [cost_of(over_union(), KEPT, mode, REBUILT) for mode in (READ, REBUILT)]
-    for found in read:
-        assert found // 1e6 == 4 + 2
+    for result in read:
+        assert result // 1e6 == 4 + 2
     assert cost_of(over_union(), REBUILT, REBUILT, REBUILT) // 1e6 == 4 + 2 + 1
 
 
@@ -214,8 +215,8 @@ def test_more_is_never_cheaper_and_never_asks_for_less(seed: int) -> None:
         for kind in range(len(graph.kinds)):
             active = [graph.active[wire][kind] for wire in node.inputs or (at,)]
             modes = [Random(seed).choice(piece.modes) for piece in node.pieces]
-            found = [own(node, active, modes, kind, demand) for demand in Demand]
-            for less, more in pairwise(found):
+            result = [own(node, active, modes, kind, demand) for demand in Demand]
+            for less, more in pairwise(result):
                 assert less.cost <= more.cost
                 assert all(one <= other for one, other in zip(less.asks, more.asks, strict=True))
 

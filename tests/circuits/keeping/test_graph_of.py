@@ -6,11 +6,22 @@ from dataclasses import replace
 
 import pytest
 
-from impctl.circuits.keeping.evaluated import evaluate
-from impctl.circuits.keeping.graph import Demand, Graph, KindOfChange, Mode, Node, Piece, Work
-from impctl.circuits.keeping.graph_of import Bounded, Numbers, graph_of
-from impctl.circuits.keeping.priors import PRIORS, Priors
-from impctl.circuits.strategy import AsRecorded, SideChoice, SideFacts, Strategy
+from impctl.compile.flows import AsRecorded, SideChoice, SideFacts, Strategy
+from impctl.placement.graph import (
+    PRIORS,
+    Bounded,
+    Demand,
+    Graph,
+    KindOfChange,
+    Mode,
+    Node,
+    Numbers,
+    Piece,
+    Priors,
+    Work,
+    graph_of,
+)
+from impctl.placement.search import evaluate
 from tests.circuits.keeping import tpch
 from tests.circuits.trees.drawn import core
 
@@ -35,10 +46,10 @@ def pieces_of(graph: Graph) -> dict[str, Piece]:
 @pytest.mark.parametrize("trees", [None, {"lineitem": 1000, "orders": 250}])
 def test_pieces_are_all_of_the_state(name: str, trees: dict[str, int] | None) -> None:
     """Join trees among them, whose state several operators have."""
-    found = tpch.circuit(name) if trees is None else tpch.compiled(name, trees=trees)
-    graph = graph_of(found, tpch.KINDS, tpch.numbers(found), allowed=())
-    stored = [keeper.name for keeper in found.circuit.arrangements()]
-    size = sum(map(tpch.numbers(found).bytes, stored))
+    result = tpch.circuit(name) if trees is None else tpch.compiled(name, trees=trees)
+    graph = graph_of(result, tpch.KINDS, tpch.numbers(result), allowed=())
+    stored = [keeper.name for keeper in result.circuit.arrangements()]
+    size = sum(map(tpch.numbers(result).bytes, stored))
     assert graph.bytes_of(dict.fromkeys(pieces_of(graph), Mode.KEPT)) == size
     sides = {name for name in stored if name.endswith((".left", ".right"))}
     grouped = {name.partition(".")[0] for name in stored if name not in sides}
@@ -51,15 +62,15 @@ def test_pieces_are_all_of_the_state(name: str, trees: dict[str, int] | None) ->
 @pytest.mark.parametrize("name", tpch.NAMES)
 def test_sides_are_read_where_circuits_say_that_they_can_be(name: str) -> None:
     chooser = Recorded()
-    found = tpch.compiled(name, chooser)
+    compiled = tpch.compiled(name, chooser)
     asked: list[SideFacts] = chooser.asked  # type: ignore[attr-defined]
-    graph = graph_of(found, tpch.KINDS, tpch.numbers(found))
+    graph = graph_of(compiled, tpch.KINDS, tpch.numbers(compiled))
     pieces = pieces_of(graph)
     readable = {name for name, p in pieces.items() if Mode.READ in p.sizes and not p.reads_below}
     sides = {facts.name for facts in asked if not facts.is_grouping}
     can_be = {facts.name for facts in asked if Strategy.FILES in facts.readers}
     assert readable & sides == can_be & sides
-    # Groups may have to be kept although their rows are there (`circuits.reading.groups`).
+    # Groups may have to be kept although their rows are there (`compile.flows`).
     assert can_be <= readable
     for facts in asked:
         if Strategy.FILES in facts.readers:
@@ -70,16 +81,16 @@ def test_sides_are_read_where_circuits_say_that_they_can_be(name: str) -> None:
 @pytest.mark.parametrize("name", tpch.NAMES)
 def test_changes_arrive_where_their_tables_are_below(name: str) -> None:
     """Node s is source s, and the operators follow in order."""
-    found = tpch.circuit(name)
+    circuit = tpch.circuit(name)
     graph = tpch.graph(name)
-    for at, source in enumerate(found.sources):
+    for at, source in enumerate(circuit.sources):
         assert graph.nodes[at].table == source.table
     for kind in range(len(tpch.KINDS)):
-        assert graph.active[-1][kind] == bool(tpch.KINDS[kind].tables & set(found.tables))
-    for at, wires in enumerate(found.circuit.wires):
-        inputs = graph.nodes[len(found.sources) + at].inputs
+        assert graph.active[-1][kind] == bool(tpch.KINDS[kind].tables & set(circuit.tables))
+    for at, wires in enumerate(circuit.circuit.wires):
+        inputs = graph.nodes[len(circuit.sources) + at].inputs
         assert inputs == tuple(
-            -1 - wire if wire < 0 else len(found.sources) + wire for wire in wires
+            -1 - wire if wire < 0 else len(circuit.sources) + wire for wire in wires
         )
 
 
@@ -101,8 +112,8 @@ def test_only_the_key_of_a_grouping_finds_its_groups(column: str, is_told: bool)
         "(SELECT a, COUNT(*) AS n FROM (SELECT a, b FROM s ORDER BY b LIMIT 9) GROUP BY a) x "
         f"ON r.b = {column} GROUP BY r.a HAVING COUNT(*) > 3"
     )
-    found = tpch.compiled_plan(core(sql), {"r": "a"})
-    pieces = pieces_of(graph_of(found, tpch.KINDS, tpch.numbers(found)))
+    compiled_plan = tpch.compiled_plan(core(sql), {"r": "a"})
+    pieces = pieces_of(graph_of(compiled_plan, tpch.KINDS, tpch.numbers(compiled_plan)))
     told = {name for name, piece in pieces.items() if piece.reads_below}
     assert told == ({"join0.right"} if is_told else set())
     assert (Mode.READ in pieces["join0.right"].sizes) == is_told
@@ -111,8 +122,8 @@ def test_only_the_key_of_a_grouping_finds_its_groups(column: str, is_told: bool)
 def test_what_was_never_asked_for_is_not_kept() -> None:
     """Of a side nothing is asked where the other side's tables do not change."""
     kinds = (KindOfChange(frozenset({"customer"}), 5.0),)
-    found = tpch.circuit("q3")
-    graph = graph_of(found, kinds, tpch.numbers(found))
+    circuit = tpch.circuit("q3")
+    graph = graph_of(circuit, kinds, tpch.numbers(circuit))
     modes = {piece.name: Mode.KEPT for piece in graph.pieces}
     before = evaluate(graph, modes).per_kind
     # `join0` joins customers with orders: orders ask nothing, customers do.
@@ -136,27 +147,27 @@ def test_a_side_takes_in_its_own_changes_and_is_asked_by_the_others() -> None:
 
 
 def test_other_modes_are_choices_where_they_are_allowed() -> None:
-    found = tpch.circuit("q3")
-    numbers = tpch.numbers(found)
+    circuit = tpch.circuit("q3")
+    numbers = tpch.numbers(circuit)
     bounded = Numbers(
         rows=numbers.rows,
         changed=numbers.changed,
         bytes=numbers.bytes,
         bounded={"top0": Bounded(7, lambda kind: 0.5, 30.0)},
     )
-    pieces = pieces_of(graph_of(found, tpch.KINDS, bounded))
+    pieces = pieces_of(graph_of(circuit, tpch.KINDS, bounded))
     assert pieces["top0"].sizes[Mode.BOUNDED] == 7
     assert pieces["top0"].refill == (15.0,) * len(tpch.KINDS)
     assert Mode.BOUNDED not in pieces["aggregate0"].sizes
-    allowed = graph_of(found, tpch.KINDS, bounded, allowed=[Mode.READ])
+    allowed = graph_of(circuit, tpch.KINDS, bounded, allowed=[Mode.READ])
     every = {mode for piece in allowed.pieces for mode in piece.modes}
     assert every == {Mode.KEPT, Mode.READ}
 
 
 def test_new_rows_on_both_sides_make_reads_rare() -> None:
     """With orders and their lines in one run, as of before the step."""
-    found = tpch.circuit("q3")
-    numbers = tpch.numbers(found)
+    circuit = tpch.circuit("q3")
+    numbers = tpch.numbers(circuit)
 
     def hits(fresh: float) -> tuple[float, float]:
         known = Numbers(
@@ -166,7 +177,7 @@ def test_new_rows_on_both_sides_make_reads_rare() -> None:
             fresh=lambda side, kind: fresh if len(kind.tables) > 1 else 0.0,
             known=lambda side, kind: 0.01,
         )
-        piece = pieces_of(graph_of(found, tpch.KINDS, known))["join1.left"]
+        piece = pieces_of(graph_of(circuit, tpch.KINDS, known))["join1.left"]
         return piece.hit[0], piece.hit[1]
 
     all_old, all_new = hits(0.0), hits(1.0)
@@ -182,9 +193,11 @@ def test_priors_are_prices() -> None:
     assert priors.opened(30, 5) == 4
     assert PRIORS.opened(0, 100) == PRIORS.opened_ms
     dear = Priors(build_row_ns=PRIORS.build_row_ns * 10)
-    found = tpch.circuit("q3")
+    circuit = tpch.circuit("q3")
     one, other = (
-        pieces_of(graph_of(found, tpch.KINDS, tpch.numbers(found), priors=priors))["join1.right"]
+        pieces_of(graph_of(circuit, tpch.KINDS, tpch.numbers(circuit), priors=priors))[
+            "join1.right"
+        ]
         for priors in (PRIORS, dear)
     )
     assert other.build[0] == pytest.approx(10 * one.build[0])
@@ -205,14 +218,14 @@ def test_a_scan_is_no_dearer_by_keys_than_whole() -> None:
 
 def test_a_filter_that_is_stored_takes_what_it_takes() -> None:
     """Of many rows with few keys it is far smaller than a key for each row."""
-    found = tpch.circuit("q3")
-    numbers = tpch.numbers(found)
+    circuit = tpch.circuit("q3")
+    numbers = tpch.numbers(circuit)
     sizes = {"join1.right.filter": 21_000}
 
     def size(name: str) -> int:
         return sizes.get(name) or numbers.bytes(name)
 
-    before = pieces_of(graph_of(found, tpch.KINDS, numbers))
-    after = pieces_of(graph_of(found, tpch.KINDS, replace(numbers, bytes=size)))
+    before = pieces_of(graph_of(circuit, tpch.KINDS, numbers))
+    after = pieces_of(graph_of(circuit, tpch.KINDS, replace(numbers, bytes=size)))
     assert after["join1.right"].sizes[Mode.READ] == 21_000 < before["join1.right"].sizes[Mode.READ]
     assert after["join0.right"].sizes == before["join0.right"].sizes

@@ -13,11 +13,8 @@ from random import Random
 import numpy as np
 import pytest
 
-from impctl.circuits.keeping.evaluated import per_day
-from impctl.circuits.keeping.frontier import Frontier, added, of_choices, single
-from impctl.circuits.keeping.graph import Graph, KindOfChange, Mode, Node, Piece, Work
-from impctl.circuits.keeping.graph_of import graph_of
-from impctl.circuits.keeping.state_choice import THIN, choices_of
+from impctl.placement.graph import Graph, KindOfChange, Mode, Node, Piece, Work, graph_of
+from impctl.placement.search import THIN, Frontier, added, choices_of, of_choices, per_day, single
 from tests.circuits.keeping import tpch
 from tests.circuits.keeping.drawn import dag, tree
 from tests.circuits.keeping.reference import Exhaustive
@@ -31,14 +28,14 @@ CLOSE = {"rel": 1e-9, "abs": 1e-9}
 def check(graph: Graph, budgets: int, *, each_point: bool = True) -> bool:
     """The choice at so many budgets from nothing to all; whether it was to be exact."""
     every = Exhaustive(graph)
-    found = choices_of(graph, thin=0.0)
-    frontier = found.frontier
+    choices = choices_of(graph, thin=0.0)
+    frontier = choices.frontier
     top = int(every.bytes.max())
     for budget in {top * at // (budgets - 1) for at in range(budgets)}:
         best = every.least(budget)
         at = frontier.best_within(budget)
         mine = frontier.cost[at] if frontier.bytes[at] <= budget else np.inf
-        if found.is_exact:
+        if choices.is_exact:
             assert mine == pytest.approx(best, **CLOSE), budget
         else:
             assert mine >= best * (1 - 1e-9)
@@ -47,7 +44,7 @@ def check(graph: Graph, budgets: int, *, each_point: bool = True) -> bool:
         assert modes.keys() == {piece.name for piece in graph.pieces}
         assert graph.bytes_of(modes) == frontier.bytes[at]
         assert per_day(graph, modes) == pytest.approx(frontier.cost[at], **CLOSE)
-    return found.is_exact
+    return choices.is_exact
 
 
 @random_cases(40, 95, 10_000)
@@ -70,8 +67,8 @@ def test_shared_flows(cases: range) -> None:
 )
 @pytest.mark.parametrize("allowed", [tuple(Mode), (Mode.KEPT, Mode.READ)])
 def test_circuits(name: str, allowed: tuple[Mode, ...]) -> None:
-    found = tpch.compiled(name)
-    graph = graph_of(found, tpch.KINDS, tpch.numbers(found), allowed=allowed)
+    compiled = tpch.compiled(name)
+    graph = graph_of(compiled, tpch.KINDS, tpch.numbers(compiled), allowed=allowed)
     if prod(len(piece.modes) for piece in graph.pieces) > LARGEST:
         pytest.skip("too many combinations to look at each")
     assert check(graph, 21)
@@ -116,10 +113,10 @@ def test_too_many_demands_are_told_and_cost_what_they_say(cases: range) -> None:
         graph = dag(Random(seed))
         if not graph.shared:
             continue
-        found = choices_of(graph, most_assumptions=0)
-        assert not found.is_exact
+        choices = choices_of(graph, most_assumptions=0)
+        assert not choices.is_exact
         every = Exhaustive(graph)
-        frontier = found.frontier
+        frontier = choices.frontier
         for at in range(len(frontier)):
             modes = frontier.modes(at)
             assert graph.bytes_of(modes) == frontier.bytes[at]
@@ -182,7 +179,7 @@ def pairs(frontier: Frontier) -> list[tuple[int, float]]:
 @pytest.mark.parametrize("at_once", [1, 7, 1 << 20])
 def test_sums_of_frontiers(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
     """With equal sizes and equal costs, in lots of any size."""
-    monkeypatch.setattr("impctl.circuits.keeping.frontier._AT_ONCE", at_once)
+    monkeypatch.setattr("impctl.placement.search._AT_ONCE", at_once)
     random = Random(3)
     for _ in range(50):
         drawn = [

@@ -11,11 +11,8 @@ import time
 from collections.abc import Callable
 
 from benchmarks.state.simpler_choices import SIMPLER_CHOICES
-from impctl.circuits.keeping.choice import choose
-from impctl.circuits.keeping.evaluated import per_day
-from impctl.circuits.keeping.graph import Graph, Mode
-from impctl.circuits.keeping.graph_of import graph_of
-from impctl.circuits.keeping.state_choice import choices_of
+from impctl.placement.graph import Graph, Mode, graph_of
+from impctl.placement.search import choices_of, choose, per_day
 from tests.circuits.keeping import tpch
 
 FIRST = ("q1", "q3", "q4", "q5", "q6", "q7", "q8", "q9", "q10", "q12", "q14", "q15", "q18", "q19")
@@ -28,12 +25,12 @@ def told(line: str) -> None:
 
 def taken(work: Callable[[], object], times: int = 5) -> float:
     """Milliseconds."""
-    found = []
+    result = []
     for _ in range(times):
         began = time.process_time()
         work()
-        found.append((time.process_time() - began) * 1000)
-    return min(found)
+        result.append((time.process_time() - began) * 1000)
+    return min(result)
 
 
 def main() -> None:
@@ -41,10 +38,10 @@ def main() -> None:
     first = {name: graphs[name] for name in FIRST}
     total = sum(max(p.sizes.values()) for g in first.values() for p in g.pieces)
     for name, graph in graphs.items():
-        found = choices_of(graph)
-        kind = "exact" if found.is_exact else "approximate"
+        choices = choices_of(graph)
+        kind = "exact" if choices.is_exact else "approximate"
         spent = taken(lambda graph=graph: choices_of(graph))  # type: ignore[misc]
-        points = f"{len(graph.pieces)} pieces, {len(found.frontier)} points"
+        points = f"{len(graph.pieces)} pieces, {len(choices.frontier)} points"
         told(f"{name}: {points}, {kind}, {spent:.1f} ms")
     alone = taken(lambda: [choices_of(graph) for graph in first.values()])
     told(f"frontiers of 14 queries: {alone:.0f} ms")
@@ -73,9 +70,9 @@ def ratios(share: float) -> list[str]:
 
 
 def kept_or_rebuilt(name: str) -> Graph:
-    found = tpch.compiled(name)
+    compiled = tpch.compiled(name)
     modes = (Mode.KEPT, Mode.REBUILT)
-    return graph_of(found, tpch.KINDS, tpch.numbers(found), allowed=modes)
+    return graph_of(compiled, tpch.KINDS, tpch.numbers(compiled), allowed=modes)
 
 
 if __name__ == "__main__":

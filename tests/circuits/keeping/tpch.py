@@ -11,17 +11,16 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from impctl.aliases import TableName
-from impctl.circuits.compile import Compiled, compile_plan
-from impctl.circuits.keeping.graph import Graph, KindOfChange
-from impctl.circuits.keeping.graph_of import Numbers, graph_of
-from impctl.circuits.strategy import Chooser, row_bytes
+from impctl.compile.compile import Compiled, compile_plan
+from impctl.compile.flows import Chooser, row_bytes
 from impctl.data.schema import DATE, LONG
-from impctl.engine.operators.aggregate import Aggregate
-from impctl.engine.operators.join import Join
-from impctl.engine.operators.select import Select
+from impctl.engine.aggregate import Aggregate
+from impctl.engine.join import Join
+from impctl.engine.linear import Select
+from impctl.placement.graph import Graph, KindOfChange, Numbers, graph_of
 from impctl.plan.nodes import Plan, scans_of
 from impctl.sketch.partition import RangePartition
+from impctl.types import TableName
 from impctl.workload.load import load_workload
 from tests.circuits.trees.catalogs import TPCH
 from tests.circuits.trees.drawn import core
@@ -86,24 +85,24 @@ def compiled_plan(
 
 @cache
 def graph(name: str, kinds: tuple[KindOfChange, ...] = KINDS) -> Graph:
-    found = circuit(name)
-    return graph_of(found, kinds, numbers(found))
+    result = circuit(name)
+    return graph_of(result, kinds, numbers(result))
 
 
-def numbers(found: Compiled) -> Numbers:
+def numbers(result: Compiled) -> Numbers:
     """Rows, changes and bytes by the rules above."""
-    guess = _Guess(found)
+    guess = _Guess(result)
     sides = {
         name: (wire, side)
-        for at, operator in enumerate(found.circuit)
+        for at, operator in enumerate(result.circuit)
         if isinstance(operator, Join)
         for (name, _), wire, side in zip(
-            operator.held_sides, found.circuit.wires[at], operator.sides, strict=True
+            operator.held_sides, result.circuit.wires[at], operator.sides, strict=True
         )
     }
     keyed = {
         keeper.name: at
-        for at, operator in enumerate(found.circuit)
+        for at, operator in enumerate(result.circuit)
         for keeper in operator.arrangements()
     }
 
@@ -123,10 +122,10 @@ def numbers(found: Compiled) -> Numbers:
 
 
 class _Guess:
-    def __init__(self, found: Compiled) -> None:
-        self._tables: Sequence[TableName] = [source.table for source in found.sources]
-        self._operators = tuple(found.circuit)
-        self._wires = found.circuit.wires
+    def __init__(self, result: Compiled) -> None:
+        self._tables: Sequence[TableName] = [source.table for source in result.sources]
+        self._operators = tuple(result.circuit)
+        self._wires = result.circuit.wires
 
     def rows(self, wire: int) -> float:
         base, share = self._sized(wire)

@@ -16,19 +16,23 @@ from functools import partial
 
 import pytest
 
-from impctl.aliases import AccessId
-from impctl.circuits.compile import Compiled, compile_plan
-from impctl.circuits.flows import BlockedError
-from impctl.circuits.session import MaintainedQuery
-from impctl.engine.fixpoint.absorption import PROVENANCE_TOO_LARGE, Absorbs, Ship
-from impctl.engine.fixpoint.derivations import Grounded
-from impctl.engine.operators.absorbed_fixpoint import AbsorbedFixpoint
-from impctl.engine.operators.merge import SketchDelta
+from impctl.compile.compile import Compiled, compile_plan
+from impctl.compile.flows import BlockedError
+from impctl.compile.session import MaintainedQuery
+from impctl.engine.fixpoint.absorption import (
+    PROVENANCE_TOO_LARGE,
+    AbsorbedFixpoint,
+    Absorbs,
+    Grounded,
+    Ship,
+)
+from impctl.engine.linear import SketchDelta
 from impctl.errors import EvaluationError, NotExactError, UnsupportedError
 from impctl.plan.nodes import Fixpoint, Query, nodes_of
-from impctl.plan.rules.answered import answer_plan
-from impctl.plan.rules.order import apply_rules
-from impctl.plan.safety.verdict import check_safety
+from impctl.rules.finalize import answer_plan
+from impctl.rules.optimize import apply_rules
+from impctl.safety.judge import check_safety
+from impctl.types import AccessId
 from tests.circuits.conversion_cases import whole_table
 from tests.circuits.plan_cases import changes_of, partitions_of, table_of
 from tests.circuits.test_recursion import DRAWN, QUERIES, SIZES, Case, case_of, expected
@@ -69,15 +73,15 @@ def kept_rows(query: MaintainedQuery) -> Counter[tuple[object, ...]]:
     assert kept is not None
     batch = kept.whole()
     columns = [column.to_arrow().to_pylist() for column in batch.columns.values()]
-    found: Counter[tuple[object, ...]] = Counter()
+    result: Counter[tuple[object, ...]] = Counter()
     for *row, weight in zip(*columns, batch.weights.tolist(), strict=True):
-        found[tuple(row)] += weight
-    return found
+        result[tuple(row)] += weight
+    return result
 
 
 def told(deltas: Mapping[AccessId, SketchDelta]) -> dict[AccessId, tuple[list[int], list[int]]]:
     """What changed in each sketch."""
-    return {one: (found.added.tolist(), found.removed.tolist()) for one, found in deltas.items()}
+    return {one: (result.added.tolist(), result.removed.tolist()) for one, result in deltas.items()}
 
 
 def operators(query: MaintainedQuery) -> list[AbsorbedFixpoint]:

@@ -12,15 +12,15 @@ from collections.abc import Collection, Iterator, Sequence
 import pyarrow as pa
 import pytest
 
-from impctl.circuits.provenance.derivation import Claim, Derivation, derivation_of
-from impctl.circuits.provenance.numbering import numbered
-from impctl.circuits.provenance.program import made_rows
+from impctl.compile.provenance.absorbed import numbered
+from impctl.compile.provenance.derivation import Claim, Derivation, derivation_of
+from impctl.compile.provenance.program import made_rows
 from impctl.data.schema import LONG, Column, Schema
-from impctl.engine.fixpoint.limits import Limits
+from impctl.engine.operator import Limits
 from impctl.errors import UnsupportedError
 from impctl.plan.nodes import Plan, scans_of
-from impctl.plan.rules.order import apply_rules
-from impctl.plan.sql.statement import parse_query
+from impctl.rules.optimize import apply_rules
+from impctl.sql.statement import parse_query
 from tests.support.random_cases import random_seeds
 
 Node = int | None
@@ -108,19 +108,19 @@ def test_circles_have_an_end_and_rows_told_give_the_row(sql: str, seed: int) -> 
     sign = 1 if sql is CHEAPEST else -1
     costs = least_costs(links, seeds)
     limits = Limits(rounds=4 * len(links), rows=10_000)
-    found = dict(derivations(plan_of(sql), links, seeds, limits))
-    assert found.keys() == {(n, None if c is None else sign * c) for n, c in costs.items()}
-    for (node, _), derivation in found.items():
+    result = dict(derivations(plan_of(sql), links, seeds, limits))
+    assert result.keys() == {(n, None if c is None else sign * c) for n, c in costs.items()}
+    for (node, _), derivation in result.items():
         assert of_numbers(links, seeds, derivation.rows)[node] == costs[node]
 
 
 def test_ways_that_are_beaten_are_not_told() -> None:
     links: list[Link] = [(1, 2, 1), (1, 3, 5), (3, 2, 5), (2, 1, 0)]
-    found = dict(derivations(plan_of(CHEAPEST), links, [1], Limits(rounds=20)))
-    derivation = found[2, 1]
+    result = dict(derivations(plan_of(CHEAPEST), links, [1], Limits(rounds=20)))
+    derivation = result[2, 1]
     assert derivation.rows == (0, SEEDS)
     assert derivation.claim is Claim.GROUP
-    assert found[3, 5].rows == (1, SEEDS)
+    assert result[3, 5].rows == (1, SEEDS)
 
 
 def test_what_has_no_end_goes_as_far_as_it_is_told() -> None:
@@ -139,6 +139,6 @@ def test_rows_without_a_value_stay_where_better_ones_come_of_them() -> None:
         " SELECT n, min(c) AS c FROM r GROUP BY n"
     )
     links: list[Link] = [(1, 2, None), (1, 2, 5), (2, 3, 1), (3, 2, 9)]
-    found = dict(derivations(plan_of(widest), links, [1], Limits(rounds=20)))
-    assert found.keys() == {(2, 5), (3, 1)}
-    assert found[3, 1].rows == (0, 2, SEEDS)
+    result = dict(derivations(plan_of(widest), links, [1], Limits(rounds=20)))
+    assert result.keys() == {(2, 5), (3, 1)}
+    assert result[3, 1].rows == (0, 2, SEEDS)

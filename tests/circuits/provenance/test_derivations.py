@@ -13,15 +13,14 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from impctl.circuits.flows import BlockedError
-from impctl.circuits.provenance.derivation import Claim, Derivation, derivation_of
-from impctl.circuits.provenance.makings import MakingList
-from impctl.circuits.provenance.numbering import numbered
-from impctl.circuits.provenance.program import made_rows
+from impctl.compile.flows import BlockedError
+from impctl.compile.provenance.absorbed import MakingList, numbered
+from impctl.compile.provenance.derivation import Claim, Derivation, derivation_of
+from impctl.compile.provenance.program import made_rows
 from impctl.data.schema import LONG, Column, Schema
 from impctl.plan.nodes import Plan, scans_of
-from impctl.plan.rules.order import apply_rules
-from impctl.plan.sql.statement import parse_query
+from impctl.rules.optimize import apply_rules
+from impctl.sql.statement import parse_query
 from tests.circuits.test_recursion import JOINED, PAIRS, QUERIES, REACH
 from tests.support.arrow_rows import arrow_rows
 from tests.support.random_cases import random_seeds
@@ -132,9 +131,9 @@ def plan_of(sql: str) -> Plan:
 def test_a_smallest_set_is_one(name: str, seed: int) -> None:
     rng = random.Random(f"{name} {seed}")
     root, tables = plan_of({**LINES, **OTHERS}[name]), some_tables(rng)
-    found = dict(derivations(root, tables))
-    assert found.keys() == set(evaluate(root, tables))
-    for row, derivation in found.items():
+    result = dict(derivations(root, tables))
+    assert result.keys() == set(evaluate(root, tables))
+    for row, derivation in result.items():
         assert derivation.claim is Claim.SMALLEST
         assert derivation.lineage >= len(derivation.rows)
         assert derives(root, tables, derivation.rows, row)
@@ -161,12 +160,12 @@ def test_of_groups_all_rows_are_told(name: str, seed: int) -> None:
     """They give the row with any others of other groups away, as with all of them there."""
     rng = random.Random(f"{name} {seed} groups")
     root, tables = plan_of(GROUPED[name]), some_tables(rng)
-    found = dict(derivations(root, tables))
-    assert found.keys() == set(evaluate(root, tables))
-    for row, derivation in found.items():
+    result = dict(derivations(root, tables))
+    assert result.keys() == set(evaluate(root, tables))
+    for row, derivation in result.items():
         assert derives(root, tables, derivation.rows, row)
     if name in ("sums", "having"):
-        for row, derivation in found.items():
+        for row, derivation in result.items():
             links = enumerate(tables["links"])
             assert derivation.rows == tuple(at for at, link in links if link["a"] == row[0])
             assert derivation.claim is Claim.GROUP
@@ -186,8 +185,8 @@ def test_two_rows_made_of_one_use_its_rows_once() -> None:
         (other, 3, 4, 5, 6),
     ):
         made.add(np.array([head]), np.array([bodies]))
-    found = derivation_of(made.whole(), target, 100)
-    assert found == Derivation((0, 1, 2), Claim.SMALLEST, 7)
+    derivation = derivation_of(made.whole(), target, 100)
+    assert derivation == Derivation((0, 1, 2), Claim.SMALLEST, 7)
     unproved = derivation_of(made.whole(), target, 100, budget=-1)
     assert unproved == Derivation((3, 4, 5, 6), Claim.MINIMAL, 7)
 

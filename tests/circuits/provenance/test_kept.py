@@ -15,25 +15,24 @@ from functools import partial
 import pyarrow as pa
 import pytest
 
-from impctl.circuits.compile import compile_plan
-from impctl.circuits.provenance.absorbed import AbsorbedRows
-from impctl.circuits.provenance.derivation import Claim, derivation_of
-from impctl.circuits.provenance.kept import (
+from impctl.compile.compile import compile_plan
+from impctl.compile.provenance.absorbed import (
+    AbsorbedRows,
     derivations_of,
     leaves_of,
+    numbered,
     rows_without,
     smallest_by_functions,
 )
-from impctl.circuits.provenance.lineage import Lineage
-from impctl.circuits.provenance.numbering import numbered
-from impctl.circuits.provenance.program import Made, made_rows
-from impctl.circuits.session import MaintainedQuery
+from impctl.compile.provenance.derivation import Claim, Lineage, derivation_of
+from impctl.compile.provenance.program import Made, made_rows
+from impctl.compile.session import MaintainedQuery
 from impctl.data.schema import DOUBLE, Column, Schema
 from impctl.engine.fixpoint.absorption import Absorbs, Ship
 from impctl.plan.nodes import Fixpoint, Plan, nodes_of, scans_of
-from impctl.plan.rules.order import core_of
-from impctl.plan.sql.statement import parse_query
+from impctl.rules.optimize import core_of
 from impctl.sketch.partition import RangePartition
+from impctl.sql.statement import parse_query
 from tests.circuits.provenance.test_absorbed import compiled
 from tests.circuits.test_recursion import COLUMNS, DRAWN, Case, Row, case_of
 from tests.support.arrow_rows import arrow_rows
@@ -88,8 +87,8 @@ def from_tables(node: Plan, tables: Tables) -> tuple[Made, int]:
     for table, rows in tables.items():
         own[table] = numbered(arrow_rows(DRAWN.catalog[table], rows), first)
         first += len(rows)
-    found = {scan.access: own[scan.table] for scan in scans_of(node)}
-    return made_rows(node, found, first), first
+    result = {scan.access: own[scan.table] for scan in scans_of(node)}
+    return made_rows(node, result, first), first
 
 
 def rows_of(made: Made) -> dict[tuple[object, ...], int]:

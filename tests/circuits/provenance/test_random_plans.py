@@ -13,10 +13,10 @@ from collections.abc import Collection, Sequence
 import numpy as np
 import pyarrow as pa
 
-from impctl.circuits.flows import BlockedError
-from impctl.circuits.provenance.derivation import Claim, derivation_of
-from impctl.circuits.provenance.numbering import numbered
-from impctl.circuits.provenance.program import made_rows
+from impctl.compile.flows import BlockedError
+from impctl.compile.provenance.absorbed import numbered
+from impctl.compile.provenance.derivation import Claim, derivation_of
+from impctl.compile.provenance.program import made_rows
 from impctl.errors import EvaluationError, NotExactError
 from impctl.plan.nodes import (
     Aggregate,
@@ -31,7 +31,7 @@ from impctl.plan.nodes import (
     nodes_of,
     scans_of,
 )
-from impctl.plan.rules.order import apply_rules
+from impctl.rules.optimize import apply_rules
 from tests.circuits.plan_cases import table_of
 from tests.plan.fixpoint_plans import make_fixpoint_trial
 from tests.plan.trials import Trial, make_trial

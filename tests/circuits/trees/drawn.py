@@ -9,17 +9,16 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from impctl.circuits.calls import is_ordered
-from impctl.circuits.trees.shape import NoTree, ShapeNode, TreeShape
-from impctl.circuits.trees.shaping import tree_shapes
+from impctl.compile.aggregates import is_ordered
+from impctl.compile.jointree.graph import NoTree, ShapeNode, TreeShape
+from impctl.compile.jointree.shape import tree_shapes
 from impctl.data.schema import DATE, DOUBLE, INTEGER, LONG, STRING, Column, Schema, decimal
-from impctl.engine.trees.spec import Edge, Mode
+from impctl.engine.jointree.spec import Edge, Mode
 from impctl.expr.nodes import columns_of
+from impctl.plan.explain import expr_text
 from impctl.plan.nodes import Plan, attributes_of, nodes_of, scans_of
-from impctl.plan.render_expr import expr_text
-from impctl.plan.rules.order import core_of
-from impctl.plan.rules.planned import whole_answer
-from impctl.plan.sql.statement import parse_query
+from impctl.rules.optimize import core_of, whole_answer
+from impctl.sql.statement import parse_query
 from tests.support.reference_hypergraph import is_tree
 
 _LETTERS = (*(Column(name, LONG) for name in "abcdefg"), Column("i", INTEGER))
@@ -34,9 +33,9 @@ CATALOG = {name: Schema((*_LETTERS, *_TYPES)) for name in ("r", "s", "t", "u", "
 
 def pairs(text: str) -> list[tuple[str, str]]:
     """A query and, indented, what is expected of it, one pair after the other; lines are joined."""
-    found = re.findall(r"((?:^\S.*\n)+)((?:^ .*\n)+)", text, re.MULTILINE)
-    assert "".join(map("".join, found)) == text
-    return [(" ".join(sql.split()), " ".join(expected.split())) for sql, expected in found]
+    findall = re.findall(r"((?:^\S.*\n)+)((?:^ .*\n)+)", text, re.MULTILINE)
+    assert "".join(map("".join, findall)) == text
+    return [(" ".join(sql.split()), " ".join(expected.split())) for sql, expected in findall]
 
 
 def core(sql: str, catalog: Mapping[str, Schema] = CATALOG) -> Plan:
@@ -48,8 +47,8 @@ def shape_of(
     sql: str, changed: Mapping[str, int] | None = None, catalog: Mapping[str, Schema] = CATALOG
 ) -> TreeShape | NoTree:
     """The one shape of a query."""
-    (found,) = tree_shapes(core(sql, catalog), changed)
-    return found
+    (result,) = tree_shapes(core(sql, catalog), changed)
+    return result
 
 
 def drawn(
@@ -58,14 +57,14 @@ def drawn(
     """All shapes of a query in a line, checked; without a tree the reason and the text blamed."""
     root = core(sql, catalog)
     texts = []
-    for found in tree_shapes(root, changed):
-        if isinstance(found, NoTree):
-            assert found.text
-            span = found.span
-            texts.append(f"{found.reason}: {'' if span is None else sql[span.start : span.end]}")
+    for result in tree_shapes(root, changed):
+        if isinstance(result, NoTree):
+            assert result.text
+            span = result.span
+            texts.append(f"{result.reason}: {'' if span is None else sql[span.start : span.end]}")
             continue
-        check(found)
-        texts.append(f"{found.mode} {_node(found, len(found.nodes) - 1, _names(root))}")
+        check(result)
+        texts.append(f"{result.mode} {_node(result, len(result.nodes) - 1, _names(root))}")
     return " | ".join(texts)
 
 

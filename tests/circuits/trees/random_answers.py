@@ -17,12 +17,12 @@ OTHER = ("name", "rate")
 
 def tables_with_values(rng: Random) -> Tables:
     """Few rows, with text and doubles."""
-    found = random_tables(rng)
-    for rows in found.values():
+    result = random_tables(rng)
+    for rows in result.values():
         for row in rows:
             row["name"] = rng.choice((None, "", "u", "v"))
             row["rate"] = rng.choice((None, 0.0, -0.0, 1.5, math.nan))
-    return found
+    return result
 
 
 class AnswerMaker(JoinMaker):

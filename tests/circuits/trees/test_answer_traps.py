@@ -9,16 +9,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from impctl.app.maintaining.answer_changes import changes_by_rows
-from impctl.circuits.answers import answer_of_rows
-from impctl.circuits.compile import compile_plan
-from impctl.circuits.session import MaintainedQuery, TableChange
-from impctl.circuits.trees.joined_columns import joined_columns
-from impctl.circuits.trees.shape import NoTree, TreeShape
-from impctl.circuits.trees.shaping import planned_blocks
+from impctl.compile.answers import answer_of_rows
+from impctl.compile.compile import compile_plan
+from impctl.compile.jointree.decompose import joined_columns
+from impctl.compile.jointree.graph import NoTree, TreeShape
+from impctl.compile.jointree.shape import planned_blocks
+from impctl.compile.session import MaintainedQuery, TableChange
 from impctl.data.schema import LONG
-from impctl.engine.trees import enumerated
-from impctl.engine.trees.spec import Mode
+from impctl.engine.jointree import enumerate
+from impctl.engine.jointree.spec import Mode
 from impctl.errors import JoinTooLargeError
 from impctl.plan.nodes import (
     ComputedColumn,
@@ -29,7 +28,8 @@ from impctl.plan.nodes import (
     nodes_of,
     scans_of,
 )
-from impctl.plan.rules.answered import answer_plan
+from impctl.rules.finalize import answer_plan
+from impctl.service.result_changes import changes_by_rows
 from impctl.sketch.partition import RangePartition
 from tests.circuits.trees.drawn import CATALOG
 from tests.circuits.trees.test_answers import kept_of, planned
@@ -63,11 +63,11 @@ class Kept:
     def step(self, **changes: list[tuple[int, dict[str, Any]]]) -> list[tuple[Any, ...]]:
         """Signed rows per table; what they do to the answer, as (copies, values...)."""
         self.kept.note()
-        found = {}
+        result = {}
         for name, rows in changes.items():
             weights = np.array([weight for weight, _ in rows], dtype=np.int64)
-            found[name] = TableChange(table_of([{**NOTHING, **row} for _, row in rows]), weights)
-        self.session.step(found)
+            result[name] = TableChange(table_of([{**NOTHING, **row} for _, row in rows]), weights)
+        self.session.step(result)
         told = changes_by_rows(self.answer.ending, self.kept.noted(), self.kept.bounded, "UTC")
         return [
             (copies if change == "insert" else -copies, *values)
@@ -166,15 +166,15 @@ def test_a_row_that_only_moves_its_range_is_no_change() -> None:
     tree.step(r=[(1, {"a": 1, "b": 7, "c": 0})], s=[(1, {"a": 1})])
     moved = [(-1, {"a": 1, "b": 7, "c": 0}), (1, {"a": 1, "b": 7, "c": 3})]
     assert tree.step(r=moved) == []
-    (found,) = tree.session.fragments().values()
-    assert set(found.ids) == {3}
+    (result,) = tree.session.fragments().values()
+    assert set(result.ids) == {3}
 
 
 def test_zeros_of_either_sign_are_joined_alike_and_put_out_as_they_are() -> None:
     tree = Kept("SELECT r.rate, s.rate AS other FROM r JOIN s ON r.rate = s.rate AND r.a >= 0")
     tree.step(r=[(1, {"a": 1, "rate": -0.0}), (1, {"a": 1, "rate": 0.0})], s=[(1, {"rate": 0.0})])
-    found = rows_of(answer_of_rows(tree.answer.ending, tree.kept.whole(), "UTC"))
-    assert sorted(map(str, found)) == ["(-0.0, 0.0)", "(0.0, 0.0)"]
+    rows = rows_of(answer_of_rows(tree.answer.ending, tree.kept.whole(), "UTC"))
+    assert sorted(map(str, rows)) == ["(-0.0, 0.0)", "(0.0, 0.0)"]
     assert [str(row) for row in tree.step(r=[(-1, {"a": 1, "rate": -0.0})])] == ["(-1, -0.0, 0.0)"]
 
 
@@ -185,9 +185,9 @@ def test_who_ties_with_a_row_that_is_numbered_takes_part() -> None:
         "AS p FROM r JOIN s ON s.a = r.a GROUP BY r.c) WHERE p <= 1"
     )
     tree.step(r=[(1, {"a": 1, "c": c}) for c in (0, 2, 3)], s=[(1, {"a": 1})])
-    (found,) = (f for access, f in tree.session.fragments().items() if access.startswith("r"))
+    (result,) = (f for access, f in tree.session.fragments().items() if access.startswith("r"))
     assert sum(tree.rows().values()) == 1
-    assert set(found.ids) == {0, 2, 3}
+    assert set(result.ids) == {0, 2, 3}
 
 
 def test_a_step_that_nobody_notes_leaves_the_same_rows() -> None:
@@ -243,15 +243,15 @@ def test_the_rows_before_a_step_are_told_after_it_whatever_was_merged() -> None:
 )
 def test_groups_are_the_trees_where_it_keeps_what_they_put_out(sql: str, modes: list[str]) -> None:
     blocks = planned_blocks(answer_plan(planned(sql)).kept, {}, has_answer=True)
-    found = []
+    result = []
     for one in blocks:
         if isinstance(one.shape, NoTree):
-            found.append("none")
+            result.append("none")
         else:
             is_bits = one.shape.mode is Mode.BITS
             assert is_bits == (one.shape.joined is not None)
-            found.append("bits rows" if is_bits else "ring")
-    assert found == modes
+            result.append("bits rows" if is_bits else "ring")
+    assert result == modes
 
 
 def test_rows_are_told_apart_by_all_their_columns_whatever_goes_further() -> None:
@@ -259,9 +259,9 @@ def test_rows_are_told_apart_by_all_their_columns_whatever_goes_further() -> Non
     join = next(node for node in nodes_of(root) if isinstance(node, Join))
     first, *_ = attributes_of(join)
     above = Project(Distinct(join), (ComputedColumn(first, first.ref()),))
-    found = joined_columns(above, join)
-    assert [one.attribute for one in found] == list(attributes_of(join))
-    assert len(found) > 1
+    result = joined_columns(above, join)
+    assert [one.attribute for one in result] == list(attributes_of(join))
+    assert len(result) > 1
 
 
 def test_the_state_of_rows_that_are_told_grows_with_the_tables() -> None:
@@ -278,7 +278,7 @@ def test_the_state_of_rows_that_are_told_grows_with_the_tables() -> None:
 def test_more_rows_than_fit_are_not_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     tree = Kept("SELECT r.b, s.c FROM r JOIN s ON s.a = r.a")
     tree.step(r=[(1, {"a": 1, "b": 1})], s=[(1, {"a": 1, "c": at}) for at in range(9)])
-    monkeypatch.setattr(enumerated, "MOST_PAIRS", 8)
+    monkeypatch.setattr(enumerate, "MOST_PAIRS", 8)
     with pytest.raises(JoinTooLargeError, match="9 rows"):
         tree.kept.whole()
 

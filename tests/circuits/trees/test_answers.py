@@ -11,20 +11,20 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
 
-from impctl.app.maintaining.answer_changes import changes_by_rows
-from impctl.circuits.answers import answer_of_rows
-from impctl.circuits.compile import Compiled, compile_plan
-from impctl.circuits.flows import BlockedError
-from impctl.circuits.session import MaintainedQuery
-from impctl.circuits.trees.shape import NoTree
+from impctl.compile.answers import answer_of_rows
+from impctl.compile.compile import Compiled, compile_plan
+from impctl.compile.flows import BlockedError
+from impctl.compile.jointree.graph import NoTree
+from impctl.compile.session import MaintainedQuery
 from impctl.engine.batch import Batch
-from impctl.engine.operators.kept import AnswerRows
+from impctl.engine.result_rows import AnswerRows
 from impctl.errors import EvaluationError, NotExactError, QueryError
 from impctl.plan.nodes import Query
-from impctl.plan.rules.answered import AnswerPlan, answer_plan
-from impctl.plan.rules.planned import whole_answer
-from impctl.plan.sql.statement import parse_query
+from impctl.rules.finalize import AnswerPlan, answer_plan
+from impctl.rules.optimize import whole_answer
+from impctl.service.result_changes import changes_by_rows
 from impctl.sketch.partition import RangePartition
+from impctl.sql.statement import parse_query
 from tests.circuits.test_kept_answers import is_same, listed, sorting
 from tests.circuits.trees.drawn import CATALOG
 from tests.circuits.trees.random_answers import AnswerMaker, tables_with_values
@@ -127,9 +127,9 @@ def check(
 ) -> Counter[Any]:
     """The rows kept against the query's, and the sketches against the lineage; the rows."""
     rows = [tuple(map(identity, row)) for row in evaluate(sorting(query.root), tables)]
-    found = shown(answer, session)
-    pairs = zip(sorted(rows, key=repr), sorted(found, key=repr), strict=False)
-    assert len(rows) == len(found), what
+    result = shown(answer, session)
+    pairs = zip(sorted(rows, key=repr), sorted(result, key=repr), strict=False)
+    assert len(rows) == len(result), what
     assert all(
         is_same(one, other)
         for mine, theirs in pairs
@@ -138,11 +138,11 @@ def check(
     expected = wanted(answer.kept, tables, partitions)
     fragments = sketches(session)
     first = answer.ending.first
-    assert all(expected[access] <= found for access, found in fragments.items()), what
+    assert all(expected[access] <= result for access, result in fragments.items()), what
     # Rows that OFFSET skips count too, and so may those that doubles put close to a border.
     if first is None or not (first.offset or kept_of(session).bounded):
         assert fragments == {access: expected[access] for access in fragments}, what
-    return Counter(found)
+    return Counter(result)
 
 
 def sketches(session: MaintainedQuery) -> dict[str, set[int]]:

@@ -11,12 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from impctl.circuits.compile import Compiled, compile_plan
-from impctl.circuits.flows import BlockedError
-from impctl.circuits.session import MaintainedQuery, TableChange
-from impctl.circuits.trees.shape import NoTree
+from impctl.compile.compile import Compiled, compile_plan
+from impctl.compile.flows import BlockedError
+from impctl.compile.jointree.graph import NoTree
+from impctl.compile.session import MaintainedQuery, TableChange
 from impctl.data.schema import LONG
-from impctl.engine.trees import lots
+from impctl.engine.jointree import node
 from impctl.errors import QueryError, UnsupportedError
 from impctl.plan.nodes import Plan, scans_of
 from impctl.sketch.partition import RangePartition
@@ -41,25 +41,25 @@ def table_of(rows: list[Row]) -> pa.Table:
 
 def partitions_of(rng: Random, root: Plan) -> dict[str, RangePartition]:
     """Every access is sketched, on one of the columns that the query reads of it."""
-    found = {}
+    result = {}
     for scan in scans_of(root):
         names = sorted({attribute.name for attribute in scan.attributes} & set("abc"))
         if names:
             name = rng.choice(names)
-            found[scan.access] = RangePartition(scan.table, name, LONG, BOUNDARIES)
-    return found
+            result[scan.access] = RangePartition(scan.table, name, LONG, BOUNDARIES)
+    return result
 
 
 def wanted(
     root: Plan, tables: Mapping[str, list[Row]], partitions: Mapping[str, RangePartition]
 ) -> dict[str, set[int]]:
     names = {scan.access: scan.table for scan in scans_of(root)}
-    found: dict[str, set[int]] = {access: set() for access in partitions}
+    result: dict[str, set[int]] = {access: set() for access in partitions}
     for access, at in annotate(root, tables).lineage:
         if access in partitions:
             value = tables[names[access]][at][partitions[access].attribute]
-            found[access].add(fragment_of(value, BOUNDARIES))
-    return found
+            result[access].add(fragment_of(value, BOUNDARIES))
+    return result
 
 
 def changes_of(
@@ -67,7 +67,7 @@ def changes_of(
 ) -> dict[str, TableChange]:
     """Rows that go, and copies and new ones that come, in some tables at once."""
     spare = made(rng)
-    found = {}
+    result = {}
     for name, rows in tables.items():
         if rng.random() < 0.5:
             continue
@@ -77,8 +77,8 @@ def changes_of(
         ]
         rows.extend(dict(row) for row in came)
         weights = np.array([1] * len(came) + [-1] * len(went), dtype=np.int64)
-        found[name] = TableChange(table_of([dict(row) for row in (*came, *went)]), weights)
-    return found
+        result[name] = TableChange(table_of([dict(row) for row in (*came, *went)]), weights)
+    return result
 
 
 def one_case(seed: int, seen: Counter[str]) -> None:
@@ -120,12 +120,12 @@ def follow(root: Plan, rng: Random, seen: Counter[str], what: str) -> None:
     for one in sessions:
         one.load(parts)
     for _ in range(BATCHES):
-        found, *joined = ({a: set(p.ids) for a, p in s.fragments().items()} for s in sessions)
-        expected = {access: wanted(root, tables, partitions)[access] for access in found}
-        assert found == (joined[0] if joined else expected), what
-        assert all(found[access] >= expected[access] for access in found), what
-        seen["sketches"] += len(found)
-        seen["filled sketches"] += sum(map(bool, found.values()))
+        result, *joined = ({a: set(p.ids) for a, p in s.fragments().items()} for s in sessions)
+        expected = {access: wanted(root, tables, partitions)[access] for access in result}
+        assert result == (joined[0] if joined else expected), what
+        assert all(result[access] >= expected[access] for access in result), what
+        seen["sketches"] += len(result)
+        seen["filled sketches"] += sum(map(bool, result.values()))
         change = changes_of(rng, tables)
         for one in sessions:
             one.step(change)
@@ -239,8 +239,8 @@ def test_a_value_that_takes_another_ones_place_changes_the_group() -> None:
 def test_random_joins_in_any_lots(name: str, cases: range, monkeypatch: pytest.MonkeyPatch) -> None:
     for seed in cases:
         with monkeypatch.context() as patched:
-            patched.setattr(lots, "MOST", 1 + seed % 2)
-            patched.setattr(lots, "LOT", 1 + seed % 2)
+            patched.setattr(node, "MOST", 1 + seed % 2)
+            patched.setattr(node, "LOT", 1 + seed % 2)
             follow(core(CASES[name]), Random(seed), Counter(), f"{seed}: {CASES[name]}")
 
 

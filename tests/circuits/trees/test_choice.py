@@ -7,16 +7,18 @@ from typing import NoReturn
 
 import pytest
 
-from impctl.circuits import compile as compile_module
-from impctl.circuits.compile import compile_plan
-from impctl.circuits.trees.choice import (
+from impctl.compile import compile as compile_module
+from impctl.compile.compile import compile_plan
+from impctl.compile.jointree.cost import (
+    Estimate,
+    FanOuts,
+    KeySide,
+    SideSize,
     TreeChoice,
     TreesAsRecorded,
     TreesByFanOut,
     is_better_as_tree,
 )
-from impctl.circuits.trees.costs.sides import FanOuts, KeySide, SideSize
-from impctl.circuits.trees.estimate import Estimate
 from impctl.data.schema import LONG
 from impctl.errors import TableError
 from impctl.plan.nodes import scans_of
@@ -67,10 +69,10 @@ def test_many_partners_make_a_tree_and_keys_of_one_row_an_index(
 ) -> None:
     choice = chosen(PAIR, Evenly(partners))
     assert choice.is_tree is is_tree
-    found = choice.estimate
-    assert found is not None
-    assert (found.joined, found.touched) == (partners, 2)
-    assert (found.tree_ms < found.index_ms) is is_tree
+    estimate = choice.estimate
+    assert estimate is not None
+    assert (estimate.joined, estimate.touched) == (partners, 2)
+    assert (estimate.tree_ms < estimate.index_ms) is is_tree
 
 
 @pytest.mark.parametrize(

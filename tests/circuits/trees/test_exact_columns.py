@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from impctl.circuits.trees.exact_columns import bounded_columns
+from impctl.compile.jointree.graph import bounded_columns
 from impctl.plan.nodes import attributes_of
-from impctl.plan.sql.statement import parse_query
+from impctl.sql.statement import parse_query
 from tests.circuits.trees.drawn import CATALOG
 
 SUMS = "(SELECT a, c, SUM(rate) AS x, SUM(b) AS y, MAX(rate) AS m FROM r GROUP BY a, c)"
@@ -29,5 +29,5 @@ SUMS = "(SELECT a, c, SUM(rate) AS x, SUM(b) AS y, MAX(rate) AS m FROM r GROUP B
 )
 def test_the_columns_with_a_bound(sql: str, expected: str) -> None:
     root = parse_query(sql, CATALOG).root
-    found = bounded_columns(root)
-    assert [a.name for a in attributes_of(root) if a.id in found] == expected.split()
+    result = bounded_columns(root)
+    assert [a.name for a in attributes_of(root) if a.id in result] == expected.split()

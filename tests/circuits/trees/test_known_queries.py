@@ -119,8 +119,8 @@ def queries(workload: str) -> Mapping[str, QuerySpec]:
 def test_shipped_queries(name: str, expected: str) -> None:
     """Where there is no tree, the reason alone."""
     workload, _, query = name.partition("/")
-    found = drawn(queries(workload)[query].sql, CHANGED, CATALOGS[workload])
-    assert found.partition(":")[0] == expected
+    result = drawn(queries(workload)[query].sql, CHANGED, CATALOGS[workload])
+    assert result.partition(":")[0] == expected
 
 
 def test_every_query_of_the_workloads_is_in_the_table() -> None:

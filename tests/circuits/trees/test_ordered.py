@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from impctl.circuits.compile import Compiled, compile_plan
-from impctl.circuits.session import MaintainedQuery, TableChange
-from impctl.circuits.trees.shape import TreeShape
+from impctl.compile.compile import Compiled, compile_plan
+from impctl.compile.jointree.graph import TreeShape
+from impctl.compile.session import MaintainedQuery, TableChange
 from impctl.data.schema import LONG
-from impctl.engine import firsts
-from impctl.engine.operators.tree import Tree
+from impctl.engine import accumulators
+from impctl.engine.jointree.tree import Tree
 from impctl.errors import NotExactError
 from impctl.sketch.partition import RangePartition
 from tests.circuits.trees.drawn import CATALOG, core
@@ -36,9 +36,9 @@ def row(name: str | None, c: int | None = 1, i: int | None = 1, *, a: int = 1) -
 def asked(condition: str) -> Compiled:
     root = core(f"SELECT r.b FROM r JOIN s ON r.a = s.a GROUP BY r.b HAVING {condition}")
     ranges = {"r#1": RangePartition("r", "b", LONG, BOUNDARIES)}
-    found = compile_plan(root, ranges, {}, barriers=(), trees={})
-    assert isinstance(found.shapes[0], TreeShape)
-    return found
+    result = compile_plan(root, ranges, {}, barriers=(), trees={})
+    assert isinstance(result.shapes[0], TreeShape)
+    return result
 
 
 def followed(condition: str, steps: Sequence[Step]) -> None:
@@ -186,7 +186,7 @@ def test_too_many_that_tie_stop_the_step() -> None:
 def test_rows_that_ties_combine_to_are_bounded_and_groups_are_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(firsts, "_MOST_ROWS", 1)
+    monkeypatch.setattr(accumulators, "_MOST_ROWS", 1)
     groups = [{**row("", value), "b": value} for value in range(4)]
     session = MaintainedQuery(asked("MIN_BY(r.c, r.i) >= 0"))
     session.load([("r", table_of(groups)), ("s", table_of([row(None)]))])
@@ -206,8 +206,8 @@ def names_of(condition: str) -> set[str]:
 def test_state_of_trees_without_first_values_has_the_names_it_had() -> None:
     plain = names_of("COUNT(r.name) > 1")
     assert not any("first" in name or "last" in name for name in plain)
-    found: Any = names_of("COUNT(r.name) > 1 AND MIN_BY(r.name, r.c) > '' AND MAX(r.name) > ''")
-    assert found - plain == {
+    names: Any = names_of("COUNT(r.name) > 1 AND MIN_BY(r.name, r.c) > '' AND MAX(r.name) > ''")
+    assert names - plain == {
         "first1.0.rows",
         "first1.0.codes",
         "last0.0.rows",

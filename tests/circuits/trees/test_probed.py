@@ -7,12 +7,12 @@ from random import Random
 
 import pytest
 
-from impctl.circuits.compile import Compiled, compile_plan
-from impctl.circuits.trees.explanation import tree_entry, tree_lines
-from impctl.circuits.trees.shape import TreeShape
+from impctl.compile.compile import Compiled, compile_plan
+from impctl.compile.jointree.explain import tree_entry, tree_lines
+from impctl.compile.jointree.graph import TreeShape
 from impctl.data.schema import LONG
-from impctl.engine.operators.join import Join
-from impctl.engine.operators.probe import Probe
+from impctl.engine.join import Join
+from impctl.engine.jointree.cyclic import Probe
 from impctl.plan.nodes import scans_of
 from impctl.sketch.partition import RangePartition
 from tests.circuits.trees.drawn import core, shape_of

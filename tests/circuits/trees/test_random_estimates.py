@@ -11,8 +11,7 @@ from collections import Counter
 from dataclasses import fields
 from random import Random
 
-from impctl.circuits.trees.choice import TreesByFanOut
-from impctl.circuits.trees.estimate import Estimate
+from impctl.compile.jointree.cost import Estimate, TreesByFanOut
 from impctl.errors import QueryError
 from tests.circuits.trees.drawn import core
 from tests.circuits.trees.random_joins import JoinMaker, random_tables
@@ -35,18 +34,18 @@ def look(seed: int, seen: Counter[str]) -> None:
     }
     weights = {name: rng.randint(0, 3) for name in tables}
     choice = TreesByFanOut(OfRows(tables), weights).choose(root)
-    found = choice.estimate
+    estimate = choice.estimate
     seen["all"] += 1
-    if found is None:
+    if estimate is None:
         assert not choice.is_tree
         seen[choice.reason[:24]] += 1
         return
     seen["estimated"] += 1
-    seen["limited"] += bool(found.kept)
+    seen["limited"] += bool(estimate.kept)
     for name in NUMBERS:
-        number = getattr(found, name)
+        number = getattr(estimate, name)
         assert 0 <= number < math.inf, (name, sql)
-    assert all(0 <= one.share <= 1 for one in found.kept)
+    assert all(0 <= one.share <= 1 for one in estimate.kept)
 
 
 @random_cases(40, 95, 300)

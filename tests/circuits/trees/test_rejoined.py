@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 from random import Random
 
-from impctl.circuits.trees.blocks import branches_of
-from impctl.circuits.trees.shape import NoTree
-from impctl.circuits.trees.shaping import tree_shape
+from impctl.compile.jointree.decompose import branches_of
+from impctl.compile.jointree.graph import NoTree
+from impctl.compile.jointree.shape import tree_shape
 from impctl.errors import QueryError
 from tests.circuits.trees.drawn import check, core
 from tests.circuits.trees.random_joins import JoinMaker, random_tables
@@ -34,10 +34,10 @@ def one_case(seed: int, seen: Counter[str]) -> None:
         return
     check(shape)
     wanted = annotate(root, tables)
-    found = annotate(rejoined(root, shape), tables)
-    assert found.lineage == wanted.lineage, (seed, sql)
+    result = annotate(rejoined(root, shape), tables)
+    assert result.lineage == wanted.lineage, (seed, sql)
     if shape.aggregate is not None:
-        assert len(found.rows) == len(wanted.rows), (seed, sql)
+        assert len(result.rows) == len(wanted.rows), (seed, sql)
     seen[shape.mode] += 1
     seen["virtual"] += shape.root.is_virtual
     seen["lineage"] += bool(wanted.lineage)

@@ -8,15 +8,16 @@ from random import Random
 
 import pytest
 
-from impctl.circuits.trees.cores import cyclic_cores, without_ears
-from impctl.circuits.trees.rooted import (
+from impctl.compile.jointree.decompose import (
     Bag,
     Hung,
     Rooted,
     best_rooted,
+    cyclic_cores,
     full_weight,
     is_acyclic,
     rooted_at,
+    without_ears,
 )
 from tests.support import reference_hypergraph as reference
 
@@ -28,8 +29,8 @@ def bags_of(*texts: str) -> list[Bag]:
 
 def subsets(classes: int) -> list[Bag]:
     every = range(classes)
-    found = chain.from_iterable(combinations(every, size) for size in range(classes + 1))
-    return [frozenset(one) for one in found]
+    from_iterable = chain.from_iterable(combinations(every, size) for size in range(classes + 1))
+    return [frozenset(one) for one in from_iterable]
 
 
 def all_hypergraphs(edges: int, classes: int) -> Iterator[tuple[Bag, ...]]:
@@ -81,15 +82,15 @@ def check_cores(bags: Sequence[Bag]) -> None:
 
 
 def test_all_small_hypergraphs() -> None:
-    found = [check(bags) for bags in all_hypergraphs(4, 3)]
-    assert 0 < sum(found) < len(found)
+    result = [check(bags) for bags in all_hypergraphs(4, 3)]
+    assert 0 < sum(result) < len(result)
 
 
 @pytest.mark.parametrize("size", [(5, 5), (8, 7)])
 @pytest.mark.parametrize("count", [250, pytest.param(1500, marks=pytest.mark.slow)])
 def test_random_hypergraphs(size: tuple[int, int], count: int) -> None:
-    found = [check(bags) for bags in random_hypergraphs(count, *size)]
-    assert 0.05 < 1 - sum(found) / len(found) < 0.9
+    result = [check(bags) for bags in random_hypergraphs(count, *size)]
+    assert 0.05 < 1 - sum(result) / len(result) < 0.9
     for bags in random_hypergraphs(count, *size):
         check_cores(bags)
 
@@ -120,8 +121,8 @@ def test_a_class_of_all_three_makes_a_triangle_acyclic() -> None:
 )
 def test_cores_leave_the_rest_alone(texts: tuple[str, ...], cores: list[str]) -> None:
     """A triangle, a square, one with a tail, a dumbbell: the edge between is in neither."""
-    found = sorted("".join(map(str, sorted(core))) for core in cyclic_cores(bags_of(*texts)))
-    assert found == cores
+    result = sorted("".join(map(str, sorted(core))) for core in cyclic_cores(bags_of(*texts)))
+    assert result == cores
 
 
 def parents(tree: Rooted) -> list[int | None]:

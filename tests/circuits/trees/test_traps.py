@@ -7,11 +7,11 @@ from random import Random
 
 import pytest
 
-from impctl.circuits.trees.shape import NoTree, Reason, TreeShape
-from impctl.circuits.trees.shaping import tree_shape
-from impctl.engine.trees.spec import Edge
+from impctl.compile.jointree.graph import NoTree, Reason, TreeShape
+from impctl.compile.jointree.shape import tree_shape
+from impctl.engine.jointree.spec import Edge
+from impctl.plan.explain import expr_text
 from impctl.plan.nodes import Select, nodes_of
-from impctl.plan.render_expr import expr_text
 from tests.circuits.trees.drawn import CATALOG, core, drawn, pairs, shape_of
 from tests.support.reference_plan import annotate
 from tests.support.rejoined_tree import rejoined
@@ -319,14 +319,14 @@ def test_the_order_of_the_from_clause_changes_nothing(parts: tuple[str, ...], en
     """With tables that change differently there are no ties left for the order to break."""
     changed = {"r": 1, "s": 2, "t": 4, "u": 8}
     rng = Random(f"{parts} {end}")
-    found = set()
+    result = set()
     for order in rng.sample([*permutations("rstu")], 8):
         where = [*parts]
         rng.shuffle(where)
         sql = f"SELECT 1 FROM {', '.join(order)} WHERE {' AND '.join(where)}{end}"
         shape = shape_of(sql, changed)
         if isinstance(shape, NoTree):
-            found.add((str(shape.reason), frozenset[object]()))
+            result.add((str(shape.reason), frozenset[object]()))
             continue
         edges = {
             (
@@ -336,8 +336,8 @@ def test_the_order_of_the_from_clause_changes_nothing(parts: tuple[str, ...], en
             )
             for node in shape.nodes
         }
-        found.add((str(shape.mode), frozenset(edges)))
-    assert len(found) == 1
+        result.add((str(shape.mode), frozenset(edges)))
+    assert len(result) == 1
 
 
 def test_names_change_nothing() -> None:

@@ -11,10 +11,10 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from impctl.app.results.results import Outcome
 from impctl.cli.application import build_app
 from impctl.cli.boundary import run
 from impctl.cli.streams import Stdout
+from impctl.service.results import Outcome
 from tests.cli.examples import EXAMPLES
 
 SHOWN = {

@@ -9,7 +9,6 @@ from decimal import Decimal
 
 import pytest
 
-from impctl.app.results.results import Failure, Outcome, RecordKind
 from impctl.cli.output.json import to_json
 from impctl.errors import (
     HistoryGoneError,
@@ -20,6 +19,7 @@ from impctl.errors import (
     QueryError,
     WorkloadError,
 )
+from impctl.service.results import Failure, Outcome, RecordKind
 from tests.cli.examples import EXAMPLES
 
 KEYS = ["schema_version", "command", "ok", "results", "warnings", "error"]

@@ -13,22 +13,25 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from impctl.app.measuring.figure_tables import metric_text
-from impctl.app.results.amounts import span_text
-from impctl.app.results.explanations import CandidateEntry, CheckResult
-from impctl.app.results.foreseen import NextChange, PlannedChange, ReadEntry
-from impctl.app.results.results import (
+from impctl.bench.compare import Difference
+from impctl.errors import Location, Problem, QueryError, WorkloadError
+from impctl.measure.figure_tables import metric_text
+from impctl.service.results import (
     ApplyResult,
+    CandidateEntry,
     CaptureResult,
+    CheckResult,
     Failure,
+    NextChange,
     Outcome,
+    PlannedChange,
+    ReadEntry,
     RecordKind,
     ReuseCandidate,
     ReuseEntry,
     SketchEntry,
 )
-from impctl.bench.compare import Difference
-from impctl.errors import Location, Problem, QueryError, WorkloadError
+from impctl.service.text import span_text
 from tests.cli.examples import EXAMPLES
 
 OF_EXAMPLES = {

@@ -6,11 +6,11 @@ import random
 
 import pytest
 
-from impctl.app.results.results import SketchEntry
-from impctl.app.writing.texts import TextColumn
-from impctl.cli.output import table
-from impctl.cli.output.table import table_lines
+from impctl.cli.output import terminal
+from impctl.cli.output.terminal import table_lines
 from impctl.cli.output.wording import plain, sketch_text, versions_text
+from impctl.service.formats import TextColumn
+from impctl.service.results import SketchEntry
 
 
 def test_the_range_of_null_counts_where_it_is_held() -> None:
@@ -44,7 +44,7 @@ TEXTS = [
 def drawn(shown: list[TextColumn], monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The same by Rich alone."""
     with monkeypatch.context() as patch:
-        patch.setattr(table, "_narrow", lambda *_: None)
+        patch.setattr(terminal, "_narrow", lambda *_: None)
         return table_lines(shown)
 
 
@@ -66,7 +66,7 @@ def test_it_is_the_table_that_rich_draws(monkeypatch: pytest.MonkeyPatch) -> Non
     for _ in range(400):
         columns = random_columns(draw)
         shown = [[c.name, *("NULL" if t is None else t for t in c.texts)] for c in columns]
-        own += table._narrow(shown, [c.is_number for c in columns], 80) is not None
+        own += terminal._narrow(shown, [c.is_number for c in columns], 80) is not None
         assert table_lines(columns) == drawn(columns, monkeypatch), columns
     assert own > 150
 

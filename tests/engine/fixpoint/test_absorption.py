@@ -18,10 +18,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from impctl.circuits.provenance.derivation import Claim, derivation_of
-from impctl.circuits.provenance.makings import MakingList
-from impctl.engine.fixpoint.absorption import Absorption, Ship, missing_package
-from impctl.engine.fixpoint.derivations import Grounded
+from impctl.compile.provenance.absorbed import MakingList
+from impctl.compile.provenance.derivation import Claim, derivation_of
+from impctl.engine.fixpoint.absorption import Absorption, Grounded, Ship, missing_package
 from impctl.errors import UnsupportedError, UsageError
 from tests.engine.fixpoint.test_programs import NODES, difference, some_change
 from tests.support.diagrams import HAS_DIAGRAMS, derivations_in, take_away, with_diagrams
@@ -88,8 +87,8 @@ class Driven:
     def _changed(self, change: Mapping[str, Counter[Row]]) -> set[int]:
         """The leaves that go."""
         went = set()
-        for table, found in change.items():
-            for row, weight in found.items():
+        for table, result in change.items():
+            for row, weight in result.items():
                 copies = self.copies.setdefault((table, row), [])
                 for _ in range(weight):
                     number = 2 * len(self.leaf_of) + 1
@@ -97,13 +96,13 @@ class Driven:
                     copies.append(number)
                 for _ in range(-weight):
                     went.add(copies.pop())
-            self.tables[table].update(found)
+            self.tables[table].update(result)
             self.tables[table] = +self.tables[table]
         return went
 
     def grounded(self, rows: frozenset[Row]) -> set[Grounded]:
         """All derivations over these rows, one per choice of copies."""
-        found = set()
+        result = set()
         for one in self._rules(self.tables, rows):
             leaves = [(("seeds", "links")[len(row) == 3], row) for _, row in one.leaves]
             for chosen in product(*(self.copies[leaf] for leaf in leaves)):
@@ -111,8 +110,8 @@ class Driven:
                     self._number(one.head), tuple(map(self._number, one.bodies)), chosen
                 )
                 self.accesses[made] = tuple(access for access, _ in one.leaves)
-                found.add(made)
-        return found
+                result.add(made)
+        return result
 
     def _number(self, row: Row) -> int:
         if row not in self._numbers:
@@ -121,11 +120,11 @@ class Driven:
         return self._numbers[row]
 
     def fragments(self) -> Counter[object]:
-        found: Counter[object] = Counter()
+        result: Counter[object] = Counter()
         for one in derivations_in(self.absorption):
             for access, leaf in zip(self.accesses[one], one.leaves, strict=True):
-                found[access, cut(self.leaf_of[leaf][1])] += 1
-        return found
+                result[access, cut(self.leaf_of[leaf][1])] += 1
+        return result
 
     def of_leaves(self, leaves: set[int] | frozenset[int]) -> Tables:
         tables: Tables = {"links": Counter(), "seeds": Counter()}
@@ -193,16 +192,16 @@ def test_smallest_sets_are_those_that_the_search_finds(program: str, ship: Ship,
         makings.add(heads, np.array([bodies], dtype=np.int64))
     whole = makings.whole()
     for row in driven.absorption.rows:
-        found, is_smallest = driven.absorption.smallest(row)
-        tables = driven.of_leaves(found)
+        result, is_smallest = driven.absorption.smallest(row)
+        tables = driven.of_leaves(result)
         assert driven.rows_of({row}) <= least_fixpoint(PROGRAMS[program], tables)
         expected = derivation_of(whole, first + row, first)
         assert expected.claim is Claim.SMALLEST
         assert is_smallest == (ship is Ship.EAGER)
         if is_smallest:
-            assert len(found) == len(expected.rows)
+            assert len(result) == len(expected.rows)
         else:
-            assert len(found) >= len(expected.rows)
+            assert len(result) >= len(expected.rows)
 
 
 @with_diagrams
@@ -240,8 +239,8 @@ def test_a_variable_stands_for_another_leaf_once_its_own_went() -> None:
 def complete(nodes: int) -> list[Grounded]:
     """What node 0 reaches in a complete graph."""
     pairs = [(one, other) for one in range(nodes) for other in range(nodes) if one != other]
-    found = [Grounded(other, (one,), (at,)) for at, (one, other) in enumerate(pairs)]
-    return [*found, Grounded(0, (), (len(pairs),))]
+    result = [Grounded(other, (one,), (at,)) for at, (one, other) in enumerate(pairs)]
+    return [*result, Grounded(0, (), (len(pairs),))]
 
 
 @with_diagrams

@@ -15,7 +15,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from impctl.engine.fixpoint import choices
+from impctl.engine.fixpoint import frontier
 from impctl.engine.tags import RowTags, SetTags
 from tests.engine.fixpoint.test_programs import (
     NODES,
@@ -66,8 +66,8 @@ def over(rules: Rules, sketch: Sketch) -> Rules:
 
 def order_of(derivation: Derivation) -> tuple[object, ...]:
     """Those without a body first, then by the fragments of one access after the other."""
-    found = {access: cut(leaf) for access, leaf in derivation.leaves}
-    return (bool(derivation.bodies), *(found.get(access, -1) for access in range(3)))
+    result = {access: cut(leaf) for access, leaf in derivation.leaves}
+    return (bool(derivation.bodies), *(result.get(access, -1) for access in range(3)))
 
 
 def recounted(derivations: Iterable[Derivation], ranks: Mapping[Row, int]) -> Counter[object]:
@@ -85,11 +85,11 @@ def check(made: Recursive, program: str, tables: Tables, rng: random.Random) -> 
     """That the rows are right, and over what is told of their derivations too; the rows."""
     ranks, derivations = ranked_as_defined(made, program, tables)
     rows = frozenset(ranks)
-    found = made.fragments()
-    assert found == recounted(derivations, ranks)
+    fragments = made.fragments()
+    assert fragments == recounted(derivations, ranks)
     for wider in (0.0, 0.3):
         sketch = {
-            access: {f for f in range(LAST + 1) if (access, f) in found or rng.random() < wider}
+            access: {f for f in range(LAST + 1) if (access, f) in fragments or rng.random() < wider}
             for access in range(made.accesses)
         }
         assert least_fixpoint(over(PROGRAMS[program], sketch), tables) == rows
@@ -206,9 +206,9 @@ def test_sets_are_ordered_as_their_lists_whatever_their_form() -> None:
         tag = SetTags(
             np.cumsum(sizes, dtype=np.int64), np.array(sum(lists, []), dtype=np.int32)
         ).take(np.arange(1, 9))
-        found = choices._order_of(tag).tolist()
-        pairs = list(zip(lists[1:], found, strict=True))
+        tolist = frontier._order_of(tag).tolist()
+        pairs = list(zip(lists[1:], tolist, strict=True))
         for (one, a), (other, b) in product(pairs, pairs):
             assert ((one > other) - (one < other)) == ((a > b) - (a < b))
     rows = RowTags(np.array([3, 1, 3], dtype=np.int32))
-    assert choices._order_of(rows).tolist() == [3, 1, 3]
+    assert frontier._order_of(rows).tolist() == [3, 1, 3]

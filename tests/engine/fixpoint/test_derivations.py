@@ -12,8 +12,7 @@ import random
 import numpy as np
 import pytest
 
-from impctl.engine.fixpoint.absorption import Absorption, Ship
-from impctl.engine.fixpoint.derivations import Asleep, Grounded, grounded
+from impctl.engine.fixpoint.absorption import Absorption, Asleep, Grounded, Ship, grounded
 from tests.engine.fixpoint.test_absorption import Driven, ships
 from tests.engine.fixpoint.test_programs import NODES, some_change
 from tests.support.diagrams import derivations_in, remembered, with_diagrams
@@ -52,8 +51,10 @@ def test_what_is_taken_up_goes_on(program: str, ship: Ship, seed: int) -> None:
 def some_numbers(rng: random.Random) -> np.ndarray:
     """Derivations at random, of which some have no ground."""
     parts = [-1, -1, *range(0, 20, 2), *range(1, 12, 2)]
-    found = {(2 * rng.randrange(10), *rng.choices(parts, k=3)) for _ in range(rng.randrange(1, 25))}
-    return np.array(sorted(found), dtype=np.int64)
+    result = {
+        (2 * rng.randrange(10), *rng.choices(parts, k=3)) for _ in range(rng.randrange(1, 25))
+    }
+    return np.array(sorted(result), dtype=np.int64)
 
 
 def rows_by_rounds(derivations: list[Grounded]) -> set[int]:

@@ -8,10 +8,10 @@ import pytest
 
 from impctl.data.schema import LONG
 from impctl.engine.circuit import Circuit
-from impctl.engine.fixpoint.limits import LEVEL_LIMITS, LevelLimits, Limits
-from impctl.engine.fixpoint.thin_fronts import THIN
-from impctl.engine.operators.join import Join, Side
-from impctl.engine.operators.project import Project
+from impctl.engine.fixpoint.small_frontier import THIN
+from impctl.engine.join import Join, Side
+from impctl.engine.linear import Project
+from impctl.engine.operator import LEVEL_LIMITS, LevelLimits, Limits
 from impctl.errors import CountBelowZeroError, UnsupportedError
 from impctl.expr.nodes import ColumnRef
 from tests.engine.fixpoint.test_programs import Tables, check, negated
@@ -180,5 +180,5 @@ def test_what_is_asked_for_by_rows_held_back_is_not_let_go(limits: Limits | Leve
     circuit.ended([False, False, True])
     circuit.step(made.read("seeds", Counter({(1, 0): 1})), links, None)
     circuit.ended([True, True, True])
-    (found,) = circuit.filled()
-    assert found.columns["b"].values.tolist() == [2]
+    (result,) = circuit.filled()
+    assert result.columns["b"].values.tolist() == [2]

@@ -13,8 +13,8 @@ from collections import Counter
 
 import pytest
 
-from impctl.engine.fixpoint.limits import LEVEL_LIMITS as LIMITS
-from impctl.engine.fixpoint.limits import LevelLimits as Limits
+from impctl.engine.operator import LEVEL_LIMITS as LIMITS
+from impctl.engine.operator import LevelLimits as Limits
 from impctl.errors import CountBelowZeroError, UnsupportedError
 from tests.engine.fixpoint.test_fixpoint import tables_of, without
 from tests.engine.fixpoint.test_programs import (
@@ -53,9 +53,9 @@ def check(made: Recursive, program: str, tables: Change, limits: Limits = SMALL)
 
 
 def difference(after: Counter[Row], before: Counter[Row]) -> Counter[Row]:
-    found = Counter(after)
-    found.subtract(before)
-    return Counter({row: n for row, n in found.items() if n})
+    counts = Counter(after)
+    counts.subtract(before)
+    return Counter({row: n for row, n in counts.items() if n})
 
 
 @pytest.mark.slow
@@ -84,9 +84,9 @@ def test_every_batch_leaves_what_the_definition_says(program: str, kind: str, se
             continue
         delta = made.step(change)
         tables, steps = after, steps + 1
-        found = check(made, program, tables)
-        assert delta == difference(found, rows)
-        rows = found
+        result = check(made, program, tables)
+        assert delta == difference(result, rows)
+        rows = result
         if rng.random() < 0.3:
             made = made.restarted(recursive(program, kind, SMALL))
     assert steps
@@ -98,12 +98,12 @@ def test_every_batch_leaves_what_the_definition_says(program: str, kind: str, se
 def some_tables(rng: random.Random, program: str) -> dict[str, Counter[Row]]:
     """Tables of which the definition is within the limits."""
     while True:
-        found = some_change(rng, NOTHING, 9, 5)
+        result = some_change(rng, NOTHING, 9, 5)
         try:
-            levels_of(BAGS[program], found, SMALL.levels, SMALL.rows)
+            levels_of(BAGS[program], result, SMALL.levels, SMALL.rows)
         except Beyond:
             continue
-        return found
+        return result
 
 
 def remembered(made: Recursive) -> object:

@@ -64,23 +64,23 @@ def some_change(rng: random.Random, tables: Change, nodes: int, most: int) -> Ta
     """Rows that come, with copies, and rows that go; some go and come at once."""
     change: Tables = {}
     for name, held in tables.items():
-        found: Counter[Row] = Counter()
+        counts: Counter[Row] = Counter()
         for _ in range(rng.randint(0, most if name == "links" else 2)):
-            found[some_row(rng, name, nodes)] += rng.choice((1, 1, 1, 2))
+            counts[some_row(rng, name, nodes)] += rng.choice((1, 1, 1, 2))
         there = sorted(held.elements(), key=repr)
         for row in rng.sample(there, min(len(there), rng.randint(0, most))):
-            found[row] -= 1
-        change[name] = Counter({row: weight for row, weight in found.items() if weight})
+            counts[row] -= 1
+        change[name] = Counter({row: weight for row, weight in counts.items() if weight})
     return change
 
 
 def added(tables: Change, change: Change) -> Tables:
     """The tables after a change."""
-    found = {name: Counter(held) for name, held in tables.items()}
+    result = {name: Counter(held) for name, held in tables.items()}
     for name, rows in change.items():
-        found[name].update(rows)
-        found[name] = +found[name]
-    return found
+        result[name].update(rows)
+        result[name] = +result[name]
+    return result
 
 
 def negated(tables: Change) -> Tables:
@@ -89,7 +89,7 @@ def negated(tables: Change) -> Tables:
 
 def row_by_row(made: Recursive, tables: Change, rng: random.Random) -> Counter[Row]:
     """Fill by a step for each row of the tables; the rows that came."""
-    single = [(name, row, n) for name, found in tables.items() for row, n in found.items()]
+    single = [(name, row, n) for name, result in tables.items() for row, n in result.items()]
     came: Counter[Row] = Counter()
     for name, row, weight in rng.sample(single, len(single)):
         came.update(made.step({**NOTHING, name: Counter({row: weight})}))
@@ -101,11 +101,11 @@ def table_by_table(made: Recursive, tables: Change, rng: random.Random) -> Count
     made.circuit.fill(True)
     for name in rng.sample(["links", "seeds"], 2):
         assert not made.step({**NOTHING, name: tables[name]})
-    found: Counter[Row] = Counter()
+    result: Counter[Row] = Counter()
     for batch in made.circuit.filled():
-        found.update(made.counted(batch))
+        result.update(made.counted(batch))
     made.circuit.fill(False)
-    return found
+    return result
 
 
 KEYS = {
@@ -148,7 +148,7 @@ def ranked_as_defined(
     assert all(rank > 0 for rank in ranks.values())
     assert {row: every for row, (_, every, _) in ranked.items()} == weights_of(derivations)
     low = low_weights(derivations, ranks)
-    assert {row: found for row, (_, _, found) in ranked.items()} == low
+    assert {row: result for row, (_, _, result) in ranked.items()} == low
     assert all(low[row] > 0 for row in rows), "each has ground"
     return ranks, derivations
 

@@ -11,7 +11,7 @@ import pytest
 
 from impctl.data.schema import DOUBLE, LONG
 from impctl.data.vector import Ints, Vector, from_arrow
-from impctl.engine.fixpoint.row_numbers import NUMBER, RowNumbers, RowsByNumber
+from impctl.engine.fixpoint.rows import NUMBER, RowNumbers, RowsByNumber
 from impctl.errors import CountBelowZeroError
 from tests.support.random_cases import random_seeds
 
@@ -55,10 +55,10 @@ def test_each_row_keeps_its_number_while_it_is_there(seed: int) -> None:
             weights.append(rng.choice((1, 2, -1 if after[key(row)] > 0 else 1)))
             after[key(row)] += weights[-1]
         before = numbers.given
-        found = held.counted(vectors(rows), np.array(weights, dtype=np.int64), numbers.fresh)
+        result = held.counted(vectors(rows), np.array(weights, dtype=np.int64), numbers.fresh)
         gone = {one for one, count in copies.items() if count and not after[one]}
-        assert {*found.gone.tolist()} == {number_of.pop(one) for one in gone}
-        for row, number in zip(rows, found.numbers.tolist(), strict=True):
+        assert {*result.gone.tolist()} == {number_of.pop(one) for one in gone}
+        for row, number in zip(rows, result.numbers.tolist(), strict=True):
             if key(row) in gone:
                 continue
             known = number_of.setdefault(key(row), number)
@@ -102,14 +102,14 @@ def test_rows_are_found_by_their_numbers() -> None:
     held = RowsByNumber(COLUMNS, "number")
     held.put(vectors([(1, 1.5), (2, None), (None, 0.0)]), np.array([0, 4, 2]), 1)
     held.put(vectors([(2, None)]), np.array([4]), -1)
-    found = held.rows([2, 0], -1)
+    result = held.rows([2, 0], -1)
     rows = dict(
         zip(
-            found.columns["number"].values.tolist(),
-            found.columns["a"].to_arrow().to_pylist(),
+            result.columns["number"].values.tolist(),
+            result.columns["a"].to_arrow().to_pylist(),
             strict=True,
         )
     )
     assert rows == {0: 1, 2: None}
-    assert found.weights.tolist() == [-1, -1]
+    assert result.weights.tolist() == [-1, -1]
     assert not len(held.rows([], 1))

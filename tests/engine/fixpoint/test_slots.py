@@ -9,7 +9,7 @@ import numpy as np
 from impctl.data.keys import group_rows, key_codes
 from impctl.data.schema import LONG
 from impctl.data.vector import Vector, all_null
-from impctl.engine.fixpoint.slots import Slots
+from impctl.engine.fixpoint.rows import Slots
 
 _ODD = int(key_codes([all_null(LONG, 1)], 1)[0])
 """The number that has the code of NULL."""
@@ -30,12 +30,12 @@ def test_keys_keep_their_slots() -> None:
             grouping = group_rows([column], len(column))
             leaders = grouping.leaders([column])
             asked = [values[at] for at in grouping.first.tolist()]
-            found = slots.find(grouping.codes, leaders)
-            assert found.tolist() == [known.get(value, -1) for value in asked]
-            new = (found < 0).nonzero()[0]
+            result = slots.find(grouping.codes, leaders)
+            assert result.tolist() == [known.get(value, -1) for value in asked]
+            new = (result < 0).nonzero()[0]
             rest = [key.take(new) for key in leaders]
-            found[new] = slots.add(grouping.codes[new], rest)
-            known.update(zip(asked, found.tolist(), strict=True))
+            result[new] = slots.add(grouping.codes[new], rest)
+            known.update(zip(asked, result.tolist(), strict=True))
             assert sorted(known.values()) == list(range(len(slots)))
             chosen = np.array(sorted(rng.sample(sorted(known.values()), 1)))
             codes, same = slots.ordered(chosen)

@@ -19,12 +19,11 @@ from impctl.data import keys as keys_module
 from impctl.data.pages import CheckedPages, PagedTable
 from impctl.data.schema import DOUBLE, LONG, STRING
 from impctl.engine.circuit import Circuit
-from impctl.engine.fixpoint import joined_moves, thin_fronts
-from impctl.engine.fixpoint.plain_step import plain_step
+from impctl.engine.fixpoint import single_join, small_frontier
+from impctl.engine.fixpoint.small_frontier import plain_step
+from impctl.engine.join import Join, Side
+from impctl.engine.linear import Project, Select
 from impctl.engine.operator import Operator
-from impctl.engine.operators.join import Join, Side
-from impctl.engine.operators.project import Project
-from impctl.engine.operators.select import Select
 from impctl.expr.nodes import Arithmetic, ArithmeticOp, ColumnRef, Compare, CompareOp, Literal
 from tests.engine.fixpoint.test_programs import PLAIN, check, difference
 from tests.support.paged_tables import stream_of, sums_of, table_in
@@ -86,10 +85,10 @@ OTHERS: Mapping[str, tuple[list[Operator], list[tuple[int, ...]]]] = {
 @pytest.mark.parametrize("name", STEPS)
 def test_a_step_that_is_one_join_is_taken_for_that(name: str) -> None:
     operators, wires = STEPS[name]
-    found = plain_step(Circuit(operators, wires), NUMBER, "rank")
-    assert found is not None
-    assert found.is_of_numbers
-    assert found.side == 0
+    result = plain_step(Circuit(operators, wires), NUMBER, "rank")
+    assert result is not None
+    assert result.is_of_numbers
+    assert result.side == 0
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -108,9 +107,9 @@ def test_only_whole_numbers_are_followed_row_by_row() -> None:
         own = Side((("t.0", kind), ("rank", LONG)), ("t.0",), 0)
         join = Join("join", own, Side((("a", kind), ("b", kind)), ("a",), 1), [False])
         heads = Project([("t.0", ColumnRef("b", kind)), ("rank", ColumnRef("rank", LONG))])
-        found = plain_step(Circuit([join, heads], [(-1, -2), (0,)]), (("t.0", kind),), "rank")
-        assert found is not None
-        assert found.is_of_numbers == is_number
+        result = plain_step(Circuit([join, heads], [(-1, -2), (0,)]), (("t.0", kind),), "rank")
+        assert result is not None
+        assert result.is_of_numbers == is_number
 
 
 def sparse(rng: random.Random, nodes: int) -> Tables:
@@ -141,10 +140,10 @@ def some_change(rng: random.Random, tables: Tables, nodes: int, most: int) -> Ta
 
 
 def added(tables: Tables, change: Tables) -> Tables:
-    found = {name: Counter(held) for name, held in tables.items()}
+    result = {name: Counter(held) for name, held in tables.items()}
     for name, rows in change.items():
-        found[name].update(rows)
-    return {name: +held for name, held in found.items()}
+        result[name].update(rows)
+    return {name: +held for name, held in result.items()}
 
 
 def remembered(made: Recursive) -> object:
@@ -184,16 +183,16 @@ def test_each_way_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
         whole = getattr(owner, name)
 
         def called(*arguments: object) -> object:
-            found = whole(*arguments)
-            seen[f"{owner.__name__}.{name}"] += found is not None
-            return found
+            result = whole(*arguments)
+            seen[f"{owner.__name__}.{name}"] += result is not None
+            return result
 
         monkeypatch.setattr(owner, name, called)
 
     for name in ("out", "come", "changed"):
-        noted(thin_fronts.ThinFronts, name)
+        noted(small_frontier.ThinFronts, name)
     for name in ("_all_out", "_all_come"):
-        noted(joined_moves.JoinedMoves, name)
+        noted(single_join.JoinedMoves, name)
     few = {"ThinFronts.out", "ThinFronts.come", "ThinFronts.changed"}
     many = {"JoinedMoves._all_out", "JoinedMoves._all_come"}
     ways = ((0, many), (10**9, few), (3, few | many))
@@ -241,11 +240,11 @@ def paged(table: pa.Table, altered: str | None) -> PagedTable:
     whole = stream_of(table)
     shown = bytearray(whole)
     content = pa.py_buffer(shown)
-    found = table_in(content)
+    result = table_in(content)
     if altered is not None:
-        (chunk,) = found.column(altered).chunks
-        shown[chunk.buffers()[1].address - content.address + 8 * (len(found) // 2)] ^= 1
-    return PagedTable(found, CheckedPages(content, sums_of(whole), AlteredError))
+        (chunk,) = result.column(altered).chunks
+        shown[chunk.buffers()[1].address - content.address + 8 * (len(result) // 2)] ^= 1
+    return PagedTable(result, CheckedPages(content, sums_of(whole), AlteredError))
 
 
 def from_pages(made: Recursive, thin: int, name: str = "", altered: str | None = None) -> Recursive:

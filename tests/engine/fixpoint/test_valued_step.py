@@ -12,10 +12,10 @@ import pytest
 
 from impctl.data.schema import DOUBLE, INTEGER, LONG, STRING, SqlType
 from impctl.engine.circuit import Circuit
-from impctl.engine.fixpoint.best_rows import Grouped
-from impctl.engine.fixpoint.valued_step import Offset, ValuedStep, valued_step
-from impctl.engine.operators.join import Join, Side
-from impctl.engine.operators.project import Project
+from impctl.engine.fixpoint.best_values import Offset, ValuedStep, valued_step
+from impctl.engine.fixpoint.rows import Grouped
+from impctl.engine.join import Join, Side
+from impctl.engine.linear import Project
 from impctl.expr.nodes import Arithmetic, ArithmeticOp, ColumnRef, Expr, Literal
 
 COLUMNS = (("n", LONG), ("c", LONG))
@@ -95,11 +95,11 @@ OTHERS: Mapping[str, Expr] = {
 @pytest.mark.parametrize("name", ADDED)
 def test_what_is_added_is_told_in_the_order_of_values(name: str) -> None:
     value, offset = ADDED[name]
-    found = found_of(heads(value))
-    assert found is not None
-    assert (found.key, found.value, found.head, found.side) == ("n", "c", "b", 0)
-    assert found.offset == offset
-    assert not found.is_greatest
+    result = found_of(heads(value))
+    assert result is not None
+    assert (result.key, result.value, result.head, result.side) == ("n", "c", "b", 0)
+    assert result.offset == offset
+    assert not result.is_greatest
     turned = found_of(heads(value), grouped=GREATEST)
     assert turned is not None
     assert turned.offset.column == offset.column
@@ -116,9 +116,9 @@ def test_what_is_not_surely_that_is_not_taken_for_it(name: str) -> None:
 def test_sums_are_put_together_over_projections() -> None:
     below = {"b1": ref("b"), "c1": plus(C, W), "r1": ref("rank"), "more": number(4)}
     above = heads(minus(ref("c1"), ref("more")), ref("b1"), ref("r1"))
-    found = found_of(below, above)
-    assert found is not None
-    assert found.offset == Offset("w", 1, -4)
+    result = found_of(below, above)
+    assert result is not None
+    assert result.offset == Offset("w", 1, -4)
     taken_from = heads(minus(ref("more"), ref("c1")), ref("b1"), ref("r1"))
     assert found_of(below, taken_from) is None
 

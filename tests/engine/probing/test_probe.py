@@ -8,9 +8,8 @@ from collections import Counter
 import pytest
 
 from impctl.data.schema import LONG
-from impctl.engine.operators.probe import Probe
-from impctl.engine.probing import growth
-from impctl.engine.probing.spec import Circle, Probed
+from impctl.engine.jointree import cyclic
+from impctl.engine.jointree.cyclic import Circle, Probe, Probed
 from impctl.errors import InvariantError
 from tests.support.circuits import Runs, load_all, save_all
 from tests.support.random_cases import random_cases
@@ -99,7 +98,7 @@ def run(seed: int) -> Counter[str]:
 def test_joined_rows_equal_brute_force(cases: range, monkeypatch: pytest.MonkeyPatch) -> None:
     said: Counter[str] = Counter()
     for seed in cases:
-        monkeypatch.setattr(growth, "LOT", (1, 2, 1_000_000)[seed % 3])
+        monkeypatch.setattr(cyclic, "LOT", (1, 2, 1_000_000)[seed % 3])
         said += run(seed)
     assert said["joined"] > len(cases) * 6
     assert said["shared"] > len(cases) // 4
@@ -171,14 +170,14 @@ def test_each_row_asks_the_input_that_offers_fewer(monkeypatch: pytest.MonkeyPat
     circle.step([(0, edge(hub, at), 1) for at in range(1, many)])
     circle.step([(0, edge(at, hub), 1) for at in range(1, many)])
     looked: list[int] = []
-    extended = growth._extended
+    extended = cyclic._extended
 
-    def counted(partial: growth.Partial, at: int, view: growth.View) -> growth.Partial:
-        found = extended(partial, at, view)
-        looked.append(len(found))
-        return found
+    def counted(partial: cyclic.Partial, at: int, view: cyclic.View) -> cyclic.Partial:
+        result = extended(partial, at, view)
+        looked.append(len(result))
+        return result
 
-    monkeypatch.setattr(growth, "_extended", counted)
+    monkeypatch.setattr(cyclic, "_extended", counted)
     assert len(circle.step([(0, edge(1, 2), 1)])) == 3
     assert circle.step([(0, edge(hub, 3), 1), (0, edge(4, hub), 1)]) == {}
     assert sum(looked) < many / 2

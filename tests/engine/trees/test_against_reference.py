@@ -6,8 +6,8 @@ import random
 from collections import Counter
 from typing import Any
 
-from impctl.engine.operators.tree import Tree
-from impctl.engine.trees.spec import Mode
+from impctl.engine.jointree.spec import Mode
+from impctl.engine.jointree.tree import Tree
 from tests.support.circuits import Rooted
 from tests.support.random_cases import random_cases
 from tests.support.reference_tree import groups_of, sketches
@@ -32,14 +32,14 @@ def groups_told(case: Case, circuit: Rooted) -> dict[tuple[Any, ...], dict[str, 
 def check(case: Case, circuit: Rooted, tables: list[Counter[Row]]) -> list[set[int]]:
     held = case.held(tables)
     wanted = sketches(case.tree, held, case.survives)
-    found = [set(circuit.merge.members(a).nonzero()[0].tolist()) for a in range(len(wanted))]
-    assert found == wanted
+    result = [set(circuit.merge.members(a).nonzero()[0].tolist()) for a in range(len(wanted))]
+    assert result == wanted
     if case.tree.mode is Mode.RING:
         groups = groups_of(case.tree, held)
         if not case.tree.root.key:
             groups.setdefault((), [])
         assert groups_told(case, circuit) == {k: case.outputs(rows) for k, rows in groups.items()}
-    return found
+    return result
 
 
 def run(case: Case, seed: int, *, restarts: bool) -> Counter[str]:
@@ -56,8 +56,8 @@ def run(case: Case, seed: int, *, restarts: bool) -> Counter[str]:
         circuit.step(*case.batches(changes))
         for table, row, weight in changes:
             tables[table][row] += weight
-        found = check(case, circuit, tables)
-        said["sketch"] += any(found)
+        result = check(case, circuit, tables)
+        said["sketch"] += any(result)
         if restarts:
             circuit = stored.restarted(circuit, case.circuit())
     for name, number in circuit.circuit.counters().items():

@@ -11,13 +11,11 @@ from impctl.data.schema import LONG
 from impctl.data.vector import Vector
 from impctl.engine.batch import Batch
 from impctl.engine.circuit import Circuit
-from impctl.engine.operators.live import Live
-from impctl.engine.operators.merge import Merge
-from impctl.engine.operators.select import Select
-from impctl.engine.operators.top import Cut, Limit, Top
-from impctl.engine.operators.tree import Tree
-from impctl.engine.order_codes import OrderKey
-from impctl.engine.trees.spec import Access, Edge, JoinTree, Link, Mode, Node
+from impctl.engine.extremes import OrderKey
+from impctl.engine.jointree.spec import Access, Edge, JoinTree, Link, Mode, Node
+from impctl.engine.jointree.tree import Live, Tree
+from impctl.engine.linear import Merge, Select
+from impctl.engine.topk import Cut, Limit, Top
 from impctl.errors import CountBelowZeroError
 from impctl.expr.nodes import CompareOp
 from impctl.sketch.partition import RangePartition

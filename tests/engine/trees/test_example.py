@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from impctl.engine.trees.spec import Edge
+from impctl.engine.jointree.spec import Edge
 from impctl.expr.nodes import CompareOp
 from tests.support.hand_trees import SUM, Grown, compared, grown, node
 

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import pytest
 
 from impctl.engine.circuit import Circuit
-from impctl.engine.operators.tree import Tree
-from impctl.engine.trees import lots
-from impctl.engine.trees.spec import Edge, Mode
+from impctl.engine.jointree import node as lots
+from impctl.engine.jointree.spec import Edge, Mode
+from impctl.engine.jointree.tree import Tree
 from impctl.expr.nodes import CompareOp
 from tests.engine.trees.test_against_reference import check
 from tests.engine.trees.test_deciding import virtual
@@ -37,12 +37,12 @@ def whole_tables(random_: random.Random) -> list[Change]:
 
 def splits(random_: random.Random, rows: list[Change]) -> list[list[Change]]:
     """The rows as batches, each of any size."""
-    found = []
+    result = []
     while rows:
         size = random_.randint(1, 6)
-        found.append(rows[:size])
+        result.append(rows[:size])
         rows = rows[size:]
-    return found
+    return result
 
 
 def started(circuit: Rooted) -> Rooted:

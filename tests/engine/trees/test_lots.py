@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from impctl.engine.trees import lots
+from impctl.engine.jointree import node
 from tests.engine.trees.test_against_reference import run
 from tests.support.random_cases import random_cases
 from tests.support.tree_cases import random_case
@@ -22,8 +22,8 @@ from tests.support.tree_cases import random_case
 def test_more_than_there_may_be_are_divided(
     length: int, most: int, expected: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lots, "LOT", 3)
-    assert list(lots.lots(length, most)) == expected
+    monkeypatch.setattr(node, "LOT", 3)
+    assert list(node.lots(length, most)) == expected
 
 
 @random_cases(4, 8, 100, first=200)
@@ -34,7 +34,7 @@ def test_sketches_and_groups_equal_brute_force_in_any_lots(
         case = random_case(seed)
         whole = run(case, seed, restarts=False)
         with monkeypatch.context() as patched:
-            patched.setattr(lots, "MOST", 1 + seed % 2)
+            patched.setattr(node, "MOST", 1 + seed % 2)
             said = run(case, seed, restarts=seed % 3 == 0)
         # The same tuples are touched, flip and are told, in whatever lots.
         for number in ("sketch", "touched", "flips", "pairs"):

@@ -8,12 +8,10 @@ from dataclasses import replace
 import pytest
 
 from impctl.data.schema import DOUBLE, LONG, STRING
-from impctl.engine.accumulators import Count, ExactSum
-from impctl.engine.aggregate_column import AggregateColumn
-from impctl.engine.extremes import Extreme
-from impctl.engine.operators.tree import Tree
-from impctl.engine.ordered_values import First
-from impctl.engine.trees.spec import Access, Edge, JoinTree, Link, Mode, Node
+from impctl.engine.accumulators import AggregateColumn, Count, ExactSum
+from impctl.engine.extremes import Extreme, First
+from impctl.engine.jointree.spec import Access, Edge, JoinTree, Link, Mode, Node
+from impctl.engine.jointree.tree import Tree
 from impctl.errors import InvariantError, UnsupportedError
 
 X = Count("x", 0)

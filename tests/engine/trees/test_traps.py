@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from impctl.data import keys as data_keys
-from impctl.engine.operators.tree import Tree
-from impctl.engine.trees.spec import Edge
+from impctl.engine.jointree.spec import Edge
+from impctl.engine.jointree.tree import Tree
 from impctl.errors import CountBelowZeroError, NotExactError
 from impctl.expr.nodes import CompareOp
 from tests.support.hand_trees import ANY, SUM, Grown, N, Rows, compared, grown, node, pair

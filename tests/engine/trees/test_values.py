@@ -15,13 +15,11 @@ import pytest
 
 from impctl.data.schema import DOUBLE, LONG, SqlType, decimal
 from impctl.data.vector import Vector, from_arrow
-from impctl.engine.accumulators import Count, ExactSum, FloatSum, sum_of
-from impctl.engine.aggregate_column import AggregateColumn
+from impctl.engine.accumulators import AggregateColumn, Count, ExactSum, FloatSum, Spread, sum_of
 from impctl.engine.batch import Batch
-from impctl.engine.operators.tree import Tree
-from impctl.engine.spread import Spread
-from impctl.engine.trees.spec import Edge, JoinTree, Link, Mode, Node
-from impctl.engine.trees.values import multiplied
+from impctl.engine.jointree.spec import Edge, JoinTree, Link, Mode, Node
+from impctl.engine.jointree.tree import Tree
+from impctl.engine.jointree.values import multiplied
 from impctl.errors import EvaluationError, NotExactError
 from tests.support.random_cases import random_seeds
 
@@ -72,15 +70,15 @@ class Star:
             {k: [(x, n) for (key, x), n in rows.items() if key == k and n] for k in range(4)}
             for rows in self.rows
         )
-        found = {}
+        result = {}
         for k in range(4):
             of_t, of_r = (sum(n for _, n in side[k]) for side in (t, r))
             of_u = max(sum(n for _, n in u[k]), 1)
             mine, others = (r[k], of_t) if self.at_root else (t[k], of_r)
             if of_t * of_r:
                 values = [(x, n * others * of_u) for x, n in mine if x is not None]
-                found[k] = (of_t * of_u * of_r, values)
-        return found
+                result[k] = (of_t * of_u * of_r, values)
+        return result
 
     def told(self) -> dict[int, tuple[int, Any, float]]:
         batch = self.tree.output()
@@ -123,13 +121,13 @@ def test_doubles_lie_within_their_bound_of_exact_fractions(seed: int, at_root: b
         random_steps(star, random_, [None, *FINITE], random_.choice([1, 3, 1000, 2**19 + 1]))
         wanted, told = star.wanted(), star.told()
         assert {k: n for k, (n, _, _) in told.items()} == {k: n for k, (n, _) in wanted.items()}
-        for key, (_, found, error) in told.items():
+        for key, (_, result, error) in told.items():
             values = wanted[key][1]
-            assert (found is None) == (not values)
-            if found is None or math.isinf(error):
+            assert (result is None) == (not values)
+            if result is None or math.isinf(error):
                 continue
             truth = sum((Fraction(x) * n for x, n in values), Fraction(0))
-            assert abs(Fraction(float(found)) - truth) <= Fraction(error)
+            assert abs(Fraction(float(result)) - truth) <= Fraction(error)
             bounded += 1
         check_state(star, wanted)
     assert bounded > 5
@@ -159,12 +157,12 @@ def test_whole_numbers_are_exact_and_nan_and_infinities_come_and_go(seed: int) -
     for _ in range(20):
         random_steps(star, random_, [None, 1.0, 2.0, -7.0, 1000.0, *SPECIAL], 3)
         wanted = star.wanted()
-        for key, (_, found, error) in star.told().items():
+        for key, (_, result, error) in star.told().items():
             values = wanted[key][1]
             truth = sum((x * n for x, n in values), 0.0)
-            assert (found is None) == (not values)
-            if found is not None:
-                assert found == truth or (math.isnan(found) and math.isnan(truth))
+            assert (result is None) == (not values)
+            if result is not None:
+                assert result == truth or (math.isnan(result) and math.isnan(truth))
                 assert error == 0.0
 
 
@@ -178,9 +176,9 @@ def test_decimals_are_exact_in_128_bits(seed: int, at_root: bool) -> None:
     for _ in range(14):
         random_steps(star, random_, values, random_.choice([1, 3, 1000]))
         wanted = star.wanted()
-        for key, (_, found, _) in star.told().items():
+        for key, (_, result, _) in star.told().items():
             truth = sum(int(x.scaleb(2)) * n for x, n in wanted[key][1])
-            assert (None if found is None else int(found)) == (truth if wanted[key][1] else None)
+            assert (None if result is None else int(result)) == (truth if wanted[key][1] else None)
 
 
 def test_a_sum_that_does_not_fit_fails_as_sparks_does() -> None:
@@ -204,12 +202,12 @@ def test_a_product_with_a_count_is_within_its_drift(factor: int, value: float) -
     state = {name: np.zeros(1, dtype=kind) for name, kind in part.columns.items()}
     state |= {"sum0": np.array([value]), "rest0": np.array([value * 2.0**-54])}
     state["size0"] = np.abs(state["sum0"])
-    found = multiplied(part, state, np.array([factor], dtype=np.int64))
+    result = multiplied(part, state, np.array([factor], dtype=np.int64))
     truth = (Fraction(value) + Fraction(value * 2.0**-54)) * factor
-    held = Fraction(float(found["sum0"][0])) + Fraction(float(found["rest0"][0]))
+    held = Fraction(float(result["sum0"][0])) + Fraction(float(result["rest0"][0]))
     # Where digits fall below the least double there is, that one bounds what is lost.
-    assert abs(held - truth) <= Fraction(float(found["drift0"][0])) + Fraction(5e-324) * 8
-    assert Fraction(float(found["size0"][0])) >= abs(Fraction(value)) * factor
+    assert abs(held - truth) <= Fraction(float(result["drift0"][0])) + Fraction(5e-324) * 8
+    assert Fraction(float(result["size0"][0])) >= abs(Fraction(value)) * factor
 
 
 def test_a_variance_is_that_of_the_joined_rows() -> None:
@@ -226,10 +224,10 @@ def test_a_variance_is_that_of_the_joined_rows() -> None:
     batch = Batch(rows, np.array([1, 1, 2], dtype=np.int64), ())
     one = Vector(LONG, np.ones(1, dtype=np.int64))
     tree.step(batch, Batch({"r.a": one}, np.array([3], dtype=np.int64), ()))
-    found = tree.output().columns["v"]
-    assert found.error is not None
+    result = tree.output().columns["v"]
+    assert result.error is not None
     # Of 1, 2, 6, 6 three times each: mean 15/4, mean of squares 77/4.
-    assert abs(found.values[0] - (77 / 4 - (15 / 4) ** 2)) <= found.error[0] < 1e-9
+    assert abs(result.values[0] - (77 / 4 - (15 / 4) ** 2)) <= result.error[0] < 1e-9
 
 
 @pytest.mark.parametrize("at_root", [False, True])

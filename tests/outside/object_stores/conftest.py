@@ -15,8 +15,8 @@ from tests.support.object_store import ObjectStore, object_store
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[ObjectStore]:
-    with object_store() as found:
-        yield found
+    with object_store() as result:
+        yield result
 
 
 @pytest.fixture(scope="session")

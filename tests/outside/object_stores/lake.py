@@ -45,15 +45,15 @@ def appends(count: int) -> list[Batch]:
 
 def mixed(count: int) -> list[Batch]:
     """Of five batches three insert, one updates, one deletes."""
-    found = appends(count)
+    result = appends(count)
     for at in range(3, count, 5):
-        found[at] = {
+        result[at] = {
             "name": f"b{at}",
             "update": {"table": "t", "set": {"x": "x + 90"}, "where": f"k = {at}"},
         }
     for at in range(4, count, 5):
-        found[at] = {"name": f"b{at}", "delete": {"table": "t", "where": f"k = {at * 10 + 4}"}}
-    return found
+        result[at] = {"name": f"b{at}", "delete": {"table": "t", "where": f"k = {at * 10 + 4}"}}
+    return result
 
 
 @dataclass(frozen=True)
@@ -79,9 +79,9 @@ class Lake:
         """Nothing of the table is left."""
         handler = DeltaStorageHandler(self.uri(name), self.options)
         store = pa_fs.PyFileSystem(handler)
-        for found in store.get_file_info(pa_fs.FileSelector("", recursive=True)):
-            if found.is_file:
-                store.delete_file(found.path)
+        for result in store.get_file_info(pa_fs.FileSelector("", recursive=True)):
+            if result.is_file:
+                store.delete_file(result.path)
 
     @property
     def options(self) -> dict[str, str]:
@@ -123,9 +123,9 @@ class Place:
 
     def stored(self) -> StoredQuery:
         with Store.open(self.folder / ".impctl", create=False) as store:
-            found = store.load("q")
-        assert found is not None
-        return found
+            result = store.load("q")
+        assert result is not None
+        return result
 
     def fragments(self) -> tuple[int, ...]:
         return tuple(self.stored().sketches[0].fragments.ids)

@@ -102,7 +102,7 @@ def test_what_is_wrong_is_looked_for_without_spark(lake: Lake) -> None:
     place.cli.good("apply", "--all")
     lake.server.delay(DELAY)
     ran = place.cli.good("doctor", "--every", "1d")
-    levels = {found["check"]: found["level"] for found in ran.results}
+    levels = {result["check"]: result["level"] for result in ran.results}
     assert {levels[check] for check in ("readable", "writable", "change_feed")} == {"ok"}
     assert "spark_reads" not in levels
 
@@ -111,7 +111,7 @@ def test_what_is_wrong_is_looked_for_without_spark(lake: Lake) -> None:
 def test_a_file_system_that_spark_lacks_is_named(lake: Lake, spark: Any) -> None:
     place = lake.workload(lake.make("t"))
     ran = place.cli("doctor", "--spark")
-    levels = {found["check"]: found for found in ran.results}
+    levels = {result["check"]: result for result in ran.results}
     assert levels["readable"]["level"] == levels["spark_session"]["level"] == "ok"
     reads = levels["spark_reads"]
     assert (reads["level"], reads["subject"], ran.code) == ("problem", "t", 2)

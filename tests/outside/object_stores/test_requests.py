@@ -52,8 +52,8 @@ def test_batches_that_are_in_are_found_by_reading_the_log_once(lake: Lake) -> No
     opened = len(lake.asked())
     ran = place.cli.good("apply", "--all")
     asked = lake.asked()
-    assert [found["version"] for found in ran.results] == [*range(1, BATCHES + 1)]
-    assert all(found["already_applied"] for found in ran.results)
+    assert [result["version"] for result in ran.results] == [*range(1, BATCHES + 1)]
+    assert all(result["already_applied"] for result in ran.results)
     # Each entry once for what it holds; per batch a look beyond the log's end and one at its end.
     assert len(asked) <= opened + (BATCHES + 1) + 2 * BATCHES + 2, kinds(asked)
     # A checkpoint tells of batches before it: only the one that is in asks for what it stands for.
@@ -62,8 +62,8 @@ def test_batches_that_are_in_are_found_by_reading_the_log_once(lake: Lake) -> No
     lake.asked()
     ran = more.cli.good("apply", "--all")
     known = kinds(lake.asked())
-    assert [found["already_applied"] for found in ran.results] == [True, False, False]
-    assert [found["version"] for found in ran.results] == [1, BATCHES + 1, BATCHES + 2]
+    assert [result["already_applied"] for result in ran.results] == [True, False, False]
+    assert [result["version"] for result in ran.results] == [1, BATCHES + 1, BATCHES + 2]
     assert known["GET commit"] <= BATCHES + 2 * 6, known
 
 
@@ -89,7 +89,7 @@ def test_maintain_reads_what_a_reader_of_the_change_feed_reads(lake: Lake, make:
     own = len(lake.asked())
     ran = place.cli.good("maintain", "--policy", "incremental")
     asked = lake.asked()
-    assert [found["reason_code"] for found in ran.results] == ["incremental"]
+    assert [result["reason_code"] for result in ran.results] == ["incremental"]
     assert len(asked) <= MOST * own, (own, kinds(asked))
 
 

@@ -11,15 +11,15 @@ from deltalake import write_deltalake
 
 from impctl.errors import RetryableError, TableRecreatedError
 from impctl.tables.source import open_source
-from impctl.tables.write.updates import (
+from impctl.tables.write.apply import (
     AppliedUpdate,
     UpdateKind,
     UpdateRequest,
+    WrittenTable,
     commit_update,
     prepare_batch,
     prepare_update,
 )
-from impctl.tables.write.written_table import WrittenTable
 from tests.outside.object_stores.lake import ROWS, Lake, appends
 
 ROOT = Path(__file__).parents[3]
@@ -53,8 +53,8 @@ def test_of_two_runs_at_once_each_batch_is_in_once(lake: Lake) -> None:
     # A batch that both commit at the same moment ends one of the runs, to be run again.
     assert codes <= {0, 6}
     place.cli.good("apply", "--all")
-    found = lake.delta("t").to_pyarrow_table(columns=["k"]).column("k").to_pylist()
-    assert sorted(k for k in found if k >= 1000) == [1000 + at for at in range(6)]
+    pylist = lake.delta("t").to_pyarrow_table(columns=["k"]).column("k").to_pylist()
+    assert sorted(k for k in pylist if k >= 1000) == [1000 + at for at in range(6)]
 
 
 @pytest.mark.slow

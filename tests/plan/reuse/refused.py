@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from impctl.plan.nodes import Query
-from impctl.plan.reuse.verdict import ReuseVerdict, check_reuse
-from impctl.plan.rules.order import apply_rules
-from impctl.plan.safety.facts import Fact, FactKind, FactSource
-from impctl.plan.sql.statement import parse_query
+from impctl.reuse.verdict import ReuseVerdict, check_reuse
+from impctl.rules.optimize import apply_rules
+from impctl.safety.facts import Fact, FactKind, FactSource
+from impctl.sql.statement import parse_query
 from tests.plan.safety.counterexamples import Example, Rows, differs
 from tests.plan.trials import Boundaries, accurate_sketches, instances_of
 from tests.support.reference_plan import annotate, bag, evaluate
@@ -51,8 +51,8 @@ class Case:
         captured, asked = self.queries
         tables = Example(self.name, self.tables, self.sql).rows()
         partitions = {"t#1": self.sketch}
-        found = annotate(captured.root, tables)
-        sketches = accurate_sketches(found, captured.root, tables, partitions)
+        result = annotate(captured.root, tables)
+        sketches = accurate_sketches(result, captured.root, tables, partitions)
         instances = instances_of(asked.root, tables, partitions, sketches)
         return bag(evaluate(asked.root, tables, instances)) != bag(evaluate(asked.root, tables))
 

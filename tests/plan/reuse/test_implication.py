@@ -40,11 +40,9 @@ from impctl.expr.nodes import (
     Or,
 )
 from impctl.plan.nodes import Select, nodes_of
-from impctl.plan.reuse.constants import points_of
-from impctl.plan.reuse.implication import find_gap
-from impctl.plan.safety.direction import Columns
-from impctl.plan.safety.relation import Relation
-from impctl.plan.sql.statement import parse_query
+from impctl.reuse.implication import find_gap, points_of
+from impctl.safety.direction import Columns, Relation
+from impctl.sql.statement import parse_query
 from tests.support.random_cases import random_cases
 from tests.support.reference_expr import Value, is_true, sort_key
 from tests.support.schemas import schema_of

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from impctl.plan.nodes import Query
-from impctl.plan.reuse.verdict import check_reuse
-from impctl.plan.rules.order import core_of
-from impctl.plan.safety.verdict import carried, check_safety
+from impctl.reuse.verdict import check_reuse
+from impctl.rules.optimize import core_of
+from impctl.safety.judge import carried, check_safety
 from tests.plan.keyed_sketches import evened, keyed_positions, without_keyed
 from tests.plan.network import BY_COST, KEYED, links, ruled
 from tests.plan.trials import accurate_sketches, instances_of
@@ -53,8 +53,8 @@ def test_what_is_allowed_gives_the_asked_answer(cases: Collection[int]) -> None:
         core = Query("", core_of(captured.root))
         kept = carried(verdict, core, BY_COST)
         tables, partitions = _links(rng), dict.fromkeys(BY_COST, ("cost", (2, 3, 4)))
-        found = without_keyed(core.root, kept, annotate(core.root, tables))
-        sketches: Any = accurate_sketches(found, core.root, tables, partitions)
+        result = without_keyed(core.root, kept, annotate(core.root, tables))
+        sketches: Any = accurate_sketches(result, core.root, tables, partitions)
         sketches = evened(core.root, kept, sketches)
         instances = instances_of(asked.root, tables, partitions, sketches)
         whole = bag(evaluate(asked.root, tables))

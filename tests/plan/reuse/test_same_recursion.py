@@ -25,10 +25,10 @@ from impctl.plan.nodes import (
     nodes_of,
     scans_of,
 )
-from impctl.plan.reuse.alignment import _made, _Renaming
-from impctl.plan.reuse.verdict import check_reuse
-from impctl.plan.rules.order import apply_rules, core_of
-from impctl.plan.safety.verdict import carried, check_safety
+from impctl.reuse.align import _made, _Renaming
+from impctl.reuse.verdict import check_reuse
+from impctl.rules.optimize import apply_rules, core_of
+from impctl.safety.judge import carried, check_safety
 from tests.plan.bag_plans import BagMaker
 from tests.plan.fixpoint_plans import FixpointMaker
 from tests.plan.keyed_plans import KeyedMaker
@@ -102,11 +102,11 @@ def _run(seed: int, tally: _Tally) -> None:
     kept = check_safety(captured, trial.sketched, trial.facts)
     core = Query("", core_of(captured.root))
     own = {scan.access for scan in scans_of(core.root)}
-    partitions = {access: found for access, found in trial.partitions.items() if access in own}
+    partitions = {access: result for access, result in trial.partitions.items() if access in own}
     model = carried(kept, core, {access: column for access, (column, _) in partitions.items()})
     try:
-        found = without_keyed(core.root, model, annotate(core.root, trial.tables))
-        held: Any = accurate_sketches(found, core.root, trial.tables, partitions)
+        result = without_keyed(core.root, model, annotate(core.root, trial.tables))
+        held: Any = accurate_sketches(result, core.root, trial.tables, partitions)
         for tried in (held, _widened(rng, held, partitions)):
             held = evened(core.root, model, tried)
             pairs = [(here, there) for here, there in verdict.accesses.items() if there in held]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from impctl.plan.rules.order import apply_rules
+from impctl.rules.optimize import apply_rules
 from tests.plan.reuse.reuse_trials import ReuseTally, run_reuse_trial
 from tests.support.random_cases import random_cases
 

@@ -16,8 +16,8 @@ from impctl.plan.nodes import (
     nodes_of,
 )
 from impctl.plan.recursion import is_linear, reads_once, stable_columns
-from impctl.plan.rules.order import apply_rules, core_of
-from impctl.plan.rules.prune_columns import prune_columns
+from impctl.rules.optimize import apply_rules, core_of
+from impctl.rules.prune import prune_columns
 from tests.plan.bag_plans import make_bag_trial
 from tests.plan.catalogs import tree
 from tests.plan.network import fixpoint_of, fixpoints_of, plan_of
@@ -60,8 +60,8 @@ WALKS = (
 )
 def test_columns_that_nobody_needs_go(above: str, kept: str) -> None:
     plan = prune_columns(plan_of(WALKS + above))
-    (found,) = fixpoints_of(plan)
-    assert [a.name for a in found.attributes] == kept.split()
+    (result,) = fixpoints_of(plan)
+    assert [a.name for a in result.attributes] == kept.split()
     assert prune_columns(plan) == plan
 
 
@@ -70,39 +70,41 @@ def test_one_column_stays_where_none_is_needed() -> None:
         "WITH RECURSIVE r(a, b) AS (SELECT n, n FROM nodes UNION ALL SELECT r.a, r.b FROM r "
         "CROSS JOIN links) SELECT COUNT(*) FROM r"
     )
-    (found,) = fixpoints_of(prune_columns(plan_of(sql)))
-    assert [a.name for a in found.attributes] == ["a"]
+    (result,) = fixpoints_of(prune_columns(plan_of(sql)))
+    assert [a.name for a in result.attributes] == ["a"]
 
 
 def test_columns_that_stand_side_by_side_in_a_union_stay() -> None:
     """No SELECT stands between here: the columns match by their places."""
-    found = fixpoint_of(
+    fixpoint = fixpoint_of(
         "WITH RECURSIVE r(a, b) AS (SELECT n, n FROM nodes UNION ALL SELECT a, b FROM r) "
         "SELECT a, b FROM r"
     )
     leaves = [
-        Recursive(found.id, tuple(replace(a, id=f"{side}.{a.name}") for a in found.attributes))
+        Recursive(
+            fixpoint.id, tuple(replace(a, id=f"{side}.{a.name}") for a in fixpoint.attributes)
+        )
         for side in "xy"
     ]
-    made = tuple(replace(a, id=f"u.{a.name}") for a in found.attributes)
-    bare = replace(found, step=SetOperation(SetKind.UNION, True, leaves[0], leaves[1], made))
-    (first, _) = found.attributes
+    made = tuple(replace(a, id=f"u.{a.name}") for a in fixpoint.attributes)
+    bare = replace(fixpoint, step=SetOperation(SetKind.UNION, True, leaves[0], leaves[1], made))
+    (first, _) = fixpoint.attributes
     root = Project(bare, (ComputedColumn(replace(first, id="out"), first.ref()),))
     (after,) = fixpoints_of(prune_columns(root))
     assert (after.step, after.attributes) == (bare.step, bare.attributes)
 
 
 def test_columns_of_a_set_stay_where_those_of_a_bag_go() -> None:
-    (found,) = fixpoints_of(
+    (result,) = fixpoints_of(
         prune_columns(plan_of(WALKS.replace("UNION ALL", "UNION") + "SELECT y FROM c"))
     )
-    assert [a.name for a in found.attributes] == ["x", "y", "l", "cost"]
+    assert [a.name for a in result.attributes] == ["x", "y", "l", "cost"]
 
 
 def test_a_filter_on_a_stable_column_moves_into_the_base() -> None:
     core = core_of(plan_of(WALKS + "SELECT y FROM c WHERE x = 1 AND y > 2"))
-    (found,) = fixpoints_of(core)
-    assert "select src = 1" in tree(found.base)
+    (result,) = fixpoints_of(core)
+    assert "select src = 1" in tree(result.base)
     assert "select y > 2" in tree(core).partition("fixpoint")[0]
     whole = fixpoint_of(WALKS + "SELECT y FROM c")
     names = {a.id: a.name for a in whole.attributes}
@@ -123,13 +125,13 @@ def test_a_filter_on_a_stable_column_moves_into_the_base() -> None:
 )
 def test_whether_each_row_is_made_of_one(step: str, once: bool) -> None:  # noqa: FBT001
     sql = f"WITH RECURSIVE r(n) AS (SELECT n FROM nodes UNION {step}) SELECT n FROM r"
-    found = fixpoint_of(sql)
-    assert reads_once(found) is once
+    fixpoint = fixpoint_of(sql)
+    assert reads_once(fixpoint) is once
 
 
 def test_the_rules_leave_a_bag_a_bag() -> None:
     for text in ("", " MAX RECURSION LEVEL 9"):
         sql = WALKS.replace("cost)", f"cost){text}", 1) + "SELECT y FROM c WHERE x = 1"
-        (found,) = fixpoints_of(apply_rules(plan_of(sql)))
-        assert not found.is_set
-        assert found.levels == (9 if text else None)
+        (result,) = fixpoints_of(apply_rules(plan_of(sql)))
+        assert not result.is_set
+        assert result.levels == (9 if text else None)

@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 
-from impctl.plan import best_reads
-from impctl.plan.best_only import BestOnly
+from impctl.plan import recursion
 from impctl.plan.fingerprint import fingerprint
-from impctl.plan.nodes import Fixpoint, Plan, inputs_of, nodes_of, with_inputs
-from impctl.plan.recursion_notes import recursion_notes
-from impctl.plan.rules.best_fixpoints import best_fixpoints
-from impctl.plan.rules.order import apply_rules, core_of
+from impctl.plan.nodes import BestOnly, Fixpoint, Plan, inputs_of, nodes_of, with_inputs
+from impctl.plan.recursion import recursion_notes
+from impctl.rules.normalize import best_fixpoints
+from impctl.rules.optimize import apply_rules, core_of
 from tests.plan.network import fixpoints_of, links, plan_of
 from tests.support.random_cases import random_cases
 from tests.support.reference_expr import ReferenceFailure
@@ -80,12 +79,12 @@ def _text(rng: random.Random) -> str:
 
 def _links(rng: random.Random) -> list[dict[str, Any]]:
     """Without circles, so that all rows have an end; some cost less than nothing, or NULL."""
-    found = []
+    result = []
     for _ in range(rng.randint(4, 11)):
         src = rng.randrange(4)
         cost = rng.choice((None, -2, -1, 0, 0, 1, 1, 2, 3))
-        found.append((src, rng.randint(src + 1, 5), rng.choice("AB"), cost))
-    return links(*found)
+        result.append((src, rng.randint(src + 1, 5), rng.choice("AB"), cost))
+    return links(*result)
 
 
 def _has_best(plan: Plan) -> bool:
@@ -110,9 +109,9 @@ def _changed(seed: int) -> bool | None:
 
 @random_cases(80, 240, 6000, also="171 383 501 592 1083")
 def test_the_bag_of_rows_stays(cases: Sequence[int]) -> None:
-    found = [_changed(seed) for seed in cases]
-    assert True not in found, cases[found.index(True)]
-    assert found.count(False) > len(cases) // 8
+    result = [_changed(seed) for seed in cases]
+    assert True not in result, cases[result.index(True)]
+    assert result.count(False) > len(cases) // 8
 
 
 PATHS = (
@@ -185,9 +184,9 @@ def test_why_all_rows_stay(sql: str, reason: str) -> None:
     root = apply_rules(plan_of(sql))
     assert not _has_best(root)
     notes = recursion_notes(root)
-    (found,) = (notes[at] for at, one in enumerate(nodes_of(root)) if isinstance(one, Fixpoint))
-    assert "keeps rows that MIN or MAX does not need: " in found
-    assert reason in found
+    (result,) = (notes[at] for at, one in enumerate(nodes_of(root)) if isinstance(one, Fixpoint))
+    assert "keeps rows that MIN or MAX does not need: " in result
+    assert reason in result
 
 
 def test_a_condition_on_one_value_decides_on_the_other() -> None:
@@ -212,7 +211,7 @@ def test_only_best_rows_would_be_wrong_below_a_condition_on_costs() -> None:
     plan = plan_of(sql)
     assert bag(evaluate(apply_rules(plan), {"links": rows})) == bag([(2, 1), (3, 3)])
     (own,) = fixpoints_of(plan)
-    wrong = _with_best(plan, BestOnly((0,), (best_reads.BestValue(1),)))
+    wrong = _with_best(plan, BestOnly((0,), (recursion.BestValue(1),)))
     assert bag(evaluate(wrong, {"links": rows})) == bag([(2, 1)])
     assert fingerprint(wrong) != fingerprint(plan)
     assert own.best is None

@@ -10,8 +10,8 @@ import pytest
 
 from impctl.expr.nodes import And, Compare, CompareOp, Expr, Or
 from impctl.plan.nodes import Join, Plan, Select, attributes_of, inputs_of, with_inputs
-from impctl.plan.rules.common_parts import common_parts
-from impctl.plan.rules.order import apply_rules
+from impctl.rules.optimize import apply_rules
+from impctl.rules.pushdown import common_parts
 from tests.plan.catalogs import plan_of, tree
 from tests.plan.random_exprs import ExprMaker
 from tests.plan.trials import make_trial
@@ -37,9 +37,9 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("written", "found"), CASES)
-def test_what_stands_beside(written: str, found: str) -> None:
-    assert tree(common_parts(plan_of(WHERE + written))) == tree(plan_of(WHERE + found))
+@pytest.mark.parametrize(("written", "expected"), CASES)
+def test_what_stands_beside(written: str, expected: str) -> None:
+    assert tree(common_parts(plan_of(WHERE + written))) == tree(plan_of(WHERE + expected))
 
 
 def test_an_equality_inside_an_or_joins() -> None:
@@ -67,8 +67,8 @@ def test_the_bag_of_rows_stays_where_a_part_is_common(cases: Collection[int]) ->
             continue
         compared += after != before
         # What did not fail must not start to fail, so nothing is caught here.
-        found = bag(evaluate(after, trial.tables, None, Random(seed).shuffle))
-        assert found == expected, seed
+        result = bag(evaluate(after, trial.tables, None, Random(seed).shuffle))
+        assert result == expected, seed
     assert compared > len(cases) // 5
     assert changed >= compared
 

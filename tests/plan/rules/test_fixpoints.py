@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from impctl.plan.nodes import Recursive, attributes_of, nodes_of
+from impctl.plan.properties import indispensable
 from impctl.plan.recursion import approximate_columns, is_linear, stable_columns
-from impctl.plan.rules.indispensable import indispensable
-from impctl.plan.rules.joined_columns import tied_columns
-from impctl.plan.rules.order import apply_rules, core_of
-from impctl.plan.rules.prune_columns import prune_columns
-from impctl.plan.rules.push_selections import push_selections
+from impctl.rules.joined_columns import tied_columns
+from impctl.rules.optimize import apply_rules, core_of
+from impctl.rules.prune import prune_columns
+from impctl.rules.pushdown import push_selections
 from tests.plan.catalogs import tree
 from tests.plan.network import CLOSURE, REACHED, fixpoint_of, fixpoints_of, plan_of
 
@@ -18,10 +18,10 @@ from tests.plan.network import CLOSURE, REACHED, fixpoint_of, fixpoints_of, plan
 def test_fewer_columns_would_change_the_rows() -> None:
     """What pruning keeps: of two columns the one that nobody reads decides on the other."""
     plan = plan_of(CLOSURE + "SELECT x FROM c")
-    (found,) = fixpoints_of(prune_columns(plan))
-    assert [a.name for a in found.attributes] == ["x", "y"]
-    assert len(attributes_of(found.base)) == len(attributes_of(found.step)) == 2
-    (leaf,) = [node for node in nodes_of(found) if isinstance(node, Recursive)]
+    (result,) = fixpoints_of(prune_columns(plan))
+    assert [a.name for a in result.attributes] == ["x", "y"]
+    assert len(attributes_of(result.base)) == len(attributes_of(result.step)) == 2
+    (leaf,) = [node for node in nodes_of(result) if isinstance(node, Recursive)]
     assert [a.name for a in leaf.attributes] == ["x", "y"]
     (core,) = fixpoints_of(core_of(plan))
     assert len(core.attributes) == 2
@@ -54,21 +54,21 @@ STABLE = [
 def test_stable_columns_are_those_all_rows_of_a_derivation_share(
     step: str, stable: str, linear: bool
 ) -> None:
-    found = fixpoint_of(
+    fixpoint = fixpoint_of(
         f"WITH RECURSIVE c(x, y) AS (SELECT src, dst FROM links UNION {step}) SELECT * FROM c"
     )
-    names = {attribute.id: attribute.name for attribute in found.attributes}
-    assert sorted(names[one] for one in stable_columns(found)) == stable.split()
-    assert is_linear(found) is linear
+    names = {attribute.id: attribute.name for attribute in fixpoint.attributes}
+    assert sorted(names[one] for one in stable_columns(fixpoint)) == stable.split()
+    assert is_linear(fixpoint) is linear
 
 
 def test_values_that_only_count_as_equal_are_not_the_same() -> None:
     """0.0 and -0.0 join, and a filter may tell them apart."""
-    found = fixpoint_of(
+    fixpoint = fixpoint_of(
         "WITH RECURSIVE c(w) AS (SELECT weight FROM links UNION "
         "SELECT l.weight FROM c JOIN links l ON c.w = l.weight) SELECT w FROM c"
     )
-    assert stable_columns(found) == frozenset()
+    assert stable_columns(fixpoint) == frozenset()
 
 
 def test_a_filter_that_tells_zeros_apart_stays() -> None:
@@ -78,21 +78,21 @@ def test_a_filter_that_tells_zeros_apart_stays() -> None:
         "SELECT c.w, l.dst FROM c JOIN links l ON c.n = l.src) SELECT w FROM c WHERE {}"
     )
     for condition, goes in (("w = 0.0D", True), ("CAST(w AS STRING) = '-0.0'", False)):
-        (found,) = fixpoints_of(push_selections(plan_of(sql.format(condition))))
-        assert ("select" in tree(found)) is goes
+        (result,) = fixpoints_of(push_selections(plan_of(sql.format(condition))))
+        assert ("select" in tree(result)) is goes
 
 
 @pytest.mark.parametrize(("parts", "stable"), [(8, {"x"}), (9, set())])
 def test_of_steps_with_too_many_ways_nothing_is_said(parts: int, stable: set[str]) -> None:
     """Nine parts of one side with nine of the other are more than 64 ways."""
     side = " UNION ALL ".join(f"SELECT x, y + {number} AS y FROM c" for number in range(parts))
-    found = fixpoint_of(
+    fixpoint = fixpoint_of(
         "WITH RECURSIVE c(x, y) AS (SELECT src, dst FROM links UNION "
         f"SELECT a.x, b.y FROM ({side}) a JOIN ({side}) b ON a.x = b.x) SELECT * FROM c"
     )
-    names = {attribute.id: attribute.name for attribute in found.attributes}
-    assert {names[one] for one in stable_columns(found)} == stable
-    assert not is_linear(found)
+    names = {attribute.id: attribute.name for attribute in fixpoint.attributes}
+    assert {names[one] for one in stable_columns(fixpoint)} == stable
+    assert not is_linear(fixpoint)
 
 
 def test_a_filter_on_a_stable_column_goes_into_the_base() -> None:
@@ -111,8 +111,10 @@ def test_a_filter_on_a_stable_column_goes_into_the_base() -> None:
     "condition", ["y = 1", "x = y", "x + y > 3", "1 = 0", "x > 0 OR y > 0", "x = rand()"]
 )
 def test_other_filters_stay(condition: str) -> None:
-    (found,) = fixpoints_of(push_selections(plan_of(f"{CLOSURE}SELECT 1 FROM c WHERE {condition}")))
-    assert "select" not in tree(found)
+    (result,) = fixpoints_of(
+        push_selections(plan_of(f"{CLOSURE}SELECT 1 FROM c WHERE {condition}"))
+    )
+    assert "select" not in tree(result)
 
 
 def test_no_access_below_a_fixpoint_is_indispensable() -> None:

@@ -16,10 +16,10 @@ from impctl.plan.nodes import (
     nodes_of,
     scans_of,
 )
-from impctl.plan.rules.column_behind import column_behind
-from impctl.plan.rules.indispensable import indispensable
-from impctl.plan.rules.order import apply_rules
-from impctl.plan.sql.statement import parse_query
+from impctl.plan.properties import indispensable
+from impctl.rules.joined_columns import column_behind
+from impctl.rules.optimize import apply_rules
+from impctl.sql.statement import parse_query
 from tests.plan.rules.test_joined_columns import CATALOG
 from tests.plan.trials import make_trial
 from tests.support.random_cases import random_cases
@@ -82,6 +82,6 @@ def test_what_is_indispensable(sql: str, needed: set[str]) -> None:
 )
 def test_what_is_behind_a_column(sql: str, behind: str | None) -> None:
     root = parse_query(sql, CATALOG).root
-    found = column_behind(root, attributes_of(root)[0].id)
+    result = column_behind(root, attributes_of(root)[0].id)
     tables = {scan.access: scan.table for scan in scans_of(root)}
-    assert (None if found is None else tables[found.access]) == behind
+    assert (None if result is None else tables[result.access]) == behind

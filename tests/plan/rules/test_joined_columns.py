@@ -8,9 +8,9 @@ from random import Random
 import pytest
 
 from impctl.plan.nodes import Join, Plan, nodes_of, scans_of
-from impctl.plan.rules.joined_columns import Tied, tied_columns
-from impctl.plan.rules.order import apply_rules
-from impctl.plan.sql.statement import parse_query
+from impctl.rules.joined_columns import Tied, tied_columns
+from impctl.rules.optimize import apply_rules
+from impctl.sql.statement import parse_query
 from tests.plan.rules.test_rules import is_open
 from tests.plan.trials import Trial, make_trial
 from tests.support.random_cases import random_cases
@@ -76,8 +76,8 @@ def test_leaving_out_rows_without_partners_changes_no_answer(cases: Collection[i
     for seed in cases:
         trial, rng = make_trial(seed), Random(seed)
         root = apply_rules(trial.root)
-        found = tied_columns(root)
-        if not found or not any(isinstance(node, Join) for node in nodes_of(root)):
+        result = tied_columns(root)
+        if not result or not any(isinstance(node, Join) for node in nodes_of(root)):
             continue
         seen = {
             scan.access: [at for at in range(len(trial.tables[scan.table])) if rng.random() < 0.8]
@@ -89,7 +89,7 @@ def test_leaving_out_rows_without_partners_changes_no_answer(cases: Collection[i
             continue
         if len(before) > 1:
             continue
-        for tied in rng.choices(found, k=4):
+        for tied in rng.choices(result, k=4):
             left_out += _leave_out(root, trial, tied, seen, rng)
         compared += 1
         assert _answers(root, trial, seen, rng) == before, seed

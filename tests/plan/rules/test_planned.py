@@ -12,9 +12,8 @@ from impctl.data.schema import LONG, Column, Schema
 from impctl.errors import QueryError
 from impctl.plan.fingerprint import fingerprint
 from impctl.plan.nodes import TopK, nodes_of
-from impctl.plan.rules.order import apply_rules, core_of
-from impctl.plan.rules.planned import KEPT, Planned, PlannedQueries
-from impctl.plan.sql.statement import parse_query
+from impctl.rules.optimize import KEPT, Planned, PlannedQueries, apply_rules, core_of
+from impctl.sql.statement import parse_query
 from tests.support.schemas import schema_of
 
 SQL = "SELECT a, SUM(b) AS s FROM t GROUP BY a HAVING SUM(b) > 5"
@@ -30,11 +29,11 @@ def schema(*names: str) -> Schema:
 
 
 def test_a_plan_is_what_reading_and_the_rules_give(planned: Callable[..., Planned]) -> None:
-    found = planned(SQL, {"t": schema("a", "b")}, name="q", zone="UTC")
+    result = planned(SQL, {"t": schema("a", "b")}, name="q", zone="UTC")
     query = parse_query(SQL, {"t": schema("a", "b")}, name="q")
-    assert found.query == query
-    assert found.ruled.root == apply_rules(query.root)
-    assert found.core == core_of(query.root)
+    assert result.query == query
+    assert result.ruled.root == apply_rules(query.root)
+    assert result.core == core_of(query.root)
 
 
 def test_it_is_remembered_while_the_tables_that_it_reads_stay_the_same(
@@ -135,12 +134,12 @@ def test_a_last_limit_without_order_leaves_the_plan_of_the_whole_answer(
     planned: Callable[..., Planned], sql: str, cut: int | None
 ) -> None:
     catalog = {"t": schema("a", "b")}
-    found = planned(sql, catalog, name="q", zone="UTC")
+    result = planned(sql, catalog, name="q", zone="UTC")
     whole = planned("SELECT a FROM t WHERE b > 5", catalog, name="q", zone="UTC")
-    assert found.query.cut == cut
-    assert (found.query.sql, found.ruled.sql) == (sql, sql)
-    assert fingerprint(found.ruled.root) == fingerprint(whole.ruled.root)
-    assert fingerprint(found.core) == fingerprint(whole.core)
+    assert result.query.cut == cut
+    assert (result.query.sql, result.ruled.sql) == (sql, sql)
+    assert fingerprint(result.ruled.root) == fingerprint(whole.ruled.root)
+    assert fingerprint(result.core) == fingerprint(whole.core)
 
 
 @pytest.mark.parametrize(
@@ -155,6 +154,6 @@ def test_a_last_limit_without_order_leaves_the_plan_of_the_whole_answer(
     ],
 )
 def test_any_other_limit_stays_in_the_plan(planned: Callable[..., Planned], sql: str) -> None:
-    found = planned(sql, {"t": schema("a", "b")}, name="q", zone="UTC")
-    assert found.query.cut is None
-    assert any(isinstance(node, TopK) for node in nodes_of(found.query.root))
+    result = planned(sql, {"t": schema("a", "b")}, name="q", zone="UTC")
+    assert result.query.cut is None
+    assert any(isinstance(node, TopK) for node in nodes_of(result.query.root))

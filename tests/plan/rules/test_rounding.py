@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from impctl.plan.nodes import attributes_of
-from impctl.plan.rules.rounding import with_rounding
-from impctl.plan.sql.statement import parse_query
+from impctl.rules.error_columns import with_rounding
+from impctl.sql.statement import parse_query
 from tests.support.schemas import schema_of
 
 CATALOG = {"t": schema_of("g int, n bigint, m decimal(10,2), x double, f float, s string")}
@@ -39,12 +39,12 @@ CATALOG = {"t": schema_of("g int, n bigint, m decimal(10,2), x double, f float, 
 )
 def test_columns_with_an_error(sql: str, inexact: tuple[int, ...]) -> None:
     root = parse_query(sql, CATALOG).root
-    found = with_rounding(root)
+    result = with_rounding(root)
     if not inexact:
-        assert found is None
+        assert result is None
         return
-    assert found is not None
-    plan, positions = found
+    assert result is not None
+    plan, positions = result
     assert positions == inexact
     shown = attributes_of(root)
     assert attributes_of(plan)[: len(shown)] == shown

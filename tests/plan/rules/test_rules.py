@@ -9,12 +9,10 @@ from random import Random
 import pytest
 
 from impctl.plan.nodes import Plan, Select, TopK, Window, attributes_of, nodes_of
-from impctl.plan.rules.best_fixpoints import best_fixpoints
-from impctl.plan.rules.common_parts import common_parts
-from impctl.plan.rules.order import RULES, apply_rules
-from impctl.plan.rules.prune_columns import prune_columns
-from impctl.plan.rules.push_selections import push_selections
-from impctl.plan.rules.split_averages import split_averages
+from impctl.rules.normalize import best_fixpoints, split_averages
+from impctl.rules.optimize import RULES, apply_rules
+from impctl.rules.prune import prune_columns
+from impctl.rules.pushdown import common_parts, push_selections
 from tests.plan.bag_plans import make_bag_trial
 from tests.plan.catalogs import plan_of, tree
 from tests.plan.fixpoint_plans import make_fixpoint_trial

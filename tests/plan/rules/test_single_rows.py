@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from impctl.plan.rules.order import apply_rules
-from impctl.plan.rules.single_rows import single_rows
-from impctl.plan.safety.verdict import check_safety
+from impctl.rules.normalize import single_rows
+from impctl.rules.optimize import apply_rules
+from impctl.safety.judge import check_safety
 from tests.plan.catalogs import plan_of, read, tree
 
 _ONE = "SELECT COUNT(*) AS n, AVG(price) AS a FROM sales WHERE numsold > 1"

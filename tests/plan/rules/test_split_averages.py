@@ -7,7 +7,7 @@ import pytest
 from impctl.data.schema import DOUBLE, LONG, decimal
 from impctl.expr.nodes import Cast, Mean
 from impctl.plan.nodes import Aggregate, Project, attributes_of, nodes_of
-from impctl.plan.rules.split_averages import split_averages
+from impctl.rules.normalize import split_averages
 from tests.plan.catalogs import plan_of
 from tests.plan.golden_pairs import pairs
 

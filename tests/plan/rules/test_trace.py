@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from impctl.data.schema import LONG, Column
+from impctl.plan.lineage import follow, trace
 from impctl.plan.nodes import Aggregate, attributes_of, nodes_of, scans_of
-from impctl.plan.rules.trace import follow, trace
-from impctl.plan.sql.statement import parse_query
+from impctl.sql.statement import parse_query
 from tests.support.schemas import schema_of
 
 CATALOG = {
@@ -48,9 +48,9 @@ def traced(sql, access, attribute):
 
 @pytest.mark.parametrize(("sql", "access", "attribute"), TRACED)
 def test_followed(sql, access, attribute):
-    root, found = traced(sql, access, attribute)
-    ids = [a.id for a in attributes_of(found.plan)]
-    assert found.key.id in ids
+    root, result = traced(sql, access, attribute)
+    ids = [a.id for a in attributes_of(result.plan)]
+    assert result.key.id in ids
     assert {a.id for a in attributes_of(root)} <= set(ids)
     assert len(set(ids)) == len(ids)
 
@@ -62,8 +62,8 @@ def test_lost(sql, access, attribute):
 
 def test_a_pruned_attribute_is_read_again():
     query = parse_query("SELECT v FROM t", {"t": schema_of("v bigint")})
-    found = trace(query.root, "t#1", Column("id", LONG))
-    assert [a.name for a in scans_of(found.plan)[0].attributes] == ["v", "id"]
+    result = trace(query.root, "t#1", Column("id", LONG))
+    assert [a.name for a in scans_of(result.plan)[0].attributes] == ["v", "id"]
 
 
 def followed(sql):
@@ -73,9 +73,9 @@ def followed(sql):
 
 
 def test_group_keys_survive_projection():
-    found, origin = followed("SELECT s FROM (SELECT g, v, sum(v) AS s FROM t GROUP BY g, v) q")
-    assert found is not None
-    assert len(attributes_of(found)) == len(origin.keys) == 2
+    result, origin = followed("SELECT s FROM (SELECT g, v, sum(v) AS s FROM t GROUP BY g, v) q")
+    assert result is not None
+    assert len(attributes_of(result)) == len(origin.keys) == 2
 
 
 GROUPS = "(SELECT g, sum(v) AS s FROM t GROUP BY g)"

@@ -9,8 +9,8 @@ from collections.abc import Callable, Collection
 from functools import partial
 
 from impctl.plan.nodes import Query, Witness, nodes_of
-from impctl.plan.rules.order import apply_rules
-from impctl.plan.safety.verdict import check_safety
+from impctl.rules.optimize import apply_rules
+from impctl.safety.judge import check_safety
 from tests.plan.trials import Tally, Trial, make_barrier_trial, make_trial, run_trial
 from tests.plan.witness_plans import kept_by_witnesses, make_witness_trial
 from tests.support.random_cases import random_cases

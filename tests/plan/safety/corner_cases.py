@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from impctl.plan.safety.facts import Fact, FactKind, FactSource
+from impctl.safety.facts import Fact, FactKind, FactSource
 from tests.plan.safety.counterexamples import Example, differs
 
 WIDE = 2**53

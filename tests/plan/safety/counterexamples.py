@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 
 from impctl.data.schema import DOUBLE, INTEGER, LONG, STRING, Column, Schema, SqlType, decimal
-from impctl.plan.safety.facts import Fact, FactKind, FactSource
+from impctl.safety.facts import Fact, FactKind, FactSource
 from tests.plan.trials import Boundaries
 from tests.support.reference_expr import Value
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from impctl.data.schema import Column, Schema, other
-from impctl.plan.safety.facts import Fact, FactKind, FactSource
-from impctl.plan.safety.verdict import Verdict, check_safety
-from impctl.plan.sql.statement import parse_query
+from impctl.safety.facts import Fact, FactKind, FactSource
+from impctl.safety.judge import Verdict, check_safety
+from impctl.sql.statement import parse_query
 from tests.support.schemas import schema_of
 
 CATALOG = {

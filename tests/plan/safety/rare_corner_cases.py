@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from impctl.plan.safety.facts import Fact, FactKind, FactSource
+from impctl.safety.facts import Fact, FactKind, FactSource
 from tests.plan.safety.counterexamples import NONNEGATIVE_V, SIGNED, Example, differs
 
 RARE_CORNERS = (

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from impctl.plan.nodes import Fixpoint, nodes_of
-from impctl.plan.safety.verdict import check_safety
+from impctl.safety.judge import check_safety
 from tests.plan.network import BY_REGION, links, read
 from tests.plan.trials import accurate_sketches, instances_of
 from tests.support.reference_plan import annotate, bag, evaluate
@@ -27,8 +27,8 @@ def test_one_derivation_of_each_row_is_not_enough() -> None:
     (position,) = verdict.barrier_positions
     assert isinstance(list(nodes_of(query.root))[position], Fixpoint)
     partitions: Any = dict.fromkeys(BY_REGION, ("region", ("A", "B", "C")))
-    found = annotate(query.root, tables)
-    sketches = accurate_sketches(found, query.root, tables, partitions)
+    result = annotate(query.root, tables)
+    sketches = accurate_sketches(result, query.root, tables, partitions)
     instances = instances_of(query.root, tables, partitions, sketches)
     assert set(evaluate(query.root, tables, instances)) == {(2, 1), (3, 1), (4, 2)}
     witness = dict.fromkeys(BY_REGION, range(3))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from impctl.errors import UnsafeSketchError
-from impctl.plan.safety.choose import Choice, choose_attributes
-from impctl.plan.safety.facts import Fact, FactKind, FactSource
-from impctl.plan.sql.statement import parse_query
+from impctl.safety.choose import Choice, choose_attributes
+from impctl.safety.facts import Fact, FactKind, FactSource
+from impctl.sql.statement import parse_query
 from tests.support.schemas import schema_of
 
 CATALOG = {
@@ -38,40 +38,40 @@ def chosen(sql: str, *facts: Fact, **options: object) -> Choice:
 
 
 def test_a_grouping_attribute_is_preferred_when_nothing_else_decides() -> None:
-    found = chosen(REVENUE, *POSITIVE)
-    assert found.sketched == {"sales#1": "brand"}
-    assert found.verdict.safe
-    assert [(c.column, c.safe, c.chosen) for c in found.considered] == [
+    result = chosen(REVENUE, *POSITIVE)
+    assert result.sketched == {"sales#1": "brand"}
+    assert result.verdict.safe
+    assert [(c.column, c.safe, c.chosen) for c in result.considered] == [
         ("price", True, False),
         ("brand", True, True),
     ]
-    assert found.considered[0].reason == "safe, but `brand` is a grouping attribute"
+    assert result.considered[0].reason == "safe, but `brand` is a grouping attribute"
 
 
 def test_cost_decides_before_anything_else() -> None:
     costs = {("sales", "price"): 10.0, ("sales", "brand"): 500.0}
-    found = chosen(REVENUE, *POSITIVE, weigh=lambda options: costs)
-    assert found.sketched == {"sales#1": "price"}
-    assert set(found.verdict.assumptions) == set(POSITIVE)
-    assert found.considered[1].reason == "safe, but `price` is expected to read less"
+    result = chosen(REVENUE, *POSITIVE, weigh=lambda options: costs)
+    assert result.sketched == {"sales#1": "price"}
+    assert set(result.verdict.assumptions) == set(POSITIVE)
+    assert result.considered[1].reason == "safe, but `price` is expected to read less"
 
 
 def test_the_order_of_candidates_decides_among_equals() -> None:
-    found = chosen(
+    result = chosen(
         "SELECT brand, price FROM sales WHERE sold > 3", candidates={"sales": ("sold", "price")}
     )
-    assert found.sketched == {"sales#1": "price"}, "price comes out of the query as a key"
-    found = chosen(
+    assert result.sketched == {"sales#1": "price"}, "price comes out of the query as a key"
+    result = chosen(
         "SELECT brand FROM sales WHERE sold > 3", candidates={"sales": ("sold", "price")}
     )
-    assert found.sketched == {"sales#1": "sold"}
-    assert found.considered[1].reason == "safe, but `sold` is preferred"
+    assert result.sketched == {"sales#1": "sold"}
+    assert result.considered[1].reason == "safe, but `sold` is preferred"
 
 
 def test_an_unsafe_candidate_says_why() -> None:
-    found = chosen(AVERAGE)
-    assert found.sketched == {"sales#1": "brand"}
-    price = found.considered[0]
+    result = chosen(AVERAGE)
+    assert result.sketched == {"sales#1": "brand"}
+    price = result.considered[0]
     assert not price.safe
     assert price.reason == (
         "HAVING compares `AVG(price)`, which can be larger or smaller over part of a group than"
@@ -81,8 +81,8 @@ def test_an_unsafe_candidate_says_why() -> None:
 
 
 def test_what_is_wanted_is_taken() -> None:
-    found = chosen(REVENUE, *POSITIVE, wanted={"sales": "price"})
-    assert found.sketched == {"sales#1": "price"}
+    result = chosen(REVENUE, *POSITIVE, wanted={"sales": "price"})
+    assert result.sketched == {"sales#1": "price"}
 
 
 def test_what_is_wanted_but_unsafe_is_refused_with_the_safe_ones() -> None:
@@ -118,9 +118,9 @@ JOIN = (
 
 def test_accesses_are_safe_together() -> None:
     candidates = {"sales": ("brand",), "brands": ("country", "name")}
-    found = chosen(JOIN, candidates=candidates)
-    assert found.sketched == {"sales#1": "brand", "brands#1": "name"}
-    assert found.verdict.safe
+    result = chosen(JOIN, candidates=candidates)
+    assert result.sketched == {"sales#1": "brand", "brands#1": "name"}
+    assert result.verdict.safe
 
 
 def test_keys_that_exclude_each_other_are_not_taken_together() -> None:
@@ -128,9 +128,9 @@ def test_keys_that_exclude_each_other_are_not_taken_together() -> None:
         "SELECT brand, country, n FROM (SELECT brand, COUNT(*) AS n FROM sales GROUP BY brand"
         " HAVING COUNT(*) > 2) a LEFT JOIN brands ON brand = name"
     )
-    found = chosen(sql, candidates={"sales": ("price",), "brands": ("country",)})
-    assert found.sketched == {"sales#1": "price"}
-    brands = next(c for c in found.considered if c.access == "brands#1")
+    result = chosen(sql, candidates={"sales": ("price",), "brands": ("country",)})
+    assert result.sketched == {"sales#1": "price"}
+    brands = next(c for c in result.considered if c.access == "brands#1")
     assert not brands.safe
 
     union = (
@@ -157,8 +157,8 @@ def test_every_access_of_a_table_gets_its_own_sketch() -> None:
         "SELECT a.brand FROM sales a WHERE a.price > 3 AND NOT EXISTS"
         " (SELECT 1 FROM sales b WHERE b.brand = a.brand AND b.price > a.price)"
     )
-    found = chosen(sql, wanted={"sales": "price"})
-    assert found.sketched == {"sales#1": "price"}
-    second = next(c for c in found.considered if c.access == "sales#2")
+    result = chosen(sql, wanted={"sales": "price"})
+    assert result.sketched == {"sales#1": "price"}
+    second = next(c for c in result.considered if c.access == "sales#2")
     assert not second.safe
     assert second.reason.startswith("NOT EXISTS")

@@ -11,9 +11,9 @@ from decimal import Decimal
 
 import pytest
 
-from impctl.plan.safety.facts import Fact, FactKind, FactSource
-from impctl.plan.safety.verdict import Verdict, check_safety
-from impctl.plan.sql.statement import parse_query
+from impctl.safety.facts import Fact, FactKind, FactSource
+from impctl.safety.judge import Verdict, check_safety
+from impctl.sql.statement import parse_query
 from tests.plan.safety.corner_cases import CORNERS
 from tests.plan.safety.counterexamples import (
     CITIES,
@@ -34,11 +34,11 @@ def _results(example: Example, sql: str | None = None) -> tuple[object, object, 
     tables = example.rows()
     partitions = {access: (c, bounds) for access, (c, bounds, _) in example.sketches.items()}
     sketches = {access: ids for access, (_, _, ids) in example.sketches.items()}
-    found = annotate(query.root, tables)
-    needed = accurate_sketches(found, query.root, tables, partitions, barriers=False)
+    result = annotate(query.root, tables)
+    needed = accurate_sketches(result, query.root, tables, partitions, barriers=False)
     covers = all(needed[access] <= set(sketches[access]) for access in partitions)
     instances = instances_of(query.root, tables, partitions, sketches)
-    whole = bag(row for row, _ in found.rows)
+    whole = bag(row for row, _ in result.rows)
     return whole, bag(evaluate(query.root, tables, instances)), covers
 
 
@@ -98,9 +98,9 @@ def test_top_k_below_other_operators_needs_its_own_rows_in_the_sketch(example: E
     query = parse_query(example.sql, example.catalog())
     tables = example.rows()
     partitions = {access: (c, bounds) for access, (c, bounds, _) in example.sketches.items()}
-    found = annotate(query.root, tables)
-    assert set(verdict.barrier_positions) == set(found.first_rows)
-    sketches = accurate_sketches(found, query.root, tables, partitions)
+    result = annotate(query.root, tables)
+    assert set(verdict.barrier_positions) == set(result.first_rows)
+    sketches = accurate_sketches(result, query.root, tables, partitions)
     instances = instances_of(query.root, tables, partitions, sketches)
     assert bag(evaluate(query.root, tables, instances)) == whole
 

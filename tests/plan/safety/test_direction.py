@@ -33,11 +33,8 @@ from impctl.expr.nodes import (
     Not,
     Or,
 )
-from impctl.plan.safety.direction import Columns, direction
-from impctl.plan.safety.facts import Signs
-from impctl.plan.safety.preserved import find_objection
-from impctl.plan.safety.relation import Relation
-from impctl.plan.safety.signs import signs_of
+from impctl.safety.direction import Columns, Relation, direction, find_objection
+from impctl.safety.facts import Signs, signs_of
 from tests.support.random_cases import random_cases
 from tests.support.reference_expr import ReferenceFailure, Value, is_true, sort_key, value_of
 
@@ -191,9 +188,9 @@ class Drawn:
         return [v for v in values if compares(one, v, relation)]
 
     def pairs(self, count: int) -> list[tuple[dict[str, Value], dict[str, Value]]]:
-        found = []
+        result = []
         pool = self.pools[self.kind]
-        while len(found) < count:
+        while len(result) < count:
             sketch: dict[str, Value] = {}
             table: dict[str, Value] = {}
             for ref in self.refs:
@@ -202,8 +199,8 @@ class Drawn:
                 one = self.rng.choice(values)
                 others = self.others(one, values, relation)
                 sketch[ref.id], table[ref.id] = one, self.rng.choice(others)
-            found.append((sketch, table))
-        return found
+            result.append((sketch, table))
+        return result
 
 
 class AtEdges(Drawn):

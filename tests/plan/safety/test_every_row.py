@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from impctl.plan.safety.choose import counts_every_row
+from impctl.safety.choose import counts_every_row
 from tests.plan.catalogs import plan_of
 
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from impctl.plan.nodes import Fixpoint, Query, TopK, nodes_of
-from impctl.plan.safety.facts import Fact, FactKind, FactSource
-from impctl.plan.safety.verdict import Verdict, check_safety
+from impctl.safety.facts import Fact, FactKind, FactSource
+from impctl.safety.judge import Verdict, check_safety
 from tests.plan.network import BY_REGION, CLOSURE, COSTS, REACHED, links, read
 from tests.plan.trials import accurate_sketches, instances_of
 from tests.support.reference_plan import annotate, evaluate
@@ -107,9 +107,9 @@ def _over(example: Example, *, barriers: bool) -> set[tuple[Any, ...]]:
         access: (column, tuple(sorted({row[column] for row in tables[access[:-2]]})))
         for access, column in example.column.items()
     }
-    found = annotate(root, tables)
-    assert {row for row, _ in found.rows} == example.answer
-    sketches = accurate_sketches(found, root, tables, partitions, barriers=barriers)
+    result = annotate(root, tables)
+    assert {row for row, _ in result.rows} == example.answer
+    sketches = accurate_sketches(result, root, tables, partitions, barriers=barriers)
     return set(evaluate(root, tables, instances_of(root, tables, partitions, sketches)))
 
 
@@ -203,8 +203,8 @@ def test_first_rows_below_are_a_barrier_of_their_own() -> None:
         "UNION SELECT l.dst FROM r JOIN links l ON r.n = l.src) SELECT n FROM r"
     )
     nodes = list(nodes_of(read(sql).root))
-    found = _judged(sql, nodes1="n", links1="src").barrier_positions
-    assert {type(nodes[position]) for position in found} == {Fixpoint, TopK}
+    barrier_positions = _judged(sql, nodes1="n", links1="src").barrier_positions
+    assert {type(nodes[position]) for position in barrier_positions} == {Fixpoint, TopK}
 
 
 def test_what_is_known_of_a_column_is_known_of_both_parts() -> None:

@@ -11,12 +11,12 @@ from random import Random
 import pytest
 
 from impctl.plan.nodes import Plan, Query, Select, scans_of
-from impctl.plan.safety import judging, transfer
-from impctl.plan.safety.facts import Fact, FactKind, FactSource
-from impctl.plan.safety.judging import Analysis, PlanJudge
-from impctl.plan.safety.verdict import Judges, Status, check_safety
-from impctl.plan.safety.wording import Wording
-from impctl.plan.sql.statement import parse_query
+from impctl.safety import judge as judging
+from impctl.safety import transfer
+from impctl.safety.facts import Fact, FactKind, FactSource
+from impctl.safety.judge import Analysis, Judges, PlanJudge, Status, check_safety
+from impctl.safety.messages import Wording
+from impctl.sql.statement import parse_query
 from tests.plan.catalogs import CATALOG
 from tests.plan.trials import make_barrier_trial, make_trial, random_partition
 from tests.support.random_cases import random_cases
@@ -33,11 +33,11 @@ def test_what_is_remembered_is_what_is_found_anew(cases: range) -> None:
             sketched = some_sketched(rng, trial.root)
             facts = [fact for fact in trial.facts if rng.random() < rng.choice((0.2, 0.8))]
             for barriers in (False, True):
-                found = shared.of(sketched, facts, has_rank_barriers=barriers)
+                result = shared.of(sketched, facts, has_rank_barriers=barriers)
                 judge = PlanJudge(trial.root, wording)
                 anew = judge.of(sketched, facts, has_rank_barriers=barriers)
-                assert found.nodes == anew.nodes
-                assert found.states == anew.states, (seed, sketched, facts, barriers)
+                assert result.nodes == anew.nodes
+                assert result.states == anew.states, (seed, sketched, facts, barriers)
 
 
 @random_cases(10, 17, 300, first=3_010_000, also="12")
@@ -70,9 +70,9 @@ def test_the_assumptions_told_are_those_of_a_judge_without_memory(cases: range) 
             sketched = some_sketched(rng, trial.root)
             known = [fact for fact in facts if rng.random() < 0.9]
             rng.shuffle(known)
-            found = check_safety(query, sketched, known, judges=shared)
-            assert found == check_safety(query, sketched, known), (seed, sketched, known)
-            needed += bool(found.assumptions)
+            result = check_safety(query, sketched, known, judges=shared)
+            assert result == check_safety(query, sketched, known), (seed, sketched, known)
+            needed += bool(result.assumptions)
     assert needed
 
 
@@ -116,16 +116,16 @@ def test_who_says_a_fact_and_what_nobody_reads_is_no_matter(
     root = parse_query("SELECT brand, SUM(price) s FROM sales GROUP BY brand", CATALOG).root
     judge = PlanJudge(root, Wording.of("", root))
 
-    def found(column: str, source: FactSource, kind: FactKind = FactKind.NONNEGATIVE) -> Analysis:
+    def result(column: str, source: FactSource, kind: FactKind = FactKind.NONNEGATIVE) -> Analysis:
         return judge.of({}, [Fact("sales", column, kind, source)])
 
-    before = found("price", FactSource.STATISTICS)
+    before = result("price", FactSource.STATISTICS)
     once = len(judged)
-    assert found("PRICE", FactSource.CONSTRAINT).judged is before.judged
-    assert found("price", FactSource.PREDICATE).judged is before.judged
+    assert result("PRICE", FactSource.CONSTRAINT).judged is before.judged
+    assert result("price", FactSource.PREDICATE).judged is before.judged
     assert len(judged) == once > 0
     assert judge.known([Fact("stock", "price", FactKind.NOT_NULL, FactSource.STATISTICS)]) == 0
-    other = found("price", FactSource.STATISTICS, FactKind.NONPOSITIVE)
+    other = result("price", FactSource.STATISTICS, FactKind.NONPOSITIVE)
     assert other.root.columns.signs != before.root.columns.signs
 
 

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from impctl.plan.nodes import Fixpoint, Plan, Query, nodes_of
-from impctl.plan.rules.order import apply_rules, core_of
-from impctl.plan.safety import judging
-from impctl.plan.safety.status import Status
-from impctl.plan.safety.verdict import Verdict, carried, check_safety
+from impctl.rules.optimize import apply_rules, core_of
+from impctl.safety import judge
+from impctl.safety.judge import Verdict, carried, check_safety
+from impctl.safety.lattice import Status
 from tests.plan.keyed_plans import make_keyed_bag_trial, make_keyed_trial
 from tests.plan.keyed_sketches import evened, keyed_positions, without_keyed
 from tests.plan.network import BY_COST, KEYED, links, read, ruled
@@ -96,17 +96,17 @@ def test_a_plan_and_its_core_have_the_same_fixpoints_keyed(
         if not verdict.safe:
             continue
         core = core_of(trial.root)
-        own = judging.Judges().of(Query("", core))
+        own = judge.Judges().of(Query("", core))
         sketched = {a: c for a, c in trial.sketched.items() if a in own.accesses}
-        found = check_safety(
+        result = check_safety(
             Query("", core),
             sketched,
             verdict.facts,
             has_rank_barriers=verdict.has_rank_barriers,
             has_keyed_fixpoints=verdict.has_keyed_fixpoints,
         )
-        if found.safe:
-            assert _groups(core, found) == _groups(planned.root, verdict), seed
+        if result.safe:
+            assert _groups(core, result) == _groups(planned.root, verdict), seed
 
 
 def _groups(root: Plan, verdict: Verdict) -> set[frozenset[str]]:
@@ -233,9 +233,9 @@ def test_one_sketch_of_all_accesses_gives_the_answer_and_others_do_not(
 
 def test_its_sketch_is_that_of_the_keys_of_the_answer() -> None:
     query, verdict = _judged(KEYED + FEW, BY_COST)
-    found = without_keyed(query.root, verdict, annotate(query.root, CE_R8))
+    result = without_keyed(query.root, verdict, annotate(query.root, CE_R8))
     partitions: Any = dict.fromkeys(BY_COST, ("cost", (1, 2)))
-    sketches = accurate_sketches(found, query.root, CE_R8, partitions)
+    sketches = accurate_sketches(result, query.root, CE_R8, partitions)
     assert sketches == {"links#1": {1}, "links#2": set()}
     assert evened(query.root, verdict, sketches) == {"links#1": {1}, "links#2": {1}}
 

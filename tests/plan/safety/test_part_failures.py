@@ -6,9 +6,9 @@ from fractions import Fraction
 
 import pytest
 
-from impctl.plan.safety.facts import FactKind
-from impctl.plan.safety.part_failures import Sizes, part_failure
-from impctl.plan.sql.statement import parse_query
+from impctl.safety.facts import FactKind
+from impctl.safety.failures import Sizes, part_failure
+from impctl.sql.statement import parse_query
 from tests.plan.safety.judged import fact
 from tests.support.schemas import schema_of
 

@@ -21,11 +21,9 @@ from impctl.data.schema import Column, Schema, from_spark
 from impctl.errors import ImpctlError
 from impctl.expr.nodes import Expr
 from impctl.plan.nodes import Project
-from impctl.plan.safety.direction import Columns, direction
-from impctl.plan.safety.facts import Signs
-from impctl.plan.safety.relation import Relation
-from impctl.plan.safety.signs import signs_of
-from impctl.plan.sql.statement import parse_query
+from impctl.safety.direction import Columns, Relation, direction
+from impctl.safety.facts import Signs, signs_of
+from impctl.sql.statement import parse_query
 from tests.plan.safety.test_direction import SIGNS, fits
 from tests.support.reference_expr import ReferenceFailure, ReferenceLimit, sort_key, value_of
 
@@ -131,8 +129,8 @@ def values_in_spark(spark: Any, view: str, steps: Sequence[str], left_out: Seque
             return [[...]]
         half = (first + last) // 2
         parts = ((first, half), (half, last))
-        found = [values_in_spark(spark, view, steps, left_out, *part)[0] for part in parts]
-        return [found[0] + found[1]]
+        result = [values_in_spark(spark, view, steps, left_out, *part)[0] for part in parts]
+        return [result[0] + result[1]]
     return [
         [... if first + at in failing else value for at, value in enumerate(column)]
         for column, failing in zip(columns, left_out, strict=True)
@@ -203,11 +201,11 @@ def test_what_is_claimed_is_true_of_sparks_values(kind: str, spark: Any) -> None
     failing = [
         {at for at, (a, b) in enumerate(rows) if may_fail(expr, a, b)} for expr in steps.values()
     ]
-    found = values_in_spark(spark, "ends", list(steps), failing, 0, len(rows))
+    result = values_in_spark(spark, "ends", list(steps), failing, 0, len(rows))
     spark.catalog.dropTempView("ends")
     wrong = [
         claim
-        for (step, expr), values in zip(steps.items(), found, strict=True)
+        for (step, expr), values in zip(steps.items(), result, strict=True)
         for claim in wrong_claims(expr, step, rows, values)
     ]
     assert wrong == []

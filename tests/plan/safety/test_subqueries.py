@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from impctl.plan.rules.order import apply_rules
-from impctl.plan.safety.verdict import check_safety
+from impctl.rules.optimize import apply_rules
+from impctl.safety.judge import check_safety
 from tests.plan.catalogs import read
 
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from impctl.plan.rules.order import apply_rules
-from impctl.plan.safety.verdict import check_safety
-from impctl.plan.sql.statement import parse_query
+from impctl.rules.optimize import apply_rules
+from impctl.safety.judge import check_safety
+from impctl.sql.statement import parse_query
 from tests.plan.safety.judged import CATALOG, judged
 from tests.support.reference_plan import annotate, bag, evaluate
 

@@ -12,9 +12,9 @@ from functools import partial
 import pytest
 
 from impctl.plan.nodes import Query
-from impctl.plan.rules.order import apply_rules
-from impctl.plan.safety.status import Status
-from impctl.plan.safety.verdict import check_safety
+from impctl.rules.optimize import apply_rules
+from impctl.safety.judge import check_safety
+from impctl.safety.lattice import Status
 from tests.plan.answer_plans import is_for_answer, make_answer_trial
 from tests.plan.bag_plans import make_bag_trial
 from tests.plan.fixpoint_plans import make_fixpoint_trial
@@ -123,10 +123,10 @@ def test_fixpoints_sketched_for_the_answer_alone(cases: Iterable[int]) -> None:
         if not verdict.safe or not is_for_answer(trial.root):
             continue
         try:
-            found = annotate(trial.root, trial.tables)
+            result = annotate(trial.root, trial.tables)
         except ReferenceFailure:
             continue
-        sketches = partial(accurate_sketches, found, trial.root, trial.tables, trial.partitions)
+        sketches = partial(accurate_sketches, result, trial.root, trial.tables, trial.partitions)
         looked += 1
         smaller += sketches(barriers=False) != sketches(barriers=True)
     assert smaller > looked // 4, (smaller, looked)

@@ -8,11 +8,11 @@ import pytest
 
 from impctl.errors import UsageError
 from impctl.plan.nodes import Aggregate, nodes_of
-from impctl.plan.rules.order import apply_rules
-from impctl.plan.safety.facts import FactKind, FactSource
-from impctl.plan.safety.status import Status
-from impctl.plan.safety.verdict import check_safety, node_states
-from impctl.plan.sql.statement import parse_query
+from impctl.rules.optimize import apply_rules
+from impctl.safety.facts import FactKind, FactSource
+from impctl.safety.judge import check_safety, node_states
+from impctl.safety.lattice import Status
+from impctl.sql.statement import parse_query
 from tests.plan.safety.judged import CATALOG, NONNEGATIVE, fact, judged
 
 
@@ -34,12 +34,12 @@ def test_a_constraint_or_a_condition_makes_the_assumption_unnecessary() -> None:
     sql = "SELECT g, sum(v) FROM t {} GROUP BY g HAVING sum(v) > 3"
     assert judged(sql.format(""), NONNEGATIVE, enforced, t="p").assumptions == ()
     for condition in ("v > 0", "v >= 1 AND p < 3", "v BETWEEN 0 AND 9", "0 <= v", "v IN (1, 2)"):
-        found = judged(sql.format(f"WHERE {condition}"), NONNEGATIVE, t="p")
-        assert found.safe
-        assert found.assumptions == ()
+        result = judged(sql.format(f"WHERE {condition}"), NONNEGATIVE, t="p")
+        assert result.safe
+        assert result.assumptions == ()
     for condition in ("v > -1", "v <> 0", "v > 0 OR p > 0", "NOT v > 0"):
-        found = judged(sql.format(f"WHERE {condition}"), NONNEGATIVE, t="p")
-        assert found.assumptions == (NONNEGATIVE,)
+        result = judged(sql.format(f"WHERE {condition}"), NONNEGATIVE, t="p")
+        assert result.assumptions == (NONNEGATIVE,)
         assert not judged(sql.format(f"WHERE {condition}"), t="p").safe
 
 
@@ -213,14 +213,14 @@ def test_a_grouping_attribute_is_a_key_through_joins_and_names() -> None:
         "SELECT k, avg(w) FROM (SELECT h AS k, w FROM t JOIN u ON t.g = u.h) a GROUP BY k"
         " HAVING avg(w) < 3"
     )
-    found = judged(sql, t="g")
-    assert found.status is Status.KEYED
+    result = judged(sql, t="g")
+    assert result.status is Status.KEYED
     query = parse_query(sql, CATALOG)
     nodes = list(nodes_of(query.root))
-    (position,) = found.key_columns
+    (position,) = result.key_columns
     assert isinstance(nodes[position], Aggregate)
-    assert found.key_columns[position] == {"t#1": nodes[position].keys[0].attribute.id}
-    assert set(found.keyed) == {"t#1"}
+    assert result.key_columns[position] == {"t#1": nodes[position].keys[0].attribute.id}
+    assert set(result.keyed) == {"t#1"}
     assert judged(sql, t="g", u="h").safe
     assert not judged(sql, t="g", u="q").safe
 
@@ -271,8 +271,8 @@ TOUCH = [
 def test_touch_is_for_keyed_roots_over_one_access(
     sql: str, sketched: dict[str, str], keyed: bool
 ) -> None:
-    found = judged(sql, **sketched)
-    assert found.root_keyed is keyed
+    result = judged(sql, **sketched)
+    assert result.root_keyed is keyed
 
 
 def test_nan_has_no_decimal() -> None:
@@ -331,10 +331,10 @@ def test_what_has_several_right_answers_may_be_shown(sql: str) -> None:
 
 @pytest.mark.parametrize(("sql", "reason"), REFUSED)
 def test_what_has_no_fixed_answer_is_refused(sql: str, reason: str) -> None:
-    found = judged(sql, t="p")
-    assert not found.safe
-    assert found.reason == reason
-    assert found.span is not None
+    result = judged(sql, t="p")
+    assert not result.safe
+    assert result.reason == reason
+    assert result.span is not None
 
 
 def test_the_span_points_at_the_part_that_is_not_safe() -> None:
@@ -361,25 +361,25 @@ def test_an_access_that_is_not_there_is_a_usage_error() -> None:
 
 
 def test_a_query_without_sketched_tables_is_exact() -> None:
-    found = judged("SELECT g, avg(v) FROM t GROUP BY g HAVING avg(v) < 3")
-    assert found.status is Status.EXACT
-    assert not found.root_keyed
+    result = judged("SELECT g, avg(v) FROM t GROUP BY g HAVING avg(v) < 3")
+    assert result.status is Status.EXACT
+    assert not result.root_keyed
 
 
 def test_states_are_given_for_every_node() -> None:
     query = parse_query("SELECT g, count(*) FROM t GROUP BY g HAVING count(*) > 3", CATALOG)
-    found = node_states(query, {"t#1": "p"}, ())
-    assert list(found.nodes) == list(nodes_of(query.root))
-    assert found.states[-1].status is Status.KEYED
-    assert found.root.status is Status.CONTAINED
+    result = node_states(query, {"t#1": "p"}, ())
+    assert list(result.nodes) == list(nodes_of(query.root))
+    assert result.states[-1].status is Status.KEYED
+    assert result.root.status is Status.CONTAINED
 
 
 def test_how_often_a_row_is_taken_apart_must_not_depend_on_what_was_left_out() -> None:
     groups = "(SELECT g, sum(v) AS s FROM t GROUP BY g HAVING sum(v) > 3) q"
     of_values = f"SELECT g FROM {groups} LATERAL VIEW explode(sequence(1, s)) e AS x"
-    found = judged(of_values, NONNEGATIVE, t="p")
-    assert not found.safe
-    assert found.reason.startswith("`explode` expands a value that can differ")
+    result = judged(of_values, NONNEGATIVE, t="p")
+    assert not result.safe
+    assert result.reason.startswith("`explode` expands a value that can differ")
     assert judged(of_values, NONNEGATIVE, t="g").safe
     of_keys = f"SELECT g FROM {groups} LATERAL VIEW explode(split(g, 'x')) e AS x"
     assert judged(of_keys, NONNEGATIVE, t="p").safe

@@ -7,8 +7,7 @@ from datetime import UTC, date, datetime
 import pytest
 
 from impctl.errors import UsageError
-from impctl.plan.sql.clock import Clock, instant_of
-from impctl.plan.sql.parameters import bind
+from impctl.sql.parameters import Clock, bind, instant_of
 
 NOW = datetime(2026, 11, 25, 23, 40, 12, 345678, tzinfo=UTC)
 
@@ -78,36 +77,36 @@ def test_a_constant_becomes_one_literal(sql: str, bound: str) -> None:
     ],
 )
 def test_what_is_none_stays(sql: str) -> None:
-    found = bind(sql, {}, name="q", clock=Clock(NOW))
-    assert (found.sql, dict(found.moments)) == (sql, {})
+    result = bind(sql, {}, name="q", clock=Clock(NOW))
+    assert (result.sql, dict(result.moments)) == (sql, {})
 
 
 def test_places_behind_a_constant_are_found_again() -> None:
     sql = "SELECT date_trunc('hour',\n  now()) AS h, oops, current_date + zero"
-    found = bind(sql, {}, name="q", clock=Clock(NOW))
-    lines = found.sql.split("\n")
+    result = bind(sql, {}, name="q", clock=Clock(NOW))
+    lines = result.sql.split("\n")
     assert len(lines) == 2
     written = sql.split("\n")[1]
     for word in ("oops", "zero"):
-        place = found.written_at(2, lines[1].index(word) + 1)
+        place = result.written_at(2, lines[1].index(word) + 1)
         assert place == (2, written.index(word) + 1)
 
 
 def test_values_held_stand_before_the_clock() -> None:
     clock = Clock(NOW, held={"current_date": "2026-01-02", ":day": "2026-01-03"})
-    found = bind(
+    result = bind(
         "SELECT current_date, :day",
         {},
         name="q",
         clock=clock,
         follows={"day": "current_date"},
     )
-    assert found.sql == "SELECT DATE '2026-01-02', DATE '2026-01-03'"
-    assert found.moments == {"current_date": "2026-01-02", ":day": "2026-01-03"}
+    assert result.sql == "SELECT DATE '2026-01-02', DATE '2026-01-03'"
+    assert result.moments == {"current_date": "2026-01-02", ":day": "2026-01-03"}
 
 
 @pytest.mark.parametrize(
-    ("written", "zone", "found"),
+    ("written", "zone", "expected"),
     [
         ("2026-11-25", "+02:00", datetime(2026, 11, 24, 22, tzinfo=UTC)),
         ("2026-11-25 13:00", "Europe/Berlin", datetime(2026, 11, 25, 12, tzinfo=UTC)),
@@ -115,8 +114,8 @@ def test_values_held_stand_before_the_clock() -> None:
         ("2026-11-25T13:00:00.5Z", "+02:00", datetime(2026, 11, 25, 13, 0, 0, 500000, tzinfo=UTC)),
     ],
 )
-def test_a_time_that_is_set_is_in_the_zone(written: str, zone: str, found: datetime) -> None:
-    assert instant_of(written, zone) == found
+def test_a_time_that_is_set_is_in_the_zone(written: str, zone: str, expected: datetime) -> None:
+    assert instant_of(written, zone) == expected
 
 
 @pytest.mark.parametrize("written", ["", "tomorrow", "2026-13-01", "2026-11-25 25:00", "20261125"])
@@ -129,14 +128,14 @@ def test_a_time_that_is_none_is_refused(written: str) -> None:
 @pytest.mark.parametrize("alias", ["AS current_date", "current_date", "AS `Current_Date`"])
 def test_a_bare_name_that_is_an_alias_is_not_the_clocks(alias: str) -> None:
     inner = f"SELECT * FROM (SELECT day {alias} FROM t) WHERE "
-    found = bind(f"{inner}current_date > DATE '2020-01-01'", {}, name="q", clock=Clock(NOW))
-    assert found.sql == f"{inner}current_date > DATE '2020-01-01'"
-    assert not found.moments
-    found = bind(f"{inner}current_date > current_date()", {}, name="q", clock=Clock(NOW))
-    assert found.sql == f"{inner}current_date > DATE '2026-11-25'"
+    result = bind(f"{inner}current_date > DATE '2020-01-01'", {}, name="q", clock=Clock(NOW))
+    assert result.sql == f"{inner}current_date > DATE '2020-01-01'"
+    assert not result.moments
+    result = bind(f"{inner}current_date > current_date()", {}, name="q", clock=Clock(NOW))
+    assert result.sql == f"{inner}current_date > DATE '2026-11-25'"
 
 
 def test_a_string_that_says_so_is_no_name() -> None:
     sql = "SELECT 'current_date' FROM t WHERE day > current_date"
-    found = bind(sql, {}, name="q", clock=Clock(NOW))
-    assert found.sql == "SELECT 'current_date' FROM t WHERE day > DATE '2026-11-25'"
+    result = bind(sql, {}, name="q", clock=Clock(NOW))
+    assert result.sql == "SELECT 'current_date' FROM t WHERE day > DATE '2026-11-25'"

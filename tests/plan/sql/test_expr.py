@@ -25,8 +25,8 @@ from impctl.expr.nodes import (
     walk,
 )
 from impctl.expr.types import type_of
+from impctl.plan.explain import expr_text
 from impctl.plan.nodes import Aggregate, Project, Select
-from impctl.plan.render_expr import expr_text
 from tests.plan.catalogs import plan_of, selected, text_of
 
 PRICE = ColumnRef("sales#1.price", INTEGER)
@@ -187,8 +187,8 @@ def test_every_part_keeps_its_place() -> None:
         "numSold",
     }
     spans = [part.span for part in walk(root.child.predicate)]
-    found = {sql[span.start : span.end] for span in spans if span is not None}
-    assert expected <= found
+    result = {sql[span.start : span.end] for span in spans if span is not None}
+    assert expected <= result
     assert all(span is not None and span.line == 2 for span in spans)
     assert all(
         sql.split("\n")[1][s.column - 1 :].startswith(sql[s.start : s.end]) for s in spans if s
@@ -253,8 +253,8 @@ def test_only_columns_and_their_casts_are_called_as_columns(written: str, name: 
 
 def test_order_by_a_column_below_an_expression_of_it() -> None:
     """`-price` is no column `price`, and `price` in ORDER BY is the table's."""
-    found = text_of("SELECT -price FROM sales ORDER BY price")
-    assert found.splitlines()[:2] == ["project -price", "  sort by price"]
+    text = text_of("SELECT -price FROM sales ORDER BY price")
+    assert text.splitlines()[:2] == ["project -price", "  sort by price"]
 
 
 @pytest.mark.parametrize(
@@ -266,9 +266,9 @@ def test_order_by_a_column_below_an_expression_of_it() -> None:
     ],
 )
 def test_overlay_is_a_call_however_it_is_written(written: str, arguments: int) -> None:
-    found = column(written)
-    assert isinstance(found, Call)
-    assert (found.name, len(found.arguments)) == ("overlay", arguments)
-    assert found.arguments[:2] == (BRAND, Literal("x", STRING))
-    assert found.span is not None
-    assert found.span.end - found.span.start == len(written)
+    result = column(written)
+    assert isinstance(result, Call)
+    assert (result.name, len(result.arguments)) == ("overlay", arguments)
+    assert result.arguments[:2] == (BRAND, Literal("x", STRING))
+    assert result.span is not None
+    assert result.span.end - result.span.start == len(written)

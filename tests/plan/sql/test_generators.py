@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from impctl.plan.nodes import Explode, Project, Select, attributes_of, nodes_of
-from impctl.plan.rules.order import apply_rules
+from impctl.rules.optimize import apply_rules
 from tests.plan.catalogs import plan_of
 
 SAME = {

@@ -93,16 +93,16 @@ def expr_of(written: str) -> Expr:
     ],
 )
 def test_value_and_type(written: str, value: object, kind: SqlType) -> None:
-    found = expr_of(written)
-    assert isinstance(found, Literal)
-    assert found == Literal(value, kind)  # type: ignore[arg-type]
-    assert type(found.value) is type(value)
+    expr = expr_of(written)
+    assert isinstance(expr, Literal)
+    assert expr == Literal(value, kind)  # type: ignore[arg-type]
+    assert type(expr.value) is type(value)
 
 
 def test_an_interval_is_a_cast_for_spark() -> None:
-    found = expr_of("day + INTERVAL 3 MONTHS")
-    assert isinstance(found, Arithmetic)
-    assert found.right == Cast(Literal("3", STRING), other("interval month"))
+    expr = expr_of("day + INTERVAL 3 MONTHS")
+    assert isinstance(expr, Arithmetic)
+    assert expr.right == Cast(Literal("3", STRING), other("interval month"))
 
 
 def test_a_minus_before_parentheses_negates() -> None:

@@ -6,12 +6,10 @@ import pytest
 
 from impctl.data.schema import TIMESTAMP
 from impctl.expr.nodes import Compare, CompareOp, Literal
-from impctl.plan.live_rows import LiveRows
-from impctl.plan.nodes import Plan, Scan, Select, inputs_of, nodes_of
-from impctl.plan.rules.order import apply_rules
-from impctl.plan.rules.planned import PlannedQueries
-from impctl.plan.scan_conditions import scan_conditions
-from impctl.plan.sql.statement import parse_query
+from impctl.plan.nodes import LiveRows, Plan, Scan, Select, inputs_of, nodes_of
+from impctl.plan.properties import scan_conditions
+from impctl.rules.optimize import PlannedQueries, apply_rules
+from impctl.sql.statement import parse_query
 from tests.support.schemas import schema_of
 
 CATALOG = {
@@ -34,8 +32,8 @@ TEXTS = (
 
 
 def above(root: Plan, scan: Plan) -> Plan:
-    (found,) = (node for node in nodes_of(root) if any(scan is below for below in inputs_of(node)))
-    return found
+    (result,) = (node for node in nodes_of(root) if any(scan is below for below in inputs_of(node)))
+    return result
 
 
 @pytest.mark.parametrize("sql", TEXTS)
@@ -66,7 +64,7 @@ def test_the_rules_leave_it_at_the_scan(sql: str) -> None:
 
 def test_plans_of_two_instants_are_two() -> None:
     planned = PlannedQueries()
-    found = {
+    result = {
         at: planned.of(
             TEXTS[0],
             CATALOG,
@@ -78,6 +76,6 @@ def test_plans_of_two_instants_are_two() -> None:
         for at, name in ((7, "first"), (8, "second"), (9, "second"))
     }
     # Under one name, another expiry is another plan all the same.
-    assert [one.query.live[0][1].later_than.value for one in found.values()] == [7, 8, 9]
+    assert [one.query.live[0][1].later_than.value for one in result.values()] == [7, 8, 9]
     again = planned.of(TEXTS[0], CATALOG, name="q", zone="UTC", live=LIVE, at="first")
-    assert again is found[7]
+    assert again is result[7]

@@ -10,9 +10,8 @@ import pyarrow as pa
 import pytest
 
 from impctl.data.vector import from_arrow
-from impctl.expr.evaluate import Evaluator
+from impctl.expr.evaluate import Evaluator, find_blocker
 from impctl.expr.nodes import Expr, Literal
-from impctl.expr.support import find_blocker
 from tests.plan.catalogs import selected
 from tests.support.schemas import schema_of
 
@@ -111,9 +110,9 @@ def test_the_engine_has_conditions_with_them(sql: str) -> None:
     ],
 )
 def test_in_a_region_they_are_left_to_spark(sql: str) -> None:
-    found = expr_of(sql, "Europe/Berlin")
-    assert not isinstance(found, Literal)
-    assert find_blocker(found) is not None
+    expr = expr_of(sql, "Europe/Berlin")
+    assert not isinstance(expr, Literal)
+    assert find_blocker(expr) is not None
 
 
 @pytest.mark.parametrize(
@@ -149,8 +148,8 @@ def test_spark_computes_the_same(zone: str, spark: Any, in_zone: Callable[[str],
 
     in_zone(zone)
     selected = ", ".join(f"{sql} AS x{at}" for at, sql in enumerate(CONSTANTS))
-    found = run_sql(spark, f"SELECT {selected}", {})
-    for sql, column in zip(CONSTANTS, found.columns, strict=True):
+    result = run_sql(spark, f"SELECT {selected}", {})
+    for sql, column in zip(CONSTANTS, result.columns, strict=True):
         expr = expr_of(sql, zone)
         assert isinstance(expr, Literal)
         assert expr.value == micros(column[0].as_py()), (sql, zone)
@@ -180,8 +179,8 @@ def test_conditions_are_true_of_the_same_rows(
     columns = {f"t#1.{c.name}": from_arrow(table[c.name], c.type) for c in SCHEMA}
     view = f"SELECT {READ} FROM VALUES {', '.join(written(table))} AS v(h, n, d)"
     selected = ", ".join(f"({sql}) AS x{at}" for at, sql in enumerate(CONDITIONS))
-    found = run_sql(spark, f"SELECT {selected} FROM ({view})", {})
-    for sql, column in zip(CONDITIONS, found.columns, strict=True):
+    result = run_sql(spark, f"SELECT {selected} FROM ({view})", {})
+    for sql, column in zip(CONDITIONS, result.columns, strict=True):
         vector = Evaluator(expr_of(sql, zone)).values(columns, len(table))
         ours = [bool(value) if ok else None
                 for value, ok in zip(vector.values, vector.validity(), strict=True)]  # fmt: skip

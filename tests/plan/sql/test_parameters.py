@@ -7,13 +7,13 @@ from decimal import Decimal
 
 import pytest
 
-from impctl.aliases import ParameterValue
 from impctl.data.schema import BOOLEAN, DATE, DOUBLE, INTEGER, LONG, STRING, TIMESTAMP, decimal
 from impctl.errors import Location, QueryError, UsageError
 from impctl.expr.nodes import Compare, Expr, Literal
 from impctl.plan.nodes import Select, nodes_of
-from impctl.plan.sql.parameters import bind, literal_text
-from impctl.plan.sql.statement import parse_query
+from impctl.sql.parameters import bind, literal_text
+from impctl.sql.statement import parse_query
+from impctl.types import ParameterValue
 from tests.support.schemas import schema_of
 
 CATALOG = {

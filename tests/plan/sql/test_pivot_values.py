@@ -8,7 +8,7 @@ import pytest
 
 from impctl.data.schema import BOOLEAN, DOUBLE, INTEGER, LONG, STRING, SqlType, decimal
 from impctl.expr.nodes import Arithmetic, ArithmeticOp, Cast, ColumnRef, Literal, LiteralValue
-from impctl.plan.sql.pivot_values import as_column, constant_of, name_of
+from impctl.sql.pivot import as_column, constant_of, name_of
 
 CENTS = decimal(5, 2)
 
@@ -19,7 +19,7 @@ def number(text: str) -> Literal:
 
 
 @pytest.mark.parametrize(
-    ("value", "column", "found"),
+    ("value", "column", "expected"),
     [
         (number("1.00"), CENTS, Decimal("1.00")),
         (number("-2.5000"), CENTS, Decimal("-2.50")),
@@ -35,10 +35,10 @@ def number(text: str) -> Literal:
     ],
 )
 def test_what_a_cast_would_change_is_not_taken(
-    value: Literal, column: SqlType, found: LiteralValue
+    value: Literal, column: SqlType, expected: LiteralValue
 ) -> None:
     cast = as_column(value, column)
-    assert (None if cast is None else cast.value) == found
+    assert (None if cast is None else cast.value) == expected
     assert as_column(Literal(None, value.type), column) is not None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from impctl.plan.nodes import Aggregate, Select, Window, nodes_of
-from impctl.plan.rules.order import apply_rules
+from impctl.rules.optimize import apply_rules
 from tests.plan.catalogs import plan_of
 
 SAME = {
@@ -32,10 +32,10 @@ SAME = {
 
 @pytest.mark.parametrize(("qualified", "around"), SAME.values(), ids=SAME)
 def test_it_is_a_filter_around_the_query(qualified: str, around: str) -> None:
-    found, expected = (
+    result, expected = (
         [type(node) for node in nodes_of(apply_rules(plan_of(sql)))] for sql in (qualified, around)
     )
-    assert found == expected
+    assert result == expected
 
 
 def test_a_window_may_stand_in_it_over_an_alias() -> None:

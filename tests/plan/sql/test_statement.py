@@ -19,7 +19,7 @@ from impctl.plan.nodes import (
     nodes_of,
     scans_of,
 )
-from impctl.plan.sql.statement import parse_query
+from impctl.sql.statement import parse_query
 from tests.plan.catalogs import CATALOG, plan_of, read, text_of
 from tests.plan.golden_pairs import pairs
 
@@ -85,9 +85,9 @@ def test_volatile_constructs_are_listed_with_their_places() -> None:
         "SELECT rand(), now() FROM sales WHERE day < current_date GROUP BY brand "
         "HAVING first(price) > 1"
     )
-    found = dict(read(sql).nondeterministic)
-    assert set(found) == {"rand", "first", "now", "current_date"}
-    places = {name: sql[span.start : span.end] for name, span in found.items() if span is not None}
+    result = dict(read(sql).nondeterministic)
+    assert set(result) == {"rand", "first", "now", "current_date"}
+    places = {name: sql[span.start : span.end] for name, span in result.items() if span is not None}
     assert places == {
         "rand": "rand()",
         "first": "first(price)",

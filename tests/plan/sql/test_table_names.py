@@ -6,9 +6,9 @@ import pytest
 
 from impctl.data.schema import INTEGER, Column, Schema
 from impctl.plan.fingerprint import fingerprint
-from impctl.plan.names import TableNames
 from impctl.plan.nodes import Query, attributes_of, scans_of
-from impctl.plan.sql.statement import parse_query
+from impctl.sql.names import TableNames
+from impctl.sql.statement import parse_query
 from tests.plan.catalogs import refusal
 
 SCHEMA = Schema(tuple(Column(name, INTEGER) for name in ("k", "x", "note")))
@@ -43,9 +43,9 @@ SAME = [
 
 @pytest.mark.parametrize("sql", SAME)
 def test_one_table_by_any_name_is_one_source(sql: str) -> None:
-    found = read(sql)
-    assert fingerprint(found.root) == fingerprint(read(SAME[0]).root)
-    assert [scan.access for scan in scans_of(found.root)] == ["sales#1"]
+    result = read(sql)
+    assert fingerprint(result.root) == fingerprint(read(SAME[0]).root)
+    assert [scan.access for scan in scans_of(result.root)] == ["sales#1"]
 
 
 @pytest.mark.parametrize(
@@ -57,15 +57,15 @@ def test_one_table_by_any_name_is_one_source(sql: str) -> None:
     ],
 )
 def test_the_span_covers_the_whole_name(sql: str, written: str) -> None:
-    found = read(sql)
-    (scan,) = scans_of(found.root)
+    result = read(sql)
+    (scan,) = scans_of(result.root)
     assert sql[scan.span.start : scan.span.end] == written
-    assert found.mentions == ((scan.span, "sales"),)
+    assert result.mentions == ((scan.span, "sales"),)
 
 
 def test_two_names_of_one_table_in_one_query_are_two_accesses_of_it() -> None:
-    found = read("SELECT a.x FROM shop.sales a JOIN legacy.umsatz b ON a.k = b.k")
-    assert [scan.access for scan in scans_of(found.root)] == ["sales#1", "sales#2"]
+    result = read("SELECT a.x FROM shop.sales a JOIN legacy.umsatz b ON a.k = b.k")
+    assert [scan.access for scan in scans_of(result.root)] == ["sales#1", "sales#2"]
 
 
 def test_stars_by_whole_names() -> None:
@@ -75,8 +75,8 @@ def test_stars_by_whole_names() -> None:
 
 
 def test_tables_of_unused_entries_are_mentioned() -> None:
-    found = read("WITH c AS (SELECT * FROM hr.sales) SELECT x FROM people")
-    assert found.tables == ("people", "hr.sales")
+    result = read("WITH c AS (SELECT * FROM hr.sales) SELECT x FROM people")
+    assert result.tables == ("people", "hr.sales")
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ import pytest
 
 from impctl.errors import QueryError
 from impctl.plan.fingerprint import fingerprint
-from impctl.plan.names import TableNames
-from impctl.plan.sql.statement import parse_query
-from impctl.plan.sql.views import Views, expand_views
+from impctl.sql.names import TableNames
+from impctl.sql.statement import parse_query
+from impctl.sql.views import Views, expand_views
 from tests.support.schemas import schema_of
 
 TABLES = {"t": schema_of("k int, x int")}
@@ -53,9 +53,9 @@ def expanded(sql: str) -> str:
     ],
 )  # fmt: skip
 def test_a_view_is_read_as_its_text_in_place_of_its_name(sql: str, same: str) -> None:
-    found = parse_query(expanded(sql), TABLES, names=NAMES)
+    query = parse_query(expanded(sql), TABLES, names=NAMES)
     wanted = parse_query(same, TABLES, names=NAMES)
-    assert fingerprint(found.root) == fingerprint(wanted.root)
+    assert fingerprint(query.root) == fingerprint(wanted.root)
 
 
 @pytest.mark.parametrize(
@@ -107,13 +107,13 @@ def test_views_in_a_circle_are_refused_with_the_circle() -> None:
 
 def test_every_place_leads_back_to_its_letter() -> None:
     sql = "WITH c AS (SELECT 1 AS one)\nSELECT s.big.k\nFROM s.big, o.far f"
-    found = expand_views(sql, VIEWS, NAMES, name="q")
+    result = expand_views(sql, VIEWS, NAMES, name="q")
     texts: dict[str | None, str] = {**dict(VIEWS.values()), None: sql}
     for word, owner in (("x > 5", "big"), ("SELECT 1 AS k", "o.far"), ("1 AS one", None),
                         ("f", None)):  # fmt: skip
-        at = found.sql.rindex(word) if word == "f" else found.sql.index(word)
-        line = found.sql.count("\n", 0, at) + 1
-        column = at - (found.sql.rfind("\n", 0, at) + 1) + 1
-        name, offset = found.written_at(line, column)
+        at = result.sql.rindex(word) if word == "f" else result.sql.index(word)
+        line = result.sql.count("\n", 0, at) + 1
+        column = at - (result.sql.rfind("\n", 0, at) + 1) + 1
+        name, offset = result.written_at(line, column)
         assert name == owner, word
         assert texts[name][offset:].startswith(word), word

@@ -12,9 +12,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from impctl.errors import HistoryGoneError, LogDiffersError, SchemaChangedError, TableRecreatedError
-from impctl.tables.change import changes as changes_module
-from impctl.tables.change.changes import read_changes
-from impctl.tables.change.files_mark import files_mark
+from impctl.tables import changes as changes_module
+from impctl.tables.changes import files_mark, read_changes
 from impctl.tables.rows import read_rows
 from impctl.tables.snapshot import CHANGE_FEED
 from impctl.tables.source import open_source
@@ -38,8 +37,12 @@ def path(tmp_path: Path) -> str:
 
 def test_same_version_reads_nothing(tmp_path: Path) -> None:
     source = open_source("t", make(tmp_path / "t", configuration=FEED))
-    found = read_changes(source, 0, 0, ["price", "id"])
-    assert (found.method, found.rows, found.table.column_names) == ("none", 0, ["price", "id"])
+    changes = read_changes(source, 0, 0, ["price", "id"])
+    assert (changes.method, changes.rows, changes.table.column_names) == (
+        "none",
+        0,
+        ["price", "id"],
+    )
 
 
 @pytest.mark.slow
@@ -58,8 +61,8 @@ def test_every_kind_of_commit_through_the_feed(path: str) -> None:
 
 def test_images_of_an_update_cancel_or_not(path: str) -> None:
     DeltaTable(path).update(updates={"price": "9.0"}, predicate="id = 1")
-    found = read_changes(open_source("t", path), 0, 1, ["PRICE"])
-    rows = zip(found.table.column("price").to_pylist(), found.weights.tolist(), strict=True)
+    changes = read_changes(open_source("t", path), 0, 1, ["PRICE"])
+    rows = zip(changes.table.column("price").to_pylist(), changes.weights.tolist(), strict=True)
     assert sorted(rows) == [(1.5, -1), (9.0, 1)]
 
 
@@ -73,8 +76,8 @@ def test_optimize_alone_changes_nothing(path: str) -> None:
 def test_commit_versions_where_asked_for(path: str) -> None:
     write_deltalake(path, ROWS, mode="append")
     DeltaTable(path).delete("id = 3")
-    found = read_changes(open_source("t", path), 0, 2, ["id"], with_versions=True)
-    assert sorted(zip(found.commit_versions.tolist(), found.weights.tolist(), strict=True)) == [
+    changes = read_changes(open_source("t", path), 0, 2, ["id"], with_versions=True)
+    assert sorted(zip(changes.commit_versions.tolist(), changes.weights.tolist(), strict=True)) == [
         (1, 1),
         (1, 1),
         (1, 1),
@@ -119,8 +122,8 @@ def test_a_snapshot_that_was_carried_on_is_not_compared_by_its_files(path: str) 
     write_deltalake(path, ROWS, mode="append")
     DeltaTable(path).alter.set_table_properties({CHANGE_FEED: "false"})
     source = open_source("t", path)
-    found = read_changes(source, 1, source.version, ["id"], known=carried)
-    assert (found.method, found.rows) == ("file_diff", 3)
+    changes = read_changes(source, 1, source.version, ["id"], known=carried)
+    assert (changes.method, changes.rows) == ("file_diff", 3)
 
 
 def test_feed_on_for_a_part_of_the_range(tmp_path: Path) -> None:
@@ -210,8 +213,8 @@ def test_additive_and_unused_changes_of_the_schema_pass(path: str) -> None:
         schema_mode="merge",
     )
     source = open_source("t", path)
-    found = read_changes(source, 0, 1, ["id", "price"])
-    assert sorted(found.table.column("id").to_pylist()) == [1, 2, 3]
+    changes = read_changes(source, 0, 1, ["id", "price"])
+    assert sorted(changes.table.column("id").to_pylist()) == [1, 2, 3]
     with pytest.raises(SchemaChangedError, match="`extra` of table `t` between versions 0 and 1"):
         read_changes(source, 0, 1, ["id", "extra"])
 
@@ -304,8 +307,11 @@ def test_mapped_table_has_its_files_compared() -> None:
 
 def test_deletion_vectors_count_only_their_rows() -> None:
     source = open_source("t", str(fixture_table("table-with-dv-small")))
-    found = read_changes(source, 0, 1, ["value"])
-    assert (found.table.column("value").to_pylist(), found.weights.tolist()) == ([0, 9], [-1, -1])
+    changes = read_changes(source, 0, 1, ["value"])
+    assert (changes.table.column("value").to_pylist(), changes.weights.tolist()) == (
+        [0, 9],
+        [-1, -1],
+    )
     back = read_changes(source, 1, 0, ["value"])
     assert (back.table.column("value").to_pylist(), back.weights.tolist()) == ([0, 9], [1, 1])
 
@@ -330,8 +336,8 @@ def test_a_mapped_table_with_a_feed_has_its_files_compared(
     rows = pa.table({"col-1": [1, 2], "col-2": ["x", "x"]}).drop_columns([names[n] for n in by])
     values = {"partitionValues": {names[name]: "x" for name in by}}
     handmade.commit(tmp_path, 1, handmade.added(tmp_path, "one", rows, values))
-    found = check(open_source("t", str(tmp_path)), 0, 1, "file_diff")
-    assert found.table.column("id").to_pylist() == [1, 2]
+    result = check(open_source("t", str(tmp_path)), 0, 1, "file_diff")
+    assert result.table.column("id").to_pylist() == [1, 2]
 
 
 def test_a_feed_with_a_feature_that_its_reader_lacks_has_its_files_compared(tmp_path: Path) -> None:
@@ -360,11 +366,11 @@ def test_an_update_whose_images_meet_is_told_by_its_files(tmp_path: Path) -> Non
     write_deltalake(path, rows, configuration={"delta.enableChangeDataFeed": "true"})
     DeltaTable(path).update(updates={"x": "x + 1"})
     source = open_source("t", path)
-    found = read_changes(source, 0, 1, ("g", "x"))
-    assert found.method == "file_diff"
+    changes = read_changes(source, 0, 1, ("g", "x"))
+    assert changes.method == "file_diff"
     weights: dict[tuple[int, int], int] = {}
-    values = zip(*(found.table.column(name).to_pylist() for name in ("g", "x")), strict=True)
-    for row, weight in zip(values, found.weights.tolist(), strict=True):
+    values = zip(*(changes.table.column(name).to_pylist() for name in ("g", "x")), strict=True)
+    for row, weight in zip(values, changes.weights.tolist(), strict=True):
         weights[row] = weights.get(row, 0) + weight
     left = {row: weight for row, weight in weights.items() if weight}
     assert left == {(1, 5): -2, (1, 6): 1, (1, 7): 1, (2, 15): -1, (2, 16): -1, (2, 17): 2}

@@ -11,10 +11,9 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.transaction import AddAction
 
 from impctl.errors import TableError
-from impctl.tables.change import arriving_files
-from impctl.tables.change import feed as change_feed
-from impctl.tables.change.changes import read_changes
-from impctl.tables.change.file_diff import changed_files
+from impctl.tables import changes
+from impctl.tables import changes as change_feed
+from impctl.tables.changes import changed_files, read_changes
 from impctl.tables.snapshot import CHANGE_FEED
 from impctl.tables.source import open_source
 from tests.tables import handmade
@@ -53,17 +52,17 @@ def test_a_file_with_other_deletions_came_and_went(tmp_path: Path) -> None:
     table.delete(lambda rows: pc.less(rows["x"], 2))
     source = open_source("t", str(table.path))
     for since in range(2):
-        found = changed_files(source.snapshot(since), source.snapshot(since + 1))
-        assert [file.uri for file in found.went] == [file.uri for file in found.came]
-        assert len(found.went) == 1
+        result = changed_files(source.snapshot(since), source.snapshot(since + 1))
+        assert [file.uri for file in result.went] == [file.uri for file in result.came]
+        assert len(result.went) == 1
 
 
 def test_a_dropped_partition_with_a_deletion_vector(tmp_path: Path) -> None:
     table = VectoredTable(tmp_path / "t", ROWS, by=["p"], feed=True)
     table.delete(lambda rows: pc.less(rows["x"], 3))
     table.drop("p=a")
-    found = check(open_source("t", str(table.path)), 1, 2, "file_diff")
-    assert found.weights.tolist() == [-1, -1]
+    result = check(open_source("t", str(table.path)), 1, 2, "file_diff")
+    assert result.weights.tolist() == [-1, -1]
 
 
 @pytest.mark.parametrize(
@@ -151,7 +150,7 @@ def test_what_operations_write_is_not_looked_up(
     DeltaTable(path).delete("x = 1")
     DeltaTable(path).restore(1)
     write_deltalake(path, ONCE, mode="overwrite")
-    monkeypatch.setattr(arriving_files, "_is_plain", None)
+    monkeypatch.setattr(changes, "_is_plain", None)
     check(open_source("t", path), 0, 4, "change_feed")
 
 

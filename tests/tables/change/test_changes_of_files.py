@@ -11,11 +11,11 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from impctl.errors import TableError
-from impctl.tables.change.changes import read_changes
+from impctl.tables.changes import read_changes
 from impctl.tables.rows import read_rows
 from impctl.tables.snapshot import CHANGE_FEED
 from impctl.tables.source import DeltaSource, open_source
-from impctl.tables.write.laid_out import create_laid_out_table
+from impctl.tables.write.maintenance import create_laid_out_table
 from tests.tables import handmade
 from tests.tables.bags import check, written
 
@@ -52,8 +52,8 @@ def test_int96_timestamps_are_not_read_through_the_feed(tmp_path: Path) -> None:
     far = datetime(9999, 12, 31, tzinfo=UTC)
     data = pa.table({"id": [1], "at": pa.array([far], pa.timestamp("us", tz="UTC"))})
     source = fed(tmp_path, {"id": "long", "at": "timestamp"}, data, **INT96)
-    found = read_changes(source, 0, 1, ["at"])
-    assert (found.method, found.table.column("at").to_pylist()) == ("file_diff", [far])
+    changes = read_changes(source, 0, 1, ["at"])
+    assert (changes.method, changes.table.column("at").to_pylist()) == ("file_diff", [far])
     assert read_changes(source, 0, 1, ["id"]).method == "change_feed"
 
 
@@ -101,9 +101,9 @@ def test_column_in_other_letters_is_read(tmp_path: Path, partitions: list[str]) 
     values = {"partitionValues": {"p": "a"} if partitions else {}}
     handmade.commit(tmp_path, 1, handmade.added(tmp_path, "a.parquet", pa.table(held), values))
     source = open_source("t", str(tmp_path))
-    found = check(source, 0, 1, "file_diff" if partitions else "change_feed")
-    assert found.table.column("Id").to_pylist() == [1, 2]
-    assert found.table.column("p").to_pylist() == ["a", "a"]
+    result = check(source, 0, 1, "file_diff" if partitions else "change_feed")
+    assert result.table.column("Id").to_pylist() == [1, 2]
+    assert result.table.column("p").to_pylist() == ["a", "a"]
 
 
 def test_a_partition_beyond_year_9999_is_refused_in_words(tmp_path: Path) -> None:
@@ -123,12 +123,12 @@ def test_a_double_that_was_written_for_nan_is_not_read(tmp_path: Path, number: p
     create_laid_out_table(str(tmp_path / "t"), [rows, rows.slice(0, 1)])
     DeltaTable(str(tmp_path / "t")).delete("d > 2 AND x >= 2")
     source = open_source("t", str(tmp_path / "t"))
-    found = read_changes(source, 0, 1, ["x", "d"])
-    assert found.method == "file_diff"
-    columns = (found.table.column(name).to_pylist() for name in ("x", "d"))
+    changes = read_changes(source, 0, 1, ["x", "d"])
+    assert changes.method == "file_diff"
+    columns = (changes.table.column(name).to_pylist() for name in ("x", "d"))
     gone = [(x, d) for x, d in zip(*columns, strict=True) if math.isnan(d)]
     assert len(gone) == 1
-    assert int(found.weights.sum()) == -2
+    assert int(changes.weights.sum()) == -2
     assert read_changes(source, 0, 1, ["x"]).method == "change_feed"
 
 
@@ -136,5 +136,5 @@ def test_a_feed_beside_partitions_takes_no_double_for_nan(tmp_path: Path) -> Non
     rows = pa.table({"p": [1, 1, 1], "d": [3.0, math.nan, 3.0]})
     write_deltalake(tmp_path / "t", rows, partition_by=["p"], configuration=FEED)
     write_deltalake(tmp_path / "t", rows, mode="append")
-    found = read_changes(open_source("t", str(tmp_path / "t")), 0, 1, ["p", "d"])
-    assert sorted(map(repr, found.table.column("d").to_pylist())) == ["3.0", "3.0", "nan"]
+    changes = read_changes(open_source("t", str(tmp_path / "t")), 0, 1, ["p", "d"])
+    assert sorted(map(repr, changes.table.column("d").to_pylist())) == ["3.0", "3.0", "nan"]

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.forecast.arrival import KEPT, Arrival, History, effective_times
-from impctl.tables.change import commit_history as module
-from impctl.tables.change.commit_history import commit_history
+from impctl.forecast import KEPT, Arrival, History, effective_times
+from impctl.tables import log as module
+from impctl.tables.log import commit_history
 from impctl.tables.source import open_source
 from tests.tables.handmade import actions_of, entry
 
@@ -60,17 +60,17 @@ def test_rows_are_told_apart_by_sign_and_moves_are_none(path: Path) -> None:
     DeltaTable(str(path)).optimize.compact()
     write_deltalake(str(path), rows(0), mode="append")
     write_deltalake(str(path), rows(3), mode="overwrite")
-    found = of(path)
-    assert [(e.version, e.inserted, e.deleted) for e in found.arrivals] == [
-        (1, 4, 0), (2, 1, 1), (3, 0, 4), (found.until, 3, 10),
+    result = of(path)
+    assert [(e.version, e.inserted, e.deleted) for e in result.arrivals] == [
+        (1, 4, 0), (2, 1, 1), (3, 0, 4), (result.until, 3, 10),
     ]  # fmt: skip
     # Alone the last entry does not tell how many rows the files held that it removed.
-    held = History(found.table_id, found.until - 1, None)
+    held = History(result.table_id, result.until - 1, None)
     assert [(e.inserted, e.deleted) for e in of(path, held).arrivals] == [(3, None)]
-    assert [e.operation for e in found.arrivals] == ["WRITE", "UPDATE", "DELETE", "WRITE"]
-    assert all(e.files > 0 and e.bytes > 0 and not e.is_after_gap for e in found.arrivals)
-    assert found.since == actions_of(path, 0)[0]["commitInfo"]["timestamp"] / 1000
-    assert not found.has_missed
+    assert [e.operation for e in result.arrivals] == ["WRITE", "UPDATE", "DELETE", "WRITE"]
+    assert all(e.files > 0 and e.bytes > 0 and not e.is_after_gap for e in result.arrivals)
+    assert result.since == actions_of(path, 0)[0]["commitInfo"]["timestamp"] / 1000
+    assert not result.has_missed
 
 
 @pytest.mark.slow
@@ -103,12 +103,12 @@ def test_in_pieces_as_at_once_and_each_entry_is_read_once(
 
 def test_no_more_than_the_latest_are_kept_or_read(path: Path) -> None:
     add_entries(path, range(1, KEPT + 30))
-    found = of(path)
-    assert [e.version for e in found.arrivals] == list(range(30, KEPT + 30))
-    assert found.since == 1e9 + 30
-    assert found.arrivals[0].is_after_gap
+    result = of(path)
+    assert [e.version for e in result.arrivals] == list(range(30, KEPT + 30))
+    assert result.since == 1e9 + 30
+    assert result.arrivals[0].is_after_gap
     add_entries(path, range(KEPT + 30, KEPT + 40))
-    later = of(path, found)
+    later = of(path, result)
     assert [e.version for e in later.arrivals] == list(range(40, KEPT + 40))
     assert later.since == 1e9 + 40
     assert not any(e.is_after_gap for e in later.arrivals)
@@ -121,10 +121,10 @@ def test_a_cleaned_log_keeps_what_is_known_and_leaves_a_gap(path: Path) -> None:
     source = open_source("t", str(path))
     for version in range(6):
         entry(path, version).unlink()
-    found = commit_history(source, held)
-    assert [e.version for e in found.arrivals] == [1, 2, 3, 6, 7, 8]
-    assert [e.is_after_gap for e in found.arrivals] == [False] * 3 + [True] + [False] * 2
-    assert found.since == held.since
+    result = commit_history(source, held)
+    assert [e.version for e in result.arrivals] == [1, 2, 3, 6, 7, 8]
+    assert [e.is_after_gap for e in result.arrivals] == [False] * 3 + [True] + [False] * 2
+    assert result.since == held.since
     fresh = commit_history(source, None)
     assert [e.version for e in fresh.arrivals] == [6, 7, 8]
     assert (fresh.since, fresh.arrivals[0].is_after_gap) == (1e9 + 6, True)
@@ -137,11 +137,11 @@ def test_a_gap_before_commits_that_are_none_is_not_forgotten(path: Path) -> None
         add_entry(path, version, 0, 1e9 + version)
     source = open_source("t", str(path))
     entry(path, 2).unlink()
-    found = commit_history(source, held)
-    assert ([e.version for e in found.arrivals], found.has_missed) == ([1], True)
+    result = commit_history(source, held)
+    assert ([e.version for e in result.arrivals], result.has_missed) == ([1], True)
     entry(path, 2).write_text(entry(path, 3).read_text())
     add_entry(path, 5, 7, 1e9 + 9)
-    last = of(path, found)
+    last = of(path, result)
     assert [(e.version, e.is_after_gap) for e in last.arrivals] == [(1, False), (5, True)]
     assert not last.has_missed
 
@@ -156,8 +156,8 @@ def test_a_damaged_entry_is_a_gap_and_no_error(path: Path, text: str) -> None:
     add_entry(path, 2, 7, 1e9 + 1)
     source = open_source("t", str(path))
     entry(path, 2).write_text(text)
-    found = commit_history(source, held)
-    assert (found.arrivals, found.until, found.has_missed) == (held.arrivals, 2, True)
+    result = commit_history(source, held)
+    assert (result.arrivals, result.until, result.has_missed) == (held.arrivals, 2, True)
 
 
 def test_another_table_begins_anew_and_a_shorter_log_keeps_its_part(
@@ -181,8 +181,8 @@ def test_another_table_begins_anew_and_a_shorter_log_keeps_its_part(
 def test_the_time_is_the_commits_word_or_the_files(path: Path, at: object, known: object) -> None:
     add_entry(path, 1, 7, at)
     os.utime(entry(path, 1), (5e8, 5e8))
-    (found,) = of(path).arrivals
-    assert found.at == (5e8 if known is None else known)
+    (result,) = of(path).arrivals
+    assert result.at == (5e8 if known is None else known)
 
 
 def test_the_commits_own_clock_goes_before(path: Path) -> None:

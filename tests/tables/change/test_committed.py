@@ -12,11 +12,9 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from impctl.errors import TableError
-from impctl.tables.change.commit_history import commit_history
-from impctl.tables.change.committed import Committed, committed_since
-from impctl.tables.change.retention import committed_at
+from impctl.tables.log import Committed, commit_history, committed_at, committed_since
 from impctl.tables.source import open_source
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.tables.handmade import actions_of, entry
 
 
@@ -42,19 +40,19 @@ def table(made: Path, tmp_path: Path) -> Path:
 
 
 def told(path: Path, since: int, known: dict[int, Committed] | None = None) -> list[Committed]:
-    found = committed_since(open_source("t", str(path), None), since, known or {})
-    assert found is not None
-    return list(found)
+    result = committed_since(open_source("t", str(path), None), since, known or {})
+    assert result is not None
+    return list(result)
 
 
 def test_each_commit_has_its_rows(table: Path) -> None:
-    found = told(table, 0)
-    assert [one.version for one in found] == [1, 2, 3, 4]
-    assert [one.only_moves for one in found] == [False, False, True, False]
-    assert [one.rows for one in found] == [5, 2, 0, 6]
-    assert found[2].bytes == 0
-    assert found[0].bytes > 0
-    assert told(table, 3) == found[3:]
+    result = told(table, 0)
+    assert [one.version for one in result] == [1, 2, 3, 4]
+    assert [one.only_moves for one in result] == [False, False, True, False]
+    assert [one.rows for one in result] == [5, 2, 0, 6]
+    assert result[2].bytes == 0
+    assert result[0].bytes > 0
+    assert told(table, 3) == result[3:]
     assert told(table, 4) == []
 
 
@@ -100,13 +98,13 @@ def test_what_can_be_no_time_counts_as_not_said(table: Path, said: object) -> No
 
 
 def test_what_is_known_is_not_read_again(table: Path) -> None:
-    found = told(table, 0)
-    known = {one.version: one for one in found[:3]}
+    result = told(table, 0)
+    known = {one.version: one for one in result[:3]}
     source = open_source("t", str(table), None)
     for version in (1, 2, 3):
         entry(table, version).write_text("no entry at all")
-    assert committed_since(source, 0, known) == tuple(found)
-    assert committed_since(source, 1, known) == tuple(found[1:])
+    assert committed_since(source, 0, known) == tuple(result)
+    assert committed_since(source, 1, known) == tuple(result[1:])
     with pytest.raises(TableError):
         committed_since(source, 0, {})
 
@@ -115,9 +113,9 @@ def test_a_log_with_a_gap_tells_nothing(table: Path) -> None:
     source = open_source("t", str(table), None)
     entry(table, 2).unlink()
     assert committed_since(source, 0, {}) is None
-    found = committed_since(source, 2, {})
-    assert found is not None
-    assert [one.version for one in found] == [3, 4]
+    result = committed_since(source, 2, {})
+    assert result is not None
+    assert [one.version for one in result] == [3, 4]
 
 
 def test_a_file_that_came_and_went_counts_twice(tmp_path: Path) -> None:

@@ -11,9 +11,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.tables.change.changes import read_changes
-from impctl.tables.change.copies import has_faithful_copies
-from impctl.tables.commits import read_commits
+from impctl.tables.changes import read_changes
+from impctl.tables.log import has_faithful_copies, read_commits
 from impctl.tables.snapshot import CHANGE_FEED
 from impctl.tables.source import open_source
 from tests.tables import handmade
@@ -95,9 +94,9 @@ def test_their_rows_are_then_compared_file_by_file(
     """In every column: a sketch kept by touch reads its own alone."""
     misread(tmp_path, "other letters")
     rewrite(tmp_path, OF_OTHERS, moves=moves)
-    found = read_changes(open_source("t", str(tmp_path)), 1, 2, [column])
-    assert (found.method, found.weights.tolist()) == ("file_diff", [-1, 1])
-    assert found.table.column(column).to_pylist() == {"id": [1, 1], "v": [7, None]}[column]
+    changes = read_changes(open_source("t", str(tmp_path)), 1, 2, [column])
+    assert (changes.method, changes.weights.tolist()) == ("file_diff", [-1, 1])
+    assert changes.table.column(column).to_pylist() == {"id": [1, 1], "v": [7, None]}[column]
 
 
 def test_rows_copied_into_the_feed_alone_are_not_believed(tmp_path: Path) -> None:
@@ -107,8 +106,8 @@ def test_rows_copied_into_the_feed_alone_are_not_believed(tmp_path: Path) -> Non
     name = handmade.write_file(tmp_path, "_change_data/c.parquet", told)
     change = {"cdc": {"path": name, "partitionValues": {}, "size": 1, "dataChange": False}}
     handmade.commit(tmp_path, 2, OF_OTHERS, handmade.remove("a.parquet"), change)
-    found = read_changes(open_source("t", str(tmp_path)), 1, 2, ["v"])
-    assert (found.table.column("v").to_pylist(), found.weights.tolist()) == ([7], [-1])
+    changes = read_changes(open_source("t", str(tmp_path)), 1, 2, ["v"])
+    assert (changes.table.column("v").to_pylist(), changes.weights.tolist()) == ([7], [-1])
 
 
 def test_copies_in_tables_with_deletion_vectors_are_not_believed(tmp_path: Path) -> None:
@@ -137,9 +136,9 @@ def test_what_deltalake_makes_of_respelled_columns(tmp_path: Path) -> None:
     DeltaTable(str(tmp_path)).optimize.compact()
     source = open_source("t", str(tmp_path))
     assert source.version == 3
-    found = read_changes(source, 2, 3, ["v"])
-    assert found.method == "file_diff"
-    signed = list(zip(found.table.column("v").to_pylist(), found.weights.tolist(), strict=True))
+    changes = read_changes(source, 2, 3, ["v"])
+    assert changes.method == "file_diff"
+    signed = list(zip(changes.table.column("v").to_pylist(), changes.weights.tolist(), strict=True))
     assert sorted(signed, key=str) == [(7, -1), (8, -1), (8, 1), (None, 1)]
 
 
@@ -149,5 +148,5 @@ def test_a_commit_may_hold_line_separators_of_unicode(tmp_path: Path) -> None:
     log, lines = handmade.entry(tmp_path, 2), handmade.actions_of(tmp_path, 2)
     log.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
     assert "\u2028" in log.read_text(encoding="utf-8")
-    found = read_changes(open_source("t", str(tmp_path)), 1, 2, ["v"])
-    assert found.weights.tolist() == [-1, 1]
+    changes = read_changes(open_source("t", str(tmp_path)), 1, 2, ["v"])
+    assert changes.weights.tolist() == [-1, 1]

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.tables.change.feed_files import FeedRows, read_feed_files
-from impctl.tables.commits import Commits, read_commits
+from impctl.tables.changes import FeedRows, read_feed_files
+from impctl.tables.log import Commits, read_commits
 from impctl.tables.snapshot import CHANGE_FEED
 from impctl.tables.source import DeltaSource, open_source
 from tests.tables.bags import weighted_bag
@@ -50,7 +50,7 @@ def read(source: DeltaSource, since: int, until: int, columns: list[str]) -> Fee
 def test_same_rows_as_the_reader_of_deltalake(source: DeltaSource) -> None:
     for since in range(source.version):
         for until in range(since + 1, source.version + 1):
-            found = read(source, since, until, ["id", "price"])
+            result = read(source, since, until, ["id", "price"])
             feed = pa.table(source.delta.load_cdf(starting_version=since + 1, ending_version=until))
             came = pc.is_in(
                 feed.column("_change_type").cast(pa.string()),
@@ -58,15 +58,15 @@ def test_same_rows_as_the_reader_of_deltalake(source: DeltaSource) -> None:
             )
             weights = came.to_numpy().astype(np.int64) * 2 - 1
             expected = weighted_bag(feed.select(["id", "price"]), weights)
-            assert weighted_bag(found.table, found.weights) == expected
-            assert found.versions is not None
-            mine, theirs = found.versions, feed.column("_commit_version").to_numpy()
+            assert weighted_bag(result.table, result.weights) == expected
+            assert result.versions is not None
+            mine, theirs = result.versions, feed.column("_commit_version").to_numpy()
             assert sorted(mine.tolist()) == sorted(theirs.tolist())
 
 
 def test_rows_without_columns_are_counted(source: DeltaSource) -> None:
-    found = read(source, 0, 1, [])
-    assert (found.table.num_rows, found.weights.tolist()) == (3, [1, 1, 1])
+    result = read(source, 0, 1, [])
+    assert (result.table.num_rows, result.weights.tolist()) == (3, [1, 1, 1])
 
 
 @pytest.mark.slow

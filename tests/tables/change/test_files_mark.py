@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.tables.change.files_mark import files_mark, is_reached
-from impctl.tables.commits import Commits, read_commits
+from impctl.tables.changes import files_mark, is_reached
+from impctl.tables.log import Commits, read_commits
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.source import open_source
 from tests.tables.vectored import VectoredTable
@@ -40,9 +40,9 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def _commits(path: str, since: int, until: int) -> Commits:
-    found = read_commits(open_source("t", path), since, until)
-    assert found is not None
-    return found
+    result = read_commits(open_source("t", path), since, until)
+    assert result is not None
+    return result
 
 
 @pytest.mark.slow
@@ -62,39 +62,39 @@ def test_commits_lead_from_every_version_to_every_later_one(path: str) -> None:
 
 
 def test_the_same_files_in_another_order_and_place_have_the_same_mark(path: str) -> None:
-    found = open_source("t", path).snapshot()
-    order = list(range(len(found.uris)))
+    snapshot = open_source("t", path).snapshot()
+    order = list(range(len(snapshot.uris)))
     random.Random(1).shuffle(order)
-    uris = tuple(found.uris[at].replace(found.path, "/elsewhere/t") for at in order)
-    moved = replace(found, path="/elsewhere/t", uris=uris, actions=found.actions.take(order))
-    assert files_mark(moved) == files_mark(found)
+    uris = tuple(snapshot.uris[at].replace(snapshot.path, "/elsewhere/t") for at in order)
+    moved = replace(snapshot, path="/elsewhere/t", uris=uris, actions=snapshot.actions.take(order))
+    assert files_mark(moved) == files_mark(snapshot)
 
 
 def test_a_size_a_name_and_a_deleted_row_make_another_mark(path: str) -> None:
-    found = open_source("t", path).snapshot()
-    sizes = found.actions.column("size_bytes").to_pylist()
-    at = found.actions.schema.get_field_index("size_bytes")
-    larger = found.actions.set_column(at, "size_bytes", pa.array([sizes[0] + 1, *sizes[1:]]))
+    snapshot = open_source("t", path).snapshot()
+    sizes = snapshot.actions.column("size_bytes").to_pylist()
+    at = snapshot.actions.schema.get_field_index("size_bytes")
+    larger = snapshot.actions.set_column(at, "size_bytes", pa.array([sizes[0] + 1, *sizes[1:]]))
     others: list[Snapshot] = [
-        replace(found, actions=larger),
-        replace(found, uris=(found.uris[0] + "x", *found.uris[1:])),
-        replace(found, uris=found.uris[1:], actions=found.actions.slice(1)),
-        replace(found, deletions={found.uris[0]: np.array([0])}),
+        replace(snapshot, actions=larger),
+        replace(snapshot, uris=(snapshot.uris[0] + "x", *snapshot.uris[1:])),
+        replace(snapshot, uris=snapshot.uris[1:], actions=snapshot.actions.slice(1)),
+        replace(snapshot, deletions={snapshot.uris[0]: np.array([0])}),
     ]
-    digests = {files_mark(other).digest for other in [found, *others]}
+    digests = {files_mark(other).digest for other in [snapshot, *others]}
     assert len(digests) == 5
 
 
 def test_names_of_any_length_and_number_do_not_depend_on_each_other(path: str) -> None:
     """Files are hashed in pieces as wide as their longest name: that is no part of the mark."""
-    found = open_source("t", path).snapshot()
+    snapshot = open_source("t", path).snapshot()
     draw = random.Random(2)
     names = ["x" * draw.randrange(1, 40) + str(at) for at in range(3000)]
-    actions = found.actions.slice(0, 1).take([0] * len(names))
+    actions = snapshot.actions.slice(0, 1).take([0] * len(names))
 
     def marked(chosen: list[str]) -> str:
-        uris = tuple(f"{found.path}/{name}" for name in chosen)
-        return files_mark(replace(found, uris=uris, actions=actions)).digest
+        uris = tuple(f"{snapshot.path}/{name}" for name in chosen)
+        return files_mark(replace(snapshot, uris=uris, actions=actions)).digest
 
     assert marked(names) == marked(sorted(names)) == marked(sorted(names, key=len))
     assert marked(names) != marked([*names[:-1], names[-1] + "y"])

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from impctl.tables.change.net import netted
+from impctl.tables.changes import netted
 from tests.support.random_cases import FEW
 
 ODD = struct.unpack("<d", struct.pack("<Q", 0x7FF8_0000_0000_0001))[0]
@@ -24,11 +24,11 @@ ROWS = st.lists(
 
 def as_bag(table: pa.Table, weights: np.ndarray) -> Counter[tuple[object, ...]]:
     """Weights by row, doubles by their bits; rows of weight 0 left out."""
-    found: Counter[tuple[object, ...]] = Counter()
+    counts: Counter[tuple[object, ...]] = Counter()
     for row, weight in zip(table.to_pylist(), weights.tolist(), strict=True):
         key = tuple(struct.pack("<d", v) if isinstance(v, float) else v for v in row.values())
-        found[key] += weight
-    return Counter({row: weight for row, weight in found.items() if weight})
+        counts[key] += weight
+    return Counter({row: weight for row, weight in counts.items() if weight})
 
 
 @FEW
@@ -43,10 +43,10 @@ def test_the_bag_stays_and_nothing_is_on_both_sides(
     )
     signs = st.sampled_from([-2, -1, 1, 2])
     weights = np.array([data.draw(signs) for _ in rows], dtype=np.int64)
-    left, found = netted(table, weights)
+    left, result = netted(table, weights)
     assert left.schema == schema
     bag = as_bag(table, weights)
-    assert as_bag(left, found) == bag
+    assert as_bag(left, result) == bag
     if len(weights) and (weights > 0).any() and (weights < 0).any():
         assert len(left) == len(bag)
 
@@ -54,5 +54,5 @@ def test_the_bag_stays_and_nothing_is_on_both_sides(
 @pytest.mark.parametrize(("weights", "total"), [([1, 1, -1], 1), ([-1, -1, 1], -1), ([1, -1], 0)])
 def test_rows_without_columns_are_counted(weights: list[int], total: int) -> None:
     table = pa.table({"x": pa.nulls(len(weights))}).select([])
-    left, found = netted(table, np.array(weights, dtype=np.int64))
-    assert (int(found.sum()), len(found), len(left)) == (total, abs(total), abs(total))
+    left, result = netted(table, np.array(weights, dtype=np.int64))
+    assert (int(result.sum()), len(result), len(left)) == (total, abs(total), abs(total))

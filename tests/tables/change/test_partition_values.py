@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.tables.change.changes import read_changes
+from impctl.tables.changes import read_changes
 from impctl.tables.rows import read_rows
 from impctl.tables.source import open_source
 from tests.tables.bags import bag, check
@@ -40,8 +40,8 @@ def test_partition_values_come_from_the_log(
         check(source, since, 2, method)
     # The protocol reads an empty partition value as NULL, whichever way it is read.
     wanted = {key or None for key in keys}
-    found = read_changes(source, 0, 1, ["k", "v"])
-    assert set(found.table.column("k").to_pylist()) == wanted
+    changes = read_changes(source, 0, 1, ["k", "v"])
+    assert set(changes.table.column("k").to_pylist()) == wanted
     assert set(read_rows(source.snapshot(1), ["k"]).column("k").to_pylist()) == wanted
 
 

@@ -10,9 +10,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.tables.change.changes import read_changes
-from impctl.tables.change.pending import Pending, pending_changes
-from impctl.tables.change.retention import committed_at, duration_of, retention_of
+from impctl.tables.changes import read_changes
+from impctl.tables.log import Pending, committed_at, duration_of, pending_changes, retention_of
 from impctl.tables.source import open_source
 from tests.tables import handmade
 
@@ -28,11 +27,11 @@ def path(tmp_path: Path) -> str:
 def pending(path: str, since: int) -> Pending:
     """Checked to be no less than what changed."""
     source = open_source("t", path)
-    found = pending_changes(source, since)
-    assert found.versions == source.version - since
-    assert found.rows is not None
-    assert found.rows >= read_changes(source, since, source.version, ["id"]).rows
-    return found
+    result = pending_changes(source, since)
+    assert result.versions == source.version - since
+    assert result.rows is not None
+    assert result.rows >= read_changes(source, since, source.version, ["id"]).rows
+    return result
 
 
 def test_nothing(path: str) -> None:
@@ -42,10 +41,10 @@ def test_nothing(path: str) -> None:
 def test_appends_are_exact(path: str) -> None:
     write_deltalake(path, ROWS.slice(0, 7), mode="append")
     write_deltalake(path, ROWS.slice(0, 5), mode="append")
-    found = pending(path, 0)
-    assert (found.rows, found.files) == (12, 2)
-    assert found.bytes is not None
-    assert found.bytes > 0
+    result = pending(path, 0)
+    assert (result.rows, result.files) == (12, 2)
+    assert result.bytes is not None
+    assert result.bytes > 0
     assert pending(path, 1).rows == 5
 
 
@@ -78,8 +77,8 @@ def test_a_deletion_vector_counts_the_rows_it_deletes(tmp_path: Path) -> None:
 def test_a_log_without_statistics_or_entries_says_nothing(path: str) -> None:
     name = handmade.write_file(Path(path), "b.parquet", ROWS)
     handmade.commit(Path(path), 1, handmade.add(name, 100, stats=None))
-    found = pending_changes(open_source("t", path), 0)
-    assert (found.rows, found.files) == (None, 1)
+    result = pending_changes(open_source("t", path), 0)
+    assert (result.rows, result.files) == (None, 1)
     DeltaTable(path).create_checkpoint()
     handmade.entry(path, 1).unlink()
     assert pending_changes(open_source("t", path), 0) == Pending(1, None, None, None)

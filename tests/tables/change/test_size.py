@@ -9,9 +9,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.tables.change.changes import read_changes
-from impctl.tables.change.size import ChangeSize, change_size
-from impctl.tables.commits import Commits, is_of_spark, read_commits
+from impctl.tables.changes import read_changes
+from impctl.tables.log import ChangeSize, Commits, change_size, is_of_spark, read_commits
 from impctl.tables.source import open_source
 
 

@@ -12,7 +12,7 @@ import pytest
 from impctl.data.schema import INTEGER, LONG, STRING
 from impctl.errors import EvaluationError
 from impctl.expr.nodes import And, Arithmetic, ArithmeticOp, ColumnRef, Compare, CompareOp, Literal
-from impctl.tables.keys.fan_out import (
+from impctl.tables.fan_out import (
     MANY_ROWS,
     KeyColumns,
     KeyCounts,
@@ -23,7 +23,7 @@ from impctl.tables.keys.fan_out import (
     thinned,
 )
 from impctl.tables.source import open_source
-from impctl.tables.write.laid_out import create_laid_out_table
+from impctl.tables.write.maintenance import create_laid_out_table
 
 BOTH = (("a", LONG), ("b", STRING))
 PAIR = KeyColumns(BOTH, (False, False))
@@ -54,17 +54,17 @@ def test_a_fan_out_is_the_pairs_over_the_changed_rows(seed: int) -> None:
 
     pairs = sum(meet(one, other) for one in mine for other in theirs)
     parts = [table(mine[:7]), table(mine[7:])]
-    found = fan_out(counted(parts, columns), counted([table(theirs)], columns))
-    assert found == pytest.approx(pairs / len(mine))
+    result = fan_out(counted(parts, columns), counted([table(theirs)], columns))
+    assert result == pytest.approx(pairs / len(mine))
 
 
 def test_tuples_count_once_per_key_in_whatever_batches_they_are() -> None:
     key = KeyColumns((("a", LONG),), (False,), counted=(("b", STRING),))
     first = table([(1, "x"), (1, "x"), (1, "y"), (2, None), (2, None)])
     second = table([(1, "x"), (1, None), (None, "x")])
-    found = counted([first, second], key)
-    assert found.rows == 8
-    assert dict(zip(found.codes.tolist(), found.counts.tolist(), strict=True)) == {1: 3, 2: 1}
+    result = counted([first, second], key)
+    assert result.rows == 8
+    assert dict(zip(result.codes.tolist(), result.counts.tolist(), strict=True)) == {1: 3, 2: 1}
 
 
 def test_keys_of_two_integral_types_meet() -> None:
@@ -122,9 +122,9 @@ def test_a_condition_leaves_rows_out_on_either_side(seed: int) -> None:
 
 def test_tuples_of_rows_that_are_left_out_are_none() -> None:
     key = KeyColumns((("a", LONG),), (False,), counted=(("b", STRING),), where=less("n", 2))
-    found = counted([table([(1, "x"), (1, "y"), (1, "x"), (2, "x")], n=[1, 2, 0, 3])], key)
-    assert (found.codes.tolist(), found.counts.tolist()) == ([1], [1])
-    assert (found.keys, found.together, found.rows, found.read) == (1, 1, 2, 4)
+    result = counted([table([(1, "x"), (1, "y"), (1, "x"), (2, "x")], n=[1, 2, 0, 3])], key)
+    assert (result.codes.tolist(), result.counts.tolist()) == ([1], [1])
+    assert (result.keys, result.together, result.rows, result.read) == (1, 1, 2, 4)
 
 
 def test_a_condition_that_keeps_nothing_and_a_table_without_rows() -> None:
@@ -187,13 +187,13 @@ def test_a_table_is_read_by_its_key_columns(tmp_path: Path) -> None:
     create_laid_out_table(
         path, [table([(1, "x"), (None, "x")], n=[1, 2]), table([(1, "x")], n=[3])]
     )
-    found = key_counts(open_source("t", path).snapshot(), PAIR)
-    assert (found.rows, found.counts.tolist()) == (3, [2])
+    result = key_counts(open_source("t", path).snapshot(), PAIR)
+    assert (result.rows, result.counts.tolist()) == (3, [2])
     assert key_counts(open_source("t", path).snapshot(), KeyColumns((), ())).counts.tolist() == [3]
     where = KeyColumns(BOTH, (False, False), where=less("n", 3))
     assert where.names == ("a", "b", "n")
-    found = key_counts(open_source("t", path).snapshot(), where)
-    assert (found.rows, found.read, found.counts.tolist()) == (2, 3, [1])
+    result = key_counts(open_source("t", path).snapshot(), where)
+    assert (result.rows, result.read, result.counts.tolist()) == (2, 3, [1])
 
 
 @pytest.mark.parametrize("share", [2, 16])
@@ -202,8 +202,8 @@ def test_a_sample_is_taken_of_what_was_counted(share: int) -> None:
     keys = [rng.randrange(500) for _ in range(3000)]
     parts = [pa.table({"a": pa.array(keys[at::3], pa.int64())}) for at in range(3)]
     columns = KeyColumns((("a", LONG),), (False,))
-    found, direct = thinned(counted(parts, columns), share), counted(parts, columns, share)
-    assert found.codes.tolist() == direct.codes.tolist()
-    assert found.counts.tolist() == direct.counts.tolist()
-    assert (found.rows, found.read, found.one_in) == (direct.rows, direct.read, direct.one_in)
-    assert 0 < len(found.codes) < 500
+    result, direct = thinned(counted(parts, columns), share), counted(parts, columns, share)
+    assert result.codes.tolist() == direct.codes.tolist()
+    assert result.counts.tolist() == direct.counts.tolist()
+    assert (result.rows, result.read, result.one_in) == (direct.rows, direct.read, direct.one_in)
+    assert 0 < len(result.codes) < 500

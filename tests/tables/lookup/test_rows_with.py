@@ -20,8 +20,7 @@ from deltalake import WriterProperties, write_deltalake
 
 from impctl.data.vector import Vector, from_arrow
 from impctl.errors import HistoryGoneError
-from impctl.tables.lookup.read_once import ReadOnce
-from impctl.tables.lookup.rows_with import rows_with
+from impctl.tables.lookup import ReadOnce, rows_with
 from impctl.tables.rows import FileReader, read_rows
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.source import open_source
@@ -93,9 +92,9 @@ def test_all_rows_with_a_value_and_no_other(
         if any(same(value, one) for one in asked)
     ]
     values = {name: [wanted(snapshot, name, asked)]}
-    found = list(rows_with(snapshot, ["no", name], values, files, ReadOnce()))
-    assert all(part.column_names == ["no", name] for part in found)
-    numbers = [no for part in found for no in part["no"].to_pylist()]
+    result = list(rows_with(snapshot, ["no", name], values, files, ReadOnce()))
+    assert all(part.column_names == ["no", name] for part in result)
+    numbers = [no for part in result for no in part["no"].to_pylist()]
     assert Counter(numbers) == Counter(expected)
 
 
@@ -110,8 +109,8 @@ def test_rows_have_a_value_of_every_list(snapshot_of: Callable[[int], Snapshot],
     expected = [
         row["no"] for row in held if all(row[n] in one for n, some in lists.items() for one in some)
     ]
-    found = rows_with(snapshot, ["no"], values, snapshot.files, ReadOnce())
-    assert [no for part in found for no in part["no"].to_pylist()] == expected
+    rows = rows_with(snapshot, ["no"], values, snapshot.files, ReadOnce())
+    assert [no for part in rows for no in part["no"].to_pylist()] == expected
 
 
 def test_groups_without_a_row_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,13 +129,13 @@ def test_groups_without_a_row_are_not_read(tmp_path: Path, monkeypatch: pytest.M
     kind = snapshot.readable("k").type
     values = {"k": [from_arrow(pa.array([3, 25], pa.int64()), kind)]}
     once = ReadOnce()
-    found = list(rows_with(snapshot, ["x"], values, snapshot.files, once))
-    assert [part["x"].to_pylist() for part in found] == [[3], [25]]
+    result = list(rows_with(snapshot, ["x"], values, snapshot.files, once))
+    assert [part["x"].to_pylist() for part in result] == [[3], [25]]
     # Groups whose bounds hold none of the values are not read at all.
     assert [read.count(("k",)), read.count(("x",))] == [2, 2]
     values = {"k": [from_arrow(pa.array([24, 39], pa.int64()), kind)]}
-    found = list(rows_with(snapshot, ["k", "x"], values, snapshot.files, once))
-    assert [part["x"].to_pylist() for part in found] == [[24], [39]]
+    result = list(rows_with(snapshot, ["k", "x"], values, snapshot.files, once))
+    assert [part["x"].to_pylist() for part in result] == [[24], [39]]
     # What was read before in this run is not read again.
     assert [read.count(("k",)), read.count(("x",))] == [3, 3]
 

@@ -11,9 +11,14 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from impctl.tables.source import open_source
-from impctl.tables.write.applied_batches import AppliedBatches
-from impctl.tables.write.batch_identity import identity_of, version_with
-from impctl.tables.write.updates import UpdateKind, UpdateRequest, apply_update
+from impctl.tables.write.apply import (
+    AppliedBatches,
+    UpdateKind,
+    UpdateRequest,
+    apply_update,
+    identity_of,
+    version_with,
+)
 from tests.tables.handmade import entry
 
 ROWS = pa.table({"id": [1], "x": [1]})
@@ -99,12 +104,12 @@ def test_they_are_those_of_the_log_read_anew(
     log: Log, steps: list[Callable[[Log], object]]
 ) -> None:
     assert set(log.check().values()) == {None}
-    found = []
+    result = []
     for step in steps:
         step(log)
-        found.append(log.check())
-    assert any(version is not None for told in found for version in told.values())
-    assert {told["never"] for told in found} == {None}
+        result.append(log.check())
+    assert any(version is not None for told in result for version in told.values())
+    assert {told["never"] for told in result} == {None}
 
 
 def test_a_checkpoint_that_is_not_understood_is_left_to_deltalake(log: Log) -> None:
@@ -124,7 +129,7 @@ def test_a_checkpoint_that_is_not_understood_is_left_to_deltalake(log: Log) -> N
 
 
 def test_the_log_is_read_once(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    from impctl.tables import commits
+    from impctl.tables import log as commits
 
     read: list[int] = []
     entry = commits.read_entry

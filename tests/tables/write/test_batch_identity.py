@@ -12,14 +12,14 @@ from deltalake import DeltaTable, write_deltalake
 
 from impctl.errors import ImpctlError, RetryableError, StorageError, UsageError
 from impctl.tables.source import open_source
-from impctl.tables.write.batch_identity import version_with
-from impctl.tables.write.updates import (
+from impctl.tables.write.apply import (
     AppliedUpdate,
     UpdateKind,
     UpdateRequest,
     apply_update,
     commit_update,
     prepare_update,
+    version_with,
 )
 from tests.support.refused import refused
 from tests.tables import handmade
@@ -187,7 +187,7 @@ def failing(after: bool) -> Callable[..., None]:
 
 
 def test_a_failure_after_the_commit_is_none(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("impctl.tables.write.updates.write_deltalake", failing(after=True))
+    monkeypatch.setattr("impctl.tables.write.apply.write_deltalake", failing(after=True))
     assert apply(path) == AppliedUpdate(1, inserted=1)
     assert ids(path) == [1, 2, 3]
 
@@ -196,7 +196,7 @@ def test_a_failure_before_the_commit_may_be_repeated(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("impctl.tables.write.updates.write_deltalake", failing(after=False))
+        patch.setattr("impctl.tables.write.apply.write_deltalake", failing(after=False))
         with pytest.raises(ImpctlError):
             apply(path)
     assert apply(path) == AppliedUpdate(2, inserted=1)

@@ -12,9 +12,8 @@ from deltalake import DeltaTable
 from impctl.errors import TableError, UsageError
 from impctl.tables.rows import read_rows
 from impctl.tables.source import open_source
-from impctl.tables.write import clone
-from impctl.tables.write.clone import clone_table
-from impctl.tables.write.create import create_table
+from impctl.tables.write import maintenance
+from impctl.tables.write.maintenance import clone_table, create_table
 
 
 def contents(path: Path) -> dict[str, bytes]:
@@ -36,7 +35,7 @@ def test_changes_of_the_clone_never_reach_the_origin(
         raise OSError("no hard links here")
 
     if not can_link:
-        monkeypatch.setattr(clone.os, "link", refuse)
+        monkeypatch.setattr(maintenance.os, "link", refuse)
     origin, target = make(tmp_path / "a"), tmp_path / "b"
     before = contents(origin)
     clone_table(str(origin), str(target))

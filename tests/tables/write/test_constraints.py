@@ -12,7 +12,7 @@ import pytest
 
 from impctl.errors import EvaluationError, TableError, UsageError
 from impctl.tables.source import open_source
-from impctl.tables.write.updates import UpdateKind, UpdateRequest, apply_update
+from impctl.tables.write.apply import UpdateKind, UpdateRequest, apply_update
 from tests.tables import handmade
 
 COLUMNS = {"id": "integer", "X": "integer", "d": "double", "m": "decimal(10,2)", "s": "string"}

@@ -10,7 +10,7 @@ import pytest
 from impctl.errors import UsageError
 from impctl.tables.rows import read_rows
 from impctl.tables.source import open_source
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 
 
 def test_rows_and_properties(tmp_path: Path) -> None:

@@ -17,12 +17,12 @@ from impctl.errors import EvaluationError, UnsupportedError
 from impctl.expr.cast import cast
 from impctl.expr.evaluate import Condition, Evaluator
 from impctl.plan.nodes import Project, Scan, Select
-from impctl.plan.sql.statement import parse_query
-from impctl.tables.arrow_types import arrow_type
+from impctl.sql.statement import parse_query
 from impctl.tables.rows import read_rows
+from impctl.tables.schema import arrow_type
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.source import DeltaSource, open_source
-from impctl.tables.write.updates import UpdateKind, UpdateRequest, apply_update
+from impctl.tables.write.apply import UpdateKind, UpdateRequest, apply_update
 
 NAN = float("nan")
 ROWS = pa.table(
@@ -156,11 +156,11 @@ def source(made: Path, tmp_path: Path) -> DeltaSource:
 
 
 def columns_of(scan: Scan, schema: Schema, data: pa.Table) -> dict[str, Vector]:
-    found = {}
+    result = {}
     for attribute in scan.attributes:
         column = schema.find(attribute.name)
-        found[attribute.id] = from_arrow(data.column(column.name), column.type)
-    return found
+        result[attribute.id] = from_arrow(data.column(column.name), column.type)
+    return result
 
 
 def matching_rows(snapshot: Snapshot, condition: str, data: pa.Table) -> set[int]:
@@ -172,10 +172,10 @@ def matching_rows(snapshot: Snapshot, condition: str, data: pa.Table) -> set[int
     assert isinstance(root.child, Select)
     assert isinstance(root.child.child, Scan)
     columns = columns_of(root.child.child, snapshot.schema, data)
-    found = Condition(root.child.predicate).truth(columns, len(data))
-    assert not found.is_unsure.any()
+    truth = Condition(root.child.predicate).truth(columns, len(data))
+    assert not truth.is_unsure.any()
     rows = data.column("row").to_pylist()
-    return {row for row, ok in zip(rows, found.may_true, strict=True) if ok}
+    return {row for row, ok in zip(rows, truth.may_true, strict=True) if ok}
 
 
 def rows_left(source: DeltaSource) -> set[int]:
@@ -229,7 +229,7 @@ def test_update_stores_the_values_spark_would(source: DeltaSource, batch: dict[s
     expected = {
         target: expected_values(source.snapshot(), target, value) for target, value in batch.items()
     }
-    failing = {row for row in range(8) if None in (found[row] for found in expected.values())}
+    failing = {row for row in range(8) if None in (result[row] for result in expected.values())}
     assert bool(failing) == (tuple(batch.items())[0] in FAILING)
     for row in failing:
         with pytest.raises(EvaluationError):
@@ -241,9 +241,9 @@ def test_update_stores_the_values_spark_would(source: DeltaSource, batch: dict[s
         kept = [*after] if row in failing else [name for name in after if name not in batch]
         assert str([after[name] for name in kept]) == str([original[row][name] for name in kept])
         for target in batch if row in good else ():
-            found = expected[target][row]
-            stored = from_arrow(pa.array([after[target]], arrow_type(found.type)), found.type)
-            assert shown(stored) == shown(found), (row, target)
+            result = expected[target][row]
+            stored = from_arrow(pa.array([after[target]], arrow_type(result.type)), result.type)
+            assert shown(stored) == shown(result), (row, target)
 
 
 def update_of(rows: list[int], batch: dict[str, str]) -> UpdateRequest:
@@ -269,11 +269,11 @@ def expected_values(snapshot: Snapshot, target: str, value: str) -> list[Vector 
     assert isinstance(root, Project)
     assert isinstance(root.child, Scan)
     kind = snapshot.column(target).type
-    found: list[Vector | None] = []
+    result: list[Vector | None] = []
     for row in range(8):
         columns = columns_of(root.child, snapshot.schema, ROWS.slice(row, 1))
         try:
-            found.append(cast(Evaluator(root.outputs[0].expr).values(columns, 1), kind))
+            result.append(cast(Evaluator(root.outputs[0].expr).values(columns, 1), kind))
         except EvaluationError:
-            found.append(None)
-    return found
+            result.append(None)
+    return result

@@ -16,8 +16,7 @@ from deltalake import write_deltalake
 from impctl.errors import TableError, UsageError
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.source import open_source
-from impctl.tables.write.inserted_file import file_to_insert
-from impctl.tables.write.inserted_rows import rows_to_insert
+from impctl.tables.write.rows import file_to_insert, rows_to_insert
 
 SCHEMA = pa.schema(
     [
@@ -61,8 +60,8 @@ def test_values_of_every_type(snapshot: Snapshot) -> None:
         "n": datetime(2024, 1, 1),
         "k": "",
     }
-    (found,) = rows_to_insert(snapshot, [row]).to_pylist()
-    assert found == {
+    (result,) = rows_to_insert(snapshot, [row]).to_pylist()
+    assert result == {
         "Id": 1,
         "l": 2**63 - 1,
         "f": 1.0,
@@ -80,9 +79,9 @@ def test_values_of_every_type(snapshot: Snapshot) -> None:
 
 
 def test_missing_columns_are_null(snapshot: Snapshot) -> None:
-    found = rows_to_insert(snapshot, [{"id": 1}, {"id": 2, "s": "x"}])
-    assert found.column("s").to_pylist() == [None, "x"]
-    assert found.column("m").null_count == 2
+    rows = rows_to_insert(snapshot, [{"id": 1}, {"id": 2, "s": "x"}])
+    assert rows.column("s").to_pylist() == [None, "x"]
+    assert rows.column("m").null_count == 2
 
 
 @pytest.mark.parametrize(
@@ -100,8 +99,8 @@ def test_missing_columns_are_null(snapshot: Snapshot) -> None:
 def test_texts_of_numbers_and_times(
     snapshot: Snapshot, name: str, value: str, stored: object
 ) -> None:
-    found = rows_to_insert(snapshot, [{"id": 1, name: value}])
-    assert found.column(name).to_pylist() == [stored]
+    rows = rows_to_insert(snapshot, [{"id": 1, name: value}])
+    assert rows.column(name).to_pylist() == [stored]
 
 
 @pytest.mark.parametrize(
@@ -165,10 +164,10 @@ def test_wrong_row_is_explained(snapshot: Snapshot, row: dict[str, object], prob
 def test_parquet_file(snapshot: Snapshot, tmp_path: Path) -> None:
     path = str(tmp_path / "batch.parquet")
     pq.write_table(pa.table({"S": ["x", None], "ID": [1, 2], "m": [Decimal("1.50"), None]}), path)
-    found = file_to_insert(snapshot, path)
-    assert found.column("Id").to_pylist() == [1, 2]
-    assert found.column("m").to_pylist() == [Decimal("1.50"), None]
-    assert found.column("l").null_count == 2
+    file = file_to_insert(snapshot, path)
+    assert file.column("Id").to_pylist() == [1, 2]
+    assert file.column("m").to_pylist() == [Decimal("1.50"), None]
+    assert file.column("l").null_count == 2
 
 
 ZONED = pa.timestamp("ms", tz="America/New_York")
@@ -254,8 +253,8 @@ def test_old_days_of_spark_2_are_not_inserted_as_others(snapshot: Snapshot, tmp_
 def test_csv_file(snapshot: Snapshot, tmp_path: Path) -> None:
     path = tmp_path / "batch.csv"
     path.write_text('Id,s,m,d,k\n1,x,1.50,2024-02-29,001\n2,"",,,\n', encoding="utf-8")
-    found = file_to_insert(snapshot, str(path)).select(["Id", "s", "m", "d", "k"])
-    assert found.to_pylist() == [
+    select = file_to_insert(snapshot, str(path)).select(["Id", "s", "m", "d", "k"])
+    assert select.to_pylist() == [
         {"Id": 1, "s": "x", "m": Decimal("1.50"), "d": date(2024, 2, 29), "k": "001"},
         {"Id": 2, "s": "", "m": None, "d": None, "k": None},
     ]
@@ -266,11 +265,11 @@ def test_csv_values_have_their_columns_types_however_the_header_is_spelled(
 ) -> None:
     path = tmp_path / "batch.csv"
     path.write_text("ID,S,M,K,T\n1,007,1.10,1e3,2024-01-01T00:00:00Z\n", encoding="utf-8")
-    found = file_to_insert(snapshot, str(path)).select(["s", "m", "k"])
-    assert found.to_pylist() == [{"s": "007", "m": Decimal("1.10"), "k": "1e3"}]
+    result = file_to_insert(snapshot, str(path)).select(["s", "m", "k"])
+    assert result.to_pylist() == [{"s": "007", "m": Decimal("1.10"), "k": "1e3"}]
     path.write_text("ID,S,K\n1,true,2024-01-01\n2,false,\n", encoding="utf-8")
-    found = file_to_insert(snapshot, str(path)).select(["s", "k"])
-    assert found.to_pylist() == [{"s": "true", "k": "2024-01-01"}, {"s": "false", "k": None}]
+    result = file_to_insert(snapshot, str(path)).select(["s", "k"])
+    assert result.to_pylist() == [{"s": "true", "k": "2024-01-01"}, {"s": "false", "k": None}]
 
 
 def test_file_problems(snapshot: Snapshot, tmp_path: Path) -> None:

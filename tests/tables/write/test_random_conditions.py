@@ -19,7 +19,7 @@ from deltalake import DeltaTable, write_deltalake
 from impctl.errors import ImpctlError
 from impctl.tables.rows import read_rows
 from impctl.tables.source import open_source
-from impctl.tables.write.updates import AppliedUpdate, UpdateKind, UpdateRequest, apply_update
+from impctl.tables.write.apply import AppliedUpdate, UpdateKind, UpdateRequest, apply_update
 from tests.support.random_cases import random_cases
 from tests.support.random_conditions import KINDS, Condition, Drawer, rows_of
 
@@ -65,9 +65,9 @@ def taken(path: Path, kind: UpdateKind, where: str) -> tuple[set[int], AppliedUp
 
 
 def rows_left(path: Path) -> set[int]:
-    found = read_rows(open_source("t", str(path)).snapshot(), ["row"]).column(0).to_pylist()
-    assert len(found) == len(set(found))
-    return set(found)
+    pylist = read_rows(open_source("t", str(path)).snapshot(), ["row"]).column(0).to_pylist()
+    assert len(pylist) == len(set(pylist))
+    return set(pylist)
 
 
 def check(seed: int, path: Path) -> str:

@@ -18,7 +18,7 @@ from deltalake import write_deltalake
 
 from impctl.tables.rows import read_rows
 from impctl.tables.source import open_source
-from impctl.tables.write.updates import UpdateKind, UpdateRequest, apply_update
+from impctl.tables.write.apply import UpdateKind, UpdateRequest, apply_update
 from tests.support.random_cases import random_seeds
 from tests.tables.write.test_datafusion import matching_rows
 

@@ -16,8 +16,8 @@ import pytest
 from impctl.errors import ImpctlError, Location
 from impctl.tables.rows import read_rows
 from impctl.tables.source import open_source
-from impctl.tables.write.create import create_table
-from impctl.tables.write.updates import UpdateKind, UpdateRequest, apply_update
+from impctl.tables.write.apply import UpdateKind, UpdateRequest, apply_update
+from impctl.tables.write.maintenance import create_table
 
 NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)
 PLACE = Location("w.yaml", 7, 9)
@@ -100,9 +100,9 @@ def test_what_the_hint_says_is_taken(path: str, column: str, written: str, meant
 def test_of_other_faults_it_says_no_literal(
     path: str, column: str, written: str, hint: str
 ) -> None:
-    found = str(refused(path, column, written).hint)
-    assert re.search(hint, found), found
-    assert "write this one as" not in found
+    result = str(refused(path, column, written).hint)
+    assert re.search(hint, result), result
+    assert "write this one as" not in result
 
 
 def test_the_key_is_named(path: str) -> None:

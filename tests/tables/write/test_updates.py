@@ -21,12 +21,11 @@ from impctl.errors import (
     UnsupportedError,
     UsageError,
 )
-from impctl.tables.change.changes import read_changes
+from impctl.tables.changes import read_changes
 from impctl.tables.rows import read_rows
 from impctl.tables.snapshot import CHANGE_FEED
 from impctl.tables.source import open_source
-from impctl.tables.write.matched_rows import MatchedRows
-from impctl.tables.write.updates import (
+from impctl.tables.write.apply import (
     AppliedUpdate,
     UpdateKind,
     UpdateRequest,
@@ -34,6 +33,7 @@ from impctl.tables.write.updates import (
     commit_update,
     prepare_update,
 )
+from impctl.tables.write.rows import MatchedRows
 from tests.tables import handmade
 from tests.tables.bags import fixture_table
 
@@ -80,8 +80,8 @@ def test_one_version_per_batch_and_the_feed_stays_on(tmp_path: Path) -> None:
     assert prices(path) == {1: 110, 3: 300, 5: None}
     source = open_source("sales", path)
     assert source.snapshot().has_change_feed
-    found = read_changes(source, 0, 3, ["sid"])
-    assert (found.method, int(found.weights.sum())) == ("change_feed", 0)
+    changes = read_changes(source, 0, 3, ["sid"])
+    assert (changes.method, int(changes.weights.sum())) == ("change_feed", 0)
 
 
 def test_insert_from_a_file(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_a_failure_after_the_commit_says_that_the_batch_may_be_in_the_table(
         write_deltalake(*given, **options)
         raise OSError("no space left")
 
-    monkeypatch.setattr("impctl.tables.write.updates.write_deltalake", write_and_fail)
+    monkeypatch.setattr("impctl.tables.write.apply.write_deltalake", write_and_fail)
     with pytest.raises(ImpctlError, match="moved from version 0 to 1, so the batch") as caught:
         apply(path, UpdateKind.INSERT, rows=({"sid": 4},))
     assert (caught.value.code, caught.value.exit_code) == ("batch_maybe_committed", 1)
@@ -235,8 +235,8 @@ def test_columns_in_other_letters_are_not_copied(tmp_path: Path) -> None:
     handmade.create(tmp_path, {"Id": "long", "v": "long"}, file)
     not_writable("writes the name of column `Id`", str(tmp_path), UpdateKind.DELETE, where="v = 5")
     assert apply(str(tmp_path), UpdateKind.INSERT, rows=({"Id": 3},)).inserted == 1
-    found = read_rows(open_source("t", str(tmp_path)).snapshot(), ["id"])
-    assert sorted(found.column("Id").to_pylist()) == [1, 2, 3]
+    rows = read_rows(open_source("t", str(tmp_path)).snapshot(), ["id"])
+    assert sorted(rows.column("Id").to_pylist()) == [1, 2, 3]
 
 
 def short_texts(path: Path) -> str:

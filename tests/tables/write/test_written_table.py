@@ -14,16 +14,16 @@ from impctl.errors import TableError, TableRecreatedError
 from impctl.tables import source as source_module
 from impctl.tables.footers import miscopied_columns
 from impctl.tables.source import open_source
-from impctl.tables.write import written_table
-from impctl.tables.write.updates import (
+from impctl.tables.write import apply
+from impctl.tables.write.apply import (
     AppliedUpdate,
     PreparedUpdate,
     UpdateKind,
     UpdateRequest,
+    WrittenTable,
     commit_update,
     prepare_batch,
 )
-from impctl.tables.write.written_table import WrittenTable
 from tests.tables import handmade
 from tests.tables.handmade import entry
 
@@ -162,10 +162,10 @@ def test_a_backup_that_went_on_between_batches_is_read_as_it_is(path: str) -> No
     shutil.move(path + "-backup", path)
     for _ in range(2):
         other(path)
-    found = prepared(table, UpdateKind.DELETE)
+    result = prepared(table, UpdateKind.DELETE)
     # Neither the row of `a` nor any other of the log that is gone.
-    assert found.table.snapshot().rows == DeltaTable(path).count() == 9
-    assert commit_update(found) == AppliedUpdate(3, deleted=3)
+    assert result.table.snapshot().rows == DeltaTable(path).count() == 9
+    assert commit_update(result) == AppliedUpdate(3, deleted=3)
 
 
 def test_a_batch_that_came_in_before_the_own_commit_is_found(path: str) -> None:
@@ -240,7 +240,7 @@ def test_a_commit_that_is_in_fails_for_nothing_that_comes_after_it(
 ) -> None:
     table = opened(path)
     ready = prepared(table, name=None)
-    read = written_table.read_entry
+    read = apply.read_entry
 
     def broken(source: Any, version: int) -> str:
         if version == 1:
@@ -248,7 +248,7 @@ def test_a_commit_that_is_in_fails_for_nothing_that_comes_after_it(
         return read(source, version)
 
     with monkeypatch.context() as patch:
-        patch.setattr(written_table, "read_entry", broken)
+        patch.setattr(apply, "read_entry", broken)
         assert commit_update(ready) == AppliedUpdate(1, inserted=1)
     # Without that entry the table is opened again to see that it is the same.
     assert insert(table, "c") == AppliedUpdate(2, inserted=1)
@@ -263,7 +263,7 @@ def test_after_a_commit_that_got_in_in_spite_of_a_failure_the_run_goes_on(
 
     table = opened(path)
     with monkeypatch.context() as patch:
-        patch.setattr("impctl.tables.write.updates.write_deltalake", write)
+        patch.setattr("impctl.tables.write.apply.write_deltalake", write)
         assert insert(table, "a") == AppliedUpdate(1, inserted=1)
     assert insert(table, "a") == AppliedUpdate(1)
     assert commit_update(prepared(table, UpdateKind.DELETE)) == AppliedUpdate(2, deleted=1)

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from impctl.app.maintaining.due.moments import last_moment, next_moment
-from impctl.workload.cron import read_cron
-from impctl.workload.trigger_models import Trigger
+from impctl.service.schedule.due import last_moment, next_moment
+from impctl.workload.models import Trigger, read_cron
 from tests.support.random_cases import random_seeds
 
 VIENNA = "Europe/Vienna"
@@ -20,13 +19,13 @@ VIENNA = "Europe/Vienna"
 
 def after(trigger: Trigger, since: str, count: int) -> list[str]:
     """So many moments in a row, in UTC."""
-    at, found = datetime.fromisoformat(since).timestamp(), []
+    at, result = datetime.fromisoformat(since).timestamp(), []
     for _ in range(count):
         moment = next_moment(trigger, at)
         assert moment is not None
-        found.append(datetime.fromtimestamp(moment, UTC).strftime("%m-%d %H:%M"))
+        result.append(datetime.fromtimestamp(moment, UTC).strftime("%m-%d %H:%M"))
         at = moment + 1e-3
-    return found
+    return result
 
 
 def cron(text: str, zone: str | None = None) -> Trigger:
@@ -152,8 +151,8 @@ def test_moments_are_those_found_by_trying(seed: int) -> None:
         hour = rng.choice(["*", "0", "1-3", "*/2", "2", "23"])
         trigger = cron(f"{minute} {hour} * * *", rng.choice(ZONES))
         since = rng.choice(starts) + timedelta(minutes=rng.randrange(60 * 48))
-        found = next_moment(trigger, since.timestamp())
-        assert found == by_trying(trigger, since).timestamp(), (trigger.text, since)
+        moment = next_moment(trigger, since.timestamp())
+        assert moment == by_trying(trigger, since).timestamp(), (trigger.text, since)
 
 
 TRIGGERS = st.builds(
@@ -169,12 +168,12 @@ TRIGGERS = st.builds(
 
 @given(TRIGGERS, st.floats(1.6e9, 2.0e9))
 def test_a_moment_is_the_first_one_from_then_on(trigger: Trigger, since: float) -> None:
-    found = next_moment(trigger, since)
-    assert found is not None
-    assert found >= since - 1e-6, "seconds are not exact to a microsecond"
-    assert next_moment(trigger, found) == found
-    before = next_moment(trigger, since + (found - since) * 0.5)
-    assert before == found, "none lies between"
+    moment = next_moment(trigger, since)
+    assert moment is not None
+    assert moment >= since - 1e-6, "seconds are not exact to a microsecond"
+    assert next_moment(trigger, moment) == moment
+    before = next_moment(trigger, since + (moment - since) * 0.5)
+    assert before == moment, "none lies between"
 
 
 @random_seeds(8, 24, 40)
@@ -193,8 +192,8 @@ def test_the_last_moment_is_the_one_that_steps_come_to(seed: int) -> None:
         since = next_moment(trigger, since) or since
         before = next_moment(trigger, before) or before
     stepped, at = None, since
-    while (found := next_moment(trigger, at + 1e-5)) is not None and found < before:
-        stepped = at = found
+    while (moment := next_moment(trigger, at + 1e-5)) is not None and moment < before:
+        stepped = at = moment
     assert last_moment(trigger, since, before) == stepped
 
 

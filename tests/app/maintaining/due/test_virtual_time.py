@@ -15,15 +15,22 @@ from math import inf
 
 import pytest
 
-from impctl.aliases import QueryName
-from impctl.app.maintaining.due.costs import FIRST_MARGIN, OPENING_FIRST_S, OPENING_S
-from impctl.app.maintaining.due.moments import next_moment
-from impctl.app.maintaining.due.pending import Change, Pending
-from impctl.app.maintaining.due.timetable import Timetable
-from impctl.app.maintaining.due.when import Costs, Due, Waiting, dues
-from impctl.app.simulating.noise import Noise, noisy, steady
-from impctl.workload.cron import read_cron
-from impctl.workload.trigger_models import ON_COMMIT, Trigger
+from impctl.service.schedule.due import (
+    FIRST_MARGIN,
+    OPENING_FIRST_S,
+    OPENING_S,
+    Change,
+    Costs,
+    Due,
+    Pending,
+    Waiting,
+    dues,
+    next_moment,
+)
+from impctl.service.schedule.replay import Noise, noisy, steady
+from impctl.service.schedule.timetable import Timetable
+from impctl.types import QueryName
+from impctl.workload.models import ON_COMMIT, Trigger, read_cron
 
 
 @dataclass
@@ -60,7 +67,7 @@ class Ran:
 
 @dataclass
 class Process:
-    """The loop of `app.follow`, over a clock that is set forward."""
+    """The loop of `service.schedule.daemon`, over a clock that is set forward."""
 
     queries: Mapping[QueryName, Query]
     arrivals: Sequence[Arrival]
@@ -136,32 +143,32 @@ DAY = 86_400.0
 
 def minutely(rng: random.Random, days: float) -> list[Arrival]:
     """A commit about every minute, with a few rows."""
-    found, at = [], 0.0
+    result, at = [], 0.0
     while at < days * DAY:
         at += rng.expovariate(1 / 60)
-        found.append((at, "a", rng.randrange(1, 60)))
-    return found
+        result.append((at, "a", rng.randrange(1, 60)))
+    return result
 
 
 def loads(rng: random.Random, days: float) -> list[Arrival]:
     """One load a day, some small corrections after it."""
-    found = []
+    result = []
     for day in range(int(days)):
         start = day * DAY + 3 * 3600 + rng.uniform(0, 600)
-        found.append((start, "b", rng.randrange(20_000, 60_000)))
-        found += [(start + rng.uniform(0, 4 * 3600), "c", rng.randrange(1, 9)) for _ in range(12)]
-    return sorted(found)
+        result.append((start, "b", rng.randrange(20_000, 60_000)))
+        result += [(start + rng.uniform(0, 4 * 3600), "c", rng.randrange(1, 9)) for _ in range(12)]
+    return sorted(result)
 
 
 def bursts(rng: random.Random, days: float) -> list[Arrival]:
     """Hours of nothing, then many commits at once to several tables."""
-    found: list[Arrival] = []
+    arrivals: list[Arrival] = []
     at = 0.0
     while at < days * DAY:
         at += rng.expovariate(1 / 7_200)
         count = rng.randrange(2, 40)
-        found += [(at + rng.uniform(0, 90), rng.choice("abc"), 50) for _ in range(count)]
-    return sorted(found)
+        arrivals += [(at + rng.uniform(0, 90), rng.choice("abc"), 50) for _ in range(count)]
+    return sorted(arrivals)
 
 
 def fourteen(rng: random.Random, bound: Trigger) -> dict[str, Query]:
@@ -298,8 +305,8 @@ def test_a_query_that_always_fails_moves_no_start_of_others(bound: float) -> Non
             queries = {"bad": bad, **queries}
         process = Process(queries, arrivals, 10.0)
         runs = process.run(days * DAY)
-        found = [(run.start, [name for name in run.done if name != "bad"]) for run in runs]
-        return [(start, names) for start, names in found if names]
+        result = [(run.start, [name for name in run.done if name != "bad"]) for run in runs]
+        return [(start, names) for start, names in result if names]
 
     with_it, without = starts(True), starts(False)
     assert len(without) > 20
@@ -388,11 +395,11 @@ def evenly(rng: random.Random) -> list[float]:
 
 def in_gusts(rng: random.Random) -> list[float]:
     """Hours of nothing, then several commits within minutes, the last until the moment."""
-    found = []
+    result = []
     for _ in range(rng.randrange(3, 12)):
         start = rng.uniform(0, MOMENT)
-        found += [start + rng.expovariate(1 / 120) for _ in range(rng.randrange(3, 20))]
-    return found
+        result += [start + rng.expovariate(1 / 120) for _ in range(rng.randrange(3, 20))]
+    return result
 
 
 def rising(rng: random.Random) -> list[float]:
@@ -403,8 +410,8 @@ def rising(rng: random.Random) -> list[float]:
 def a_load(rng: random.Random) -> list[float]:
     """Nearly all in one half hour, a few corrections at any time."""
     start = rng.uniform(0, MOMENT - 3_600)
-    found = [start + rng.uniform(0, 1_800) for _ in range(rng.randrange(3, 60))]
-    return found + [rng.uniform(0, MOMENT) for _ in range(20)]
+    result = [start + rng.uniform(0, 1_800) for _ in range(rng.randrange(3, 60))]
+    return result + [rng.uniform(0, MOMENT) for _ in range(20)]
 
 
 SHAPES: tuple[Callable[[random.Random], list[float]], ...] = (evenly, in_gusts, rising, a_load)
@@ -424,13 +431,13 @@ class Foreseeing(Process):
     """The same, where rows are expected to come as they do in the mean of the night."""
 
     def _waiting(self, name: str, query: Query) -> Waiting:
-        found = super()._waiting(name, query)
-        oldest = found.pending.oldest
+        result = super()._waiting(name, query)
+        oldest = result.pending.oldest
         moment = None if oldest is None else next_moment(query.trigger, oldest)
         if moment is None:
-            return found
+            return result
         rows = ROWS / MOMENT * max(0.0, moment - self.now)
-        return replace(found, costs=replace(found.costs, expected=query.per_row * rows))
+        return replace(result, costs=replace(result.costs, expected=query.per_row * rows))
 
 
 @dataclass(frozen=True)

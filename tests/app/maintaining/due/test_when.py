@@ -7,19 +7,26 @@ from dataclasses import replace
 
 import pytest
 
-from impctl.app.maintaining.due.costs import (
+from impctl.service.schedule.due import (
     FIRST_MARGIN,
     LEAST_MARGIN,
     UNKNOWN_S,
+    Change,
+    Costs,
+    Due,
     Margin,
+    Pace,
+    Pending,
+    Waiting,
     costs_of,
+    dues,
+    in_order,
+    shortest_bounds,
+    taken,
 )
-from impctl.app.maintaining.due.pending import Change, Pending, in_order
-from impctl.app.maintaining.due.timetable import Timetable
-from impctl.app.maintaining.due.when import Costs, Due, Pace, Waiting, dues, shortest_bounds, taken
+from impctl.service.schedule.timetable import Timetable
 from impctl.store.records import RunCost, RunKind
-from impctl.workload.cron import read_cron
-from impctl.workload.trigger_models import ON_COMMIT, Alone, Trigger
+from impctl.workload.models import ON_COMMIT, Alone, Trigger, read_cron
 from tests.support.random_cases import random_seeds
 
 NOON = 1_795_780_800.0  # 2026-11-27 12:00 UTC
@@ -28,8 +35,8 @@ NOTHING = Pending(mark=0)
 
 
 def pending(*changes: tuple[float, int | None]) -> Pending:
-    found = tuple(Change(NOON + at, rows) for at, rows in changes)
-    return Pending(found, None, found[0].at, changes)
+    result = tuple(Change(NOON + at, rows) for at, rows in changes)
+    return Pending(result, None, result[0].at, changes)
 
 
 def waiting(trigger: Trigger, what: Pending, cost: float = 1.0, name: str = "q") -> Waiting:
@@ -37,13 +44,13 @@ def waiting(trigger: Trigger, what: Pending, cost: float = 1.0, name: str = "q")
 
 
 def due(trigger: Trigger, what: Pending, now: float = 100.0) -> Due:
-    (found,) = dues([waiting(trigger, what)], PACE, NOON + now)
-    return found
+    (result,) = dues([waiting(trigger, what)], PACE, NOON + now)
+    return result
 
 
-def at(found: Due) -> tuple[float | None, float | None, float | None]:
+def at(result: Due) -> tuple[float | None, float | None, float | None]:
     """When it is due, by when, and when to start, from noon on."""
-    times = (found.due_at, found.due_by, found.start_at)
+    times = (result.due_at, result.due_by, result.start_at)
     due_at, due_by, start = (None if one is None else one - NOON for one in times)
     return due_at, due_by, start
 
@@ -78,10 +85,10 @@ ONE = pending((10.0, 7), (20.0, 4))
 def test_what_is_pending_is_due(
     trigger: Trigger, times: tuple[float | None, float | None, float | None]
 ) -> None:
-    found = due(trigger, ONE)
-    assert at(found) == times
-    assert found.is_pending
-    assert found.is_now(NOON + 100) == (times[2] is not None and times[2] <= 100)
+    result = due(trigger, ONE)
+    assert at(result) == times
+    assert result.is_pending
+    assert result.is_now(NOON + 100) == (times[2] is not None and times[2] <= 100)
 
 
 @pytest.mark.parametrize(
@@ -97,11 +104,11 @@ def test_what_is_pending_is_due(
 def test_where_nothing_is_pending_nothing_is_due(
     trigger: Trigger, times: tuple[float | None, float | None, float | None]
 ) -> None:
-    found = due(trigger, NOTHING)
-    assert found.due_by is None or found.due_by == pytest.approx(NOON + 120.001)
-    assert (at(found)[0], at(found)[2]) == (times[0], times[2])
-    assert not found.is_pending
-    assert not found.is_now(NOON + 1e9)
+    result = due(trigger, NOTHING)
+    assert result.due_by is None or result.due_by == pytest.approx(NOON + 120.001)
+    assert (at(result)[0], at(result)[2]) == (times[0], times[2])
+    assert not result.is_pending
+    assert not result.is_now(NOON + 1e9)
 
 
 def test_rows_that_the_log_does_not_tell_are_enough() -> None:
@@ -129,8 +136,8 @@ def test_commits_that_only_move_rows_are_for_who_runs_at_each() -> None:
     ],
 )
 def test_who_is_unsure_maintains(trigger: Trigger, is_due: bool) -> None:
-    found = due(trigger, Pending(unsure="the log does not show it", mark=1))
-    assert found.is_now(NOON + 100) == is_due
+    result = due(trigger, Pending(unsure="the log does not show it", mark=1))
+    assert result.is_now(NOON + 100) == is_due
 
 
 def test_a_run_that_was_made_ahead_is_not_made_again() -> None:
@@ -151,14 +158,14 @@ def test_what_is_expected_counts_ahead_of_a_moment() -> None:
     (without,) = dues([waiting(trigger, ONE)], PACE, NOON)
     assert at(without)[2] == 3_600.0
     more = replace(waiting(trigger, ONE), costs=Costs(1.0, expected=4.0))
-    (found,) = dues([more], PACE, NOON)
-    assert at(found)[2] == 3_600.0 - 2 * (1 + 1 + 4)
+    (result,) = dues([more], PACE, NOON)
+    assert at(result)[2] == 3_600.0 - 2 * (1 + 1 + 4)
 
 
 def test_a_point_with_a_bound_is_kept_ready() -> None:
     trigger = Trigger(point="p", ready_within=3.0)
-    (found,) = dues([waiting(trigger, ONE)], PACE, NOON + 50)
-    assert found.is_now(NOON + 50)
+    (result,) = dues([waiting(trigger, ONE)], PACE, NOON + 50)
+    assert result.is_now(NOON + 50)
     (small,) = dues([waiting(trigger, ONE, cost=0.4)], PACE, NOON + 50)
     assert not small.is_now(NOON + 50)
 
@@ -182,14 +189,14 @@ def test_starts_are_those_of_the_formula(seed: int) -> None:
         assert one.trigger.fresh_within is not None
         return one.pending.oldest + one.trigger.fresh_within
 
-    for one, found in zip(some, dues(some, pace, NOON + 80), strict=True):
+    for one, result in zip(some, dues(some, pace, NOON + 80), strict=True):
         if not one.pending.is_some:
-            assert found.start_at is None
+            assert result.start_at is None
             continue
         before = [o for o in some if o.pending.is_some and deadline(o) <= deadline(one)]
         work = pace.opening + sum(o.costs.pending for o in before)
-        assert found.due_by == deadline(one)
-        assert found.start_at == pytest.approx(deadline(one) - pace.margin * work - pace.look)
+        assert result.due_by == deadline(one)
+        assert result.start_at == pytest.approx(deadline(one) - pace.margin * work - pace.look)
 
 
 def test_a_run_takes_what_is_due_in_the_order_of_deadlines() -> None:
@@ -200,8 +207,8 @@ def test_a_run_takes_what_is_due_in_the_order_of_deadlines() -> None:
         waiting(Trigger(fresh_within=5_000.0), ONE, name="far"),
         waiting(Trigger(point="p"), ONE, name="point"),
     ]
-    found = dues(some, PACE, NOON + 100)
-    assert [due.query for due in taken(found, some, NOON + 100)] == ["a", "b", "c"]
+    result = dues(some, PACE, NOON + 100)
+    assert [due.query for due in taken(result, some, NOON + 100)] == ["a", "b", "c"]
     assert taken(dues(some[3:], PACE, NOON + 100), some[3:], NOON + 100) == []
 
 
@@ -211,11 +218,11 @@ def test_cheap_ones_wait_for_idle_time_and_for_a_known_cost() -> None:
     unknown = replace(waiting(cheap, ONE, 0.1, "unknown"), costs=Costs(0.1, is_known=False))
     nothing = waiting(cheap, NOTHING, 0.1, "nothing")
     all_of = [*some, unknown, nothing]
-    found = taken(dues(all_of, PACE, NOON + 100), all_of, NOON + 100)
-    assert [due.query for due in found] == ["cheap"]
+    result = taken(dues(all_of, PACE, NOON + 100), all_of, NOON + 100)
+    assert [due.query for due in result] == ["cheap"]
     all_of.append(waiting(Trigger(rows=1), ONE, name="due"))
-    found = taken(dues(all_of, PACE, NOON + 100), all_of, NOON + 100)
-    assert [due.query for due in found] == ["due"]
+    result = taken(dues(all_of, PACE, NOON + 100), all_of, NOON + 100)
+    assert [due.query for due in result] == ["due"]
 
 
 def test_bounds_that_cannot_be_held_are_told_with_the_least_that_can() -> None:
@@ -292,10 +299,10 @@ def test_costs_follow_the_recorded_runs() -> None:
     some = pending((0.0, 3_000))
     assert costs_of("q", ON_COMMIT, some, (), (0, 5)) == Costs(UNKNOWN_S, is_known=False)
     runs = [run_of(1_000, 200.0), run_of(2_000, 300.0), run_of(0, 100.0)]
-    found = costs_of("q", ON_COMMIT, some, runs, (0, 5))
-    assert found.is_known
-    assert (found.pending, found.each_look) == (pytest.approx(0.4), pytest.approx(0.1))
-    assert found.longest == 0.3
+    costs = costs_of("q", ON_COMMIT, some, runs, (0, 5))
+    assert costs.is_known
+    assert (costs.pending, costs.each_look) == (pytest.approx(0.4), pytest.approx(0.1))
+    assert costs.longest == 0.3
     assert costs_of("q", ON_COMMIT, NOTHING, runs, (0, 5)).pending == 0.0
     hourly = Trigger(every=3_600.0)
     ahead = costs_of("q", hourly, some, runs, (NOON + 1_600, NOON + 2_600), Forecast())
@@ -321,9 +328,9 @@ def test_costs_are_those_of_changes_of_the_same_tables() -> None:
 def test_what_a_run_left_is_tried_again_after_the_clock_was_put_back() -> None:
     timetable = Timetable(5.0)
     timetable.saw([waiting(ON_COMMIT, pending((-9_000.0, 7)))])
-    found = timetable.due(NOON)
-    assert [due.query for due in found] == ["q"]
-    timetable.ran(found, NOON, 1.0)
+    result = timetable.due(NOON)
+    assert [due.query for due in result] == ["q"]
+    timetable.ran(result, NOON, 1.0)
     assert not timetable.due(NOON + 1)
     assert timetable.due(NOON + 600)
     assert timetable.due(NOON - 3_600)

@@ -6,7 +6,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from impctl.app.workbench.sessions import OwnSession
+from impctl.service.context import OwnSession
 
 
 @pytest.fixture(autouse=True)

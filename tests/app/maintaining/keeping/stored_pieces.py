@@ -14,9 +14,9 @@ from tests.support.run_records import run_record
 
 def read_pieces(folder: Path, name: str) -> list[str]:
     """The sides of joins and the groupings that are read from the tables."""
-    found = stored(folder, name).state_meta.get("from_files", [])
-    assert isinstance(found, list)
-    return found
+    result = stored(folder, name).state_meta.get("from_files", [])
+    assert isinstance(result, list)
+    return result
 
 
 def stored_pieces(folder: Path, name: str) -> set[str]:

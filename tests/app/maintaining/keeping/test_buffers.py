@@ -12,10 +12,10 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 import impctl
-from impctl.app.capturing import commit
-from impctl.app.maintaining.keeping.buffers import chance_of_refill, size_for
+from impctl.service import capture
+from impctl.service.budget.costs import chance_of_refill, size_for
 from impctl.store.store import Store
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.app.maintaining.keeping.stored_pieces import assert_alike, describe
 from tests.support.kept_workload import stored
 from tests.support.made_once import CliOnce
@@ -104,9 +104,9 @@ def few(cli_once: CliOnce) -> Cli:
 
 
 def bounded(folder: Path, name: str) -> dict[str, int]:
-    found = stored(folder, name).state_meta.get("buffers", {})
-    assert isinstance(found, dict)
-    return found
+    result = stored(folder, name).state_meta.get("buffers", {})
+    assert isinstance(result, dict)
+    return result
 
 
 def bytes_of(folder: Path, name: str, piece: str) -> int:
@@ -192,8 +192,8 @@ def test_buffers_that_the_state_is_not_of_are_captured_anew(cli: Cli) -> None:
     cli.good("capture", "--disk", "0", *names)
     describe(tmp_path, "ranked", buffers={"top0": 8, "aggregate0": 8})
     change(tmp_path, random.Random(2), 1)
-    found = {r["query"]: r for r in cli.good("maintain", *names).results}
-    assert found["ranked"]["reason_code"] == "engine_changed"
+    result = {r["query"]: r for r in cli.good("maintain", *names).results}
+    assert result["ranked"]["reason_code"] == "engine_changed"
     with impctl.open(cli.workload) as opened:
         assert rows_of(opened, "ranked") == rows_of(opened, "ranked_kept")
 
@@ -272,7 +272,7 @@ def test_first_rows_of_an_older_store_wait_for_a_capture(
     cli, tmp_path = few, few.workload.parent
     names = ("--query", "first", "--query", "ends")
     with monkeypatch.context() as older:
-        older.setattr(commit, "buffer_groups", lambda state: {})
+        older.setattr(capture, "buffer_groups", lambda state: {})
         cli.good("capture", *names)
     change(tmp_path, random.Random(2), 0)
     cli.good("maintain", "--disk", "0", *names)
@@ -311,7 +311,7 @@ def test_the_chance_of_a_refill_is_how_often_a_buffer_is_used_up(
         held = min(held, 2 * spare)
         refills += held == 0
         held = held or spare
-    found = chance_of_refill(0.01, deleted, spare) / 0.01
-    assert refills / steps / 2 < found < refills / steps * 2
+    result = chance_of_refill(0.01, deleted, spare) / 0.01
+    assert refills / steps / 2 < result < refills / steps * 2
     assert chance_of_refill(1e9, deleted, spare) == 1.0
     assert chance_of_refill(1e9, 0.0, spare) == 0.0

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.app.capturing.partners import by_files
+from impctl.service import partners
 from impctl.tables import rows
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.app.maintaining.keeping.stored_pieces import (
     assert_alike,
     describe,
@@ -100,7 +100,7 @@ def test_groups_go_and_come_back_and_no_sketch_notices(
 ) -> None:
     # What is kept again is read in parts, which no group's rows may be spread over.
     monkeypatch.setattr(rows, "BATCH_ROWS", 3)
-    monkeypatch.setattr(by_files, "read_batches", partial(rows.read_batches, least=3))
+    monkeypatch.setattr(partners, "read_batches", partial(rows.read_batches, least=3))
     cli = make(names)
     free = cli.workload.read_text()
     kept = free.replace("join: auto}", "join: auto, state: keep}")
@@ -213,8 +213,8 @@ def test_a_state_whose_groups_cannot_be_read_any_more_is_captured_anew(
     cli.good("capture")
     describe(tmp_path, "by_i", from_files=["aggregate7"])
     change(tmp_path, random.Random(1), 0)
-    found = {r["query"]: r for r in cli.good("maintain").results}
-    assert (found["by_i"]["action"], found["by_i"]["reason_code"]) == (
+    result = {r["query"]: r for r in cli.good("maintain").results}
+    assert (result["by_i"]["action"], result["by_i"]["reason_code"]) == (
         "recapture",
         "engine_changed",
     )

@@ -13,13 +13,12 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.app.maintaining.keeping import conversion, keep_to
-from impctl.app.maintaining.keeping.bounds import BOUND_IMPOSSIBLE
-from impctl.app.maintaining.keeping.enough import enough_text
 from impctl.errors import HistoryGoneError, StorageError
+from impctl.service.budget import choice, convert
+from impctl.service.budget.bounds import BOUND_IMPOSSIBLE, enough_text
 from impctl.store.store import Store
-from impctl.tables.write.create import create_table
-from impctl.workload.scalars import size_from
+from impctl.tables.write.maintenance import create_table
+from impctl.workload.yaml import size_from
 from tests.app.maintaining.keeping.stored_pieces import (
     assert_alike,
     describe,
@@ -91,7 +90,7 @@ def test_a_budget_in_the_file_holds_and_a_flag_wins(
 ) -> None:
     """From the first capture on, and for queries that are versions behind, at these versions."""
     # How often tables change here goes by how quick the machine is.
-    monkeypatch.setattr(keep_to, "is_worth", lambda *_, **__: True)
+    monkeypatch.setattr(choice, "is_worth", lambda *_, **__: True)
     cli = Cli(capsys, write_pairs(tmp_path, FEW))
     cli.workload.write_text(cli.workload.read_text() + "budget: {disk: 0}\n")
     cli.good("capture")
@@ -121,7 +120,7 @@ def test_what_the_budget_did_is_told_and_makes_nothing_fresher(captured: Cli) ->
     assert after.maintained_at == before
     latest = captured.one("status", "--query", "two")["runs"][0]
     assert latest["action"] == "convert"
-    assert latest["reason_code"] == conversion.CONVERTED
+    assert latest["reason_code"] == convert.CONVERTED
     assert "join0" in latest["reason"]
 
 
@@ -155,20 +154,20 @@ def test_explain_says_what_is_read_and_why(captured: Cli) -> None:
     assert set(explained(captured, "two").values()) == {("index", "small enough to keep")}
     change(folder, random.Random(1), 0)
     captured.good("maintain", "--disk", "0", "--query", "two")
-    found = explained(captured, "two")
-    assert {strategy for strategy, _ in found.values()} == {"files"}
+    result = explained(captured, "two")
+    assert {strategy for strategy, _ in result.values()} == {"files"}
     (tree,) = captured.one("explain", "--query", "two")["trees"]
     assert tree["reason"].startswith("possible, not chosen: a changed row joins")
     history = captured.good("status", "--query", "two").results[0]["runs"][0]["reason"]
-    for side, (_, reason) in found.items():
+    for side, (_, reason) in result.items():
         assert f"{side}: {reason}" in history
     change(folder, random.Random(2), 1)
     captured.good("maintain", "--query", "two")
-    assert explained(captured, "two") == found
+    assert explained(captured, "two") == result
     text = captured.workload.read_text()
     captured.workload.write_text(text + "budget: {disk: 0}\n")
     captured.good("capture", "--query", "two")
-    assert explained(captured, "two").keys() == found.keys()
+    assert explained(captured, "two").keys() == result.keys()
     assert not {reason for _, reason in explained(captured, "two").values()} & {"as captured"}
     captured.workload.write_text(text)
     captured.good("capture", "--query", "two")
@@ -178,8 +177,8 @@ def test_explain_says_what_is_read_and_why(captured: Cli) -> None:
 @pytest.mark.parametrize(
     ("part", "error", "told"),
     [
-        ((conversion, "hand_over"), HistoryGoneError("gone"), "does not change: gone"),
-        ((keep_to, "kept_within"), StorageError("no log"), "whatever its budget: no log"),
+        ((convert, "hand_over"), HistoryGoneError("gone"), "does not change: gone"),
+        ((choice, "kept_within"), StorageError("no log"), "whatever its budget: no log"),
     ],
     ids=["a conversion", "a choice"],
 )

@@ -11,11 +11,11 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import write_deltalake
 
-from impctl.app.maintaining.keeping.choice import Kept
-from impctl.app.maintaining.keeping.conversion import Wanted
 from impctl.data.pages import table_of
+from impctl.service.budget.choice import Kept
+from impctl.service.budget.convert import Wanted
 from impctl.store.store import Store
-from impctl.tables.write.create import create_table
+from impctl.tables.write.maintenance import create_table
 from tests.app.maintaining.keeping.stored_pieces import assert_alike, fragments, read_pieces
 from tests.support.kept_workload import stored
 from tests.support.made_once import CliOnce
@@ -179,7 +179,7 @@ def test_they_are_kept_where_sides_are_read(
         "version: 1\ntables: {t: {path: t}, u: {path: u}}\n"
         f"partitions: {{t: {{g: {{boundaries: [2, 3, 4]}}}}}}\nqueries:\n{lines}store: .impctl\n"
     ).captured("--disk", "0")
-    found = []
+    match = []
     for day, first in ((8, 3), (12, 12), (6, 1), (25, 2)):
         monkeypatch.setenv("IMPCTL_NOW", f"2026-01-{day:02}")
         write_deltalake(str(tmp_path / "t"), grouped_rows(first), mode="append")
@@ -187,5 +187,5 @@ def test_they_are_kept_where_sides_are_read(
         assert {result["action"] for result in ran.results} == {"exact"}
         assert read_pieces(tmp_path, "q") == ["join0.left", "join0.right"]
         assert_alike(tmp_path, "q", "twin")
-        found.append(fragments(tmp_path, "q"))
-    assert len({str(one) for one in found}) > 1, "the clock moved something"
+        match.append(fragments(tmp_path, "q"))
+    assert len({str(one) for one in match}) > 1, "the clock moved something"

@@ -10,14 +10,13 @@ from random import Random
 
 import pytest
 
-from impctl.app.maintaining.due.pending import CommitLog, pending_of
-from impctl.app.maintaining.keeping.learned_prices import FEWEST, learned_of
-from impctl.app.workbench.settings import Settings
-from impctl.app.workbench.workbench import open_workbench
-from impctl.circuits.keeping.demands import own
-from impctl.circuits.keeping.evaluated import evaluate
-from impctl.circuits.keeping.graph import Demand, Graph, KindOfChange, Mode, Node, Piece, Work
-from impctl.circuits.keeping.prices import priced
+from impctl.placement.graph import Demand, Graph, KindOfChange, Mode, Node, Piece, Work, own
+from impctl.placement.options import priced
+from impctl.placement.search import evaluate
+from impctl.service.budget.costs import FEWEST, learned_of
+from impctl.service.context import open_workbench
+from impctl.service.schedule.due import CommitLog, pending_of
+from impctl.service.settings import Settings
 from impctl.store.records import RunCost, RunKind, RunParts, SideRead
 from impctl.store.store import Store
 from tests.behaviour.typed_joins import QUERIES, change, write_workload
@@ -113,7 +112,7 @@ def test_an_estimate_is_what_runs_of_its_kind_took(seed: int) -> None:
     world.rows = [1e6 for _ in world.rows]
     kinds = alone(world)
     costs = [world.run(kind) for kind in kinds for _ in range(FEWEST)]
-    found = world.learned(costs)
+    learned = world.learned(costs)
     for kind in kinds:
         expected = world.beside[kind]
         for at, node in enumerate(world.graph.nodes):
@@ -128,8 +127,8 @@ def test_an_estimate_is_what_runs_of_its_kind_took(seed: int) -> None:
                 thought = piece.hit[kind] if piece.hit else 1.0
                 hit = (FEWEST + thought) / (FEWEST + 1)
                 expected += hit * world.read_ms[piece.name]
-        assert evaluate(found, world.modes).per_kind[kind] == pytest.approx(expected, rel=1e-3)
-        assert found.runs[kind] == FEWEST
+        assert evaluate(learned, world.modes).per_kind[kind] == pytest.approx(expected, rel=1e-3)
+        assert learned.runs[kind] == FEWEST
 
 
 @random_seeds(4, 17, 30)
@@ -141,9 +140,9 @@ def test_too_few_runs_and_runs_over_other_tables_tell_nothing(seed: int) -> None
     old = [replace(one, moved=()) for one in runs * FEWEST]
     again = [replace(one, kind=RunKind.RECAPTURE) for one in runs * FEWEST]
     for told in (runs[:1] * (FEWEST - 1), by_spark, again):
-        found = world.learned(told)
-        assert found.nodes == world.learned([]).nodes
-        assert not any(found.runs)
+        learned = world.learned(told)
+        assert learned.nodes == world.learned([]).nodes
+        assert not any(learned.runs)
     for told in (other, old):
         # A read of a side is the same read, whatever asked it; its chance is not.
         for before, after in zip(world.graph.pieces, world.learned(told).pieces, strict=True):
@@ -186,8 +185,8 @@ def test_a_read_that_seldom_comes_keeps_some_of_its_chance() -> None:
     world = next(w for w in map(World, range(500)) if _has_certain_read(w))
     kind, name = _has_certain_read(world)[0]
     for count in range(FEWEST, 9):
-        found = world.learned([world.run(kind, asks=False) for _ in range(count)])
-        (piece,) = (one for one in found.pieces if one.name == name)
+        learned = world.learned([world.run(kind, asks=False) for _ in range(count)])
+        (piece,) = (one for one in learned.pieces if one.name == name)
         assert piece.hit[kind] == pytest.approx(1 / (count + 1))
 
 
@@ -206,13 +205,13 @@ def _bounded_graph() -> Graph:
 
 def _bounded_runs(runs: int, filled: int) -> list[RunCost]:
     """Runs of which the first so many filled buffers again."""
-    found = []
+    result = []
     for number in range(runs):
         read = SideRead("p.buffer", 2, 2, 50, 30.0) if number < filled else SideRead("p.buffer")
         parts = RunParts((0.0, 2.0 + read.ms), (read,))
         ms = sum(parts.times)
-        found.append(RunCost(RunKind.MAINTAIN, 7, 0, ms, moved=("t",), parts=parts))
-    return found
+        result.append(RunCost(RunKind.MAINTAIN, 7, 0, ms, moved=("t",), parts=parts))
+    return result
 
 
 def test_buffers_that_are_filled_again_cost_what_that_took_as_often_as_it_came() -> None:
@@ -259,12 +258,12 @@ def test_runs_without_parts_tell_the_whole(seed: int) -> None:
         for kind in kinds
         for ms in [10 ** world.random.uniform(0, 4)] * FEWEST
     ]
-    found = world.learned(costs)
+    learned = world.learned(costs)
     took = {cost.moved: cost.elapsed_ms for cost in costs}
     for kind in kinds:
         wanted = took[tuple(sorted(world.graph.kinds[kind].tables))]
         before = evaluate(world.graph, world.modes).per_kind[kind]
-        after = evaluate(found, world.modes).per_kind[kind]
+        after = evaluate(learned, world.modes).per_kind[kind]
         # What was off by more than priors ever were is not believed.
         assert after == pytest.approx(max(wanted, before / 30), rel=1e-6)
 

@@ -15,12 +15,12 @@ from unittest.mock import Mock
 
 import pytest
 
-from impctl.app.maintain import maintain
-from impctl.app.maintaining.due.costs import LEAST_MARGIN
-from impctl.app.maintaining.estimates import recorded
-from impctl.app.maintaining.keeping import keep_to
-from impctl.app.maintaining.keeping import looks as looks_room
-from impctl.app.maintaining.keeping.bounds import (
+from impctl.placement.graph import PRIORS, Graph, KindOfChange, Mode, Node, Piece, Work, pinned
+from impctl.placement.options import conversion_ms
+from impctl.placement.search import Modes, StateChoice, choose, evaluate, per_day
+from impctl.service.budget import choice as keep_to
+from impctl.service.budget import choice as looks_room
+from impctl.service.budget.bounds import (
     BOUND_IMPOSSIBLE,
     Bound,
     bounds_of,
@@ -28,16 +28,19 @@ from impctl.app.maintaining.keeping.bounds import (
     late_runs,
     unheld_text,
 )
-from impctl.app.maintaining.keeping.choice import Kept
-from impctl.app.maintaining.keeping.looks import Seen, have_moved, is_known_to_exceed, is_to_look
-from impctl.app.maintaining.keeping.worth import is_worth
-from impctl.app.workbench.settings import Settings
-from impctl.app.workbench.workbench import open_workbench
-from impctl.circuits.keeping.choice import StateChoice, choose
-from impctl.circuits.keeping.conversions import conversion_ms
-from impctl.circuits.keeping.evaluated import Modes, evaluate, per_day
-from impctl.circuits.keeping.graph import Graph, KindOfChange, Mode, Node, Piece, Work, pinned
-from impctl.circuits.keeping.priors import PRIORS
+from impctl.service.budget.choice import (
+    Kept,
+    Seen,
+    have_moved,
+    is_known_to_exceed,
+    is_to_look,
+    is_worth,
+)
+from impctl.service.context import open_workbench
+from impctl.service.decide import recorded
+from impctl.service.maintain import maintain
+from impctl.service.schedule.due import LEAST_MARGIN
+from impctl.service.settings import Settings
 from impctl.store.records import Chosen, RunKind
 from impctl.store.store import Store
 from impctl.workload.load import load_workload
@@ -126,8 +129,8 @@ def test_what_does_not_pay_back_within_a_week_stays(seed: int) -> None:
     pays = saved > 0 and saved >= 0.2 * per_day(graph, now)
     for days, is_soon in ((6.9, True), (7.1, False)):
         each = (days * saved - PRIORS.conversion_ms) / moved if moved else 0.0
-        found = is_worth(kept_of(graph, now, choice, each), is_over=False)
-        assert found == (pays and is_soon), (saved, moved)
+        worth = is_worth(kept_of(graph, now, choice, each), is_over=False)
+        assert worth == (pays and is_soon), (saved, moved)
         assert is_worth(kept_of(graph, now, choice, each), is_over=True)
 
 
@@ -150,11 +153,11 @@ def _has_two_modes(graph: Graph) -> list[str]:
 def test_a_piece_is_read_whole_to_be_kept_again() -> None:
     for seed in range(50):
         graph = tree(Random(seed))
-        found = conversion_ms(graph)
-        assert found.keys() == {piece.name for piece in graph.pieces}
+        result = conversion_ms(graph)
+        assert result.keys() == {piece.name for piece in graph.pieces}
         for node in graph.nodes:
             for piece in node.pieces:
-                to, build = found[piece.name], max(piece.build, default=0.0)
+                to, build = result[piece.name], max(piece.build, default=0.0)
                 is_side = node.work is Work.JOIN
                 assert to[Mode.READ] == (build if is_side else max(piece.stream, default=0.0))
                 assert to[Mode.KEPT] >= build
@@ -352,8 +355,8 @@ def test_a_budget_out_of_reach_leaves_out_only_what_its_bytes_are_worth(seed: in
     assert chosen(0).bytes + fixed == least, "asked for the least"
     if least < 2:
         return
-    found = chosen(rng.randint(1, least - 1))
-    assert (found.exceeds, found.least + fixed) == (True, least)
+    result = chosen(rng.randint(1, least - 1))
+    assert (result.exceeds, result.least + fixed) == (True, least)
     work = min(per_day(graph, modes) for modes in every)
     usual = choose({"q": graph}, None)
     assert usual.ms_per_day == pytest.approx(work, rel=0.01)
@@ -362,12 +365,12 @@ def test_a_budget_out_of_reach_leaves_out_only_what_its_bytes_are_worth(seed: in
     def counted(modes: Modes) -> float:
         return per_day(graph, modes) + weight * graph.bytes_of(modes)
 
-    assert counted(found.queries["q"].modes) <= min(map(counted, every)) * 1.01
-    assert found.ms_per_day <= 2.02 * work
+    assert counted(result.queries["q"].modes) <= min(map(counted, every)) * 1.01
+    assert result.ms_per_day <= 2.02 * work
     # What is kept stays.
     now = {name: rng.choice(modes) for name, modes in zip(names, _modes_of(graph), strict=True)}
     held = chosen_within({"q": graph}, 1, {}, [1.0] * len(graph.kinds), fixed, {"q": now})[0]
-    assert (held.least, held.exceeds) == (found.least, True)
+    assert (held.least, held.exceeds) == (result.least, True)
     then = held.queries["q"].modes
     assert all(then[name] is Mode.KEPT for name, mode in now.items() if mode is Mode.KEPT)
 
@@ -447,20 +450,20 @@ def test_what_is_chosen_holds_what_the_plain_choice_does_and_tells_enough(seed: 
     costs = evaluate(graph, plain.queries["q"].modes).per_kind
     bound = Bound(LEAST_MARGIN * max(costs) * rng.choice([0.01, 0.3, 0.9, 1.0, 1.1]), "b")
     chances = [rng.choice([0.0, 0.05, 0.06, 1.0]) for _ in graph.kinds]
-    found, unheld = chosen_within(graphs, budget, {"q": bound}, chances)
+    result, unheld = chosen_within(graphs, budget, {"q": bound}, chances)
 
     def late(modes: Modes) -> list[int]:
         took = evaluate(graph, modes).per_kind
         each = zip(took, chances, strict=True)
         return [at for at, (ms, chance) in enumerate(each) if chance > 0.05 and 1.5 * ms > bound.ms]
 
-    mine, before = late(found.queries["q"].modes), late(plain.queries["q"].modes)
+    mine, before = late(result.queries["q"].modes), late(plain.queries["q"].modes)
     assert [("q", kind) for kind in mine] == late_runs(
-        graphs, modes_in(found), {"q": bound}, chances
+        graphs, modes_in(result), {"q": bound}, chances
     )
     assert len(mine) <= len(before)
-    assert found.exceeds == plain.exceeds
-    assert found.bytes <= max(budget, plain.bytes) or (plain.exceeds and budget)
+    assert result.exceeds == plain.exceeds
+    assert result.bytes <= max(budget, plain.bytes) or (plain.exceeds and budget)
     assert bool(unheld) == bool(mine)
     every = [
         dict(zip((p.name for p in graph.pieces), modes, strict=True))
@@ -468,7 +471,7 @@ def test_what_is_chosen_holds_what_the_plain_choice_does_and_tells_enough(seed: 
     ]
     for one in unheld:
         doing = [modes for modes in every if not set(late(modes)) & set(mine)]
-        assert one.ms == max(evaluate(graph, found.queries["q"].modes).per_kind[k] for k in mine)
+        assert one.ms == max(evaluate(graph, result.queries["q"].modes).per_kind[k] for k in mine)
         if one.enough is None:
             assert not doing
         else:
@@ -477,7 +480,7 @@ def test_what_is_chosen_holds_what_the_plain_choice_does_and_tells_enough(seed: 
 
 
 def test_no_choice_is_made_for_what_no_state_helps(monkeypatch: pytest.MonkeyPatch) -> None:
-    from impctl.app.maintaining.keeping import bounds
+    from impctl.service.budget import bounds
 
     made = []
 

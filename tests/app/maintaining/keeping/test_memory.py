@@ -11,13 +11,13 @@ from unittest.mock import Mock
 
 import pytest
 
-from impctl.app import follow as follow_case
-from impctl.app.maintaining import kept_states
-from impctl.app.maintaining.kept_states import KeptStates
-from impctl.app.workbench.memory_limit import largest_side, machine_memory, memory_of
-from impctl.app.workbench.reporter import SilentReporter
-from impctl.app.workbench.settings import FollowRequest, Settings
 from impctl.errors import WorkloadError
+from impctl.service import decide
+from impctl.service.context import SilentReporter
+from impctl.service.decide import KeptStates
+from impctl.service.memory_limit import largest_side, machine_memory, memory_of
+from impctl.service.schedule import daemon as follow_case
+from impctl.service.settings import FollowRequest, Settings
 from impctl.workload.load import load_workload
 from tests.app.maintaining.keeping.stored_pieces import fragments, read_pieces
 from tests.behaviour.typed_joins import QUERIES, change, write_workload
@@ -92,16 +92,16 @@ def test_what_fits_takes_no_more_than_there_is() -> None:
     for memory in (0, 1, 49_999_999, 50_000_000):
         assert largest_side(memory) == 0
     for memory in (50_000_004, 10**9, 10**12):
-        found = largest_side(memory)
-        assert found is not None
-        assert memory - 4 <= 50_000_000 + 4 * found <= memory
+        result = largest_side(memory)
+        assert result is not None
+        assert memory - 4 <= 50_000_000 + 4 * result <= memory
 
 
 def kept_after(
     monkeypatch: pytest.MonkeyPatch, over: int, sizes: dict[str, int], order: str
 ) -> list[str]:
     """The queries whose states are kept after these steps, the last of which is over by so much."""
-    monkeypatch.setattr(kept_states, "_forms", lambda *_: ())
+    monkeypatch.setattr(decide, "_forms", lambda *_: ())
     held = [500] * (len(order) - 1) + [500 + over]
     kept = KeptStates(memory=500, held=lambda: held.pop(0))
     for name in order:

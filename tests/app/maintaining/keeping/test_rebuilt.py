@@ -33,8 +33,8 @@ def changed(cli: Cli, folder: Path, rng: random.Random, turn: int, *flags: str) 
 
 
 def modes(cli: Cli) -> dict[str, set[str]]:
-    found = cli.good("explain", *(f"--query={name}" for name in OTHERS)).results
-    return {one["query"]: {x["mode"] for x in (*one["joins"], *one["groups"])} for one in found}
+    results = cli.good("explain", *(f"--query={name}" for name in OTHERS)).results
+    return {one["query"]: {x["mode"] for x in (*one["joins"], *one["groups"])} for one in results}
 
 
 @pytest.mark.slow
@@ -45,7 +45,7 @@ def test_sketches_stay_those_of_all_state_kept(
     cli: Cli, tmp_path: Path, turns: int, each: int
 ) -> None:
     cli.good("capture", "--disk", "1GB")
-    assert all(found == {"kept"} for found in modes(cli).values())
+    assert all(result == {"kept"} for result in modes(cli).values())
     free = cli.workload.read_text()
     least = free.replace("join: auto}", "join: auto, state: least}")
     assert least != free
@@ -55,12 +55,12 @@ def test_sketches_stay_those_of_all_state_kept(
             least if turn % 2 == 0 else free.replace("auto}", "auto, state: keep}")
         )
         changed(cli, tmp_path, rng, each * turn, "--disk", "1GB")
-        found = modes(cli)
+        result = modes(cli)
         if turn % 2 == 0:
-            assert {name for name, each in found.items() if "rebuilt" in each} == REBUILT
-            assert all(each & {"read", "rebuilt"} for each in found.values()), found
+            assert {name for name, each in result.items() if "rebuilt" in each} == REBUILT
+            assert all(each & {"read", "rebuilt"} for each in result.values()), result
         else:
-            assert all(each == {"kept"} for each in found.values()), found
+            assert all(each == {"kept"} for each in result.values()), result
         for more in range(1, each):
             changed(cli, tmp_path, rng, 2 * turn + more, "--disk", "1GB")
 

@@ -9,16 +9,16 @@ import pytest
 from deltalake import write_deltalake
 from sqlglot import exp
 
-from impctl.app.measuring.kinds.duckdb_recapture import _translated, duckdb_plain
-from impctl.app.preparing.prepared import prepare
-from impctl.app.workbench.settings import Settings
-from impctl.app.workbench.workbench import open_workbench
 from impctl.bench.parquet_sql import ParquetSql
-from impctl.capture.render_expr import render_expr
 from impctl.data.schema import LONG
 from impctl.expr.nodes import ColumnRef
-from impctl.expr.one_row import SEVERAL_ROWS, one_row
-from impctl.tables.plain_files import why_not_plain
+from impctl.expr.signature import SEVERAL_ROWS, one_row
+from impctl.measure.kinds.duckdb_recapture import _translated, duckdb_plain
+from impctl.service.context import open_workbench
+from impctl.service.prepare import prepare
+from impctl.service.settings import Settings
+from impctl.spark.expressions import render_expr
+from impctl.tables.rows import why_not_plain
 from impctl.tables.source import open_source
 from tests.tables import handmade
 
@@ -47,10 +47,10 @@ def test_values_of_folders_are_columns(tmp_path: Path) -> None:
         assert connection is not None
         offered = duckdb_plain(connection, desk.tables, prepared)
         assert offered.run is not None, offered.reason
-        found = offered.run()
+        result = offered.run()
         connection.close()
-    assert isinstance(found, pa.Table)
-    shown = {(row["p"], str(row["d"]), int(row["s"])) for row in found.to_pylist()}
+    assert isinstance(result, pa.Table)
+    shown = {(row["p"], str(row["d"]), int(row["s"])) for row in result.to_pylist()}
     day = "1970-01-0"
     assert shown == {
         ("a b", f"{day}2", 2),

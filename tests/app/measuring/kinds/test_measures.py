@@ -7,22 +7,21 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 import pytest
 
-from impctl.app.capturing.captured import capture_query
-from impctl.app.capturing.chosen_way import restored_verdict
-from impctl.app.measuring.figures import OptionValue
-from impctl.app.measuring.generate import generate
-from impctl.app.measuring.kinds import duckdb_times
-from impctl.app.measuring.kinds.duckdb_recapture import duckdb_plain, duckdb_recapture
-from impctl.app.measuring.kinds.duckdb_times import answer_beside
-from impctl.app.measuring.kinds.maintain_cost import _real_share
-from impctl.app.measuring.measured import MeasuredQuery
-from impctl.app.preparing.prepared import prepare
-from impctl.app.workbench.reporter import SilentReporter
-from impctl.app.workbench.scratch import scratch_copy
-from impctl.app.workbench.settings import Example, GenerateRequest, Settings
-from impctl.app.workbench.workbench import Workbench, open_workbench
 from impctl.bench.parquet_sql import ParquetSql, SqlFailed
 from impctl.bench.record import Cell
+from impctl.measure.figures import OptionValue
+from impctl.measure.generate import generate
+from impctl.measure.kinds import duckdb_times
+from impctl.measure.kinds.duckdb_recapture import duckdb_plain, duckdb_recapture
+from impctl.measure.kinds.duckdb_times import answer_beside
+from impctl.measure.kinds.maintain_cost import _real_share
+from impctl.measure.measured import MeasuredQuery
+from impctl.service.capture import capture_query
+from impctl.service.context import SilentReporter, Workbench, open_workbench
+from impctl.service.maintenance_plan import restored_verdict
+from impctl.service.prepare import prepare
+from impctl.service.scratch import scratch_copy
+from impctl.service.settings import Example, GenerateRequest, Settings
 from tests.support.measured_cells import cells_of, ground_of
 
 WORKLOAD = """\
@@ -127,7 +126,7 @@ def test_duckdb_that_fails_later_is_a_note(
     with scratch_copy(desk, ("t",)) as scratch:
         measured = MeasuredQuery(scratch, desk.workload.queries["rows"])
         expected = pa.table({"id": []})
-        monkeypatch.setattr(duckdb_times, "same_answer", lambda found, rows: True)
+        monkeypatch.setattr(duckdb_times, "same_answer", lambda result, rows: True)
         beside = answer_beside(measured, expected, 3)
         assert not beside.metrics
         assert "DuckDB failed after one successful answer: IO Error" in beside.note

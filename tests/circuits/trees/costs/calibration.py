@@ -1,4 +1,4 @@
-"""Makes the constants of `circuits.trees.costs.times` anew, by `python -m`; no test.
+"""Makes the constants of `compile.jointree.cost` anew, by `python -m`; no test.
 
 Both ways of many queries are stepped in turns with 1,000 changed rows in memory, and processor time
 is explained by what the estimate counts: what a constant of 1 makes of it is that constant's share.
@@ -22,15 +22,14 @@ import pyarrow as pa
 from benchmarks.large_joins.partners import partners_table
 from benchmarks.large_joins.power_law import power_law_graph
 from benchmarks.trees.streams import Stream, there_and_back, window
-from impctl.circuits.compile import compile_plan
-from impctl.circuits.session import MaintainedQuery
-from impctl.circuits.trees.costs import times
-from impctl.circuits.trees.costs.index_join import index_cost
-from impctl.circuits.trees.costs.tree import tree_cost
-from impctl.circuits.trees.shape import TreeShape
-from impctl.circuits.trees.shaping import planned_blocks
+from impctl.compile.compile import compile_plan
+from impctl.compile.jointree import cost
+from impctl.compile.jointree.cost import index_cost, tree_cost
+from impctl.compile.jointree.graph import TreeShape
+from impctl.compile.jointree.shape import planned_blocks
+from impctl.compile.session import MaintainedQuery
 from impctl.data.schema import LONG, Column, Schema
-from impctl.engine.trees.spec import Mode
+from impctl.engine.jointree.spec import Mode
 from impctl.plan.nodes import Plan, scans_of
 from impctl.sketch.partition import RangePartition
 from tests.circuits.trees.drawn import core
@@ -64,14 +63,14 @@ class Measured:
 
 def main() -> None:
     """Measure, and write the constants with the errors that half and four fifths stay below."""
-    found = [one for one in map(measured, cases(Random(7))) if one is not None]
+    result = [one for one in map(measured, cases(Random(7))) if one is not None]
     for mode, way in product(Mode, ("index", "tree")):
-        own = [one for one in found if one.mode is mode]
+        own = [one for one in result if one.mode is mode]
         shares = np.array([getattr(one, way) for one in own])
         wanted = np.array([getattr(one, f"{way}_us") for one in own])
         constants = fitted(shares, wanted)
         errors = np.exp(np.abs(np.log(shares @ constants / wanted)))
-        kind = times.IndexTimes if way == "index" else times.TreeTimes
+        kind = cost.IndexTimes if way == "index" else cost.TreeTimes
         said = ", ".join(f"{f.name}={c:.3g}" for f, c in zip(fields(kind), constants, strict=True))
         half, most = np.quantile(errors, [0.5, 0.8])
         told = f"{mode} {way}: {said}; {len(own)} cells, off by {half:.2f} and {most:.2f} times"
@@ -132,9 +131,9 @@ def measured(case: Case) -> Measured | None:
     assert tree is not None
     assert index is not None
     weights = {case.changed: 1}
-    each = times.rows_joined(index.accesses, weights)
+    each = cost.rows_joined(index.accesses, weights)
     rows = len(tables[case.changed])
-    if each * rows > _MOST_JOINED or rows < times.STEP_ROWS:
+    if each * rows > _MOST_JOINED or rows < cost.STEP_ROWS:
         return None
     mode = one.shape.mode
     index_us, tree_us = _stepped(root, tables, stream)
@@ -142,15 +141,15 @@ def measured(case: Case) -> Measured | None:
         mode,
         index_us,
         tree_us,
-        _shares(times.INDEX, mode, lambda: times.index_ms(index.accesses, tree, weights)),
-        _shares(times.TREE, mode, lambda: times.tree_ms(tree, weights)),
+        _shares(cost.INDEX, mode, lambda: cost.index_ms(index.accesses, tree, weights)),
+        _shares(cost.TREE, mode, lambda: cost.tree_ms(tree, weights)),
     )
 
 
 def _stream(case: Case) -> Stream:
     if case.is_window:
-        return window(case.tables, [case.changed], times.STEP_ROWS, order="id", share=0.5)
-    return there_and_back(case.tables, [case.changed], times.STEP_ROWS, 1)
+        return window(case.tables, [case.changed], cost.STEP_ROWS, order="id", share=0.5)
+    return there_and_back(case.tables, [case.changed], cost.STEP_ROWS, 1)
 
 
 def _stepped(root: Plan, tables: Tables, stream: Stream) -> tuple[float, float]:
@@ -185,13 +184,13 @@ def _shares(constants: dict[Mode, Any], mode: Mode, milliseconds: Any) -> tuple[
     usual = constants[mode]
     count = len(astuple(usual))
     try:
-        found = []
+        result = []
         for at in range(count):
             constants[mode] = type(usual)(*(float(place == at) for place in range(count)))
-            found.append(milliseconds() * 1000.0)
+            result.append(milliseconds() * 1000.0)
     finally:
         constants[mode] = usual
-    return tuple(found)
+    return tuple(result)
 
 
 def fitted(shares: Any, wanted: Any) -> Any:
@@ -209,13 +208,13 @@ def fitted(shares: Any, wanted: Any) -> Any:
 def _at_least_zero(shares: Any, wanted: Any) -> Any:
     places: Sequence[int] = range(shares.shape[1])
     while True:
-        found, *_ = np.linalg.lstsq(shares[:, list(places)], wanted, rcond=None)
-        if (found >= 0).all():
+        result, *_ = np.linalg.lstsq(shares[:, list(places)], wanted, rcond=None)
+        if (result >= 0).all():
             break
-        least = int(np.argmin(found))
+        least = int(np.argmin(result))
         places = [place for at, place in enumerate(places) if at != least]
     constants = np.zeros(shares.shape[1])
-    constants[list(places)] = found
+    constants[list(places)] = result
     return constants
 
 

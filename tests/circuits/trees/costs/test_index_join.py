@@ -5,12 +5,11 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from impctl.circuits.strategy import row_bytes
-from impctl.circuits.trees.blocks import Block, block_of
-from impctl.circuits.trees.costs.index_join import IndexCost, index_cost
-from impctl.circuits.trees.costs.tree import PAIR_BYTES
+from impctl.compile.flows import row_bytes
+from impctl.compile.jointree.cost import PAIR_BYTES, IndexCost, index_cost
+from impctl.compile.jointree.decompose import Block, block_of
 from impctl.data.schema import LONG
-from impctl.engine.trees.spec import Mode
+from impctl.engine.jointree.spec import Mode
 from tests.circuits.trees.drawn import core
 from tests.circuits.trees.test_estimate import PATH, OfRows, rows
 
@@ -31,16 +30,16 @@ def held(count: int, columns: int, accesses: int = 1) -> int:
 @pytest.mark.parametrize(("mode", "pairs"), [(Mode.RING, 170), (Mode.BITS, 0)])
 def test_tables_are_kept_and_what_is_joined_before_the_last_join(mode: Mode, pairs: int) -> None:
     """30, 40 and 100 rows, and 120 of the first two; with groups a range of each table's row."""
-    found = cost(PATH, mode)
-    assert found is not None
+    result = cost(PATH, mode)
+    assert result is not None
     kept = held(30, 1) + held(40, 3) + held(100, 1) + held(120, 4, 2)
-    assert found.bytes == kept + pairs * PAIR_BYTES
+    assert result.bytes == kept + pairs * PAIR_BYTES
 
 
 def test_rows_pass_the_joins_from_their_table_on() -> None:
-    found = cost(PATH)
-    assert found is not None
-    each = {one.scan.table: (one.joins, one.kept, one.last) for one in found.accesses}
+    result = cost(PATH)
+    assert result is not None
+    each = {one.scan.table: (one.joins, one.kept, one.last) for one in result.accesses}
     assert each == {"r": (2, 4.0, 20.0), "s": (2, 3.0, 15.0), "t": (1, 0.0, 6.0)}
 
 
@@ -51,9 +50,9 @@ def test_null_meets_null_where_the_join_says_so() -> None:
     for op, met in (("=", 2 / 3), ("<=>", 1.0)):
         block = block_of(core(f"SELECT r.d FROM r JOIN s ON r.a {op} s.a"))
         assert isinstance(block, Block)
-        found = index_cost(block.joins, Mode.BITS, tables)
-        assert found is not None
-        assert [one.last for one in found.accesses] == pytest.approx([met, met])
+        result = index_cost(block.joins, Mode.BITS, tables)
+        assert result is not None
+        assert [one.last for one in result.accesses] == pytest.approx([met, met])
 
 
 def test_other_joins_are_not_estimated() -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from impctl.circuits.join_order import chain_of
-from impctl.circuits.trees.costs.sides import condition_on, key_side
-from impctl.circuits.trees.shape import TreeShape
+from impctl.compile.joins import chain_of
+from impctl.compile.jointree.cost import condition_on, key_side
+from impctl.compile.jointree.graph import TreeShape
 from impctl.data.schema import LONG
 from impctl.expr.nodes import Arithmetic, ArithmeticOp, Compare, CompareOp, Expr, Literal
+from impctl.plan.explain import expr_text
 from impctl.plan.nodes import (
     Attribute,
     ComputedColumn,
@@ -20,15 +21,14 @@ from impctl.plan.nodes import (
     nodes_of,
     scans_of,
 )
-from impctl.plan.render_expr import expr_text
 from tests.circuits.trees.drawn import core, shape_of
 
 
 def conditions(plan: Plan) -> dict[str, str | None]:
     """The condition on each access of a plan, in words."""
 
-    def said(found: Expr | None) -> str | None:
-        return None if found is None else expr_text(found)
+    def said(expr: Expr | None) -> str | None:
+        return None if expr is None else expr_text(expr)
 
     return {scan.access: said(condition_on(plan, scan)) for scan in scans_of(plan)}
 

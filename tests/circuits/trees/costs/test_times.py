@@ -7,18 +7,19 @@ from dataclasses import replace
 
 import pytest
 
-from impctl.circuits.trees.costs.index_join import JoinedAccess
-from impctl.circuits.trees.costs.times import (
+from impctl.compile.jointree.cost import (
     INDEX,
     STEP_ROWS,
     TREE,
+    JoinedAccess,
+    TouchingAccess,
+    TreeCost,
     index_ms,
     rows_joined,
     tree_ms,
     tuples_touched,
 )
-from impctl.circuits.trees.costs.tree import TouchingAccess, TreeCost
-from impctl.engine.trees.spec import Mode
+from impctl.engine.jointree.spec import Mode
 from impctl.plan.nodes import Scan
 
 R, R_AGAIN, S = Scan("r#1", "r", ()), Scan("r#2", "r", ()), Scan("s#1", "s", ())
@@ -51,16 +52,16 @@ def test_an_index_join_takes_its_steps_what_is_joined_and_the_groups_that_change
 def test_no_more_groups_change_than_rows_are_joined() -> None:
     mine = INDEX[Mode.RING]
     rare = replace(FIRST, kept=0.0, last=0.01)
-    found = mine.step + 2 * mine.join + STEP_ROWS * 0.01 * (mine.last + mine.group)
-    assert index_ms([rare], cost(LEAF), {"r": 1}) == pytest.approx(found / 1000)
+    result = mine.step + 2 * mine.join + STEP_ROWS * 0.01 * (mine.last + mine.group)
+    assert index_ms([rare], cost(LEAF), {"r": 1}) == pytest.approx(result / 1000)
 
 
 def test_a_changed_row_enters_every_access_of_its_table() -> None:
     mine = INDEX[Mode.BITS]
     both = mine.step + 3 * mine.join + STEP_ROWS * (3.0 * mine.kept + 18.0 * mine.last)
     both += STEP_ROWS * 21.0 * mine.again
-    found = index_ms([FIRST, AGAIN], cost(LEAF, ROOT, mode=Mode.BITS), {"r": 1})
-    assert found == pytest.approx(both / 1000)
+    result = index_ms([FIRST, AGAIN], cost(LEAF, ROOT, mode=Mode.BITS), {"r": 1})
+    assert result == pytest.approx(both / 1000)
     assert rows_joined([FIRST, AGAIN], {"r": 1}) == 21.0
 
 

@@ -7,8 +7,8 @@ import pytest
 from impctl.errors import NotReadError, QueryError
 from impctl.plan.fingerprint import fingerprint, template
 from impctl.plan.nodes import Join, JoinKind, Recursive, nodes_of
-from impctl.plan.sql.recursive.clause import MOST_LEVELS
-from impctl.plan.sql.recursive.levels import without_levels
+from impctl.sql.recursive import MOST_LEVELS
+from impctl.sql.text import without_levels
 from tests.plan.catalogs import refusal, tree
 from tests.plan.network import fixpoint_of, fixpoints_of, plan_of, read
 
@@ -35,12 +35,12 @@ def test_an_entry_of_union_all_counts_every_derivation() -> None:
 
 def test_the_first_part_may_be_a_union_of_either_kind() -> None:
     for kind in ("UNION", "UNION ALL"):
-        found = fixpoint_of(
+        fixpoint = fixpoint_of(
             f"WITH RECURSIVE r(n) AS (SELECT n FROM nodes {kind} SELECT dst FROM links "
             "UNION ALL SELECT n + 1 FROM r) SELECT n FROM r"
         )
-        assert not found.is_set
-        assert ("union all" in tree(found.base)) is (kind == "UNION ALL")
+        assert not fixpoint.is_set
+        assert ("union all" in tree(fixpoint.base)) is (kind == "UNION ALL")
 
 
 @pytest.mark.parametrize(
@@ -58,9 +58,9 @@ def test_the_first_part_may_be_a_union_of_either_kind() -> None:
     ],
 )
 def test_steps_that_make_each_row_of_one(step: str, kinds: list[JoinKind]) -> None:
-    found = fixpoint_of(f"{BASE}{step}) SELECT n FROM r")
-    assert [node.kind for node in nodes_of(found.step) if isinstance(node, Join)] == kinds
-    assert any(isinstance(node, Recursive) for node in nodes_of(found.step))
+    fixpoint = fixpoint_of(f"{BASE}{step}) SELECT n FROM r")
+    assert [node.kind for node in nodes_of(fixpoint.step) if isinstance(node, Join)] == kinds
+    assert any(isinstance(node, Recursive) for node in nodes_of(fixpoint.step))
 
 
 REFUSED = [
@@ -116,8 +116,8 @@ def test_a_third_part_is_refused_as_in_spark() -> None:
 )
 def test_max_recursion_level_is_kept_with_the_plan(clause: str) -> None:
     plan = plan_of(ENTRY.format(clause) + "SELECT n FROM r")
-    (found,) = fixpoints_of(plan)
-    assert found.levels == 7
+    (result,) = fixpoints_of(plan)
+    assert result.levels == 7
     assert tree(plan).splitlines()[0] == "fixpoint r, all, at most 7 levels: n"
     plain = plan_of(ENTRY.format("") + "SELECT n FROM r")
     assert fixpoints_of(plain)[0].levels is None
@@ -139,8 +139,8 @@ def test_every_entry_has_its_own() -> None:
 
 def test_places_are_those_of_the_text_as_it_is_written() -> None:
     sql = ENTRY.format(LEVELS) + "SELECT n FROM r"
-    found = fixpoint_of(sql)
-    written = sql[found.span.start : found.span.end]
+    fixpoint = fixpoint_of(sql)
+    written = sql[fixpoint.span.start : fixpoint.span.end]
     assert sql.index(f"({written})") == sql.index("AS (") + 3
     spans = [(s.start, s.end) for s, _ in read(sql).mentions]
     assert [sql[start:end] for start, end in spans] == ["links", "links"]

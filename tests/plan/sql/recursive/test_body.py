@@ -20,8 +20,8 @@ BODIES = [
 @pytest.mark.parametrize("head", ["r(n) AS ", "`r` (`n`)\nAS\n", "R(n) as ", "r(n) "])
 def test_an_entry_is_all_that_stands_between_its_brackets(body: str, head: str) -> None:
     sql = f"WITH RECURSIVE a(n) AS (SELECT n FROM nodes), {head}({body}) SELECT 1 FROM a AS b, r"
-    found = fixpoint_of(sql)
-    assert sql[found.span.start : found.span.end] == body
+    fixpoint = fixpoint_of(sql)
+    assert sql[fixpoint.span.start : fixpoint.span.end] == body
 
 
 def test_an_entry_inside_another_one_stands_in_its_text() -> None:

@@ -38,12 +38,12 @@ def test_an_entry_that_reads_itself_is_a_fixpoint() -> None:
 
 
 def test_its_columns_are_named_by_the_alias_and_typed_by_the_base() -> None:
-    found = fixpoint_of(CLOSURE + "SELECT * FROM c")
-    assert [(a.name, str(a.type), a.nullable) for a in found.attributes] == [
+    fixpoint = fixpoint_of(CLOSURE + "SELECT * FROM c")
+    assert [(a.name, str(a.type), a.nullable) for a in fixpoint.attributes] == [
         ("x", "bigint", True),
         ("y", "bigint", True),
     ]
-    assert found.is_set
+    assert fixpoint.is_set
     unnamed = fixpoint_of(
         "WITH RECURSIVE r AS (SELECT n FROM nodes UNION SELECT n + 1 FROM r) SELECT * FROM r"
     )
@@ -65,16 +65,16 @@ def test_identities_are_unique_and_leaves_know_their_fixpoint() -> None:
     assert len({scan.access for scan in scans_of(plan)}) == len(scans_of(plan)) == 2
     one, other = fixpoints_of(plan)
     assert one.id == other.id, "one entry, read in two places"
-    for found in (one, other):
-        leaves = [node for node in nodes_of(found.step) if isinstance(node, Recursive)]
-        assert [leaf.fixpoint for leaf in leaves] == [found.id, found.id]
-        assert not any(isinstance(node, Recursive) for node in nodes_of(found.base))
+    for result in (one, other):
+        leaves = [node for node in nodes_of(result.step) if isinstance(node, Recursive)]
+        assert [leaf.fixpoint for leaf in leaves] == [result.id, result.id]
+        assert not any(isinstance(node, Recursive) for node in nodes_of(result.base))
 
 
 def test_entries_of_one_name_are_told_apart() -> None:
     entry = "WITH RECURSIVE r(n) AS (SELECT n FROM nodes UNION SELECT n FROM r) SELECT n FROM r"
-    found = fixpoints_of(plan_of(f"SELECT 1 FROM ({entry}) a CROSS JOIN ({entry}) b"))
-    assert len({one.id for one in found}) == 2
+    fixpoints = fixpoints_of(plan_of(f"SELECT 1 FROM ({entry}) a CROSS JOIN ({entry}) b"))
+    assert len({one.id for one in fixpoints}) == 2
 
 
 @pytest.mark.parametrize(
@@ -112,8 +112,8 @@ def test_entries_that_do_not_read_themselves_are_ordinary(sql: str) -> None:
     ],
 )
 def test_entries_that_read_themselves_are_found_wherever_they_do(sql: str) -> None:
-    found = fixpoint_of(sql)
-    assert any(isinstance(node, Recursive) for node in nodes_of(found.step))
+    fixpoint = fixpoint_of(sql)
+    assert any(isinstance(node, Recursive) for node in nodes_of(fixpoint.step))
 
 
 def test_entries_may_read_those_before_them() -> None:
@@ -142,8 +142,8 @@ def test_entries_may_read_those_before_them() -> None:
     ],
 )
 def test_joins_that_go_by_the_entrys_rows_stay(step: str, kind: JoinKind) -> None:
-    found = fixpoint_of(f"{BASE}{step}) SELECT n FROM r")
-    assert [node.kind for node in nodes_of(found.step) if isinstance(node, Join)] == [kind]
+    fixpoint = fixpoint_of(f"{BASE}{step}) SELECT n FROM r")
+    assert [node.kind for node in nodes_of(fixpoint.step) if isinstance(node, Join)] == [kind]
 
 
 @pytest.mark.parametrize(
@@ -161,28 +161,28 @@ def test_what_makes_rows_distinct_in_a_step_is_left_out(step: str) -> None:
 
 
 def test_what_does_not_read_the_entry_stays_as_it_is() -> None:
-    found = fixpoint_of(
+    fixpoint = fixpoint_of(
         f"{BASE}SELECT q.d FROM r JOIN (SELECT DISTINCT src, dst AS d FROM links) q "
         "ON r.n = q.src) SELECT n FROM r"
     )
-    assert any(isinstance(node, Distinct) for node in nodes_of(found.step))
+    assert any(isinstance(node, Distinct) for node in nodes_of(fixpoint.step))
 
 
 def test_the_base_may_be_any_query() -> None:
-    found = fixpoint_of(
+    fixpoint = fixpoint_of(
         "WITH RECURSIVE r(n) AS (SELECT src FROM links GROUP BY src HAVING COUNT(*) > 2 "
         "UNION SELECT l.dst FROM r JOIN links l ON r.n = l.src) SELECT n FROM r"
     )
-    assert "aggregate" in tree(found.base)
+    assert "aggregate" in tree(fixpoint.base)
 
 
 def test_explain_places_the_fixpoint_and_its_leaves() -> None:
     sql = REACHED + "SELECT n FROM r"
-    found = fixpoint_of(sql)
-    leaf = next(node for node in nodes_of(found.step) if isinstance(node, Recursive))
-    for node, text in ((found, REACHED[REACHED.index("SELECT") : -2]), (leaf, "r")):
+    fixpoint = fixpoint_of(sql)
+    leaf = next(node for node in nodes_of(fixpoint.step) if isinstance(node, Recursive))
+    for node, text in ((fixpoint, REACHED[REACHED.index("SELECT") : -2]), (leaf, "r")):
         assert sql[node.span.start : node.span.end] == text
-    assert describe(found).span == found.span
+    assert describe(fixpoint).span == fixpoint.span
 
 
 REFUSED = [

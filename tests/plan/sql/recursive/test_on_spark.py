@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from impctl.errors import NotReadError, QueryError
-from impctl.plan.sql.recursive.on_spark import is_refused_by_spark
-from impctl.plan.sql.text import read_text
+from impctl.sql.recursive import is_refused_by_spark
+from impctl.sql.text import read_text
 from tests.plan.network import read
 
 BASE = "SELECT dst FROM links WHERE src = 1"

@@ -1,0 +1,164 @@
+"""Settings of a program's calls: its arguments, then the `IMPCTL_*` variables.
+
+Law: the same variables as on the command line, with the same meaning; an argument wins, and paths
+are made absolute at once, so that a later change of directory changes nothing.
+Out of scope: what the workload file says (`service.settings`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TypeVar
+
+from impctl.errors import UsageError
+from impctl.service.memory_limit import memory_from
+from impctl.service.settings import (
+    BATCH_ROWS,
+    BY,
+    DISK,
+    IMBALANCE,
+    LARGE_CHANGE,
+    LOCK_TIMEOUT,
+    MEMORY,
+    NOW,
+    POLICY,
+    SCRUB,
+    SHARED_STORE,
+    SKETCH,
+    SPARK_PROFILE,
+    STORE,
+    AnsweredBy,
+    Policy,
+    Settings,
+    SketchUse,
+    disk_from,
+    is_shared_store,
+    seconds_in,
+    store_folder,
+)
+from impctl.values import dataclass
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What the program asked for; None leaves it to a variable, the file, or the default."""
+
+    store: str | os.PathLike[str] | None = None
+    policy: str | None = None
+    lock_timeout: float | None = None
+    spark_profile: str | os.PathLike[str] | None = None
+    imbalance: float | None = None
+    large_change: int | None = None
+    memory: str | None = None
+
+
+def settings_from(
+    workload: str | os.PathLike[str], given: Given, environ: Mapping[str, str]
+) -> Settings:
+    """The settings of every call; UsageError names the argument or variable that is wrong."""
+
+    def pick(name: str, variable: str, value: object, read: Callable[[str], T]) -> T | None:
+        return _picked(name, variable, value, environ, read)
+
+    return Settings(
+        Path(workload).absolute(),
+        store=pick("store", STORE, given.store, _store),
+        policy=pick("policy", POLICY, given.policy, Policy),
+        lock_timeout=pick("lock_timeout", LOCK_TIMEOUT, given.lock_timeout, _at_least(0.0, float)),
+        spark_profile=pick("spark_profile", SPARK_PROFILE, given.spark_profile, _folder),
+        imbalance=pick("imbalance", IMBALANCE, given.imbalance, _at_least(1.0, float)),
+        large_change=pick("large_change", LARGE_CHANGE, given.large_change, _at_least(0, int)),
+        scrub=pick("scrub", SCRUB, None, _at_least(0, int)),
+        memory=pick("memory", MEMORY, given.memory, memory_from),
+        disk=pick("disk", DISK, None, disk_from),
+        shared_store=is_shared_store(environ.get(SHARED_STORE)),
+        now=environ.get(NOW) or None,
+    )
+
+
+def batch_rows_from(given: int | None, environ: Mapping[str, str]) -> int | None:
+    """Changes that make up one batch of an eager query."""
+    return _picked("batch_rows", BATCH_ROWS, given, environ, _at_least(1, int))
+
+
+def sketch_use_from(given: str | None, environ: Mapping[str, str]) -> SketchUse:
+    """Whether a query is read through its sketch."""
+    return _picked("sketch", SKETCH, given, environ, SketchUse) or SketchUse.AUTO
+
+
+def answered_by_from(given: str | None, environ: Mapping[str, str]) -> AnsweredBy:
+    """Who is to answer a query."""
+    return _picked("by", BY, given, environ, AnsweredBy) or AnsweredBy.AUTO
+
+
+def seconds_from(name: str, given: float | str | None) -> float | None:
+    """A duration: seconds, or a text as flags have it."""
+    return None if given is None else _read(f"Argument `{name}`", given, _seconds)
+
+
+def texts_from(name: str, given: object) -> tuple[str, ...]:
+    """One text, or a sequence of them; UsageError for anything else."""
+    several = given if isinstance(given, Sequence) and not isinstance(given, str) else (given,)
+    return tuple(_text(name, each) for each in several)
+
+
+def _text(name: str, given: object) -> str:
+    if not isinstance(given, str):
+        hint = "pass a string or a sequence of strings, as for the option of the same name"
+        raise UsageError(f"Argument `{name}` has an invalid value: {given}", hint=hint)
+    return given
+
+
+def _picked(
+    name: str, variable: str, given: object, environ: Mapping[str, str], read: Callable[[str], T]
+) -> T | None:
+    """An argument, or else its variable; None where neither says anything."""
+    if given is not None:
+        return _read(f"Argument `{name}`", given, read)
+    text = environ.get(variable)
+    return None if not text else _read(f"Variable `{variable}`", text, read)
+
+
+def _read(what: str, value: object, read: Callable[[str], T]) -> T:
+    try:
+        return read(str(value))
+    except ValueError as error:
+        raise UsageError(f"{what} has an invalid value: {value}", hint=_hint(read)) from error
+
+
+def _hint(read: Callable[[str], object]) -> str:
+    if read is _seconds:
+        return "pass seconds, or a string such as 500ms, 5s, 2m, 1h or 7d"
+    if isinstance(read, type) and issubclass(read, StrEnum):
+        return f"use one of: {', '.join(read)}"
+    return "see docs/configuration.md for the accepted values"
+
+
+def _seconds(text: str) -> float:
+    value = seconds_in(text)
+    if value is None:
+        raise ValueError(text)
+    return value
+
+
+def _folder(text: str) -> Path:
+    return Path(text).absolute()
+
+
+def _store(text: str) -> Path:
+    return store_folder(text).absolute()
+
+
+def _at_least(least: T, kind: Callable[[str], T]) -> Callable[[str], T]:
+    def read(text: str) -> T:
+        number = kind(text)
+        if not number >= least:  # type: ignore[operator]  # float or int; NaN is refused too
+            raise ValueError(text)
+        return number
+
+    return read

@@ -1,0 +1,609 @@
+"""A workload opened by a program: one method for each thing to do with its queries."""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal, Self, TypeVar, overload
+
+from impctl.api.environment import (
+    Given,
+    answered_by_from,
+    batch_rows_from,
+    seconds_from,
+    settings_from,
+    sketch_use_from,
+    texts_from,
+)
+from impctl.errors import ImpctlError, ImpctlWarning, QueriesFailedError, UsageError
+from impctl.service.context import (
+    Memory,
+    OpenTables,
+    SessionBeside,
+    ToldAnswers,
+    Workbench,
+    open_workbench,
+)
+from impctl.service.outcome import for_report, gravest
+from impctl.service.results import (
+    CaptureResult,
+    ChangesResult,
+    DueResult,
+    ExplainResult,
+    MaintainResult,
+    Outcome,
+    PlanResult,
+    QueryFiles,
+    QueryResult,
+    Result,
+    RewriteResult,
+    SimulateResult,
+    StatusResult,
+    VerifyResult,
+    WhyResult,
+    WithoutResult,
+)
+from impctl.service.settings import (
+    Policy,
+    Settings,
+    check_planned_look,
+    due_request,
+    simulate_request,
+)
+from impctl.types import ParameterValue, QueryName, TableName
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from impctl.service.decide import KeptStates
+
+
+R = TypeVar("R")
+
+
+def settled(outcome: Outcome, kind: type[R], asked: int) -> tuple[R, ...]:
+    """The results, all of one kind; `asked` is the number of queries that were to run."""
+    whole = for_report(outcome)
+    worst = gravest(whole)
+    results = tuple(result for result in whole.results if isinstance(result, kind))
+    assert len(results) == len(whole.results)
+    if worst is None:
+        # Up from here: this function, the method that runs, the one that was called, the caller.
+        warned(outcome.warnings, depth=5)
+        return results
+    # Notes, since a program that turns warnings into exceptions would lose results and failures.
+    for text in outcome.warnings:
+        worst.error.add_note(f"warning: {text}")
+    if asked == 1:
+        raise worst.error
+    failures: dict[str, ImpctlError] = {}
+    for failure in (worst, *whole.failures):
+        failures.setdefault(failure.query or "", failure.error)
+    names = ", ".join(f"`{name}`" for name in failures)
+    raise QueriesFailedError(
+        f"{len(failures)} of {asked} queries failed ({names}): {worst.error.message}",
+        results=results,
+        failures=failures,
+        gravest=worst.error,
+    ) from worst.error
+
+
+def warned(texts: tuple[str, ...], *, depth: int) -> None:
+    """Python warnings at a line of the caller's program, `depth` frames up from the warning."""
+    for text in texts:
+        warnings.warn(text, ImpctlWarning, stacklevel=depth)
+
+
+KEPT_BYTES = 256 << 20
+"""State that stays in memory from one `maintain` to the next; larger state is loaded each time."""
+T = TypeVar("T")
+
+Progress = Callable[[str, int, int], None]
+"""Told what begins now: a short line, and which step of how many (0, 0 where that is not known)."""
+
+
+class _Told:
+    """A reporter that passes on what it is told."""
+
+    spark_log = "off"
+
+    def __init__(self, progress: Progress | None) -> None:
+        self._progress = progress
+
+    def step(self, message: str, done: int = 0, total: int = 0) -> None:
+        if self._progress is not None:
+            self._progress(message, done, total)
+
+    def finished(self, result: Result, done: int, total: int) -> None:
+        """Nothing: the call returns it."""
+
+
+class Opened:
+    """A workload file that is open: what its calls share, and how each is run."""
+
+    def __init__(
+        self, settings: Settings, sessions: SessionBeside, progress: Progress | None
+    ) -> None:
+        self._settings = settings
+        self._sessions = sessions
+        self._reporter = _Told(progress)
+        self._memory = Memory()
+        self._answers = ToldAnswers()
+        self._tables = OpenTables()
+        self._states: KeptStates | None = None
+        self._lock = threading.RLock()
+        self._is_closed = False
+
+    def __repr__(self) -> str:
+        return f"<impctl workload {self._settings.workload}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def file(self) -> Path:
+        """The workload file."""
+        return self._settings.workload
+
+    @property
+    def queries(self) -> tuple[QueryName, ...]:
+        """Names of the queries that the file has now."""
+        return self._run(lambda desk: tuple(desk.workload.queries))
+
+    def close(self) -> None:
+        """End the use of this object; Spark goes on running, whoever started it."""
+        with self._lock:
+            self._is_closed = True
+            self._states = None
+            self._answers.write()
+
+    def _kept_states(self) -> KeptStates:
+        """State of the calls before; the engine is loaded when it is first needed."""
+        from impctl.service.decide import KeptStates
+
+        if self._states is None:
+            self._states = KeptStates(KEPT_BYTES)
+        return self._states
+
+    def _each(
+        self,
+        kind: type[R],
+        use_case: Callable[[Workbench], Outcome],
+        queries: tuple[QueryName, ...] | Callable[[Workbench], int],
+        *,
+        dry_run: bool = False,
+        changes: Path | None = None,
+    ) -> tuple[R, ...]:
+        """The records of the queries named (none: all), or of so many as that counts."""
+
+        def work(desk: Workbench) -> tuple[Outcome, int]:
+            result = use_case(desk)
+            return result, queries(desk) if callable(queries) else len(desk.queries(queries))
+
+        outcome, asked = self._run(work, dry_run=dry_run, changes=changes)
+        return settled(outcome, kind, asked)
+
+    def _one(self, kind: type[R], use_case: Callable[[Workbench], Outcome]) -> R:
+        (result,) = settled(self._run(use_case), kind, 1)
+        return result
+
+    def _run(
+        self,
+        work: Callable[[Workbench], T],
+        *,
+        dry_run: bool = False,
+        changes: Path | None = None,
+    ) -> T:
+        """One run on the workload as it is now, and on the tables as they are now."""
+        settings = replace(self._settings, dry_run=dry_run, changes=changes)
+        with self._lock, self._sessions.visit():
+            if self._is_closed:
+                raise UsageError(
+                    f"Workload {self.file} was closed",
+                    hint="open it again with `impctl.open`",
+                    code="workload_closed",
+                )
+            run = open_workbench(
+                settings, self._reporter, self._sessions, self._memory, self._answers
+            )
+            with run as desk:
+                self._tables.lend(desk)
+                result = work(desk)
+                self._tables.take_back(desk)
+                return result
+
+
+Params = Mapping[str, ParameterValue]
+"""Values for the named parameters of a query."""
+
+At = int | Mapping[TableName, int]
+"""A version of the query's table; of several tables a version for each."""
+
+Duration = float | str
+"""Seconds, or a text such as `10m`."""
+
+
+class OpenWorkload(Opened):
+    """What `impctl.open` gives; a context manager, or closed with `close`.
+
+    Methods that take several queries take all of the workload without names, return one record per
+    query (`maintain` and `verify`: per sketch), and raise QueriesFailedError after all have run;
+    for one query they raise its own error. Every error is an `impctl.errors.ImpctlError`.
+    """
+
+    def capture(self, *queries: QueryName, dry_run: bool = False) -> tuple[CaptureResult, ...]:
+        """Find and store the sketch of each query; a dry run says how and writes nothing."""
+
+        def use_case(desk: Workbench) -> Outcome:
+            from impctl.service.capture import capture
+
+            return capture(desk, queries)
+
+        return self._each(CaptureResult, use_case, queries, dry_run=dry_run)
+
+    def rebalance(self, *queries: QueryName, dry_run: bool = False) -> tuple[CaptureResult, ...]:
+        """Even out the ranges of stored sketches, as `impctl capture --rebalance` does."""
+
+        def use_case(desk: Workbench) -> Outcome:
+            from impctl.service.rebalance import rebalance
+
+            return rebalance(desk, queries)
+
+        return self._each(CaptureResult, use_case, queries, dry_run=dry_run)
+
+    def maintain(
+        self,
+        *queries: QueryName,
+        due: bool = False,
+        point: str | None = None,
+        interval: Duration | None = None,
+        batch_rows: int | None = None,
+        changes: str | Path | None = None,
+        dry_run: bool = False,
+    ) -> tuple[MaintainResult, ...]:
+        """Bring each sketch up to the newest table versions, as far as its policy allows.
+
+        State of up to `KEPT_BYTES` stays in memory for the next call, until `close`.
+
+        `due`: only what is due before the next such call, in `interval` (1m); `point`: only the
+        queries whose trigger has it. `changes`: a folder to write to, step by step, what came and
+        went of kept answers.
+        """
+        size = batch_rows_from(batch_rows, os.environ)
+        asked = due_request(due, point, seconds_from("interval", interval), queries)
+
+        def use_case(desk: Workbench) -> Outcome:
+            from impctl.service.maintain import maintain
+            from impctl.service.schedule import maintain_due as by_trigger
+
+            kept = self._kept_states()
+            if asked.point is not None:
+                return by_trigger.maintain_point(desk, asked.point, size, kept)
+            if asked.due:
+                return by_trigger.maintain_due(desk, queries, size, kept, look=asked.look)
+            return maintain(desk, queries, batch_rows=size, kept=kept)
+
+        def counted(desk: Workbench) -> int:
+            from impctl.service.schedule.maintain_due import of_point
+
+            return len(desk.queries(queries) if point is None else of_point(desk, point))
+
+        folder = None if changes is None else Path(changes)
+        return self._each(MaintainResult, use_case, counted, dry_run=dry_run, changes=folder)
+
+    @overload
+    def plan(
+        self, *queries: QueryName, due: Literal[False] = False, strict: bool = False
+    ) -> tuple[PlanResult, ...]: ...
+
+    @overload
+    def plan(
+        self, *queries: QueryName, due: Literal[True], interval: Duration | None = None
+    ) -> tuple[DueResult, ...]: ...
+
+    def plan(
+        self,
+        *queries: QueryName,
+        due: bool = False,
+        interval: Duration | None = None,
+        strict: bool = False,
+    ) -> tuple[PlanResult, ...] | tuple[DueResult, ...]:
+        """What `maintain` would do now, why, and what that may cost; writes nothing, no Spark.
+
+        `due`: when each query is due next, by its trigger, and why; `interval` as for `maintain`.
+        `strict`: a query that can have no sketch fails.
+        """
+        look = seconds_from("interval", interval)
+        check_planned_look(due, look)
+        if due:
+
+            def due_case(desk: Workbench) -> Outcome:
+                from impctl.service.schedule.maintain_due import plan_due
+
+                return plan_due(desk, queries, look=look)
+
+            return self._each(DueResult, due_case, queries)
+
+        def use_case(desk: Workbench) -> Outcome:
+            from impctl.service.plan import plan
+
+            return plan(desk, queries, strict=strict)
+
+        return self._each(PlanResult, use_case, queries)
+
+    def simulate(
+        self,
+        *queries: QueryName,
+        since: Duration | None = None,
+        arrivals: str | Path | None = None,
+        late: str | None = None,
+        disk: str | Sequence[str] = (),
+        trigger: str | Sequence[str] = (),
+        interval: Duration | None = None,
+        report: str | Path | None = None,
+    ) -> SimulateResult:
+        """What other budgets and triggers would have come to, by commits of the past.
+
+        Those of the last `since`, or of a CSV file `arrivals`, their rows `late` as
+        `p: 0.9, every: 60s` says. Each `disk` (`500MB`, `all`) by each
+        `trigger` (`fresh_within: 10m`), looking every `interval` (5s). `report`: a page to write.
+        Only reads, but for that; never starts Spark.
+        """
+        request = simulate_request(
+            seconds_from("since", since),
+            None if arrivals is None else Path(arrivals),
+            texts_from("disk", disk),
+            texts_from("trigger", trigger),
+            seconds_from("interval", interval),
+            None if report is None else Path(report),
+            None if late is None else texts_from("late", (late,))[0],
+        )
+
+        def use_case(desk: Workbench) -> Outcome:
+            from impctl.service.schedule.simulate import simulate
+
+            result = simulate(desk, queries, request)
+            # Where the page is, the caller knows.
+            return replace(result, results=result.results[:1])
+
+        return self._one(SimulateResult, use_case)
+
+    def status(self, *queries: QueryName) -> tuple[StatusResult, ...]:
+        """What is stored for each query and whether it is current; never starts Spark."""
+
+        def use_case(desk: Workbench) -> Outcome:
+            from impctl.service.status import status
+
+            return status(desk, queries)
+
+        return self._each(StatusResult, use_case, queries)
+
+    def explain(self, *queries: QueryName) -> tuple[ExplainResult, ...]:
+        """How each query is sketched and maintained, or why not; never starts Spark."""
+
+        def use_case(desk: Workbench) -> Outcome:
+            from impctl.service.explain import explain
+
+            return explain(desk, queries)
+
+        return self._each(ExplainResult, use_case, queries)
+
+    def verify(self, *queries: QueryName, results: bool = False) -> tuple[VerifyResult, ...]:
+        """Compare stored sketches with recapture; raises UnsoundSketchError where one lacks rows.
+
+        With `results` each query is also run with and without its sketch.
+        """
+
+        def use_case(desk: Workbench) -> Outcome:
+            from impctl.service.verify import verify
+
+            return verify(desk, queries, results=results)
+
+        return self._each(VerifyResult, use_case, queries)
+
+    def rewrite(
+        self,
+        query: QueryName | None = None,
+        *,
+        params: Params | None = None,
+        sql: str | None = None,
+        at: At | None = None,
+        files: Path | None = None,
+        sketch: Literal["auto", "always", "never"] = "always",
+        require_sketch: bool = False,
+    ) -> RewriteResult:
+        """The query's SQL with its sketch as range predicates, the sketch maintained first.
+
+        `params` gives other values, `sql` another query; either may use another query's sketch.
+        `at` asks for the sketch stored for older versions: then nothing is maintained. `files`:
+        where to write the data files that the text reads, by table, for readers without Delta.
+        `sketch`: `auto` leaves it away where it costs more than it saves, `never` always.
+        Without a sketch for now it is the query itself, with a warning; `require_sketch`: an error.
+        """
+
+        def use_case(desk: Workbench) -> Outcome:
+            from impctl.service.rewrite import rewrite
+
+            use = sketch_use_from(sketch, {})
+            return rewrite(desk, query, params or {}, sql, at, files, use, required=require_sketch)
+
+        return self._one(RewriteResult, use_case)
+
+    def query(
+        self,
+        query: QueryName | None = None,
+        *,
+        params: Params | None = None,
+        sql: str | None = None,
+        at: At | None = None,
+        sketch: Literal["auto", "always", "never"] | None = None,
+        require_sketch: bool = False,
+        by: Literal["auto", "state", "engine", "spark"] | None = None,
+        where: str | None = None,
+    ) -> QueryResult:
+        """The answer of a query as Arrow; arguments as for `rewrite`.
+
+        `sketch`: `always` through it, `never`, or `auto`, where it saves more than it costs. `by`:
+        from kept rows, by the engine, on Spark, or the quickest of those that can. `where`: the
+        rows of the answer for which this condition on its columns is true.
+        """
+        use, who = sketch_use_from(sketch, os.environ), answered_by_from(by, os.environ)
+
+        def use_case(desk: Workbench) -> Outcome:
+            from impctl.service.query import query as answered
+
+            given = params or {}
+            return answered(
+                desk, query, given, sql, at, use, who, required=require_sketch, where=where
+            )
+
+        return self._one(QueryResult, use_case)
+
+    def changes(
+        self, query: QueryName | None = None, *, since: At | None = None, whole: bool = False
+    ) -> ChangesResult:
+        """What came and went of a kept answer since the store's versions, or others, as Arrow.
+
+        Only reads; never starts Spark. `whole`: the answer as it is kept, each row an insert.
+        """
+
+        def use_case(desk: Workbench) -> Outcome:
+            from impctl.service.changes import changes
+
+            return changes(desk, query, since, whole=whole)
+
+        return self._one(ChangesResult, use_case)
+
+    def why(
+        self,
+        query: QueryName | None = None,
+        *,
+        row: Mapping[str, object],
+        params: Params | None = None,
+    ) -> WhyResult:
+        """Rows of tables that derive a row of the answer together, a smallest set where proved.
+
+        `row`: values of columns of the answer that tell it. UsageError where no row has them, or
+        several have; QueryError for a query that is not traced.
+        """
+
+        def use_case(desk: Workbench) -> Outcome:
+            from impctl.service.why import why
+
+            return why(desk, query, params or {}, row)
+
+        return self._one(WhyResult, use_case)
+
+    def without(
+        self, query: QueryName | None = None, *conditions: str, params: Params | None = None
+    ) -> WithoutResult:
+        """What would go of the answer, as Arrow, if rows were not there; no table is touched.
+
+        Rows for which one of the conditions is true, written `TABLE: CONDITION`, or without the
+        table where the query reads one.
+        """
+
+        def use_case(desk: Workbench) -> Outcome:
+            from impctl.service.why import why
+
+            return why(desk, query, params or {}, without=conditions)
+
+        return self._one(WithoutResult, use_case)
+
+    def dataframe(
+        self,
+        query: QueryName | None = None,
+        *,
+        params: Params | None = None,
+        sql: str | None = None,
+        at: At | None = None,
+        sketch: Literal["auto", "always", "never"] | None = None,
+        require_sketch: bool = False,
+    ) -> DataFrame:
+        """The query as a DataFrame that reads through the sketch; arguments as for `query`.
+
+        It stands for the versions pinned by this call and belongs to impctl's session beside
+        yours (`frame.sparkSession`), in which names mean what the workload says.
+        """
+        from impctl.service.rewrite import Framed, dataframe
+
+        use = sketch_use_from(sketch, os.environ)
+
+        def framing(desk: Workbench) -> Framed:
+            return dataframe(desk, query, params or {}, sql, at, use, required=require_sketch)
+
+        framed = self._run(framing)
+        # The caller's line is above this function.
+        warned(framed.warnings, depth=3)
+        return framed.frame
+
+    def files(
+        self,
+        query: QueryName | None = None,
+        *,
+        params: Params | None = None,
+        sql: str | None = None,
+        at: At | None = None,
+        sketch: Literal["auto", "always", "never"] = "always",
+        require_sketch: bool = False,
+    ) -> QueryFiles:
+        """What an engine that reads Parquet itself has to read; arguments as for `rewrite`.
+
+        Per table the data files that are left, their deleted rows and partition values, and a
+        predicate that the rows must meet.
+        """
+        from impctl.service.rewrite import Listed, files
+
+        use = sketch_use_from(sketch, {})
+
+        def listing(desk: Workbench) -> Listed:
+            return files(desk, query, params or {}, sql, at, use, required=require_sketch)
+
+        listed = self._run(listing)
+        warned(listed.warnings, depth=3)
+        return listed.files
+
+
+AnyPath = str | os.PathLike[str]
+
+
+def open(
+    workload: AnyPath,
+    *,
+    store: AnyPath | None = None,
+    policy: Policy | Literal["auto", "incremental", "strict", "full"] | None = None,
+    spark: SparkSession | None = None,
+    spark_profile: AnyPath | None = None,
+    lock_timeout: float | None = None,
+    imbalance: float | None = None,
+    large_change: int | None = None,
+    memory: str | None = None,
+    progress: Progress | None = None,
+) -> OpenWorkload:
+    """Open a workload file; WorkloadError lists everything that is wrong with it.
+
+    Arguments mean what the command line's options of the same names mean; without them the
+    `IMPCTL_*` variables, the workload file and the defaults hold, in this order.
+
+    What needs Spark runs in a new session beside `spark`, else beside the one that is running;
+    where none is, Spark is started and stays up. The caller's session is never changed or stopped.
+    `progress` is called with each step before it starts: a line, its number, and of how many.
+    """
+    given = Given(store, policy, lock_timeout, spark_profile, imbalance, large_change, memory)
+    settings = settings_from(workload, given, os.environ)
+    sessions = SessionBeside(spark)
+    with open_workbench(settings):
+        return OpenWorkload(settings, sessions, progress)

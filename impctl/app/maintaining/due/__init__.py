@@ -1,5 +1,0 @@
-"""When queries are due: what is pending, what their triggers make of it, when a run has to start.
-
-Law: nothing here decides what is done or writes anything; being wrong here costs time, never an
-answer. Out of scope: what a trigger may say (`workload.triggers`), running (`app.follow`).
-"""

@@ -1,4 +1,0 @@
-"""The first workload file, and the demo's tables.
-
-Law: what is written passes `check`.
-"""

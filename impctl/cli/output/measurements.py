@@ -1,0 +1,239 @@
+"""Records of measurements and simulations as text, readable at 80 columns."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from math import isfinite
+from typing import TYPE_CHECKING
+
+from impctl.cli.output.terminal import table_lines, wrapped
+from impctl.errors import count_text
+from impctl.measure.figure_tables import (
+    FigureTable,
+    figure_tables,
+    heading,
+    metric_text,
+    value_text,
+)
+from impctl.service.results import (
+    Record,
+    RecordComparison,
+    RecordedRuns,
+    RecordKind,
+    SimulatedSetting,
+    SimulateResult,
+)
+from impctl.service.text import duration_text, moment_text, number_text, plain, size_text, span_text
+
+if TYPE_CHECKING:
+    from impctl.service.formats import TextColumn
+
+
+_WIDTH = 80
+
+
+def record_lines(record: Record) -> list[str]:
+    """The run in a line, then its figures."""
+    checked = sum(1 for cell in record.cells if cell.covers is not None or cell.equal is not None)
+    lines = [
+        f"{record.suite}: {count_text(len(record.cells), 'cell')} of "
+        f"{count_text(len(record.figures), 'figure')}, {checked:,} checked, "
+        f"{_scale_text(record)}{duration_text(record.elapsed_s * 1000)}, noise {record.noise:.0%}"
+    ]
+    for table in figure_tables(record):
+        lines += ["", *_figure_lines(table)]
+    return lines
+
+
+def _scale_text(record: Record) -> str:
+    return f"scale {record.scale:g}, " if record.kind is RecordKind.SUITE else ""
+
+
+def comparison_lines(comparison: RecordComparison) -> list[str]:
+    """What differs beyond the noise, then what could not be compared."""
+    places = {(change.figure, tuple(change.labels.items())) for change in comparison.changes}
+    lines = [
+        f"{comparison.suite}: {count_text(len(comparison.changes), 'metric')} of "
+        f"{count_text(len(places), 'cell')} compared, noise {comparison.noise:.0%}"
+    ]
+    lines += [f"  wrong: {_place(cell.figure, cell.labels)}" for cell in comparison.wrong]
+    edited = "the query, partition, option or data differ"
+    lines += [
+        f"  not compared, {edited}: {_place(cell.figure, cell.labels)}"
+        for cell in comparison.edited
+    ]
+    judged = [change for change in comparison.changes if change.verdict != "unjudged"]
+    if len(judged) < len(comparison.changes):
+        lines.append("  times of different machines are not compared, only ratios and sizes")
+    differing = [change for change in judged if change.verdict != "same"]
+    for change in differing:
+        before = metric_text(change.metric, change.old)
+        after = metric_text(change.metric, change.new)
+        lines.append(
+            f"  {change.verdict}: {_place(change.figure, change.labels)}: "
+            f"{heading(change.metric)} {before}, then {after}"
+            + (f" ({change.ratio:.2f})" if isfinite(change.ratio) else "")
+        )
+    if judged and not differing:
+        lines.append("  nothing differs beyond the noise")
+    for which, places_only in (("old", comparison.only_old), ("new", comparison.only_new)):
+        lines += [
+            f"  only in the {which} record: {_place(cell.figure, cell.labels)}"
+            for cell in places_only
+        ]
+    return lines + [f"  differs between the runs: {fact}" for fact in comparison.differences]
+
+
+def _figure_lines(table: FigureTable) -> list[str]:
+    figure = table.figure
+    lines = [f"{figure.name}: {figure.title}"]
+    lines += [f"  {line}" for line in _table(table)]
+    for text in _break_even_texts(table.break_evens):
+        lines += _wrapped(text)
+    if figure.claim:
+        source = f" ({figure.source})" if figure.source else ""
+        lines += _wrapped(f"papers: {' '.join(figure.claim.split())}{source}")
+    return lines
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, _WIDTH, initial_indent="  ", subsequent_indent="    ")
+
+
+def _table(table: FigureTable) -> list[str]:
+    rows = [[heading(name) for name in (*table.labels, *table.metrics)]]
+    rows += [[value_text(table, at, value) for at, value in enumerate(row)] for row in table.rows]
+    columns = range(len(rows[0]))
+    is_text = [any(isinstance(row[at], str) for row in table.rows) for at in columns]
+    widths = [max(len(row[at]) for row in rows) for at in columns]
+    return [_aligned(row, widths, is_text) for row in rows]
+
+
+def _aligned(row: Sequence[str], widths: Sequence[int], is_text: Sequence[bool]) -> str:
+    cells = [
+        cell.ljust(width) if left else cell.rjust(width)
+        for cell, width, left in zip(row, widths, is_text, strict=True)
+    ]
+    return "  ".join(cells).rstrip()
+
+
+def _break_even_texts(result: Sequence[tuple[str, str]]) -> list[str]:
+    """A line per case that breaks even somewhere, or one for all of these where they agree."""
+    texts = {text for _, text in result}
+    if len(result) > 1 and len(texts) == 1:
+        return [f"break-even, {len(result)} equal cases: {texts.pop()}"]
+    return [
+        f"break-even, {case}: {text}" if case else f"break-even: {text}" for case, text in result
+    ]
+
+
+def _place(figure: str, labels: Mapping[str, str | int | float]) -> str:
+    return ", ".join([figure, *(f"{name} {value}" for name, value in labels.items())])
+
+
+_TOLD_BY = {
+    "runs": "from recorded runs",
+    "capture": "from captures, because no run is recorded",
+    "priors": "from default times",
+}
+
+
+def simulated_lines(result: SimulateResult, width: int | None) -> list[str]:
+    """What was replayed, the table, and what it rests on."""
+    lines = wrapped(plain(_head(result)), width, "", "  ")
+    table = table_lines(_columns(result.settings))
+    if width is None or all(len(line) <= width for line in table):
+        lines += ["", *table, ""]
+    else:
+        for one in result.settings:
+            lines += _block(one, width)
+    for text in _notes(result):
+        lines += wrapped(plain(text), width, "  ", "    ")
+    return lines
+
+
+def _head(result: SimulateResult) -> str:
+    count = sum(result.commits.values())
+    days = span_text((result.until - result.since).total_seconds())
+    late = "" if result.late is None else f", rows late ({result.late})"
+    return (
+        f"{count_text(count, 'commit')} with {count_text(result.rows, 'row')} in {days} replayed,"
+        f" from {moment_text(result.since)}, by {result.source}{late};"
+        f" a check every {duration_text(result.look_s * 1000)}"
+    )
+
+
+def _columns(settings: Sequence[SimulatedSetting]) -> list[TextColumn]:
+    # Most commands print no table, and need nothing of what writes one.
+    from impctl.service.formats import TextColumn
+
+    def column(name: str, texts: Iterator[str], *, is_number: bool = True) -> TextColumn:
+        return TextColumn(name, is_number, list(texts))
+
+    return [
+        column("setting", (one.setting for one in settings), is_number=False),
+        column("runs", (f"{one.runs:,}" for one in settings)),
+        column("steps", (f"{one.steps:,}" for one in settings)),
+        column("work", (duration_text(one.work_ms) for one in settings)),
+        column("age", (_age(one.age_s) for one in settings)),
+        column("99%", (_age(one.age_99_s) for one in settings)),
+        column("worst", (_age(one.age_worst_s) for one in settings)),
+        column("late", (f"{one.late:,}" for one in settings)),
+        column("state", (size_text(one.state_bytes) for one in settings)),
+        column("reads", (number_text(round(one.reads, 1)) for one in settings)),
+        column("converts", (str(one.conversions) for one in settings)),
+    ]
+
+
+def _block(one: SimulatedSetting, width: int) -> list[str]:
+    """A setting in words."""
+    work = f"{count_text(one.runs, 'run')}, {count_text(one.steps, 'step')}"
+    age = f"age {_age(one.age_s)}, 99% {_age(one.age_99_s)}, worst {_age(one.age_worst_s)}"
+    reads = number_text(round(one.reads, 1))
+    texts = (
+        f"{work}, {duration_text(one.work_ms)} of work, {one.late:,} late",
+        age,
+        f"state {size_text(one.state_bytes)}, reads {reads}, converts {one.conversions}",
+    )
+    lines = wrapped(plain(f"{one.setting}:"), width, "", "  ")
+    for text in texts:
+        lines += wrapped(plain(text), width, "  ", "    ")
+    return lines
+
+
+def _age(seconds: float | None) -> str:
+    return "-" if seconds is None else duration_text(seconds * 1000)
+
+
+def _notes(result: SimulateResult) -> Iterator[str]:
+    told = Counter(result.costs_by.values())
+    queries = {by: f"{told[by]} {'query' if told[by] == 1 else 'queries'}" for by in told}
+    parts = [f"{queries[by]} {text}" for by, text in _TOLD_BY.items() if told[by]]
+    yield f"work: {'; '.join(parts)}"
+    over = [one.setting for one in result.settings if one.over_budget]
+    if over:
+        yield f"over budget even with the minimum of state: {'; '.join(over)}"
+    if result.recorded is None:
+        none = "no recorded runs of this time to compare the model with"
+        yield (
+            none if result.late is None else "no recorded run had rows that arrived late like this"
+        )
+    else:
+        yield _recorded(result.recorded)
+
+
+def _recorded(result: RecordedRuns) -> str:
+    off = "" if result.work_off is None else f" ({_share(result.work_off)})"
+    return (
+        f"recorded since {moment_text(result.since)}: {count_text(result.runs, 'run')},"
+        f" {count_text(result.steps, 'step')}, {duration_text(result.work_ms)};"
+        f" the model: {count_text(result.model_runs, 'run')} ({_share(result.runs_off)}),"
+        f" {count_text(result.model_steps, 'step')} ({_share(result.steps_off)}),"
+        f" {duration_text(result.model_work_ms)}{off}"
+    )
+
+
+def _share(off: float) -> str:
+    return f"{off:+.0%}"

@@ -1,0 +1,774 @@
+"""Results of commands as lines of text."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import date, datetime
+from typing import TYPE_CHECKING
+
+from impctl.cli.output.terminal import wrapped
+from impctl.cli.output.wording import (
+    Mark,
+    assumed_text,
+    at_text,
+    expected_text,
+    expiry_text,
+    mode_text,
+    ranges_text,
+    sketches_text,
+    versions_text,
+)
+from impctl.errors import count_text
+from impctl.service.results import (
+    ASKED_FOR_NONE,
+    COSTS_MORE,
+    NOT_USED_YET,
+    REFUSED,
+    SKETCH_NONE,
+    STATE,
+    AnsweredEntry,
+    AnswerEntry,
+    ApplyResult,
+    BuffersEntry,
+    CandidateEntry,
+    CaptureResult,
+    CheckResult,
+    ClusteredSketch,
+    ClusterResult,
+    DueResult,
+    ExplainResult,
+    Finding,
+    FreshEntry,
+    GainResult,
+    GcEntry,
+    GcResult,
+    GroupsEntry,
+    JoinSideEntry,
+    Level,
+    NextChange,
+    PendingEntry,
+    PlanEntry,
+    PlannedChange,
+    PlannedPiece,
+    PlanResult,
+    ReadEntry,
+    RunEntry,
+    StatusResult,
+    TreeEntry,
+    TreeRecord,
+    WhyResult,
+    WithoutResult,
+)
+from impctl.service.text import duration_text, moment_text, plain, size_text, span_text
+
+if TYPE_CHECKING:
+    from impctl.service.answer import RowValue
+
+_NO_SKETCH = "no sketch possible"
+
+
+def check_lines(result: CheckResult, width: int | None) -> list[str]:
+    """Supported or not, how it would be maintained, its answer if it is to be kept, attributes."""
+    lines = [plain(f"{result.query}: {check_word(result)}")]
+    place = "" if result.place is None else f" ({result.place})"
+    for text in (f"{result.reason}{place}", "" if result.hint is None else f"hint: {result.hint}"):
+        lines += wrapped(plain(text), width, "  ", "    ") if text else []
+    for text in answer_texts(result.answer, result.answered):
+        lines += wrapped(plain(text), width, "  ", "    ")
+    return lines + attribute_lines(result.candidates, width)
+
+
+def check_word(result: CheckResult) -> str:
+    """How the query stands, in a few words."""
+    if result.mode == SKETCH_NONE:
+        return "without a sketch"
+    return f"supported, {mode_text(result.mode or '')}" if result.supported else _NO_SKETCH
+
+
+def summed_up(words: Sequence[str]) -> str:
+    """`3 queries: 2 supported, exact; 1 no sketch possible`, the commonest first."""
+    counted = Counter(words).most_common()
+    said = "; ".join(f"{count:,} {word}" for word, count in counted)
+    return f"{count_text(len(words), 'query', 'queries')}: {said}"
+
+
+def cluster_lines(result: ClusterResult) -> list[str]:
+    """The table first, then a line per sketch."""
+    if result.action == "cluster":
+        head = (
+            f"{result.table}: version {result.version}, {result.reason}: {result.files:,} files"
+            f" before, {result.files_after:,} now, {duration_text(result.elapsed_ms)}"
+        )
+    elif result.foreseen:
+        head = (
+            f"{result.table}: would be {result.reason}, {result.files:,} now; all "
+            f"{size_text(result.bytes)} would be rewritten"
+        )
+        if not result.reason.startswith(("sorted", "in Z-order")):
+            head = f"{result.table}: would not change: {result.reason}"
+    else:
+        head = f"{result.table}: not changed: {result.reason}"
+    lines = [plain(head), *(_sketch_text(entry) for entry in result.sketches)]
+    if result.action != "cluster" and result.losers:
+        names = ", ".join(one.query for one in result.losers)
+        lines.append(plain(f"sketches that would read more than now: {names}"))
+    return lines
+
+
+def _sketch_text(entry: ClusteredSketch) -> str:
+    left = f"{count_text(entry.files, 'file')}, {size_text(entry.bytes)}"
+    said = f"{entry.query} reads {left} through its sketch on {entry.attribute}"
+    then = (entry.files_expected, entry.bytes_expected)
+    expected = f"{count_text(then[0], 'file')}, {size_text(then[1])}"
+    if entry.files_after is None and then == (entry.files, entry.bytes):
+        return plain(said)
+    if entry.files_after is None or entry.bytes_after is None:
+        return plain(f"{said}; expected after: {expected}")
+    came = f"{count_text(entry.files_after, 'file')}, {size_text(entry.bytes_after)}"
+    return plain(f"{said} before, {came} now (expected {expected})")
+
+
+_COLOURS = {Level.OK: "32", Level.WARNING: "33", Level.PROBLEM: "31"}
+_WIDTH = max(map(len, Level))
+
+
+def finding_lines(
+    finding: Finding, before: Finding | None, width: int | None, mark: Mark
+) -> list[str]:
+    """The lines of one finding; `before` is the one shown last."""
+    lines = []
+    if before is None or (before.area, before.subject) != (finding.area, finding.subject):
+        lines.append(_heading(finding))
+    level = Level(finding.level)
+    lead = " " * (_WIDTH + 4)
+    first, *more = wrapped(plain(finding.message), width, lead)
+    lines.append("  " + mark(f"{level:<{_WIDTH}}", _COLOURS[level]) + first[_WIDTH + 2 :])
+    lines += more
+    if finding.fix is not None:
+        lines += wrapped(plain(finding.fix), width, lead + "fix: ", lead + "     ")
+    return lines
+
+
+def _heading(finding: Finding) -> str:
+    if finding.area == finding.subject:
+        return finding.area
+    return plain(f"{finding.area} {finding.subject}")
+
+
+def due_word(result: DueResult) -> str:
+    """In a word or two, for the line that sums up."""
+    if result.due:
+        return "due now"
+    return "not due" if result.pending else "nothing pending"
+
+
+def due_lines(result: DueResult) -> list[str]:
+    """Whether it is due, when next, and why."""
+    why = result.why if result.trigger in result.why else f"{result.why} ({result.trigger})"
+    return [f"{result.query}: {_when(result)}", why, *_pending(result)]
+
+
+def planned_due_text(result: DueResult) -> str:
+    """The same in one line of a plan, which tells what is pending anyhow."""
+    when = _when(result)
+    if when == "not due":
+        said = result.why
+    elif result.pending:
+        said = f"{when.removeprefix('due ')}: {result.why}"
+    else:
+        said = f"{when}, for {result.trigger}"
+    if not result.pending or result.cost_ms is None:
+        return f"due          {said}"
+    whole = duration_text(result.cost_ms * result.margin)
+    cost = duration_text(result.cost_ms)
+    return f"due          {said} (estimate {cost}, {whole} with safety factor)"
+
+
+def _when(result: DueResult) -> str:
+    if result.due:
+        by = "" if result.due_by is None else f", deadline {moment_text(result.due_by)}"
+        return f"due now{by}"
+    if result.due_at is None or result.start_at is None:
+        return "not due"
+    at = f"due at {moment_text(result.due_at)}"
+    starts = f", starts {moment_text(result.start_at)}" if result.start_at != result.due_at else ""
+    return f"{at}{starts}" if result.pending else f"nothing pending, next {at.removeprefix('due ')}"
+
+
+def _pending(result: DueResult) -> list[str]:
+    """What is pending and what that takes; nothing where nothing is."""
+    if not result.pending:
+        return []
+    rows = "unknown number of rows" if result.rows is None else count_text(result.rows, "row")
+    since = "" if result.oldest_at is None else f" since {moment_text(result.oldest_at)}"
+    if result.cost_ms is None:
+        return [f"pending{since}: {rows}, no estimate, because no run is recorded"]
+    whole = duration_text(result.cost_ms * result.margin)
+    cost = duration_text(result.cost_ms)
+    return [f"pending{since}: {rows}, estimate {cost}, {whole} with safety factor"]
+
+
+def fresh_text(fresh: FreshEntry) -> str:
+    """How old what is pending is, against its bound."""
+    age = duration_text(fresh.age_s * 1000)
+    if fresh.bound_s is None:
+        return f"the oldest pending change is {age} old"
+    state = "late: " if fresh.late else ""
+    limit = duration_text(fresh.bound_s * 1000)
+    return f"{state}the oldest pending change is {age} old; the limit is {limit}"
+
+
+_DEEPEST = 12
+"""Levels of a plan that are indented; deeper ones would leave no room for words."""
+
+
+def explain_lines(result: ExplainResult, width: int | None) -> list[str]:
+    """The lines of one query."""
+    lines = _summary(result, width)
+    if result.plan:
+        kept = "" if result.state_bytes is None else f", state {size_text(result.state_bytes)}"
+        lines.append(f"  plan{kept}")
+    for entry in result.plan:
+        indent = "    " + "  " * min(entry.depth, _DEEPEST)
+        named = plain(f"{entry.operator} {entry.detail}".rstrip())
+        lines += wrapped(named, width, indent, indent + "    ")
+        for remark in _remarks(entry, result):
+            lines += wrapped(plain(remark), width, f"{indent}  - ", f"{indent}    ")
+    for text in answer_texts(result.answer, result.answered):
+        lines += _under(text, width, "  ")
+    if result.joins:
+        lines.append("  sides of joins")
+    for side in result.joins:
+        lines += _under(_side(side), width, "    ")
+    if any(one.mode != "kept" for one in result.groups):
+        lines.append("  groups")
+        for one in result.groups:
+            lines += _under(_groups(one), width, "    ")
+    if any(one.chosen for one in result.buffers):
+        lines.append("  first rows and values")
+        for first in result.buffers:
+            lines += _under(_buffers(first), width, "    ")
+    for tree in result.trees:
+        lines += _under(_tree(tree), width, "  ")
+        for line, node in zip(tree.drawn, tree.nodes, strict=True):
+            named = line.lstrip(" ")
+            indent = "    " + " " * (len(line) - len(named))
+            held = "" if node.bytes is None else f"; {size_text(node.bytes)}"
+            lines += wrapped(plain(named) + held, width, indent, indent + "    ")
+    if result.attributes:
+        lines.append("  attributes")
+    return lines + attribute_lines(result.attributes, width, "    ")
+
+
+def _summary(result: ExplainResult, width: int | None) -> list[str]:
+    """How the query is maintained, and what each of its sketches skips."""
+    head = f"{result.query}: {mode_text(result.mode)} (policy {result.policy})"
+    lines = [*wrapped(plain(head), width), *_under(result.reason, width, "  ")]
+    for entry in result.attributes:
+        if entry.chosen and (expected := entry.expected) is not None:
+            share = 1 - expected.files / max(expected.files_total, 1)
+            skipped = f"skips {share:.0%}" if share else "skips none"
+            read = f"{expected_text(expected)} of {entry.table}, {size_text(expected.bytes)}"
+            text = f"with the sketch: {read} ({skipped})"
+            lines += _under(text, width, "  ")
+    return lines
+
+
+def attribute_lines(
+    candidates: Sequence[CandidateEntry], width: int | None, indent: str = "  "
+) -> list[str]:
+    """Attributes looked at for a sketch: safe or not, chosen or not, and why."""
+    said: dict[str, list[str]] = {}
+    for entry in candidates:
+        named = said.setdefault(_judgement(entry), [])
+        which = f" ({entry.occurrence})" if entry.occurrence else ""
+        named.append(f"{entry.table}{which}.{entry.attribute}")
+    lines = []
+    for judgement, named in said.items():
+        lines += _under(f"{', '.join(dict.fromkeys(named))} {judgement}", width, indent)
+    return lines
+
+
+def _judgement(entry: CandidateEntry) -> str:
+    """What is said of an attribute; several of which the same is said share a line."""
+    safe = "safe" if entry.safe else "not safe"
+    chosen = ", chosen" if entry.chosen else ""
+    said = f"{safe}{chosen}: {entry.reason}" if entry.reason else f"{safe}{chosen}"
+    if entry.safe and not entry.chosen and entry.reason.startswith("safe"):
+        said = entry.reason
+    if entry.expected is not None:
+        said += f"; {expected_text(entry.expected)}, {size_text(entry.expected.bytes)}"
+        if entry.expected.upkeep:
+            said += f", state {size_text(entry.expected.upkeep)}"
+    return said
+
+
+def _remarks(entry: PlanEntry, result: ExplainResult) -> Iterator[str]:
+    """How it is maintained and why; then what is left out early."""
+    if entry.how:
+        why = f": {entry.why}" if entry.why else ""
+        state = f"; state {size_text(entry.state_bytes)}" if entry.state_bytes else ""
+        is_blocking = entry.why == result.reason and entry.place is not None
+        place = f" ({entry.place})" if is_blocking else ""
+        yield f"{entry.how}{why}{state}{place}"
+    yield from entry.pushed
+
+
+_ANSWERED = {
+    "state": "from its materialized result",
+    "engine": "by the engine",
+    "spark": "by Spark",
+}
+
+
+def answer_texts(answer: AnswerEntry | None, answered: AnsweredEntry | None) -> list[str]:
+    """Whether the answer is kept, where it is to be, and who answers the query."""
+    texts = [] if answer is None else [_kept_answer(answer)]
+    by = [] if answered is None else [f"answered {_ANSWERED[answered.by]}: {answered.reason}"]
+    return [*texts, *by]
+
+
+def _kept_answer(answer: AnswerEntry) -> str:
+    """Whether the answer is kept, and what that takes."""
+    if not answer.kept:
+        return f"result not materialized: {answer.reason}"
+    if not answer.row_bytes:
+        size = "its join tree lists the rows, without extra state"
+    elif answer.state_bytes is not None:
+        size = f"{size_text(answer.state_bytes)} stored"
+    else:
+        rows = "" if answer.most_rows is None else f", {count_text(answer.most_rows, 'row')}"
+        size = f"about {size_text(answer.row_bytes)} per row{rows}"
+    columns = ", ".join(answer.columns)
+    of_columns = f" (columns {columns})" if columns else ""
+    return f"result materialized{of_columns}: {size}; `query` returns it without reading tables"
+
+
+def _side(side: JoinSideEntry) -> str:
+    size = "" if side.bytes is None else f", at most {size_text(side.bytes)}"
+    tables = ", ".join(side.tables) or "computed rows"
+    how = f"{side.strategy}, rebuilt" if side.mode == "rebuilt" else side.strategy
+    return f"{side.side} ({tables}): {how}, {side.reason}{size}"
+
+
+def _groups(entry: GroupsEntry) -> str:
+    tables = ", ".join(entry.tables) or "computed rows"
+    return f"{entry.name} ({tables}): {entry.mode}, {entry.reason}"
+
+
+def _buffers(entry: BuffersEntry) -> str:
+    """`top0 (t): bounded to the best 8, 12 kB, t changes once a day, ...`."""
+    tables = ", ".join(entry.tables) or "computed rows"
+    mode = entry.mode if entry.buffer is None else f"{entry.mode} to the best {entry.buffer:,}"
+    size = "" if entry.state_bytes is None else f"{size_text(entry.state_bytes)}, "
+    return f"{entry.name} ({tables}): {mode}, {size}{entry.reason}"
+
+
+def _tree(tree: TreeEntry) -> str:
+    place = "" if tree.place is None else f" ({tree.place})"
+    what = {"ring": ", of counts and sums", "bits": ", of existing rows"}.get(tree.mode, "")
+    return f"join tree{what}: {tree.reason}{place}"
+
+
+def _under(text: str, width: int | None, indent: str) -> list[str]:
+    return wrapped(plain(text), width, indent, indent + "  ") if text else []
+
+
+_NOW = {"stale": "replaces a sketch that is not current", "current": "the stored sketch is current"}
+
+
+def plan_word(result: PlanResult) -> str:
+    """What would be done, in a word or two."""
+    if result.reason_code == SKETCH_NONE:
+        return "without a sketch"
+    return {"none": "up to date", REFUSED: "no sketch possible"}.get(
+        result.action, mode_text(result.action)
+    )
+
+
+def plan_lines(result: PlanResult) -> list[str]:
+    """The action and why, pending changes, both estimates and the policy."""
+    reason = f"{result.reason} [{result.reason_code}]"
+    if not result.versions:
+        hint = [] if result.hint is None else [f"hint: {result.hint}"]
+        return [f"{result.query}: {plan_word(result)}", reason, *hint]
+    versions = versions_text(result.versions, result.since or None)
+    by = "" if result.by is None else f" by {result.by}"
+    verb = "nothing to do" if result.action == "none" else f"{mode_text(result.action)}{by}"
+    lines = [f"{result.query}: {verb}, {versions}", reason]
+    lines += [_pending_text(entry) for entry in result.pending]
+    lines += [] if result.next_change is None else [_next_text(result.next_change)]
+    lines += [] if result.next_expiry is None else [f"expires  {expiry_text(result.next_expiry)}"]
+    lines += [] if result.due is None else [planned_due_text(result.due)]
+    lines += [_piece_text(piece) for piece in result.state]
+    maintain = _estimate_text(result.maintain_ms, result.maintain_runs)
+    recapture = _estimate_text(result.recapture_ms, result.recapture_runs)
+    if result.action in ("none", "capture"):
+        lines.append(f"policy {result.policy}")
+    else:
+        lines.append(f"estimated to maintain: {maintain}")
+        lines.append(f"estimated to recapture: {recapture}")
+        lines.append(f"policy {result.policy} chooses: {result.action}")
+    return lines
+
+
+def capture_lines(result: CaptureResult) -> list[str]:
+    """What would be captured, by whom, from how much; each attribute looked at."""
+    at = versions_text(result.versions)
+    wanted = ", ".join(
+        f"{entry.table}.{entry.attribute} in {count_text(entry.total, 'range')}"
+        for entry in result.sketches
+    )
+    by = "" if result.by is None else f" by {result.by}"
+    lines = [f"{result.query}: would capture {wanted} at {at}, mode {mode_text(result.mode)}{by}"]
+    lines += [f"would read {_read_text(entry)}" for entry in result.reads]
+    for entry in result.considered:
+        safe = ("chosen" if entry.chosen else "safe") if entry.safe else "not safe"
+        why = f": {entry.reason}" if entry.reason else ""
+        lines.append(f"{entry.table}.{entry.attribute} {safe}{why}")
+    lines += [assumed_text(assumption) for assumption in result.assumptions]
+    lines += [_NOW[result.stored]] if result.stored in _NOW else []
+    return lines
+
+
+def rebalance_lines(result: CaptureResult) -> list[str]:
+    """Ranges that would change, or why not."""
+    return [f"{result.query}: {sketches_text(result.sketches)}", result.reason]
+
+
+def apply_lines(result: ApplyResult) -> list[str]:
+    """The version that a batch would make, and its statement."""
+    version = result.foreseen_version
+    head = f"{result.name}: would make {result.table} version {version}"
+    if result.statement.startswith("INSERT"):
+        return [head, result.statement]
+    return [f"{head}, if a row matches", result.statement]
+
+
+def _pending_text(entry: PlannedChange) -> str:
+    versions = count_text(entry.until - entry.since, "version")
+    if entry.until < entry.since:
+        versions = "an older version"
+    rows = "unknown number of rows" if entry.rows is None else count_text(entry.rows, "changed row")
+    if entry.files is None or entry.bytes is None:
+        return f"{entry.table}: {versions}, {rows}, the log cannot be read that far back"
+    return (
+        f"{entry.table}: {versions}, {rows} in {count_text(entry.files, 'file')},"
+        f" {size_text(entry.bytes)}"
+    )
+
+
+def _piece_text(piece: PlannedPiece) -> str:
+    """`state  join4.left: read, 26.2 MB -> 600 kB: supplier changes once in 10 days, ...`; or
+    `state  top0: bounded to the best 8 (now kept), 26.2 MB -> 600 kB: ...`."""
+    change = "" if piece.mode == piece.now else f" (now {piece.now})"
+    size = size_text(piece.kept_bytes)
+    size = size if piece.mode == "kept" else f"{size} -> {size_text(piece.bytes)}"
+    mode = piece.mode if piece.buffer is None else f"{piece.mode} to the best {piece.buffer:,}"
+    return f"state  {piece.name}: {mode}{change}, {size}: {piece.reason}"
+
+
+def _next_text(coming: NextChange) -> str:
+    """`next change  orders: in 41 min (25 min to 1 h 10), 1,010 rows (760 to 1,300), by ...`."""
+    if coming.in_s is None:
+        return f"next change  unknown: {coming.unknown}"
+    words = [_when_text(coming.in_s, coming.in_s_low, coming.in_s_high)]
+    if coming.rows is None:
+        words.append("unknown number of rows")
+    else:
+        words.append(count_text(_rounded(coming.rows), "row"))
+        if coming.rows_low is not None and coming.rows_high is not None:
+            low, high = (f"{_rounded(each):,}" for each in (coming.rows_low, coming.rows_high))
+            words[1] += f" ({_between(low, high)})"
+    return f"next change  {', '.join(coming.tables)}: {', '.join(words)}, by {coming.by}"
+
+
+def _when_text(seconds: float, low: float | None, high: float | None) -> str:
+    if low is None or high is None:
+        return f"in {span_text(seconds)}" if seconds else "any time"
+    if not seconds:
+        # What should have come by the end of the interval may as well have ceased.
+        return f"any time (within {span_text(high)})" if high else "overdue"
+    return f"in {span_text(seconds)} ({_between(span_text(low), span_text(high))})"
+
+
+def _between(low: str, high: str) -> str:
+    return low if low == high else f"{low} to {high}"
+
+
+def _rounded(number: float) -> int:
+    """To three digits: more are never known."""
+    whole = round(number)
+    return round(whole, min(0, 3 - len(str(whole))))
+
+
+def _estimate_text(milliseconds: float | None, runs: int) -> str:
+    if not runs and milliseconds is not None:
+        return f"{duration_text(milliseconds)} (first estimate, from the capture)"
+    if not runs:
+        return "unknown, because no run is recorded yet"
+    if milliseconds is None:
+        return "unknown, because the log lacks the size of the change"
+    return f"{duration_text(milliseconds)} ({count_text(runs, 'run')})"
+
+
+def _read_text(entry: ReadEntry) -> str:
+    rows = "unknown number of rows" if entry.rows is None else count_text(entry.rows, "row")
+    files = count_text(entry.files, "file")
+    return f"{entry.table}@{entry.version}: {rows} in {files}, {size_text(entry.bytes)}"
+
+
+def gain_lines(result: GainResult) -> list[str]:
+    """The lines of one query."""
+    since = "" if result.since is None else f" since {result.since:%Y-%m-%d %H:%MZ}"
+    last = "" if result.last_use is None else f", last use {result.last_use:%Y-%m-%d %H:%M:%SZ}"
+    counted = count_text(result.uses, "use")
+    if result.kept_answers:
+        answers = f"{count_text(result.kept_answers, 'answer')} from the materialized result"
+        counted = f"{counted}, {answers}" if result.uses else answers
+    head = f"{result.query}: {counted}{since}{last}"
+    return [plain(text) for text in (head, *_details(result))]
+
+
+def total_lines(results: Sequence[GainResult]) -> list[str]:
+    """All queries together, in two lines."""
+    uses = sum(result.uses for result in results)
+    answers = sum(result.kept_answers for result in results)
+    plain_bytes = sum(result.bytes_plain + result.answers_bytes for result in results)
+    skipped = sum(result.bytes_left_out + result.answers_bytes for result in results)
+    upkeep = sum(result.upkeep_ms for result in results)
+    saved = sum(result.saved_ms for result in results)
+    counted = (
+        f"{count_text(len(results), 'query', 'queries')}: {count_text(uses, 'use')} of sketches, "
+        f"{count_text(answers, 'answer')} from materialized results"
+    )
+    return [
+        counted,
+        f"skipped {size_text(skipped)} of {size_text(plain_bytes)} "
+        f"({skipped / max(plain_bytes, 1):.0%}); saved about {duration_text(saved)}, upkeep took "
+        f"{duration_text(upkeep)}",
+    ]
+
+
+def _details(result: GainResult) -> Iterator[str]:
+    if result.uses:
+        files = result.files_plain - result.files
+        rows = result.rows_plain - result.rows
+        share = result.bytes_left_out / max(result.bytes_plain, 1)
+        yield (
+            f"skipped {size_text(result.bytes_left_out)} of {size_text(result.bytes_plain)} "
+            f"({share:.0%}), {count_text(files, 'file')}, {count_text(rows, 'row')}, beyond what "
+            "the query's own conditions skip"
+        )
+    if result.kept_answers:
+        yield f"its materialized result saved reading about {size_text(result.answers_bytes)}"
+    if result.uses > result.used:
+        yield f"sketch not used in {count_text(result.uses - result.used, 'use')}"
+    upkeep = f"{count_text(result.upkeep_runs, 'run')}, {duration_text(result.upkeep_ms)}"
+    is_used = result.uses or result.kept_answers
+    saved = f"; saved about {duration_text(result.saved_ms)}" if is_used else ""
+    yield f"upkeep: {upkeep}{saved}"
+    if result.verdict == COSTS_MORE:
+        yield f"costs more than it saves: {result.hint}"
+    elif result.verdict == NOT_USED_YET and result.hint:
+        yield f"not used: {result.hint}"
+
+
+def gc_lines(result: GcResult) -> Iterator[str]:
+    """A line per entry and one for all."""
+    done = "would delete" if result.foreseen else "deleted"
+    for entry in result.entries:
+        word = done if entry.removed or result.foreseen else "not deleted:"
+        yield f"{word} {_what(entry)}, {size_text(entry.bytes)}"
+    kept = f"each query keeps its latest {count_text(result.keep, 'sketch version')}"
+    if result.entries:
+        yield f"{done} {size_text(result.bytes)} in total; {kept}"
+    else:
+        yield f"nothing to delete; {kept}"
+
+
+def _what(entry: GcEntry) -> str:
+    match entry.kind:
+        case "versions":
+            return f"{count_text(entry.count, 'old sketch version')} of {entry.name}"
+        case "partitions":
+            return f"{count_text(entry.count, 'partition')} that no sketch uses"
+        case "file":
+            return f"unused state: {entry.name}"
+        case _:
+            return f"files of an interrupted run: {entry.name}"
+
+
+_LABEL = 9
+
+
+def status_lines(result: StatusResult, width: int | None) -> list[str]:
+    """The lines of one query."""
+    if result.mode == SKETCH_NONE:
+        return [plain(f"{result.query}: without a sketch, {ASKED_FOR_NONE}")]
+    if not result.versions:
+        trigger = "" if result.trigger is None else f", trigger {result.trigger}"
+        said = f"{result.query}: not captured (policy {result.policy}{trigger})"
+        return [plain(f"{said}; `impctl check` shows if it can be")]
+    state = "stale" if result.stale else "current"
+    lines = wrapped(plain(f"{result.query}: {state}, {sketches_text(result.sketches)}"), width)
+    for label, text in _labelled(result):
+        lines += wrapped(plain(text), width, f"  {label:<{_LABEL}}", " " * (_LABEL + 2))
+    return lines
+
+
+def _labelled(result: StatusResult) -> Iterator[tuple[str, str]]:
+    if result.stale_reason is not None:
+        yield "why", result.stale_reason
+    for entry in result.pending:
+        yield "pending", _pending_line(entry)
+    if result.fresh is not None and result.fresh.age_s:
+        yield "fresh", fresh_text(result.fresh)
+    if result.trigger is not None:
+        yield "trigger", result.trigger
+    mode = "" if result.mode is None else f", mode {mode_text(result.mode)}"
+    answer = ", result materialized" if result.keeps_answer else ""
+    at = at_text(result.versions, result.moments)
+    yield "at", f"{at}{mode}, policy {result.policy}{answer}{_provenance(result)}"
+    if result.next_expiry is not None:
+        yield "expires", expiry_text(result.next_expiry)
+    yield "size", f"sketch {size_text(result.sketch_bytes)}, state {size_text(result.state_bytes)}"
+    yield "verified", _slack(result)
+    for ranges in result.ranges:
+        said = ranges_text(ranges).removeprefix("ranges of ")
+        yield "ranges", said + (f"; {ranges.hint}" if ranges.hint else "")
+    if result.tree is not None and result.tree.touched_each is not None:
+        yield "trees", _touched(result.tree, result.tree.touched_each)
+    if result.last_use is not None:
+        yield "uses", _uses(result, result.last_use)
+    for position, run in enumerate(result.runs):
+        yield "runs" if position == 0 else "", _run(run)
+
+
+def _uses(result: StatusResult, last: datetime) -> str:
+    """How often the sketch and the kept answer were used, and when last."""
+    said = [f"{count_text(result.uses, 'use')}, {size_text(result.bytes_left_out)} skipped"]
+    if result.kept_answers:
+        told = f"{count_text(result.kept_answers, 'answer')} from the materialized result"
+        said = [*said, told] if result.uses else [told]
+    return f"{'; '.join(said)}; last use {moment_text(last)}"
+
+
+def _touched(record: TreeRecord, each: float) -> str:
+    """What join trees took since the capture."""
+    said = f"{each:,.1f} tuples touched per changed row, in {count_text(record.changes, 'change')}"
+    return said if record.expected is None else f"{said}; expected {record.expected:,.1f}"
+
+
+def _pending_line(entry: PendingEntry) -> str:
+    until = entry.since + entry.versions
+    head = f"{entry.table}@{entry.since}..{until}: {count_text(entry.versions, 'version')}"
+    if entry.files is None:
+        return f"{head}, the log no longer has its size"
+    rows = "unknown number of rows" if entry.rows is None else count_text(entry.rows, "row")
+    size = "" if entry.bytes is None else f", {size_text(entry.bytes)}"
+    return f"{head}, {rows} in {count_text(entry.files, 'file')}{size}"
+
+
+def _provenance(result: StatusResult) -> str:
+    """How recursion is kept that is to be by absorption."""
+    match result.provenance:
+        case None:
+            return ""
+        case "given_up":
+            return ", maintained by ranks: provenance was too large"
+        case ship:
+            return f", provenance stored ({ship})"
+
+
+def _slack(result: StatusResult) -> str:
+    match = result.verified
+    if match is None:
+        return "not yet"
+    said = f"slack {match.slack}" if match.sound else "NOT SOUND"
+    return f"{said} at {versions_text(match.versions)}, {moment_text(match.at)}"
+
+
+def _run(run: RunEntry) -> str:
+    changes = f", {count_text(run.changes, 'change')}" if run.changes else ""
+    why = f": {run.reason}" if run.reason else ""
+    took = duration_text(run.elapsed_ms)
+    return f"{moment_text(run.at)}  {mode_text(run.action)}{changes}, {took}{why}"
+
+
+_CLAIMS = {
+    "smallest": "a smallest set: fewer rows cannot derive it",
+    "minimal": "a minimal set: no row can be removed, but another set may be smaller",
+    "group": "all rows of its groups",
+}
+
+
+def why_lines(result: WhyResult) -> list[str]:
+    """The row, what is claimed, and a line per row of a table."""
+    rows = count_text(result.row_count, "row")
+    head = f"{result.query}: {_row_text(result.row)} is derived from {rows}"
+    lines = [f"{entry.table}: {_row_text(entry.row)}" for entry in result.rows]
+    left = result.row_count - len(result.rows)
+    if left:
+        lines.append(f"... and {count_text(left, 'row')} more")
+    return [f"{head}, {_CLAIMS[result.claim]}", *lines]
+
+
+def why_line(result: WhyResult) -> str:
+    """What was looked at."""
+    versions = versions_text(result.versions, None, result.moments)
+    verb = "occurs" if result.lineage == 1 else "occur"
+    return (
+        f"{result.query}: {count_text(result.lineage, 'row')} {verb} in its derivations; "
+        f"{_by(result)} at {versions} in {duration_text(result.elapsed_ms)}"
+    )
+
+
+def without_line(result: WithoutResult) -> str:
+    """How many rows would go and come, and without what."""
+    changed = result.answer.column("_change").to_pylist()
+    went, came = changed.count("delete"), changed.count("insert")
+    versions = versions_text(result.versions, None, result.moments)
+    come = f", {count_text(came, 'row')} would appear" if came else ""
+    removed = ", ".join(
+        f"{count_text(rows, 'row')} of {table}" for table, rows in result.removed.items()
+    )
+    return (
+        f"{result.query}: without {removed}, {count_text(went, 'row')} of the result would "
+        f"disappear{come}; {_by(result)} at {versions} in {duration_text(result.elapsed_ms)}"
+    )
+
+
+def _by(result: WhyResult | WithoutResult) -> str:
+    """What was looked at for it."""
+    if result.by == STATE:
+        return "from the stored provenance"
+    return f"the engine read {result.files_kept} of {count_text(result.files_total, 'file')}"
+
+
+def _row_text(row: Mapping[str, RowValue]) -> str:
+    """`n=17, name=abc`, NULL for none."""
+    return ", ".join(_parts(row)) or "a row without columns"
+
+
+def _parts(row: Mapping[str, RowValue]) -> Iterable[str]:
+    for name, value in row.items():
+        yield f"{name}={_value_text(value)}"
+
+
+def _value_text(value: RowValue) -> str:
+    from impctl.service.formats import number_or_name  # loads what others need not
+
+    match value:
+        case None:
+            return "NULL"
+        case datetime() | date():
+            return value.isoformat()
+        case bytes():
+            return value.hex()
+        case bool():
+            return str(value).lower()
+        case float():
+            return str(number_or_name(value))
+    return str(value)

@@ -1,0 +1,316 @@
+"""The calls of one grouping: what to compute per row and to keep per group."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import field, replace
+from typing import TYPE_CHECKING
+
+from impctl.compile.flows import BlockedError, Column, Flow, known_type, known_type_of
+from impctl.data.schema import DOUBLE, INTEGER, Kind, SqlType, decimal
+from impctl.engine import accumulators
+from impctl.engine.accumulators import (
+    Accumulator,
+    AggregateColumn,
+    Count,
+    FloatSum,
+    Part,
+    Spread,
+    sum_of,
+)
+from impctl.engine.exact_sums import Narrowed, Spanned
+from impctl.engine.extremes import Extreme, First, has_rank
+from impctl.expr.nodes import (
+    And,
+    Arithmetic,
+    ArithmeticOp,
+    Case,
+    Cast,
+    ColumnRef,
+    Expr,
+    Literal,
+    Span,
+    columns_of,
+)
+from impctl.expr.types import sum_type, type_of
+from impctl.plan.nodes import Aggregate, AggregateCall, AggregateOutput, Attribute
+from impctl.types import AttributeId
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.compile.builder import Plumbing
+
+_DIGITS = {Kind.BYTE: 3, Kind.SHORT: 5, Kind.INTEGER: 10}
+_EXACT_DIGITS = 15
+"""Decimals whose squares add up exactly within 38 digits, over some 10^8 rows at least."""
+_BY = {"min_by": False, "max_by": True}
+_TAKEN = ("count", "sum", "min", "max", *_BY, *accumulators.FUNCTIONS)
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """Arguments to compute, output columns, and which outputs carry an error bound."""
+
+    arguments: tuple[tuple[AttributeId, Expr], ...]
+    columns: tuple[AggregateColumn, ...]
+    inexact: frozenset[AttributeId]
+    whole: frozenset[AttributeId]
+    """Those among them whose bound is zero unless magnitudes add up to 2^53."""
+    distinct: Mapping[AttributeId, SqlType]
+    """Arguments of which every value counts once."""
+    first_types: Mapping[AttributeId, SqlType]
+    """Types of the arguments of every `First`."""
+    choice: AggregateCall | None
+    """A call that may have several values where rows tie."""
+
+
+def read_calls(
+    node: Aggregate, buffer: int | None = None, approximate: Collection[AttributeId] = ()
+) -> Calls:
+    """The calls of the grouping; BlockedError for one the engine does not keep.
+
+    Extremes keep the best `buffer` values, or all. Columns in `approximate` have bounds.
+    """
+    slots = _Slots(f"{node.aggregates[0].attribute.id}/argument" if node.aggregates else "")
+    columns: list[AggregateColumn] = []
+    inexact: set[AttributeId] = set()
+    whole: set[AttributeId] = set()
+    choice = None
+    for output in node.aggregates:
+        call = plain_call(output.call)
+        span = call.span or node.span
+        kind = known_type(output.attribute.type, span)
+        part, guard = _part(call, slots, span, buffer, frozenset(approximate))
+        columns.append(AggregateColumn(output.attribute.id, kind, part, guard))
+        if isinstance(part, Spread) or (call.function == "sum" and kind.is_fractional):
+            inexact.add(output.attribute.id)
+        if isinstance(part, FloatSum) and part.integral:
+            whole.add(output.attribute.id)
+        if isinstance(part, First) and not part.is_own_key:
+            choice = choice or output.call
+    first_types = {
+        name: slots.types[name]
+        for column in columns
+        if isinstance(column.accumulator, First)
+        for name in (column.accumulator.key, column.accumulator.value)
+    }
+    return Calls(
+        slots.arguments,
+        tuple(columns),
+        frozenset(inexact),
+        frozenset(whole),
+        slots.distinct,
+        first_types,
+        choice,
+    )
+
+
+class _Slots:
+    """The arguments of one grouping; equal ones share a slot."""
+
+    def __init__(self, prefix: AttributeId) -> None:
+        self._prefix = prefix
+        self._found: dict[tuple[Expr, bool], int] = {}
+        self.types: dict[AttributeId, SqlType] = {}
+
+    def take(self, argument: Expr, span: Span | None, *, once: bool = False) -> Count:
+        """The count of an argument, which has its name and slot; `once` for DISTINCT."""
+        slot = self._found.setdefault((argument, once), len(self._found))
+        name = f"{self._prefix}{slot}"
+        self.types[name] = known_type_of(argument, span)
+        return Count(name, slot)
+
+    @property
+    def arguments(self) -> tuple[tuple[AttributeId, Expr], ...]:
+        return tuple((f"{self._prefix}{slot}", expr) for (expr, _), slot in self._found.items())
+
+    @property
+    def distinct(self) -> dict[AttributeId, SqlType]:
+        names = (f"{self._prefix}{slot}" for (_, once), slot in self._found.items() if once)
+        return {name: self.types[name] for name in names}
+
+
+def _part(
+    call: AggregateCall,
+    slots: _Slots,
+    span: Span | None,
+    buffer: int | None,
+    approximate: frozenset[AttributeId],
+) -> tuple[Part | None, Count | None]:
+    """What gives a plain call its value, and what must count something for it not to be NULL."""
+    if not call.arguments:
+        return None, None
+    argument = call.arguments[0]
+    if call.function in _BY:
+        key, value = slots.take(call.arguments[1], span), slots.take(argument, span)
+        reverse = _BY[call.function]
+        return First(key.argument, value.argument, key.slot, value.slot, reverse), key
+    if call.function in accumulators.FUNCTIONS:
+        return _spread(call, slots, span), None
+    guard = slots.take(argument, span, once=call.distinct)
+    if call.function == "count":
+        return guard, None
+    if call.function == "sum":
+        bounded = bool(columns_of(argument) & approximate)
+        return _sum(argument, guard, call, span, bounded=bounded), guard
+    reverse = call.function == "max"
+    if has_rank(slots.types[guard.argument]):
+        return Extreme(guard.argument, guard.slot, reverse=reverse, size=buffer), guard
+    return First(guard.argument, guard.argument, guard.slot, guard.slot, reverse), guard
+
+
+def plain_call(call: AggregateCall) -> AggregateCall:
+    """The call as one of `_TAKEN`, or COUNT(*); BlockedError for others.
+
+    DISTINCT makes no difference to an extreme. FILTER (WHERE c) is the arguments only where c.
+    """
+    function, arguments, condition = call.function, call.arguments, call.condition
+    if function == "count_if" and len(arguments) == 1 and not call.distinct:
+        function, condition = "count", _both(condition, arguments[0])
+        arguments = ()
+    if function in ("bool_and", "bool_or"):
+        function = "min" if function == "bool_and" else "max"
+    if function not in _TAKEN:
+        raise BlockedError(f"the engine does not support {function.upper()}", call.span)
+    if len(arguments) > 1 + (function in _BY):
+        raise BlockedError(
+            f"the engine does not support {function.upper()} of several columns", call.span
+        )
+    if function in accumulators.FUNCTIONS and call.distinct:
+        raise BlockedError(
+            f"the engine does not support {function.upper()} of distinct values", call.span
+        )
+    if condition is not None:
+        arguments = tuple(
+            Case(((condition, argument),), Literal(None, known_type_of(argument, call.span)))
+            for argument in arguments or (Literal(1, INTEGER),)
+        )
+    is_distinct = call.distinct and function in ("count", "sum")
+    return AggregateCall(function, arguments, distinct=is_distinct, span=call.span)
+
+
+def is_ordered(call: AggregateCall) -> bool:
+    """Whether a plain call's value is found by an order of values: a `First`."""
+    if call.function in ("min", "max"):
+        kind = type_of(call.arguments[0])
+        return kind is not None and not has_rank(kind)
+    return call.function in _BY
+
+
+def refuse_choice(node: Aggregate, choice: AggregateCall | None) -> None:
+    """BlockedError where there may be several rows of a group, and something above counts rows."""
+    if choice is not None:
+        name = choice.function.upper()
+        reason = (
+            f"the engine does not support {name} below another grouping or a LIMIT, because rows "
+            "may tie"
+        )
+        raise BlockedError(reason, choice.span or node.span)
+
+
+def _both(one: Expr | None, other: Expr) -> Expr:
+    return other if one is None else And((one, other))
+
+
+def _sum(
+    argument: Expr, guard: Count, call: AggregateCall, span: Span | None, *, bounded: bool
+) -> Accumulator:
+    kind = known_type_of(argument, span)
+    result = sum_type(kind)
+    if result is None:
+        raise BlockedError(f"the engine does not support SUM over `{kind}`", span)
+    if call.distinct and kind.is_fractional:
+        raise BlockedError("the engine does not support SUM(DISTINCT) over doubles", span)
+    integral = _is_integral(argument)
+    # Whole numbers made of what has bounds are sure, or are not used.
+    bounded = bounded and not integral
+    return sum_of(guard.argument, guard.slot, kind, result, integral=integral, bounded=bounded)
+
+
+def _spread(call: AggregateCall, slots: _Slots, span: Span | None) -> Spread:
+    """Sums of the argument and of its squares: exact where 38 digits hold them, else as doubles."""
+    argument = call.arguments[0]
+    kind = known_type_of(argument, span)
+    if not kind.is_numeric:
+        raise BlockedError(
+            f"the engine does not support {call.function.upper()} over `{kind}`", span
+        )
+    factor = argument
+    if kind.kind in _DIGITS:
+        factor = Cast(argument, decimal(_DIGITS[kind.kind], 0))
+    elif kind != DOUBLE and not (kind.kind is Kind.DECIMAL and kind.precision <= _EXACT_DIGITS):
+        argument = factor = Cast(argument, DOUBLE)
+    count = slots.take(argument, span)
+    squares = slots.take(Arithmetic(ArithmeticOp.MULTIPLY, factor, factor), span)
+    sums = []
+    for part in (count, squares):
+        own = slots.types[part.argument]
+        result = sum_type(own)
+        assert result is not None, "numbers have a sum"
+        sums.append(sum_of(part.argument, part.slot, own, result, integral=False))
+    total, squared = sums
+    residues = None
+    if isinstance(squared, FloatSum):
+        lost = slots.take(accumulators.residue(factor), span)
+        residues = FloatSum(lost.argument, lost.slot, integral=False)
+    return Spread(call.function, count, total, squared, kind.scale, residues)
+
+
+def _is_integral(argument: Expr) -> bool:
+    """Whether the argument is whole numbers as doubles, as AVG over integers is split."""
+    if not isinstance(argument, Cast) or argument.type != DOUBLE:
+        return False
+    inner = type_of(argument.operand)
+    return inner is not None and (inner.is_integral or inner.kind is Kind.BOOLEAN)
+
+
+_Spans = Mapping[AttributeId, tuple[AttributeId, AttributeId]]
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A grouping whose extremes are of exact values, its input, and what becomes of its output."""
+
+    node: Aggregate
+    below: Flow
+    spans: _Spans = field(default_factory=dict)
+    """By output, the two outputs between which its value lies."""
+
+    def whole(self, builder: Plumbing, flow: Flow, columns: tuple[Column, ...]) -> Flow:
+        """The grouping's output, its extremes with their bounds."""
+        if not self.spans:
+            return flow
+        at = builder.put(Narrowed(self.spans), flow)
+        return Flow(at, columns, flow.accesses, flow.approximate | self.spans.keys())
+
+
+def split_extremes(builder: Plumbing, node: Aggregate, below: Flow) -> Split:
+    """The grouping with two calls for each extreme of a value that has bounds."""
+    name = ""
+    arguments: list[tuple[AttributeId, Expr]] = []
+    inside: dict[AttributeId, tuple[AttributeId, AttributeId]] = {}
+    outside: dict[AttributeId, tuple[AttributeId, AttributeId]] = {}
+    outputs: list[AggregateOutput] = []
+    for output in node.aggregates:
+        call = plain_call(output.call)
+        attribute = output.attribute
+        is_extreme = call.function in ("min", "max") and attribute.type == DOUBLE
+        if not is_extreme or not columns_of(call.arguments[0]) & below.approximate:
+            outputs.append(output)
+            continue
+        name = name or builder.name("extreme")
+        argument = f"{name}/{len(arguments)}"
+        arguments.append((argument, call.arguments[0]))
+        inside[argument] = (f"{argument}/low", f"{argument}/high")
+        outside[attribute.id] = (f"{attribute.id}/low", f"{attribute.id}/high")
+        for own, end in zip(outside[attribute.id], inside[argument], strict=True):
+            part = replace(call, arguments=(ColumnRef(end, DOUBLE),))
+            outputs.append(AggregateOutput(Attribute(own, attribute.name, DOUBLE), part))
+    if not arguments:
+        return Split(node, below)
+    columns = (*below.columns, *((argument, DOUBLE) for argument, _ in arguments))
+    flow = builder.project(below, (*below.refs(), *arguments), columns, node)
+    ends = tuple((end, DOUBLE) for pair in inside.values() for end in pair)
+    at = builder.put(Spanned(inside), flow)
+    spanned = replace(flow, at=at, columns=(*below.columns, *ends), plan=None, computed=None)
+    return Split(replace(node, aggregates=tuple(outputs)), spanned, outside)

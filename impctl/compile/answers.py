@@ -1,0 +1,245 @@
+"""The answer of a query from the rows that suffice for it: asked again, ordered, cut, put out.
+
+Law: rows and their order are what the query asks for on the very values at hand, each rounded once;
+of equal rows as many as there are. Rows that tie in the order come in an order of their contents,
+the same every time. A value that is not known for all that (a function of doubles whose last digit
+nobody promises, in a condition) is an error: NotExactError, or EvaluationError where Spark fails.
+Columns have the Arrow types that Spark gives.
+Out of scope: where the rows come from (`engine.result_rows`), how they are shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from impctl.compile.flows import check, check_condition, typed
+from impctl.data.keys import key_codes
+from impctl.data.schema import INTEGRAL, Kind, SqlType
+from impctl.data.vector import Bools, Ints, Vector, from_arrow
+from impctl.engine.batch import Batch, identity_of
+from impctl.engine.extremes import OrderKey, exact_ranks
+from impctl.engine.result_rows import AnswerRows, KeptRows
+from impctl.expr.error_bounds import exactly
+from impctl.expr.evaluate import Condition, Evaluator
+from impctl.expr.nodes import (
+    ColumnRef,
+    Compare,
+    CompareOp,
+    Expr,
+    Literal,
+    Span,
+    conjuncts,
+    substitute,
+)
+
+if TYPE_CHECKING:
+    from impctl.plan.nodes import Attribute, SortKey
+    from impctl.rules.finalize import Ending, FirstRows
+    from impctl.types import AttributeId
+
+_ARROW = {
+    Kind.BOOLEAN: pa.bool_(),
+    Kind.BYTE: pa.int8(),
+    Kind.SHORT: pa.int16(),
+    Kind.INTEGER: pa.int32(),
+    Kind.LONG: pa.int64(),
+    Kind.FLOAT: pa.float32(),
+    Kind.DOUBLE: pa.float64(),
+    Kind.STRING: pa.string(),
+    Kind.BINARY: pa.binary(),
+    Kind.DATE: pa.date32(),
+    Kind.TIMESTAMP_NTZ: pa.timestamp("us"),
+    Kind.NULL: pa.null(),
+}
+"""What Spark's `toArrow` gives; a timestamp has the session's time zone beside."""
+
+
+_LOOKED_UP = INTEGRAL | {Kind.STRING, Kind.DATE}
+"""Types of keys that are looked up: equal ones have one code."""
+
+ANSWER = "answer"
+"""The name of the rows that an answer is made of, among all that a circuit keeps."""
+
+
+def kept_rows(ending: Ending, bounded: Collection[AttributeId] = ()) -> KeptRows:
+    """What keeps them, by the first column that is put out as it is; some may have bounds."""
+    columns = typed(ending.columns, None)
+    shown = [one.expr.id for one in ending.outputs if isinstance(one.expr, ColumnRef)]
+    keys = (shown or [name for name, _ in columns])[:1]
+    return KeptRows(ANSWER, columns, keys, frozenset(bounded) & {name for name, _ in columns})
+
+
+def check_ending(ending: Ending, span: Span | None) -> None:
+    """BlockedError where the answer cannot be computed from its rows exactly as Spark does."""
+    for predicate in ending.predicates:
+        check_condition(predicate, span)
+    for expr in ending.values:
+        check(expr, span)
+    typed((one.attribute for one in ending.outputs), span)
+
+
+def answer_of_rows(ending: Ending, rows: Batch, zone: str, where: Expr | None = None) -> pa.Table:
+    """The answer; `rows` have `ending.columns` and positive weights, and may be more than needed.
+
+    Of the answer those rows for which `where`, a condition on its columns, is true.
+    """
+    rows = rows_asked_for(ending, rows)
+    if where is not None and len(rows):
+        shown = {one.attribute.id: one.expr for one in ending.outputs}
+        asked = substitute(where, shown)
+        rows = rows.keep(Condition(asked).truth(rows.columns, len(rows)).sure_true())
+    types = dict(typed((one.attribute for one in ending.outputs), None))
+    columns = []
+    for one in ending.outputs:
+        wanted = arrow_type(types[one.attribute.id], zone)
+        # No rows may come without columns.
+        column = Evaluator(one.expr).values(rows.columns, len(rows)) if len(rows) else None
+        if column is None:
+            columns.append(pa.array([], wanted))
+        else:
+            columns.append(arrow_column(column, rows.weights, wanted))
+    names = [one.attribute.name for one in ending.outputs]
+    return pa.Table.from_arrays(columns, names=names)
+
+
+def rows_asked_for(ending: Ending, rows: Batch) -> Batch:
+    """Of the rows kept those of the answer, by value, cut and in order; not put out yet."""
+    rows = _by_value(rows)
+    for predicate in ending.predicates:
+        if len(rows):
+            rows = rows.keep(Condition(predicate).truth(rows.columns, len(rows)).sure_true())
+    if ending.first is not None:
+        rows = _cut(rows, ending.first)
+    if ending.first is None or ending.first.order != ending.order:
+        rows = _sorted(rows, ending.order)
+    return rows if ending.limit is None else _between(rows, 0, ending.limit)
+
+
+def key_asked(ending: Ending, kept: AnswerRows, where: Expr) -> int | None:
+    """The code of the one key of rows that a condition on the answer's columns can be true for.
+
+    None where it may be true for several, or where rows that it is not asked of decide which rows
+    there are. Only for keys whose equality is that of their contents.
+    """
+    types = dict(kept.columns)
+    if ending.is_cut or not kept.keys or types[kept.keys[0]].kind not in _LOOKED_UP:
+        return None
+    shown = {one.attribute.id: one.expr for one in ending.outputs}
+    (key,) = kept.keys
+    for part in conjuncts(substitute(where, shown)):
+        if not isinstance(part, Compare) or part.op is not CompareOp.EQUAL:
+            continue
+        for column, value in ((part.left, part.right), (part.right, part.left)):
+            is_key = isinstance(column, ColumnRef) and column.id == key
+            if is_key and isinstance(value, Literal) and value.value is not None:
+                return _code(value, types[key])
+    return None
+
+
+def _code(value: Literal, kind: SqlType) -> int | None:
+    """The code of a key with this value; None where the types do not compare as they are."""
+    is_alike = value.type.kind is kind.kind or {value.type.kind, kind.kind} <= INTEGRAL
+    if not is_alike:
+        return None
+    result = Evaluator(value).values({}, 1)
+    return int(key_codes([Vector(kind, result.values)], 1)[0])
+
+
+def arrow_type(kind: SqlType, zone: str) -> pa.DataType:
+    """The Arrow type of a column of an answer, in a session of this time zone."""
+    if kind.kind is Kind.DECIMAL:
+        return pa.decimal128(kind.precision, kind.scale)
+    if kind.kind is Kind.TIMESTAMP:
+        return pa.timestamp("us", tz=zone)
+    return _ARROW[kind.kind]
+
+
+def answer_where(table: pa.Table, outputs: Sequence[Attribute], where: Expr) -> pa.Table:
+    """The rows of an answer, computed elsewhere, for which a condition on its columns is true."""
+    kinds = dict(typed(outputs, None))
+    arrays = zip(outputs, table.columns, strict=True)
+    columns = {one.id: from_arrow(array, kinds[one.id]) for one, array in arrays}
+    return table.filter(pa.array(Condition(where).truth(columns, len(table)).sure_true()))
+
+
+def _by_value(rows: Batch) -> Batch:
+    """The rows without bounds: each value counts as it is."""
+    columns = {name: exactly(column) for name, column in rows.columns.items()}
+    return Batch(columns, rows.weights, ())
+
+
+def _cut(rows: Batch, first: FirstRows) -> Batch:
+    rows = _sorted(rows, first.order)
+    return _between(rows, first.offset, None if first.count is None else first.offset + first.count)
+
+
+def _between(rows: Batch, start: int, end: int | None) -> Batch:
+    """The rows from one place to another, each copy counted."""
+    reached = np.cumsum(rows.weights)
+    low = np.maximum(reached - rows.weights, start)
+    high = reached if end is None else np.minimum(reached, end)
+    left = np.maximum(high - low, 0)
+    kept = np.flatnonzero(left)
+    taken = rows.take(kept)
+    return Batch(taken.columns, left[kept], ())
+
+
+def _sorted(rows: Batch, order: Sequence[SortKey]) -> Batch:
+    """The rows in this order; where they tie, by all they are."""
+    if len(rows) <= 1 or not order:
+        return rows
+    ranks = []
+    for key in order:
+        vector = exactly(Evaluator(key.expr).values(rows.columns, len(rows)))
+        ranks.append(exact_ranks(vector, OrderKey("", key.descending, key.nulls_first)))
+    places = np.lexsort(ranks[::-1])
+    ties = _ties([rank[places] for rank in ranks])
+    if bool(ties.any()):
+        tied = rows.take(places[ties])
+        own = [exact_ranks(identity_of(c), OrderKey("", False, False)) for c in _by_name(tied)]
+        known = [rank[places[ties]] for rank in ranks]
+        places[ties] = places[ties][np.lexsort([*own, *known[::-1]])]
+    return rows.take(places)
+
+
+def _ties(ranks: Sequence[Ints]) -> Bools:
+    """Which of some sorted rows have an equal neighbour."""
+    same = np.ones(len(ranks[0]) - 1, dtype=np.bool_)
+    for rank in ranks:
+        same &= rank[1:] == rank[:-1]
+    result: Bools = np.concatenate([[False], same]) | np.concatenate([same, [False]])
+    return result
+
+
+def _by_name(rows: Batch) -> list[Vector]:
+    return [rows.columns[name] for name in sorted(rows.columns)]
+
+
+def arrow_column(column: Vector, weights: Ints, wanted: pa.DataType) -> pa.Array:
+    """The column with each row as often as it counts."""
+    if bool((weights != 1).any()):
+        column = column.take(np.repeat(np.arange(len(weights), dtype=np.int64), weights))
+    array = column.to_arrow()
+    if pa.types.is_decimal(wanted):
+        return _decimals(column, array, wanted)
+    if array.type == wanted:
+        return array
+    if pa.types.is_null(wanted):
+        return pa.nulls(len(array))
+    if pa.types.is_date(wanted):
+        return array.cast(pa.int32()).view(wanted)
+    if pa.types.is_timestamp(wanted):
+        return array.view(wanted)
+    return array.cast(wanted, safe=not pa.types.is_floating(wanted))
+
+
+def _decimals(column: Vector, array: pa.Array, wanted: pa.Decimal128Type) -> pa.Array:
+    """Unscaled integers as the decimals that they are."""
+    if not pa.types.is_decimal(array.type):
+        array = array.cast(pa.decimal128(19, 0))
+    wide = array.cast(pa.decimal128(38, 0))
+    return pa.Array.from_buffers(wanted, len(wide), wide.buffers(), offset=wide.offset)

@@ -1,0 +1,210 @@
+"""Bounded buffers: which operators can have them, and where their rows come from again.
+
+Law: an operator keeps only its best values or rows where its input is one table's rows or the
+groups of a grouping, selected and projected: then the rows of a group can be read from the table,
+or from the grouping's state, once more. Over joins and set operations that would mean running the
+query, so there everything is kept, as without a bound.
+Out of scope: reading the table (`service.table_deltas`), when a buffer is used up
+(`engine.lookups`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from impctl.compile.flows import Flow, Source
+from impctl.data.vector import Vector
+from impctl.engine.batch import Batch, empty_batch, stacked_batches
+from impctl.engine.lookups import owners_of
+from impctl.stopwatch import Stopwatch
+from impctl.types import AttributeId, ColumnName, TableName
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.engine.operator import Operator
+
+TableRows = Callable[[Source, Mapping[ColumnName, Vector]], Iterable[pa.Table]]
+"""All rows of a source's table, after the change, that meet its conditions and whose columns have
+one of these values each; more may come along. The columns that it scans come in any order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Buffers:
+    """How many of the best rows or values are kept, where they can be refilled; None is all.
+
+    Of each group of several, and where all rows are one group; of groups `of_piece` says it of
+    single pieces of state, by their names.
+    """
+
+    of_group: int | None = None
+    of_all: int | None = None
+    of_piece: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, size: int | None) -> Buffers:
+        """The same bound wherever there is one."""
+        return cls(size, size)
+
+    def size_of(self, piece: str, *, is_grouped: bool) -> int | None:
+        """How much is kept of a piece that can be refilled."""
+        return self.of_piece.get(piece, self.of_group) if is_grouped else self.of_all
+
+
+KEEP_ALL = Buffers()
+FEWEST = 8
+"""Rows or values that a look-up reads of a group in any case; a smaller bound makes none quicker,
+and where only the best is wanted 7 deletions of the very best pass before it is used up."""
+USUAL = Buffers(of_all=1000)
+"""Where all rows are one group, a bound that 1,000 deletions of the very best rows use up: the rest
+is read once more then. Of many groups the bound is a matter of their sizes, which only who writes
+the workload knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class BufferChoice:
+    """What is kept of a piece with first rows, or with values of MIN and MAX, per group: the best
+    `size`, all where that is None.
+
+    `wanted` are always held. `pinned` says why the size is no choice, empty where it is one;
+    `is_values` that it is of a grouping's values, and not of first rows.
+    """
+
+    piece: str
+    tables: tuple[TableName, ...]
+    size: int | None
+    wanted: int
+    pinned: str = ""
+    is_values: bool = False
+
+
+OVER_MORE = (
+    "only the query itself could refill a buffer: its rows come neither from one table nor from "
+    "groups that can be read again"
+)
+ONE_GROUP = "its rows are one group, and the best rows of it are stored in any case"
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """What lies between a table or an operator that knows its output, and a bounded operator."""
+
+    origin: Source | Operator
+    steps: tuple[Operator, ...]
+
+    def column_of(self, source: Source, name: AttributeId) -> ColumnName | None:
+        """The column of the table, where it starts there, that passes unchanged as this one."""
+        passed: AttributeId | None = name
+        for step in reversed(self.steps):
+            passed = None if passed is None else step.passes(passed)
+        columns = {identity: column for identity, column, _ in source.scan.columns}
+        return None if passed is None else columns.get(passed)
+
+    def passed(self, batch: Batch) -> Batch | None:
+        """What arrives at the operator for these rows of the origin."""
+        result: Batch | None = batch
+        for step in self.steps:
+            result = None if result is None else step.step(result)
+        return result
+
+
+def prefix_of(
+    operators: Sequence[Operator],
+    inputs: Sequence[Sequence[int]],
+    sources: Sequence[Source],
+    flow: Flow,
+) -> Prefix | None:
+    """The way to this flow from a table or a grouping; None where there is more between."""
+    steps: list[Operator] = []
+    at = flow.at
+    while at >= 0:
+        operator = operators[at]
+        if operator.can_refill:
+            return Prefix(operator, tuple(reversed(steps)))
+        if not operator.is_rowwise:
+            return None
+        steps.append(operator)
+        (at,) = inputs[at]
+    return Prefix(sources[-1 - at], tuple(reversed(steps)))
+
+
+@dataclass(slots=True)
+class Refilled:
+    """A bounded operator, what it reads, by which keys and with how many tags, and how often.
+
+    `rows` counts those of the table; a grouping's come from memory. `ms` is what it took.
+    """
+
+    operator: Operator
+    prefix: Prefix
+    keys: tuple[AttributeId, ...]
+    accesses: int
+    groups: int = 0
+    rows: int = 0
+    ms: float = 0.0
+
+    def read_from(self, table_rows: TableRows) -> None:
+        """Refill from these rows of the table from now on, where it is a table's."""
+        source = self.prefix.origin
+        if not isinstance(source, Source):
+            return
+        known = [(key, self.prefix.column_of(source, key)) for key in self.keys]
+
+        def refill(keys: Sequence[Vector]) -> Batch:
+            wanted = {
+                column: key
+                for (_, column), key in zip(known, keys, strict=True)
+                if column is not None
+            }
+            return self._filled(keys, _read(source, table_rows, wanted))
+
+        self.operator.refill_from(refill)
+
+    def read_from_groups(self) -> None:
+        """Refill from the state of the grouping below from now on, where it is a grouping's."""
+        grouping = self.prefix.origin
+        if not isinstance(grouping, Source):
+            self.operator.refill_from(lambda keys: self._filled(keys, _told(grouping)))
+
+    def whole(self, table_rows: TableRows) -> Iterator[Batch]:
+        """All rows that the operator has had, those of a table from `table_rows`; between steps."""
+        origin = self.prefix.origin
+        if isinstance(origin, Source):
+            batches = _read(origin, table_rows, {})
+        else:
+            batches = _told(origin)
+        for batch in batches:
+            passed = self.prefix.passed(batch)
+            if passed is not None and len(passed):
+                yield passed
+
+    def _filled(self, keys: Sequence[Vector], batches: Iterable[Batch]) -> Batch:
+        """The rows of these groups among those of the origin, as they arrive at the operator."""
+        watch = Stopwatch()
+        count = len(keys[0]) if keys else 1
+        parts = []
+        for batch in batches:
+            if isinstance(self.prefix.origin, Source):
+                self.rows += len(batch)
+            passed = self.prefix.passed(batch)
+            if passed is not None:
+                parts.append(owners_of(keys, count, passed, self.keys)[1])
+        self.groups += count
+        filled = [part for part in parts if len(part)]
+        self.ms += watch.ms
+        return stacked_batches(filled) if filled else empty_batch(self.accesses)
+
+
+def _told(grouping: Operator) -> Iterator[Batch]:
+    yield grouping.output()
+
+
+def _read(
+    source: Source, table_rows: TableRows, keys: Mapping[ColumnName, Vector]
+) -> Iterator[Batch]:
+    for rows in table_rows(source, keys):
+        yield source.scan.read(rows, np.ones(len(rows), dtype=np.int64))

@@ -1,0 +1,379 @@
+"""Operators for plan nodes, from the leaves up."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from impctl.compile.aggregates import Calls, read_calls, refuse_choice, split_extremes
+from impctl.compile.answers import check_ending, kept_rows
+from impctl.compile.buffers import KEEP_ALL, Buffers
+from impctl.compile.builder import FirstGrouping, Plumbing
+from impctl.compile.fixpoint import Keyed, build_fixpoint, build_leaf, follow_back
+from impctl.compile.flows import BlockedError, Chooser, Flow, Source, check, known_type_of, typed
+from impctl.compile.joins import build_join, build_selected
+from impctl.compile.jointree.build import (
+    PlannedBlock,
+    Planted,
+    build_blocks,
+    plant_blocks,
+    told_by_tree,
+)
+from impctl.compile.ordering import build_top, build_window, build_witness
+from impctl.compile.provenance.absorbed import AbsorbedRows, build_absorbed
+from impctl.compile.sets import build_set_operation
+from impctl.data.schema import Kind
+from impctl.engine import aggregate, linear
+from impctl.engine.accumulators import FUNCTIONS as SPREADS
+from impctl.engine.circuit import Circuit
+from impctl.engine.extremes import Extreme, First
+from impctl.expr.nodes import ColumnRef, Expr, Literal, columns_of
+from impctl.plan.fingerprint import fingerprint, template
+from impctl.plan.lineage import for_all, is_open
+from impctl.plan.nodes import (
+    Aggregate,
+    Distinct,
+    Explode,
+    Fixpoint,
+    Join,
+    OneRow,
+    Plan,
+    Project,
+    Recursive,
+    Scan,
+    Select,
+    SetOperation,
+    Sort,
+    TopK,
+    Window,
+    Witness,
+    attributes_of,
+    nodes_of,
+    scans_of,
+)
+from impctl.plan.properties import scan_conditions
+from impctl.version import stamped
+
+if TYPE_CHECKING:
+    from impctl.engine.fixpoint.absorption import Absorbs
+    from impctl.engine.result_rows import AnswerRows
+    from impctl.rules.finalize import AnswerPlan
+    from impctl.sketch.partition import RangePartition
+    from impctl.types import AccessId, AttributeId
+
+ENGINE_FORMAT = 6
+"""Goes up whenever the engine would read older state differently."""
+_SPREAD_FORMAT = 7
+"""The same of plans with variances: their squares are summed with residues."""
+
+
+def circuit_id(core: Plan) -> str:
+    """Names the circuit that a plan compiles to, under this engine."""
+    calls = (
+        output.call.function
+        for node in nodes_of(core)
+        if isinstance(node, Aggregate)
+        for output in node.aggregates
+    )
+    is_spread = any(function in SPREADS for function in calls)
+    return f"{_SPREAD_FORMAT if is_spread else ENGINE_FORMAT}:{fingerprint(core)}"
+
+
+def with_answer(circuit: str) -> str:
+    """The name of a plan's circuit that keeps the rows too."""
+    return f"{circuit}:answer"
+
+
+def template_id(root: Plan) -> str:
+    """Names the template of a plan, as this release of impctl reads and rewrites queries.
+
+    Which lineage a sketch is to hold is no part of it.
+    """
+    return stamped(template(for_all(root)))
+
+
+class Builder(Plumbing):
+    """Matches over plan nodes."""
+
+    def __init__(
+        self,
+        sketched: Mapping[AccessId, RangePartition],
+        keyed: Mapping[int, AttributeId] = MappingProxyType({}),
+        last_top: TopK | None = None,
+        chooser: Chooser | None = None,
+        *,
+        barriers: Collection[int] | None = None,
+        buffers: Buffers = KEEP_ALL,
+        has_doubts: bool = True,
+        answer: AnswerPlan | None = None,
+        blocks: Sequence[PlannedBlock] = (),
+        keyed_rows: Mapping[AttributeId, tuple[AccessId, ...]] = MappingProxyType({}),
+        absorbs: Absorbs | None = None,
+    ) -> None:
+        """`keyed` has, by identity (`id`), the Aggregates whose groups have one fragment, and the
+        grouping column that tells it; `keyed_rows` the columns of the fixpoints that are KEYED.
+
+        `last_top` is the LIMIT above which there are only columns, if there is one; `barriers` are
+        those of others whose rows all count; the rows of an `answer` are kept, of which those that
+        it does not ask again must be sure. `blocks` are the plan's, where trees are to serve them;
+        `absorbs` is said where fixpoints are kept by absorption; for the rest see `Plumbing`.
+        """
+        super().__init__(chooser, barriers=barriers, buffers=buffers, has_doubts=has_doubts)
+        self.sketched = sketched
+        self.first_grouping: FirstGrouping | None = None
+        self._keyed = keyed
+        self._keyed_rows = keyed_rows
+        self._last_top = id(last_top)
+        self._node_of: dict[int, Plan] = {}
+        self._conditions: Mapping[AccessId, tuple[Expr, ...]] = {}
+        self._answer = answer
+        self.has_answer = answer is not None
+        self._decided = id(None if answer is None else answer.decided)
+        self.kept: AnswerRows | None = None
+        self._blocks = tuple(blocks)
+        self._planted: Planted = {}
+        self._absorbs = absorbs
+        self.absorbed: list[AbsorbedRows] = []
+
+    def root(self, plan: Plan, *, is_passed: bool = False) -> Flow:
+        """The whole plan and its barriers; tags in the order of the plan's accesses.
+
+        `is_passed`: partial aggregates may fill it. Above a barrier rows carry none of its
+        accesses' fragments, so each access counts once.
+        """
+        self._conditions = scan_conditions(plan)
+        self.plan = plan
+        self.is_passed = is_passed
+        if self._answer is not None:
+            flow = self._kept(plan, self._answer)
+            check_ending(self._answer.ending, plan.span)
+        elif self._blocks:
+            flow = build_blocks(self, self._blocks, self.sketched, self._planted)
+        else:
+            flow = self.build(plan, must_be_sure=False)
+        self._node_of |= follow_back(self, flow)
+        wanted = tuple(s.access for s in scans_of(plan) if s.access in self.sketched)
+        if not self.barriers:
+            return flow if flow.accesses == wanted else self.union([flow], flow.columns, wanted)
+        is_read = not set(wanted).isdisjoint(flow.accesses) or self.kept is not None
+        counted = [flow, *self.barriers] if is_read else self.barriers
+        return self.union(counted, (), wanted)
+
+    def circuit(self) -> Circuit:
+        """The circuit of what is built, without what no sketch depends on."""
+        if self.barriers:
+            self.drop_unread()
+        return Circuit(self.operators, self.inputs)
+
+    def _kept(self, plan: Plan, answer: AnswerPlan) -> Flow:
+        """The plan's rows, kept, and beside them the fragments that trees tell."""
+        whole = told_by_tree(self, self._blocks, self.sketched)
+        if whole is not None:
+            self.kept, flow = whole
+            return flow
+        told = plant_blocks(self, self._blocks, self.sketched, self._planted)
+        flow = self.build(plan, must_be_sure=False)
+        kept = self.kept = kept_rows(answer.ending, flow.approximate)
+        flow = replace(flow, at=self.put(kept, flow), plan=None, computed=None)
+        if not told:
+            return flow
+        flows = [flow, *told]
+        return self.union(flows, (), tuple(a for one in flows for a in one.accesses))
+
+    def owners(self) -> dict[str, Plan]:
+        """The plan node that each piece of state serves, by the state's name."""
+        return {
+            keeper.name: self._node_of[id(operator)]
+            for operator in self.operators
+            if id(operator) in self._node_of
+            for keeper in operator.arrangements()
+        }
+
+    def build(self, plan: Plan, *, must_be_sure: bool) -> Flow:
+        """The operators of a node and everything below it."""
+        start = len(self.operators)
+        must_be_sure = must_be_sure or id(plan) == self._decided
+        flow = self._planted_for(plan, must_be_sure=must_be_sure)
+        if flow is None:
+            flow = self._built(plan, must_be_sure=must_be_sure)
+        # Nodes below are done first, so each operator is left to the innermost.
+        for operator in self.operators[start:]:
+            self._node_of.setdefault(id(operator), plan)
+        return flow
+
+    def _built(self, plan: Plan, *, must_be_sure: bool) -> Flow:
+        match plan:
+            case Scan() | OneRow():
+                return self._relation(plan)
+            case Select():
+                return self._selected(plan, must_be_sure)
+            case Project():
+                return self._project(plan, must_be_sure)
+            case Sort():
+                return self.build(plan.child, must_be_sure=must_be_sure)
+            case Aggregate():
+                below = self.build(plan.child, must_be_sure=True)
+                return self.grouped(plan, below, must_be_sure=must_be_sure)
+            case Distinct():
+                below = self.build(plan.child, must_be_sure=True)
+                return self.distinct(below, typed(attributes_of(plan), plan.span), plan)
+            case Join():
+                return build_join(self, plan, must_be_sure=must_be_sure)
+            case SetOperation():
+                return build_set_operation(self, plan, must_be_sure=must_be_sure)
+            case TopK():
+                return self._top(plan, must_be_sure=must_be_sure)
+            case Witness():
+                return build_witness(self, plan)
+            case Recursive() | Fixpoint():
+                return self._recursion(plan)
+            case Explode():
+                what = f"`{plan.function}`, which expands arrays"
+                raise BlockedError(f"the engine does not support {what}", plan.span)
+            case Window():
+                return build_window(self, plan)
+
+    def _selected(self, node: Select, must_be_sure: bool) -> Flow:
+        selected = build_selected(self, node, must_be_sure=must_be_sure)
+        if selected is not None:
+            return selected
+        below = self.build(node.child, must_be_sure=must_be_sure)
+        return self.select(below, node.predicate, node, must_be_sure=must_be_sure)
+
+    def _planted_for(self, plan: Plan, *, must_be_sure: bool) -> Flow | None:
+        """What trees have for the node; as a grouping over rows it may leave no choice."""
+        planted = self._planted.get(id(plan))
+        if planted is not None and must_be_sure and isinstance(plan, Aggregate):
+            refuse_choice(plan, read_calls(plan).choice)
+        return planted
+
+    def _recursion(self, node: Recursive | Fixpoint) -> Flow:
+        if isinstance(node, Recursive):
+            return build_leaf(self, node)
+        is_numbered = is_open(node) and any(s.access in self.sketched for s in scans_of(node))
+        if is_numbered and self._blocks:
+            raise BlockedError(
+                "the engine does not support `lineage: answer` above a join tree", node.span
+            )
+        inner = Builder(self.sketched, keyed_rows=self._keyed_rows)
+        key = Keyed.of(node, self._keyed_rows, self.sketched)
+        if self._absorbs is None:
+            is_numbered = is_numbered and key is None
+            return build_fixpoint(self, node, inner, key, is_numbered=is_numbered)
+        rows, absorbed = build_absorbed(self, node, inner, key, self._absorbs)
+        self.absorbed.append(absorbed)
+        return rows
+
+    def _relation(self, node: Scan | OneRow) -> Flow:
+        if isinstance(node, OneRow):
+            return Flow(self.put(linear.OneRow()), (), ())
+        columns = []
+        for attribute in node.attributes:
+            if attribute.type is None or attribute.type.kind is Kind.OTHER:
+                raise BlockedError(
+                    f"column `{attribute.name}` has a type that the engine does not support",
+                    node.span,
+                )
+            columns.append((attribute.id, attribute.name, attribute.type))
+        partition = self.sketched.get(node.access)
+        operator = linear.Scan(columns, () if partition is None else (partition,))
+        conditions = self._conditions.get(node.access, ())
+        self.sources.append(Source(node.access, node.table, operator, conditions))
+        accesses = () if partition is None else (node.access,)
+        columns_ = typed(node.attributes, node.span)
+        return Flow(-len(self.sources), columns_, accesses, plan=node)
+
+    def _project(self, node: Project, must_be_sure: bool) -> Flow:
+        below = self.build(node.child, must_be_sure=must_be_sure)
+        outputs = [(output.attribute.id, output.expr) for output in node.outputs]
+        columns = typed(attributes_of(node), node.span)
+        if not below.carried:
+            return self.project(below, outputs, columns, node)
+        outputs.extend((name, ColumnRef(name, kind)) for name, kind in below.carried)
+        result = self.project(below, outputs, (*columns, *below.carried), node)
+        return replace(result, carried=below.carried)
+
+    def grouped(self, node: Aggregate, below: Flow, *, must_be_sure: bool) -> Flow:
+        """The operators of a grouping over rows that are built already."""
+        columns = typed(attributes_of(node), node.span)
+        key = self._keyed.get(id(node))
+        split = split_extremes(self, node, below)
+        node, below = split.node, split.below
+        calls = read_calls(node, None, below.approximate)
+        if must_be_sure:
+            refuse_choice(node, calls.choice)
+        parts = [column.accumulator for column in calls.columns]
+        self.keeps_all |= any(isinstance(part, First) for part in parts)
+        keys = [(key.attribute.id, key.expr) for key in node.keys]
+        for _, expr in (*keys, *calls.arguments):
+            check(expr, node.span)
+            if not columns_of(expr) <= below.ids:
+                raise BlockedError(
+                    "the engine does not support using a sum of doubles above a LIMIT", node.span
+                )
+        own = typed(attributes_of(node), node.span)
+        if node.grouping_sets is None:
+            every = range(len(node.keys))
+            at = self._grouped(node, below, calls, every, key)
+            rows = below.rows if self.groupings[-1][1].readers else None
+            computed = None if rows is None else replace(node, child=rows)
+            flow = Flow(at, own, below.accesses, calls.inexact, None, calls.whole, (), computed)
+            return split.whole(self, flow, columns)
+        flows = []
+        for chosen in node.grouping_sets:
+            at = self._grouped(node, below, calls, chosen, key)
+            absent = {node.keys[i].attribute.id for i in range(len(keys)) if i not in chosen}
+            outputs: list[tuple[AttributeId, Expr]] = [
+                (name, Literal(None, kind) if name in absent else ColumnRef(name, kind))
+                for name, kind in own
+            ]
+            set_flow = Flow(at, own, below.accesses, calls.inexact, whole=calls.whole)
+            flows.append(self.project(set_flow, outputs, own, node))
+        return split.whole(self, self.union(flows, own, below.accesses), columns)
+
+    def _grouped(
+        self,
+        node: Aggregate,
+        below: Flow,
+        calls: Calls,
+        chosen: Sequence[int],
+        key: AttributeId | None,
+    ) -> int:
+        """One grouping by the chosen keys, of which `key` may tell the fragment; its position."""
+        used = [node.keys[place] for place in chosen]
+        inputs = [(key.attribute.id, key.expr) for key in used]
+        outputs = (*inputs, *calls.arguments)
+        columns = tuple((name, known_type_of(expr, node.span)) for name, expr in outputs)
+        prepared = self.project(below, outputs, columns, node)
+
+        def made(calls: Calls) -> aggregate.Aggregate:
+            return aggregate.Aggregate(
+                name,
+                columns[: len(inputs)],
+                calls.columns,
+                accesses=len(below.accesses),
+                is_keyed=key is not None,
+                is_distinct=node.grouping_sets is not None,
+                distinct=calls.distinct,
+                first_types=calls.first_types,
+                key_ranges=None if key is None else (key, self.sketched[below.accesses[0]]),
+            )
+
+        name = self.name("aggregate")
+        buffer = None
+        if any(isinstance(column.accumulator, Extreme) for column in calls.columns):
+            buffer = self.buffered(prepared, name, is_grouped=bool(node.keys))
+            self.keeps_all |= buffer is None
+        operator = made(read_calls(node, buffer, below.approximate))
+        at, _ = self.put_groups(prepared, operator, lambda: made(calls))
+        if operator.is_bounded and self.operators[at] is operator:
+            self.refill(operator, prepared, [name for name, _ in operator.keys])
+        if self.first_grouping is None:
+            self.first_grouping = FirstGrouping(operator, node, dict(outputs))
+        return at
+
+    def _top(self, node: TopK, *, must_be_sure: bool) -> Flow:
+        is_last = id(node) == self._last_top
+        return build_top(self, node, is_last=is_last, must_be_sure=must_be_sure)

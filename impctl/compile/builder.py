@@ -1,0 +1,537 @@
+"""The operators and flows of a circuit under construction."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from impctl.compile.buffers import (
+    KEEP_ALL,
+    ONE_GROUP,
+    OVER_MORE,
+    BufferChoice,
+    Buffers,
+    Prefix,
+    Refilled,
+    prefix_of,
+)
+from impctl.compile.flows import (
+    AsRecorded,
+    BlockedError,
+    Chooser,
+    Column,
+    DistantJoin,
+    Flow,
+    SideChoice,
+    Source,
+    check,
+    check_condition,
+    chosen_groups,
+    fragment_attribute,
+    with_fragments,
+)
+from impctl.data.schema import DOUBLE, INTEGER, LONG, SqlType
+from impctl.data.vector import Ints, Vector, from_arrow
+from impctl.engine import linear
+from impctl.engine.accumulators import (
+    PARTIAL_ROWS,
+    Accumulator,
+    Count,
+    ExactSum,
+    FloatSum,
+    Meaning,
+    PartialColumn,
+)
+from impctl.engine.aggregate import Aggregate
+from impctl.engine.aggregate import Aggregate as AggregateOperator
+from impctl.engine.exact_sums import Parted, Rejoined, Sure
+from impctl.engine.linear import Branch, Union
+from impctl.expr.nodes import (
+    Call,
+    Case,
+    Cast,
+    Compare,
+    CompareOp,
+    Expr,
+    Literal,
+    Or,
+    columns_of,
+    walk,
+)
+from impctl.expr.types import type_of
+from impctl.plan.nodes import Aggregate as AggregateNode
+from impctl.plan.nodes import Aggregate as PlanAggregate
+from impctl.plan.nodes import (
+    AggregateCall,
+    AggregateOutput,
+    Attribute,
+    ComputedColumn,
+    Distinct,
+    Plan,
+    Project,
+    Scan,
+    Select,
+    TopK,
+    nodes_of,
+)
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from impctl.engine.fixpoint.fixpoint import Fixpoint as FixpointOperator
+    from impctl.engine.operator import Operator
+    from impctl.sketch.partition import Fragments, RangePartition
+    from impctl.types import AccessId, AttributeId, FixpointId
+
+_LEFT_BEHIND = "the engine does not support using a sum of doubles above a LIMIT"
+
+
+def bounds_of(flow: Flow) -> dict[AttributeId, AttributeId]:
+    """The name of its bound's column for each column that has bounds."""
+    return {name: f"{name}/bound" for name, _ in flow.columns if name in flow.approximate}
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A fixpoint that is sketched for the answer alone: its operator, its rows, and the accesses
+    below it; `numbers` is the access that the numbers of its rows stand for."""
+
+    node: Plan
+    name: str
+    numbers: AccessId
+    operator: FixpointOperator
+    rows: Flow
+    accesses: tuple[AccessId, ...]
+
+
+class Plumbing(ABC):
+    """Collects operators; each after those it reads."""
+
+    def __init__(
+        self,
+        chooser: Chooser | None = None,
+        *,
+        barriers: Collection[int] | None = None,
+        buffers: Buffers = KEEP_ALL,
+        has_doubts: bool = True,
+    ) -> None:
+        """`barriers` are identities (`id`) of top-k whose rows all count (default: of every one).
+
+        `chooser` decides which sides of joins are kept (default: all); `buffers` bound what MIN,
+        MAX and top-k keep, where they can be refilled. Without `has_doubts` first rows
+        that may turn out to be unsure are refused in advance.
+        """
+        self.chooser: Chooser = AsRecorded() if chooser is None else chooser
+        self.sides: list[SideChoice] = []
+        self.distant: list[DistantJoin] = []
+        self.groupings: list[tuple[Operator, SideChoice]] = []
+        self.is_passed = False
+        """Whether partial aggregates may fill what is built."""
+        self.operators: list[Operator] = []
+        self.inputs: list[tuple[int, ...]] = []
+        self.sources: list[Source] = []
+        self._barrier_ids = None if barriers is None else frozenset(barriers)
+        self.barriers: list[Flow] = []
+        self.opened: list[Opened] = []
+        """Fixpoints whose rows are to be followed back, each after those below it."""
+        self.taking_part: dict[int, Flow] = {}
+        """The groups of a join tree whose rows count, by the identity (`id`) of a top-k that gives
+        fewer."""
+        self.buffers = buffers
+        self.has_doubts = has_doubts
+        self.refills: list[Refilled] = []
+        self.buffered_pieces: dict[str, BufferChoice] = {}
+        """What is kept of first rows and extremes, by the names of their operators."""
+        self.keeps_all = False
+        self.has_answer = False
+        """Whether the rows at the end are asked for with their values."""
+        self.given: Mapping[FixpointId, Flow] = {}
+        """What the leaves of a step stand for, where it is a step that is built."""
+        self.plan: Plan | None = None
+        """The whole plan, where that is what is built."""
+        self.prefix = ""
+        """What all names begin with."""
+        self._named: dict[str, int] = {}
+
+    @abstractmethod
+    def build(self, plan: Plan, *, must_be_sure: bool) -> Flow:
+        """The operators of a node and everything below it."""
+
+    @abstractmethod
+    def grouped(self, node: PlanAggregate, below: Flow, *, must_be_sure: bool) -> Flow:
+        """The operators of a grouping over rows that are built already."""
+
+    def put(self, operator: Operator, *inputs: Flow) -> int:
+        """Append an operator; its position."""
+        self.operators.append(operator)
+        self.inputs.append(tuple(flow.at for flow in inputs))
+        return len(self.operators) - 1
+
+    def name(self, kind: str) -> str:
+        """A name no other operator of the circuit has."""
+        number = self._named.get(kind, 0)
+        self._named[kind] = number + 1
+        return f"{self.prefix}{kind}{number}"
+
+    def buffered(
+        self, flow: Flow, name: str, *, is_grouped: bool, wanted: int | None = None
+    ) -> int | None:
+        """How much an operator of this name over this flow keeps, of each group or of all; None is
+        all. So many first rows are `wanted`, or values without."""
+        prefix, size, pinned = self._prefix(flow), None, OVER_MORE
+        if prefix is not None:
+            size = self.buffers.size_of(name, is_grouped=is_grouped)
+            pinned = "" if is_grouped else ONE_GROUP
+        origin = None if prefix is None else prefix.origin
+        tables = (origin.table,) if isinstance(origin, Source) else ()
+        self.buffered_pieces[name] = BufferChoice(
+            name, tables, size, wanted or 1, pinned, is_values=wanted is None
+        )
+        return size
+
+    def refill(self, operator: Operator, flow: Flow, keys: Sequence[AttributeId]) -> None:
+        """Note that the operator, over this flow, can run out of rows."""
+        prefix = self._prefix(flow)
+        assert prefix is not None, "only what can be refilled is bounded"
+        result = Refilled(operator, prefix, tuple(keys), len(flow.accesses))
+        result.read_from_groups()
+        self.refills.append(result)
+
+    def _prefix(self, flow: Flow) -> Prefix | None:
+        return prefix_of(self.operators, self.inputs, self.sources, flow)
+
+    def is_barrier(self, node: TopK) -> bool:
+        """Whether all first rows belong to the sketch, used above or not."""
+        return self._barrier_ids is None or id(node) in self._barrier_ids
+
+    def drop_unread(self) -> None:
+        """Forget operators and sources that the last operator does not depend on.
+
+        Above the last barrier of every access, nothing can change a sketch.
+        """
+        read = {len(self.operators) - 1}
+        for at in reversed(range(len(self.operators))):
+            if at in read:
+                read.update(self.inputs[at])
+        kept = [at for at in range(len(self.operators)) if at in read]
+        sources = [at for at in range(len(self.sources)) if -1 - at in read]
+        moved = {old: new for new, old in enumerate(kept)}
+        moved |= {-1 - old: -1 - new for new, old in enumerate(sources)}
+        self.operators = [self.operators[at] for at in kept]
+        self.inputs = [tuple(moved[wire] for wire in self.inputs[at]) for at in kept]
+        self.sources = [self.sources[at] for at in sources]
+        names = {keeper.name for op in self.operators for keeper in op.arrangements()}
+        # The rows of a distant side are no state, and its filter has a name of its own.
+        names |= {side.name for op in self.operators for side in op.reads}
+        self.sides = [choice for choice in self.sides if choice.side in names]
+        kept_ids = {id(operator) for operator in self.operators}
+        self.distant = [result for result in self.distant if id(result.operator) in kept_ids]
+        self.groupings = [grouping for grouping in self.groupings if id(grouping[0]) in kept_ids]
+        self.refills = [refill for refill in self.refills if id(refill.operator) in kept_ids]
+        names = {name.partition(".")[0] for name in names}
+        self.buffered_pieces = {n: one for n, one in self.buffered_pieces.items() if n in names}
+
+    def select(self, flow: Flow, predicate: Expr, node: Plan, *, must_be_sure: bool) -> Flow:
+        """The rows for which the predicate is true, or too close to call where that is sound."""
+        if not columns_of(predicate) <= flow.ids:
+            raise BlockedError(_LEFT_BEHIND, node.span)
+        check_condition(predicate, node.span)
+        at = self.put(linear.Select(predicate, must_be_sure=must_be_sure), flow)
+        plan, computed = (
+            None if rows is None else Select(rows, predicate) for rows in (flow.plan, flow.computed)
+        )
+        return replace(flow, at=at, plan=plan, computed=computed)
+
+    def project(
+        self,
+        flow: Flow,
+        outputs: Sequence[tuple[AttributeId, Expr]],
+        columns: tuple[Column, ...],
+        node: Plan,
+    ) -> Flow:
+        """Computed columns; BlockedError where one is of a column that did not come this far."""
+        inexact, whole = set(), set()
+        for name, expr in outputs:
+            if not columns_of(expr) <= flow.ids:
+                raise BlockedError(_LEFT_BEHIND, node.span)
+            check(expr, node.span)
+            unsure = columns_of(expr) & flow.approximate
+            if unsure:
+                inexact.add(name)
+            if unsure and unsure <= flow.whole and not _may_round(expr):
+                whole.add(name)
+        at = self.put(linear.Project(outputs), flow)
+        plan, computed = (
+            None if rows is None else _projected(rows, outputs, columns)
+            for rows in (flow.plan, flow.computed)
+        )
+        bounds = (frozenset(inexact), plan, frozenset(whole))
+        return Flow(at, columns, flow.accesses, *bounds, computed=computed)
+
+    def sure(self, flow: Flow, names: Collection[AttributeId] | None = None) -> Flow:
+        """The flow with these columns (default: all) exact, which is found at every step."""
+        wanted = flow.approximate & flow.ids
+        wanted = wanted if names is None else wanted & frozenset(names)
+        if not wanted:
+            return flow
+        left = flow.approximate - wanted
+        at = self.put(Sure(wanted), flow)
+        return Flow(at, flow.columns, flow.accesses, left, whole=flow.whole - wanted)
+
+    def parted(self, flow: Flow) -> tuple[Flow, dict[AttributeId, AttributeId]]:
+        """The flow with error bounds as columns, which state can hold, and their names."""
+        bounds = bounds_of(flow)
+        if not bounds:
+            return flow, bounds
+        columns = (*flow.columns, *((bound, DOUBLE) for bound in bounds.values()))
+        return Flow(self.put(Parted(bounds), flow), columns, flow.accesses), bounds
+
+    def rejoined(
+        self,
+        flow: Flow,
+        bounds: Mapping[AttributeId, AttributeId],
+        whole: frozenset[AttributeId] = frozenset(),
+    ) -> Flow:
+        """The flow with these columns as bounds again; `whole` as of the flows before."""
+        if not bounds:
+            return flow
+        gone = set(bounds.values())
+        columns = tuple(column for column in flow.columns if column[0] not in gone)
+        at = self.put(Rejoined(bounds), flow)
+        return Flow(at, columns, flow.accesses, frozenset(bounds), whole=whole & bounds.keys())
+
+    def distinct(self, flow: Flow, columns: tuple[Column, ...], node: Plan) -> Flow:
+        """Each row once, with the fragments of all its copies; no column has bounds."""
+        _check_columns(flow, columns, node)
+        flow = self.sure(flow)
+        made = partial(
+            Aggregate,
+            self.name("distinct"),
+            columns,
+            (),
+            accesses=len(flow.accesses),
+            is_keyed=False,
+            is_distinct=True,
+        )
+        at, rows = self.put_groups(replace(flow, columns=columns), made(), made)
+        # What the rows below have beside these columns is computed of them.
+        computed = None if rows is None else Distinct(rows)
+        return Flow(at, columns, flow.accesses, computed=computed)
+
+    def put_groups(
+        self, flow: Flow, kept: Aggregate, made: Callable[[], Aggregate]
+    ) -> tuple[int, Plan | None]:
+        """Append a grouping over this flow, kept or read; its position, and the plan of the rows
+        below where its groups can be read.
+
+        `made` gives it anew, with all values of its extremes.
+        """
+        result = chosen_groups(self.chooser, flow, kept, made, is_passed=self.is_passed)
+        self.groupings.append((result.operator, result.choice))
+        if result.distant is not None:
+            self.distant.append(result.distant)
+        at = self.put(result.operator, flow)
+        return at, flow.rows if result.choice.readers else None
+
+    def union(
+        self,
+        flows: Sequence[Flow],
+        columns: tuple[Column, ...],
+        accesses: tuple[AccessId, ...],
+        *,
+        signs: Sequence[int] | None = None,
+    ) -> Flow:
+        """The sum of flows that all have these columns, their tags by access."""
+        for flow in flows:
+            _check_columns(flow, columns)
+        branches = []
+        for flow, sign in zip(flows, signs or [1] * len(flows), strict=True):
+            place = {access: at for at, access in enumerate(flow.accesses)}
+            tags = tuple(place.get(access) for access in accesses)
+            branches.append(Branch(tuple((name, name) for name, _ in columns), tags, sign))
+        inexact = frozenset().union(*(flow.approximate for flow in flows))
+        whole = inexact.difference(*(flow.approximate - flow.whole for flow in flows))
+        at = self.put(Union(branches), *flows)
+        return Flow(at, columns, accesses, inexact, whole=whole)
+
+
+def _check_columns(flow: Flow, columns: Sequence[Column], node: Plan | None = None) -> None:
+    """BlockedError where one did not come this far."""
+    if not {name for name, _ in columns} <= flow.ids:
+        raise BlockedError(_LEFT_BEHIND, None if node is None else node.span)
+
+
+def _may_round(expr: Expr) -> bool:
+    """Whether what is computed of an exact value may have a bound: doubles rounded at a tie."""
+    return any(isinstance(part, Call) for part in walk(expr))
+
+
+def _projected(
+    plan: Plan, outputs: Sequence[tuple[AttributeId, Expr]], columns: Sequence[Column]
+) -> Project:
+    kinds = dict(columns)
+    named = [ComputedColumn(Attribute(name, name, kinds[name]), expr) for name, expr in outputs]
+    return Project(plan, tuple(named))
+
+
+_Call = tuple[PartialColumn, SqlType, AggregateCall]
+
+
+@dataclass(frozen=True, slots=True)
+class Partials:
+    """The pass: its plan, and what its result columns mean, in order.
+
+    `columns` come after `keys` key columns and, if `has_fragment`, the fragment; the first of them
+    counts rows. `key` is the place of the key column that tells the fragment where no column does.
+    The scan of the plan reads `FRAGMENT_COLUMN` too if `has_fragment`.
+    """
+
+    plan: Plan
+    key_types: tuple[SqlType, ...]
+    key: int | None
+    columns: tuple[tuple[PartialColumn, SqlType], ...]
+    counts_specials: bool
+
+    @property
+    def has_fragment(self) -> bool:
+        """Whether a column tells the fragment; else a grouping column does."""
+        return self.key is None
+
+    def keys_of(self, table: pa.Table) -> list[Vector]:
+        """The key columns of the pass's result."""
+        return [from_arrow(table.column(i), kind) for i, kind in enumerate(self.key_types)]
+
+    def values_of(self, table: pa.Table) -> dict[PartialColumn, Any]:
+        """The partial aggregates of the pass's result; zero for NULL."""
+        return {
+            column: _numbers(self._of(table, index), kind)
+            for index, (column, kind) in enumerate(self.columns)
+        }
+
+    def fragments_of(self, table: pa.Table, partition: RangePartition) -> Fragments:
+        """The fragment of every row of the pass's result."""
+        if self.key is None:
+            column = table.column(len(self.key_types))
+            fragments: Fragments = from_arrow(column, INTEGER).values.astype(np.int32)
+            return fragments
+        return partition.fragments_of(from_arrow(table.column(self.key), self.key_types[self.key]))
+
+    def needs_specials(self, table: pa.Table) -> bool:
+        """Whether some double was NaN or infinite, so that the pass must count those apart."""
+        if self.counts_specials:
+            return False
+        for index, (column, _) in enumerate(self.columns):
+            if column.meaning is Meaning.SIZE:
+                vector = from_arrow(self._of(table, index), DOUBLE)
+                if not bool(np.isfinite(vector.values).all()):
+                    return True
+        return False
+
+    def rows_told_by(self, table: pa.Table, partition: RangePartition) -> Ints | None:
+        """Rows of the table per fragment, shape (size,), as the pass's result tells them.
+
+        None where it does not count every row: where something below its grouping selects some.
+        """
+        assert isinstance(self.plan, AggregateNode)
+        if not all(isinstance(node, Scan | Project) for node in nodes_of(self.plan.child)):
+            return None
+        counts = np.zeros(partition.size, dtype=np.int64)
+        np.add.at(counts, self.fragments_of(table, partition), _numbers(self._of(table, 0), LONG))
+        return counts
+
+    def _of(self, table: pa.Table, index: int) -> pa.ChunkedArray:
+        return table.column(len(self.key_types) + int(self.has_fragment) + index)
+
+
+@dataclass(frozen=True, slots=True)
+class FirstGrouping:
+    """The lowest grouping: its operator, its plan node, and what each argument is computed from."""
+
+    operator: AggregateOperator
+    node: AggregateNode
+    arguments: Mapping[AttributeId, Expr]
+
+
+def grouped_pass(
+    first: FirstGrouping, scan: Scan, key: int | None, *, counts_specials: bool
+) -> Partials:
+    """The pass for a grouping: a row per group, or per group and fragment without a `key`."""
+    node = first.node
+    child, keys = node.child, list(node.keys)
+    if key is None:
+        child = with_fragments(child, (scan.access,))
+        keys.append(_fragment_output(scan))
+    calls = [(PARTIAL_ROWS, LONG, AggregateCall("count"))]
+    for accumulator in first.operator.accumulators:
+        calls += _calls(accumulator, first.arguments[accumulator.argument], counts_specials)
+    outputs = [AggregateOutput(_attribute(column, kind), call) for column, kind, call in calls]
+    plan = AggregateNode(child, tuple(keys), tuple(outputs), span=node.span)
+    columns = tuple((column, kind) for column, kind, _ in calls)
+    key_types = tuple(kind for _, kind in first.operator.keys)
+    return Partials(plan, key_types, key, columns, counts_specials)
+
+
+def row_counts(top: Plan, scan: Scan) -> Partials:
+    """The pass without a grouping: qualifying rows per fragment."""
+    child = with_fragments(top, (scan.access,))
+    rows = AggregateOutput(_attribute(PARTIAL_ROWS, LONG), AggregateCall("count"))
+    plan = AggregateNode(child, (_fragment_output(scan),), (rows,))
+    return Partials(plan, (), None, ((PARTIAL_ROWS, LONG),), counts_specials=False)
+
+
+def _attribute(column: PartialColumn, kind: SqlType) -> Attribute:
+    return Attribute(f"impctl/{column.name}", column.name, kind, True)
+
+
+def _fragment_output(scan: Scan) -> ComputedColumn:
+    attribute = fragment_attribute(scan.access)
+    return ComputedColumn(replace(attribute, id="impctl/key"), attribute.ref())
+
+
+def _calls(accumulator: Accumulator, expr: Expr, counts_specials: bool) -> list[_Call]:
+    slot = accumulator.slot
+    match accumulator:
+        case Count():
+            column = PartialColumn(Meaning.COUNT, slot)
+            return [(column, LONG, AggregateCall("count", (expr,)))]
+        case ExactSum():
+            column = PartialColumn(Meaning.SUM, slot)
+            return [(column, accumulator.result, AggregateCall("sum", (expr,)))]
+        case FloatSum():
+            return _float_calls(expr, slot, counts_specials)
+
+
+def _float_calls(expr: Expr, slot: int, counts_specials: bool) -> list[_Call]:
+    calls: list[_Call] = []
+    if counts_specials:
+        tests = {
+            meaning: Compare(CompareOp.EQUAL, Cast(expr, DOUBLE), Literal(value, DOUBLE))
+            for meaning, value in (
+                (Meaning.NAN, float("nan")),
+                (Meaning.PLUS_INFINITY, float("inf")),
+                (Meaning.MINUS_INFINITY, float("-inf")),
+            )
+        }
+        one, zero = Literal(1, LONG), Literal(0, LONG)
+        for meaning, test in tests.items():
+            marked = Case(((test, one),), zero)
+            calls.append((PartialColumn(meaning, slot), LONG, AggregateCall("sum", (marked,))))
+        nothing = Literal(0.0, type_of(expr) or DOUBLE)
+        expr = Case(((Or(tuple(tests.values())), nothing),), expr)
+    size = Call("abs", (expr,), type_of(expr))
+    calls.append((PartialColumn(Meaning.SUM, slot), DOUBLE, AggregateCall("sum", (expr,))))
+    calls.append((PartialColumn(Meaning.SIZE, slot), DOUBLE, AggregateCall("sum", (size,))))
+    return calls
+
+
+def _numbers(column: pa.ChunkedArray, kind: SqlType) -> Any:
+    vector: Vector = from_arrow(column, kind)
+    if vector.valid is None:
+        return vector.values
+    return np.where(vector.valid, vector.values, np.zeros(1, dtype=vector.values.dtype))

@@ -1,0 +1,565 @@
+"""A plan compiled into a circuit, or the reason why it cannot be maintained exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import field, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from impctl.compile.buffers import KEEP_ALL, BufferChoice, Buffers, Refilled
+from impctl.compile.build import Builder
+from impctl.compile.fill import Chain, nodes_to
+from impctl.compile.flows import (
+    AsRecorded,
+    BlockedError,
+    Chooser,
+    DistantJoin,
+    Flow,
+    Readable,
+    SideChoice,
+    Source,
+    Strategy,
+)
+from impctl.compile.joins import counted
+from impctl.compile.jointree.graph import NoTree, TreeShape
+from impctl.compile.jointree.shape import planned_blocks
+from impctl.engine.circuit import Circuit
+from impctl.plan.nodes import (
+    Aggregate,
+    Plan,
+    Project,
+    Scan,
+    Sort,
+    TopK,
+    attributes_of,
+    nodes_of,
+    scans_of,
+)
+from impctl.plan.recursion import keyed_rows
+from impctl.sketch.sketch import Mode
+from impctl.types import AccessId, AttributeId, ColumnName, TableName
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.compile.builder import FirstGrouping
+    from impctl.compile.jointree.build import PlannedBlock
+    from impctl.compile.jointree.cost import TreeChoice
+    from impctl.compile.provenance.absorbed import AbsorbedRows
+    from impctl.engine.fixpoint.absorption import Absorbs
+    from impctl.engine.result_rows import AnswerRows
+    from impctl.expr.nodes import Span
+    from impctl.rules.finalize import AnswerPlan
+    from impctl.safety.judge import Verdict
+    from impctl.sketch.partition import RangePartition
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """The mode, its reason, the place of what blocks a better one, and the circuit if exact.
+
+    `accesses` are all of the query's with their tables, those too that the circuit does not read;
+    `core` is the plan that the sketches are kept by, where it is not the query's own. `answer` is
+    how the query's answer is made of the rows that the circuit keeps, where it is asked for and
+    they are kept; `no_answer` says why not. `trees` is whether its joins were to be trees, where
+    that was left open. `no_provenance` is why recursion is not kept by absorption, where that is
+    asked for.
+    """
+
+    mode: Mode
+    reason: str
+    span: Span | None = None
+    compiled: Compiled | None = None
+    accesses: Mapping[AccessId, TableName] = field(default_factory=dict)
+    core: Plan | None = None
+    answer: AnswerPlan | None = None
+    no_answer: str = ""
+    trees: TreeChoice | None = None
+    no_provenance: str = ""
+
+    @property
+    def provenance(self) -> str:
+        """How functions of recursion are shipped; empty where none are kept."""
+        absorbed = () if self.compiled is None else self.compiled.absorbed
+        return str(absorbed[0].operator.absorbs.ship) if absorbed else ""
+
+    @property
+    def shapes(self) -> tuple[TreeShape | NoTree, ...]:
+        """Where joins were to be trees, that of each branch of the plan, or why it has none."""
+        return () if self.compiled is None else self.compiled.shapes
+
+    @property
+    def lying_answer(self) -> AnswerPlan | None:
+        """The answer, where the rows that it is made of lie in the state one by one."""
+        kept = None if self.compiled is None else self.compiled.kept
+        return None if kept is None or kept.are_told else self.answer
+
+    @property
+    def has_tree(self) -> bool:
+        """Whether some joins are maintained without joining."""
+        return any(isinstance(shape, TreeShape) for shape in self.shapes)
+
+    def sides_by(self, strategy: Strategy) -> tuple[str, ...]:
+        """The sides of its joins whose partners are found so."""
+        return () if self.compiled is None else self.compiled.sides_by(strategy)
+
+
+def answering_way(
+    answer: AnswerPlan,
+    verdict: Verdict,
+    partitions: Mapping[AccessId, RangePartition],
+    chooser: Chooser | None = None,
+    *,
+    buffers: Buffers = KEEP_ALL,
+    trees: Mapping[TableName, int] | None = None,
+    absorbs: Absorbs | None = None,
+) -> Way:
+    """How sketches are maintained beside the rows of an answer; BlockedError where not exactly.
+
+    `verdict` is that on `answer.kept`; `trees` asks for joins without joining, `absorbs` for
+    fixpoints by absorption.
+    """
+    verdict = verdict.required()
+    compiled = compile_plan(
+        answer.kept,
+        partitions,
+        verdict.key_columns,
+        chooser,
+        barriers=verdict.barrier_positions,
+        buffers=buffers,
+        answer=answer,
+        trees=trees,
+        absorbs=absorbs,
+    )
+    return replace(_exact(compiled), core=answer.kept, answer=answer)
+
+
+def choose_way(
+    core: Plan,
+    whole: Verdict,
+    verdict: Verdict,
+    partitions: Mapping[AccessId, RangePartition],
+    chooser: Chooser | None = None,
+    *,
+    buffers: Buffers = KEEP_ALL,
+    trees: Mapping[TableName, int] | None = None,
+    blocks: Sequence[PlannedBlock] = (),
+    absorbs: Absorbs | None = None,
+) -> Way:
+    """How the sketches of `partitions` (by access) are maintained for a safe plan.
+
+    `core` is the plan without its output columns and `verdict` its verdict; `whole` is the verdict
+    on the whole plan, which touch mode goes by. `chooser` decides which sides of joins are kept,
+    `buffers` bound what MIN, MAX and top-k keep, `trees` asks for joins without joining, by
+    `blocks` where these are known, `absorbs` for fixpoints by absorption (see `compile_plan`).
+    InvariantError where either verdict is unsafe.
+    """
+    whole, verdict = whole.required(), verdict.required()
+    try:
+        compiled = compile_plan(
+            core,
+            partitions,
+            verdict.key_columns,
+            chooser,
+            barriers=verdict.barrier_positions,
+            buffers=buffers,
+            trees=trees,
+            blocks=blocks,
+            absorbs=absorbs,
+        )
+    except BlockedError as blocked:
+        # Touch also needs that no other table changes, so there must not be one.
+        return _without_circuit(blocked, whole, is_alone=len(scans_of(core)) == 1)
+    return _exact(compiled)
+
+
+def _exact(compiled: Compiled) -> Way:
+    reason = "every operator is maintained incrementally"
+    reason = f"{reason}; {compiled.note}" if compiled.note else reason
+    return Way(Mode.EXACT, reason, None, compiled)
+
+
+def _without_circuit(blocked: BlockedError, verdict: Verdict, *, is_alone: bool) -> Way:
+    if verdict.root_keyed and is_alone:
+        reason = (
+            f"{blocked.message}; each group lies in one range, so the ranges of changed rows are "
+            "added"
+        )
+        return Way(Mode.TOUCH, reason, blocked.span)
+    return Way(Mode.RECAPTURE, blocked.message, blocked.span)
+
+
+KeyColumns = Mapping[int, Mapping[AccessId, AttributeId]]
+KeyedRows = Mapping[AttributeId, tuple[AccessId, ...]]
+
+
+_TURNED_OUT = "it turned out small enough to keep"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compiled:
+    """A circuit for one query: its sources, its sketched accesses, the sizes of their partitions.
+
+    `sides` are the choices for the sides of all joins; `distant` the joins with a side that is not
+    kept, and groupings whose groups are not, in circuit order.
+    """
+
+    sources: tuple[Source, ...]
+    accesses: tuple[AccessId, ...]
+    sizes: tuple[int, ...]
+    circuit: Circuit
+    chain: Chain | None
+    """None where only stepping with whole tables can fill the circuit."""
+    sides: tuple[SideChoice, ...] = ()
+    distant: tuple[DistantJoin, ...] = ()
+    groupings: tuple[SideChoice, ...] = ()
+    """The choices for all groupings."""
+    refills: tuple[Refilled, ...] = ()
+    buffers: tuple[BufferChoice, ...] = ()
+    """What is kept of first rows and of values of MIN and MAX."""
+    owners: Mapping[str, Plan] = field(default_factory=dict)
+    """The plan node that each piece of state serves, by the state's name."""
+    note: str = ""
+    """What the bound on buffers means for the query; empty without one."""
+    kept: AnswerRows | None = None
+    """What holds the rows of the answer, where they are kept."""
+    shapes: tuple[TreeShape | NoTree, ...] = ()
+    """Where trees were asked for, the shape of each branch of the plan, or why it has none."""
+    absorbed: tuple[AbsorbedRows, ...] = ()
+    """The fixpoints that are kept by absorption."""
+
+    @property
+    def writes_joins(self) -> bool:
+        """Whether rows of some join are written down, more of them than those read perhaps."""
+        are_told = (isinstance(s, TreeShape) and s.joined is not None for s in self.shapes)
+        return bool(self.sides) or any(are_told)
+
+    @property
+    def tables(self) -> tuple[TableName, ...]:
+        """The tables of all sources, each once."""
+        return tuple(dict.fromkeys(source.table for source in self.sources))
+
+    def read_side(self, name: str) -> Readable:
+        """The rows of a side that is not kept, or below groups that are not, by its name."""
+        sides = (side for join in self.distant for side in join.sides)
+        return next(side for side in sides if side.name == name)
+
+    def sides_by(self, strategy: Strategy) -> tuple[str, ...]:
+        """The sides of joins whose partners are found so, and groupings whose groups are."""
+        return tuple(s.side for s in self.pieces if s.strategy is strategy)
+
+    @property
+    def pieces(self) -> tuple[SideChoice, ...]:
+        """All that may be kept or read: the sides of joins, then groupings."""
+        return (*self.sides, *self.groupings)
+
+    def keeping(self, names: Collection[str]) -> Compiled:
+        """The same where the circuit keeps these sides, which it was to read."""
+        if not names:
+            return self
+        sides = tuple(
+            replace(one, strategy=Strategy.INDEX, reason=_TURNED_OUT) if one.side in names else one
+            for one in self.sides
+        )
+        left = [
+            replace(join, sides=tuple(side for side in join.sides if side.name not in names))
+            for join in self.distant
+        ]
+        return replace(self, sides=sides, distant=tuple(join for join in left if join.sides))
+
+    def turns(self) -> tuple[frozenset[int], ...]:
+        """The positions of its sources in the order in which they are to come to fill it: together
+        those of which none has to wait for another (`Operator.first_inputs`)."""
+        turn = [0] * len(self.sources)
+        below: list[frozenset[int]] = []
+        waits: list[tuple[frozenset[int], frozenset[int]]] = []
+
+        def sources_of(wires: Iterable[int]) -> frozenset[int]:
+            result = ({-1 - wire} if wire < 0 else below[wire] for wire in wires)
+            return frozenset[int]().union(*result)
+
+        for operator, wires in zip(self.circuit, self.circuit.wires, strict=True):
+            below.append(sources_of(wires))
+            first = sources_of(wires[at] for at in operator.first_inputs)
+            waits += [(first, below[-1] - first)] if first else []
+        # As often as one may wait for another; no source waits for itself.
+        for _ in self.sources:
+            for first, others in waits:
+                for at in others:
+                    turn[at] = max(turn[at], 1 + max(turn[one] for one in first))
+        result = (
+            frozenset(at for at, own in enumerate(turn) if own == number)
+            for number in range(max(turn, default=-1) + 1)
+        )
+        return tuple(filter(None, result))
+
+    @property
+    def asks_spark(self) -> bool:
+        """Whether some rows that it does not keep are read by Spark."""
+        return bool(self.sides_by(Strategy.SPARK))
+
+    def columns_of(
+        self, table: TableName, sources: Collection[int] | None = None
+    ) -> tuple[ColumnName, ...]:
+        """The columns of a table that some source reads, or one of those that are given."""
+        names = [
+            name
+            for at, source in enumerate(self.sources)
+            if source.table == table and (sources is None or at in sources)
+            for name in source.scan.table_columns
+        ]
+        return tuple(dict.fromkeys(names))
+
+
+def compile_plan(
+    root: Plan,
+    sketched: Mapping[AccessId, RangePartition],
+    key_columns: KeyColumns,
+    chooser: Chooser | None = None,
+    *,
+    barriers: Collection[int] | None = None,
+    buffers: Buffers = KEEP_ALL,
+    answer: AnswerPlan | None = None,
+    trees: Mapping[TableName, int] | None = None,
+    blocks: Sequence[PlannedBlock] = (),
+    absorbs: Absorbs | None = None,
+) -> Compiled:
+    """The circuit for a plan; with an `answer`, whose rows it has, these are kept too.
+
+    With `trees`, the changed rows per table that these are chosen by, join trees serve the blocks
+    that have one; the same numbers give the same circuit. `blocks` are what these numbers come to,
+    where that is known already (`planned_blocks`).
+
+    `key_columns` tells for the i-th node of `nodes_of(root)` which column, of a grouping or a
+    fixpoint, equals each access's partition attribute, `barriers` at which positions there are
+    barriers (default: at every top-k that is not the last step); both are the verdict's.
+    `chooser` decides which sides of joins are kept (default: all), `buffers` how many rows or
+    values MIN, MAX and top-k keep, where they can be refilled; `absorbs` keeps fixpoints by
+    absorption. Raises BlockedError.
+    """
+    nodes = tuple(nodes_of(root))
+    result = None if barriers is None else [nodes[position] for position in barriers]
+    made = partial(
+        _compiled,
+        sketched=sketched,
+        chooser=chooser,
+        barriers=result,
+        buffers=buffers,
+        keyed_rows=keyed_rows(root, key_columns),
+        absorbs=absorbs,
+    )
+    plain = partial(_without_trees, made, root, key_columns, answer)
+    whole = _counted_whole(result or (), sketched)
+    if trees is None:
+        return plain(whole)
+    blocks = blocks or planned_blocks(root, trees, has_answer=answer is not None)
+    has_tree = any(isinstance(one.shape, TreeShape) for one in blocks)
+    compiled = made(root, {}, answer=answer, blocks=blocks) if has_tree else plain(whole)
+    return replace(compiled, shapes=tuple(one.shape for one in blocks))
+
+
+def _without_trees(
+    made: Callable[..., Compiled],
+    root: Plan,
+    key_columns: KeyColumns,
+    answer: AnswerPlan | None,
+    whole: Plan | None,
+) -> Compiled:
+    """The circuit of joins by index; `whole` is the barrier that all that is sketched is below."""
+    if whole is None or answer is not None:
+        return made(root, key_columns, answer=answer)
+    try:
+        return made(root, key_columns, has_doubts=False)
+    except BlockedError:
+        # The rows of this barrier all count: what stands above it cannot change a sketch.
+        return made(whole, {})
+
+
+def _counted_whole(
+    barriers: Collection[Plan], sketched: Mapping[AccessId, RangePartition]
+) -> Plan | None:
+    """The barrier that all sketched accesses are below; None without one."""
+    for node in barriers:
+        if sketched.keys() <= {scan.access for scan in scans_of(node)}:
+            return node
+    return None
+
+
+def _compiled(
+    root: Plan,
+    key_columns: KeyColumns,
+    *,
+    sketched: Mapping[AccessId, RangePartition],
+    chooser: Chooser | None,
+    barriers: Collection[Plan] | None,
+    buffers: Buffers,
+    keyed_rows: KeyedRows,
+    absorbs: Absorbs | None,
+    has_doubts: bool = True,
+    answer: AnswerPlan | None = None,
+    blocks: Sequence[PlannedBlock] = (),
+) -> Compiled:
+    rows = counted(root) if answer is None and not blocks else root
+    chain = nodes_to(rows)
+    keyed = {} if chain is None else _keyed(root, chain, sketched, key_columns)
+    last, chosen = _last_and_barriers(root, barriers, answer)
+    builder = Builder(
+        sketched,
+        keyed,
+        last,
+        chooser,
+        barriers=chosen,
+        buffers=buffers,
+        has_doubts=has_doubts,
+        answer=answer,
+        blocks=blocks,
+        keyed_rows=keyed_rows,
+        absorbs=absorbs,
+    )
+    flow = _sketched(builder.root(rows, is_passed=chain is not None), root)
+    circuit = builder.circuit()
+    result = _passed(root, chain, builder, circuit, keyed, key_columns)
+    return Compiled(
+        sources=tuple(builder.sources),
+        accesses=flow.accesses,
+        sizes=tuple(sketched[access].size for access in flow.accesses),
+        circuit=circuit,
+        chain=result,
+        sides=tuple(builder.sides),
+        distant=tuple(builder.distant),
+        groupings=tuple(choice for _, choice in builder.groupings),
+        refills=tuple(builder.refills),
+        buffers=tuple(builder.buffered_pieces.values()),
+        owners=builder.owners(),
+        note=_note(builder),
+        kept=builder.kept,
+        absorbed=tuple(builder.absorbed),
+    )
+
+
+def _passed(
+    root: Plan,
+    chain: tuple[Plan, ...] | None,
+    builder: Builder,
+    circuit: Circuit,
+    keyed: Collection[int],
+    key_columns: KeyColumns,
+) -> Chain | None:
+    """What a pass fills; without a grouping it counts, an answer or groups read need rows."""
+    first = builder.first_grouping
+    needs_rows = builder.has_answer if first is None else first.operator.needs_rows
+    if chain is None or needs_rows or builder.distant:
+        return None
+    return _described(root, chain, circuit, first, keyed, key_columns)
+
+
+def _sketched(flow: Flow, root: Plan) -> Flow:
+    if not flow.accesses:
+        raise BlockedError("the query has no sketch to maintain", root.span)
+    return flow
+
+
+def compile_answer(answer: AnswerPlan, trees: Mapping[TableName, int] | None = None) -> Compiled:
+    """The circuit of a query's answer alone, without a sketch; raises BlockedError.
+
+    `trees` as for `compile_plan`: its state is that part of the state there which has the rows.
+    """
+    last, _ = _last_and_barriers(answer.kept, None, answer)
+    blocks = () if trees is None else planned_blocks(answer.kept, trees, has_answer=True)
+    chooser = AsRecorded(is_to_fill=True)
+    builder = Builder({}, {}, last, chooser, answer=answer, blocks=blocks)
+    builder.root(answer.kept)
+    return Compiled(
+        sources=tuple(builder.sources),
+        accesses=(),
+        sizes=(),
+        circuit=Circuit(builder.operators, builder.inputs),
+        chain=None,
+        sides=tuple(builder.sides),
+        distant=tuple(builder.distant),
+        kept=builder.kept,
+    )
+
+
+def _note(builder: Builder) -> str:
+    """What a bound that was asked for means for this query."""
+    size = builder.buffers.of_group
+    if size is None or not (builder.refills or builder.keeps_all):
+        return ""
+    parts = []
+    if builder.refills:
+        kept = f"keep the best {size}"
+        parts.append(f"MIN, MAX and top-k over one table's rows or over groups {kept}")
+    if builder.keeps_all:
+        parts.append("those over joins keep everything, because only the query could refill them")
+    return "; ".join(parts)
+
+
+def _last_top(root: Plan) -> TopK | None:
+    """The LIMIT that decides the query's rows, where nothing above it does."""
+    node = root
+    while isinstance(node, Project | Sort):
+        node = node.child
+    return node if isinstance(node, TopK) else None
+
+
+def _last_and_barriers(
+    root: Plan, barriers: Collection[Plan] | None, answer: AnswerPlan | None
+) -> tuple[TopK | None, list[int] | None]:
+    """The top-k that is the query's last step, and the identities of those whose rows all count.
+
+    Where its rows are an answer as they are, or a row's rank is, ties are broken; the sketch has
+    them all, by a barrier.
+    """
+    last = _last_top(root)
+    chosen = None if barriers is None else [id(node) for node in barriers]
+    if last is None or answer is None or (answer.ending.cuts and last.rank is None):
+        return last, chosen
+    return None, None if chosen is None else [*chosen, id(last)]
+
+
+def _key_of(
+    root: Plan, node: Plan, access: AccessId, key_columns: KeyColumns
+) -> AttributeId | None:
+    position = next(at for at, other in enumerate(nodes_of(root)) if other is node)
+    return key_columns.get(position, {}).get(access)
+
+
+def _keyed(
+    root: Plan,
+    chain: tuple[Plan, ...],
+    sketched: Mapping[AccessId, RangePartition],
+    key_columns: KeyColumns,
+) -> Mapping[int, AttributeId]:
+    """The Aggregate nodes, by identity, whose groups have one fragment each, with the key."""
+    scan = chain[0]
+    assert isinstance(scan, Scan)
+    partition = sketched.get(scan.access)
+    if partition is None:
+        return {}
+    result: dict[int, AttributeId] = {}
+    for node in chain:
+        if not isinstance(node, Aggregate):
+            continue
+        key = _key_of(root, node, scan.access, key_columns)
+        types = {attribute.id: attribute.type for attribute in attributes_of(node)}
+        if key is not None and types.get(key) == partition.type:
+            result[id(node)] = key
+    return result
+
+
+def _described(
+    root: Plan,
+    nodes: tuple[Plan, ...],
+    circuit: Circuit,
+    first: FirstGrouping | None,
+    keyed: Collection[int],
+    key_columns: KeyColumns,
+) -> Chain:
+    scan = nodes[0]
+    assert isinstance(scan, Scan)
+    key = None
+    if first is not None and id(first.node) in keyed:
+        wanted = _key_of(root, first.node, scan.access, key_columns)
+        key = [attribute.id for attribute in attributes_of(first.node)].index(wanted or "")
+    return Chain(scan, nodes[-1], circuit, first, key)

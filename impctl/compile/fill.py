@@ -1,0 +1,215 @@
+"""A circuit filled from the rows of one table, or with rows for one step."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from impctl.compile.build import Builder
+from impctl.compile.builder import FirstGrouping, Partials, grouped_pass, row_counts
+from impctl.engine.accumulators import PARTIAL_ROWS
+from impctl.engine.batch import Batch, consolidated, empty_batch, loading
+from impctl.engine.circuit import Circuit
+from impctl.engine.range_counts import DenseCounts
+from impctl.engine.tags import RowTags, Tags
+from impctl.plan.nodes import Aggregate as AggregateNode
+from impctl.plan.nodes import Plan, Project, Scan, Select, Sort, inputs_of
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from impctl.compile.flows import Flow, Readable, Source
+    from impctl.data.pages import StoredTable
+    from impctl.data.vector import Ints, Vector
+    from impctl.engine.aggregate import Aggregate as AggregateOperator
+    from impctl.engine.trace import Arrangement
+    from impctl.sketch.partition import RangePartition
+    from impctl.sketch.sketch import Renumbering
+    from impctl.types import AccessId
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """The plan from `scan` up to its `top`, the circuit, and the first grouping, if there is one.
+
+    `key` is the place of the grouping column that equals the partition attribute, where the groups
+    have one fragment each for that reason.
+    """
+
+    scan: Scan
+    top: Plan
+    circuit: Circuit
+    first: FirstGrouping | None
+    key: int | None
+
+    @property
+    def is_keyed(self) -> bool:
+        """Whether a group's fragment follows from its key; without a grouping there is none."""
+        return self.key is not None
+
+    @property
+    def has_few_partials(self) -> bool:
+        """Whether a pass gives a row per group, or per fragment without a grouping.
+
+        The alternative is one per group and fragment.
+        """
+        return self.first is None or self.is_keyed
+
+    def partials(self, *, counts_specials: bool = False) -> Partials:
+        """The pass that fills the circuit."""
+        if self.first is None:
+            return row_counts(self.top, self.scan)
+        return grouped_pass(self.first, self.scan, self.key, counts_specials=counts_specials)
+
+    def start(self) -> Batch | None:
+        """Bring the fresh circuit to where it stands over the empty table."""
+        return None if self.first is None else self.circuit.start_from(self.first.operator)
+
+    def absorb(
+        self, pass_: Partials, table: pa.Table, partition: RangePartition, sign: int
+    ) -> Batch | None:
+        """Step with the pass's result over rows that came, or (`sign` -1) went."""
+        values = pass_.values_of(table)
+        tags = (RowTags(pass_.fragments_of(table, partition)),)
+        if self.first is None:
+            return Batch({}, values[PARTIAL_ROWS] * sign, tags)
+        operator = self.first.operator
+        output = operator.absorb(pass_.keys_of(table), values, tags, sign)
+        return self.circuit.resume(output, operator)
+
+    def adopt(
+        self, held: Chain, renumbering: Renumbering, batches: Iterable[Batch]
+    ) -> Batch | None:
+        """Fill the circuit, which has started, from the same one under the old ranges.
+
+        Only with a grouping. `batches` are the rows of split ranges, which come again.
+        """
+        assert self.first is not None
+        assert held.first is not None
+        operator = self.first.operator
+        key_tags = None if self.key is None else _tags_by(self.key, renumbering.new)
+        below = self._arriving(batches, operator)
+        output = operator.adopt(held.first.operator, renumbering.targets, below, key_tags)
+        return self.circuit.resume(output, operator)
+
+    def _arriving(self, batches: Iterable[Batch], operator: AggregateOperator) -> Iterator[Batch]:
+        """The batches as the first grouping gets them: what is below it remembers nothing."""
+        for batch in batches:
+            passed = self.circuit.arriving(batch, operator)
+            if passed is not None and len(passed):
+                yield passed
+
+
+def _tags_by(place: int, partition: RangePartition) -> Callable[[Sequence[Vector]], Tags]:
+    """The fragment of each group by the grouping column that equals the attribute."""
+    return lambda keys: RowTags(partition.fragments_of(keys[place]))
+
+
+def nodes_to(root: Plan) -> tuple[Plan, ...] | None:
+    """The nodes from the scan to the root, where they are simple ones over one table."""
+    nodes: list[Plan] = []
+    node = root
+    while not isinstance(node, Scan):
+        if not isinstance(node, Select | Project | AggregateNode | Sort):
+            return None
+        if isinstance(node, AggregateNode) and node.grouping_sets is not None:
+            return None
+        nodes.append(node)
+        node = inputs_of(node)[0]
+    return (node, *reversed(nodes))
+
+
+def counts_name(partition: RangePartition) -> str:
+    """What the names of the arrangements of a partition's counts begin with."""
+    return f"rows.{partition.table}.{partition.attribute}"
+
+
+class RangeRows:
+    """One count per fragment, NULL's too, for each of the partitions; equal ones are one."""
+
+    def __init__(self, partitions: Iterable[RangePartition]) -> None:
+        self.partitions = tuple(dict.fromkeys(partitions))
+        taken: Counter[str] = Counter()
+        self._kept: list[DenseCounts] = []
+        self._about: list[DenseCounts] = []
+        for part in self.partitions:
+            name = counts_name(part)
+            own, what = f"{name}.{taken[name]}", f"rows of table `{part.table}`"
+            self._kept.append(DenseCounts(own, part.size, what))
+            self._about.append(DenseCounts(f"{own}.about", part.size, what))
+            taken[name] += 1
+
+    def slot(self, partition: RangePartition) -> int:
+        """Where the counts of a partition are; ValueError for one that is not counted."""
+        return self.partitions.index(partition)
+
+    def count(self, slot: int, fragments: npt.NDArray[Any], weights: Ints) -> None:
+        """Count rows in; `fragments` and `weights` of shape (rows,)."""
+        self._kept[slot].add(fragments, weights)
+
+    def fill(self, partition: RangePartition, counts: Ints) -> None:
+        """Take over counts of shape (fragments,), where nothing was counted yet."""
+        self.count(self.slot(partition), np.arange(len(counts), dtype=np.int64), counts)
+
+    def estimate(self, partition: RangePartition, counts: Ints) -> None:
+        """Take over counts of rows that were not read, as `fill` does."""
+        slot = self.slot(partition)
+        self._about[slot].add(np.arange(len(counts), dtype=np.int64), counts)
+        self._kept[slot].is_partial = True
+
+    def is_estimate(self, partition: RangePartition) -> bool:
+        """Whether rows are in the counts that were never read."""
+        return self._kept[self.slot(partition)].is_partial
+
+    def counts(self, partition: RangePartition) -> Ints:
+        """Rows per fragment as they stand, shape (fragments,)."""
+        slot = self.slot(partition)
+        counts: Ints = np.maximum(self._kept[slot].counts + self._about[slot].counts, 0)
+        return counts
+
+    def load(self, runs: Mapping[str, Sequence[tuple[int, StoredTable]]]) -> None:
+        """Take up the counts of a checkpoint."""
+        for kept, about in zip(self._kept, self._about, strict=True):
+            for counts in (kept, about):
+                with loading():
+                    counts.arrangement.load(runs.get(counts.arrangement.name, ()))
+                    counts.restore()
+            kept.is_partial = bool(about.counts.any())
+
+    def arrangements(self) -> tuple[Arrangement, ...]:
+        """What a checkpoint writes."""
+        return tuple(counts.arrangement for counts in (*self._kept, *self._about))
+
+
+_NAMES = "read/"
+
+
+class Transient:
+    """The rows of a side, from rows of its tables; for one use."""
+
+    def __init__(self, wanted: Readable, partitions: Mapping[AccessId, RangePartition]) -> None:
+        sketched = {access: partitions[access] for access in wanted.accesses}
+        builder = Builder(sketched)
+        builder.prefix = _NAMES
+        self._flow: Flow = builder.root(wanted.rows)
+        self._wanted = wanted
+        self._circuit = Circuit(builder.operators, builder.inputs)
+        self.sources: Mapping[AccessId, Source] = {one.access: one for one in builder.sources}
+
+    def rows(self, tables: Mapping[AccessId, pa.Table]) -> Batch:
+        """The rows of the side for these rows of each access."""
+        batches = [self.sources[access].came(tables[access]) for access in self.sources]
+        result = batches[-1 - self._flow.at] if self._flow.at < 0 else self._circuit.step(*batches)
+        if result is None or not len(result):
+            return empty_batch(len(self._wanted.accesses))
+        columns = {name: result.columns[name] for name, _ in self._wanted.columns}
+        place = {access: at for at, access in enumerate(self._flow.accesses)}
+        tags = tuple(result.tags[place[access]] for access in self._wanted.accesses)
+        rows = Batch(columns, result.weights.astype(np.int64, copy=False), tags)
+        # Of joins that take rows away again only what is left may be given out in parts.
+        return consolidated(rows) if bool((rows.weights < 0).any()) else rows

@@ -1,0 +1,386 @@
+"""Fixpoints as circuits of their own, and those that are followed back from the result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from impctl.compile.builder import Opened, Plumbing
+from impctl.compile.flows import BlockedError, Column, Flow, known_type, typed
+from impctl.data.schema import LONG
+from impctl.engine.circuit import Circuit
+from impctl.engine.fixpoint.absorption import BODY, HEAD, NOTHING
+from impctl.engine.fixpoint.fixpoint import BestFixpoint, Levels, Numbering
+from impctl.engine.fixpoint.fixpoint import Fixpoint as FixpointNode
+from impctl.engine.fixpoint.fixpoint import Fixpoint as FixpointOperator
+from impctl.engine.fixpoint.frontier import NO_BODY, Recursion
+from impctl.engine.fixpoint.lineage import ROW, Backward, Lineage, UsedRows
+from impctl.engine.fixpoint.rows import Grouped
+from impctl.engine.linear import KeyTags
+from impctl.engine.operator import level_limits
+from impctl.expr.nodes import Call, Cast, ColumnRef, Expr, Literal
+from impctl.plan.nodes import (
+    Attribute,
+    BestOnly,
+    ComputedColumn,
+    Fixpoint,
+    Join,
+    JoinKind,
+    Plan,
+    Project,
+    Recursive,
+    Select,
+    SetKind,
+    SetOperation,
+    Sort,
+    attributes_of,
+)
+from impctl.plan.recursion import reads_fixpoint, reads_once
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.sketch.partition import RangePartition
+    from impctl.types import AccessId, AttributeId, FixpointId
+
+_RANK = "rank"
+_NUMBER = "number"
+_PRESERVED = {
+    JoinKind.INNER: (True, True),
+    JoinKind.LEFT: (True, False),
+    JoinKind.RIGHT: (False, True),
+    JoinKind.FULL: (False, False),
+    JoinKind.SEMI: (True, False),
+    JoinKind.ANTI: (True, False),
+}
+"""Which sides of a join may read the fixpoint: more rows there are never fewer rows above."""
+
+
+def build_fixpoint(
+    builder: Plumbing,
+    node: Fixpoint,
+    inner: Plumbing,
+    key: Keyed | None = None,
+    *,
+    is_numbered: bool = False,
+) -> Flow:
+    """The operators of a fixpoint; `inner` builds those of its step; KEYED where it has a `key`.
+
+    Where it `is_numbered`, which only rows of a set are, rows carry their numbers."""
+    if not node.is_set and not reads_once(node):
+        what = "WITH RECURSIVE of UNION ALL, with rows made of none of its rows or of two,"
+        raise BlockedError(what, node.span)
+    columns = typed(node.attributes, node.span)
+    name = builder.name("fixpoint")
+    rank = f"{name}/{_RANK}"
+    base = as_rows(builder, builder.build(node.base, must_be_sure=True), node.base, node)
+    taken = _taken_apart(node, is_numbered=is_numbered)
+    apart = [builder.sure(builder.build(one, must_be_sure=True)) for one in taken.beside]
+    if key is not None:
+        base, *apart = (untagged(builder, flow) for flow in (base, *apart))
+    numbering = numbering_of(name, len(taken.numbers)) if is_numbered else None
+    named = (rank,) if numbering is None else (rank, numbering.number, *numbering.bodies)
+    step = _step(inner, node, taken, apart, f"{name}.", named)
+    accesses = (*base.accesses, *step.accesses)
+    circuit = Circuit(inner.operators, inner.inputs)
+    counts = (len(base.accesses), len(step.accesses))
+    operator: Recursion
+    if not node.is_set:
+        operator = Levels(name, columns, rank, circuit, counts, level_limits(node.levels))
+    elif node.best is None:
+        chooses = node.chooses and bool(accesses)
+        operator = FixpointOperator(
+            name, columns, rank, circuit, counts, chooses=chooses, numbering=numbering
+        )
+    else:
+        grouped = _grouped(node.best, columns)
+        operator = BestFixpoint(name, columns, grouped, rank, circuit, counts)
+    inputs = (base, *apart)
+    if isinstance(operator, FixpointOperator) and numbering is not None:
+        rows = Flow(builder.put(operator, *inputs), columns, ())
+        return opened(builder, node, operator, rows, name, accesses)
+    return rows_of(builder, operator, inputs, columns, accesses, key)
+
+
+def rows_of(
+    builder: Plumbing,
+    operator: Recursion,
+    inputs: Sequence[Flow],
+    columns: tuple[Column, ...],
+    accesses: tuple[AccessId, ...],
+    key: Keyed | None,
+) -> Flow:
+    """The rows of a fixpoint that reads these flows, and the barrier of its lineage."""
+    rows = Flow(builder.put(operator, *inputs), columns, ())
+    if key is not None:
+        tags = KeyTags(key.column, key.partition, len(key.accesses))
+        return replace(rows, at=builder.put(tags, rows), accesses=key.accesses)
+    if accesses:
+        builder.barriers.append(Flow(builder.put(Lineage(operator), rows), (), accesses))
+    return rows
+
+
+def _grouped(best: BestOnly, columns: Sequence[Column]) -> Grouped:
+    names = [name for name, _ in columns]
+    return Grouped(
+        tuple(names[place] for place in best.keys),
+        tuple((names[value.place], value.greatest) for value in best.values),
+        best.keeps_null,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Keyed:
+    """The column that a fixpoint is keyed on, the accesses below and the ranges of all of them."""
+
+    column: AttributeId
+    partition: RangePartition
+    accesses: tuple[AccessId, ...]
+
+    @classmethod
+    def of(
+        cls,
+        node: Fixpoint,
+        keyed: Mapping[AttributeId, tuple[AccessId, ...]],
+        sketched: Mapping[AccessId, RangePartition],
+    ) -> Keyed | None:
+        """What a fixpoint is keyed on; None for one that is a barrier.
+
+        BlockedError where accesses have other ranges than others: then no sketch is that of all.
+        """
+        column = next((one.id for one in node.attributes if one.id in keyed), None)
+        if column is None:
+            return None
+        partitions = {sketched[access].id: sketched[access] for access in keyed[column]}
+        if len(partitions) > 1:
+            raise BlockedError("a recursion that reads tables with different ranges", node.span)
+        (partition,) = partitions.values()
+        return cls(column, partition, keyed[column])
+
+
+def untagged(builder: Plumbing, flow: Flow) -> Flow:
+    """The rows without fragments: above, a row's own value tells them."""
+    return builder.union([flow], flow.columns, ()) if flow.accesses else flow
+
+
+def build_leaf(builder: Plumbing, node: Recursive) -> Flow:
+    """The rows that a leaf of a step stands for, under its own columns."""
+    given = builder.given.get(node.fixpoint)
+    if given is None:
+        raise BlockedError("rows of a WITH entry inside another self-referencing entry", node.span)
+    columns = typed(node.attributes, node.span)
+    if columns == given.columns:
+        return given
+    outputs = [
+        (new, ColumnRef(old, kind))
+        for (new, _), (old, kind) in zip(columns, given.columns, strict=True)
+    ]
+    return builder.project(given, outputs, columns, node)
+
+
+def as_rows(
+    builder: Plumbing, flow: Flow, plan: Plan, node: Fixpoint, *more: tuple[AttributeId, Expr]
+) -> Flow:
+    """A flow's rows under the columns of the fixpoint, none with bounds, and more columns."""
+    flow = builder.sure(flow)
+    outputs: list[tuple[AttributeId, Expr]] = []
+    pairs = zip(typed(node.attributes, node.span), attributes_of(plan), strict=False)
+    for (name, kind), attribute in pairs:
+        known_type(attribute.type, node.span)
+        ref = attribute.ref()
+        outputs.append((name, ref if attribute.type == kind else Cast(ref, kind)))
+    columns = (*typed(node.attributes, node.span), *((name, LONG) for name, _ in more))
+    return builder.project(flow, [*outputs, *more], columns, node)
+
+
+def _step(
+    inner: Plumbing,
+    node: Fixpoint,
+    taken: _Taken,
+    apart: Sequence[Flow],
+    prefix: str,
+    named: Sequence[AttributeId],
+) -> Flow:
+    """The operators of the step: rows with their rank in, and out the greatest of these; where they
+    have numbers, these in, and out those of all that took part. So these columns are `named`."""
+    inner.prefix = prefix
+    rank, *numbers = named
+    own = typed(node.attributes, node.span)
+    given = {node.id: Flow(-1, (*own, *number_columns((rank, *numbers[:1]))), ())}
+    for at, (leaf, flow) in enumerate(zip(taken.leaves, apart, strict=True)):
+        own = typed(leaf.attributes, node.span)
+        if not {name for name, _ in own} <= flow.ids:
+            raise BlockedError(
+                "the engine does not support using a sum of doubles below WITH RECURSIVE",
+                node.span,
+            )
+        given[leaf.fixpoint] = Flow(-2 - at, own, flow.accesses)
+    inner.given = given
+    flow = inner.build(taken.step, must_be_sure=True)
+    bodies = ((name, body.ref()) for name, body in zip(numbers[1:], taken.numbers, strict=True))
+    return as_rows(inner, flow, taken.step, node, (rank, _greatest(taken.ranks)), *bodies)
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """A step with ranks: `leaves` stand in it for what is `beside` it, which does not read it."""
+
+    step: Plan
+    ranks: tuple[Attribute, ...]
+    """Columns of the step, whose greatest is a row's rank."""
+    numbers: tuple[Attribute, ...]
+    """Columns of the step with the numbers of the rows that took part."""
+    leaves: tuple[Recursive, ...]
+    beside: tuple[Plan, ...]
+
+
+def _taken_apart(node: Fixpoint, *, is_numbered: bool) -> _Taken:
+    """The step of a fixpoint with what does not read it taken out, and with ranks, and numbers."""
+    ranking = _Ranking(node.id, is_numbered, [], [])
+    step, own = ranking.ranked(node.step)
+    return _Taken(step, own.ranks, own.numbers, tuple(ranking.leaves), tuple(ranking.beside))
+
+
+@dataclass(frozen=True, slots=True)
+class _Own:
+    """What goes along with rows: columns with the ranks and the numbers of those they are of."""
+
+    ranks: tuple[Attribute, ...] = ()
+    numbers: tuple[Attribute, ...] = ()
+
+    @property
+    def passed(self) -> tuple[ComputedColumn, ...]:
+        """All of them, as they are."""
+        return tuple(ComputedColumn(one, one.ref()) for one in (*self.ranks, *self.numbers))
+
+
+_Ranked = tuple[Plan, _Own]
+
+
+@dataclass(frozen=True, slots=True)
+class _Ranking:
+    """Carries ranks through a step, and numbers; collects what does not read the fixpoint."""
+
+    fixpoint: FixpointId
+    is_numbered: bool
+    leaves: list[Recursive]
+    beside: list[Plan]
+
+    def ranked(self, plan: Plan) -> _Ranked:
+        """The plan with ranks among its columns, and which these are."""
+        if not reads_fixpoint(plan, self.fixpoint):
+            return self._put_beside(plan), _Own()
+        match plan:
+            case Recursive():
+                first = plan.attributes[0].id
+                rank = Attribute(f"{first}/{_RANK}", _RANK, LONG, nullable=False)
+                number = Attribute(f"{first}/{_NUMBER}", _NUMBER, LONG, nullable=False)
+                own = _Own((rank,), (number,) if self.is_numbered else ())
+                more = (*own.ranks, *own.numbers)
+                return replace(plan, attributes=(*plan.attributes, *more)), own
+            case Select() | Sort():
+                below, own = self.ranked(plan.child)
+                return replace(plan, child=below), own
+            case Project():
+                below, own = self.ranked(plan.child)
+                return replace(plan, child=below, outputs=(*plan.outputs, *own.passed)), own
+            case Join():
+                return self._joined(plan)
+            case SetOperation(kind=SetKind.UNION, all=True):
+                return self._either(plan)
+        kind = type(plan).__name__
+        raise BlockedError(f"{kind} over rows of the self-referencing WITH entry", plan.span)
+
+    def _put_beside(self, plan: Plan) -> Plan:
+        leaf = Recursive(f"{self.fixpoint}/{len(self.beside)}", attributes_of(plan), span=plan.span)
+        self.leaves.append(leaf)
+        self.beside.append(plan)
+        return leaf
+
+    def _joined(self, plan: Join) -> _Ranked:
+        sides = (plan.left, plan.right)
+        for side, may_read in zip(sides, _PRESERVED[plan.kind], strict=True):
+            if not may_read and reads_fixpoint(side, self.fixpoint):
+                what = f"the optional side of a {plan.kind} join"
+                raise BlockedError(f"{what} that is a self-referencing WITH entry", plan.span)
+        (left, one), (right, other) = map(self.ranked, sides)
+        own = _Own((*one.ranks, *other.ranks), (*one.numbers, *other.numbers))
+        return replace(plan, left=left, right=right), own
+
+    def _either(self, plan: SetOperation) -> _Ranked:
+        """Both sides with one rank as their last column but for the numbers, as many in either."""
+        ranked = [self.ranked(side) for side in (plan.left, plan.right)]
+        count = max(len(own.numbers) for _, own in ranked)
+        first = plan.attributes[0].id
+
+        def columns(of: str) -> list[Attribute]:
+            numbers = (f"{_NUMBER}{at}" for at in range(count))
+            return [Attribute(f"{first}/{name}{of}", name, LONG) for name in (_RANK, *numbers)]
+
+        sides: list[Plan] = []
+        for at, (side, (result, own)) in enumerate(
+            zip((plan.left, plan.right), ranked, strict=True)
+        ):
+            nobody = Literal(NOTHING, LONG)
+            numbers = [one.ref() for one in own.numbers] + [nobody] * (count - len(own.numbers))
+            exprs = (_greatest(own.ranks), *numbers)
+            more = map(ComputedColumn, columns(f"{at}"), exprs)
+            outputs = (ComputedColumn(one, one.ref()) for one in attributes_of(side))
+            sides.append(Project(result, (*outputs, *more)))
+        made = columns("")
+        left, right = sides
+        whole = replace(plan, left=left, right=right, attributes=(*plan.attributes, *made))
+        return whole, _Own((made[0],), tuple(made[1:]))
+
+
+def _greatest(ranks: Sequence[Attribute]) -> Expr:
+    """The highest rank of the rows that took part."""
+    if not ranks:
+        return Literal(NO_BODY, LONG)
+    refs = tuple(rank.ref() for rank in ranks)
+    return refs[0] if len(refs) == 1 else Call("greatest", refs, LONG)
+
+
+def numbering_of(name: str, leaves: int) -> Numbering:
+    """The names of columns of a fixpoint of this name, whose step reads it so often in one way."""
+    return Numbering(f"{name}/number", tuple(f"{name}/body{at}" for at in range(leaves)))
+
+
+def number_columns(names: Sequence[AttributeId]) -> tuple[Column, ...]:
+    """Columns with numbers of rows."""
+    return tuple((name, LONG) for name in names)
+
+
+def opened(
+    builder: Plumbing,
+    node: Plan,
+    operator: FixpointNode,
+    rows: Flow,
+    name: str,
+    accesses: tuple[AccessId, ...],
+) -> Flow:
+    """The rows of a fixpoint with their numbers; the accesses below it wait for `follow_back`."""
+    numbers = f"rows of {name}"
+    builder.opened.append(Opened(node, name, numbers, operator, rows, accesses))
+    return Flow(rows.at, rows.columns, (numbers,))
+
+
+def follow_back(builder: Plumbing, root: Flow) -> dict[int, Plan]:
+    """The branches with the fragments of all fixpoints' rows that what arrives stems from; the
+    fixpoint that each operator put for that serves, by the operator's identity (`id`)."""
+    served: dict[int, Plan] = {}
+    while builder.opened:
+        one = builder.opened.pop()
+        arriving = [flow for flow in (root, *builder.barriers) if one.numbers in flow.accesses]
+        if not arriving:
+            continue
+        used = UsedRows(f"{one.name}.used")
+        met = builder.union(arriving, (), (one.numbers,))
+        answer = Flow(builder.put(used, met), ((ROW, LONG),), ())
+        columns = number_columns((HEAD, BODY))
+        told = Flow(builder.put(Lineage(one.operator), one.rows), columns, one.accesses)
+        backward = Backward(f"{one.name}.back", len(one.accesses))
+        rows = Flow(builder.put(backward, answer, told), ((ROW, LONG),), ())
+        builder.barriers.append(Flow(builder.put(Lineage(backward), rows), (), one.accesses))
+        served |= {id(used): one.node, id(backward): one.node}
+    return served

@@ -1,0 +1,502 @@
+"""Flows between operators of a circuit, and where a join finds partners of a changed row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import field, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from impctl.data.schema import INTEGER, Kind, SqlType
+from impctl.engine.aggregate import Aggregate, GroupsRead
+from impctl.errors import ImpctlError
+from impctl.expr.evaluate import Blocker, find_blocker, find_condition_blocker
+from impctl.expr.nodes import ColumnRef, Expr, Span
+from impctl.expr.types import type_of
+from impctl.plan.explain import expr_text, shortened
+from impctl.plan.nodes import (
+    Attribute,
+    ComputedColumn,
+    Join,
+    Plan,
+    Project,
+    Scan,
+    Select,
+    SetOperation,
+    Sort,
+    attributes_of,
+    scans_of,
+)
+from impctl.rules.joined_columns import is_narrowed
+from impctl.types import AccessId, AttributeId, ColumnName, TableName
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from impctl.engine.batch import Batch
+    from impctl.engine.linear import Scan as ScanOperator
+    from impctl.engine.operator import Operator
+
+Column = tuple[AttributeId, SqlType]
+
+
+_LONGEST = 60
+"""Characters of an expression that a message shows."""
+
+
+class BlockedError(ImpctlError):
+    """The plan has a part the engine does not maintain; carries the reason and the place.
+
+    `way` turns it into touch mode or recapture; a measure that compiles plans itself, into an error
+    of its own.
+    """
+
+    def __init__(self, reason: str, span: Span | None) -> None:
+        super().__init__(reason, code="not_incremental")
+        self.span = span
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where changes of one table access enter the circuit.
+
+    Of its rows only those come further of which all `conditions` are true.
+    """
+
+    access: AccessId
+    table: TableName
+    scan: ScanOperator
+    conditions: tuple[Expr, ...] = ()
+
+    def came(self, rows: pa.Table) -> Batch:
+        """All of these rows of the table, as what comes in."""
+        return self.scan.read(rows, np.ones(len(rows), dtype=np.int64))
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """The output of the operator (or, below zero, source) at position `at`.
+
+    `whole` are those of the approximate columns whose bounds are zero unless magnitudes add up to
+    2^53. `plan` yields the same rows from the tables, where selections, projections and inner joins
+    do; `computed` does, by the engine alone, where there are other joins, set operations, or
+    groupings whose groups can be read. `carried` are those of the columns that no node of the plan
+    knows, which pass through all that stands above a join tree.
+    """
+
+    at: int
+    columns: tuple[Column, ...]
+    accesses: tuple[AccessId, ...]
+    approximate: frozenset[AttributeId] = frozenset()
+    plan: Plan | None = None
+    whole: frozenset[AttributeId] = frozenset()
+    carried: tuple[Column, ...] = ()
+    computed: Plan | None = None
+
+    @property
+    def ids(self) -> frozenset[AttributeId]:
+        return frozenset(name for name, _ in self.columns)
+
+    @property
+    def rows(self) -> Plan | None:
+        """A plan of the same rows from the tables, if there is one."""
+        return self.computed if self.plan is None else self.plan
+
+    def refs(self) -> list[tuple[AttributeId, Expr]]:
+        """Every column as the expression that passes it on."""
+        return [(name, ColumnRef(name, kind)) for name, kind in self.columns]
+
+
+def over_rows(node: Join | SetOperation, left: Flow, right: Flow) -> Plan | None:
+    """The node over what its two sides are read from; None where one cannot be."""
+    if left.rows is None or right.rows is None:
+        return None
+    return replace(node, left=left.rows, right=right.rows)
+
+
+def known_type(sql_type: SqlType | None, span: Span | None, what: str = "a value") -> SqlType:
+    """The type of `what`, or BlockedError where the engine does not know it."""
+    if sql_type is None or sql_type.kind is Kind.OTHER:
+        raise BlockedError(f"{what} has a type that the engine does not support", span)
+    return sql_type
+
+
+def known_type_of(expr: Expr, span: Span | None) -> SqlType:
+    """The type of an expression, or BlockedError where the engine does not know it."""
+    return known_type(type_of(expr), expr.span or span, _shown(expr))
+
+
+def typed(attributes: Iterable[Attribute], span: Span | None) -> tuple[Column, ...]:
+    """Identity and type of each attribute."""
+    return tuple((one.id, known_type(one.type, span, f"`{one.name}`")) for one in attributes)
+
+
+def _shown(expr: Expr) -> str:
+    return f"`{shortened(expr_text(expr), _LONGEST)}`"
+
+
+def check(expr: Expr, span: Span | None) -> None:
+    """BlockedError where the engine cannot compute the expression."""
+    _raise(find_blocker(expr), span)
+
+
+def check_condition(expr: Expr, span: Span | None) -> None:
+    """BlockedError where the engine cannot tell whether the expression is true."""
+    _raise(find_condition_blocker(expr), span)
+
+
+def _raise(blocker: Blocker | None, span: Span | None) -> None:
+    if blocker is not None:
+        reason = blocker.reason.replace("an expression", _shown(blocker.part), 1)
+        raise BlockedError(reason, blocker.part.span or span)
+
+
+def refuse_approximate(flow: Flow, what: str, span: Span | None) -> None:
+    """BlockedError where a column of the flow is not exact."""
+    if flow.approximate & flow.ids:
+        raise BlockedError(f"the engine does not support {what} a sum of doubles", span)
+
+
+FRAGMENT_COLUMN: ColumnName = "__impctl_fragment"
+"""The fragment's column among a table's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Readable:
+    """Rows that can be read anew: `columns`, then the fragment of each access, from `plan`.
+
+    `name` is that of the side, or of the join, whose rows they are; `keys` are the columns by which
+    a side is asked. `rows` is the plan without fragments, which yields more columns perhaps.
+    Above a grouping, another join or a set operation, where rows may have many fragments of an
+    access or none, Spark is not asked, and `plan` is `rows`.
+    """
+
+    name: str
+    rows: Plan
+    plan: Plan
+    columns: tuple[Column, ...]
+    keys: tuple[AttributeId, ...]
+    accesses: tuple[AccessId, ...]
+
+    def reads(self, access: AccessId) -> bool:
+        """Whether an access of a table is below it."""
+        return any(scan.access == access for scan in scans_of(self.rows))
+
+
+@dataclass(frozen=True, slots=True)
+class DistantJoin:
+    """An operator with inputs that are not kept; the rows it gives, and those of such an input.
+
+    `joined` is None where it finds its pairs itself while it is filled.
+    """
+
+    operator: Operator
+    joined: Readable | None
+    sides: tuple[Readable, ...]
+
+
+def fragment_attribute(access: AccessId) -> Attribute:
+    """The fragment of the rows of an access, as a column."""
+    return Attribute(f"impctl/fragment/{access}", FRAGMENT_COLUMN, INTEGER, nullable=False)
+
+
+def with_fragments(plan: Plan, accesses: Collection[AccessId]) -> Plan:
+    """The plan with the fragments of these accesses carried up from their scans."""
+    match plan:
+        case Scan():
+            if plan.access not in accesses:
+                return plan
+            return replace(plan, attributes=(*plan.attributes, fragment_attribute(plan.access)))
+        case Project():
+            child = with_fragments(plan.child, accesses)
+            passed = tuple(
+                ComputedColumn(attribute, attribute.ref())
+                for attribute in map(fragment_attribute, accesses)
+                if attribute in attributes_of(child)
+            )
+            return replace(plan, child=child, outputs=(*plan.outputs, *passed))
+        case Select() | Sort():
+            return replace(plan, child=with_fragments(plan.child, accesses))
+        case Join():
+            left = with_fragments(plan.left, accesses)
+            return replace(plan, left=left, right=with_fragments(plan.right, accesses))
+        case _:
+            raise AssertionError(f"no range passes {type(plan).__name__} below a grouping")
+
+
+def read_by_engine(
+    flow: Flow, name: str, columns: tuple[Column, ...], keys: tuple[AttributeId, ...]
+) -> Readable:
+    """The rows of a flow that can be read, in these columns, by these keys."""
+    if flow.plan is not None:
+        return readable(name, flow.plan, columns, keys, flow.accesses)
+    assert flow.computed is not None, "only what can be read is asked for"
+    return Readable(name, flow.computed, flow.computed, columns, keys, flow.accesses)
+
+
+def readable(
+    name: str,
+    plan: Plan,
+    columns: tuple[Column, ...],
+    keys: tuple[AttributeId, ...],
+    accesses: tuple[AccessId, ...],
+) -> Readable:
+    """The rows of `plan`, in exactly these columns."""
+    outputs = [
+        ComputedColumn(a, a.ref()) for a in (Attribute(key, key, kind) for key, kind in columns)
+    ]
+    fragments = [ComputedColumn(a, a.ref()) for a in map(fragment_attribute, accesses)]
+    chosen = Project(with_fragments(plan, accesses), (*outputs, *fragments))
+    return Readable(name, plan, chosen, columns, keys, accesses)
+
+
+LARGEST_INDEX = 4 << 30
+"""Bytes of one side that is kept unasked: what a small machine maps with ease."""
+
+_ROOM = 2
+"""Times what a side may take to be kept at first that it may be found to take."""
+_CODE_AND_WEIGHT = 16
+_FRAGMENT = 4
+_WIDTHS = {
+    Kind.BOOLEAN: 1,
+    Kind.STRING: 24,
+    Kind.BINARY: 24,
+    Kind.DECIMAL: 16,
+}
+_WIDTH = 8
+
+
+_COMPUTED = "its rows are computed, so they cannot be read from tables"
+_BY_SCALARS = (
+    "a scalar value selects its rows; when the value changes, the rows that enter or leave are read"
+)
+_WHOLE = "kept unless it does not fit the budget, because no key limits what would be read instead"
+
+
+class Strategy(StrEnum):
+    """How partners of changed rows are found on one side of a join."""
+
+    INDEX = "index"
+    FILES = "files"
+    SPARK = "spark"
+
+
+@dataclass(frozen=True, slots=True)
+class SideFacts:
+    """One side of a join: its name in the circuit, the tables below it, the bytes of a row.
+
+    `readers` can read its rows by their keys. Or a grouping and the rows below it; `pinned` says
+    why its groups must be kept, where they must; `is_passed` that a pass of partial aggregates may
+    fill them where they are kept. `is_whole`: no key narrows what would be read, so that it is all.
+    """
+
+    name: str
+    tables: tuple[TableName, ...]
+    row_bytes: int
+    readers: tuple[Strategy, ...] = ()
+    is_grouping: bool = False
+    pinned: str = ""
+    is_passed: bool = False
+    is_whole: bool = False
+    by_scalars: bool = False
+    """Whether it is rows that are selected by scalars, and so need not be kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class SideChoice:
+    """What was chosen for a side or a grouping and why; `rows` and `bytes` are the most it can come
+    to.
+
+    `readers` could read its rows; `is_whole`: all of them each time, since no key narrows them.
+    """
+
+    side: str
+    tables: tuple[TableName, ...]
+    strategy: Strategy
+    reason: str
+    rows: int | None = None
+    bytes: int | None = None
+    readers: tuple[Strategy, ...] = ()
+    room: int = 0
+    """Bytes up to which its rows are kept all the same, once they are found to take no more."""
+    is_whole: bool = False
+
+    @property
+    def mode(self) -> str:
+        """What is done about its rows, in the words that users read: kept, read or rebuilt."""
+        if self.strategy is Strategy.INDEX:
+            return "kept"
+        return "rebuilt" if self.is_whole else "read"
+
+
+class Chooser(Protocol):
+    """Chooses for every side of every join, and for every grouping."""
+
+    @property
+    def has_filter(self) -> bool:
+        """Whether `spark` sides keep a filter of their keys."""
+        ...
+
+    def choose(self, facts: SideFacts) -> SideChoice:
+        """The choice for this side or grouping."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class AsRecorded:
+    """The choices that are stored: Spark reads the rows of `distant` sides, the engine those of
+    sides `from_files`, others are kept. `reasons` are by side, as far as they are stored.
+
+    A circuit that `is_to_fill` keeps the groups that a pass may fill; they are read from then on.
+    It keeps no rows that are selected by scalars, whatever an older one did.
+    """
+
+    distant: Collection[str] = ()
+    has_filter: bool = True
+    from_files: Collection[str] = ()
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    is_to_fill: bool = False
+
+    def choose(self, facts: SideFacts) -> SideChoice:
+        """What is stored."""
+        strategy = Strategy.INDEX
+        for names, reader in ((self.distant, Strategy.SPARK), (self.from_files, Strategy.FILES)):
+            is_filled = self.is_to_fill and facts.is_passed
+            if facts.name in names and reader in facts.readers and not is_filled:
+                strategy = reader
+        if facts.by_scalars and self.is_to_fill:
+            strategy = Strategy.FILES
+        reason = self.reasons.get(facts.name, facts.pinned or "as captured")
+        return SideChoice(facts.name, facts.tables, strategy, reason)
+
+
+@dataclass(frozen=True, slots=True)
+class BySize:
+    """As the workload asks; where it leaves that open, a side is kept while it is small enough.
+
+    A side is kept, too, where nobody knows its size.
+    """
+
+    asked: Strategy | None
+    rows_of: Callable[[TableName], int | None]
+    has_filter: bool = True
+    largest: int = LARGEST_INDEX
+    from_files: int | None = None
+    """Bytes beyond which a side is read from files; None is for no such reason."""
+    fits: int | None = None
+    """Bytes that may take more memory to build than there is; None is without bounds."""
+    is_least: bool = False
+    """Whether groups are read, too, unless a pass over their one table is to fill them, and what no
+    key narrows is read whole."""
+
+    def choose(self, facts: SideFacts) -> SideChoice:
+        """The choice, with the sizes it goes by.
+
+        A side over several tables is taken for as long as its longest table.
+        """
+        counts = [self.rows_of(table) for table in facts.tables]
+        rows = None if None in counts else max((count or 0 for count in counts), default=0)
+        size = None if rows is None else rows * facts.row_bytes
+        strategy, reason = self._decided(facts, size)
+        is_open = self.asked is None and strategy is Strategy.FILES
+        room = _ROOM * (self.from_files or 0) if is_open else 0
+        room = room if self.fits is None else min(room, self.fits)
+        return SideChoice(facts.name, facts.tables, strategy, reason, rows, size, room=room)
+
+    def _decided(self, facts: SideFacts, size: int | None) -> tuple[Strategy, str]:
+        if facts.by_scalars and self.asked is not Strategy.INDEX:
+            return Strategy.FILES, _BY_SCALARS
+        if not facts.readers:
+            return Strategy.INDEX, facts.pinned or _COMPUTED
+        if facts.is_grouping and self.is_least and not facts.is_passed:
+            return Strategy.FILES, "requested"
+        if facts.is_grouping:
+            return Strategy.INDEX, "groups are kept unless they do not fit the budget"
+        if facts.is_whole and not self.is_least:
+            return Strategy.INDEX, _WHOLE
+        if self.asked is not None:
+            return self._asked(facts, self.asked)
+        if self.from_files is not None and size is not None and size > self.from_files:
+            return Strategy.FILES, "it may take a large part of the budget"
+        if self.fits is not None and size is not None and size > self.fits:
+            return Strategy.FILES, "building it may need more memory than is available"
+        if Strategy.SPARK not in facts.readers:
+            return Strategy.INDEX, "the other side is computed, so Spark cannot join them"
+        if size is None:
+            return Strategy.INDEX, (
+                "kept, because its size is unknown: a table's log does not count rows"
+            )
+        if size > self.largest:
+            return Strategy.SPARK, "too large to keep"
+        return Strategy.INDEX, "small enough to keep"
+
+    @staticmethod
+    def _asked(facts: SideFacts, asked: Strategy) -> tuple[Strategy, str]:
+        if asked is Strategy.INDEX or asked in facts.readers:
+            return asked, "requested"
+        return Strategy.INDEX, "the other side is computed, so Spark cannot join them"
+
+
+def row_bytes(columns: Collection[Column], accesses: int) -> int:
+    """Bytes that a row of these columns takes in an index, text being taken for short."""
+    values = sum(_WIDTHS.get(kind.kind, _WIDTH) for _, kind in columns)
+    return values + _CODE_AND_WEIGHT + _FRAGMENT * accesses
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """A grouping as chosen: its operator, and the rows that it reads, where it does."""
+
+    choice: SideChoice
+    operator: Aggregate | GroupsRead
+    distant: DistantJoin | None = None
+
+
+def chosen_groups(
+    chooser: Chooser,
+    flow: Flow,
+    kept: Aggregate,
+    made: Callable[[], Aggregate],
+    *,
+    is_passed: bool,
+) -> Groups:
+    """The grouping over this flow, kept or read.
+
+    `made` gives it anew, with all values of its extremes; `is_passed` says that partial aggregates
+    may fill the circuit.
+    """
+    pinned = _pinned(flow, kept)
+    rows = flow.rows
+    tables = () if rows is None else tuple(s.table for s in scans_of(rows))
+    readers = () if pinned else (Strategy.FILES,)
+    is_whole = rows is not None and not is_narrowed(rows, kept.group_keys)
+    facts = SideFacts(
+        kept.piece,
+        tuple(dict.fromkeys(tables)),
+        row_bytes(kept.keys, kept.accesses),
+        readers,
+        is_grouping=True,
+        pinned=pinned,
+        is_passed=is_passed,
+        is_whole=is_whole,
+    )
+    choice = replace(chooser.choose(facts), readers=readers, is_whole=is_whole)
+    if choice.strategy is not Strategy.FILES:
+        return Groups(choice, kept)
+    operator = GroupsRead(flow.columns, made)
+    below = read_by_engine(flow, kept.piece, flow.columns, kept.group_keys)
+    return Groups(choice, operator, DistantJoin(operator, None, (below,)))
+
+
+def _pinned(flow: Flow, kept: Aggregate) -> str:
+    """Why the groups must be kept; empty where they need not be."""
+    if flow.rows is None:
+        return "its rows are computed, so they cannot be read from tables"
+    if not kept.group_keys:
+        return "it has one group, which every change needs"
+    if not kept.is_told_by_rows:
+        return "sums of doubles and ties between them depend on earlier changes, not only on rows"
+    return ""

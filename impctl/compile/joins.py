@@ -1,0 +1,857 @@
+"""Joins of every kind, built from the inner join, DISTINCT and the union with signs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from impctl.compile.flows import (
+    BlockedError,
+    Column,
+    DistantJoin,
+    Flow,
+    SideChoice,
+    SideFacts,
+    Strategy,
+    check,
+    check_condition,
+    known_type_of,
+    over_rows,
+    read_by_engine,
+    readable,
+    row_bytes,
+    typed,
+)
+from impctl.engine import accumulators
+from impctl.engine.join import Join as JoinOperator
+from impctl.engine.join import Side
+from impctl.engine.scalars import SelectByScalars
+from impctl.expr.nodes import (
+    And,
+    Cast,
+    ColumnRef,
+    Compare,
+    CompareOp,
+    Expr,
+    InList,
+    IsNull,
+    Literal,
+    Not,
+    Or,
+    columns_of,
+    conjuncts,
+)
+from impctl.expr.types import common_type, type_of
+from impctl.plan.nodes import (
+    Aggregate,
+    Attribute,
+    Distinct,
+    Fixpoint,
+    Join,
+    JoinKind,
+    Plan,
+    Project,
+    Recursive,
+    Scan,
+    Select,
+    SetKind,
+    SetOperation,
+    Sort,
+    Window,
+    attributes_of,
+    expressions_of,
+    inputs_of,
+    nodes_of,
+    scans_of,
+)
+from impctl.plan.nodes import Aggregate as AggregateNode
+from impctl.rules.joined_columns import is_narrowed
+from impctl.types import AttributeId
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.compile.builder import Plumbing
+
+_WITH_BOUNDS = frozenset({"sum", "avg", *accumulators.FUNCTIONS})
+
+
+def counted(root: Plan) -> Plan:
+    """The plan without groupings at its top whose input has sums of doubles."""
+    result = node = root
+    while isinstance(node, Project | Sort | Aggregate | Distinct):
+        (below,) = inputs_of(node)
+        if isinstance(node, Aggregate | Distinct) and _has_bounds(below):
+            result = below
+        node = below
+    is_union = isinstance(node, SetOperation) and node.kind is SetKind.UNION and not node.all
+    if is_union and _has_bounds(node):
+        assert isinstance(node, SetOperation)
+        return replace(node, all=True)
+    return result
+
+
+def _has_bounds(plan: Plan) -> bool:
+    """Whether some value may depend on the order in which doubles are added."""
+    return any(
+        function in _WITH_BOUNDS and attribute.type is not None and attribute.type.is_fractional
+        for node in nodes_of(plan)
+        for function, attribute in _computed(node)
+    )
+
+
+def _computed(node: Plan) -> Iterable[tuple[str, Attribute]]:
+    """The functions of many rows that the node computes, each with its column."""
+    match node:
+        case Aggregate():
+            return ((output.call.function, output.attribute) for output in node.aggregates)
+        case Window():
+            return ((call.function, call.attribute) for call in node.calls)
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
+class JoinInput:
+    """One input of a chain of inner joins, its columns, and what holds of its rows."""
+
+    plan: Plan
+    ids: frozenset[AttributeId]
+    implied: tuple[Expr, ...]
+    """Conditions about this relation alone that follow from conditions about several."""
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """Relations in the order to join them, and all conditions.
+
+    `equal` are plain columns of one type that the conditions make equal, in classes.
+    """
+
+    relations: tuple[JoinInput, ...]
+    conditions: tuple[Expr, ...]
+    equal: tuple[tuple[ColumnRef, ...], ...] = ()
+
+
+def chain_of(node: Join) -> Joined:
+    """The inner joins below and including `node` as one chain."""
+    plans: list[Plan] = []
+    conditions: list[Expr] = []
+    _collect(node, plans, conditions)
+    relations = [_relation(plan, conditions) for plan in plans]
+    return Joined(
+        tuple(_ordered(relations, conditions)), tuple(conditions), _plain_classes(conditions)
+    )
+
+
+def following(
+    equal: Sequence[Sequence[ColumnRef]],
+    joined: frozenset[AttributeId],
+    other: frozenset[AttributeId],
+    stated: Sequence[Expr],
+) -> list[Expr]:
+    """Equalities between columns of the two that follow from others, one per class.
+
+    A class that one of the `stated` conditions connects them by has none: it would look up the same
+    value twice. Without them relations that only meet through a third one were multiplied.
+    """
+    pairs = [columns_of(part) for part in stated if _is_plain(part)]
+    result: list[Expr] = []
+    for members in equal:
+        ids = {one.id for one in members}
+        if any(pair <= ids and pair & joined and pair & other for pair in pairs):
+            continue
+        mine = next((one for one in members if one.id in joined), None)
+        theirs = next((one for one in members if one.id in other), None)
+        if mine is not None and theirs is not None:
+            result.append(Compare(CompareOp.EQUAL, mine, theirs))
+    return result
+
+
+def _plain_classes(conditions: Sequence[Expr]) -> tuple[tuple[ColumnRef, ...], ...]:
+    plain = [part for part in conditions if isinstance(part, Compare) and _is_plain(part)]
+    sides = [side for part in plain for side in (part.left, part.right)]
+    columns = {side.id: side for side in sides if isinstance(side, ColumnRef)}
+    return tuple(
+        tuple(column for name, column in columns.items() if name in result)
+        for result in _equal_columns(plain)
+    )
+
+
+def _is_plain(part: Expr) -> bool:
+    """Whether it makes two columns of one type equal, which is transitive."""
+    if not isinstance(part, Compare) or part.op is not CompareOp.EQUAL:
+        return False
+    one, other = part.left, part.right
+    is_pair = isinstance(one, ColumnRef) and isinstance(other, ColumnRef)
+    kinds = type_of(one), type_of(other)
+    return is_pair and kinds[0] is not None and kinds[0] == kinds[1]
+
+
+def _collect(node: Plan, plans: list[Plan], conditions: list[Expr]) -> None:
+    if not isinstance(node, Join) or node.kind is not JoinKind.INNER:
+        plans.append(node)
+        return
+    _collect(node.left, plans, conditions)
+    _collect(node.right, plans, conditions)
+    if node.condition is not None:
+        conditions.extend(conjuncts(node.condition))
+
+
+def _relation(plan: Plan, conditions: Sequence[Expr]) -> JoinInput:
+    ids = frozenset(attribute.id for attribute in attributes_of(plan))
+    result = [_implied(condition, ids) for condition in conditions]
+    return JoinInput(plan, ids, tuple(one for one in result if one is not None))
+
+
+def _implied(condition: Expr, ids: frozenset[AttributeId]) -> Expr | None:
+    """What a disjunction says of one relation, where every branch says something of it."""
+    if not isinstance(condition, Or) or columns_of(condition) <= ids:
+        return None
+    branches = []
+    for branch in condition.operands:
+        own = [part for part in conjuncts(branch) if columns_of(part) and columns_of(part) <= ids]
+        if not own:
+            return None
+        branches.append(own[0] if len(own) == 1 else And(tuple(own)))
+    return Or(tuple(branches))
+
+
+def _ordered(relations: Sequence[JoinInput], conditions: Sequence[Expr]) -> list[JoinInput]:
+    places = sorted(range(len(relations)), key=lambda at: (_rank(relations[at]), at))
+    left = [relations[place] for place in places]
+    ordered = [left.pop(0)]
+    classes = _equal_columns(conditions)
+    while left:
+        best = max(left, key=lambda one: _connection(one, ordered, classes))
+        left.remove(best)
+        ordered.append(best)
+    return ordered
+
+
+def _connection(
+    relation: JoinInput,
+    joined: Sequence[JoinInput],
+    classes: Sequence[frozenset[AttributeId]],
+) -> int:
+    """How well a relation fits next: 2 by a value only one joined relation has, 1 by another.
+
+    Where two joined relations share the value already, a third on it is likely to multiply rows.
+    """
+    best = 0
+    for result in classes:
+        holders = sum(1 for one in joined if result & one.ids)
+        if result & relation.ids and holders:
+            best = max(best, 2 if holders == 1 else 1)
+    return best
+
+
+def _equal_columns(conditions: Sequence[Expr]) -> list[frozenset[AttributeId]]:
+    """Columns that the conditions make equal, in classes."""
+    classes: list[frozenset[AttributeId]] = []
+    for part in conditions:
+        if not isinstance(part, Compare) or part.op is not CompareOp.EQUAL:
+            continue
+        if not (columns_of(part.left) and columns_of(part.right)):
+            continue
+        merged = columns_of(part.left) | columns_of(part.right)
+        for result in [one for one in classes if one & merged]:
+            classes.remove(result)
+            merged |= result
+        classes.append(merged)
+    return classes
+
+
+def _rank(relation: JoinInput) -> int:
+    """0 with an equality to a constant, 1 with another condition or a semi join, 2 without any."""
+    result = list(relation.implied)
+    plan = relation.plan
+    if isinstance(plan, Join) and plan.kind is JoinKind.SEMI:
+        return 1
+    while isinstance(plan, Select):
+        result.extend(conjuncts(plan.predicate))
+        plan = plan.child
+    if any(_is_point(part) for part in result):
+        return 0
+    return 1 if result else 2
+
+
+def _is_point(part: Expr) -> bool:
+    if isinstance(part, Or):
+        return all(any(_is_point(p) for p in conjuncts(branch)) for branch in part.operands)
+    if isinstance(part, InList):
+        return all(isinstance(option, Literal) for option in part.options)
+    if not isinstance(part, Compare) or part.op is not CompareOp.EQUAL:
+        return False
+    return isinstance(part.left, Literal) or isinstance(part.right, Literal)
+
+
+def pushed_below(node: Join) -> Join | None:
+    """A semi or anti join moved down to the one relation of inner joins it looks at; None if none.
+
+    Which rows of that relation have a partner does not depend on what they are joined with.
+    """
+    if node.kind not in (JoinKind.SEMI, JoinKind.ANTI) or node.condition is None:
+        return None
+    if not (isinstance(node.left, Join) and node.left.kind is JoinKind.INNER):
+        return None
+    own = frozenset(attribute.id for attribute in attributes_of(node.left))
+    used = columns_of(node.condition) & own
+    return _pushed_into(node.left, node, used) if used else None
+
+
+def _pushed_into(into: Join, node: Join, used: frozenset[AttributeId]) -> Join | None:
+    for side in ("left", "right"):
+        plan = into.left if side == "left" else into.right
+        if not used <= frozenset(attribute.id for attribute in attributes_of(plan)):
+            continue
+        if isinstance(plan, Join) and plan.kind is JoinKind.INNER:
+            below: Plan | None = _pushed_into(plan, node, used)
+        else:
+            below = replace(node, left=plan)
+        if below is None:
+            return None
+        return replace(into, left=below) if side == "left" else replace(into, right=below)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarSelection:
+    """A relation, the relations whose columns are its scalars, and the conditions on both."""
+
+    relation: JoinInput
+    scalars: tuple[JoinInput, ...]
+    conditions: tuple[Expr, ...]
+
+
+def scalar_selections(chain: Joined) -> Iterator[ScalarSelection]:
+    """The relations that are selected by scalars; one that is joined with scalars alone by all
+    conditions."""
+    scalars = [one for one in chain.relations if is_scalar(one.plan)]
+    known = frozenset[AttributeId]().union(*(one.ids for one in scalars))
+    is_alone = len(scalars) == len(chain.relations) - 1
+    for relation in chain.relations:
+        if not _is_of_one_table(relation.plan):
+            continue
+        own = [
+            part
+            for part in chain.conditions
+            if is_alone or _is_on_both(columns_of(part), relation.ids, known)
+        ]
+        read = frozenset[AttributeId]().union(*map(columns_of, own))
+        used = tuple(one for one in scalars if one.ids & read)
+        if used:
+            yield ScalarSelection(relation, used, tuple(own))
+
+
+def selected_chain(select: Select) -> Joined | None:
+    """A relation joined with scalars alone, under all conditions; None for another plan.
+
+    Conditions that can fail stay above a join, since it drops rows. One row drops none, so such
+    conditions see the same rows if they are asked last of the relation's.
+    """
+    if not isinstance(select.child, Join) or select.child.kind is not JoinKind.INNER:
+        return None
+    chain = chain_of(select.child)
+    scalars = [one for one in chain.relations if is_scalar(one.plan)]
+    if len(scalars) != len(chain.relations) - 1:
+        return None
+    return replace(chain, conditions=(*chain.conditions, *conjuncts(select.predicate)))
+
+
+def is_scalar(plan: Plan) -> bool:
+    """Whether these are columns of a row that is one at most, whatever is too close to call: of
+    first rows there are several where their order is."""
+    while isinstance(plan, Select | Project):
+        plan = plan.child
+    return isinstance(plan, AggregateNode) and not plan.keys and plan.grouping_sets is None
+
+
+def is_read_beside(root: Plan | None, scalar: JoinInput, conditions: Collection[Expr]) -> bool:
+    """Whether some column of the scalar is read in a plan elsewhere than in these conditions, or is
+    among its columns."""
+    return root is None or not scalar.ids.isdisjoint(
+        {*_ids_of(root), *_read(root, scalar.plan, conditions)}
+    )
+
+
+def _read(plan: Plan, without: Plan, conditions: Collection[Expr]) -> Iterator[AttributeId]:
+    """The columns that are read in a plan, but not in this part of it."""
+    if plan is without:
+        return
+    is_asking = isinstance(plan, Join | Select)
+    for expr in expressions_of(plan):
+        for part in conjuncts(expr):
+            if not (is_asking and part in conditions):
+                yield from columns_of(part)
+    for below in inputs_of(plan):
+        if isinstance(plan, Distinct | SetOperation | Fixpoint | Recursive):
+            yield from _ids_of(below)
+        yield from _read(below, without, conditions)
+
+
+def _ids_of(plan: Plan) -> frozenset[AttributeId]:
+    return frozenset(attribute.id for attribute in attributes_of(plan))
+
+
+def _is_on_both(
+    read: frozenset[AttributeId], own: frozenset[AttributeId], known: frozenset[AttributeId]
+) -> bool:
+    return read <= known | own and not read.isdisjoint(known) and not read.isdisjoint(own)
+
+
+def _is_of_one_table(plan: Plan) -> bool:
+    while isinstance(plan, Select | Project):
+        plan = plan.child
+    return isinstance(plan, Scan)
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    """One equality between the sides."""
+
+    left: Expr
+    right: Expr
+    null_safe: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Condition:
+    """A join condition taken apart."""
+
+    keys: tuple[_Key, ...]
+    left: tuple[Expr, ...]
+    """Conjuncts about the left side alone."""
+    right: tuple[Expr, ...]
+    mixed: tuple[Expr, ...]
+
+    def turned(self) -> _Condition:
+        """The same condition seen from the other side."""
+        keys = tuple(_Key(key.right, key.left, key.null_safe) for key in self.keys)
+        return _Condition(keys, self.right, self.left, self.mixed)
+
+
+_NOTHING_ASKED = _Condition((), (), (), ())
+_Selected = tuple[ScalarSelection, SideChoice]
+"""A relation that is selected by scalars, and what is recorded of its rows."""
+
+
+def build_join(builder: Plumbing, node: Join, *, must_be_sure: bool) -> Flow:
+    """The operators of a join of any kind."""
+    if node.kind is JoinKind.INNER:
+        return _build_chain(builder, node, must_be_sure=must_be_sure)
+    moved = pushed_below(node)
+    if moved is not None:
+        return _build_chain(builder, moved, must_be_sure=must_be_sure)
+    paired = _as_pairs(builder, node, must_be_sure)
+    if paired is not None:
+        return paired
+    # More rows on one side are harmless where each stays or goes for itself.
+    is_semi = node.kind is JoinKind.SEMI
+    left_is_free = node.kind in (JoinKind.SEMI, JoinKind.ANTI, JoinKind.LEFT)
+    right_is_free = node.kind in (JoinKind.SEMI, JoinKind.RIGHT)
+    left = builder.build(node.left, must_be_sure=must_be_sure or not left_is_free)
+    right = builder.build(node.right, must_be_sure=must_be_sure or not right_is_free)
+    parts = _Parts(builder, node, must_be_sure or not is_semi)
+    return replace(_other_join(parts, left, right), computed=over_rows(node, left, right))
+
+
+def build_selected(builder: Plumbing, node: Select, *, must_be_sure: bool) -> Flow | None:
+    """A selection over a relation and scalars as one; None where it is none, or not to be."""
+    chain = selected_chain(node)
+    if chain is None or not isinstance(node.child, Join):
+        return None
+    parts = _Parts(builder, node.child, must_be_sure)
+    chosen = parts.chosen(chain)
+    return _chained(parts, chain, chosen) if chosen else None
+
+
+def _as_pairs(builder: Plumbing, node: Join, must_be_sure: bool) -> Flow | None:
+    """A semi join with scalars, whose one row is no partner twice; None where they select none."""
+    if node.kind is not JoinKind.SEMI or not is_scalar(node.right):
+        return None
+    inner = replace(node, kind=JoinKind.INNER)
+    parts, chain = _Parts(builder, inner, must_be_sure), chain_of(inner)
+    chosen = parts.chosen(chain)
+    if not chosen:
+        return None
+    pairs = _chained(parts, chain, chosen)
+    own = {attribute.id for attribute in attributes_of(node.left)}
+    return replace(pairs, columns=tuple(one for one in pairs.columns if one[0] in own))
+
+
+def _other_join(parts: _Parts, left: Flow, right: Flow) -> Flow:
+    """The operators of an outer, semi or anti join of these sides."""
+    builder, node = parts.builder, parts.node
+    if node.kind is JoinKind.ANTI and node.null_aware:
+        used = frozenset() if node.condition is None else columns_of(node.condition)
+        return parts.not_in(builder.sure(left, used), builder.sure(right, used))
+    condition = _taken_apart(node.condition, left, right)
+    left, right = parts.sure_keys(left, right, condition)
+    match node.kind:
+        case JoinKind.SEMI:
+            return parts.semi(left, right, condition)
+        case JoinKind.ANTI:
+            return parts.anti(left, right, condition)
+        case _:
+            return parts.outer(left, right, condition)
+
+
+def _build_chain(builder: Plumbing, node: Join, *, must_be_sure: bool) -> Flow:
+    """Inner joins one after the other."""
+    parts = _Parts(builder, node, must_be_sure)
+    chain = chain_of(node)
+    return _chained(parts, chain, parts.chosen(chain))
+
+
+def _chained(parts: _Parts, chain: Joined, chosen: Sequence[_Selected]) -> Flow:
+    """The relations joined in turn; each condition as soon as its columns are there, those on
+    scalars before any join."""
+    builder = parts.builder
+    asked = [part for one, _ in chosen for part in one.conditions]
+    waiting = [part for part in chain.conditions if part not in asked]
+    scalars = {id(one): one for selection, _ in chosen for one in selection.scalars}
+    unread = {
+        at: one
+        for at, one in scalars.items()
+        if not any(one.ids & columns_of(part) for part in waiting)
+        and not is_read_beside(builder.plan, one, asked)
+    }
+    flows: dict[int, Flow] = {}
+
+    def flow_of(relation: JoinInput) -> Flow:
+        if id(relation) not in flows:
+            built = builder.build(relation.plan, must_be_sure=parts.must_be_sure)
+            flows[id(relation)] = built
+        return flows[id(relation)]
+
+    result: Flow | None = None
+    for relation in chain.relations:
+        if id(relation) in unread:
+            continue
+        flow = parts.filtered(flow_of(relation), relation.implied)
+        for selection, choice in chosen:
+            if selection.relation is relation:
+                beside = [flow_of(one) for one in selection.scalars]
+                flow = parts.by_scalars(flow, beside, selection, choice)
+        if result is None:
+            result = flow
+            continue
+        ready = [part for part in waiting if columns_of(part) <= result.ids | flow.ids]
+        waiting = [part for part in waiting if part not in ready]
+        ready += following(chain.equal, result.ids, flow.ids, ready)
+        condition = None if not ready else And(tuple(ready))
+        apart = _taken_apart(condition, result, flow)
+        result, flow = parts.sure_keys(result, flow, apart)
+        result = parts.inner(result, flow, apart)
+    assert result is not None
+    # Of scalars that nobody reads on, the fragments of their rows are joined alone.
+    for flow in map(flow_of, unread.values()):
+        if flow.accesses:
+            result = parts.inner(result, flow, _NOTHING_ASKED)
+    return parts.filtered(result, waiting)
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """The pieces that joins are put together from."""
+
+    builder: Plumbing
+    node: Join
+    must_be_sure: bool
+
+    def sure_keys(self, left: Flow, right: Flow, condition: _Condition) -> tuple[Flow, Flow]:
+        """Both sides, with what is looked up by equality exact."""
+        mine = [columns_of(key.left) for key in condition.keys]
+        theirs = [columns_of(key.right) for key in condition.keys]
+        left = self.builder.sure(left, frozenset().union(*mine))
+        return left, self.builder.sure(right, frozenset().union(*theirs))
+
+    def chosen(self, chain: Joined) -> list[_Selected]:
+        """The relations of a chain that are selected by scalars, where they are to be, and why."""
+        result = []
+        for one in scalar_selections(chain):
+            columns = typed(attributes_of(one.relation.plan), self.node.span)
+            (scan,) = scans_of(one.relation.plan)
+            facts = SideFacts(
+                f"{self.builder.name('scalars')}.rows",
+                (scan.table,),
+                row_bytes(columns, 1),
+                (Strategy.FILES,),
+                by_scalars=True,
+            )
+            choice = self.builder.chooser.choose(facts)
+            if choice.strategy is Strategy.FILES:
+                result.append((one, choice))
+        return result
+
+    def by_scalars(
+        self,
+        rows: Flow,
+        scalars: Sequence[Flow],
+        selection: ScalarSelection,
+        choice: SideChoice,
+    ) -> Flow:
+        """The rows for which the conditions are true beside the scalars."""
+        beside = scalars[0]
+        for other in scalars[1:]:
+            beside = self.inner(beside, other, _NOTHING_ASKED)
+        predicate = And(selection.conditions)
+        check_condition(predicate, self.node.span)
+        read = columns_of(predicate)
+        if rows.plan is None or read & rows.approximate:
+            raise BlockedError("what a scalar selects cannot be read again", self.node.span)
+        beside, bounds = self.builder.parted(beside)
+        bounds = {name: bound for name, bound in bounds.items() if name in read}
+        held = {*read, *bounds.values()}
+        operator = SelectByScalars(
+            choice.side.removesuffix(".rows"),
+            predicate,
+            rows.columns,
+            [column for column in beside.columns if column[0] in held],
+            bounds,
+            len(rows.accesses),
+            must_be_sure=self.must_be_sure,
+        )
+        at = self.builder.put(operator, rows, beside)
+        self.builder.sides.append(choice)
+        wanted = readable(choice.side, rows.plan, rows.columns, (), rows.accesses)
+        self.builder.distant.append(DistantJoin(operator, None, (wanted,)))
+        return replace(rows, at=at, plan=None)
+
+    def inner(self, left: Flow, right: Flow, condition: _Condition) -> Flow:
+        """All pairs for which the condition is true."""
+        left = self.filtered(left, condition.left)
+        right = self.filtered(right, condition.right)
+        whole = left.whole | right.whole
+        left, mine = self.builder.parted(left)
+        right, theirs = self.builder.parted(right)
+        columns = (*left.columns, *right.columns)
+        result = self._matched(left, right, condition.keys, columns)
+        result = self.builder.rejoined(result, {**mine, **theirs}, whole)
+        return self.filtered(result, condition.mixed)
+
+    def semi(self, left: Flow, right: Flow, condition: _Condition) -> Flow:
+        """Rows of the left side with a partner; with their partners' fragments."""
+        left = self.filtered(left, condition.left)
+        if condition.mixed:
+            return self._semi_by_rows(left, right, condition)
+        right = self.filtered(right, condition.right)
+        once, keys = self._distinct_keys(right, condition.keys)
+        whole = left.whole
+        left, bounds = self.builder.parted(left)
+        result = self._matched(left, once, keys, left.columns)
+        return self.builder.rejoined(result, bounds, whole)
+
+    def _semi_by_rows(self, left: Flow, right: Flow, condition: _Condition) -> Flow:
+        """The rows of the left side that occur among the pairs, found by all their columns."""
+        pairs = self.inner(left, right, condition)
+        # The fragments of the left row come with the row itself.
+        pairs = self.builder.union([pairs], left.columns, right.accesses)
+        # Rows are told apart by their bounds too, which are alike to the bit where they are one.
+        whole = left.whole
+        pairs, _ = self.builder.parted(pairs)
+        left, bounds = self.builder.parted(left)
+        fresh = self.builder.name("partnered")
+        outputs = [(f"{fresh}/{name}", expr) for name, expr in left.refs()]
+        columns = tuple((f"{fresh}/{name}", kind) for name, kind in left.columns)
+        named = self.builder.project(pairs, outputs, columns, self.node)
+        once = self.builder.distinct(named, columns, self.node)
+        keys = tuple(
+            _Key(ColumnRef(mine, kind), ColumnRef(other, kind), null_safe=True)
+            for (mine, kind), (other, _) in zip(left.columns, columns, strict=True)
+        )
+        result = self._matched(left, once, keys, left.columns)
+        return self.builder.rejoined(result, bounds, whole)
+
+    def anti(self, left: Flow, right: Flow, condition: _Condition) -> Flow:
+        """Rows of the left side without a partner; with their own fragments only."""
+        return self._minus(left, self.semi(left, right, condition))
+
+    def _minus(self, whole: Flow, part: Flow) -> Flow:
+        return self.builder.union([whole, part], whole.columns, whole.accesses, signs=(1, -1))
+
+    def outer(self, left: Flow, right: Flow, condition: _Condition) -> Flow:
+        """The inner join and, padded with NULL, what found no partner."""
+        flows = [self.inner(left, right, condition)]
+        if self.node.kind in (JoinKind.LEFT, JoinKind.FULL):
+            alone = self.anti(left, right, condition)
+            flows.append(self._padded(alone, left.columns, right.columns))
+        if self.node.kind in (JoinKind.RIGHT, JoinKind.FULL):
+            alone = self.anti(right, left, condition.turned())
+            flows.append(self._padded(alone, right.columns, left.columns))
+        columns = (*left.columns, *right.columns)
+        return self.builder.union(flows, columns, (*left.accesses, *right.accesses))
+
+    def _padded(self, flow: Flow, own: tuple[Column, ...], other: tuple[Column, ...]) -> Flow:
+        padding = [(name, Literal(None, kind)) for name, kind in other]
+        return self.builder.project(flow, [*flow.refs(), *padding], (*own, *other), self.node)
+
+    def not_in(self, left: Flow, right: Flow) -> Flow:
+        """The null-aware anti join on one pair of values."""
+        parts = () if self.node.condition is None else conjuncts(self.node.condition)
+        pair = parts[0] if len(parts) == 1 else None
+        key = None if pair is None else _key_of(pair, left, right)
+        if key is None or key.null_safe:
+            raise BlockedError(
+                "the engine supports NOT IN only with a single equality", self.node.span
+            )
+        known = self.filtered(left, (Not(IsNull(key.left)),))
+        result = self.anti(known, right, _Condition((key,), (), (), ()))
+        flows = [self.anti(result, self.filtered(right, (IsNull(key.right),)), _NOTHING_ASKED)]
+        unknown = self.filtered(left, (IsNull(key.left),))
+        flows.append(self.anti(unknown, right, _NOTHING_ASKED))
+        return self.builder.union(flows, left.columns, left.accesses)
+
+    def filtered(self, flow: Flow, predicates: Sequence[Expr]) -> Flow:
+        """The rows for which all predicates are true."""
+        if not predicates:
+            return flow
+        predicate = predicates[0] if len(predicates) == 1 else And(tuple(predicates))
+        return self.builder.select(flow, predicate, self.node, must_be_sure=self.must_be_sure)
+
+    def _matched(
+        self,
+        left: Flow,
+        right: Flow,
+        keys: Sequence[_Key],
+        columns: tuple[Column, ...],
+    ) -> Flow:
+        """The inner join on equal keys alone."""
+        name = self.builder.name("join")
+        left_flow, left_side = self._side(left, [key.left for key in keys], f"{name}/left")
+        right_flow, right_side = self._side(right, [key.right for key in keys], f"{name}/right")
+        whole = _joined_plan(left_flow, left_side, right_flow, right_side, keys)
+        builder = self.builder
+        is_joined = left_flow.plan is not None and right_flow.plan is not None
+        plan, computed = (whole, None) if is_joined else (None, whole)
+        left_side = self._chosen(left_flow, left_side, f"{name}.left", is_joined=is_joined)
+        right_side = self._chosen(right_flow, right_side, f"{name}.right", is_joined=is_joined)
+        operator = JoinOperator(name, left_side, right_side, [key.null_safe for key in keys])
+        at = builder.put(operator, left_flow, right_flow)
+        accesses = (*left.accesses, *right.accesses)
+        result = Flow(at, columns, accesses, plan=plan, computed=computed)
+        if operator.reads:
+            both = ((left_flow, left_side, "left"), (right_flow, right_side, "right"))
+            sides = tuple(
+                read_by_engine(flow, f"{name}.{at}", side.columns, side.keys)
+                for flow, side, at in both
+                if side.is_distant
+            )
+            out = None
+            if plan is not None and not all(one.is_held for _, one, _ in both if one.is_distant):
+                out = readable(name, plan, result.columns, (), result.accesses)
+            builder.distant.append(DistantJoin(operator, out, sides))
+        return result
+
+    def _chosen(self, flow: Flow, side: Side, name: str, *, is_joined: bool) -> Side:
+        """The side, kept or not; `is_joined` says that the join can be read as a whole."""
+        plan = flow.rows
+        tables = () if plan is None else tuple(s.table for s in scans_of(plan))
+        size = row_bytes(side.columns, side.accesses)
+        chooser = self.builder.chooser
+        readers: tuple[Strategy, ...] = ()
+        if side.keys and plan is not None:
+            readers = (Strategy.FILES, Strategy.SPARK) if is_joined else (Strategy.FILES,)
+        is_whole = plan is not None and not is_narrowed(plan, side.keys)
+        places = tuple(dict.fromkeys(tables))
+        choice = chooser.choose(SideFacts(name, places, size, readers, is_whole=is_whole))
+        self.builder.sides.append(replace(choice, readers=readers, is_whole=is_whole))
+        return replace(
+            side,
+            is_distant=choice.strategy is not Strategy.INDEX,
+            has_filter=chooser.has_filter,
+            is_held=choice.strategy is Strategy.FILES,
+            room=choice.room,
+        )
+
+    def _side(self, flow: Flow, keys: Sequence[Expr], name: str) -> tuple[Flow, Side]:
+        """The flow with its keys as columns."""
+        ids: list[AttributeId] = []
+        computed: list[tuple[AttributeId, Expr]] = []
+        for number, key in enumerate(keys):
+            if isinstance(key, ColumnRef):
+                ids.append(key.id)
+                continue
+            check(key, self.node.span)
+            ids.append(f"{name}{number}")
+            computed.append((ids[-1], key))
+        types = [(key, known_type_of(expr, self.node.span)) for key, expr in computed]
+        columns = (*flow.columns, *types)
+        if computed:
+            flow = self.builder.project(flow, (*flow.refs(), *computed), columns, self.node)
+        return flow, Side(columns, tuple(ids), len(flow.accesses))
+
+    def _distinct_keys(self, flow: Flow, keys: Sequence[_Key]) -> tuple[Flow, tuple[_Key, ...]]:
+        """The right side's keys, each once, and the keys that join with them."""
+        name = self.builder.name("keys")
+        columns = tuple(
+            (f"{name}/{number}", known_type_of(key.right, self.node.span))
+            for number, key in enumerate(keys)
+        )
+        outputs = [(identity, key.right) for (identity, _), key in zip(columns, keys, strict=True)]
+        named = self.builder.project(flow, outputs, columns, self.node)
+        once = self.builder.distinct(named, columns, self.node)
+        joined = tuple(
+            _Key(key.left, ColumnRef(*column), key.null_safe)
+            for column, key in zip(columns, keys, strict=True)
+        )
+        return once, joined
+
+
+def _joined_plan(
+    left: Flow, left_side: Side, right: Flow, right_side: Side, keys: Sequence[_Key]
+) -> Join | None:
+    """The join as a plan over the tables; None where a side is none."""
+    if left.rows is None or right.rows is None:
+        return None
+    mine, theirs = dict(left.columns), dict(right.columns)
+    parts: list[Expr] = [
+        Compare(
+            CompareOp.NULL_SAFE_EQUAL if key.null_safe else CompareOp.EQUAL,
+            ColumnRef(one, mine[one]),
+            ColumnRef(other, theirs[other]),
+        )
+        for one, other, key in zip(left_side.keys, right_side.keys, keys, strict=True)
+    ]
+    condition = None if not parts else parts[0] if len(parts) == 1 else And(tuple(parts))
+    return Join(JoinKind.INNER, left.rows, right.rows, condition)
+
+
+def _taken_apart(condition: Expr | None, left: Flow, right: Flow) -> _Condition:
+    keys, lefts, rights, mixed = [], [], [], []
+    for part in () if condition is None else conjuncts(condition):
+        used = columns_of(part)
+        key = _key_of(part, left, right)
+        if key is not None:
+            keys.append(key)
+        elif used <= left.ids:
+            lefts.append(part)
+        elif used <= right.ids:
+            rights.append(part)
+        else:
+            mixed.append(part)
+    return _Condition(tuple(keys), tuple(lefts), tuple(rights), tuple(mixed))
+
+
+def _key_of(part: Expr, left: Flow, right: Flow) -> _Key | None:
+    """The equality between the sides that a conjunct states, if it states one."""
+    if not isinstance(part, Compare) or part.op not in (CompareOp.EQUAL, CompareOp.NULL_SAFE_EQUAL):
+        return None
+    one, other = part.left, part.right
+    if columns_of(one) <= right.ids and columns_of(other) <= left.ids:
+        one, other = other, one
+    mine, theirs = columns_of(one), columns_of(other)
+    if not (mine and theirs and mine <= left.ids and theirs <= right.ids):
+        return None
+    if mine & left.approximate - left.whole or theirs & right.approximate - right.whole:
+        # What is equal only within a bound cannot be looked up.
+        return None
+    kind, their_kind = type_of(one), type_of(other)
+    if kind is None or their_kind is None:
+        return None
+    common = common_type(kind, their_kind)
+    if common is None:
+        return None
+    one = one if kind == common else Cast(one, common)
+    other = other if their_kind == common else Cast(other, common)
+    return _Key(one, other, part.op is CompareOp.NULL_SAFE_EQUAL)

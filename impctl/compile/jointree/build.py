@@ -1,0 +1,438 @@
+"""Parts of a plan built as join trees in place of their joins and groupings."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from impctl.compile.aggregates import Calls, read_calls
+from impctl.compile.flows import (
+    Column,
+    Flow,
+    check,
+    known_type,
+    known_type_of,
+    refuse_approximate,
+    typed,
+)
+from impctl.compile.jointree.decompose import Block, outputs_above
+from impctl.compile.jointree.graph import CircleRows, NoTree, ShapeNode, TreeShape, told_by
+from impctl.data.schema import LONG
+from impctl.engine.accumulators import AggregateColumn, Spread
+from impctl.engine.extremes import First
+from impctl.engine.jointree.cyclic import Circle, Probe, Probed
+from impctl.engine.jointree.enumerate import JoinedRows, Shown, TakingPart, ToldRows
+from impctl.engine.jointree.spec import Access, JoinTree, Link, Node, TypedColumns
+from impctl.engine.jointree.tree import Live, Tree
+from impctl.engine.linear import Project as ProjectNode
+from impctl.expr.nodes import Cast, ColumnRef, Expr, columns_of, conjuncts, substitute
+from impctl.plan.nodes import ComputedColumn, Plan, Scan, Select, attributes_of
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.compile.builder import Plumbing
+    from impctl.sketch.partition import RangePartition
+    from impctl.types import AccessId, AttributeId
+
+_Source = tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Relation:
+    """A relation's rows, and what is kept of them, in the form that relations with the same
+    `source` share: by `names` of the table's columns."""
+
+    flow: Flow
+    source: _Source
+    forms: tuple[Expr, ...]
+    names: Mapping[AttributeId, Expr]
+    keys: tuple[tuple[int, Expr], ...]
+    """Per class the form of the column of it."""
+
+
+def build_circle(
+    builder: Plumbing,
+    name: str,
+    circle: CircleRows,
+    asked: Collection[AttributeId],
+    rows: Plan,
+    sketched: Mapping[AccessId, RangePartition],
+) -> Flow:
+    """The joined rows with the columns that are asked for; `rows` is the plan that they are of."""
+    relations = [
+        _relation(builder, at, plan, circle, frozenset(asked), sketched)
+        for at, plan in enumerate(circle.plans)
+    ]
+    stores = list(dict.fromkeys(one.source for one in relations))
+    flows, inputs, back = [], [], []
+    for at, one in enumerate(relations):
+        # Relations of one store keep the same columns, in the same order.
+        alike = (other.forms for other in relations if other.source == one.source)
+        forms = list(dict.fromkeys(chain.from_iterable(alike)))
+        exprs = [substitute(form, dict(one.names)) for form in forms]
+        columns = tuple(
+            (f"{name}/{at}.{place}", known_type_of(expr, rows.span))
+            for place, expr in enumerate(exprs)
+        )
+        outputs = [(column, expr) for (column, _), expr in zip(columns, exprs, strict=True)]
+        flow = builder.project(one.flow, outputs, columns, rows)
+        refuse_approximate(flow, "looking up", rows.span)
+        flows.append(flow)
+        classes = tuple((class_, forms.index(form)) for class_, form in one.keys)
+        inputs.append(Probed(columns, classes, len(flow.accesses), stores.index(one.source)))
+        back += [
+            (expr.id, ColumnRef(*column))
+            for expr, column in zip(exprs, columns, strict=True)
+            if isinstance(expr, ColumnRef) and expr.id in asked
+        ]
+    kept = tuple(ref.id for _, ref in back)
+    probe = Probe(name, Circle(tuple(inputs), circle.null_safe, kept))
+    columns_kept: tuple[Column, ...] = tuple((ref.id, ref.type) for _, ref in back)
+    accesses = tuple(access for flow in flows for access in flow.accesses)
+    result = Flow(builder.put(probe, *flows), columns_kept, accesses)
+    named: tuple[Column, ...] = tuple((own, ref.type) for own, ref in back)
+    return builder.project(result, list(back), named, rows)
+
+
+def _relation(
+    builder: Plumbing,
+    at: int,
+    plan: Plan,
+    circle: CircleRows,
+    asked: frozenset[AttributeId],
+    sketched: Mapping[AccessId, RangePartition],
+) -> _Relation:
+    flow = builder.build(plan, must_be_sure=True)
+    forms: dict[AttributeId, Expr] = {}
+    names: dict[AttributeId, Expr] = {}
+    source: _Source = (at,)
+    scan = plan
+    predicates: list[Expr] = []
+    while isinstance(scan, Select):
+        predicates += conjuncts(scan.predicate)
+        scan = scan.child
+    if isinstance(scan, Scan):
+        for attribute in scan.attributes:
+            kind = known_type(attribute.type, scan.span)
+            forms[attribute.id] = ColumnRef(f"column {attribute.name}", kind)
+            names[f"column {attribute.name}"] = ColumnRef(attribute.id, kind)
+        alike = frozenset(_form(part, forms) for part in predicates)
+        source = (scan.table, frozenset(names), alike, sketched.get(scan.access))
+    kept: list[Expr] = [expr for _, expr in circle.keys[at]]
+    kinds = {a.id: known_type(a.type, plan.span) for a in attributes_of(plan)}
+    kept += [ColumnRef(one, kinds[one]) for one in sorted(asked & kinds.keys())]
+    own = tuple(_form(expr, forms) for expr in kept)
+    keys = tuple((class_, _form(expr, forms)) for class_, expr in circle.keys[at])
+    return _Relation(flow, source, own, names, keys)
+
+
+def _form(expr: Expr, forms: Mapping[AttributeId, Expr]) -> Expr:
+    """The expression by the names of the table's columns, wherever in the SQL it stands."""
+    return substitute(expr, dict(forms))
+
+
+Planted = dict[int, Flow]
+"""The flows that stand for nodes of the plan, by the identity (`id`) of these."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedBlock:
+    """One branch of a plan, the block in it, and its shape or the reason why it has none."""
+
+    branch: Plan
+    block: Block | None
+    shape: TreeShape | NoTree
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """A node's rows as a flow with the columns it keeps and its arguments, by name and type."""
+
+    flow: Flow | None
+    kept: TypedColumns
+    arguments: TypedColumns
+
+
+def build_blocks(
+    builder: Plumbing,
+    blocks: Sequence[PlannedBlock],
+    sketched: Mapping[AccessId, RangePartition],
+    planted: Planted,
+) -> Flow:
+    """The sum of all branches' fragments. `planted` is where the builder looks flows up.
+
+    BlockedError for what the engine does not maintain, in a tree or otherwise.
+    """
+    flows = []
+    for one in blocks:
+        if isinstance(one.shape, NoTree) or one.block is None:
+            flows.append(builder.build(one.branch, must_be_sure=False))
+        else:
+            flows.append(_built(builder, one.block, one.shape, sketched, planted))
+    if len(flows) == 1:
+        return flows[0]
+    return builder.union(flows, (), tuple(a for flow in flows for a in flow.accesses))
+
+
+def plant_blocks(
+    builder: Plumbing,
+    blocks: Sequence[PlannedBlock],
+    sketched: Mapping[AccessId, RangePartition],
+    planted: Planted,
+) -> list[Flow]:
+    """Plant the rows of all blocks that have trees, for the plan to be built on them.
+
+    What is planted carries no fragments: the flows that this gives do.
+    """
+    return [
+        _built(builder, one.block, one.shape, sketched, planted)
+        for one in blocks
+        if isinstance(one.shape, TreeShape) and one.block is not None
+    ]
+
+
+def _built(
+    builder: Plumbing,
+    block: Block,
+    shape: TreeShape,
+    sketched: Mapping[AccessId, RangePartition],
+    planted: Planted,
+) -> Flow:
+    """The fragments of a block. Planted is what decides on its groups, if anything does."""
+    calls = None if shape.aggregate is None else read_calls(shape.aggregate)
+    grown = _grown(builder, shape, calls, sketched)
+    if shape.joined is not None:
+        return _with_rows(builder, block, shape.joined, grown, planted)
+    operator = Tree(grown.tree)
+    tree = Flow(builder.put(operator, *grown.inputs), (), ())
+    if calls is None:
+        return Flow(builder.put(Live(operator), tree, tree), (), grown.accesses)
+    assert block.decided is not None
+    planted[id(block.place)] = _groups(builder, tree, operator, shape, calls)
+    survivors = builder.build(block.decided, must_be_sure=False)
+    planted[id(block.decided)] = survivors
+    survivors = builder.taking_part.get(id(block.decided), survivors)
+    return Flow(builder.put(Live(operator), survivors, tree), (), grown.accesses)
+
+
+def _with_rows(
+    builder: Plumbing,
+    block: Block,
+    joined: Sequence[ComputedColumn],
+    grown: _Grown,
+    planted: Planted,
+) -> Flow:
+    """The fragments of a block whose joined rows are planted."""
+    operator = JoinedRows(grown.tree, grown.shown)
+    own = tuple((one.name, one.kind) for one in grown.shown)
+    rows = Flow(builder.put(operator, *grown.inputs), own, ())
+    outputs = [(one.attribute.id, one.expr) for one in joined]
+    columns = typed((one.attribute for one in joined), block.joins.span)
+    planted[id(block.joins)] = builder.project(rows, outputs, columns, block.joins)
+    return Flow(builder.put(TakingPart(operator), rows), (), grown.accesses)
+
+
+def told_by_tree(
+    builder: Plumbing,
+    blocks: Sequence[PlannedBlock],
+    sketched: Mapping[AccessId, RangePartition],
+) -> tuple[ToldRows, Flow] | None:
+    """The rows of a plan that are those which its one tree joins, and their fragments.
+
+    None where something above the joins remembers rows itself.
+    """
+    if len(blocks) != 1:
+        return None
+    (one,) = blocks
+    shape = one.shape
+    if isinstance(shape, NoTree) or shape.joined is None or one.block is None:
+        return None
+    outputs = outputs_above(one.branch, one.block.joins, shape.joined)
+    if outputs is None:
+        return None
+    for _, expr in outputs:
+        check(expr, one.branch.span)
+    columns = typed(attributes_of(one.branch), one.branch.span)
+    grown = _grown(builder, shape, None, sketched)
+    operator = ToldRows(grown.tree, grown.shown, ProjectNode(outputs), columns)
+    rows = Flow(builder.put(operator, *grown.inputs), (), ())
+    return operator, Flow(builder.put(TakingPart(operator), rows), (), grown.accesses)
+
+
+@dataclass(frozen=True, slots=True)
+class _Grown:
+    """The engine's tree of a shape, the flows of its inputs, and the accesses of all of them."""
+
+    tree: JoinTree
+    inputs: tuple[Flow, ...]
+    accesses: tuple[AccessId, ...]
+    shown: tuple[Shown, ...]
+
+
+def _grown(
+    builder: Plumbing,
+    shape: TreeShape,
+    calls: Calls | None,
+    sketched: Mapping[AccessId, RangePartition],
+) -> _Grown:
+    name = builder.name("tree")
+    arguments = _arguments(shape, calls)
+    prepared = [
+        _prepared(builder, f"{name}/{at}", node, arguments[at], shape, sketched)
+        for at, node in enumerate(shape.nodes)
+    ]
+    inputs = tuple(one.flow for one in prepared if one.flow is not None)
+    accesses = tuple(access for flow in inputs for access in flow.accesses)
+    columns = () if calls is None else calls.columns
+    nodes = _nodes(name, shape, prepared, sketched)
+    once = () if calls is None else _kept(calls, calls.distinct, shape, nodes[-1])
+    ordered = () if calls is None else _kept(calls, calls.first_types, shape, nodes[-1])
+    tree = JoinTree(name, nodes, shape.mode, columns, len(accesses), once, ordered)
+    shown = tuple(
+        Shown(ref.id, known_type(ref.type, ref.span), at, nodes[at].kept_names[place])
+        for at, node in enumerate(shape.nodes)
+        for ref, place in node.shown
+    )
+    return _Grown(tree, inputs, accesses, shown)
+
+
+def _kept(
+    calls: Calls, asked: Collection[AttributeId], shape: TreeShape, root: Node
+) -> tuple[tuple[AttributeId, AttributeId], ...]:
+    """Those of the arguments that are asked for, each with the column that the root keeps it as."""
+    return tuple(
+        (name, root.kept_names[shape.root.kept.index(expr)])
+        for name, expr in calls.arguments
+        if name in asked
+    )
+
+
+def _arguments(shape: TreeShape, calls: Calls | None) -> list[tuple[tuple[AttributeId, Expr], ...]]:
+    """Per node the arguments that it computes, each by its first call's node."""
+    result: list[dict[AttributeId, Expr]] = [{} for _ in shape.nodes]
+    if calls is not None:
+        exprs = dict(calls.arguments)
+        # What counts once is kept, not summed up.
+        placed = set(calls.distinct)
+        for at, node in enumerate(shape.nodes):
+            for call in node.arguments:
+                for name in _read_by(calls.columns[call]):
+                    if name not in placed:
+                        result[at][name] = exprs[name]
+                    placed.add(name)
+    return [tuple(one.items()) for one in result]
+
+
+def _read_by(column: AggregateColumn) -> tuple[AttributeId, ...]:
+    """The arguments that an output reads, each once."""
+    part = column.accumulator
+    parts = part.parts if isinstance(part, Spread) else (column.guard, part)
+    names = (
+        one.argument for one in parts if one is not None and not isinstance(one, First | Spread)
+    )
+    return tuple(dict.fromkeys(names))
+
+
+def _prepared(
+    builder: Plumbing,
+    name: str,
+    node: ShapeNode,
+    arguments: tuple[tuple[AttributeId, Expr], ...],
+    shape: TreeShape,
+    sketched: Mapping[AccessId, RangePartition],
+) -> _Prepared:
+    span = None if shape.top is None else shape.top.span
+    kept = [(f"{name}/{at}", expr) for at, expr in enumerate(node.kept)]
+    types = [(one, known_type_of(expr, span)) for one, expr in (*kept, *arguments)]
+    held = list(types)
+    for ref, place in node.shown:
+        if ref.type.is_fractional:
+            held[place] = (held[place][0], LONG)
+    if node.rows is None:
+        return _Prepared(None, tuple(held), ())
+    outputs = (*kept, *arguments)
+    if node.circle is None:
+        flow = builder.build(node.rows, must_be_sure=True)
+    else:
+        asked = frozenset().union(*(columns_of(expr) for _, expr in outputs))
+        circle = builder.name("probe")
+        flow = build_circle(builder, circle, node.circle, asked, node.rows, sketched)
+    flow = builder.project(flow, outputs, tuple(types), node.rows)
+    refuse_approximate(flow, "looking up or adding up", node.rows.span)
+    return _Prepared(flow, tuple(held[: len(kept)]), tuple(held[len(kept) :]))
+
+
+def _nodes(
+    name: str,
+    shape: TreeShape,
+    prepared: Sequence[_Prepared],
+    sketched: Mapping[AccessId, RangePartition],
+) -> tuple[Node, ...]:
+    nodes: list[Node] = []
+    inputs = position = 0
+    for at, (node, one) in enumerate(zip(shape.nodes, prepared, strict=True)):
+        links = tuple(
+            Link(
+                child,
+                shape.nodes[child].edge,
+                tuple(one.kept[place][0] for place in shape.nodes[child].parent_key),
+            )
+            for child in shape.children_of(at)
+        )
+        own = () if one.flow is None else one.flow.accesses
+        accesses = tuple(
+            Access(position + place, _by(node, access, sketched[access], one.kept))
+            for place, access in enumerate(own)
+        )
+        position += len(own)
+        nodes.append(
+            Node(
+                f"{name}/{at}",
+                None if one.flow is None else inputs,
+                one.kept,
+                tuple(one.kept[place][0] for place in node.key),
+                node.null_safe,
+                links,
+                one.arguments,
+                accesses,
+                bitwise=_bitwise(node, one.kept),
+            )
+        )
+        inputs += one.flow is not None
+    return tuple(nodes)
+
+
+def _bitwise(node: ShapeNode, kept: TypedColumns) -> frozenset[AttributeId]:
+    """The names of doubles that are kept for their very values."""
+    return frozenset(kept[place][0] for ref, place in node.shown if ref.type.is_fractional)
+
+
+def _by(
+    node: ShapeNode, access: AccessId, partition: RangePartition, kept: TypedColumns
+) -> tuple[AttributeId, RangePartition] | None:
+    """The kept column that tells the access's fragment, where there is one."""
+    place = told_by(node, access, partition.attribute)
+    if place is None or kept[place][1] != partition.type:
+        return None
+    return kept[place][0], partition
+
+
+def _groups(builder: Plumbing, tree: Flow, operator: Tree, shape: TreeShape, calls: Calls) -> Flow:
+    """The tree's groups as rows of the plan's grouping, and their hidden numbers."""
+    grouping = shape.aggregate
+    assert grouping is not None
+    columns = typed(attributes_of(grouping), grouping.span)
+    root = operator.tree.root
+    hidden: Column = (operator.tree.group, LONG)
+    outputs: list[tuple[AttributeId, Expr]] = []
+    for (name, kind), place in zip(columns, shape.groups, strict=False):
+        own, own_kind = root.kept[place]
+        ref = ColumnRef(own, own_kind)
+        outputs.append((name, ref if own_kind == kind else Cast(ref, kind)))
+    own_columns = columns[len(shape.groups) :]
+    outputs.extend((name, ColumnRef(name, kind)) for name, kind in (*own_columns, hidden))
+    told = tuple(root.kept[place] for place in dict.fromkeys(shape.groups))
+    flow = Flow(tree.at, (*told, *own_columns, hidden), (), calls.inexact, whole=calls.whole)
+    result = builder.project(flow, outputs, (*columns, hidden), grouping)
+    return Flow(result.at, result.columns, (), calls.inexact, whole=calls.whole, carried=(hidden,))

@@ -1,0 +1,760 @@
+"""What a step and the state cost as an index join and as a tree, and which of them is chosen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import field
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from impctl.compile.flows import row_bytes
+from impctl.compile.joins import chain_of
+from impctl.compile.jointree.decompose import all_of
+from impctl.compile.jointree.graph import ShapeNode, TreeShape
+from impctl.compile.jointree.shape import planned_blocks
+from impctl.data.schema import SqlType
+from impctl.engine.jointree.spec import NO_SLOTS, Edge, Mode
+from impctl.errors import ImpctlError
+from impctl.expr.evaluate import find_condition_blocker
+from impctl.expr.nodes import ColumnRef, Compare, CompareOp, Expr, columns_of, conjuncts, substitute
+from impctl.plan.explain import expr_text, shortened
+from impctl.plan.nodes import (
+    Join,
+    JoinKind,
+    Plan,
+    Project,
+    Scan,
+    Select,
+    Sort,
+    attributes_of,
+    nodes_of,
+    scans_of,
+)
+from impctl.tables.fan_out import KeyColumns
+from impctl.types import AccessId, AttributeId, ColumnName, TableName
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.compile.jointree.build import PlannedBlock
+
+
+@dataclass(frozen=True, slots=True)
+class KeySide:
+    """The columns of one table that a join looks its rows up by."""
+
+    table: TableName
+    columns: KeyColumns
+
+
+@dataclass(frozen=True, slots=True)
+class SideSize:
+    """How much there is on a side, of the rows that its condition keeps.
+
+    These are a `share` of the table's rows; they have so many different `keys`, and `tuples` where
+    a side counts these, else rows with a key.
+    """
+
+    rows: float
+    share: float
+    keys: float
+    tuples: float
+
+
+class FanOuts(Protocol):
+    """What is known of the tables' keys."""
+
+    def met(self, changed: KeySide, other: KeySide) -> float:
+        """Rows, or tuples where these are counted, of the other side that a changed row meets."""
+        ...
+
+    def alone(self, side: KeySide) -> float:
+        """The share of rows that are the only one with their key, roughly: keys per row."""
+        ...
+
+    def size(self, side: KeySide) -> SideSize:
+        """How much there is."""
+        ...
+
+
+def key_side(
+    rows: Plan,
+    key: Sequence[Expr],
+    null_safe: Sequence[bool],
+    tuples: Sequence[Expr] = (),
+) -> KeySide | None:
+    """The table's columns that are the key; None where they are of several tables or computed.
+
+    With `tuples` it is combinations of these that count, where the table has them all; rows else.
+    Without a key it is the first table's; None where there is no table.
+    """
+    result = _columns(rows, key)
+    if result is None:
+        return None
+    scan, columns = result
+    kept = _columns(rows, tuples) if tuples else None
+    counted = kept[1] if kept is not None and kept[0].access == scan.access else None
+    where = condition_on(rows, scan)
+    return KeySide(scan.table, KeyColumns(columns, tuple(null_safe), counted, where))
+
+
+_Columns = tuple[tuple[ColumnName, SqlType], ...]
+
+
+def _columns(rows: Plan, exprs: Sequence[Expr]) -> tuple[Scan, _Columns] | None:
+    """The one access that all the columns are of, and they; of no columns, the first one."""
+    made = _made(rows)
+    result = [_origin(rows, expr, made) for expr in exprs]
+    known = [one for one in result if one is not None]
+    if len(known) < len(result) or len({scan.access for scan, _, _ in known}) > 1:
+        return None
+    scans = [known[0][0]] if known else scans_of(rows)
+    if not scans:
+        # A SELECT without FROM reads no table.
+        return None
+    return scans[0], tuple((name, kind) for _, name, kind in known)
+
+
+_Made = dict[AttributeId, Expr]
+"""What columns are computed from, by the projections of a plan."""
+
+
+def _made(rows: Plan) -> _Made:
+    result: _Made = {}
+    for node in nodes_of(rows):
+        if isinstance(node, Project):
+            result |= {one.attribute.id: one.expr for one in node.outputs}
+    return result
+
+
+def _origin(rows: Plan, expr: Expr, made: _Made) -> tuple[Scan, ColumnName, SqlType] | None:
+    """The scan that a column comes from as it is, its name there and its type."""
+    while isinstance(expr, ColumnRef) and expr.id in made:
+        expr = made[expr.id]
+    for scan in scans_of(rows):
+        for attribute in scan.attributes:
+            if isinstance(expr, ColumnRef) and expr.id == attribute.id and attribute.type:
+                return scan, attribute.name, attribute.type
+    return None
+
+
+def condition_on(rows: Plan, scan: Scan) -> Expr | None:
+    """What selections say of a scan's own rows, its columns by their names in the table."""
+    made = _made(rows)
+    names: dict[AttributeId, Expr] = {
+        one.id: ColumnRef(one.name, one.type, one.nullable)
+        for one in scan.attributes
+        if one.type is not None
+    }
+    parts = dict.fromkeys(
+        substitute(part, names)
+        for part in _selecting(rows, made)
+        if columns_of(part)
+        and columns_of(part) <= names.keys()
+        and find_condition_blocker(part) is None
+    )
+    return all_of(list(parts))
+
+
+def _selecting(rows: Plan, made: _Made) -> Iterator[Expr]:
+    """The conditions of selections in terms of scans, the lowest first: it may guard others."""
+    for node in reversed(tuple(nodes_of(rows))):
+        if isinstance(node, Select):
+            for part in conjuncts(node.predicate):
+                # As often as projections lie above each other.
+                while columns_of(part) & made.keys():
+                    part = substitute(part, made)
+                yield part
+
+
+_EQUALITIES = (CompareOp.EQUAL, CompareOp.NULL_SAFE_EQUAL)
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedAccess:
+    """What one changed row of an access comes to.
+
+    Conditions keep a `share` of the access's rows. A row passes so many `joins`; those before the
+    last one write `kept` rows, which are looked up later, and the last one writes `last`.
+    """
+
+    scan: Scan
+    share: float
+    joins: int
+    kept: float
+    last: float
+
+
+@dataclass(frozen=True, slots=True)
+class IndexCost:
+    """What each access comes to, and the bytes of all rows that are kept."""
+
+    accesses: tuple[JoinedAccess, ...]
+    bytes: float
+
+
+def index_cost(joins: Plan, mode: Mode, fan_outs: FanOuts) -> IndexCost | None:
+    """The cost of a block's joins; None where some key is computed, or they are no inner joins.
+
+    Where groups decide (`mode`) they keep the ranges of their rows too.
+    """
+    while isinstance(joins, Select | Project | Sort):
+        joins = joins.child
+    if not isinstance(joins, Join) or joins.kind is not JoinKind.INNER:
+        return None
+    chain = _Chain.of(joins, fan_outs)
+    joined_accesses: list[JoinedAccess] = []
+    held = 0.0
+    for at, plan in enumerate(chain.plans):
+        size = chain.size(at)
+        steps = [chain.met(at, last) for last in range(max(at, 1), len(chain.plans))]
+        known = [one for one in steps if one is not None]
+        if size is None or len(known) < len(steps):
+            return None
+        rows, share = size
+        *kept, last = (share * one for one in known)
+        joined_accesses += [
+            JoinedAccess(scan, share, len(known), sum(kept), last) for scan in scans_of(plan)
+        ]
+        held += rows * (_row_bytes([plan]) + (PAIR_BYTES if mode is Mode.RING else 0))
+        if at == 0:
+            held += sum(
+                rows * one * _row_bytes(chain.plans[: last + 1])
+                for last, one in enumerate(known[:-1], 1)
+            )
+    return IndexCost(tuple(joined_accesses), held)
+
+
+def _row_bytes(plans: Sequence[Plan]) -> int:
+    """Of a row of these relations joined; as if each was sketched once."""
+    columns = [(one.id, one.type) for plan in plans for one in attributes_of(plan)]
+    return row_bytes([(name, kind) for name, kind in columns if kind is not None], len(plans))
+
+
+@dataclass(frozen=True, slots=True)
+class _Arc:
+    """An equality between two relations of the chain, by their places."""
+
+    ends: tuple[int, int]
+    columns: tuple[Expr, Expr]
+    null_safe: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Chain:
+    """Relations in the order in which they are joined, and what connects them."""
+
+    plans: tuple[Plan, ...]
+    arcs: tuple[_Arc, ...]
+    fan_outs: FanOuts
+
+    @classmethod
+    def of(cls, joins: Join, fan_outs: FanOuts) -> _Chain:
+        """The inner joins as a chain."""
+        chain = chain_of(joins)
+        owner = {name: at for at, one in enumerate(chain.relations) for name in one.ids}
+        arcs = []
+        for part in chain.conditions:
+            match part:
+                case Compare(op, ColumnRef() as one, ColumnRef() as other) if op in _EQUALITIES:
+                    ends = (owner[one.id], owner[other.id])
+                    arcs.append(_Arc(ends, (one, other), op is CompareOp.NULL_SAFE_EQUAL))
+        return cls(tuple(one.plan for one in chain.relations), tuple(arcs), fan_outs)
+
+    def between(self, one: int, other: int) -> list[_Arc]:
+        return [arc for arc in self.arcs if {one, other} == set(arc.ends)]
+
+    def side(self, at: int, other: int) -> KeySide | None:
+        """The columns by which a relation meets another one."""
+        arcs = self.between(at, other)
+        exprs = [arc.columns[arc.ends.index(at)] for arc in arcs]
+        return key_side(self.plans[at], exprs, [arc.null_safe for arc in arcs])
+
+    def size(self, at: int) -> tuple[float, float] | None:
+        """Rows of a relation that its conditions keep, and the share of all that these are."""
+        side = self.side(at, next(other for _, other in self._way(at, len(self.plans) - 1)))
+        if side is None:
+            return None
+        result = self.fan_outs.size(side)
+        return result.rows, result.share
+
+    def met(self, start: int, last: int) -> float | None:
+        """What a row that counts comes to when it is joined with all up to the last one."""
+        product = 1.0
+        for one, other in self._way(start, last):
+            sides = (self.side(one, other), self.side(other, one))
+            if sides[0] is None or sides[1] is None:
+                return None
+            product *= self.fan_outs.met(sides[0], sides[1])
+        return product
+
+    def _way(self, start: int, last: int) -> list[tuple[int, int]]:
+        """Who is met from whom, until all up to the last one are."""
+        reached, way = [start], list[tuple[int, int]]()
+        left = [at for at in range(last + 1) if at != start]
+        while left:
+            connected = (
+                (one, other) for one in reached for other in left if self.between(one, other)
+            )
+            # What no equality connects is met as a whole.
+            one, other = next(connected, (reached[0], left[0]))
+            way.append((one, other))
+            reached.append(other)
+            left.remove(other)
+        return way
+
+
+PAIR_BYTES = 24
+"""Of a range beside a tuple or a group."""
+_TUPLE, _VALUE, _SLOT = 24, 8, 16
+"""Bytes of a tuple, of each column that it keeps and of each sum."""
+
+
+@dataclass(frozen=True, slots=True)
+class TouchingAccess:
+    """What one changed row of an access touches: tuples by their node, its own one first.
+
+    Conditions keep a `share` of the access's rows. On the way down so many rows of other nodes are
+    `woken`: they come to count, or cease to.
+    """
+
+    scan: Scan
+    share: float
+    reached: tuple[tuple[int, float], ...]
+    woken: float
+
+
+@dataclass(frozen=True, slots=True)
+class TreeCost:
+    """What each access comes to, how many `tuples` the nodes have, and the bytes of them all."""
+
+    accesses: tuple[TouchingAccess, ...]
+    tuples: tuple[float, ...]
+    mode: Mode
+    bytes: float
+
+
+def tree_cost(shape: TreeShape, fan_outs: FanOuts) -> TreeCost | None:
+    """The cost of a block's tree; None where some key is computed, or a node has several relations,
+    which are joined or probed in it at a cost of their own."""
+    result: list[TouchingAccess] = []
+    tuples: list[float] = []
+    held = 0.0
+    for at, node in enumerate(shape.nodes):
+        if len(node.accesses) > 1:
+            return None
+        side = _own_side(shape, at)
+        if side is None:
+            return None
+        size = fan_outs.size(side)
+        tuples.append(size.keys if side.columns.counted is None else size.tuples)
+        held += tuples[-1] * _tuple_bytes(shape, at)
+        if node.rows is None:
+            continue
+        touched = _touched(shape, at, size.share, fan_outs)
+        if touched is None:
+            return None
+        result += [TouchingAccess(scan, size.share, *touched) for scan in scans_of(node.rows)]
+        held += size.rows * PAIR_BYTES
+    return TreeCost(tuple(result), tuple(tuples), shape.mode, held)
+
+
+def _own_side(shape: TreeShape, at: int) -> KeySide | None:
+    """The side by which a node's tuples are known: as a child meets it, else as it meets its
+    parent; of a virtual root that of a child."""
+    node = shape.nodes[at]
+    children = [shape.nodes[place] for place in shape.children_of(at)]
+    if node.rows is None:
+        return _lower(children[0])
+    return _upper(node, children[0]) if children else _lower(node)
+
+
+def _lower(node: ShapeNode) -> KeySide | None:
+    """The key by which a node meets its parent."""
+    assert node.rows is not None
+    return key_side(node.rows, [node.kept[place] for place in node.key], node.null_safe)
+
+
+def _upper(node: ShapeNode, child: ShapeNode) -> KeySide | None:
+    """The key by which a node meets a child, its tuples counted."""
+    assert node.rows is not None
+    exprs = [node.kept[place] for place in child.parent_key]
+    return key_side(node.rows, exprs, child.null_safe, tuples=node.kept)
+
+
+def _touched(
+    shape: TreeShape, at: int, share: float, fan_outs: FanOuts
+) -> tuple[tuple[tuple[int, float], ...], float] | None:
+    """The tuples of a node and of those above it that a changed row of it touches; the rows that
+    are woken below these."""
+    reached = flipped = share
+    result, woken = [(at, reached)], _woken(shape, at, flipped, fan_outs, None)
+    for below, place in _upwards(shape, at):
+        side = _lower(below)
+        above = shape.nodes[place]
+        upper = None if above.rows is None else _upper(above, below)
+        if side is None or (upper is None and above.rows is not None):
+            return None
+        alone = fan_outs.alone(side)
+        met = 1.0 if upper is None else fan_outs.met(side, upper)
+        is_crossing = shape.mode is Mode.BITS or below.edge in NO_SLOTS
+        reached *= (alone if is_crossing else 1.0) * met
+        flipped *= alone * met
+        result.append((place, reached))
+        woken += _woken(shape, place, flipped, fan_outs, below)
+    return tuple(result), woken
+
+
+def _woken(
+    shape: TreeShape, at: int, flipped: float, fan_outs: FanOuts, origin: ShapeNode | None
+) -> float:
+    """Rows below a node that come to count with so many of its rows, or cease to, but for those of
+    the child that this comes from; none where they are not known."""
+    node, result = shape.nodes[at], 0.0
+    for place in shape.children_of(at):
+        child = shape.nodes[place]
+        asking, lower = _asking(node, child, origin), _lower(child)
+        if child is origin or child.edge is Edge.ANTI or asking is None or lower is None:
+            continue
+        # A group of a virtual root is wanted by nobody else.
+        keys = flipped * (1.0 if node.rows is None else fan_outs.alone(asking))
+        rows = keys * fan_outs.met(asking, lower)
+        result += rows + _woken(shape, place, rows, fan_outs, None)
+    return result
+
+
+def _asking(node: ShapeNode, child: ShapeNode, origin: ShapeNode | None) -> KeySide | None:
+    """The key by which rows of a node want a child's; of a virtual root, those it comes from."""
+    if node.rows is None:
+        return None if origin is None else _lower(origin)
+    exprs = [node.kept[place] for place in child.parent_key]
+    return key_side(node.rows, exprs, child.null_safe)
+
+
+def _upwards(shape: TreeShape, at: int) -> Iterator[tuple[ShapeNode, int]]:
+    """Each node on the way to the root, with the place of its parent."""
+    while True:
+        node = shape.nodes[at]
+        if node.parent is None:
+            return
+        yield node, node.parent
+        at = node.parent
+
+
+def _tuple_bytes(shape: TreeShape, at: int) -> int:
+    """Of a tuple wherever it lies: by itself, and once more in the index of each child."""
+    node = shape.nodes[at]
+    own = _TUPLE + _VALUE * len(node.kept) + _SLOT * len(node.arguments)
+    return own * (1 + len(shape.children_of(at)))
+
+
+STEP_ROWS = 1_000
+"""Rows that a step is thought to change."""
+
+
+@dataclass(frozen=True, slots=True)
+class IndexTimes:
+    """Microseconds of an index join: per step, per join that an access's rows pass, per joined row
+    that is kept for the next join, and per row of the last join; per joined row of a table that has
+    several accesses, where those that cancel are taken out; and per group that changes."""
+
+    step: float
+    join: float
+    kept: float
+    last: float
+    again: float
+    group: float
+
+
+@dataclass(frozen=True, slots=True)
+class TreeTimes:
+    """Microseconds of a tree: per step, per node, per different tuple that is touched on the way
+    up, and per row that is woken on the way down."""
+
+    step: float
+    node: float
+    touched: float
+    woken: float
+
+
+INDEX = {
+    Mode.RING: IndexTimes(step=2800.0, join=0.0, kept=0.25, last=0.23, again=0.06, group=3.2),
+    Mode.BITS: IndexTimes(step=1100.0, join=200.0, kept=0.28, last=0.05, again=0.27, group=0.0),
+}
+TREE = {
+    Mode.RING: TreeTimes(step=4400.0, node=0.0, touched=1.8, woken=0.1),
+    Mode.BITS: TreeTimes(step=2300.0, node=390.0, touched=0.75, woken=0.08),
+}
+
+
+def index_ms(
+    accesses: Sequence[JoinedAccess], tree: TreeCost, weights: Mapping[TableName, float]
+) -> float:
+    """Milliseconds of a step of the index join; `tree` says which groups change, if any count."""
+    times = INDEX[tree.mode]
+    groups = _groups(tree)
+
+    def micros(own: Sequence[JoinedAccess]) -> float:
+        kept, last = sum(one.kept for one in own), sum(one.last for one in own)
+        again = kept + last if len(own) > 1 else 0.0
+        each = times.kept * kept + times.last * last + times.again * again
+        fixed = times.step + times.join * sum(one.joins for one in own)
+        changed = min(groups[own[0].scan.table], STEP_ROWS * last)
+        return fixed + STEP_ROWS * each + times.group * changed
+
+    return _mean(accesses, micros, weights) / 1000.0
+
+
+def tree_ms(cost: TreeCost, weights: Mapping[TableName, float]) -> float:
+    """Milliseconds of a step of the tree."""
+    times = TREE[cost.mode]
+
+    def micros(own: Sequence[TouchingAccess]) -> float:
+        fixed = times.step + times.node * len(cost.tuples)
+        woken = STEP_ROWS * sum(one.woken for one in own)
+        return fixed + times.touched * sum(_touched_rows(cost, own).values()) + times.woken * woken
+
+    return _mean(cost.accesses, micros, weights) / 1000.0
+
+
+def _touched_rows(cost: TreeCost, own: Sequence[TouchingAccess]) -> dict[int, float]:
+    """How many different tuples of each node a step of a table touches."""
+    drawn: dict[int, float] = {}
+    for one in own:
+        for node, tuples in one.reached:
+            drawn[node] = drawn.get(node, 0.0) + STEP_ROWS * tuples
+    return {node: _different(many, cost.tuples[node]) for node, many in drawn.items()}
+
+
+def _groups(cost: TreeCost) -> dict[TableName, float]:
+    """How many different tuples of the root a step of each table touches: its groups."""
+    root = len(cost.tuples) - 1
+    return {
+        table: _touched_rows(cost, own).get(root, 0.0)
+        for table, own in _by_table(cost.accesses).items()
+    }
+
+
+def rows_joined(accesses: Sequence[JoinedAccess], weights: Mapping[TableName, float]) -> float:
+    """Rows that an index join writes for one changed row of a table, in all accesses of it."""
+    return _mean(accesses, lambda own: sum(one.kept + one.last for one in own), weights)
+
+
+def tuples_touched(accesses: Sequence[TouchingAccess], weights: Mapping[TableName, float]) -> float:
+    """Tuples that one changed row of a table touches by itself, in all accesses of it."""
+    return _mean(
+        accesses, lambda own: sum(tuples for one in own for _, tuples in one.reached), weights
+    )
+
+
+def _different(drawn: float, tuples: float) -> float:
+    """How many are different of so many tuples drawn from so many, in the mean."""
+    return tuples * -math.expm1(-drawn / tuples) if tuples > 0 else 0.0
+
+
+_Access = TypeVar("_Access", JoinedAccess, TouchingAccess)
+
+
+def _mean(
+    accesses: Iterable[_Access],
+    cost: Callable[[Sequence[_Access]], float],
+    weights: Mapping[TableName, float],
+) -> float:
+    """What a change of one table costs, in the mean over the tables; all alike where no weight
+    is known."""
+    tables = _by_table(accesses)
+    known = {table: weights.get(table, 0.0) for table in tables}
+    if not any(known.values()):
+        known = dict.fromkeys(tables, 1.0)
+    total = sum(known[table] * cost(own) for table, own in tables.items())
+    return total / sum(known.values())
+
+
+def _by_table(accesses: Iterable[_Access]) -> dict[TableName, list[_Access]]:
+    tables: dict[TableName, list[_Access]] = {}
+    for one in accesses:
+        tables.setdefault(one.scan.table, []).append(one)
+    return tables
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Of an access only these rows were counted, such a share of its table's."""
+
+    access: AccessId
+    condition: Expr
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Rows written and tuples touched for one changed row, in the mean over what changes; the
+    processor time of a step of `times.STEP_ROWS` of them, and the bytes of state, both ways.
+
+    `kept` are the accesses of which conditions leave out rows.
+    """
+
+    joined: float
+    touched: float
+    index_ms: float = 0.0
+    tree_ms: float = 0.0
+    index_bytes: float = 0.0
+    tree_bytes: float = 0.0
+    kept: tuple[Kept, ...] = ()
+
+
+def estimate(
+    joins: Plan, shape: TreeShape, changed: Mapping[TableName, int], fan_outs: FanOuts
+) -> Estimate | None:
+    """The estimate for a block's joins and their shape; None where some key is computed, or some
+    node has several relations, which are joined or probed in it at a cost of their own.
+
+    `changed` weighs the tables; where nothing is known to change, all count alike.
+    """
+    tree = tree_cost(shape, fan_outs)
+    index = None if tree is None else index_cost(joins, shape.mode, fan_outs)
+    if tree is None or index is None:
+        return None
+    shares = {one.scan.access: one.share for one in tree.accesses}
+    return Estimate(
+        joined=rows_joined(index.accesses, changed),
+        touched=tuples_touched(tree.accesses, changed),
+        index_ms=index_ms(index.accesses, tree, changed),
+        tree_ms=tree_ms(tree, changed),
+        index_bytes=index.bytes,
+        tree_bytes=tree.bytes,
+        kept=tuple(_kept(shape, shares)),
+    )
+
+
+def together(estimates: Sequence[Estimate]) -> Estimate:
+    """What several blocks cost that are maintained side by side."""
+    return Estimate(
+        joined=sum(one.joined for one in estimates),
+        touched=sum(one.touched for one in estimates),
+        index_ms=sum(one.index_ms for one in estimates),
+        tree_ms=sum(one.tree_ms for one in estimates),
+        index_bytes=sum(one.index_bytes for one in estimates),
+        tree_bytes=sum(one.tree_bytes for one in estimates),
+        kept=tuple(kept for one in estimates for kept in one.kept),
+    )
+
+
+def _kept(shape: TreeShape, shares: Mapping[AccessId, float]) -> Iterator[Kept]:
+    for node in shape.nodes:
+        for scan in () if node.rows is None else scans_of(node.rows):
+            assert node.rows is not None
+            condition = condition_on(node.rows, scan)
+            if condition is not None:
+                yield Kept(scan.access, condition, shares[scan.access])
+
+
+_NOT_ESTIMATED = "its fan-out is unknown: a key is computed, or a node has several tables"
+ALIKE = 0.1
+"""Times that differ by less than such a share of the index join's are about the same."""
+LARGER = 1.5
+"""State so many times as large decides where times are about the same."""
+_LONGEST = 80
+"""Characters of a condition that are told."""
+
+
+@dataclass(frozen=True, slots=True)
+class TreeChoice:
+    """What was chosen, why, and what it was chosen by where that was estimated.
+
+    `blocks` are the plan's, where they were found for that; they need not be found again to build.
+    """
+
+    is_tree: bool
+    reason: str
+    estimate: Estimate | None = None
+    blocks: tuple[PlannedBlock, ...] = field(default=(), repr=False, compare=False)
+
+
+class TreeChooser(Protocol):
+    """Chooses for a plan of which some block has a tree."""
+
+    def choose(self, core: Plan) -> TreeChoice:
+        """The choice for a plan; trees where it has none are no choice at all."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TreesAsRecorded:
+    """The choice of the capture."""
+
+    is_tree: bool
+    reason: str = "as captured"
+
+    def choose(self, core: Plan) -> TreeChoice:
+        """What the capture chose."""
+        return TreeChoice(self.is_tree, self.reason)
+
+
+@dataclass(frozen=True, slots=True)
+class TreesByFanOut:
+    """Trees where changes would be joined many to many; `rows` weighs the tables that change."""
+
+    fan_outs: FanOuts
+    rows: Mapping[TableName, int]
+
+    def choose(self, core: Plan) -> TreeChoice:
+        """The choice, with both estimates of all blocks that have a tree."""
+        try:
+            blocks = planned_blocks(core, {})
+            result = [
+                estimate(one.block.joins, one.shape, self.rows, self.fan_outs)
+                for one in blocks
+                if one.block is not None and isinstance(one.shape, TreeShape)
+            ]
+        except ImpctlError as error:
+            return TreeChoice(False, f"its fan-out is unknown: {error.message}")
+        if not result:
+            return TreeChoice(False, "none of its joins can be a tree")
+        known = [one for one in result if one is not None]
+        if len(known) < len(result):
+            return TreeChoice(False, _NOT_ESTIMATED)
+        both = together(known)
+        return TreeChoice(is_better_as_tree(both), _told(both), both, blocks)
+
+
+def is_better_as_tree(both: Estimate) -> bool:
+    """By times where these differ; else by state."""
+    if both.tree_ms <= (1.0 - ALIKE) * both.index_ms:
+        return True
+    is_alike = both.tree_ms <= (1.0 + ALIKE) * both.index_ms
+    return is_alike and both.index_bytes >= LARGER * both.tree_bytes
+
+
+def _told(both: Estimate) -> str:
+    return (
+        f"a changed row joins about {_about(both.joined)} rows, and touches about "
+        f"{_about(both.touched)} rows in a tree. For {STEP_ROWS:,} changed rows, the estimate is "
+        f"{_about(both.index_ms)} ms with an index and {_about(both.tree_ms)} ms with a tree. "
+        f"The state has about {_megabytes(both.index_bytes)} and {_megabytes(both.tree_bytes)} MB"
+        f"{_counted(both.kept)}"
+    )
+
+
+def _counted(kept: Sequence[Kept]) -> str:
+    """Of which rows keys were counted, where not of all."""
+    if not kept:
+        return ""
+    said = [
+        f"{one.access.removesuffix('#1')} where {shortened(expr_text(one.condition), _LONGEST)} "
+        f"({_percent(one.share)})"
+        for one in kept
+    ]
+    return f"; keys were counted only for these rows: {', '.join(said)}"
+
+
+def _percent(share: float) -> str:
+    return f"{100.0 * share:.2g}%" if share < 0.995 else "100%"
+
+
+def _megabytes(size: float) -> str:
+    return f"{size / 1e6:.2g}" if size < 1e7 else f"{round(size / 1e6):,}"
+
+
+def _about(number: float) -> str:
+    """As many digits as an estimate is worth."""
+    return f"{number:.1f}".removesuffix(".0") if number < 10 else f"{round(number):,}"

@@ -1,0 +1,1133 @@
+"""A join graph decomposed into a tree of bags."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import field, replace
+from functools import reduce
+from itertools import chain
+
+from impctl.compile.jointree.graph import (
+    Beside,
+    CircleRows,
+    EdgeJoin,
+    Equality,
+    KeyClass,
+    Merging,
+    NoTree,
+    Reason,
+    Relations,
+    ShapeNode,
+    bounded_columns,
+    classes_of,
+    edge_of,
+    equality_of,
+    is_null_with,
+    is_same,
+    late_part,
+    relations_of,
+)
+from impctl.engine.jointree.spec import Edge
+from impctl.expr.nodes import (
+    And,
+    ColumnRef,
+    Compare,
+    CompareOp,
+    Expr,
+    Span,
+    columns_of,
+    substitute,
+    walk,
+)
+from impctl.plan.explain import Names, expr_text
+from impctl.plan.nodes import (
+    Aggregate,
+    ComputedColumn,
+    Distinct,
+    Join,
+    JoinKind,
+    Plan,
+    Project,
+    Select,
+    SetKind,
+    SetOperation,
+    Sort,
+    TopK,
+    attributes_of,
+    expressions_of,
+    inputs_of,
+    scans_of,
+)
+from impctl.types import AttributeId, TableName
+from impctl.values import dataclass
+
+Calls = Mapping[int, tuple[Expr, ...]]
+"""Per call of a grouping, by its place there, the expressions it reads of one row."""
+
+
+Shown = tuple[tuple[ColumnRef, Expr], ...]
+"""Columns of joined rows, each with what it is in terms of the relations below."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is asked of joined rows: columns that one bag has to have, arguments of calls, and
+    columns that any bag may have. `one_by_one` are the calls whose values are told one by one, of
+    columns that the root has to have: those that count once, and those that an order finds."""
+
+    columns: tuple[Expr, ...] = ()
+    calls: Calls | None = None
+    shown: Shown = ()
+    one_by_one: frozenset[int] = frozenset()
+
+    @property
+    def arguments(self) -> Calls:
+        return self.calls or {}
+
+    def of(self, relations: Relations) -> Asked:
+        """The same in terms of the relations' own columns."""
+        calls = {
+            at: tuple(relations.resolved(part) for part in parts)
+            for at, parts in self.arguments.items()
+        }
+        shown = tuple((ref, relations.resolved(expr)) for ref, expr in self.shown)
+        columns = tuple(relations.resolved(column) for column in self.columns)
+        return Asked(columns, calls, shown, self.one_by_one)
+
+    @property
+    def told_one_by_one(self) -> Calls:
+        """The arguments of each call whose values are told one by one."""
+        return {at: self.arguments[at] for at in sorted(self.one_by_one)}
+
+
+@dataclass(frozen=True, slots=True)
+class TakenApart:
+    """`conditions` are those that are no equality of a class, `inside` the places of joins beside
+    that are of a bag's rows; `edges` has the others. `asked` is in terms of the relations."""
+
+    relations: Relations
+    asked: Asked
+    classes: tuple[KeyClass, ...]
+    conditions: tuple[Expr, ...]
+    edges: Mapping[int, EdgeJoin]
+    inside: tuple[int, ...]
+    first_inside: Merging | None
+    """Why the first of the joins beside that are inside a bag is no edge."""
+    equal_at: Span | None
+    """The place of the first equality between relations."""
+    bounded: frozenset[AttributeId]
+    bags: Bags
+
+    @property
+    def count(self) -> int:
+        """How many relations there are; larger numbers stand for what joins beside add."""
+        return len(self.relations.plans)
+
+    def host_of(self, beside: int) -> frozenset[int]:
+        """The relations that the join beside looks at; the first one where it looks at none."""
+        return host_of(self.relations, beside)
+
+    def calls_of_edge(self, beside: int) -> Calls:
+        """The calls whose arguments are of the other side of a left edge."""
+        own = self.relations.beside[beside].padded
+        return {
+            at: parts
+            for at, parts in self.asked.arguments.items()
+            if any(columns_of(part) & own for part in parts)
+        }
+
+    def shown_by(self, relations: frozenset[int]) -> Shown:
+        """The columns shown that are of these relations, or of what these joins beside add."""
+        owners_of = self.relations.owners_of
+        return tuple(one for one in self.asked.shown if owners_of(one[1]) & relations)
+
+
+def taken_apart(plan: Plan, asked: Asked) -> TakenApart:
+    """The joins at the top of the plan."""
+    relations = relations_of(plan)
+    asked = asked.of(relations)
+    sides = (*relations.plans, *(one.other for one in relations.beside))
+    bounded = frozenset().union(*(bounded_columns(side) for side in sides))
+    equalities, conditions = _sorted_out(relations, bounded)
+    classes = classes_of(equalities)
+    edges: dict[int, EdgeJoin] = {}
+    inside: dict[int, Merging] = {}
+    for at, beside in enumerate(relations.beside):
+        above = _columns_read_above(at, beside, relations, asked)
+        edge = edge_of(beside, classes, bounded, above)
+        if isinstance(edge, EdgeJoin):
+            edges[at] = edge
+        else:
+            inside[at] = edge
+    bags = _bags(plan, relations, conditions, edges, inside)
+    bags = _with_reads(bags, relations, asked, edges)
+    return TakenApart(
+        relations,
+        asked,
+        classes,
+        conditions,
+        edges,
+        tuple(inside),
+        next(iter(inside.values()), None),
+        equalities[0][0].span if equalities else None,
+        bounded,
+        bags,
+    )
+
+
+def host_of(relations: Relations, beside: int) -> frozenset[int]:
+    """The relations, or what other joins beside add, that a join beside looks at."""
+    one = relations.beside[beside]
+    count = len(relations.plans)
+    read = frozenset().union(*(relations.owners_of(part) for part in one.parts))
+    return read - {count + beside} or frozenset({0})
+
+
+def _sorted_out(
+    relations: Relations, bounded: frozenset[AttributeId]
+) -> tuple[list[tuple[Equality, tuple[int, int]]], tuple[Expr, ...]]:
+    """The equalities between two relations, with these, and all other conditions."""
+    equalities = []
+    others = []
+    for condition in relations.conditions:
+        result = equality_of(condition, bounded)
+        between = None if result is None else _between(result, relations)
+        if result is None or between is None:
+            others.append(condition)
+        else:
+            equalities.append((result, between))
+    return equalities, tuple(others)
+
+
+def _between(equality: Equality, relations: Relations) -> tuple[int, int] | None:
+    """The two relations that the sides are of; None where a side is of none or several."""
+    left, right = (relations.owners_of(side) for side in equality.sides)
+    if len(left) != 1 or len(right) != 1 or left == right:
+        return None
+    return next(iter(left)), next(iter(right))
+
+
+def _columns_read_above(
+    at: int, beside: Beside, relations: Relations, asked: Asked
+) -> frozenset[AttributeId]:
+    """Columns of the padded side that conditions, other joins, group columns or calls that mind
+    the padding read."""
+    others = (one for place, one in enumerate(relations.beside) if place != at)
+    exprs = [*relations.conditions, *asked.columns, *(p for one in others for p in one.parts)]
+    for parts in asked.arguments.values():
+        is_own = all(columns_of(part) <= beside.padded for part in parts)
+        if not is_own or not all(is_null_with(part, beside.padded) for part in parts):
+            exprs.extend(parts)
+    return frozenset().union(*(columns_of(expr) for expr in exprs))
+
+
+def _bags(
+    plan: Plan,
+    relations: Relations,
+    conditions: Sequence[Expr],
+    edges: Mapping[int, EdgeJoin],
+    inside: Mapping[int, Merging],
+) -> Bags:
+    """The bags that conditions and joins beside lead to."""
+    count = len(relations.plans)
+    single = [frozenset({at}) for at in (*range(count), *(count + at for at in inside))]
+    padding = {count + at for at in inside if not relations.beside[at].padded}
+    bags = Bags(tuple(one for one in single if not one & padding))
+    names = _names(plan, relations)
+    for condition in conditions:
+        text = (
+            f"`{expr_text(condition, names)}` is a join condition other than equality of the same "
+            "type"
+        )
+        bags = bags.merged(relations.owners_of(condition), Merging(text, condition.span))
+    for at, reason in inside.items():
+        bags = bags.merged({*host_of(relations, at), count + at}, reason)
+    for at, edge in edges.items():
+        text = "columns of several tables are compared with the same other side"
+        reason = Merging(text, relations.beside[at].span)
+        bags = bags.merged(host_of(relations, at), reason) if edge.keys else bags
+    return bags
+
+
+def _with_reads(
+    bags: Bags, relations: Relations, asked: Asked, edges: Mapping[int, EdgeJoin]
+) -> Bags:
+    """With bags merged that one argument or group expression reads."""
+    count = len(relations.plans)
+    below = {count + at for at in edges}
+    for exprs, what in _read_together(asked):
+        read = frozenset().union(*(relations.owners_of(expr) for expr in exprs)) - below
+        span = next((expr.span for expr in exprs if expr.span is not None), None)
+        bags = bags.merged(read, Merging(f"{what} reads several tables", span))
+    return bags
+
+
+def _read_together(asked: Asked) -> Iterator[tuple[tuple[Expr, ...], str]]:
+    for column in asked.columns:
+        yield (column,), "a GROUP BY column"
+    for at, parts in asked.arguments.items():
+        if at in asked.one_by_one:
+            # Another relation may have an equal column.
+            yield from (((part,), "an aggregate") for part in parts)
+        else:
+            yield parts, "an aggregate"
+
+
+def _names(plan: Plan, relations: Relations) -> Names:
+    """Names of the columns that conditions are in terms of."""
+    sides = (plan, *relations.plans, *(one.other for one in relations.beside))
+    return {attribute.id: attribute.name for side in sides for attribute in attributes_of(side)}
+
+
+Relation = int
+
+
+@dataclass(frozen=True, slots=True)
+class Bags:
+    """Sets of relations by their first ones, and why any of them were merged, in order."""
+
+    members: tuple[frozenset[Relation], ...]
+    reasons: tuple[Merging, ...] = ()
+
+    def merged(self, relations: Collection[Relation], reason: Merging) -> Bags:
+        """With the bags of these relations as one; the same where they are one already."""
+        touched = [bag for bag in self.members if bag & frozenset(relations)]
+        if len(touched) < 2:
+            return self
+        others = [bag for bag in self.members if bag not in touched]
+        whole = [*others, frozenset().union(*touched)]
+        return Bags(tuple(sorted(whole, key=min)), (*self.reasons, reason))
+
+    def place_of(self, relation: Relation) -> int:
+        """The bag that has the relation."""
+        return next(at for at, bag in enumerate(self.members) if relation in bag)
+
+    def classes(self, classes: Sequence[KeyClass]) -> tuple[Bag, ...]:
+        """Per bag the numbers of the classes it has a column of."""
+        return tuple(
+            frozenset(at for at, one in enumerate(classes) if one.relations & bag)
+            for bag in self.members
+        )
+
+    def relations_of(self, places: Iterable[int]) -> frozenset[Relation]:
+        """All relations of the bags at these places."""
+        return frozenset().union(*(self.members[at] for at in places))
+
+
+def without_cores(bags: Bags, classes: Sequence[KeyClass], span: Span | None) -> Bags:
+    """The bags with cyclic cores merged until none is left; `span` is an equality's place."""
+    reason = Merging("equality conditions join tables in a cycle", span)
+    while cores := cyclic_cores(bags.classes(classes)):
+        before = bags
+        for core in cores:
+            bags = bags.merged(before.relations_of(core), reason)
+    return bags
+
+
+def with_all_columns(
+    bags: Bags, classes: Sequence[KeyClass], holders: Sequence[frozenset[int]], reason: Merging
+) -> Bags:
+    """Acyclic bags, merged so that one has all wanted columns.
+
+    `holders[i]` are the bags that have the i-th one. The bag that has most of them is merged with
+    those on the way to the nearest one that has each other.
+    """
+    start = max(range(len(bags.members)), key=lambda at: (sum(at in h for h in holders), -at))
+    tree = rooted_at(start, bags.classes(classes))
+    path = {start}
+    for holder in holders:
+        if not holder & path:
+            nearest = min(holder, key=lambda at: (tree.depths[at], at))
+            path |= set(tree.path_to_root(nearest))
+    return bags.merged(bags.relations_of(path), reason)
+
+
+_FEWEST = 3
+
+
+def circle_of(bag: Collection[int], joins: TakenApart, *, is_first: bool) -> CircleRows | None:
+    """The circle that a bag is; None where it is none."""
+    own = sorted(bag)
+    if len(own) < _FEWEST or max(own) >= joins.count or joins.bounded:
+        return None
+    if any(joins.host_of(at) <= frozenset(bag) for at in joins.inside):
+        return None
+    conditions = conditions_in(bag, joins, is_first=is_first)
+    classes = [one for one in joins.classes if len(one.relations & set(own)) > 1]
+    sets = _sets(own, [one.relations for one in classes])
+    if any(len(read) > 1 for _, read in conditions) or is_acyclic(sets) or not _hang(sets):
+        return None
+    keys = tuple(
+        tuple(
+            (place, next(iter(one.members_in({at}))))
+            for place, one in enumerate(classes)
+            if at in one.relations
+        )
+        for at in own
+    )
+    plans = []
+    for at in own:
+        mine = [one for one, read in conditions if read == {at}]
+        for one in joins.classes:
+            op = CompareOp.NULL_SAFE_EQUAL if one.null_safe else CompareOp.EQUAL
+            first, *others = one.members_in({at}) or (None,)
+            mine += [Compare(op, first, other) for other in others if first is not None]
+        plans.append(selected(joins.relations.plans[at], mine))
+    return CircleRows(tuple(plans), keys, tuple(one.null_safe for one in classes))
+
+
+def _sets(own: Collection[int], relations: Collection[frozenset[int]]) -> list[Bag]:
+    """Per relation the classes it is in."""
+    return [frozenset(place for place, one in enumerate(relations) if at in one) for at in own]
+
+
+def _hang(bags: list[Bag]) -> bool:
+    """Whether all are connected by classes."""
+    reached, left = bags[0], list(bags[1:])
+    while True:
+        near = [bag for bag in left if bag & reached]
+        if not near:
+            return not left
+        reached = reached.union(*near)
+        left = [bag for bag in left if bag not in near]
+
+
+_Vertex = tuple[str, int]
+_Arc = tuple[_Vertex, _Vertex]
+
+
+def cyclic_cores(bags: Sequence[Bag]) -> tuple[frozenset[int], ...]:
+    """The bags of each core, by position; none where all bags are acyclic. Cores may overlap."""
+    left = without_ears(bags)
+    arcs = [(("bag", bag), ("class", one)) for bag in left for one in sorted(bags[bag])]
+    cores = [
+        frozenset(at for arc in component for kind, at in arc if kind == "bag")
+        for component in _components(arcs)
+    ]
+    return tuple(core for core in cores if len(core) > 1)
+
+
+def without_ears(bags: Sequence[Bag]) -> tuple[int, ...]:
+    """The bags that are left when every ear is gone; of acyclic ones none."""
+    left = list(range(len(bags)))
+    while True:
+        ear = next((bag for bag in left if _is_ear(bag, left, bags)), None)
+        if ear is None:
+            return tuple(left)
+        left.remove(ear)
+
+
+def _is_ear(bag: int, left: Collection[int], bags: Sequence[Bag]) -> bool:
+    others = [bags[other] for other in left if other != bag]
+    shared = bags[bag] & frozenset().union(*others)
+    return not others or any(shared <= other for other in others)
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """Depth first: when a vertex was reached, and the earliest vertex it leads back to."""
+
+    beside: Mapping[_Vertex, Sequence[_Vertex]]
+    reached: dict[_Vertex, int]
+    earliest: dict[_Vertex, int]
+    passed: list[_Arc]
+    """Arcs of components that are not closed yet."""
+    found: list[list[_Arc]]
+
+    def visit(self, vertex: _Vertex, before: _Vertex | None) -> None:
+        """Everything that is reached from here; as deep as there are bags and classes."""
+        self.reached[vertex] = self.earliest[vertex] = len(self.reached)
+        for other in self.beside[vertex]:
+            if other == before:
+                continue
+            if other in self.reached:
+                self.earliest[vertex] = min(self.earliest[vertex], self.reached[other])
+                if self.reached[other] < self.reached[vertex]:
+                    self.passed.append((vertex, other))
+                continue
+            self.passed.append((vertex, other))
+            self.visit(other, vertex)
+            self.earliest[vertex] = min(self.earliest[vertex], self.earliest[other])
+            if self.earliest[other] >= self.reached[vertex]:
+                start = self.passed.index((vertex, other))
+                self.found.append(self.passed[start:])
+                del self.passed[start:]
+
+
+def _components(arcs: Sequence[_Arc]) -> list[list[_Arc]]:
+    """The biconnected components, as arcs."""
+    beside: dict[_Vertex, list[_Vertex]] = {}
+    for one, other in arcs:
+        beside.setdefault(one, []).append(other)
+        beside.setdefault(other, []).append(one)
+    search = _Search(beside, {}, {}, [], [])
+    for vertex in beside:
+        if vertex not in search.reached:
+            search.visit(vertex, None)
+    return search.found
+
+
+Bag = frozenset[int]
+"""The numbers of the classes that the bag has a column of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rooted:
+    """Per bag its parent (None: the root) and its distance from the root."""
+
+    parents: tuple[int | None, ...]
+    depths: tuple[int, ...]
+    weight: int
+
+    @property
+    def root(self) -> int:
+        return self.parents.index(None)
+
+    def path_to_root(self, bag: int) -> tuple[int, ...]:
+        """The bag, its parent and so on; the root is the last."""
+        result = [bag]
+        while (parent := self.parents[result[-1]]) is not None:
+            result.append(parent)
+        return tuple(result)
+
+
+@dataclass(frozen=True, slots=True)
+class Hung:
+    """What hangs on a bag whatever the tree is: the depths below it, and their changed rows.
+
+    `below[i]` is how far the i-th node is below the bag, `changed[i]` how many of its rows change.
+    """
+
+    below: tuple[int, ...] = ()
+    changed: tuple[int, ...] = ()
+
+
+def full_weight(bags: Sequence[Bag]) -> int:
+    """The weight of a tree with running intersection."""
+    held = list(chain.from_iterable(bags))
+    return len(held) - len(set(held))
+
+
+def is_acyclic(bags: Sequence[Bag]) -> bool:
+    """Whether the bags have a tree with running intersection."""
+    return not bags or rooted_at(0, bags).weight == full_weight(bags)
+
+
+def rooted_at(
+    root: int, bags: Sequence[Bag], changed: Sequence[int] = (), *, is_virtual: bool = False
+) -> Rooted:
+    """The tree of greatest weight, grown from this bag; `changed` are the changed rows per bag.
+
+    On a root that `is_virtual` only bags hang that have all its classes: at least one has.
+    """
+    changes = changed or (0,) * len(bags)
+    parents: list[int | None] = [None] * len(bags)
+    depths = [0] * len(bags)
+    hung, weight = [root], 0
+    while len(hung) < len(bags):
+        ranked = (
+            (-len(bags[parent] & bags[bag]), depths[parent], -changes[bag], bag, parent)
+            for parent in hung
+            for bag in range(len(bags))
+            if bag not in hung
+            and not (is_virtual and parent == root and not bags[root] <= bags[bag])
+        )
+        shared, depth, _, bag, parent = min(ranked)
+        parents[bag], depths[bag] = parent, depth + 1
+        hung.append(bag)
+        weight -= shared
+    return Rooted(tuple(parents), tuple(depths), weight)
+
+
+def best_rooted(
+    roots: Sequence[int],
+    bags: Sequence[Bag],
+    changed: Sequence[int] = (),
+    hung: Sequence[Hung] = (),
+) -> Rooted:
+    """Of the trees from these roots the least high; then that whose changes have the shortest way.
+
+    The way is the sum of depth times changed rows over all that hangs there. Then the place in the
+    SQL decides.
+    """
+    trees = [(root, rooted_at(root, bags, changed)) for root in roots]
+    return min(trees, key=lambda one: (_cost(one[1], changed, hung), one[0]))[1]
+
+
+def _cost(tree: Rooted, changed: Sequence[int], hung: Sequence[Hung]) -> tuple[int, int]:
+    """Height, and the way of all changes to the root."""
+    depths = list(tree.depths)
+    changes = list(changed or (0,) * len(depths))
+    for depth, one in zip(tree.depths, hung, strict=False):
+        depths.extend(depth + below for below in one.below)
+        changes.extend(one.changed)
+    way = sum(depth * rows for depth, rows in zip(depths, changes, strict=True))
+    return max(depths), way
+
+
+Changed = Mapping[TableName, int]
+"""How many rows of each table change; 0 of a table that is not named."""
+
+
+def objection_to(joins: TakenApart) -> NoTree | None:
+    """Why more than one node cannot tell what is asked; None if it can."""
+    arguments = [part for parts in joins.asked.arguments.values() for part in parts]
+    read = [*joins.asked.columns, *arguments]
+    for expr in read:
+        if columns_of(expr) & joins.bounded:
+            return NoTree(
+                Reason.UNSURE, "a sum of doubles is used for grouping or summed again", expr.span
+            )
+    for ref, expr in joins.asked.shown:
+        if columns_of(expr) & joins.bounded:
+            return NoTree(Reason.UNSURE, "a sum of doubles is a column of joined rows", ref.span)
+    late = late_part([*joins.relations.late, *read])
+    if late is not None:
+        text = "an expression may fail on rows that the joins drop"
+        return NoTree(Reason.MAY_FAIL, text, late.span)
+    return None
+
+
+def grown(joins: TakenApart, changed: Changed, *, may_be_virtual: bool) -> Branch:
+    """The tree; of one node where all relations end up in one bag."""
+    branches = {at: _other_side(joins, at, changed) for at in joins.edges}
+    # A virtual root has no values that could be told one by one.
+    may_be_virtual = may_be_virtual and not joins.asked.one_by_one
+    bags, virtual, holders = _settled(joins, may_be_virtual=may_be_virtual)
+    changes = [_changes(joins, bag, changed) for bag in bags.members]
+    sets = bags.classes(joins.classes)
+    if virtual is not None:
+        tree = rooted_at(0, (virtual, *sets), (0, *changes), is_virtual=True)
+    else:
+        roots = [at for at in range(len(sets)) if all(at in holder for holder in holders)]
+        read = [expr for parts in joins.asked.told_one_by_one.values() for expr in parts]
+        having = [_holders(joins, bags, expr) for expr in read]
+        roots = [at for at in roots if all(at in result for result in having)] or roots
+        tree = best_rooted(roots, sets, changes, _hung(joins, bags, branches, changed))
+    return nodes_of_layout(Layout(joins, bags, virtual, tree, branches))
+
+
+def _settled(
+    joins: TakenApart, *, may_be_virtual: bool
+) -> tuple[Bags, Bag | None, list[frozenset[int]]]:
+    """Acyclic bags, a virtual root if there is one, else per column the bags that have it.
+
+    One bag then has all of them.
+    """
+    bags = without_cores(joins.bags, joins.classes, joins.equal_at)
+    virtual = _virtual(joins, bags) if may_be_virtual else None
+    holders = [_holders(joins, bags, column) for column in joins.asked.columns]
+    if virtual is None and holders and not frozenset.intersection(*holders):
+        span = joins.asked.columns[0].span
+        reason = Merging("the GROUP BY columns come from several tables", span)
+        bags = with_all_columns(bags, joins.classes, holders, reason)
+        bags = without_cores(bags, joins.classes, joins.equal_at)
+        virtual = _virtual(joins, bags) if may_be_virtual else None
+        holders = [_holders(joins, bags, column) for column in joins.asked.columns]
+    return bags, virtual, holders
+
+
+def _virtual(joins: TakenApart, bags: Bags) -> Bag | None:
+    """The classes of the columns asked for, where at least two bags have all of them."""
+    result = [_class_of(joins, column) for column in joins.asked.columns]
+    classes = frozenset(one for one in result if one is not None)
+    if not classes or None in result:
+        return None
+    return classes if sum(classes <= bag for bag in bags.classes(joins.classes)) > 1 else None
+
+
+def _class_of(joins: TakenApart, column: Expr) -> int | None:
+    return next((at for at, one in enumerate(joins.classes) if one.has(column)), None)
+
+
+def _holders(joins: TakenApart, bags: Bags, column: Expr) -> frozenset[int]:
+    """The bags that have the column, or one that is equal; a constant is everywhere."""
+    owners = joins.relations.owners_of(column)
+    if not owners:
+        return frozenset(range(len(bags.members)))
+    result = _class_of(joins, column)
+    if result is not None:
+        owners |= joins.classes[result].relations
+    held = frozenset().union(*bags.members)
+    # No bag has what an edge's other side has.
+    return frozenset(bags.place_of(owner) for owner in owners & held)
+
+
+def _other_side(joins: TakenApart, at: int, changed: Changed) -> Branch:
+    """The tree of an edge's other side."""
+    edge = joins.edges[at]
+    other = joins.relations.beside[at].other
+    # How often a partner is there does not matter to these edges.
+    while edge.edge is not Edge.LEFT and isinstance(other, Distinct | Sort):
+        other = other.child
+    rows = selected(other, edge.own)
+    shown = tuple((ref, ref) for ref, _ in joins.shown_by(frozenset({joins.count + at})))
+    asked = Asked(tuple(key.below for key in edge.keys), joins.calls_of_edge(at), shown)
+    below = taken_apart(rows, asked)
+    # What is computed of a padded row need not be NULL, as a column of it is.
+    are_columns = all(isinstance(expr, ColumnRef) for _, expr in below.asked.shown)
+    if are_columns and objection_to(below) is None:
+        result = grown(below, changed, may_be_virtual=False)
+        if len(set(result.columns)) == len(result.columns):
+            return result
+    return _one_node(rows, asked)
+
+
+def _one_node(rows: Plan, asked: Asked) -> Branch:
+    every = tuple(range(len(asked.columns)))
+    accesses = tuple(scan.access for scan in scans_of(rows))
+    arguments = tuple(at for at, parts in asked.arguments.items() if parts)
+    kept = Kept(())
+    for column in asked.columns:
+        kept.put(column)
+    shown = kept.shown(asked.shown)
+    node = ShapeNode(accesses, rows, tuple(kept.exprs), every, arguments=arguments, shown=shown)
+    return Branch((node,), every, asked.arguments)
+
+
+def _changes(joins: TakenApart, bag: frozenset[int], changed: Changed) -> int:
+    """How many rows of the bag's tables change."""
+    plans = [joins.relations.plans[at] for at in bag if at < joins.count]
+    plans += [joins.relations.beside[at].other for at in joins.inside if joins.host_of(at) <= bag]
+    return sum(changed.get(scan.table, 0) for plan in plans for scan in scans_of(plan))
+
+
+def _hung(
+    joins: TakenApart, bags: Bags, branches: Mapping[int, Branch], changed: Changed
+) -> Sequence[Hung]:
+    """Per bag how far below it the nodes of its branches are, and how many of their rows change."""
+    result: list[Hung] = [Hung() for _ in bags.members]
+    for at, branch in branches.items():
+        place = bags.place_of(min(joins.host_of(at)))
+        depths = [_depth(branch.nodes, node) + 1 for node in range(len(branch.nodes))]
+        changes = [
+            0 if node.rows is None else sum(changed.get(s.table, 0) for s in scans_of(node.rows))
+            for node in branch.nodes
+        ]
+        one = result[place]
+        result[place] = Hung((*one.below, *depths), (*one.changed, *changes))
+    return result
+
+
+def _depth(nodes: Sequence[ShapeNode], at: int) -> int:
+    parent = nodes[at].parent
+    return 0 if parent is None else 1 + _depth(nodes, parent)
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A tree with its root last. `columns` are the places in what the root keeps of the columns
+    asked for, `calls` the arguments of calls in terms of the nodes they are of, `merged` why
+    relations were merged; `one_by_one` are the places in what the root keeps of arguments whose
+    values are told one by one, by their calls, where it has them."""
+
+    nodes: tuple[ShapeNode, ...]
+    columns: tuple[int, ...]
+    calls: Calls
+    merged: tuple[Merging, ...] = ()
+    one_by_one: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Acyclic bags on their root, and the branches of the edges by the places of their joins.
+
+    With a `virtual` root, whose classes these are, it is the tree's first bag, before all others.
+    """
+
+    joins: TakenApart
+    bags: Bags
+    virtual: Bag | None
+    tree: Rooted
+    branches: Mapping[int, Branch]
+
+    @property
+    def sets(self) -> tuple[Bag, ...]:
+        """The classes per bag of the tree, as places in `joins.classes`."""
+        own = self.bags.classes(self.joins.classes)
+        return own if self.virtual is None else (self.virtual, *own)
+
+    def members_of(self, at: int) -> frozenset[int]:
+        """The relations of a bag of the tree; none of a virtual root."""
+        if self.virtual is None:
+            return self.bags.members[at]
+        return self.bags.members[at - 1] if at else frozenset()
+
+    def place_of(self, relation: int) -> int:
+        """The bag of the tree that has the relation."""
+        return self.bags.place_of(relation) + (self.virtual is not None)
+
+    def hanging_on(self, at: int) -> list[int]:
+        """The joins beside whose edges hang on this bag."""
+        return [one for one in self.branches if self.place_of(min(self.joins.host_of(one))) == at]
+
+
+def nodes_of_layout(layout: Layout) -> Branch:
+    """The nodes of the bags and of all branches."""
+    nodes = _Nodes(layout)
+    nodes.visit(layout.tree.root)
+    calls = dict(layout.joins.asked.arguments)
+    for branch in layout.branches.values():
+        calls.update(branch.calls)
+    return Branch(tuple(nodes.nodes), nodes.columns, calls, layout.bags.reasons, nodes.one_by_one)
+
+
+class _Nodes:
+    """The nodes so far."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self.nodes: list[ShapeNode] = []
+        self.columns: tuple[int, ...] = ()
+        self.one_by_one: dict[int, tuple[int, ...]] = {}
+        sets = layout.sets
+        self._shared = {
+            one for bag in sets for one in bag if sum(one in other for other in sets) > 1
+        }
+
+    def visit(self, bag: int) -> tuple[int, Kept]:
+        """Everything below a bag and the bag; its place, and what it keeps."""
+        layout = self.layout
+        kept = Kept(layout.joins.classes)
+        shared = sorted(layout.sets[bag] & self._shared)
+        for one in shared:
+            kept.place_of(self._member(one, bag))
+        hung: list[tuple[int, tuple[int, ...]]] = []
+        for child in _children(layout.tree, bag):
+            place, below = self.visit(child)
+            both = sorted(layout.sets[bag] & layout.sets[child])
+            key = tuple(below.place_of(self._member(one, child)) for one in both)
+            self.nodes[place] = replace(self.nodes[place], key=key, null_safe=self._safe(both))
+            hung.append((place, tuple(shared.index(one) for one in both)))
+        hung.extend(self._branch(one, kept) for one in layout.hanging_on(bag))
+        key = ()
+        if bag == layout.tree.root:
+            asked = layout.joins.asked.columns
+            self.columns = tuple(kept.place_of(column) for column in asked)
+            key = tuple(dict.fromkeys(self.columns))
+            self.one_by_one = self._one_by_one(bag, kept)
+        shown = kept.shown(layout.joins.shown_by(layout.members_of(bag)))
+        at = len(self.nodes)
+        for place, above in hung:
+            self.nodes[place] = replace(self.nodes[place], parent=at, parent_key=above)
+        self.nodes.append(replace(self._node(bag, tuple(kept.exprs), key), shown=shown))
+        return at, kept
+
+    def _one_by_one(self, bag: int, kept: Kept) -> dict[int, tuple[int, ...]]:
+        """The places of arguments whose values are told one by one, of calls that the root has."""
+        joins, members = self.layout.joins, self.layout.members_of(bag)
+        result = {}
+        for call, parts in joins.asked.told_one_by_one.items() if members else ():
+            own = [self._own(part, members) for part in parts]
+            if all(part is not None for part in own):
+                result[call] = tuple(kept.place_of(part) for part in own if part is not None)
+        return result
+
+    def _own(self, expr: Expr, members: frozenset[int]) -> Expr | None:
+        """The column, or one that is equal, if these relations have one."""
+        joins = self.layout.joins
+        if joins.relations.owners_of(expr) <= members:
+            return expr
+        one = next((one for one in joins.classes if one.has(expr)), None)
+        equal = () if one is None else one.members_in(members)
+        return equal[0] if equal else None
+
+    def _node(self, bag: int, kept: tuple[Expr, ...], key: tuple[int, ...]) -> ShapeNode:
+        layout = self.layout
+        members = layout.members_of(bag)
+        if not members:
+            return ShapeNode((), None, kept, key)
+        rows = rows_of(members, layout.joins, is_first=0 in members)
+        circle = circle_of(members, layout.joins, is_first=0 in members)
+        accesses = tuple(scan.access for scan in scans_of(rows))
+        arguments = self._arguments(bag)
+        return ShapeNode(accesses, rows, kept, key, arguments=arguments, circle=circle)
+
+    def _arguments(self, bag: int) -> tuple[int, ...]:
+        """The calls whose arguments are of this bag; constants are of the first relation's."""
+        joins = self.layout.joins
+        elsewhere = {at for one in self.layout.branches for at in joins.calls_of_edge(one)}
+        elsewhere |= joins.asked.one_by_one
+        result = []
+        for at, parts in joins.asked.arguments.items():
+            owners = frozenset().union(*(joins.relations.owners_of(part) for part in parts))
+            if parts and at not in elsewhere and self.layout.place_of(min(owners or {0})) == bag:
+                result.append(at)
+        return tuple(result)
+
+    def _branch(self, beside: int, kept: Kept) -> tuple[int, tuple[int, ...]]:
+        """The nodes of an edge's other side; the place of its root, and the places of its key."""
+        edge = self.layout.joins.edges[beside]
+        branch = self.layout.branches[beside]
+        start = len(self.nodes)
+        self.nodes.extend(
+            replace(node, parent=None if node.parent is None else node.parent + start)
+            for node in branch.nodes
+        )
+        root = replace(
+            self.nodes[-1],
+            edge=edge.edge,
+            key=branch.columns,
+            null_safe=tuple(key.null_safe for key in edge.keys),
+        )
+        self.nodes[-1] = root
+        return len(self.nodes) - 1, tuple(kept.place_of(key.above) for key in edge.keys)
+
+    def _member(self, one: int, bag: int) -> Expr:
+        """The column that the bag has of a class; a virtual root has that of the group."""
+        result = self.layout.joins.classes[one]
+        members = result.members_in(self.layout.members_of(bag))
+        asked = [column for column in self.layout.joins.asked.columns if result.has(column)]
+        return members[0] if members else asked[0]
+
+    def _safe(self, classes: Sequence[int]) -> tuple[bool, ...]:
+        return tuple(self.layout.joins.classes[one].null_safe for one in classes)
+
+
+class Kept:
+    """The columns that a node keeps, each class once."""
+
+    def __init__(self, classes: Sequence[KeyClass]) -> None:
+        self._classes = classes
+        self.exprs: list[Expr] = []
+
+    def place_of(self, expr: Expr) -> int:
+        """The place of the column, or of one that is equal; it is put there where there is none."""
+        for at, other in enumerate(self.exprs):
+            if is_same(expr, other):
+                return at
+            if any(result.has(expr) and result.has(other) for result in self._classes):
+                return at
+        return self.put(expr)
+
+    def put(self, expr: Expr) -> int:
+        """The place of the column, which is kept once more if it is there."""
+        self.exprs.append(expr)
+        return len(self.exprs) - 1
+
+    def shown(self, asked: Shown) -> tuple[tuple[ColumnRef, int], ...]:
+        """The places of columns whose very values are asked for."""
+        result = []
+        for ref, expr in asked:
+            # What doubles are joined by does not tell 0.0 from -0.0.
+            place = self.put(expr) if ref.type.is_fractional else self.place_of(expr)
+            result.append((ref, place))
+        return tuple(result)
+
+
+def _children(tree: Rooted, bag: int) -> list[int]:
+    return [at for at, parent in enumerate(tree.parents) if parent == bag]
+
+
+def joined_columns(root: Plan, joins: Plan) -> tuple[ComputedColumn, ...]:
+    """Those columns of the joins that the plan above reads, in terms of the relations' own."""
+    wanted, relations = _read_above(root, joins), relations_of(joins)
+    return tuple(
+        ComputedColumn(one, relations.resolved(one.ref()))
+        for one in attributes_of(joins)
+        if one.id in wanted
+    )
+
+
+def shown_columns(joined: Sequence[ComputedColumn]) -> Shown:
+    """The relations' columns that these are computed of, each once."""
+    refs = {
+        part.id: part for one in joined for part in walk(one.expr) if isinstance(part, ColumnRef)
+    }
+    return tuple((ref, ref) for ref in refs.values())
+
+
+def outputs_above(
+    root: Plan, joins: Plan, joined: Sequence[ComputedColumn]
+) -> tuple[tuple[AttributeId, Expr], ...] | None:
+    """The plan's columns in terms of the relations' own, where there are only columns above the
+    joins; None where there is more."""
+    exprs: dict[AttributeId, Expr] = {one.id: one.ref() for one in attributes_of(root)}
+    node = root
+    while node is not joins:
+        if not isinstance(node, Project | Sort):
+            return None
+        if isinstance(node, Project):
+            made = {one.attribute.id: one.expr for one in node.outputs}
+            exprs = {name: substitute(expr, made) for name, expr in exprs.items()}
+        node = node.child
+    own = {one.attribute.id: one.expr for one in joined}
+    return tuple((name, substitute(expr, own)) for name, expr in exprs.items())
+
+
+def _read_above(root: Plan, joins: Plan) -> frozenset[AttributeId]:
+    wanted = frozenset(one.id for one in attributes_of(root))
+    node = root
+    while node is not joins:
+        read = frozenset().union(*(columns_of(expr) for expr in expressions_of(node)))
+        match node:
+            case Project() | Aggregate():
+                wanted = read
+            case Distinct():
+                # It tells rows apart by all of them, whatever goes further.
+                wanted = frozenset(one.id for one in attributes_of(node))
+            case _:
+                wanted |= read
+        (node,) = inputs_of(node)
+    return wanted
+
+
+def rows_of(bag: Collection[int], joins: TakenApart, *, is_first: bool) -> Plan:
+    """The plan of a bag; conditions that read no column are left to the first one."""
+    relations, count = joins.relations, joins.count
+    own = [at for at in sorted(bag) if at < count]
+    conditions = conditions_in(bag, joins, is_first=is_first)
+    for condition in _equalities(bag, joins.classes):
+        conditions.append((condition, relations.owners_of(condition)))
+    plans = [
+        selected(relations.plans[at], [one for one, read in conditions if read == {at}])
+        for at in own
+    ]
+    joined: Plan = reduce(lambda left, right: Join(JoinKind.INNER, left, right, None), plans)
+    if len(own) > 1:
+        assert isinstance(joined, Join)
+        between = [one for one, read in conditions if len(read) > 1 and max(read) < count]
+        joined = Join(JoinKind.INNER, joined.left, joined.right, all_of(between))
+    for at in joins.inside:
+        if joins.host_of(at) <= frozenset(bag):
+            beside = relations.beside[at]
+            on = all_of(beside.parts)
+            joined = Join(
+                beside.kind, joined, beside.other, on, beside.null_aware, span=beside.span
+            )
+    return selected(joined, [one for one, read in conditions if max(read) >= count])
+
+
+def conditions_in(
+    bag: Collection[int], joins: TakenApart, *, is_first: bool
+) -> list[tuple[Expr, frozenset[int]]]:
+    """The conditions over relations of a bag alone that are no equality of a class, with these."""
+    first = frozenset({min(bag)})
+    read = [(one, joins.relations.owners_of(one)) for one in joins.conditions]
+    own = [(one, at) for one, at in read if at <= frozenset(bag) and (at or is_first)]
+    return [(one, at or first) for one, at in own]
+
+
+def selected(plan: Plan, conditions: Sequence[Expr]) -> Plan:
+    """The plan's rows for which all conditions are true."""
+    predicate = all_of(conditions)
+    return plan if predicate is None else Select(plan, predicate, span=predicate.span)
+
+
+def _equalities(bag: Collection[int], classes: Sequence[KeyClass]) -> list[Expr]:
+    """That the members which the bag has of each class are equal."""
+    result: list[Expr] = []
+    for one in classes:
+        op = CompareOp.NULL_SAFE_EQUAL if one.null_safe else CompareOp.EQUAL
+        members = one.members_in(bag)
+        result.extend(Compare(op, members[0], other) for other in members[1:])
+    return result
+
+
+def all_of(conditions: Sequence[Expr]) -> Expr | None:
+    """The conjunction; None of nothing."""
+    if not conditions:
+        return None
+    return conditions[0] if len(conditions) == 1 else And(tuple(conditions))
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """The grouping whose groups something decides on (None: nothing decides), and the joins.
+
+    `decided` is the condition on groups or the LIMIT that is uppermost: nothing above decides.
+    `place` is the node of the plan that the groups are the rows of: the grouping, or the DISTINCT
+    that it is made of.
+    """
+
+    grouping: Aggregate | None
+    joins: Plan
+    decided: Plan | None = None
+    place: Plan | None = None
+
+
+def branches_of(root: Plan) -> tuple[Plan, ...]:
+    """The branches of the UNIONs at the top, left to right; without one the plan itself."""
+    below = _undecided(root)
+    if isinstance(below, SetOperation) and below.kind is SetKind.UNION:
+        return (*branches_of(below.left), *branches_of(below.right))
+    return (root,)
+
+
+def block_of(root: Plan, *, is_branch: bool = False) -> Block | NoTree:
+    """The block of a plan without UNION at its top, or what stands between."""
+    below = _undecided(root)
+    top = _last_top(root)
+    if top is not None and not is_branch:
+        return _decided(top.child, top)
+    if isinstance(below, TopK):
+        return _no_block("a LIMIT or rank that is not the last step", below)
+    if isinstance(below, Select) and isinstance(_ungrouped(below), Aggregate):
+        return _decided(below, below)
+    return Block(None, below)
+
+
+def answered_blocks(root: Plan, *, is_branch: bool) -> Iterator[Block | NoTree]:
+    """The blocks by which the rows that are asked for may be told, the best one first.
+
+    Where nothing decides, the groups of what is grouped first; then the joined rows.
+    """
+    result = block_of(root, is_branch=is_branch)
+    if isinstance(result, Block) and result.grouping is None:
+        grouped = _lowest_grouping(root, result.joins)
+        if grouped is not None:
+            yield grouped
+    yield result
+
+
+def _lowest_grouping(root: Plan, joins: Plan) -> Block | None:
+    """The grouping or DISTINCT next to the joins as a block whose groups all count."""
+    result, node = None, root
+    while node is not joins:
+        assert isinstance(node, Project | Sort | Distinct | Aggregate), "nothing decides above"
+        result = node if isinstance(node, Distinct | Aggregate) else result
+        node = node.child
+    if isinstance(result, Distinct):
+        keys = tuple(ComputedColumn(one, one.ref()) for one in attributes_of(result))
+        grouping = Aggregate(result.child, keys, (), span=result.span)
+        return Block(grouping, result.child, result, result)
+    if result is None or result.grouping_sets is not None:
+        return None
+    return Block(result, result.child, result, result)
+
+
+def _undecided(root: Plan) -> Plan:
+    """What is below everything that loses no row."""
+    node = root
+    while isinstance(node, Project | Sort | Distinct | Aggregate):
+        node = node.child
+    return node
+
+
+def _last_top(root: Plan) -> TopK | None:
+    node = root
+    while isinstance(node, Project | Sort):
+        node = node.child
+    return node if isinstance(node, TopK) else None
+
+
+def _ungrouped(node: Plan) -> Plan:
+    while isinstance(node, Select | Project | Sort):
+        node = node.child
+    return node
+
+
+def _decided(start: Plan, by: Plan) -> Block | NoTree:
+    """The block below a condition on groups or a LIMIT."""
+    node = _ungrouped(start)
+    if not isinstance(node, Aggregate):
+        if isinstance(by, TopK) and not isinstance(node, Distinct | TopK):
+            return _no_block("a LIMIT or rank over rows that are not grouped", by)
+        return _no_block("a step between the joins and the grouping", node)
+    if node.grouping_sets is not None:
+        return _no_block("a grouping by several sets of columns", node)
+    return Block(node, node.child, by, node)
+
+
+def _no_block(text: str, node: Plan) -> NoTree:
+    return NoTree(Reason.NOT_AT_THE_TOP, text, node.span)

@@ -1,0 +1,622 @@
+"""The join graph of a part of a plan: relations, classes of equal columns, edges."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from enum import StrEnum
+
+from impctl.data.schema import TEMPORAL, Kind
+from impctl.engine import accumulators
+from impctl.engine.jointree.spec import Edge, Mode
+from impctl.expr.nodes import (
+    And,
+    Arithmetic,
+    ArithmeticOp,
+    Call,
+    Case,
+    Cast,
+    Coalesce,
+    ColumnRef,
+    Compare,
+    CompareOp,
+    Expr,
+    Like,
+    Literal,
+    Negate,
+    Not,
+    Or,
+    Span,
+    columns_of,
+    conjuncts,
+    substitute,
+    walk,
+)
+from impctl.expr.types import groups_as_compared, type_of
+from impctl.plan.functions import VOLATILE
+from impctl.plan.nodes import (
+    Aggregate,
+    Attribute,
+    ComputedColumn,
+    Fixpoint,
+    Join,
+    JoinKind,
+    Plan,
+    Project,
+    Scan,
+    Select,
+    SetOperation,
+    Sort,
+    Window,
+    attributes_of,
+    inputs_of,
+)
+from impctl.plan.properties import part_can_fail
+from impctl.types import AccessId, AttributeId, ColumnName
+from impctl.values import dataclass
+
+
+class Reason(StrEnum):
+    """Why a plan has no tree."""
+
+    ONE_TABLE = "one_table"
+    """Nothing is joined."""
+    ONE_BAG = "one_bag"
+    """All relations end up in one bag, so there would be no edge."""
+    NOT_AT_THE_TOP = "not_at_the_top"
+    """Something between the joins and the result needs to know which rows are in which group."""
+    CALL = "call"
+    """An aggregate that cannot be told from sums per key."""
+    MAY_FAIL = "may_fail"
+    """An expression that may fail on rows without partners, which only a tree computes it on."""
+    UNSURE = "unsure"
+    """An expression reads a sum of doubles, which is known within a bound only."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoTree:
+    """The reason, in words too, and the place in the SQL that stands in the way."""
+
+    reason: Reason
+    text: str
+    span: Span | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CircleRows:
+    """Relations that equal columns join in a circle, and nothing else does.
+
+    `keys` are per relation the classes that it is in, ascending, and its column of each;
+    `null_safe` says of each class where NULL equals NULL.
+    """
+
+    plans: tuple[Plan, ...]
+    keys: tuple[tuple[tuple[int, Expr], ...], ...]
+    null_safe: tuple[bool, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeNode:
+    """One bag of the tree.
+
+    `rows` is the plan whose rows are the bag's; None for a virtual root, whose rows are all
+    combinations of what it keeps. `kept` are expressions over these rows (of a virtual root: over
+    those of its children), each another column. `key` are places in `kept`, place by place equal to
+    the places `parent_key` in the parent's; `null_safe` says where NULL equals NULL. The root has
+    no parent: its `key` are the group columns. `arguments` are the columns of calls that are of
+    this bag, as places in the calls of `TreeShape.aggregate`; `shown` are the columns of joined
+    rows that are of this bag, each with its place in `kept`. With a `circle`, of which these are
+    the rows, the bag is probed.
+    """
+
+    accesses: tuple[AccessId, ...]
+    rows: Plan | None
+    kept: tuple[Expr, ...]
+    key: tuple[int, ...]
+    null_safe: tuple[bool, ...] = ()
+    parent: int | None = None
+    parent_key: tuple[int, ...] = ()
+    edge: Edge = Edge.INNER
+    arguments: tuple[int, ...] = ()
+    shown: tuple[tuple[ColumnRef, int], ...] = ()
+    circle: CircleRows | None = None
+
+    @property
+    def is_virtual(self) -> bool:
+        return self.rows is None
+
+
+@dataclass(frozen=True, slots=True)
+class TreeShape:
+    """A tree for a block of a plan.
+
+    In ring mode `aggregate` is the block's grouping, its expressions over the rows of the nodes;
+    `groups[i]` is the place in the root's `kept` that the i-th grouping column has its value from.
+    It may be another integral type there: values of groups that have rows fit. `top` is what stands
+    where the tree's groups come in: the plan's own grouping. In bits mode nothing is grouped.
+    `joined` are the columns of the joined rows that are asked for, in terms of those shown; None
+    where only whose rows take part is.
+    """
+
+    nodes: tuple[ShapeNode, ...]
+    mode: Mode
+    aggregate: Aggregate | None = None
+    groups: tuple[int, ...] = ()
+    top: Aggregate | None = None
+    joined: tuple[ComputedColumn, ...] | None = None
+
+    @property
+    def root(self) -> ShapeNode:
+        return self.nodes[-1]
+
+    @property
+    def height(self) -> int:
+        """The most edges between the root and a node."""
+        return max(self.depth_of(at) for at in range(len(self.nodes)))
+
+    def depth_of(self, at: int) -> int:
+        """Edges between the root and the node."""
+        depth, parent = 0, self.nodes[at].parent
+        while parent is not None:
+            depth, parent = depth + 1, self.nodes[parent].parent
+        return depth
+
+    def children_of(self, at: int) -> tuple[int, ...]:
+        """The nodes that hang on this one, in order."""
+        return tuple(i for i, node in enumerate(self.nodes) if node.parent == at)
+
+
+@dataclass(frozen=True, slots=True)
+class Merging:
+    """Why relations are one bag: in words, and the place in the SQL."""
+
+    text: str
+    span: Span | None
+
+
+Values = dict[AttributeId, Expr]
+"""What columns are in terms of others."""
+
+
+_EQUALITIES = (CompareOp.EQUAL, CompareOp.NULL_SAFE_EQUAL)
+
+
+@dataclass(frozen=True, slots=True)
+class Equality:
+    """Two expressions, each over other relations, that a condition makes equal."""
+
+    sides: tuple[Expr, Expr]
+    null_safe: bool
+    span: Span | None
+
+
+@dataclass(frozen=True, slots=True)
+class KeyClass:
+    """Its members in the order of the SQL, with the relation of each."""
+
+    members: tuple[tuple[int, Expr], ...]
+    null_safe: bool
+
+    @property
+    def relations(self) -> frozenset[int]:
+        return frozenset(relation for relation, _ in self.members)
+
+    def has(self, expr: Expr) -> bool:
+        """Whether the expression is a member."""
+        return any(is_same(expr, member) for _, member in self.members)
+
+    def members_in(self, relations: Collection[int]) -> tuple[Expr, ...]:
+        """The members that these relations have."""
+        return tuple(member for relation, member in self.members if relation in relations)
+
+
+def is_same(one: Expr, other: Expr) -> bool:
+    """Whether they are one column, or computed alike; a column may be NULL in one place only."""
+    if isinstance(one, ColumnRef) and isinstance(other, ColumnRef):
+        return one.id == other.id
+    return one == other
+
+
+def equality_of(condition: Expr, bounded: Collection[AttributeId]) -> Equality | None:
+    """The equality that a condition states of values that can be looked up; None without one.
+
+    Nothing is looked up by `bounded` columns.
+    """
+    if not isinstance(condition, Compare) or condition.op not in _EQUALITIES:
+        return None
+    one, other = condition.left, condition.right
+    kind = type_of(one)
+    if not groups_as_compared(kind, type_of(other)) or kind is None:
+        return None
+    if kind.kind in (Kind.OTHER, Kind.NULL) or columns_of(condition) & frozenset(bounded):
+        return None
+    if any(isinstance(part, Call) and part.name in VOLATILE for part in walk(condition)):
+        return None
+    return Equality((one, other), condition.op is CompareOp.NULL_SAFE_EQUAL, condition.span)
+
+
+def classes_of(
+    equalities: Sequence[tuple[Equality, tuple[int, int]]],
+) -> tuple[KeyClass, ...]:
+    """The classes that equalities between relations (each with those of its sides) lead to."""
+    key_classes: list[KeyClass] = []
+    for equality, owners in equalities:
+        members = list(zip(owners, equality.sides, strict=True))
+        null_safe = equality.null_safe
+        for other in [one for one in key_classes if any(one.has(side) for side in equality.sides)]:
+            key_classes.remove(other)
+            members = [*other.members, *(new for new in members if not other.has(new[1]))]
+            null_safe = null_safe and other.null_safe
+        key_classes.append(KeyClass(tuple(members), null_safe))
+    return tuple(sorted((_ordered(one) for one in key_classes), key=lambda one: one.members[0][0]))
+
+
+def _ordered(key_class: KeyClass) -> KeyClass:
+    """The members by relation; those of one relation in the order in which they came."""
+    return KeyClass(tuple(sorted(key_class.members, key=lambda one: one[0])), key_class.null_safe)
+
+
+_BESIDE = frozenset({JoinKind.SEMI, JoinKind.ANTI, JoinKind.LEFT, JoinKind.RIGHT})
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """A semi, anti or left join: its other side, and the parts of its condition.
+
+    `padded` are the columns of the other side that the rows go on with, NULL without a partner:
+    those of a left join. A right join stands here turned.
+    """
+
+    kind: JoinKind
+    other: Plan
+    parts: tuple[Expr, ...]
+    null_aware: bool
+    span: Span | None
+
+    @property
+    def ids(self) -> frozenset[AttributeId]:
+        return frozenset(attribute.id for attribute in attributes_of(self.other))
+
+    @property
+    def padded(self) -> frozenset[AttributeId]:
+        return self.ids if self.kind is JoinKind.LEFT else frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Relations:
+    """Relations in the order of the SQL, conditions, joins beside them, and columns on top.
+
+    `late` are those of the conditions that stood above a join, so that only its rows met them;
+    `values` are the columns of projections in terms of the relations' own.
+    """
+
+    plans: tuple[Plan, ...]
+    conditions: tuple[Expr, ...]
+    late: tuple[Expr, ...]
+    beside: tuple[Beside, ...]
+    values: Values
+
+    def resolved(self, expr: Expr) -> Expr:
+        """The expression over the plan's columns in terms of the relations' own."""
+        return substitute(expr, self.values) if self.values else expr
+
+    def owners_of(self, expr: Expr) -> frozenset[int]:
+        """The relations that the expression reads; left joins are numbered after all relations."""
+        return owners_of(expr, self.columns)
+
+    @property
+    def columns(self) -> tuple[frozenset[AttributeId], ...]:
+        """The columns of each relation, then those that each join beside adds."""
+        own = (frozenset(a.id for a in attributes_of(plan)) for plan in self.plans)
+        return (*own, *(one.padded for one in self.beside))
+
+
+def owners_of(expr: Expr, columns: Sequence[frozenset[AttributeId]]) -> frozenset[int]:
+    """The places of the sets of columns that the expression reads of."""
+    used = columns_of(expr)
+    return frozenset(at for at, own in enumerate(columns) if own & used)
+
+
+def relations_of(plan: Plan) -> Relations:
+    """The relations of everything that is joined at the top of the plan."""
+    match plan:
+        case Select() if _has_join(plan.child):
+            below = relations_of(plan.child)
+            parts = tuple(below.resolved(part) for part in conjuncts(plan.predicate))
+            return _with(below, conditions=parts, late=parts)
+        case Project() if _has_join(plan.child):
+            below = relations_of(plan.child)
+            made = {one.attribute.id: below.resolved(one.expr) for one in plan.outputs}
+            return _with(below, values=made)
+        case Sort() if _has_join(plan.child):
+            return relations_of(plan.child)
+        case Join(kind=JoinKind.INNER):
+            left, right = relations_of(plan.left), relations_of(plan.right)
+            both = _together(left, right)
+            parts = () if plan.condition is None else conjuncts(plan.condition)
+            return _with(both, conditions=tuple(both.resolved(part) for part in parts))
+        case Join() if plan.kind in _BESIDE:
+            return _with_beside(plan)
+    return Relations((plan,), (), (), (), {})
+
+
+def _has_join(plan: Plan) -> bool:
+    """Whether there is a join that is taken apart below selections and columns."""
+    while isinstance(plan, Select | Project | Sort):
+        plan = plan.child
+    return isinstance(plan, Join) and (plan.kind is JoinKind.INNER or plan.kind in _BESIDE)
+
+
+def _with_beside(join: Join) -> Relations:
+    is_turned = join.kind is JoinKind.RIGHT
+    kept, other = (join.right, join.left) if is_turned else (join.left, join.right)
+    kind = JoinKind.LEFT if is_turned else join.kind
+    below = relations_of(kept)
+    whole = () if join.condition is None else conjuncts(join.condition)
+    parts = tuple(below.resolved(part) for part in whole)
+    one = Beside(kind, other, parts, join.null_aware, join.span or _span_of(parts))
+    return _with(below, beside=(one,))
+
+
+def _span_of(parts: Sequence[Expr]) -> Span | None:
+    return next((part.span for part in parts if part.span is not None), None)
+
+
+def _with(
+    below: Relations,
+    *,
+    conditions: tuple[Expr, ...] = (),
+    late: tuple[Expr, ...] = (),
+    beside: tuple[Beside, ...] = (),
+    values: Values | None = None,
+) -> Relations:
+    return Relations(
+        below.plans,
+        (*below.conditions, *conditions),
+        (*below.late, *late),
+        (*below.beside, *beside),
+        {**below.values, **(values or {})},
+    )
+
+
+def _together(left: Relations, right: Relations) -> Relations:
+    return Relations(
+        (*left.plans, *right.plans),
+        (*left.conditions, *right.conditions),
+        (*left.late, *right.late),
+        (*left.beside, *right.beside),
+        {**left.values, **right.values},
+    )
+
+
+_WITH_BOUNDS = frozenset({"sum", "avg", *accumulators.FUNCTIONS})
+
+
+def bounded_columns(plan: Plan) -> frozenset[AttributeId]:
+    """The columns of the plan that have a bound, and maybe some that have none."""
+    below = frozenset().union(*(bounded_columns(child) for child in inputs_of(plan)))
+    own: Iterable[AttributeId]
+    match plan:
+        case Project():
+            own = (one.attribute.id for one in plan.outputs if columns_of(one.expr) & below)
+        case Aggregate():
+            keys = ((one.attribute, "", (one.expr,)) for one in plan.keys)
+            calls = (
+                (one.attribute, one.call.function, _read(one.call.arguments, one.call.condition))
+                for one in plan.aggregates
+            )
+            made = (*keys, *calls)
+            own = (a.id for a, function, read in made if _is_bounded(a, function, read, below))
+        case Window():
+            own = (
+                call.attribute.id
+                for call in plan.calls
+                if _is_bounded(call.attribute, call.function, call.arguments, below)
+            )
+            return below | frozenset(own)
+        case SetOperation() | Fixpoint():
+            sides = [attributes_of(side) for side in inputs_of(plan)]
+            rows = zip(plan.attributes, *sides, strict=True)
+            own = (a.id for a, one, other in rows if {one.id, other.id} & below)
+        case _:
+            return below
+    return frozenset(own)
+
+
+def _read(arguments: tuple[Expr, ...], condition: Expr | None) -> tuple[Expr, ...]:
+    return arguments if condition is None else (*arguments, condition)
+
+
+def _is_bounded(
+    attribute: Attribute, function: str, read: Iterable[Expr], below: frozenset[AttributeId]
+) -> bool:
+    is_sum = attribute.type is None or attribute.type.is_fractional
+    return (function in _WITH_BOUNDS and is_sum) or any(columns_of(e) & below for e in read)
+
+
+_EDGES = {JoinKind.SEMI: Edge.SEMI, JoinKind.ANTI: Edge.ANTI, JoinKind.LEFT: Edge.LEFT}
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeKey:
+    """An equality between a column above the edge and one below."""
+
+    above: Expr
+    below: Expr
+    null_safe: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeJoin:
+    """A join beside as an edge, and the conditions on its other side."""
+
+    edge: Edge
+    keys: tuple[EdgeKey, ...]
+    own: tuple[Expr, ...]
+
+
+def edge_of(
+    beside: Beside,
+    classes: Sequence[KeyClass],
+    bounded: Collection[AttributeId],
+    read_above: Collection[AttributeId],
+) -> EdgeJoin | Merging:
+    """The edge, or why there is none.
+
+    `bounded` are columns of either side that are known within a bound, `read_above` those that more
+    is asked of than arguments may.
+    """
+    if beside.null_aware:
+        return Merging("NOT IN depends on all rows of its other side", beside.span)
+    if beside.padded & frozenset(read_above):
+        text = "a column of the optional side is read above the join"
+        return Merging(text, beside.span)
+    keys: list[EdgeKey] = []
+    own: list[Expr] = []
+    for part in beside.parts:
+        if columns_of(part) and columns_of(part) <= beside.ids:
+            own.append(part)
+            continue
+        key = _key_of(part, beside.ids, bounded)
+        if key is None:
+            return Merging(
+                "an outer or semi join has more conditions than equal columns", part.span
+            )
+        keys.append(key)
+    if _repeats([key.below for key in keys], ()) or _repeats([k.above for k in keys], classes):
+        return Merging("two columns are compared with the same column", beside.span)
+    return EdgeJoin(_EDGES[beside.kind], tuple(keys), tuple(own))
+
+
+def _key_of(
+    part: Expr, other: frozenset[AttributeId], bounded: Collection[AttributeId]
+) -> EdgeKey | None:
+    result = equality_of(part, bounded)
+    if result is None:
+        return None
+    above, below = result.sides
+    if columns_of(above) & other:
+        above, below = below, above
+    is_between = columns_of(above) and not columns_of(above) & other and columns_of(below)
+    if not is_between or not columns_of(below) <= other:
+        return None
+    return EdgeKey(above, below, result.null_safe)
+
+
+def _repeats(exprs: Sequence[Expr], classes: Sequence[KeyClass]) -> bool:
+    """Whether two of them are one column, or equal by a class."""
+    return any(
+        is_same(one, other) or any(result.has(one) and result.has(other) for result in classes)
+        for at, one in enumerate(exprs)
+        for other in exprs[:at]
+    )
+
+
+def is_null_with(expr: Expr, padded: Collection[AttributeId]) -> bool:
+    """Whether the expression is NULL, for certain, where all these columns are."""
+
+    def of(*parts: Expr) -> list[bool]:
+        return [is_null_with(part, padded) for part in parts]
+
+    match expr:
+        case ColumnRef():
+            return expr.id in padded
+        case Literal():
+            return expr.value is None
+        case Arithmetic():
+            return any(of(expr.left, expr.right))
+        case Compare():
+            is_strict = expr.op is not CompareOp.NULL_SAFE_EQUAL
+            return is_strict and any(of(expr.left, expr.right))
+        case Negate() | Not() | Cast() | Like():
+            return is_null_with(expr.operand, padded)
+        case And() | Or() | Coalesce():
+            return all(of(*expr.operands))
+        case Case():
+            # A condition that is NULL takes no branch.
+            branches = (any(of(condition, result)) for condition, result in expr.branches)
+            return all(branches) and is_null_with(expr.default, padded)
+        case _:
+            return False
+
+
+_OF_TIMES_NAMES = """
+    year quarter month day dayofmonth dayofweek dayofyear weekofyear weekday hour minute second
+    last_day
+"""
+_OF_TEXT_NAMES = """
+    substring substr left right upper ucase lower lcase length trim ltrim rtrim concat startswith
+    endswith contains
+"""
+_OF_TIMES = frozenset(_OF_TIMES_NAMES.split())
+_OF_TEXT = frozenset(_OF_TEXT_NAMES.split())
+_SUM_LIKE = frozenset({ArithmeticOp.ADD, ArithmeticOp.SUBTRACT, ArithmeticOp.MULTIPLY})
+
+
+def late_part(exprs: Iterable[Expr]) -> Expr | None:
+    """A part that must not be computed before the joins; None where there is none."""
+    return next((part for expr in exprs for part in walk(expr) if not _is_early(part)), None)
+
+
+def _is_early(part: Expr) -> bool:
+    match part:
+        case Arithmetic():
+            return part.op in _SUM_LIKE or not part_can_fail(part) or _is_number(part.right)
+        case Negate():
+            return True
+        case Cast():
+            source = type_of(part.operand)
+            is_between_numbers = source is not None and source.is_numeric and part.type.is_numeric
+            return is_between_numbers or not part_can_fail(part)
+        case Call():
+            return _is_total(part)
+        case _:
+            return not part_can_fail(part)
+
+
+def _is_number(divisor: Expr) -> bool:
+    """Whether it is a constant other than 0."""
+    while isinstance(divisor, Cast):
+        divisor = divisor.operand
+    return isinstance(divisor, Literal) and divisor.value not in (None, 0)
+
+
+def _is_total(call: Call) -> bool:
+    types = [type_of(argument) for argument in call.arguments]
+    if call.name in _OF_TIMES:
+        return all(result is not None and result.kind in TEMPORAL for result in types)
+    if call.name not in _OF_TEXT:
+        return False
+    return all(
+        result is not None and (result.kind is Kind.STRING or isinstance(argument, Literal))
+        for result, argument in zip(types, call.arguments, strict=True)
+    )
+
+
+_LEFT = frozenset({JoinKind.SEMI, JoinKind.ANTI, JoinKind.LEFT})
+
+
+def told_by(node: ShapeNode, access: AccessId, column: ColumnName) -> int | None:
+    """The place in what the node keeps of the partition's column; None where rows are counted."""
+    scan = None if node.rows is None else _plain_scan(node.rows, access)
+    if scan is None:
+        return None
+    wanted = {a.id for a in scan.attributes if a.name.lower() == column.lower()}
+    places = (
+        at for at, expr in enumerate(node.kept) if isinstance(expr, ColumnRef) and expr.id in wanted
+    )
+    return next(places, None)
+
+
+def _plain_scan(plan: Plan, access: AccessId) -> Scan | None:
+    """The scan of the access, where each row of the plan has just one row of it in it."""
+    match plan:
+        case Scan():
+            return plan if plan.access == access else None
+        case Select() | Sort():
+            return _plain_scan(plan.child, access)
+        case Join(kind=JoinKind.INNER):
+            return _plain_scan(plan.left, access) or _plain_scan(plan.right, access)
+        case Join() if plan.kind in _LEFT:
+            return _plain_scan(plan.left, access)
+        case _:
+            return None

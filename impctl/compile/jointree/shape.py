@@ -1,0 +1,208 @@
+"""The join tree of a plan, or the reason why it has none."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
+
+from impctl.compile.aggregates import is_ordered, plain_call, read_calls
+from impctl.compile.flows import BlockedError, known_type_of
+from impctl.compile.jointree.build import PlannedBlock
+from impctl.compile.jointree.decompose import (
+    Asked,
+    Block,
+    Branch,
+    Changed,
+    answered_blocks,
+    block_of,
+    branches_of,
+    grown,
+    joined_columns,
+    objection_to,
+    shown_columns,
+    taken_apart,
+)
+from impctl.compile.jointree.explain import tree_entry, tree_lines
+from impctl.compile.jointree.graph import Merging, NoTree, Reason, TreeShape
+from impctl.engine import accumulators
+from impctl.engine.jointree.spec import Mode
+from impctl.plan.nodes import (
+    Aggregate,
+    AggregateCall,
+    AggregateOutput,
+    ComputedColumn,
+    Join,
+    Plan,
+    Project,
+    Select,
+    Sort,
+    nodes_of,
+)
+
+_NONE = "none"
+
+
+def trees_id(shapes: Sequence[TreeShape | NoTree]) -> str:
+    """Names the join trees of a plan's branches; empty without one."""
+    drawn = [
+        _NONE if isinstance(shape, NoTree) else "\n".join(tree_lines(tree_entry(shape, {})))
+        for shape in shapes
+    ]
+    if all(one == _NONE for one in drawn):
+        return ""
+    return hashlib.sha256("\n\n".join(drawn).encode()).hexdigest()[:16]
+
+
+_SUMS = frozenset({"count", "sum", "min", "max", *accumulators.FUNCTIONS})
+"""Calls that are told from sums, or best values, per key."""
+
+
+def tree_shapes(root: Plan, changed: Changed | None = None) -> tuple[TreeShape | NoTree, ...]:
+    """The trees of a plan: one, or one for each branch of the UNIONs at its top."""
+    return tuple(one.shape for one in planned_blocks(root, changed))
+
+
+def planned_blocks(
+    root: Plan, changed: Changed | None = None, *, has_answer: bool = False
+) -> tuple[PlannedBlock, ...]:
+    """The branches of a plan, each with its block and shape, as they are built.
+
+    With an answer the trees tell the rows of the plan, not only whose rows take part.
+    """
+    branches = branches_of(root)
+    is_branch = len(branches) > 1
+    if has_answer:
+        return tuple(_answered(one, changed, is_branch=is_branch) for one in branches)
+    return tuple(_planned(one, block_of(one, is_branch=is_branch), changed) for one in branches)
+
+
+def _planned(branch: Plan, block: Block | NoTree, changed: Changed | None) -> PlannedBlock:
+    own = None if isinstance(block, NoTree) else block
+    return PlannedBlock(branch, own, _shape_of(block, changed))
+
+
+def _with_rows(branch: Plan, block: Block, changed: Changed | None) -> PlannedBlock:
+    """The branch with a tree that tells the rows of its joins."""
+    joined = joined_columns(branch, block.joins)
+    return PlannedBlock(branch, block, _shape_of(block, changed, joined))
+
+
+def _answered(branch: Plan, changed: Changed | None, *, is_branch: bool) -> PlannedBlock:
+    """The first block that has a tree which tells its rows; the last one where none has."""
+    for block in answered_blocks(branch, is_branch=is_branch):
+        if isinstance(block, Block) and block.grouping is None:
+            return _with_rows(branch, block, changed)
+        result = _planned(branch, block, changed)
+        if isinstance(result.shape, TreeShape) and _is_told(result.shape):
+            return result
+    return result
+
+
+def _is_told(shape: TreeShape) -> bool:
+    """Whether the engine keeps what its groups put out."""
+    try:
+        if shape.aggregate is not None:
+            read_calls(shape.aggregate)
+    except BlockedError:
+        return False
+    return True
+
+
+def tree_shape(root: Plan, changed: Changed | None = None) -> TreeShape | NoTree:
+    """The tree of a plan without UNION at its top.
+
+    The plan has been through the rules, so that AVG is split. `changed` are changed rows per table.
+    """
+    return _shape_of(block_of(root), changed)
+
+
+def _shape_of(
+    block: Block | NoTree,
+    changed: Changed | None,
+    joined: tuple[ComputedColumn, ...] | None = None,
+) -> TreeShape | NoTree:
+    if isinstance(block, NoTree):
+        return block
+    if block.grouping is None:
+        asked: Asked | NoTree = Asked(shown=shown_columns(joined or ()))
+    else:
+        asked = _asked(block.grouping)
+    if isinstance(asked, NoTree):
+        return asked
+    joins = taken_apart(block.joins, asked)
+    if joins.count == 1 and not joins.relations.beside:
+        return _not_joined(block.joins)
+    result = grown(joins, changed or {}, may_be_virtual=True)
+    if len(result.nodes) == 1 and result.nodes[0].circle is None:
+        return _one_bag(result.merged[0] if result.merged else joins.first_inside)
+    objection = objection_to(joins)
+    if objection is not None:
+        return objection
+    if block.grouping is None:
+        return TreeShape(result.nodes, Mode.BITS, joined=joined)
+    return _ring(block.grouping, result)
+
+
+def _one_bag(merging: Merging | None) -> NoTree:
+    assert merging is not None, "one of several relations, or with a join beside, has a reason"
+    return NoTree(Reason.ONE_BAG, merging.text, merging.span)
+
+
+def _asked(grouping: Aggregate) -> Asked | NoTree:
+    """The group columns, and what calls read of one row."""
+    calls = {}
+    one_by_one = set()
+    for at, output in enumerate(grouping.aggregates):
+        try:
+            call = plain_call(output.call)
+            calls[at] = call.arguments
+            if call.distinct or is_ordered(call):
+                one_by_one.add(at)
+        except BlockedError as blocked:
+            return NoTree(Reason.CALL, blocked.message, blocked.span)
+    keys = tuple(key.expr for key in grouping.keys)
+    return Asked(keys, calls, one_by_one=frozenset(one_by_one))
+
+
+def _not_joined(plan: Plan) -> NoTree:
+    joins = [node for node in nodes_of(plan) if isinstance(node, Join)]
+    if not joins:
+        return NoTree(Reason.ONE_TABLE, "nothing is joined", plan.span)
+    relation = plan
+    while isinstance(relation, Select | Project | Sort):
+        relation = relation.child
+    if isinstance(relation, Join):
+        text = "in a full outer join, both sides are optional"
+        return NoTree(Reason.ONE_BAG, text, relation.span or plan.span)
+    text = "a step between the joins and the result needs each group's own rows"
+    return NoTree(Reason.NOT_AT_THE_TOP, text, plan.span or joins[0].span)
+
+
+def _ring(grouping: Aggregate, result: Branch) -> TreeShape | NoTree:
+    """The tree with the grouping in terms of its nodes' rows."""
+    root = result.nodes[-1]
+    outputs = []
+    for at, output in enumerate(grouping.aggregates):
+        plain = plain_call(output.call)
+        is_one_by_one = plain.distinct or is_ordered(plain)
+        is_sum = plain.function in _SUMS and not is_one_by_one
+        if not is_sum and at not in (result.one_by_one if is_one_by_one else root.arguments):
+            name = output.call.function.upper()
+            text = f"{name} is only possible for columns of the table that has the GROUP BY columns"
+            return NoTree(Reason.CALL, text, output.call.span)
+        if is_ordered(plain) and known_type_of(plain.arguments[0], plain.span).is_fractional:
+            # Values kept are those of GROUP BY.
+            text = f"{plain.function.upper()} of doubles may distinguish 0.0 from -0.0"
+            return NoTree(Reason.CALL, text, output.call.span)
+        kept = result.calls[at]
+        if is_one_by_one:
+            kept = tuple(root.kept[place] for place in result.one_by_one[at])
+        call = AggregateCall(plain.function, kept, plain.distinct, span=plain.span)
+        outputs.append(AggregateOutput(output.attribute, call))
+    keys = tuple(
+        ComputedColumn(key.attribute, root.kept[place])
+        for key, place in zip(grouping.keys, result.columns, strict=True)
+    )
+    aggregate = replace(grouping, keys=keys, aggregates=tuple(outputs))
+    return TreeShape(result.nodes, Mode.RING, aggregate, result.columns, grouping)

@@ -1,0 +1,489 @@
+"""Top-k, ranks and window functions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from impctl.compile.builder import Plumbing, bounds_of
+from impctl.compile.flows import (
+    BlockedError,
+    Column,
+    Flow,
+    check,
+    known_type,
+    known_type_of,
+    refuse_approximate,
+    typed,
+)
+from impctl.data.schema import DOUBLE, Kind, SqlType
+from impctl.engine.exact_sums import Parted
+from impctl.engine.extremes import OrderKey
+from impctl.engine.join import Join as JoinOperator
+from impctl.engine.join import Side
+from impctl.engine.linear import Project
+from impctl.engine.topk import Cut, LikelyTop, Limit, Top
+from impctl.engine.window import CHOOSING, RANKS, Placed
+from impctl.engine.window import Window as WindowOperator
+from impctl.expr.nodes import Cast, ColumnRef, Expr, Literal, Span, columns_of
+from impctl.expr.types import as_decimal, narrowed, type_of
+from impctl.plan.functions import AGGREGATES
+from impctl.plan.nodes import (
+    Aggregate,
+    AggregateCall,
+    AggregateOutput,
+    Attribute,
+    ComputedColumn,
+    SortKey,
+    TopK,
+    Window,
+    WindowCall,
+    Witness,
+    attributes_of,
+)
+from impctl.plan.nodes import Project as ProjectOperator
+from impctl.plan.properties import is_whole
+from impctl.rules.normalize import split_averages
+from impctl.rules.witnesses import first_by
+
+if TYPE_CHECKING:
+    from impctl.types import AttributeId
+
+
+def build_top(builder: Plumbing, node: TopK, *, is_last: bool, must_be_sure: bool) -> Flow:
+    """The operators of a top-k; `is_last` if nothing above it decides which rows there are.
+
+    `must_be_sure`: something above it depends on which rows there are.
+    """
+    if not node.order or node.count is None:
+        raise BlockedError("LIMIT without ORDER BY has no fixed result", node.span)
+    below = builder.build(node.child, must_be_sure=True)
+    used = _columns_decided_by(node) & below.approximate
+    is_free = not below.accesses or not builder.is_barrier(node)
+    # The rows that OFFSET skips are kept, which only counting fragments may be given.
+    is_counted = is_last or (is_free and not node.offset)
+    must_be_sure = must_be_sure or not is_counted
+    is_told = bool(below.carried) and not is_last and builder.is_barrier(node)
+    if used and is_told:
+        raise BlockedError(
+            "the engine does not support LIMIT ordered by a sum of doubles above a join tree",
+            node.span,
+        )
+    if used and not (used <= below.whole and (must_be_sure or _has_ties_to_break(node))):
+        is_asked = is_last and builder.has_answer
+        return build_likely(builder, node, below, must_be_sure=must_be_sure, keeps_bounds=is_asked)
+    whole = below.whole
+    below, bounds = builder.parted(builder.sure(below, used))
+    if is_told:
+        flow = _first_and_tied(builder, node, below)
+    else:
+        flow = _exactly_first(builder, node, below, is_last=is_last)
+    return builder.rejoined(flow, bounds, whole)
+
+
+def _columns_decided_by(node: TopK) -> frozenset[AttributeId]:
+    exprs = (*(key.expr for key in node.order), *node.partition_by)
+    return frozenset().union(*(columns_of(expr) for expr in exprs))
+
+
+def _has_ties_to_break(node: TopK) -> bool:
+    """Whether more than the first key of the order decides."""
+    is_dense = node.rank is not None and node.rank.function == "dense_rank"
+    return len(node.order) > 1 or is_dense
+
+
+def _exactly_first(builder: Plumbing, node: TopK, below: Flow, *, is_last: bool) -> Flow:
+    """The operators of a top-k by exact values."""
+    top = _Parts(builder, node, builder.name("top"), below.columns)
+    sorted_ = top.with_keys(below)
+    buffer = top.buffer(sorted_)
+    if is_last:
+        return top.first(sorted_, top.name, top.tied, buffer)
+    if not below.accesses or not builder.is_barrier(node):
+        return top.first(sorted_, top.name, top.exact, buffer)
+    first = top.first(sorted_, top.name, top.tied, buffer)
+    builder.barriers.append(first)
+    if top.tied == top.exact:
+        return builder.union([first], first.columns, ())
+    kept = builder.union([top.with_keys(first)], sorted_.columns, ())
+    return top.first(kept, f"{top.name}/cut", top.exact)
+
+
+def _first_and_tied(builder: Plumbing, node: TopK, below: Flow) -> Flow:
+    """The first groups of a join tree; all that tie with them are what takes part."""
+    top = _Parts(builder, node, builder.name("top"), below.columns)
+    sorted_ = top.with_keys(below)
+    buffer = top.buffer(sorted_)
+    first = top.first(sorted_, top.name, top.tied, buffer)
+    builder.taking_part[id(node)] = first
+    if top.tied == top.exact:
+        return first
+    return top.first(top.with_keys(first), f"{top.name}/cut", top.exact)
+
+
+def build_witness(builder: Plumbing, node: Witness) -> Flow:
+    """The operators that keep the rows that decide: the first of each order, side by side."""
+    below = builder.build(node.child, must_be_sure=True)
+    refuse_approximate(below, "deciding by", node.span)
+    return builder.union(
+        [_first_by(builder, node, order, below) for order in node.orders],
+        below.columns,
+        below.accesses,
+    )
+
+
+def _first_by(builder: Plumbing, node: Witness, order: tuple[SortKey, ...], below: Flow) -> Flow:
+    top = _Parts(builder, first_by(node, order), builder.name("witness"), below.columns)
+    sorted_ = top.with_keys(below)
+    buffer = top.buffer(sorted_)
+    return top.first(sorted_, top.name, top.exact, buffer)
+
+
+class _Parts:
+    """One top-k: its columns, and its limit with the ties at the border and without."""
+
+    def __init__(self, builder: Plumbing, node: TopK, name: str, columns: Sequence[Column]) -> None:
+        assert node.count is not None
+        self.builder = builder
+        self.node = node
+        self.name = name
+        self._columns = tuple(columns)
+        size = node.offset + node.count
+        cut = Cut.ROW if node.rank is None else Cut(node.rank.function)
+        self.exact = Limit(size, cut, node.offset)
+        self.tied = Limit(size, Cut.RANK) if cut is Cut.ROW else self.exact
+
+    def with_keys(self, flow: Flow) -> Flow:
+        """The node's input columns, and what it sorts and partitions by."""
+        computed = [*self._computed("order", [key.expr for key in self.node.order])]
+        computed += self._computed("part", self.node.partition_by)
+        for _, expr in computed:
+            check(expr, self.node.span)
+        types = tuple((key, known_type_of(expr, self.node.span)) for key, expr in computed)
+        columns = (*self._columns, *types)
+        own = {name for name, _ in self._columns}
+        passed = [(name, ref) for name, ref in flow.refs() if name in own]
+        at = self.builder.put(Project((*passed, *computed)), flow)
+        return Flow(at, columns, flow.accesses)
+
+    def _computed(self, what: str, exprs: Sequence[Expr]) -> list[tuple[str, Expr]]:
+        return [(f"{self.name}/{what}{at}", expr) for at, expr in enumerate(exprs)]
+
+    def buffer(self, sorted_: Flow) -> int | None:
+        """How many of the first rows of a flow that has the keys are kept; None is all."""
+        is_grouped = bool(self.node.partition_by)
+        wanted = self.exact.size
+        result = self.builder.buffered(sorted_, self.name, is_grouped=is_grouped, wanted=wanted)
+        self.builder.keeps_all |= result is None
+        return result
+
+    def first(self, flow: Flow, name: str, limit: Limit, buffer: int | None = None) -> Flow:
+        """The first rows of a flow that has the keys."""
+        order = [
+            OrderKey(f"{self.name}/order{at}", key.descending, key.nulls_first)
+            for at, key in enumerate(self.node.order)
+        ]
+        partition = [f"{self.name}/part{at}" for at in range(len(self.node.partition_by))]
+        rank = None if self.node.rank is None else self.node.rank.attribute
+        operator = Top(
+            name,
+            flow.columns,
+            order,
+            limit,
+            len(flow.accesses),
+            partition=partition,
+            rank=None if rank is None else rank.id,
+            buffer=buffer,
+        )
+        if operator.is_bounded:
+            self.builder.refill(operator, flow, partition)
+        columns = self._columns
+        if rank is not None:
+            columns = (*columns, (rank.id, known_type(rank.type, self.node.span)))
+        return Flow(self.builder.put(operator, flow), columns, flow.accesses)
+
+
+def build_likely(
+    builder: Plumbing, node: TopK, below: Flow, *, must_be_sure: bool, keeps_bounds: bool = False
+) -> Flow:
+    """The operators; the rank is not among the columns that go on.
+
+    `must_be_sure`: rows that may be first are not enough. Else what has a bound goes on only where
+    `keeps_bounds` asks for it, and the rows that OFFSET skips do.
+    """
+    keeps_bounds = keeps_bounds or must_be_sure
+    if must_be_sure and not builder.has_doubts:
+        raise BlockedError(
+            "the engine does not support ordering by a sum of doubles below another grouping",
+            node.span,
+        )
+    assert node.count is not None
+    name = builder.name("likely")
+    sorted_, key, bound, parts = _with_keys(builder, node, below, name, keeps_bounds=keeps_bounds)
+
+    def likely(name: str, flow: Flow, size: int) -> Flow:
+        operator = LikelyTop(
+            name,
+            sorted_.columns,
+            key,
+            bound,
+            size,
+            len(flow.accesses),
+            partition=parts,
+            cut=Cut.ROW if node.rank is None else Cut(node.rank.function),
+            has_more=len(node.order) > 1,
+            is_sure=must_be_sure,
+        )
+        return Flow(builder.put(operator, flow), sorted_.columns, flow.accesses)
+
+    first = likely(name, sorted_, node.offset + node.count)
+    if not keeps_bounds:
+        return Flow(first.at, _exact(below), below.accesses)
+    if must_be_sure and below.accesses and builder.is_barrier(node):
+        builder.barriers.append(first)
+        first = builder.union([first], first.columns, ())
+    if must_be_sure and node.offset:
+        # As many rows as are skipped are no others than these, so what is left is the answer.
+        skipped = likely(f"{name}/skipped", first, node.offset)
+        first = builder.union([first, skipped], first.columns, first.accesses, signs=(1, -1))
+    own = {key.column, bound, *parts}
+    columns = tuple(column for column in sorted_.columns if column[0] not in own)
+    first = Flow(first.at, columns, first.accesses)
+    return builder.rejoined(first, bounds_of(below), below.whole)
+
+
+def _exact(flow: Flow) -> tuple[Column, ...]:
+    return tuple(column for column in flow.columns if column[0] not in flow.approximate)
+
+
+def _with_keys(
+    builder: Plumbing, node: TopK, below: Flow, name: str, *, keeps_bounds: bool
+) -> tuple[Flow, OrderKey, AttributeId | None, list[AttributeId]]:
+    """The rows with what they are sorted and parted by; its columns, the bound's if it has one."""
+    key = node.order[0]
+    parts: list[tuple[AttributeId, Expr]] = [
+        (f"{name}/part{at}", expr) for at, expr in enumerate(node.partition_by)
+    ]
+    for expr in (key.expr, *node.partition_by):
+        check(expr, node.span)
+    if any(columns_of(expr) & below.approximate for _, expr in parts):
+        raise BlockedError(
+            "the engine does not support partitioning by a sum of doubles", node.span
+        )
+    order, bound = f"{name}/order", f"{name}/bound"
+    has_bound = bool(columns_of(key.expr) & below.approximate)
+    kept = [
+        column for column in below.columns if keeps_bounds or column[0] not in below.approximate
+    ]
+    own = [(of, known_type_of(expr, node.span)) for of, expr in ((order, key.expr), *parts)]
+    ids = {of for of, _ in kept}
+    passed = [(of, ref) for of, ref in below.refs() if of in ids]
+    at = builder.put(Project((*passed, (order, key.expr), *parts)), below)
+    bounds = {order: bound} if has_bound else {}
+    if keeps_bounds:
+        bounds |= bounds_of(below)
+    columns = (*kept, *own, *((of, DOUBLE) for of in bounds.values()))
+    flow = Flow(at, columns, below.accesses)
+    if bounds:
+        flow = Flow(builder.put(Parted(bounds), flow), columns, below.accesses)
+    sort = OrderKey(order, key.descending, key.nulls_first)
+    return flow, sort, bound if has_bound else None, [of for of, _ in parts]
+
+
+_MOVED = frozenset({"lag", "lead"})
+
+
+def check_placed(call: WindowCall, span: Span | None) -> None:
+    """BlockedError for a call that the engine does not place."""
+    name, span = call.function.upper(), call.span or span
+    if call.function not in RANKS | _MOVED:
+        raise BlockedError(f"the engine does not support {name}", span)
+    if call.frame is not None or not call.order:
+        raise BlockedError(
+            f"the engine does not support {name} without ORDER BY or with a frame", span
+        )
+    if call.function in _MOVED:
+        _ahead(call, span)
+        _taken(call, span)
+
+
+def _taken(call: WindowCall, span: Span | None) -> tuple[Expr, ...]:
+    """The value that others take of a row, and its default where there is one, of one type.
+
+    A number that loses nothing by it has the value's type, whatever type Spark makes of both.
+    """
+    value, *default = call.arguments[::2]
+    kind = known_type_of(value, span)
+    if not default or type_of(default[0]) == kind:
+        return (value, *default)
+    own = type_of(default[0])
+    is_constant = isinstance(default[0], Literal)
+    if is_constant and own is not None and _fits(narrowed(default[0], own, kind), kind):
+        return (value, Cast(default[0], kind))
+    raise BlockedError(
+        f"the default of {call.function.upper()} has a different type than its value", span
+    )
+
+
+def _fits(own: SqlType, kind: SqlType) -> bool:
+    """Whether every number of one type is one of the other: whole numbers and decimals."""
+    if not all(each.is_integral or each.kind is Kind.DECIMAL for each in (own, kind)):
+        return False
+    own, kind = as_decimal(own), as_decimal(kind)
+    return own.scale <= kind.scale and own.precision - own.scale <= kind.precision - kind.scale
+
+
+def _ahead(call: WindowCall, span: Span | None) -> int:
+    """How many rows after its own one the value stands in."""
+    ahead = 1
+    if len(call.arguments) > 1:
+        offset = call.arguments[1]
+        if not isinstance(offset, Literal) or type(offset.value) is not int:
+            raise BlockedError(f"the offset of {call.function.upper()} is not an integer", span)
+        ahead = offset.value
+    return -ahead if call.function == "lag" else ahead
+
+
+def build_placed(
+    builder: Plumbing,
+    node: Window,
+    rows: Flow,
+    partition: Sequence[AttributeId],
+    calls: Sequence[WindowCall],
+) -> Flow:
+    """The rows with a column per call; they have no accesses."""
+    choosing = next((call for call in calls if call.function in CHOOSING), None)
+    if choosing is not None and not builder.has_doubts:
+        reason = f"the ORDER BY of {choosing.function.upper()} may have ties"
+        raise BlockedError(reason, choosing.span or node.span)
+    name = builder.name("places")
+    computed: dict[Expr, AttributeId] = {}
+    for call in calls:
+        for expr in _used(call, node.span):
+            computed.setdefault(
+                expr, expr.id if isinstance(expr, ColumnRef) else f"{name}/{len(computed)}"
+            )
+    added = [(own, expr) for expr, own in computed.items() if own not in rows.ids]
+    kinds = [(own, known_type_of(expr, node.span)) for own, expr in added]
+    if added:
+        rows = builder.project(rows, (*rows.refs(), *added), (*rows.columns, *kinds), node)
+    rows = builder.sure(rows, (*computed.values(), *partition))
+    rows, bounds = builder.parted(rows)
+    placed = [_placed(call, computed, node.span) for call in calls]
+    at = builder.put(WindowOperator(name, rows.columns, partition, placed), rows)
+    results = typed([call.attribute for call in calls], node.span)
+    whole = rows.whole
+    flow = Flow(at, (*rows.columns, *results), ())
+    return builder.rejoined(flow, bounds, whole)
+
+
+def _used(call: WindowCall, span: Span | None) -> list[Expr]:
+    """What is looked at of each row: what it sorts by, and what others take of it."""
+    taken = _taken(call, span) if call.function in _MOVED else ()
+    return [*(key.expr for key in call.order), *taken]
+
+
+def _placed(call: WindowCall, columns: dict[Expr, AttributeId], span: Span | None) -> Placed:
+    order = tuple(OrderKey(columns[k.expr], k.descending, k.nulls_first) for k in call.order)
+    if call.function in RANKS:
+        return Placed(call.attribute.id, call.function, order)
+    value, *default = [columns[taken] for taken in _taken(call, span)]
+    ahead = _ahead(call, call.span or span)
+    otherwise = default[0] if default else None
+    return Placed(call.attribute.id, call.function, order, value, ahead, otherwise)
+
+
+def build_window(builder: Plumbing, node: Window) -> Flow:
+    """The operators of a window; BlockedError for functions that are left to Spark."""
+    for call in node.calls:
+        _check(call, node)
+    rows = builder.build(node.child, must_be_sure=True)
+    for partition_by in dict.fromkeys(call.partition_by for call in node.calls):
+        calls = [call for call in node.calls if call.partition_by == partition_by]
+        whole = [call for call in calls if call.function in AGGREGATES]
+        grouping = _grouping(builder, node, partition_by, whole)
+        placed = [call for call in calls if call.function not in AGGREGATES]
+        result = _beside(builder, node, rows, grouping, placed)
+        results = (call.attribute for call in (*whole, *placed))
+        columns = (*rows.columns, *typed(results, node.span))
+        outputs = [(name, ColumnRef(name, kind)) for name, kind in columns]
+        rows = builder.project(result, outputs, columns, node)
+    return rows
+
+
+def _check(call: WindowCall, node: Window) -> None:
+    """BlockedError for a call that is neither of the whole partition nor of a row's place in it."""
+    if call.function in AGGREGATES:
+        if not is_whole(call):
+            name, span = call.function.upper(), call.span or node.span
+            raise BlockedError(
+                f"the engine does not support {name} over part of a window's partition", span
+            )
+    else:
+        check_placed(call, node.span)
+
+
+def _grouping(
+    builder: Plumbing, node: Window, partition_by: tuple[Expr, ...], calls: Sequence[WindowCall]
+) -> Aggregate:
+    """The grouping by what the rows of a partition have in common."""
+    name = builder.name("window")
+    keys = tuple(
+        ComputedColumn(Attribute(f"{name}/key{place}", f"key{place}", type_of(expr)), expr)
+        for place, expr in enumerate(partition_by)
+    )
+    results = tuple(
+        AggregateOutput(
+            call.attribute, AggregateCall(call.function, call.arguments, span=call.span)
+        )
+        for call in calls
+    )
+    return Aggregate(node.child, keys, results, span=node.span)
+
+
+def _beside(
+    builder: Plumbing,
+    node: Window,
+    rows: Flow,
+    grouping: Aggregate,
+    placed: Sequence[WindowCall],
+) -> Flow:
+    """Each row with its group's columns and fragments; both are kept, as nothing else has them.
+
+    Keys are exact: of one that is not, the grouping fails. Without fragments and functions there
+    is nothing that a group would give.
+    """
+    name = builder.name("window")
+    keys = grouping.keys
+    ids = [k.expr.id if isinstance(k.expr, ColumnRef) else f"{name}/{k.attribute.id}" for k in keys]
+    computed = [(own, key.expr) for own, key in zip(ids, keys, strict=True) if own not in rows.ids]
+    types = [(own, known_type_of(expr, node.span)) for own, expr in computed]
+    alone = builder.union([rows], rows.columns, ())
+    if computed:
+        alone = builder.project(alone, (*rows.refs(), *computed), (*rows.columns, *types), node)
+    if placed:
+        alone = build_placed(builder, node, alone, ids, placed)
+        if not rows.accesses and not grouping.aggregates:
+            return alone
+    groups = _groups(builder, grouping, rows)
+    whole = rows.whole | groups.whole
+    alone, mine = builder.parted(alone)
+    groups, theirs = builder.parted(groups)
+    sides = (
+        Side(alone.columns, tuple(ids), 0),
+        Side(groups.columns, tuple(key.attribute.id for key in keys), len(groups.accesses)),
+    )
+    at = builder.put(JoinOperator(name, *sides, [True] * len(ids)), alone, groups)
+    flow = Flow(at, (*alone.columns, *groups.columns), groups.accesses)
+    return builder.rejoined(flow, {**mine, **theirs}, whole)
+
+
+def _groups(builder: Plumbing, grouping: Aggregate, rows: Flow) -> Flow:
+    """The groups, averages made of sums and counts."""
+    split = split_averages(grouping)
+    if not isinstance(split, ProjectOperator):
+        return builder.grouped(grouping, rows, must_be_sure=True)
+    assert isinstance(split.child, Aggregate), "averages are split above the grouping"
+    below = builder.grouped(split.child, rows, must_be_sure=True)
+    outputs = [(output.attribute.id, output.expr) for output in split.outputs]
+    return builder.project(below, outputs, typed(attributes_of(split), split.span), split)

@@ -1,0 +1,699 @@
+"""Derivations told by the state of a fixpoint that is kept by absorption."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import field, replace
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from impctl.compile.answers import arrow_column, arrow_type
+from impctl.compile.fixpoint import Keyed, rows_of, untagged
+from impctl.compile.flows import BlockedError, Flow, typed
+from impctl.data.keys import group_normal
+from impctl.data.schema import LONG
+from impctl.data.vector import INT64_MAX, Bools, Ints, Vector, all_null
+from impctl.engine.batch import Batch
+from impctl.engine.circuit import Circuit
+from impctl.engine.extremes import ranks_of
+from impctl.engine.fixpoint.absorption import (
+    AbsorbedFixpoint,
+    Absorbs,
+    Absorption,
+    Grounded,
+    Ingredient,
+)
+from impctl.engine.fixpoint.rows import NUMBER as KEPT_NUMBER
+from impctl.errors import ImpctlError
+from impctl.expr.nodes import Cast, ColumnRef, Expr, Literal
+from impctl.plan.nodes import (
+    Aggregate,
+    Attribute,
+    BestOnly,
+    ComputedColumn,
+    Distinct,
+    Fixpoint,
+    Join,
+    JoinKind,
+    OneRow,
+    Plan,
+    Project,
+    Recursive,
+    Scan,
+    Select,
+    SetKind,
+    SetOperation,
+    Sort,
+    TopK,
+    Window,
+    attributes_of,
+    scans_of,
+)
+from impctl.plan.recursion import reads_fixpoint
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.compile.builder import Plumbing
+    from impctl.types import AttributeId, ColumnName, FixpointId, TableName
+
+NUMBER = "_impctl_number"
+"""The column of a table's rows that has their numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class NumberedPlan:
+    """A plan and those of its columns that are numbers of rows."""
+
+    plan: Plan
+    numbers: tuple[Attribute, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Numbering:
+    """Rewrites plans; `evaluated` gives what to read in place of a node that gives rows once."""
+
+    evaluated: Callable[[Plan], Scan]
+
+    def of(self, plan: Plan, *, is_counted: bool = False) -> NumberedPlan:
+        """The plan with numbers, for what counts its rows or asks which there are; BlockedError
+        where a part has none."""
+        match plan:
+            case Scan() | Recursive():
+                number = number_of(plan)
+                scan = replace(plan, attributes=(*plan.attributes, number))
+                return NumberedPlan(scan, (number,))
+            case OneRow():
+                # It is there whatever the tables hold: nothing is needed for it.
+                return NumberedPlan(plan, ())
+            case Select() | Sort():
+                below = self.of(plan.child, is_counted=is_counted)
+                return NumberedPlan(replace(plan, child=below.plan), below.numbers)
+            case Project():
+                below = self.of(plan.child, is_counted=is_counted)
+                outputs = (*plan.outputs, *_passed(below.numbers))
+                return NumberedPlan(replace(plan, child=below.plan, outputs=outputs), below.numbers)
+            case Join(kind=JoinKind.SEMI) if is_counted:
+                return self.of(self.evaluated(plan))
+            case Join(kind=JoinKind.INNER | JoinKind.SEMI):
+                return self._joined(plan, is_counted)
+            case SetOperation(kind=SetKind.UNION, all=True):
+                return self._either(plan, is_counted)
+            case Distinct() | Aggregate() | Fixpoint():
+                return self.of(self.evaluated(plan))
+            case SetOperation(kind=SetKind.UNION):
+                return self.of(self.evaluated(Distinct(replace(plan, all=True), plan.span)))
+        raise BlockedError(_reason(plan), plan.span)
+
+    def _joined(self, plan: Join, is_counted: bool) -> NumberedPlan:
+        left, right = (self.of(one, is_counted=is_counted) for one in (plan.left, plan.right))
+        numbers = (*left.numbers, *right.numbers)
+        joined = Join(JoinKind.INNER, left.plan, right.plan, plan.condition, span=plan.span)
+        if plan.kind is JoinKind.INNER:
+            return NumberedPlan(joined, numbers)
+        # Every partner is a way of its own in which EXISTS or IN is true.
+        own = tuple(ComputedColumn(one, one.ref()) for one in attributes_of(plan.left))
+        return NumberedPlan(Project(joined, (*own, *_passed(numbers)), plan.span), numbers)
+
+    def _either(self, plan: SetOperation, is_counted: bool) -> NumberedPlan:
+        sides = [self.of(one, is_counted=is_counted) for one in (plan.left, plan.right)]
+        most = max(len(side.numbers) for side in sides) + 1
+        name = f"{plan.attributes[0].id if plan.attributes else id(plan)}/{NUMBER}"
+        numbers = tuple(_number(f"{name}{at}") for at in range(most))
+        wide: list[Plan] = []
+        for place, (side, child) in enumerate(zip(sides, (plan.left, plan.right), strict=True)):
+            result: list[Expr] = [Literal(-1 - place, LONG)]
+            result += [number.ref() for number in side.numbers]
+            result += [Literal(None, LONG)] * (most - len(result))
+            own = tuple(ComputedColumn(one, one.ref()) for one in attributes_of(child))
+            made = tuple(
+                ComputedColumn(_number(f"{name}{at}/{place}"), expr)
+                for at, expr in enumerate(result)
+            )
+            wide.append(Project(side.plan, (*own, *made), plan.span))
+        left, right = wide
+        attributes = (*plan.attributes, *numbers)
+        return NumberedPlan(replace(plan, left=left, right=right, attributes=attributes), numbers)
+
+
+def numbered(rows: pa.Table, start: int) -> pa.Table:
+    """Rows of a table with numbers from `start` on."""
+    numbers = np.arange(start, start + len(rows), dtype=np.int64)
+    return rows.append_column(NUMBER, pa.array(numbers))
+
+
+def number_of(leaf: Scan | Recursive) -> Attribute:
+    """The column of a leaf that has the numbers of its rows."""
+    name = leaf.access if isinstance(leaf, Scan) else leaf.attributes[0].id
+    return Attribute(f"{name}/{NUMBER}", NUMBER, LONG, nullable=False)
+
+
+def _number(name: str) -> Attribute:
+    return Attribute(name, NUMBER, LONG)
+
+
+def _passed(numbers: tuple[Attribute, ...]) -> tuple[ComputedColumn, ...]:
+    return tuple(ComputedColumn(number, number.ref()) for number in numbers)
+
+
+def _reason(plan: Plan) -> str:
+    """Why rows of a node are not made of rows below it alone."""
+    match plan:
+        case Join(kind=JoinKind.ANTI):
+            return "NOT EXISTS, NOT IN or an anti join returns rows because other rows do not exist"
+        case Join(kind=kind):
+            return f"a {kind} join returns rows because other rows do not exist"
+        case SetOperation(kind=kind):
+            return f"{kind.upper()} returns rows because other rows exist or do not exist"
+        case TopK():
+            return "the rows that a LIMIT or a rank returns depend on all other rows"
+        case Window():
+            return "a window function's value depends on all rows of its window"
+    return f"{type(plan).__name__} cannot be traced to rows"
+
+
+@dataclass(frozen=True, slots=True)
+class Makings:
+    """Making i makes `heads[i]` of `bodies[starts[i] : starts[i + 1]]`; shape (makings,) for
+    `heads` and `are_groups`, one more for `starts`."""
+
+    heads: Ints
+    starts: Ints
+    bodies: Ints
+    are_groups: Bools
+
+    def __len__(self) -> int:
+        return len(self.heads)
+
+
+class MakingList:
+    """Collects makings."""
+
+    def __init__(self) -> None:
+        self._heads: list[Ints] = []
+        self._sizes: list[Ints] = []
+        self._bodies: list[Ints] = []
+        self._are_groups: list[Bools] = []
+
+    def add(self, heads: Ints, bodies: Ints) -> None:
+        """One making per row; `bodies` has shape (rows, most of one), -1 for none."""
+        there = bodies >= 0
+        self._put(heads, there.sum(axis=1, dtype=np.int64), bodies[there], is_group=False)
+
+    def add_groups(self, groups: Ints, heads: Ints, bodies: Ints) -> None:
+        """One making per group, of the bodies of all rows that have it for a head."""
+        owners = np.repeat(heads, bodies.shape[1])
+        flat = bodies.reshape(-1)
+        there = flat >= 0
+        pairs = np.unique(np.stack([owners[there], flat[there]], axis=1), axis=0)
+        groups = np.sort(groups)
+        ends = np.searchsorted(pairs[:, 0], groups, side="right")
+        sizes = ends - np.searchsorted(pairs[:, 0], groups, side="left")
+        self._put(groups, sizes, pairs[:, 1], is_group=True)
+
+    def _put(self, heads: Ints, sizes: Ints, bodies: Ints, *, is_group: bool) -> None:
+        self._heads.append(heads)
+        self._sizes.append(sizes)
+        self._bodies.append(bodies)
+        self._are_groups.append(np.full(len(heads), is_group))
+
+    def whole(self) -> Makings:
+        """All of them, in the order in which they came."""
+        nothing = np.zeros(0, dtype=np.int64)
+        sizes = np.concatenate([np.zeros(1, dtype=np.int64), *self._sizes])
+        return Makings(
+            np.concatenate([nothing, *self._heads]),
+            np.cumsum(sizes),
+            np.concatenate([nothing, *self._bodies]),
+            np.concatenate([np.zeros(0, dtype=np.bool_), *self._are_groups]),
+        )
+
+
+class BestSoFar:
+    """The best values of each group of the rows met."""
+
+    def __init__(self, best: BestOnly) -> None:
+        self._only = best
+        self._best: dict[tuple[Any, ...], list[int]] = {}
+
+    def meet(self, columns: Sequence[Vector], length: int) -> Bools:
+        """Which of these rows of the fixpoint no row met so far beats, nor one of these; shape
+        (length,)."""
+        if not all(map(_is_ranked, (columns[value.place] for value in self._only.values))):
+            return np.ones(length, dtype=np.bool_)
+        groups, values = self._groups(columns, length), self._values(columns)
+        stays = np.zeros(length, dtype=np.bool_)
+        for at, group in enumerate(groups):
+            known = self._best.setdefault(group, [INT64_MAX] * len(values))
+            for place, (ranks, _) in enumerate(values):
+                known[place] = min(known[place], int(ranks[at]))
+        for at, group in enumerate(groups):
+            known = self._best[group]
+            stays[at] = any(
+                ranks[at] == known[place] or (self._only.keeps_null and not valid[at])
+                for place, (ranks, valid) in enumerate(values)
+            )
+        return stays
+
+    def _groups(self, columns: Sequence[Vector], length: int) -> list[tuple[Any, ...]]:
+        keys, _ = group_normal([columns[place] for place in self._only.keys], length)
+        lists = [key.to_arrow().to_pylist() for key in keys]
+        # NaN is no equal of itself.
+        parts = (
+            ("NaN" if part != part else part for part in row) for row in zip(*lists, strict=True)
+        )
+        return list(map(tuple, parts)) if lists else [()] * length
+
+    def _values(self, columns: Sequence[Vector]) -> list[tuple[Ints, Bools]]:
+        """Of each value its order, the last one for NULL, and whether it is one."""
+        result = []
+        for value in self._only.values:
+            column = columns[value.place]
+            valid = column.validity()
+            ranks = ranks_of(column, reverse=value.greatest)
+            result.append((np.where(valid, ranks, INT64_MAX), valid))
+        return result
+
+
+def _is_ranked(column: Vector) -> bool:
+    return not column.is_textual and column.values.dtype != object
+
+
+@dataclass(frozen=True, slots=True)
+class OfTable:
+    """Which table the rows of an ingredient are rows of, and the columns that tell them."""
+
+    table: TableName
+    columns: tuple[ColumnName, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class IngredientOfPlan:
+    """An ingredient, the leaf that stands for it, and the columns that tell its rows apart.
+
+    `of` is None where they are no rows of a table; without `has_scans` they are there for good.
+    """
+
+    plan: Plan
+    leaf: Recursive
+    told_by: tuple[Attribute, ...]
+    of: OfTable | None
+    has_scans: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """A fixpoint's base and step as one plan, over its own rows and those of ingredients."""
+
+    plan: Plan
+    ingredients: tuple[IngredientOfPlan, ...]
+
+
+def taken_apart(node: Fixpoint) -> Apart:
+    """The base and the step of a fixpoint, under its columns, with all ingredients taken out."""
+    read: dict[TableName, dict[ColumnName, Attribute]] = {}
+    for scan in scans_of(node):
+        read.setdefault(scan.table, {}).update({one.name: one for one in scan.attributes})
+    taking = _Taking(node, read)
+    base = taking.opened(under_columns_of(node.base, node))
+    step = under_columns_of(taking.opened(node.step), node)
+    both = SetOperation(SetKind.UNION, True, base, step, node.attributes, span=node.span)
+    return Apart(both, tuple(taking.ingredients))
+
+
+@dataclass(frozen=True, slots=True)
+class _Taking:
+    node: Fixpoint
+    read: Mapping[TableName, Mapping[ColumnName, Attribute]]
+    """The columns that are read of each table."""
+    ingredients: list[IngredientOfPlan] = field(default_factory=list)
+
+    def opened(self, plan: Plan) -> Plan:
+        """The plan with leaves in place of its ingredients."""
+        if isinstance(plan, Recursive) and plan.fixpoint == self.node.id:
+            return plan
+        if not reads_fixpoint(plan, self.node.id) and not _is_joined(plan):
+            return self._ingredient(plan)
+        match plan:
+            case Select() | Project() | Sort():
+                return replace(plan, child=self.opened(plan.child))
+            case Join() | SetOperation():
+                left, right = self.opened(plan.left), self.opened(plan.right)
+                return replace(plan, left=left, right=right)
+        # What is left is told where rows are numbered.
+        return plan
+
+    def _ingredient(self, plan: Plan) -> Plan:
+        scans = scans_of(plan)
+        own = attributes_of(plan)
+        wide = self._with_columns_of_table(plan)
+        if wide is not None:
+            (scan,) = scans_of(wide)
+            of = OfTable(scan.table, tuple(one.name for one in scan.attributes))
+            told_by = scan.attributes
+        else:
+            wide, of, told_by = plan, None, own
+        if not attributes_of(wide):
+            what = (
+                "the engine does not support a part of WITH RECURSIVE without columns, because "
+                "its rows cannot be distinguished"
+            )
+            raise BlockedError(what, plan.span)
+        leaf = Recursive(
+            f"{self.node.id}/{len(self.ingredients)}", attributes_of(wide), span=plan.span
+        )
+        self.ingredients.append(IngredientOfPlan(wide, leaf, told_by, of, bool(scans)))
+        if len(leaf.attributes) == len(own):
+            return leaf
+        return Project(leaf, tuple(ComputedColumn(one, one.ref()) for one in own), plan.span)
+
+    def _with_columns_of_table(self, plan: Plan) -> Plan | None:
+        """Conditions and columns over a table, and all that are read of it; None for any other."""
+        match plan:
+            case Scan():
+                return self._whole(plan)
+            case Select() | Sort():
+                below = self._with_columns_of_table(plan.child)
+                return None if below is None else replace(plan, child=below)
+            case Project():
+                below = self._with_columns_of_table(plan.child)
+                if below is None:
+                    return None
+                known: set[AttributeId] = {one.attribute.id for one in plan.outputs}
+                (scan,) = scans_of(below)
+                more = tuple(
+                    ComputedColumn(o, o.ref()) for o in scan.attributes if o.id not in known
+                )
+                return replace(plan, child=below, outputs=(*plan.outputs, *more))
+        return None
+
+    def _whole(self, scan: Scan) -> Scan | None:
+        """The scan with all columns; None where there are none."""
+        own = {one.name for one in scan.attributes}
+        more = (
+            replace(one, id=f"{scan.access}.{name}")
+            for name, one in self.read[scan.table].items()
+            if name not in own
+        )
+        result = replace(scan, attributes=(*scan.attributes, *more))
+        return result if result.attributes else None
+
+
+def _is_joined(plan: Plan) -> bool:
+    """Whether its rows are made of those of several parts, each by itself an ingredient."""
+    match plan:
+        case Select() | Project() | Sort():
+            return _is_joined(plan.child)
+        case Join(kind=JoinKind.INNER) | SetOperation(kind=SetKind.UNION, all=True):
+            return True
+    return False
+
+
+def under_columns_of(plan: Plan, node: Fixpoint) -> Plan:
+    """The base or the step of a fixpoint under the columns, and types, of its rows."""
+    pairs = zip(node.attributes, attributes_of(plan), strict=True)
+    return Project(
+        plan,
+        tuple(
+            ComputedColumn(
+                new, old.ref() if new.type in (None, old.type) else Cast(old.ref(), new.type)
+            )
+            for new, old in pairs
+        ),
+        plan.span,
+    )
+
+
+_ABSORBED = "cannot be maintained with `provenance: absorption`"
+
+
+@dataclass(frozen=True, slots=True)
+class AbsorbedRows:
+    """A fixpoint of a plan that is kept by absorption; `of` tells the tables of its ingredients."""
+
+    fixpoint: FixpointId
+    operator: AbsorbedFixpoint
+    of: tuple[OfTable | None, ...]
+
+
+def build_absorbed(
+    builder: Plumbing, node: Fixpoint, inner: Plumbing, key: Keyed | None, absorbs: Absorbs
+) -> tuple[Flow, AbsorbedRows]:
+    """The operators of a fixpoint; `inner` builds those that derive its rows; KEYED where it has a
+    `key`. BlockedError where it cannot be kept so."""
+    _refuse(node)
+    columns = typed(node.attributes, node.span)
+    apart = taken_apart(node)
+    numbered = Numbering(_refused).of(apart.plan)
+    name = builder.name("fixpoint")
+    inner.prefix = f"{name}."
+    number = f"{name}/number"
+    ingredients = _ingredients(builder, apart, key)
+    given = {node.id: Flow(-1, (*columns, (number, LONG)), ())}
+    for at, (ingredient, flow) in enumerate(zip(apart.ingredients, ingredients, strict=True)):
+        own = (*typed(ingredient.leaf.attributes, node.span), (number_of(ingredient.leaf).id, LONG))
+        given[ingredient.leaf.fixpoint] = Flow(-2 - at, own, flow.accesses)
+    inner.given = given
+    flow = inner.sure(inner.build(numbered.plan, must_be_sure=True))
+    bodies = tuple(one.id for one in numbered.numbers)
+    every = (*columns, *((one, LONG) for one in bodies))
+    outputs = [(column, ColumnRef(column, kind)) for column, kind in every]
+    flow = inner.project(flow, outputs, every, node)
+    operator = AbsorbedFixpoint(
+        name,
+        columns,
+        number,
+        Circuit(inner.operators, inner.inputs),
+        [
+            Ingredient(typed(one.told_by, node.span), number_of(one.leaf).id, one.has_scans)
+            for one in apart.ingredients
+        ],
+        bodies,
+        len(flow.accesses),
+        absorbs=absorbs,
+    )
+    rows = rows_of(builder, operator, ingredients, columns, flow.accesses, key)
+    return rows, AbsorbedRows(node.id, operator, tuple(one.of for one in apart.ingredients))
+
+
+def _ingredients(builder: Plumbing, apart: Apart, key: Keyed | None) -> list[Flow]:
+    """The rows of all ingredients."""
+    flows = []
+    for ingredient in apart.ingredients:
+        flow = builder.sure(builder.build(ingredient.plan, must_be_sure=True))
+        own = typed(ingredient.leaf.attributes, ingredient.plan.span)
+        if not {name for name, _ in own} <= flow.ids:
+            what = "the engine does not support using a sum of doubles below WITH RECURSIVE"
+            raise BlockedError(what, ingredient.plan.span)
+        flows.append(untagged(builder, flow) if key is not None else flow)
+    return flows
+
+
+def _refuse(node: Fixpoint) -> None:
+    """BlockedError for what is no set of all rows derived."""
+    if not node.is_set:
+        raise BlockedError(f"WITH RECURSIVE with UNION ALL {_ABSORBED}", node.span)
+    if node.best is not None:
+        what = "WITH RECURSIVE that keeps only the best rows"
+        raise BlockedError(f"{what} {_ABSORBED}", node.span)
+    if node.chooses:
+        what = "WITH RECURSIVE whose sketch has only one derivation of each row"
+        raise BlockedError(f"{what} {_ABSORBED}", node.span)
+
+
+def _refused(node: Plan) -> Scan:
+    what = f"{type(node).__name__} over rows of the self-referencing WITH entry"
+    raise BlockedError(f"{what} {_ABSORBED}", node.span)
+
+
+_ZONE = "UTC"
+"""Of the times told: that of times in tables."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownRows:
+    """Rows of a fixpoint with their numbers, shape (rows,), which are below `end`, and all makings
+    of them: heads, shape (makings,), and bodies, shape (makings, most of one), -1 for none."""
+
+    fixpoint: FixpointId
+    columns: Sequence[Vector]
+    numbers: Ints
+    heads: Ints
+    bodies: Ints
+    end: int
+
+    def tell(self, makings: MakingList) -> None:
+        """Add all makings of its rows."""
+        makings.add(self.heads, self.bodies)
+
+
+@dataclass(frozen=True, slots=True)
+class TableRows:
+    """Rows of one table: the number of each, how many copies there are, and its values."""
+
+    columns: tuple[ColumnName, ...]
+    numbers: Sequence[int]
+    copies: Sequence[int]
+    rows: pa.Table
+
+
+class KeptDerivations:
+    """All derivations of one fixpoint, of rows of `tables`, whose numbers are below `first`."""
+
+    def __init__(self, absorbed: AbsorbedRows, tables: Mapping[TableName, TableRows]) -> None:
+        self.absorbed = absorbed
+        self.tables = tables
+        self.first = sum(len(one.numbers) for one in tables.values())
+
+    def known(self, number_of_leaf: Mapping[int, int]) -> KnownRows:
+        """The rows with all derivations, leaves by the numbers of their rows."""
+        operator = self.absorbed.operator
+        matrix = operator.numbers()
+        leaves = np.full(max(number_of_leaf, default=0) + 2, -1, dtype=np.int64)
+        for leaf, number in number_of_leaf.items():
+            leaves[leaf] = number
+        heads = self._of_rows(matrix[:, 0])
+        parts = matrix[:, 1:]
+        is_leaf = (parts >= 0) & (parts % 2 == 1)
+        of_leaves = leaves[np.where(is_leaf, parts, len(leaves) - 1)]
+        bodies = np.where(parts >= 0, np.where(is_leaf, of_leaves, self._of_rows(parts)), -1)
+        rows = operator.rows.whole()
+        if len(rows):
+            columns = [rows.columns[name] for name, _ in operator.columns]
+            numbers = self._of_rows(rows.columns[KEPT_NUMBER].values)
+        else:
+            columns = [all_null(kind, 0) for _, kind in operator.columns]
+            numbers = np.zeros(0, dtype=np.int64)
+        end = self.first + int(max(heads.max(initial=0), numbers.max(initial=0))) + 1
+        return KnownRows(self.absorbed.fixpoint, columns, numbers, heads, bodies, end)
+
+    def _of_rows(self, numbers: Ints) -> Ints:
+        result: Ints = numbers // 2 + self.first
+        return result
+
+
+def derivations_of(absorbed: AbsorbedRows) -> tuple[KeptDerivations, KnownRows] | None:
+    """What the fixpoint's state tells; None where some leaves are no rows of a table, or where rows
+    of one table are read by different columns and cannot be told to be one."""
+    read: dict[TableName, tuple[ColumnName, ...]] = {}
+    for of, ingredient in zip(absorbed.of, absorbed.operator.ingredients, strict=True):
+        if not ingredient.is_leaf:
+            continue
+        if of is None or set(read.setdefault(of.table, of.columns)) != set(of.columns):
+            return None
+    numbers, number_of_leaf = count(), dict[int, int]()
+    tables = {
+        table: _rows_of(absorbed, table, columns, numbers, number_of_leaf)
+        for table, columns in read.items()
+    }
+    kept = KeptDerivations(absorbed, tables)
+    return kept, kept.known(number_of_leaf)
+
+
+def _rows_of(
+    absorbed: AbsorbedRows,
+    table: TableName,
+    columns: tuple[ColumnName, ...],
+    numbers: Iterable[int],
+    number_of_leaf: dict[int, int],
+) -> TableRows:
+    """The rows of a table over all ingredients of it; notes which leaf is which row."""
+    given = iter(numbers)
+    known: dict[tuple[Any, ...], int] = {}
+    copies: dict[int, int] = {}
+    taken: list[pa.Table] = []
+    for at, of in enumerate(absorbed.of):
+        if of is None or of.table != table:
+            continue
+        held, leaves, weights = _held_leaves(absorbed, at)
+        own = {column: held[column] for column in columns}
+        new = []
+        for place, row in enumerate(_keys(own.values())):
+            number = known.get(row)
+            if number is None:
+                number = known[row] = next(given)
+                new.append(place)
+            copies[number] = max(weights[place], copies.get(number, 0))
+            number_of_leaf[leaves[place]] = number
+        taken.append(_shown(own).take(pa.array(new, pa.int64())))
+    return TableRows(columns, [*known.values()], [*copies.values()], pa.concat_tables(taken))
+
+
+def leaves_of(absorbed: AbsorbedRows, at: int) -> tuple[pa.Table, list[int], list[int]]:
+    """The leaves of an ingredient: values by the columns of its table, numbers, and copies."""
+    held, numbers, copies = _held_leaves(absorbed, at)
+    return _shown(held), numbers, copies
+
+
+def rows_without(absorbed: AbsorbedRows, leaves: Sequence[int]) -> tuple[Batch, Batch]:
+    """All rows of the fixpoint, and those that are left without some leaves, by its functions."""
+    operator = absorbed.operator
+    gone = operator.absorption.gone_without(leaves)
+    rows = operator.rows.whole()
+    if not len(rows):
+        return rows, rows
+    left = rows.keep(~np.isin(rows.columns[KEPT_NUMBER].values, [*gone]))
+    names = [name for name, _ in operator.columns]
+    whole, rest = (
+        Batch({name: one.columns[name] for name in names}, one.weights, ()) for one in (rows, left)
+    )
+    return whole, rest
+
+
+def _held_leaves(
+    absorbed: AbsorbedRows, at: int
+) -> tuple[dict[ColumnName, Vector], list[int], list[int]]:
+    """As `leaves_of`, values as the state holds them."""
+    of, ingredient = absorbed.of[at], absorbed.operator.ingredients[at]
+    assert of is not None, "of a table"
+    held = absorbed.operator.leaves[at].whole()
+    # No rows may come without columns.
+    vectors = [held.columns.get(name, all_null(kind, 0)) for name, kind in ingredient.columns]
+    numbers = held.columns[KEPT_NUMBER].values.tolist() if len(held) else []
+    return dict(zip(of.columns, vectors, strict=True)), numbers, held.weights.tolist()
+
+
+def _shown(columns: Mapping[ColumnName, Vector]) -> pa.Table:
+    """Values as the table has them: days are dates, decimals have their point."""
+    return pa.table(
+        {
+            name: arrow_column(
+                column, np.ones(len(column), np.int64), arrow_type(column.type, _ZONE)
+            )
+            for name, column in columns.items()
+        }
+    )
+
+
+def _keys(columns: Iterable[Vector]) -> Iterable[tuple[Any, ...]]:
+    """Each row as what equals that of the same row alone: NaN is no equal of itself."""
+    lists = [column.to_arrow().to_pylist() for column in columns]
+    return (
+        tuple("NaN" if part != part else part for part in row) for row in zip(*lists, strict=True)
+    )
+
+
+def smallest_by_functions(
+    target: int, makings: Iterable[tuple[int, tuple[int, ...]]], first: int, absorbs: Absorbs
+) -> frozenset[int] | None:
+    """A smallest set of rows of tables that derives a row by these makings, by its function.
+
+    None where functions take too many nodes. Rows of tables have numbers below `first`.
+    """
+    absorption = Absorption(absorbs.ship, absorbs.nodes)
+    came = [
+        Grounded(
+            head,
+            tuple(body for body in bodies if body >= first),
+            tuple(body for body in bodies if body < first),
+        )
+        for head, bodies in makings
+    ]
+    try:
+        absorption.step((), came)
+        result, is_smallest = absorption.smallest(target)
+    except ImpctlError:
+        return None
+    return result if is_smallest else None

@@ -1,0 +1,369 @@
+"""All derivations of the rows of a query, found by running it once with numbered rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from impctl.compile.answers import arrow_column, arrow_type
+from impctl.compile.build import Builder
+from impctl.compile.flows import BlockedError, Column, Source, typed
+from impctl.compile.provenance.absorbed import (
+    BestSoFar,
+    KnownRows,
+    MakingList,
+    Makings,
+    NumberedPlan,
+    Numbering,
+    number_of,
+    under_columns_of,
+)
+from impctl.data.keys import group_normal
+from impctl.data.schema import LONG
+from impctl.data.vector import Ints, Vector, all_null, concat
+from impctl.engine.batch import Batch, consolidated, empty_batch, stacked_batches
+from impctl.engine.circuit import Circuit
+from impctl.engine.operator import LIMITS, Limits
+from impctl.expr.error_bounds import exactly
+from impctl.plan.nodes import (
+    Aggregate,
+    Attribute,
+    ComputedColumn,
+    Distinct,
+    Fixpoint,
+    Join,
+    JoinKind,
+    Plan,
+    Project,
+    Recursive,
+    Scan,
+    SetKind,
+    SetOperation,
+    attributes_of,
+    inputs_of,
+    with_inputs,
+)
+from impctl.plan.recursion import reads_fixpoint
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.types import AccessId
+
+
+@dataclass(frozen=True, slots=True)
+class Met:
+    """The number of each row that was met, shape (rows,), and of those that were new their numbers
+    and columns."""
+
+    numbers: Ints
+    new: Ints
+    columns: tuple[Vector, ...]
+
+
+class NumberedRows:
+    """All rows met so far; `numbers` gives what no row has yet."""
+
+    def __init__(self, columns: Sequence[Column], numbers: Iterator[int]) -> None:
+        self._numbers = numbers
+        self._known: dict[tuple[Any, ...], int] = {}
+        self._columns = [[all_null(kind, 0)] for _, kind in columns]
+        self._given: list[Ints] = [np.zeros(0, dtype=np.int64)]
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    @property
+    def columns(self) -> tuple[Vector, ...]:
+        """Their columns, in the order in which they were met."""
+        return tuple(concat(parts) for parts in self._columns)
+
+    @property
+    def given(self) -> Ints:
+        """Their numbers, shape (rows,)."""
+        return np.concatenate(self._given)
+
+    def meet(self, columns: Sequence[Vector], length: int) -> Met:
+        """Number these rows. Cost: a look-up per different one."""
+        keys, grouping = group_normal(list(columns), length)
+        leaders = [vector.to_arrow().to_pylist() for vector in grouping.leaders(keys)]
+        rows = zip(*leaders, strict=True) if leaders else iter([()] * grouping.groups)
+        result, new = np.empty(grouping.groups, dtype=np.int64), []
+        for at, row in enumerate(rows):
+            # NaN is no equal of itself.
+            key = tuple("NaN" if part != part else part for part in row)
+            number = self._known.get(key)
+            if number is None:
+                number = self._known[key] = next(self._numbers)
+                new.append(at)
+            result[at] = number
+        places = np.array(new, dtype=np.int64)
+        taken = tuple(column.take(grouping.first[places]) for column in keys)
+        self._given.append(result[places])
+        for parts, column in zip(self._columns, taken, strict=True):
+            parts.append(column)
+        return Met(result[grouping.index()], result[places], taken)
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """The rows of a query, each once: their numbers, shape (rows,), their columns, and all ways in
+    which they and what they are made of are made."""
+
+    numbers: Ints
+    columns: Sequence[Vector]
+    makings: Makings
+
+    def to_arrow(self, attributes: Sequence[Attribute], zone: str) -> pa.Table:
+        """The rows as an answer has them, under these attributes, in a session of this zone."""
+        ones = np.ones(len(self.numbers), dtype=np.int64)
+        pairs = zip(typed(attributes, None), self.columns, strict=True)
+        columns = [arrow_column(one, ones, arrow_type(kind, zone)) for (_, kind), one in pairs]
+        return pa.Table.from_arrays(columns, names=[one.name for one in attributes])
+
+
+def made_rows(
+    root: Plan,
+    tables: Mapping[AccessId, pa.Table],
+    first: int,
+    check: Callable[[], None] = lambda: None,
+    known: KnownRows | None = None,
+    limits: Limits = LIMITS,
+) -> Made:
+    """The rows of a plan from these rows per access, each table with its rows' numbers in the
+    column `numbering.NUMBER`, all below `first`.
+
+    The rows of a fixpoint that are `known` are not found again. `check` is called after each run
+    and round, and may raise. BlockedError where the plan, or a part of it, is not traced;
+    UnsupportedError beyond the limits of recursion; errors of values as of the engine.
+    """
+    program = _Program(tables, first, check, known, limits)
+    rows = program.once(root)
+    return Made(rows.given, rows.columns, program.makings.whole())
+
+
+class _Program:
+    """Evaluates a plan from the inside out."""
+
+    def __init__(
+        self,
+        tables: Mapping[AccessId, pa.Table],
+        first: int,
+        check: Callable[[], None],
+        known: KnownRows | None,
+        limits: Limits,
+    ) -> None:
+        self._limits = limits
+        self.makings = MakingList()
+        self._tables = tables
+        self._held: dict[AccessId, Batch] = {}
+        self._numbers = count(first if known is None else known.end)
+        self._known = known
+        self._check = check
+        self._numbering = Numbering(self._evaluated)
+
+    def once(self, plan: Plan) -> NumberedRows:
+        """The rows of a plan, each once."""
+        rows = NumberedRows(typed(attributes_of(plan), plan.span), self._numbers)
+        run = self._run(self._numbering.of(plan), attributes_of(plan))
+        self._made(rows, run, run.filled())
+        return rows
+
+    def _run(self, numbered_plan: NumberedPlan, attributes: Sequence[Attribute]) -> _Run:
+        return _Run(numbered_plan, attributes, self._batch)
+
+    def _made(self, rows: NumberedRows, run: _Run, batch: Batch) -> Met:
+        """Rows of a run as makings of these rows."""
+        self._check()
+        met = rows.meet(run.columns(batch), len(batch))
+        self.makings.add(met.numbers, run.bodies(batch))
+        return met
+
+    def _evaluated(self, node: Plan) -> Scan:
+        match node:
+            case Distinct():
+                rows = self.once(node.child)
+                return self._read_as(node, rows.columns, rows.given)
+            case Aggregate():
+                return self._grouped(node)
+            case Fixpoint():
+                return self._fixpoint(node)
+            case Join():
+                return self._with_partner(node)
+        raise BlockedError(f"{type(node).__name__} cannot be traced to rows", node.span)
+
+    def _read_as(self, node: Plan, columns: Sequence[Vector], numbers: Ints) -> Scan:
+        """Rows that are made, as those of a table that stands for the node."""
+        scan = self._standing_for(node)
+        self._hold(scan, columns, numbers)
+        return scan
+
+    def _standing_for(self, node: Plan) -> Scan:
+        name = f"made/{len(self._held)}"
+        self._held[name] = empty_batch(0)
+        return Scan(name, name, attributes_of(node), node.span)
+
+    def _hold(self, scan: Scan, columns: Sequence[Vector], numbers: Ints) -> None:
+        own = {one.id: column for one, column in zip(scan.attributes, columns, strict=True)}
+        own[number_of(scan).id] = Vector(LONG, numbers)
+        self._held[scan.access] = Batch(own, np.ones(len(numbers), dtype=np.int64), ())
+
+    def _batch(self, source: Source) -> Batch:
+        """What a source reads: rows of a table, or rows made."""
+        held = self._held.get(source.access)
+        return source.came(self._tables[source.access]) if held is None else held
+
+    def _with_partner(self, node: Join) -> Scan:
+        """The left rows of a semi join, each as often as it is there; every partner is a way."""
+        left = self._numbering.of(node.left, is_counted=True)
+        right = self._numbering.of(node.right)
+        joined = Join(JoinKind.INNER, left.plan, right.plan, node.condition, span=node.span)
+        own = attributes_of(node)
+        run = self._run(NumberedPlan(joined, (*left.numbers, *right.numbers)), own)
+        result = run.filled()
+        self._check()
+        bodies = run.bodies(result)
+        columns = tuple((number.id, LONG) for number in left.numbers)
+        keys = [Vector(LONG, bodies[:, at]) for at in range(len(columns))]
+        numbers = NumberedRows(columns, self._numbers).meet(keys, len(result)).numbers
+        self.makings.add(numbers, bodies)
+        each, first = np.unique(numbers, return_index=True)
+        return self._read_as(node, [column.take(first) for column in run.columns(result)], each)
+
+    def _grouped(self, node: Aggregate) -> Scan:
+        if node.grouping_sets is not None:
+            raise BlockedError("GROUPING SETS, CUBE or ROLLUP cannot be traced to rows", node.span)
+        below = self._numbering.of(node.child, is_counted=True)
+        keys = tuple(key.attribute for key in node.keys)
+        passed = (ComputedColumn(one, one.ref()) for one in below.numbers)
+        keyed = Project(below.plan, (*node.keys, *passed), node.span)
+        of_rows = self._run(NumberedPlan(keyed, below.numbers), keys)
+        whole = replace(node, child=below.plan)
+        of_groups = self._run(NumberedPlan(whole, ()), attributes_of(node))
+        groups, rows = of_groups.filled(), of_rows.filled()
+        self._check()
+        numbered = NumberedRows(typed(keys, node.span), self._numbers)
+        columns = of_groups.columns(groups)
+        made = numbered.meet(columns[: len(keys)], len(groups)).numbers
+        heads = numbered.meet(of_rows.columns(rows), len(rows)).numbers
+        self.makings.add_groups(made, heads, of_rows.bodies(rows))
+        return self._read_as(node, columns, made)
+
+    def _fixpoint(self, node: Fixpoint) -> Scan:
+        known = self._known
+        if known is not None and known.fixpoint == node.id:
+            known.tell(self.makings)
+            return self._read_as(node, known.columns, known.numbers)
+        if not node.is_set:
+            raise BlockedError("WITH RECURSIVE of UNION ALL is not traced to rows", node.span)
+        rows = NumberedRows(typed(node.attributes, node.span), self._numbers)
+        base = self._run(self._numbering.of(under_columns_of(node.base, node)), node.attributes)
+        result = [self._made(rows, base, base.filled())]
+        leaves: list[Scan] = []
+        step = self._opened(node.step, node, leaves)
+        run = self._run(self._numbering.of(under_columns_of(step, node)), node.attributes)
+        # What a step makes without rows of the fixpoint comes with them.
+        result.append(self._made(rows, run, run.filled()))
+        best = None if node.best is None else BestSoFar(node.best)
+        rounds = 0
+        while fronts := _fronts(best, result):
+            rounds += 1
+            self._limits.check(rounds, len(rows))
+            result = []
+            for columns, numbers in fronts:
+                for leaf in leaves:
+                    self._hold(leaf, columns, numbers)
+                result.append(self._made(rows, run, run.moved([one.access for one in leaves])))
+        return self._read_as(node, *_unbeaten(best, rows.columns, rows.given))
+
+    def _opened(self, plan: Plan, node: Fixpoint, leaves: list[Scan]) -> Plan:
+        """The step with a table of its own in place of each leaf."""
+        if isinstance(plan, Recursive) and plan.fixpoint == node.id:
+            leaves.append(self._standing_for(plan))
+            return leaves[-1]
+        is_once = isinstance(plan, Aggregate | Distinct | Fixpoint) or (
+            isinstance(plan, SetOperation) and not (plan.kind is SetKind.UNION and plan.all)
+        )
+        if is_once and reads_fixpoint(plan, node.id):
+            what = f"{type(plan).__name__} over rows of the self-referencing WITH entry"
+            raise BlockedError(what, plan.span)
+        return with_inputs(plan, tuple(self._opened(o, node, leaves) for o in inputs_of(plan)))
+
+
+_Rows = tuple[Sequence[Vector], Ints]
+"""Columns of rows, and their numbers."""
+
+
+def _fronts(best: BestSoFar | None, result: Sequence[Met]) -> list[_Rows]:
+    """What is new and not beaten, where that is something."""
+    every = (_unbeaten(best, met.columns, met.new) for met in result)
+    return [(columns, numbers) for columns, numbers in every if len(numbers)]
+
+
+def _unbeaten(best: BestSoFar | None, columns: Sequence[Vector], numbers: Ints) -> _Rows:
+    """All of these rows, or those that no row met so far beats where the best alone count."""
+    if best is None:
+        return columns, numbers
+    (stay,) = best.meet(columns, len(numbers)).nonzero()
+    return [column.take(stay) for column in columns], numbers[stay]
+
+
+class _Run:
+    """A plan as a circuit, stepped with what it reads; `attributes` are the rows' own columns."""
+
+    def __init__(
+        self,
+        numbered_plan: NumberedPlan,
+        attributes: Sequence[Attribute],
+        batch: Callable[[Source], Batch],
+    ) -> None:
+        self._columns = typed(attributes, numbered_plan.plan.span)
+        self._numbers = tuple(one.id for one in numbered_plan.numbers)
+        self._batch = batch
+        builder = Builder({})
+        passed = (ComputedColumn(one, one.ref()) for one in (*attributes, *numbered_plan.numbers))
+        # Above a bare table there would be no operator.
+        builder.build(
+            Project(numbered_plan.plan, tuple(passed), numbered_plan.plan.span), must_be_sure=True
+        )
+        self._sources = tuple(builder.sources)
+        self._circuit = Circuit(builder.operators, builder.inputs)
+
+    def filled(self) -> Batch:
+        """All rows, from what is there now."""
+        start = self._circuit.start()
+        batches = map(self._batch, self._sources)
+        result = self._circuit.step(*(one if len(one) else None for one in batches))
+        return self._rows(start, result)
+
+    def moved(self, accesses: Collection[AccessId]) -> Batch:
+        """The rows that come with more rows of these accesses: those that are held now."""
+        return self._rows(
+            self._circuit.step(
+                *(self._batch(one) if one.access in accesses else None for one in self._sources)
+            )
+        )
+
+    def _rows(self, *batch: Batch | None) -> Batch:
+        parts = [part for part in batch if part is not None and len(part)]
+        rows = stacked_batches(parts) if parts else empty_batch(0)
+        # A group of no rows is there first, and goes again.
+        return consolidated(rows) if bool((rows.weights < 0).any()) else rows
+
+    def columns(self, batch: Batch) -> list[Vector]:
+        """The rows' own columns, each value as it is."""
+        if not len(batch):
+            # No rows may come without columns.
+            return [all_null(kind, 0) for _, kind in self._columns]
+        return [exactly(batch.columns[name]) for name, _ in self._columns]
+
+    def bodies(self, batch: Batch) -> Ints:
+        """The numbers in the rows, shape (rows, numbers); -1 for none."""
+        if not len(batch) or not self._numbers:
+            return np.zeros((len(batch), len(self._numbers)), dtype=np.int64)
+        columns = [batch.columns[name] for name in self._numbers]
+        return np.stack([np.where(one.validity(), one.values, -1) for one in columns], axis=1)

@@ -1,0 +1,790 @@
+"""One query's circuit at a version: step it with changes, write checkpoints, restore it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from impctl.compile.fill import Chain, RangeRows
+from impctl.compile.flows import Readable, Source
+from impctl.data.schema import Kind
+from impctl.data.vector import Bools, Ints, Once, Vector, from_arrow
+from impctl.engine.batch import Batch, loading, stacked_batches, unreadable
+from impctl.engine.fixpoint.fixpoint import Fixpoint
+from impctl.engine.linear import Merge, SketchDelta
+from impctl.engine.linear import Scan as ScanOperator
+from impctl.engine.lookups import DistantRows, RowReader
+from impctl.engine.tags import RowTags
+from impctl.engine.trace import RowIndex
+from impctl.expr.evaluate import Condition, find_condition_blocker
+from impctl.expr.nodes import Expr, columns_of, conjuncts
+from impctl.plan.moved_conditions import MovedConditions
+from impctl.plan.properties import indispensable
+from impctl.rules.joined_columns import Tied, column_behind, tied_columns
+from impctl.sketch.sketch import FragmentSet, Renumbering
+from impctl.types import AccessId, ColumnName, TableName
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.compile.buffers import Refilled, TableRows
+    from impctl.compile.builder import Partials
+    from impctl.compile.compile import Compiled
+    from impctl.data.pages import StoredTable
+    from impctl.engine.circuit import Circuit
+    from impctl.engine.operator import Keeper, Operator
+    from impctl.plan.nodes import Scan
+    from impctl.sketch.partition import RangePartition
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """State to write: runs to put, as (arrangement, sequence, table), and to drop; counters."""
+
+    put: tuple[tuple[str, int, pa.Table], ...]
+    drop: tuple[tuple[str, int], ...]
+    counters: Mapping[str, int]
+
+
+def checkpoint_of(keepers: Iterable[Keeper], counters: Mapping[str, int]) -> Checkpoint:
+    """The changes of all these."""
+    put, drop = [], []
+    for keeper in keepers:
+        change = keeper.changes()
+        put += [(keeper.name, sequence, table) for sequence, table in change.put]
+        drop += [(keeper.name, sequence) for sequence in change.drop]
+    return Checkpoint(tuple(put), tuple(drop), counters)
+
+
+Moves = Mapping[AccessId, MovedConditions]
+Moving = tuple[Source, MovedConditions]
+"""A source with what moves in the conditions above it."""
+MovedRows = Callable[[Sequence[Moving]], Iterable[pa.Table]]
+"""All rows of the one table that these sources read, after the change, which meet the one and not
+the other of what moved for any of them; more may come along. The columns that they scan come in any
+order."""
+
+
+def moved_batches(
+    sources: Sequence[Source], moves: Moves, rows: MovedRows
+) -> tuple[dict[AccessId, list[Batch]], int]:
+    """The rows that came or went, by access, and how many of their tables did.
+
+    A table is read once, and a row counts once, however many of the sources see it move.
+    """
+    by_table: dict[TableName, list[Moving]] = {}
+    for source in sources:
+        if source.access in moves:
+            by_table.setdefault(source.table, []).append((source, moves[source.access]))
+    result: dict[AccessId, list[Batch]] = {access: [] for access in moves}
+    count = 0
+    for asked in by_table.values():
+        for table in rows(asked):
+            moves_for_any = np.zeros(len(table), dtype=np.bool_)
+            for source, moved in asked:
+                batch, at = differing_rows(source, moved, table)
+                moves_for_any[at] = True
+                result[source.access].append(batch)
+            count += int(moves_for_any.sum())
+    return result, count
+
+
+def moved_batch(
+    moved: MovedConditions, change: Batch | None, came_or_went: Sequence[Batch]
+) -> Batch | None:
+    """What changes behind the selections of a source; None for nothing."""
+    parts = [] if change is None else [change.keep(passing(moved.before, change))]
+    kept = [part for part in (*parts, *came_or_went) if len(part)]
+    return stacked_batches(kept) if kept else None
+
+
+def differing_rows(source: Source, moved: MovedConditions, table: pa.Table) -> tuple[Batch, Ints]:
+    """Of these rows those that came (+1) and those that went (-1), and where they stand."""
+    batch = source.scan.read(table, np.ones(len(table), dtype=np.int64))
+    sign = passing(moved.after, batch).astype(np.int64)
+    sign -= passing(moved.before, batch).astype(np.int64)
+    result = np.flatnonzero(sign)
+    taken = batch.take(result)
+    return Batch(taken.columns, sign[result], taken.tags), result
+
+
+def passing(predicates: Sequence[Expr], batch: Batch) -> Bools:
+    """Which rows of a batch pass selections, the lowest first; each sees what those below left.
+
+    NotExactError where that is too close to call.
+    """
+    left = np.arange(len(batch), dtype=np.int64)
+    for predicate in predicates:
+        rows = batch if len(left) == len(batch) else batch.take(left)
+        if len(rows):
+            left = left[Condition(predicate).truth(rows.columns, len(rows)).sure_true()]
+    mask = np.zeros(len(batch), dtype=np.bool_)
+    mask[left] = True
+    return mask
+
+
+@dataclass(frozen=True, slots=True)
+class MovedAbove:
+    """The positions of operators whose constants moved, and the circuit that has the old ones."""
+
+    before: Circuit
+    places: tuple[int, ...]
+
+
+def moved_above(before: Compiled, after: Compiled, moves: Moves) -> MovedAbove | None:
+    """The operators whose constants moved, but for conditions that `moves` has.
+
+    None where the state of the one circuit is not that of the other.
+    """
+    if not _are_alike(before, after):
+        return None
+    read = {
+        after.circuit.place_of(operator)
+        for at, source in enumerate(after.sources)
+        if source.access in moves
+        for operator in after.circuit.selections_above(at, len(moves[source.access].after))
+    }
+    pairs = enumerate(zip(before.circuit, after.circuit, strict=True))
+    places = [at for at, (was, now) in pairs if at not in read and not now.says_like(was)]
+    return MovedAbove(before.circuit, tuple(places))
+
+
+def untold(circuit: Circuit, above: MovedAbove) -> str | None:
+    """Why the rows below one of these operators cannot be told from the state; None if they can."""
+    operators = tuple(circuit)
+    for place in above.places:
+        wire = circuit.wires[place][0]
+        while wire >= 0 and not circuit.can_tell(wire):
+            lower = [below for below in circuit.wires[wire] if not circuit.can_tell(below)]
+            if not operators[wire].is_linear:
+                return "it is used above a LIMIT or a join whose rows are not all stored"
+            wire = lower[0]
+        if wire < 0:
+            return "it is used with rows of a table, but not in a condition on single rows"
+    return None
+
+
+def turned_rows(circuit: Circuit, before: Circuit, places: tuple[int, ...]) -> Mapping[int, Batch]:
+    """What the operators at these places put out beside the next step's own; before the step."""
+    was = tuple(before)
+    result = {}
+    for at, operator in enumerate(circuit):
+        if at in places:
+            (wire,) = circuit.wires[at]
+            rows = circuit.told(wire, before)
+            if len(rows):
+                result[at] = operator.turned(rows, was[at])
+    return {at: batch for at, batch in result.items() if len(batch)}
+
+
+def _are_alike(before: Compiled, after: Compiled) -> bool:
+    """Whether the circuits differ in nothing but what operators without state compute.
+
+    Plans that differ in constants alone come to other operators only where these make conditions
+    or arguments one that were two, or change in which order relations are joined.
+    """
+    sources = [
+        [(source.access, source.scan.columns, source.scan.partitions) for source in one.sources]
+        for one in (before, after)
+    ]
+    mine, theirs = tuple(before.circuit), tuple(after.circuit)
+    return (
+        sources[0] == sources[1]
+        and before.circuit.wires == after.circuit.wires
+        and len(mine) == len(theirs)
+        and all(one.keeps_like(other) for one, other in zip(mine, theirs, strict=True))
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TableChange:
+    """Rows of one table with a weight each; has at least the columns its sources read.
+
+    With `shared`, other queries are stepped by the same rows.
+    """
+
+    rows: pa.Table
+    weights: Ints
+    shared: Once | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedRows:
+    """Rows of one table, grouped by a pass of partial aggregates; and how many are in each range.
+
+    `range_rows` has shape (fragments,) and counts all rows, before any selection.
+    """
+
+    groups: pa.Table
+    range_rows: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """The rows of a table that come one after the other while a circuit is filled, and the
+    positions of the sources that they are for."""
+
+    table: TableName
+    sources: frozenset[int]
+
+
+def _came(rows: pa.Table) -> TableChange:
+    return TableChange(rows, np.ones(len(rows), dtype=np.int64))
+
+
+class MaintainedQuery:
+    """A compiled query with its state: the circuit, and on top of it the merge."""
+
+    def __init__(self, compiled: Compiled) -> None:
+        self.compiled = compiled
+        self.merge = Merge(compiled.sizes)
+        self.range_rows = RangeRows(
+            part for source in compiled.sources for part in source.scan.partitions
+        )
+        # Source, tag and slot: accesses of one partition all see the same rows, so one counts.
+        self._counted: dict[int, tuple[int, int]] = {}
+        for at, source in enumerate(compiled.sources):
+            for tag, partition in enumerate(source.scan.partitions):
+                self._counted.setdefault(self.range_rows.slot(partition), (at, tag))
+
+    @property
+    def circuit(self) -> Circuit:
+        return self.compiled.circuit
+
+    def restore(
+        self,
+        runs: Mapping[str, Sequence[tuple[int, StoredTable]]],
+        counters: Mapping[str, int],
+        *,
+        is_converted: bool = False,
+    ) -> None:
+        """Take up the state of a checkpoint; StateCorruptError where it is not this circuit's.
+
+        With `is_converted` it is that of a circuit that keeps other pieces too.
+        """
+        with loading():
+            for keeper in (*self.circuit.arrangements(), *self.merge.arrangements()):
+                keeper.load(runs.get(keeper.name, ()))
+            self.circuit.take_up(counters)
+            self.merge.restore()
+        self.range_rows.load(runs)
+        if not is_converted:
+            known = {keeper.name for keeper in self.keepers()} | self.circuit.counters().keys()
+            unknown = (runs.keys() | counters.keys()) - known
+            if unknown:
+                raise unreadable(f"`{min(unknown)}` is unknown")
+
+    def keepers(self) -> Iterator[Keeper]:
+        """All state that a checkpoint writes."""
+        yield from self.circuit.arrangements()
+        yield from self.merge.arrangements()
+        yield from self.range_rows.arrangements()
+
+    def step(
+        self, changes: Mapping[TableName, TableChange], table_rows: TableRows | None = None
+    ) -> Mapping[AccessId, SketchDelta]:
+        """Maintain: the changes of tables in, the change of each sketch out.
+
+        All accesses of a table see its change; a table that is not named did not change.
+        `table_rows` reads the tables after the change, where a bounded buffer is used up.
+        """
+        if table_rows is not None:
+            for refilled in self.compiled.refills:
+                refilled.read_from(table_rows)
+        return self._step(changes)
+
+    def _step(
+        self, changes: Mapping[TableName, TableChange], sources: Collection[int] | None = None
+    ) -> Mapping[AccessId, SketchDelta]:
+        """The step, for some of the sources where they are given."""
+        batches = self._read(changes, sources)
+        self._count_rows(batches)
+        deltas = self.count(self.circuit.step(*batches))
+        return dict(zip(self.compiled.accesses, deltas, strict=True))
+
+    def move(
+        self,
+        changes: Mapping[TableName, TableChange],
+        moves: Moves,
+        moved_rows: MovedRows,
+        table_rows: TableRows,
+        above: MovedAbove | None = None,
+    ) -> tuple[Mapping[AccessId, SketchDelta], int]:
+        """Maintain as `step` does while conditions become those of this circuit's plan.
+
+        The state is that of the conditions before, and of the constants before in operators that
+        moved `above`. Also gives how many rows came or went: of tables, each row once however often
+        its table is read, and of what is kept.
+        """
+        for refilled in self.compiled.refills:
+            refilled.read_from(table_rows)
+        batches = self._read(changes)
+        self._count_rows(batches)
+        past: dict[Operator, Batch] = {}
+        turned = {} if above is None else turned_rows(self.circuit, above.before, above.places)
+        came_or_went, count = moved_batches(self.compiled.sources, moves, moved_rows)
+        count += sum(map(len, turned.values()))
+        for at, source in enumerate(self.compiled.sources):
+            moved = moves.get(source.access)
+            if moved is None:
+                continue
+            *_, top = self.circuit.selections_above(at, len(moved.after))
+            result = moved_batch(moved, batches[at], came_or_went[source.access])
+            batches[at] = None
+            if result is not None:
+                past[top] = result
+        deltas = self.count(self.circuit.step_past(batches, past, turned))
+        return dict(zip(self.compiled.accesses, deltas, strict=True)), count
+
+    def _read(
+        self, changes: Mapping[TableName, TableChange], sources: Collection[int] | None = None
+    ) -> list[Batch | None]:
+        """The change of every source, or of those that are given."""
+        batches: list[Batch | None] = []
+        for at, source in enumerate(self.compiled.sources):
+            change = changes.get(source.table)
+            if change is None or (sources is not None and at not in sources):
+                batches.append(None)
+            else:
+                batches.append(source.scan.read(change.rows, change.weights, change.shared))
+        return batches
+
+    def count(self, output: Batch | None) -> tuple[SketchDelta, ...]:
+        """Count a change of the circuit's output in the sketches, in the accesses' order."""
+        return self.merge.nothing() if output is None else self.merge.step(output)
+
+    def fill(self, pass_: Partials, groups: pa.Table, partition: RangePartition) -> None:
+        """Bring a fresh circuit that has a chain to where it stands over the rows of a pass."""
+        self.count(self._chain.start())
+        self.count(self._chain.absorb(pass_, groups, partition, 1))
+
+    @property
+    def _chain(self) -> Chain:
+        assert self.compiled.chain is not None
+        return self.compiled.chain
+
+    def absorb(
+        self, pass_: Partials, came: GroupedRows, went: GroupedRows, partition: RangePartition
+    ) -> None:
+        """Maintain by a change that was grouped elsewhere, for a circuit that has a chain.
+
+        Rows that came go first: what went was there before, or came with them.
+        """
+        for sign, part in ((1, came), (-1, went)):
+            self.count(self._chain.absorb(pass_, part.groups, partition, sign))
+            fragments = np.arange(len(part.range_rows), dtype=np.int64)
+            slot = self.range_rows.slot(partition)
+            self.range_rows.count(slot, fragments, part.range_rows * sign)
+
+    def _count_rows(self, batches: Sequence[Batch | None]) -> None:
+        """Count the rows of every partition."""
+        for slot, (at, tag) in self._counted.items():
+            batch = batches[at]
+            if batch is not None:
+                # A scan's rows have one fragment each, so there is a pair per row.
+                pairs = batch.tags[tag].expand(batch.weights, batch.weights)
+                self.range_rows.count(slot, pairs.fragments, pairs.weights)
+
+    def read_by(self, reader: RowReader) -> None:
+        """From the next step on, rows that the circuit does not keep are read by this reader."""
+        for side in self.circuit.reads:
+            side.reader = reader
+
+    def load(
+        self,
+        batches: Iterable[tuple[TableName, pa.Table]],
+        pairs: Callable[[Readable], Iterable[Batch]] | None = None,
+    ) -> None:
+        """Bring a fresh circuit to where it stands over these rows, those of whole tables.
+
+        `pairs` gives the rows of a join with a side that Spark reads, and is needed for such.
+        """
+        self._begin()
+        for table, rows in batches:
+            self.step({table: _came(rows)})
+        self._end(pairs)
+
+    def load_in_turn(
+        self,
+        turns: Sequence[Turn],
+        rows_of: Callable[[Turn], Iterable[pa.Table]],
+        pairs: Callable[[Readable], Iterable[Batch]] | None = None,
+    ) -> None:
+        """The same by the rows of every turn, asked for when those before it are taken up.
+
+        Sides that are not kept are let go as soon as nothing will ask for them, but for those with
+        room enough, which are kept after all.
+        """
+        self._begin()
+        waiting = set(range(len(self.compiled.sources)))
+        for turn in turns:
+            self.circuit.ended([at not in waiting for at in range(len(self.compiled.sources))])
+            for rows in rows_of(turn):
+                self._step({turn.table: _came(rows)}, turn.sources)
+            waiting -= turn.sources
+        self._end(pairs)
+
+    def turns(self, rows: Callable[[TableName], float]) -> list[Turn]:
+        """Whose rows are to come after each other: those of scalars before what they select, and
+        smaller tables, by their `rows`, first, as they are what later rows look up."""
+        turns = []
+        for sources in self.compiled.turns():
+            tables = dict.fromkeys(self.compiled.sources[at].table for at in sorted(sources))
+            for table in sorted(tables, key=rows):
+                own = (at for at in sources if self.compiled.sources[at].table == table)
+                turns.append(Turn(table, frozenset(own)))
+        return turns
+
+    def counted_at(self, partition: RangePartition) -> int:
+        """The position of the source whose rows are counted by range."""
+        return self._counted[self.range_rows.slot(partition)][0]
+
+    def give_up(self) -> None:
+        """Forget all state of a circuit that failed: it is of no use, and plans refer to it."""
+        for keeper in self.circuit.arrangements():
+            keeper.clear()
+
+    def _begin(self) -> None:
+        self.count(self.circuit.start())
+        self.circuit.fill(True)
+
+    def _end(self, pairs: Callable[[Readable], Iterable[Batch]] | None) -> None:
+        for join in self.compiled.distant:
+            if join.joined is None:
+                continue
+            assert pairs is not None, "the pairs of a join whose sides Spark reads are its own"
+            for batch in pairs(join.joined):
+                self.count(self.circuit.resume(batch, join.operator))
+        for held_back in self.circuit.filled():
+            self.count(held_back)
+        self.compiled = self.compiled.keeping(self.circuit.keep_at_hand())
+        self.circuit.fill(False)
+        for keeper in self.keepers():
+            keeper.compact()
+
+    def fragments(self) -> Mapping[AccessId, FragmentSet]:
+        """The sketch of every access as it stands."""
+        members = self.merge.members
+        return {
+            access: FragmentSet.from_mask(members(at))
+            for at, access in enumerate(self.compiled.accesses)
+        }
+
+    def unsure_rows(self) -> int:
+        """How often a row was kept because its HAVING was too close to call."""
+        return self.circuit.unsure_rows
+
+    def refilled(self) -> tuple[int, int]:
+        """Groups whose buffer was filled again so far, and the rows read for that."""
+        refills = self.compiled.refills
+        return sum(refill.groups for refill in refills), sum(refill.rows for refill in refills)
+
+    def refills(self) -> Mapping[str, tuple[int, int, float]]:
+        """By piece that was bounded by choice or wish: groups refilled so far, rows read for that,
+        and milliseconds."""
+        every = self.compiled.refills
+        pieces = {one.piece for one in self.compiled.buffers if not one.pinned}
+        result = (one for one in every if one.operator.piece in pieces)
+        return {one.operator.piece: (one.groups, one.rows, one.ms) for one in result}
+
+    def begun_anew(self) -> int:
+        """How often the rows of a recursion were found anew so far, since most of them went."""
+        every = (one for one in self.circuit if isinstance(one, Fixpoint))
+        return sum(one.begun_anew for one in every)
+
+    def tree_work(self) -> tuple[int, int, int]:
+        """Tuples touched, flips and pairs of all its join trees so far."""
+        result = self.circuit.counters() if self.compiled.shapes else {}
+        touched, flips, pairs = (
+            sum(number for name, number in result.items() if name.endswith(f".{what}"))
+            for what in ("touched", "flips", "pairs")
+        )
+        return touched, flips, pairs
+
+    def checkpoint(self) -> Checkpoint:
+        """What changed since the last `saved`."""
+        return checkpoint_of(self.keepers(), self.circuit.counters())
+
+    def saved(self) -> None:
+        """The last checkpoint is committed."""
+        for keeper in self.keepers():
+            keeper.saved()
+
+    def state_bytes(self) -> int:
+        """Bytes of keyed state held."""
+        return sum(keeper.bytes_held for keeper in self.keepers())
+
+
+def can_rederive(compiled: Compiled) -> bool:
+    """Whether the state of this circuit can be brought under other ranges."""
+    return compiled.chain is not None
+
+
+def needs_rows(compiled: Compiled, renumbering: Renumbering) -> bool:
+    """Whether the rows of split ranges have to be read again."""
+    if not bool((renumbering.targets < 0).any()):
+        return False
+    return compiled.chain is None or not compiled.chain.is_keyed
+
+
+def rederived(
+    held: MaintainedQuery, compiled: Compiled, renumbering: Renumbering, rows: Iterable[pa.Table]
+) -> MaintainedQuery:
+    """A session on `compiled`, the circuit of the same plan under the new ranges.
+
+    `rows` are those of the split ranges, with the columns the circuit reads; none where
+    `needs_rows` says so. The rows per range are left for the caller to fill.
+    """
+    chain, before = compiled.chain, held.compiled.chain
+    assert chain is not None
+    assert before is not None
+    session = MaintainedQuery(compiled)
+    session.count(chain.start())
+    batches = _read(compiled, rows)
+    if chain.first is not None:
+        session.count(chain.adopt(before, renumbering, batches))
+        return session
+    session.count(_renumbered(held, renumbering))
+    for batch in batches:
+        session.count(compiled.circuit.step(batch))
+    return session
+
+
+def _renumbered(held: MaintainedQuery, renumbering: Renumbering) -> Batch:
+    """Without a grouping a result row has one fragment, so the root's counts add up."""
+    (counts,) = held.merge.counts
+    kept = np.flatnonzero((renumbering.targets >= 0) & (counts > 0))
+    return Batch({}, counts[kept], (RowTags(renumbering.targets[kept].astype(np.int32)),))
+
+
+def _read(compiled: Compiled, rows: Iterable[pa.Table]) -> Iterator[Batch]:
+    (source,) = compiled.sources
+    for table in rows:
+        yield source.scan.read(table, np.ones(len(table), dtype=np.int64))
+
+
+ReadRows = Callable[[Source, Mapping[ColumnName, Sequence[Vector]]], pa.Table]
+"""Rows of a source's table with one of each list's values in each of these columns; more may come
+along. The columns that it scans come in any order."""
+
+_MOST_VALUES = 2_000_000
+"""So many values are not worth being held against; the relation is read as it is."""
+
+
+def read_in_turn(
+    wanted: Readable,
+    sources: Mapping[AccessId, Source],
+    keys: Sequence[Vector],
+    sizes: Mapping[AccessId, int],
+    read: ReadRows,
+) -> Mapping[AccessId, pa.Table] | None:
+    """Rows of every access of the side for these keys; without any, for all. None where one without
+    which the side is empty yields none.
+
+    `sizes` are about how many rows each access has: of those that can be narrowed equally the
+    smallest is read first.
+    """
+    by_keys, vital = _behind_keys(wanted, keys), indispensable(wanted.rows)
+    ties = [tied for tied in tied_columns(wanted.rows) if _is_comparable(tied)]
+    result: dict[AccessId, pa.Table] = {}
+    batches: dict[AccessId, Batch] = {}
+    while len(result) < len(sources):
+        asked = {
+            access: _asked(access, by_keys, ties, batches)
+            for access in sources
+            if access not in result
+        }
+        # What something narrows before what nothing does, then the smaller one.
+        access = min(asked, key=lambda one: (not asked[one], sizes[one]))
+        source = sources[access]
+        rows = read(source, asked[access])
+        batch = source.came(rows)
+        kept = passing(tuple(reversed(source.conditions)), batch)
+        if access in vital and not bool(kept.any()):
+            return None
+        result[access] = rows.filter(pa.array(kept))
+        batches[access] = batch.keep(kept)
+    return result
+
+
+def _behind_keys(
+    wanted: Readable, keys: Sequence[Vector]
+) -> Mapping[AccessId, Mapping[ColumnName, Vector]]:
+    """Per access the values of the keys that are its own columns."""
+    result: dict[AccessId, dict[ColumnName, Vector]] = {}
+    for key, values in zip(wanted.keys, keys, strict=bool(keys)):
+        column = column_behind(wanted.rows, key)
+        if column is not None and column.attribute.type == values.type:
+            result.setdefault(column.access, {})[column.attribute.name] = values
+    return result
+
+
+def _is_comparable(tied: Tied) -> bool:
+    return tied.column.attribute.type == tied.to.attribute.type
+
+
+def _asked(
+    access: AccessId,
+    by_keys: Mapping[AccessId, Mapping[ColumnName, Vector]],
+    ties: Sequence[Tied],
+    batches: Mapping[AccessId, Batch],
+) -> Mapping[ColumnName, Sequence[Vector]]:
+    """What a relation is read by."""
+    asked: dict[ColumnName, list[Vector]] = {
+        name: [values] for name, values in by_keys.get(access, {}).items()
+    }
+    for name, values in _tied_values(access, ties, batches):
+        if len(values) <= _MOST_VALUES:
+            asked.setdefault(name, []).append(values)
+    return asked
+
+
+def _tied_values(
+    access: AccessId, ties: Sequence[Tied], batches: Mapping[AccessId, Batch]
+) -> Iterator[tuple[ColumnName, Vector]]:
+    for tied in ties:
+        if tied.column.access == access and tied.to.access in batches:
+            values = batches[tied.to.access].columns[tied.to.attribute.id]
+            yield tied.column.attribute.name, values
+
+
+ReadWhole = Callable[[str], Iterable[Batch]]
+"""All rows of a side, or below a grouping, by its name, at the versions the state stands at; in
+parts."""
+
+
+def hand_over(
+    before: MaintainedQuery, after: MaintainedQuery, read: ReadWhole, table_rows: TableRows
+) -> None:
+    """Give `after`, which took up what both keep, what it alone keeps or reads.
+
+    Both readers give rows at the versions the state stands at, and so do those of groups that
+    `before` reads, should a buffer be above them.
+    """
+    held = sides_of(before)
+    for join in after.circuit:
+        for at, side in enumerate(join.indexes):
+            known = held[side.name]
+            if isinstance(side, DistantRows) and isinstance(known, RowIndex):
+                side.know(known.codes())
+            elif isinstance(side, RowIndex) and isinstance(known, DistantRows):
+                for rows in read(side.name):
+                    join.keep_again(at, rows)
+    for was, now in zip(before.circuit, after.circuit, strict=True):
+        if now.group_keys and now.reads and not was.reads:
+            now.know(was.group_codes())
+        elif now.group_keys and was.reads and not now.reads:
+            for rows in read(now.piece):
+                now.keep_again(0, rows)
+        elif now.is_bounded and not was.is_bounded:
+            now.shed()
+        elif was.is_bounded and not now.is_bounded and not now.reads:
+            now.keep_all(_refilled(before, was).whole(table_rows))
+
+
+def _refilled(session: MaintainedQuery, operator: Operator) -> Refilled:
+    """What fills the operator's buffers again."""
+    return next(one for one in session.compiled.refills if one.operator is operator)
+
+
+def filled_rows(session: MaintainedQuery) -> Mapping[str, int]:
+    """How many rows came of each side that is not kept, while the circuit was filled, and how many
+    groups of each grouping that keeps none."""
+    return {one.name: one.filled_rows for one in session.circuit.reads}
+
+
+def group_bytes(session: MaintainedQuery) -> Mapping[str, int]:
+    """What the groups took of each grouping that keeps none, while the circuit was filled."""
+    readers = (one for one in session.circuit if one.group_keys and one.reads)
+    return {one.piece: one.group_bytes() for one in readers}
+
+
+def buffer_groups(session: MaintainedQuery) -> Mapping[str, int]:
+    """How many groups have first rows of each piece that could be bounded."""
+    # Of values the grouping itself tells, that of all rows among grouping sets too.
+    choices = (one for one in session.compiled.buffers if not one.is_values)
+    names = {one.piece for one in choices if not one.pinned}
+    return {one.piece: one.buffer_groups() for one in session.circuit if one.piece in names}
+
+
+def sides_of(session: MaintainedQuery) -> Mapping[str, RowIndex | DistantRows]:
+    """The sides of a circuit's joins, by their names."""
+    return {side.name: side for operator in session.circuit for side in operator.indexes}
+
+
+class TouchedQuery:
+    """The sketch on `partition`, as it stands."""
+
+    def __init__(self, partition: RangePartition, fragments: FragmentSet) -> None:
+        self.partition = partition
+        self.fragments = fragments
+        self.range_rows = RangeRows([partition])
+
+    def restore(self, runs: Mapping[str, Sequence[tuple[int, StoredTable]]]) -> None:
+        """Take up the counts of a checkpoint."""
+        self.range_rows.load(runs)
+
+    def step(self, change: TableChange) -> FragmentSet:
+        """Add the fragments of the changed rows; the sketch after that."""
+        column = from_arrow(change.rows.column(self.partition.attribute), self.partition.type)
+        result = self.partition.fragments_of(column).astype(np.int64)
+        self.range_rows.count(0, result, change.weights)
+        return self._added(result)
+
+    def move(self, rows: Iterable[Batch]) -> int:
+        """Add the fragments of rows that came or went with the clock; how many these are."""
+        count = 0
+        for batch in rows:
+            count += len(batch)
+            (tags,) = batch.tags
+            slots = np.zeros(len(batch), dtype=np.int64)
+            self._added(tags.expand(slots, batch.weights).fragments)
+        return count
+
+    def _added(self, result: Ints) -> FragmentSet:
+        mask = np.zeros(self.partition.size, dtype=np.bool_)
+        mask[result] = True
+        self.fragments = self.fragments.union(FragmentSet.from_mask(mask))
+        return self.fragments
+
+    def checkpoint(self) -> Checkpoint:
+        """What changed since the last `saved`."""
+        return checkpoint_of(self.range_rows.arrangements(), {})
+
+    def saved(self) -> None:
+        """The last checkpoint is committed."""
+        for arrangement in self.range_rows.arrangements():
+            arrangement.saved()
+
+    def state_bytes(self) -> int:
+        """Bytes of keyed state held."""
+        return sum(arrangement.bytes_held for arrangement in self.range_rows.arrangements())
+
+
+def judged_alone(moved: MovedConditions) -> MovedConditions | None:
+    """The conditions without those that only Spark can judge; None where one of these moved.
+
+    Each row that meets all of the ones and not all of the others meets so the conditions left.
+    """
+    before, after = (_parts(predicates) for predicates in (moved.before, moved.after))
+    left_out = {part for part in (*before, *after) if find_condition_blocker(part) is not None}
+    if any((part in before) != (part in after) for part in left_out):
+        return None
+    sides = (tuple(p for p in parts if p not in left_out) for parts in (before, after))
+    return MovedConditions(*sides)
+
+
+def _parts(predicates: Sequence[Expr]) -> tuple[Expr, ...]:
+    return tuple(part for predicate in predicates for part in conjuncts(predicate))
+
+
+def touched_source(scan: Scan, moved: MovedConditions, partition: RangePartition) -> Source | None:
+    """What reads of a table what these conditions and the fragments ask for."""
+    used = frozenset().union(*map(columns_of, (*moved.before, *moved.after)))
+    columns = [(a.id, a.name, a.type) for a in scan.attributes if a.id in used]
+    known = [(i, name, kind) for i, name, kind in columns if kind and kind.kind is not Kind.OTHER]
+    if len(known) < len(columns):
+        return None
+    return Source(scan.access, scan.table, ScanOperator(known, (partition,)))

@@ -1,0 +1,487 @@
+"""Grouping: counts, sums, extremes and spreads, with groups kept or read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from impctl.data.keys import Grouping, group_normal
+from impctl.data.vector import Ints, Vector, concat, from_stored
+from impctl.engine.accumulators import (
+    PARTIAL_ROWS,
+    Accumulator,
+    AggregateColumn,
+    Count,
+    DistinctValues,
+    Extremes,
+    Firsts,
+    FloatSum,
+    PartialColumn,
+    Picked,
+    Touched,
+    Values,
+    clear_empty,
+    outputs_of,
+    parts_of,
+    takes_bounds,
+)
+from impctl.engine.accumulators import ROWS as _ROWS
+from impctl.engine.batch import Batch, disagreement, empty_batch, never_held, stacked_batches
+from impctl.engine.extremes import Extreme, OrderedCounts
+from impctl.engine.lookups import DistantRows, KeyFilter, Refill
+from impctl.engine.operator import Operator
+from impctl.engine.range_counts import FragmentCounts, numbered
+from impctl.engine.tags import GroupTags, RowTags, Tags, no_fragments
+from impctl.engine.trace import Arrangement, Located, RowIndex, Run
+from impctl.expr.error_bounds import refuse_unsure
+from impctl.sketch.partition import RangePartition
+from impctl.types import AttributeId
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.data.schema import SqlType
+
+_GROUP = "group"
+KeyRanges = tuple[AttributeId, RangePartition]
+
+
+class Aggregate(Operator):
+    """GROUP BY `keys` with `columns`; `is_keyed` says that a group has one fragment per access."""
+
+    can_rebuild = True
+
+    def __init__(
+        self,
+        name: str,
+        keys: Sequence[tuple[AttributeId, SqlType]],
+        columns: Sequence[AggregateColumn],
+        *,
+        accesses: int,
+        is_keyed: bool,
+        is_distinct: bool = False,
+        distinct: Mapping[AttributeId, SqlType] | None = None,
+        first_types: Mapping[AttributeId, SqlType] | None = None,
+        key_ranges: KeyRanges | None = None,
+    ) -> None:
+        """`is_distinct`: without keys there is a row only where there is input.
+
+        `key_ranges`: of keyed input, the key that tells a group's fragment, and how it does.
+        `distinct` are the arguments of which every value counts once, with their types;
+        `first_types` the types of the arguments of every `First`.
+        """
+        self.piece = name
+        self.keys = tuple(keys)
+        self.group_keys = tuple(key for key, _ in self.keys)
+        self.columns = tuple(columns)
+        self.form = (self.keys, self.columns)
+        self.is_keyed = is_keyed
+        self.is_global = not keys and not is_distinct
+        self.accesses = accesses
+        parts = parts_of(self.columns)
+        self._accumulators = tuple(part for part in parts if not isinstance(part, Extreme))
+        self._extremes = Extremes(name, [part for part in parts if isinstance(part, Extreme)])
+        self.buffered = [keeper.name for keeper in self._extremes.arrangements()]
+        self._firsts = Firsts(name, self.columns, first_types or {})
+        sums = any(isinstance(part, FloatSum) for part in self._accumulators)
+        ties = any(kind.is_fractional for kind in (first_types or {}).values())
+        self.is_told_by_rows = not (sums or ties)
+        """Whether the output is a function of the bag of input rows to the bit: sums of doubles
+        depend on the order of changes, and of tied 0.0 and -0.0 the first stands for both."""
+        self._distinct = {
+            argument: DistinctValues(f"{name}.distinct{at}", kind)
+            for at, (argument, kind) in enumerate((distinct or {}).items())
+        }
+        self._has_numbers = not is_keyed or self.needs_rows
+        self._groups = Arrangement(
+            f"{name}.groups", [kind for _, kind in keys], _ROWS, lambda: self._stored_columns
+        )
+        self._fragments = (
+            ()
+            if is_keyed
+            else tuple(FragmentCounts(f"{name}.fragments{index}") for index in range(accesses))
+        )
+        self._next_group, self._counter = 1, f"{name}.next_group"
+        self._key_ranges = key_ranges
+
+    @property
+    def accumulators(self) -> tuple[Accumulator, ...]:
+        """What is remembered per group, in the order of their slots."""
+        return self._accumulators
+
+    @property
+    def is_bounded(self) -> bool:
+        return any(part.size is not None for part in self._extremes.parts)
+
+    def refill_from(self, refill: Refill) -> None:
+        self._extremes.refill = refill
+
+    def shed(self) -> None:
+        run = self._groups.whole()
+        # Kept whole they are without the edges of buffers: later ones would take them for theirs.
+        self._groups.clear()
+        if run is not None:
+            state = self._state_of(run)
+            state.update(self._extremes.settled(state[_GROUP], state))
+            self._groups.put(run.codes, self._keys_of(run), state)
+
+    def keep_all(self, rows: Iterable[Batch]) -> None:
+        self._extremes.clear()
+        for batch in rows:
+            grouping, groups = self._held(batch)
+            self._extremes.count(batch, groups[grouping.index()])
+        self.shed()
+
+    @property
+    def needs_rows(self) -> bool:
+        """Whether only rows fill the state: no partial aggregate tells each value's count."""
+        return bool(self._extremes.parts or self._distinct or self._firsts)
+
+    def step(self, batch: Batch) -> Batch:
+        """Minus the old rows, plus the new rows of the changed groups."""
+        if len(batch) == 0:
+            return empty_batch(self.accesses)
+        parts = (*self._accumulators, *self._extremes.parts)
+        arguments = [part.argument for part in parts if not takes_bounds(part)]
+        arguments += [*self._firsts.arguments, *self._distinct, *(name for name, _ in self.keys)]
+        refuse_unsure([batch.columns[argument] for argument in arguments])
+        keys, grouping = batch.grouped_by([name for name, _ in self.keys])
+        return self._apply(keys, _Change(grouping, batch.tags, batch.weights, batch))
+
+    def _delta(self, batch: Batch, grouping: Grouping, groups: Ints) -> Values:
+        """The change of every group, before extremes."""
+        delta: Values = {_ROWS: grouping.sums(batch.weights)}
+        once: dict[AttributeId, Ints] = {}
+        for argument, values in self._distinct.items():
+            owners = groups[grouping.index()]
+            once[argument] = values.crossings(owners, batch.columns[argument], batch.weights)
+        for accumulator in self._accumulators:
+            argument = accumulator.argument
+            weights = once.get(argument, batch.weights)
+            delta.update(accumulator.delta(batch.columns[argument], weights, grouping))
+        return delta
+
+    def absorb(
+        self,
+        keys: Sequence[Vector],
+        partials: Mapping[PartialColumn, Any],
+        tags: tuple[Tags, ...],
+        sign: int = 1,
+    ) -> Batch:
+        """Count partial aggregates in: one row per (group, fragment) or group.
+
+        `partials` has `ROWS` and the accumulators' columns; `sign` is -1 where their rows went.
+        Returns the change of the output.
+        """
+        rows = partials[PARTIAL_ROWS] * sign
+        if len(rows) == 0:
+            return self.step(empty_batch(self.accesses))
+        keys, grouping = group_normal(keys, len(rows))
+        delta: Values = {_ROWS: np.add.reduceat(rows[grouping.order], grouping.starts)}
+        for accumulator in self._accumulators:
+            delta.update(accumulator.partial(partials, grouping, sign))
+        return self._apply(keys, _Change(grouping, tags, rows, delta))
+
+    def adopt(
+        self,
+        other: Aggregate,
+        targets: Ints,
+        recounted: Iterable[Batch],
+        key_tags: Callable[[Sequence[Vector]], Tags] | None,
+    ) -> Batch:
+        """Fill the empty state from that of the same grouping under other ranges, one access.
+
+        Groups stay as they are, fragments go by `targets` (see `FragmentCounts.adopt`); the rows of
+        fragments at -1 come again in `recounted`, with their new tags. `key_tags` tells a keyed
+        group's fragment from its keys. Returns the output as one batch of insertions (without keys,
+        the change from the empty input's row).
+        """
+        run = other._groups.whole()
+        if run is None:
+            return empty_batch(self.accesses)
+        keys = self._keys_of(run)
+        self._groups.put(run.codes, keys, run.values)
+        self._next_group = other._next_group
+        state = self._state_of(run)
+        if key_tags is not None:
+            tags = key_tags(keys)
+        else:
+            (mine,), (theirs,) = self._fragments, other._fragments
+            mine.adopt(theirs, targets)
+            for batch in recounted:
+                self._recount(batch)
+            tags = mine.sets_of(state[_GROUP])
+        now = self._inserted(keys, state, tags)
+        return stacked_batches([self._empty_row().negated(), now]) if self.is_global else now
+
+    @property
+    def can_output(self) -> bool:
+        return not self._firsts and (not self.is_keyed or self._key_ranges is not None)
+
+    @property
+    def can_refill(self) -> bool:
+        # As releases before did: with a bound, what is above has other state.
+        return self.can_output and bool(self.keys) and not self.is_keyed
+
+    def output(self) -> Batch:
+        """The rows of all groups. Cost: the groups, and their fragments."""
+        run = self._groups.whole()
+        if run is None:
+            return self._empty_row() if self.is_global else empty_batch(self.accesses)
+        keys, state = self._keys_of(run), self._state_of(run)
+        if self._key_ranges is None:
+            tags: tuple[Tags, ...] = tuple(c.sets_of(state[_GROUP]) for c in self._fragments)
+        else:
+            key, partition = self._key_ranges
+            place = [name for name, _ in self.keys].index(key)
+            tags = (RowTags(partition.fragments_of(keys[place])),)
+        return self._inserted(keys, state, *tags)
+
+    def group_codes(self) -> Ints:
+        run = self._groups.whole()
+        return np.zeros(0, dtype=np.int64) if run is None else run.codes
+
+    def group_bytes(self) -> int:
+        return sum(part.bytes_held for part in self.arrangements())
+
+    def keep_again(self, at: int, rows: Batch) -> None:
+        """Keep the groups of all rows of the input; nothing must be kept yet."""
+        assert at == 0, "a grouping has one input"
+        self.step(rows)
+
+    def _keys_of(self, run: Run) -> list[Vector]:
+        kinds = [kind for _, kind in self.keys]
+        return [from_stored(part, kind) for part, kind in zip(run.keys, kinds, strict=True)]
+
+    def _state_of(self, run: Run) -> Values:
+        return {
+            name: run.values.get(name, np.zeros(len(run), dtype=kind))
+            for name, kind in self._state_columns.items()
+        }
+
+    def _inserted(self, keys: Sequence[Vector], state: Values, *tags: Tags) -> Batch:
+        columns = {name: key for (name, _), key in zip(self.keys, keys, strict=True)}
+        columns.update(self._values(state))
+        return Batch(columns, np.ones(len(state[_ROWS]), dtype=np.int64), tags)
+
+    def _recount(self, batch: Batch) -> None:
+        """Count rows that the groups hold already in their fragments."""
+        grouping, groups = self._held(batch)
+        for counts, tag in zip(self._fragments, batch.tags, strict=True):
+            counts.count(groups, tag.expand(grouping.index(), batch.weights))
+
+    def _held(self, batch: Batch) -> tuple[Grouping, Ints]:
+        """The groups of rows that they hold already, with their numbers."""
+        keys, grouping = batch.grouped_by([name for name, _ in self.keys])
+        leaders = [key.take(grouping.first) for key in keys]
+        groups: Ints = self._groups.gather(self._groups.find(grouping.codes, leaders), _GROUP)
+        if bool((groups == 0).any()):
+            raise disagreement(
+                "The table has rows of a group that the stored state never contained"
+            )
+        return grouping, groups
+
+    def start(self) -> Batch | None:
+        """The one row that there is over empty input without keys."""
+        return self._empty_row() if self.is_global else None
+
+    def _empty_row(self) -> Batch:
+        empty = {name: np.zeros(1, dtype=kind) for name, kind in self._state_columns.items()}
+        tags = tuple(no_fragments(1) for _ in range(self.accesses))
+        batch = Batch(self._values(empty), np.ones(1, np.int64), tags)
+        return self._firsts.spread_out(batch, self._firsts.nothing())
+
+    def _apply(self, keys: list[Vector], change: _Change) -> Batch:
+        grouping, rows = change.grouping, change.rows
+        leaders = [key.take(grouping.first) for key in keys]
+        located = self._groups.find(grouping.codes, leaders)
+        old = self._old(located)
+        groups = old[_ROWS]
+        if self._has_numbers:
+            groups, self._next_group = numbered(old[_GROUP], self._next_group)
+        delta = self._delta(rows, grouping, groups) if isinstance(rows, Batch) else rows
+        new: Values = {_ROWS: old[_ROWS] + delta[_ROWS]}
+        for accumulator in self._accumulators:
+            new.update(accumulator.add(old, delta))
+        self._check(new)
+        picked = self._firsts.nothing()
+        if isinstance(rows, Batch) and (self._extremes.parts or self._firsts):
+            asked = Touched(groups, grouping.index(), leaders, tuple(n for n, _ in self.keys))
+            new.update(self._extremes.change(rows, asked, old, new))
+            picked = self._firsts.step(rows, groups, grouping, old, new)
+        clear_empty(new, (*self._accumulators, *self._extremes.parts))
+        if self._has_numbers:
+            new[_GROUP] = groups
+        group_tags = self._retag(change.tags, grouping, change.weights, new)
+        self._groups.put(grouping.codes, leaders, new)
+        return self._emit(leaders, old, new, group_tags, picked)
+
+    @cached_property
+    def _state_columns(self) -> dict[str, Any]:
+        names: dict[str, Any] = {_ROWS: np.int64}
+        if self._has_numbers:
+            names[_GROUP] = np.int64
+        for part in (*self._accumulators, *self._extremes.parts):
+            names.update(part.columns)
+        return names
+
+    @property
+    def _stored_columns(self) -> dict[str, Any]:
+        """The columns that stored groups may have: those of a buffer too, which it may have been
+        until now."""
+        edges = dict.fromkeys((part.edge for part in self._extremes.parts), np.int64)
+        return {**self._state_columns, **edges}
+
+    def _old(self, located: Located) -> Values:
+        return {
+            name: self._groups.gather(located, name, dtype)
+            for name, dtype in self._state_columns.items()
+        }
+
+    def _check(self, state: Values) -> None:
+        counts = [state[_ROWS]]
+        counts += [state[f"count{a.slot}"] for a in self._accumulators if isinstance(a, Count)]
+        if any(bool((count < 0).any()) for count in counts):
+            raise never_held("rows")
+
+    def _retag(
+        self, tags: tuple[Tags, ...], grouping: Grouping, weights: Ints, new: Values
+    ) -> tuple[Tags, ...]:
+        """Tags of the changed groups, old rows first, then new rows."""
+        twice = np.tile(np.arange(grouping.groups, dtype=np.int64), 2)
+        if self.is_keyed or not tags:
+            return tuple(tag.take(grouping.first[twice]) for tag in tags)
+        index = grouping.index()
+        is_new = np.arange(len(twice)) >= grouping.groups
+        return tuple(
+            GroupTags(counts.count(new[_GROUP], tag.expand(index, weights)), twice, is_new)
+            for counts, tag in zip(self._fragments, tags, strict=True)
+        )
+
+    def _emit(
+        self,
+        leaders: Sequence[Vector],
+        old: Values,
+        new: Values,
+        tags: tuple[Tags, ...],
+        picked: Picked,
+    ) -> Batch:
+        """Old rows with weight -1 and new rows with +1, where the group exists."""
+        both = {name: np.concatenate([old[name], new[name]]) for name in self._state_columns}
+        columns = {
+            name: concat([key, key]) for (name, _), key in zip(self.keys, leaders, strict=True)
+        }
+        columns.update(self._values(both))
+        weights = np.repeat(np.array([-1, 1], dtype=np.int64), len(old[_ROWS]))
+        exists = np.ones(len(weights), np.bool_) if self.is_global else both[_ROWS] > 0
+        if self._firsts:
+            return self._firsts.spread_out(Batch(columns, weights, tags), picked, exists)
+        return Batch(columns, weights, tags).keep(exists)
+
+    def _values(self, state: Values) -> dict[AttributeId, Vector]:
+        return outputs_of(self.columns, state)
+
+    def arrangements(self) -> tuple[Arrangement | OrderedCounts | RowIndex, ...]:
+        return (
+            self._groups,
+            *(counts.arrangement for counts in self._fragments),
+            *self._extremes.arrangements(),
+            *(values.arrangement for values in self._distinct.values()),
+            *self._firsts.arrangements,
+        )
+
+    def counters(self) -> Mapping[str, int]:
+        """The number of the next group that gets one."""
+        return {self._counter: self._next_group}
+
+    def take_up(self, counters: Mapping[str, int]) -> None:
+        self._next_group = counters[self._counter]
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """Rows grouped, as a batch or as the partial aggregates they come to."""
+
+    grouping: Grouping
+    tags: tuple[Tags, ...]
+    weights: Ints
+    rows: Batch | Values
+
+
+class GroupsRead(Operator):
+    """The grouping that `made` makes, over rows with these columns; it has keys."""
+
+    can_rebuild = True
+
+    def __init__(
+        self, columns: Sequence[tuple[AttributeId, SqlType]], made: Callable[[], Aggregate]
+    ) -> None:
+        """`made` gives a new grouping each time, empty, that keeps all values of its extremes."""
+        self._made = made
+        form = made()
+        self.form, self.group_keys, self._accesses = form.form, form.group_keys, form.accesses
+        self._can_refill, self._counters = form.can_refill, form.counters()
+        self.piece = form.piece
+        self._rows = DistantRows(form.piece, columns, self.group_keys, form.accesses)
+        self._filling: Aggregate | None = None
+        self._filled_bytes = 0
+
+    def fill(self, is_filling: bool) -> None:
+        """Keep the groups while the circuit is filled, since all of its rows pass; then forget."""
+        if is_filling:
+            self._filling = self._made()
+        elif self._filling is not None:
+            codes = self._filling.group_codes()
+            self.know(codes)
+            self._rows.filled_rows = len(codes)
+            self._filled_bytes = self._filling.group_bytes()
+            self._filling = None
+
+    def know(self, codes: Ints) -> None:
+        """From now on groups with keys of these codes may be there."""
+        self._rows.know(codes)
+
+    def group_bytes(self) -> int:
+        return self._filled_bytes
+
+    def step(self, batch: Batch) -> Batch:
+        """Minus the old rows, plus the new rows of the changed groups."""
+        if self._filling is not None:
+            return self._filling.step(batch)
+        if len(batch) == 0:
+            return empty_batch(self._accesses)
+        codes = self._rows.codes_of(batch)
+        keys, grouping = batch.grouped_by(self.group_keys)
+        self._rows.expect(batch, codes)
+        before = self._rows.find(codes[grouping.first], [key.take(grouping.first) for key in keys])
+        self._rows.add(batch, codes)
+        groups = self._made()
+        if len(before.rows):
+            groups.step(before.rows)
+        return groups.step(batch)
+
+    @property
+    def reads(self) -> tuple[DistantRows, ...]:
+        return (self._rows,)
+
+    @property
+    def can_refill(self) -> bool:
+        return self._can_refill
+
+    def output(self) -> Batch:
+        """The rows of all groups as after this step. Cost: reading all rows of the input."""
+        if self._filling is not None:
+            return self._filling.output()
+        groups = self._made()
+        for rows in self._rows.whole():
+            groups.step(rows)
+        return groups.output()
+
+    def arrangements(self) -> tuple[KeyFilter, ...]:
+        return self._rows.arrangements()
+
+    def counters(self) -> Mapping[str, int]:
+        """Where numbering of groups begins once they are kept."""
+        return self._counters

@@ -1,0 +1,976 @@
+"""Keys and values of a fixpoint that keeps the best value of each key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from impctl.data.keys import (
+    Grouping,
+    distinct_values,
+    group_normal,
+    key_codes,
+    starts_in,
+    when_many,
+)
+from impctl.data.pages import search
+from impctl.data.schema import LONG, Kind, SqlType
+from impctl.data.vector import INT64_MAX, Bools, Ints, Vector, slice_positions
+from impctl.engine.batch import Batch, consolidated, empty_batch, never_held, stacked_batches
+from impctl.engine.extremes import ranks_of
+from impctl.engine.fixpoint.rows import (
+    HAS_COLUMN,
+    LOW_COLUMN,
+    RANK_COLUMN,
+    BestRows,
+    Grouped,
+    IndexView,
+    Numbers,
+    Slots,
+    Views,
+    view_of,
+)
+from impctl.engine.fixpoint.small_frontier import WHOLE_NUMBERS, JoinedStep, ends_of
+from impctl.engine.join import Join
+from impctl.engine.linear import Project
+from impctl.engine.trace import IndexRun, check_size
+from impctl.expr.nodes import Arithmetic, ArithmeticOp, ColumnRef, Expr, Literal
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.engine.circuit import Circuit
+    from impctl.engine.tags import Tags
+    from impctl.types import AttributeId
+
+_ADDED = frozenset({Kind.BYTE, Kind.SHORT, Kind.INTEGER, Kind.LONG})
+_MOST = 1 << 50
+"""Constants lie within this: sums of a few of them are far from overflowing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offset:
+    """What is added to a value: a column of the table times `sign`, None for none; a constant."""
+
+    column: AttributeId | None = None
+    sign: int = 1
+    constant: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ValuedStep(JoinedStep):
+    """Its columns by what they are for.
+
+    `key` and `value` are columns of the fixpoint, `rows` has for each column of that side which one
+    it is of the fixpoint or its rank; `head` is the table's column with the key of a row derived.
+    """
+
+    key: AttributeId
+    value: AttributeId
+    rows: Mapping[AttributeId, AttributeId]
+    head: AttributeId
+    offset: Offset
+    is_greatest: bool
+
+
+def valued_step(
+    step: Circuit,
+    columns: Sequence[tuple[AttributeId, SqlType]],
+    grouped: Grouped,
+    rank: AttributeId,
+) -> ValuedStep | None:
+    """The step as such a one, if it is."""
+    kinds = dict(columns)
+    if len(grouped.keys) != 1 or len(grouped.values) != 1 or len(kinds) != 2:
+        return None
+    (key,), ((value, is_greatest),) = grouped.keys, grouped.values
+    if kinds[key].kind not in WHOLE_NUMBERS or kinds[value].kind is not Kind.LONG:
+        return None
+    above = _Above(step)
+    join = above.join
+    if join is None:
+        return None
+    ends = ends_of(step, above.at, join, above.count)
+    if ends is None:
+        return None
+    side, own = ends
+    of_table = dict(join.sides[1 - side].columns)
+    head = above.leaf(ColumnRef(key, kinds[key]))
+    body = above.leaf(ColumnRef(rank, kinds[value]))
+    sum_ = above.sum_of(ColumnRef(value, kinds[value]), own, of_table)
+    if not isinstance(head, ColumnRef) or not isinstance(body, ColumnRef) or sum_ is None:
+        return None
+    keys = (*join.sides[side].keys, *join.sides[1 - side].keys)
+    if [own.get(one) for one in (*keys[:1], body.id, sum_.own)] != [key, rank, value]:
+        return None
+    if len(keys) != 2 or head.id not in of_table:
+        return None
+    if {of_table[head.id], of_table[keys[1]]} != {kinds[key]}:
+        return None
+    sign = -1 if is_greatest else 1
+    offset = Offset(sum_.column, sign * sum_.sign, sign * sum_.constant)
+    return ValuedStep(join, side, key, value, own, head.id, offset, is_greatest)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sum:
+    """A column of the fixpoint's side and what is added to it."""
+
+    own: AttributeId
+    column: AttributeId | None = None
+    sign: int = 1
+    constant: int = 0
+
+
+class _Above:
+    """What stands above the join of a step: projections alone, from the last operator down."""
+
+    def __init__(self, step: Circuit) -> None:
+        operators = tuple(step)
+        self._outputs: list[Mapping[AttributeId, Expr]] = []
+        self.at = len(operators) - 1
+        while self.at >= 0 and isinstance(operator := operators[self.at], Project):
+            self._outputs.append(dict(operator.outputs))
+            (self.at,) = step.wires[self.at]
+        result = operators[self.at] if self.at >= 0 else None
+        self.join = result if isinstance(result, Join) and not result.reads else None
+
+    @property
+    def count(self) -> int:
+        """How many projections."""
+        return len(self._outputs)
+
+    def leaf(self, expr: Expr, depth: int = 0) -> Expr:
+        """The expression below that a column is there, `depth` projections down so far."""
+        return self._below(expr, depth)[0]
+
+    def _below(self, expr: Expr, depth: int) -> tuple[Expr, int]:
+        while isinstance(expr, ColumnRef) and depth < self.count:
+            expr, depth = self._outputs[depth][expr.id], depth + 1
+        return expr, depth
+
+    def sum_of(
+        self,
+        expr: Expr,
+        own: Mapping[AttributeId, AttributeId],
+        table: Mapping[AttributeId, SqlType],
+        depth: int = 0,
+    ) -> _Sum | None:
+        """The expression as a column of the fixpoint's and what is added to it, if it is that."""
+        expr, depth = self._below(expr, depth)
+        if isinstance(expr, ColumnRef):
+            return _Sum(expr.id) if expr.id in own else None
+        if not isinstance(expr, Arithmetic):
+            return None
+        if expr.op not in (ArithmeticOp.ADD, ArithmeticOp.SUBTRACT):
+            return None
+        sign = 1 if expr.op is ArithmeticOp.ADD else -1
+        sides = [(expr.left, expr.right), (expr.right, expr.left)]
+        for mine, other in sides if sign > 0 else sides[:1]:
+            result = self.sum_of(mine, own, table, depth)
+            if result is not None:
+                return self._more(result, self.leaf(other, depth), sign, table)
+        return None
+
+    def _more(
+        self, result: _Sum, other: Expr, sign: int, table: Mapping[AttributeId, SqlType]
+    ) -> _Sum | None:
+        """A sum and one more leaf, of whole numbers; one column at most."""
+        if isinstance(other, Literal):
+            if other.type.kind not in _ADDED or other.value is None:
+                return None
+            more = result.constant + sign * int(other.value)
+            if abs(int(other.value)) >= _MOST:
+                return None
+            return _Sum(result.own, result.column, result.sign, more)
+        if not isinstance(other, ColumnRef) or other.id not in table or result.column is not None:
+            return None
+        if table[other.id].kind not in _ADDED:
+            return None
+        return _Sum(result.own, other.id, sign, result.constant)
+
+
+_NOTHING = np.zeros(0, dtype=np.int64)
+BODY, HEAD, OFFSET, NET, WEIGHT, SOURCE, PLACE = range(7)
+
+
+class Links:
+    """The table's rows and what changed in them."""
+
+    def __init__(self, step: ValuedStep, rows: ValuedRows, changed: Batch | None) -> None:
+        self._step, self._rows = step, rows
+        self._changed = changed
+        self._linked: list[Ints] = []
+        self.count = 0
+        self.held: Ints = np.zeros((PLACE + 1, 0), dtype=np.int64)
+
+    @cached_property
+    def _runs(self) -> Sequence[IndexRun]:
+        """The table's rows, and those that came and went."""
+        runs, changed = self._step.table.runs(), self._changed
+        self._rows.of_runs(runs)
+        if changed is None or not len(changed):
+            return runs
+        codes = numbers(changed.columns[self._step.table.keys[0]])
+        if len(changed) > 1:
+            order = np.argsort(codes, kind="stable")
+            codes, changed = codes[order], changed.take(order)
+        return (*runs, IndexRun(0, codes, changed))
+
+    def tags(self, source: int) -> tuple[Tags, ...]:
+        """Those of the rows that such a source has, by place."""
+        return self._runs[source].batch.tags
+
+    @property
+    def sources(self) -> int:
+        """How many there are."""
+        return len(self._runs)
+
+    def views(self) -> list[IndexView] | None:
+        """The runs as they are looked up one by one: the head, then the column that is added; None
+        where they are not to be."""
+        columns = [self._step.head, *_column(self._step)]
+        return self._rows.table_views.of_index(self._runs, columns, 0)
+
+    @property
+    def linked(self) -> Ints:
+        """The slots of all keys that were asked for."""
+        return np.concatenate(self._linked) if self._linked else _NOTHING
+
+    def offsets(self, rows: Batch) -> Ints:
+        """What rows of the table add."""
+        offset = self._step.offset
+        if offset.column is None:
+            return np.full(len(rows), offset.constant, dtype=np.int64)
+        result = numbers(rows.columns[offset.column])
+        if len(result) and (result.max() >= MOST or result.min() <= -MOST):
+            raise NotThisWayError
+        return offset.sign * result + offset.constant
+
+    def heads(self, rows: Batch) -> Ints:
+        """The keys that they lead to."""
+        return numbers(rows.columns[self._step.head])
+
+    def of(self, slots: Ints) -> Ints:
+        """Where the links of these keys lie in `held`, each given once."""
+        values = self._rows.values
+        unknown = slots[values[FIRST, slots] < 0]
+        if len(unknown):
+            self._linked.append(unknown)
+            self._look_up(unknown)
+            values = self._rows.values
+        first, last = values[FIRST, slots], values[LAST, slots]
+        if len(unknown) == len(slots) and len(slots):
+            # As they were looked up, one after the other.
+            return np.arange(first.min(), last.max(), dtype=np.int64)
+        return slice_positions(first, last)[0]
+
+    def _look_up(self, slots: Ints) -> None:
+        """Find the rows of these keys."""
+        step, rows = self._step, self._rows
+        order, codes = when_many(rows.values[KEY, slots])
+        slots = slots if order is None else slots[order]
+        parts = []
+        for source, run in enumerate(self._runs):
+            asking, first, last = rows.spans(run, slots, codes)
+            pairs = int((last - first).sum())
+            if not pairs:
+                continue
+            check_size(pairs)
+            places, owners = slice_positions(first, last)
+            owners = asking[owners]
+            batch = run.at(places)
+            names = {step.head, *step.table.keys, *_column(step)}
+            some = {name: batch.columns[name].take(places) for name in names}
+            result = Batch(some, batch.weights[places], ())
+            # NULL may have the code of a number.
+            numbers(result.columns[step.table.keys[0]])
+            part = np.empty((PLACE + 1, pairs), dtype=np.int64)
+            part[BODY], part[HEAD], part[OFFSET] = owners, self.heads(result), self.offsets(result)
+            part[NET] = part[WEIGHT] = result.weights
+            part[SOURCE], part[PLACE] = source, places
+            parts.append(part)
+        self._add(slots, parts)
+
+    def _add(self, slots: Ints, parts: Sequence[Ints]) -> None:
+        """Keep what was found, by slot."""
+        values = self._rows.values
+        if not parts:
+            values[FIRST, slots] = values[LAST, slots] = self.count
+            return
+        result = parts[0]
+        if len(parts) > 1:
+            result = np.concatenate(parts, axis=1)
+            result = result[:, np.argsort(result[BODY], kind="stable")]
+        if result[OFFSET].min() < 0:
+            raise NotThisWayError
+        ends = self.count + np.cumsum(np.bincount(result[BODY], minlength=len(slots)))
+        values[LAST, slots] = ends
+        values[FIRST, slots[0]] = self.count
+        values[FIRST, slots[1:]] = ends[:-1]
+        _sum_up(result)
+        result[HEAD] = self._rows.slots_of(result[HEAD])
+        result[BODY] = slots[result[BODY]]
+        start, self.count = self.count, self.count + result.shape[1]
+        if not start:
+            self.held = result
+            return
+        if self.count > self.held.shape[1]:
+            grown = np.empty((PLACE + 1, 2 * self.count), dtype=np.int64)
+            grown[:, :start] = self.held[:, :start]
+            self.held = grown
+        self.held[:, start : self.count] = result
+
+
+def _column(step: ValuedStep) -> tuple[str, ...]:
+    return () if step.offset.column is None else (step.offset.column,)
+
+
+def _sum_up(result: Ints) -> None:
+    """Count equal rows of one key together, where some go."""
+    if result[NET].min() >= 0:
+        return
+    goes = np.zeros(int(result[BODY].max()) + 1, dtype=np.bool_)
+    goes[result[BODY, result[NET] < 0]] = True
+    some = goes[result[BODY]].nonzero()[0]
+    order = some[np.lexsort((result[OFFSET, some], result[HEAD, some], result[BODY, some]))]
+    starts = starts_in(result[BODY, order], result[HEAD, order], result[OFFSET, order]).nonzero()[0]
+    sums = np.add.reduceat(result[NET, order], starts)
+    if sums.min() < 0:
+        raise NotThisWayError
+    result[NET, order] = 0
+    result[NET, order[starts]] = sums
+
+
+NONE = INT64_MAX
+"""The value of a key that has none."""
+MOST = 1 << 60
+"""Values and what is added to them lie within this: sums of both are exact."""
+BEST, RANKED, COUNTED = range(3)
+WAS = 3
+"""Where the same begins as it was: value, rank, low."""
+KEY, KNOWN, FIRST, LAST, _START, _END = range(6, 12)
+"""The key; whether rank and low are looked up; where links begin and end, -1 before; where the
+table's rows lie in its largest run, -1 before."""
+MOST_AT_HAND = 1 << 20
+"""Keys up to which all that were met are held on to between steps: some 120 MB."""
+_MOST_WAITING = 64
+"""Steps whose changes wait at most."""
+_MANY_ROWS = 1 << 16
+"""Rows of a run from which on it is remembered where those of a key lie."""
+_ROOM = 16
+_DENSE = 4
+"""Numbers there are per key up to which keys lie close together."""
+_FEW = 8
+"""Of so many keys one may be looked for by itself before all are sorted together."""
+
+
+class NotThisWayError(Exception):
+    """The step is not for numbers alone: whoever asked goes on in another way."""
+
+
+class ValuedRows:
+    """The keys of one step; `values` of shape (12, room) has what is named above by slot."""
+
+    def __init__(self, held: BestRows, step: ValuedStep) -> None:
+        self.held, self.step = held, step
+        self.count = 0
+        self.values: Ints = _fresh(_ROOM)
+        self._many, self._few = (_NOTHING, _NOTHING), (_NOTHING, _NOTHING)
+        """Keys, ascending, and their slots: most of them, and those that came since."""
+        self._direct: npt.NDArray[np.int32] | None = None
+        """Where keys lie close together: by key less the `_least`, the slot, -1 for none."""
+        self._places: Numbers | None = None
+        self._least = 0
+        self._derived, self.table_views = Views(), Views()
+        self._run: IndexRun | None = None
+        """The run of the table that it is known of where rows lie in it."""
+        self._waiting = 0
+        """Steps whose changes may wait to be sorted in."""
+
+    # Between steps.
+
+    def end(self, touched: Ints, linked: Ints) -> bool:
+        """The step is over, in which these were touched, and links looked for; whether the next one
+        may begin from here: of many keys not all are held on to."""
+        values = self.values
+        values[WAS : 2 * WAS, touched] = values[:WAS, touched]
+        values[FIRST, linked] = -1
+        if len(self._few[0]) > len(self._many[0]) // _FEW:
+            self._many, self._few = _merged(self._many, self._few), (_NOTHING, _NOTHING)
+            self._direct = self._placed()
+            self._places = None if self._direct is None else view_of(self._direct)
+        self._waiting += 1
+        if self._waiting > _MOST_WAITING:
+            # Nobody may ask for them for long, and each batch that waits takes room.
+            for index in (self.held.derived, self.step.table, self.step.own):
+                index.runs()
+            self._waiting = 0
+        return self.count <= MOST_AT_HAND
+
+    def _placed(self) -> npt.NDArray[np.int32] | None:
+        """The slots of most keys by what they are more than the least, if that takes little."""
+        keys, slots = self._many
+        least, greatest = int(keys[0]), int(keys[-1])
+        if greatest - least >= _DENSE * len(keys) or not -MOST < least < MOST:
+            return None
+        self._least = least
+        result = np.full(greatest - least + 1, -1, dtype=np.int32)
+        result[keys - least] = slots
+        return result
+
+    def views(self) -> list[IndexView] | None:
+        """What is derived, as it is looked up one by one; None where it is not to be."""
+        return self._derived.of_index(self.held.derived.runs(), [self.step.value], 0)
+
+    # Slots.
+
+    def slots_of(self, keys: Ints) -> Ints:
+        """The slots of keys in any order, some perhaps often; shape (n,)."""
+        if self._direct is None:
+            return self._sorted_slots(keys)
+        places = keys - self._least
+        slots = self._direct.take(places, mode="clip").astype(np.int64)
+        # What lies below the least of them wraps to a place that is not there either.
+        is_new = (slots < 0) | (places.view(np.uint64) >= len(self._direct))
+        if is_new.any():
+            slots[is_new] = self._sorted_slots(keys[is_new])
+        return slots
+
+    def slot_of(self, key: int) -> int:
+        """The slot of one key."""
+        if self._places is not None and 0 <= (place := key - self._least) < len(self._places):
+            slot: int = self._places[place]
+            if slot >= 0:
+                return slot
+        return int(self.slots_of(np.array([key], dtype=np.int64))[0])
+
+    def _sorted_slots(self, keys: Ints) -> Ints:
+        """The same by looking them up in sorted keys."""
+        slots = np.empty(len(keys), dtype=np.int64)
+        rest: Ints | None = None
+        for codes, held in (self._many, self._few):
+            if not len(codes):
+                continue
+            asked = keys if rest is None else keys[rest]
+            places = codes.searchsorted(asked)
+            result = held.take(places, mode="clip")
+            is_new = codes.take(places, mode="clip") != asked
+            if rest is None:
+                slots = result
+                rest = is_new.nonzero()[0]
+            else:
+                slots[rest] = result
+                rest = rest[is_new]
+            if not len(rest):
+                return slots
+        asked = keys if rest is None else keys[rest]
+        if len(asked):
+            new = distinct_values(asked)
+            slots[slice(None) if rest is None else rest] = self._taken_up(new) + new.searchsorted(
+                asked
+            )
+        return slots
+
+    def _taken_up(self, keys: Ints) -> int:
+        """Slots for keys that have none, ascending; the first one."""
+        start, end = self.count, self.count + len(keys)
+        room = self.values.shape[1]
+        if end > room:
+            grown = _fresh(2 * end)
+            grown[:, :room] = self.values
+            self.values = grown
+        self.count = end
+        self.values[KEY, start:end] = keys
+        if self.held.best.runs:
+            self._look_up(keys, self.values[:, start:end])
+        self._few = _merged(self._few, (keys, np.arange(start, end, dtype=np.int64)))
+        return start
+
+    def _look_up(self, keys: Ints, values: Ints) -> None:
+        held = self.held
+        located = held.best.find(keys, [self._keys(keys)])
+        if not located.parts:
+            return
+        best = held.best.gather(located, held.best_names[0])
+        is_there = held.best.gather(located, HAS_COLUMN) > 0
+        _check_values(best[is_there])
+        values[BEST] = values[WAS + BEST] = np.where(is_there, best, NONE)
+        values[KNOWN] = ~is_there
+
+    def of_runs(self, runs: Sequence[IndexRun]) -> None:
+        """These are the table's: what was known of another one is forgotten, and it may go."""
+        if self._run is not None and not any(run is self._run for run in runs):
+            self._run = None
+
+    def spans(self, run: IndexRun, slots: Ints, codes: Ints) -> tuple[Ints, Ints, Ints]:
+        """Which of these keys have rows in a run, by position; where each begins and ends."""
+        held = 0 if self._run is None else len(self._run)
+        if len(run) < _MANY_ROWS or (self._run is not run and len(run) < held):
+            return _spans(run, codes)
+        if self._run is not run:
+            self._run, self.values[_START] = run, -1
+        start, end = self.values[_START : _END + 1]
+        new = (start[slots] < 0).nonzero()[0]
+        if len(new):
+            start[slots[new]] = end[slots[new]] = 0
+            asking, first, last = _spans(run, codes[new])
+            asking = slots[new[asking]]
+            start[asking], end[asking] = first, last
+        first, last = start[slots], end[slots]
+        asking = (last > first).nonzero()[0]
+        return asking, first[asking], last[asking]
+
+    def know_ranks(self, slots: Ints) -> None:
+        """Look up ranks and lows of these keys, some perhaps often, as they were."""
+        values = self.values
+        slots = slots[values[KNOWN, slots] == 0]
+        if not len(slots):
+            return
+        slots = distinct_values(slots)
+        values[KNOWN, slots] = 1
+        held = self.held
+        codes, rows = self.rows(slots, values[WAS + BEST, slots])
+        located = held.inside.find(codes, rows)
+        for at, name in ((RANKED, RANK_COLUMN), (COUNTED, LOW_COLUMN)):
+            values[at, slots] = values[WAS + at, slots] = held.inside.gather(located, name)
+
+    def are_other(self, slots: Ints) -> Ints:
+        """Those of these keys whose value, rank or low is not what it was before the step."""
+        values = self.values
+        is_other = (values[:WAS, slots] != values[WAS : 2 * WAS, slots]).any(axis=0)
+        result: Ints = slots[is_other]
+        return result
+
+    def rows(self, slots: Ints, values: Ints) -> tuple[Ints, list[Vector]]:
+        """Rows of these keys with such values: their codes and columns."""
+        columns = self.columns(self.values[KEY, slots], values)
+        return key_codes(columns, len(slots)), columns
+
+    def columns(self, keys: Ints, values: Ints) -> list[Vector]:
+        """Columns of rows of these keys and values."""
+        held, step = self.held, self.step
+        both = {step.key: keys, step.value: ~values if step.is_greatest else values}
+        pairs = zip(held.names, held.kinds, strict=True)
+        return [Vector(kind, both[name]) for name, kind in pairs]
+
+    def _keys(self, keys: Ints) -> Vector:
+        held = self.held
+        return Vector(held.kinds[held.names.index(self.step.key)], keys)
+
+    def key_columns(self, keys: Ints) -> list[Vector]:
+        """The column that tells groups."""
+        return [self._keys(keys)]
+
+    def ordered(self, column: Vector) -> Ints:
+        """Values of the column that decides, in the order where the least is best."""
+        result = numbers(column)
+        _check_values(result)
+        return ~result if self.step.is_greatest else result
+
+
+def numbers(column: Vector) -> Ints:
+    """The whole numbers of a column without NULL."""
+    if column.valid is not None and not bool(column.valid.all()):
+        raise NotThisWayError
+    result: Ints = column.values.astype(np.int64, copy=False)
+    return result
+
+
+def _check_values(values: Ints) -> None:
+    if len(values) and (values.max() >= MOST or values.min() <= -MOST):
+        raise NotThisWayError
+
+
+def _spans(run: IndexRun, codes: Ints) -> tuple[Ints, Ints, Ints]:
+    """The same by searching."""
+    first = search(run.pages, run.codes, codes)
+    asking = (run.codes.take(first, mode="clip") == codes).nonzero()[0]
+    if not len(asking):
+        return asking, asking, asking
+    return asking, first[asking], search(run.pages, run.codes, codes[asking], "right")
+
+
+def _merged(one: tuple[Ints, Ints], other: tuple[Ints, Ints]) -> tuple[Ints, Ints]:
+    """Keys with their slots, ascending, of both."""
+    if not len(one[0]) or not len(other[0]):
+        return one if len(one[0]) else other
+    keys = np.concatenate([one[0], other[0]])
+    # Two sorted parts: NumPy merges them.
+    order = np.argsort(keys, kind="stable")
+    return keys[order], np.concatenate([one[1], other[1]])[order]
+
+
+def _fresh(room: int) -> Ints:
+    result = np.zeros((_END + 1, room), dtype=np.int64)
+    result[BEST] = result[WAS + BEST] = NONE
+    result[KNOWN] = 1
+    result[FIRST] = result[_START] = -1
+    return result
+
+
+_NAMES = (RANK_COLUMN, LOW_COLUMN)
+_GROUP_CAPACITY = 16
+"""Rows that there is room for at first."""
+_IS_RANK, _IS_LOW, _WAS_RANK, _WAS_LOW, _ALL, _GROUP, _FIRST_VALUE = range(7)
+_IS_HELD, _HAS, _HAD, _FIRST_BEST = range(4)
+
+
+@dataclass(frozen=True, slots=True)
+class _Derived:
+    """Rows derived, with their weights and tags, and their slots."""
+
+    rows: Batch
+    slots: Ints
+
+    def keep(self, mask: Bools) -> _Derived:
+        """Those where `mask` is set."""
+        return _Derived(self.rows.keep(mask), self.slots[mask])
+
+
+class TouchedGroups:
+    """The groups that one step touches; each has a slot, and each row that may be in."""
+
+    def __init__(self, held: BestRows) -> None:
+        self._held = held
+        self._groups, self._rows = Slots(), Slots()
+        self._values = np.zeros(
+            (_FIRST_VALUE + 2 * len(held.grouped.values), _GROUP_CAPACITY), np.int64
+        )
+        """By row: rank and low as they are and as they were, weight of its derivations, slot of its
+        group, and for each value its order and whether it is one."""
+        self._bests = np.zeros(
+            (_FIRST_BEST + 2 * len(held.grouped.values), _GROUP_CAPACITY), np.int64
+        )
+        """By group: whether what was derived in it is at hand, whether it has best rows, and had;
+        and for each value the order of the best one, as it is and as it was."""
+        self._found: list[_Derived] = []
+        self._changed: list[_Derived] = []
+        self._beaten: list[_Derived] = []
+        """What changed in rows that a better one beats: with the slots of groups."""
+        self._has_null = False
+
+    # What is touched.
+
+    def count(self, batch: Batch, rank: AttributeId) -> Ints:
+        """Count derivations in, whose highest body ranks are in a column of that name; the slots of
+        the rows that they derive, as far as these may be in, now or before.
+
+        CountBelowZeroError where more goes than there was.
+        """
+        held = self._held
+        groups = self._groups_of([batch.columns[name] for name in held.names])
+        counts = self._counts(batch, groups)
+        if not counts.all():
+            names = {name: batch.columns[name] for name in held.names}
+            every = _Derived(Batch(names, batch.weights, batch.tags), groups)
+            self._beaten.append(every.keep(~counts))
+            batch, groups = batch.keep(counts), groups[counts]
+            if not len(batch):
+                return groups
+        keys, grouping = group_normal([batch.columns[n] for n in held.names], len(batch))
+        slots = self._slots_of(grouping, grouping.leaders(keys), groups[grouping.first])
+        index = grouping.index()
+        of_rows = slots[index]
+        ranks = self._values[_IS_RANK, of_rows]
+        is_low = (batch.columns[rank].values < ranks) & (ranks > 0)
+        low = np.where(is_low, batch.weights, 0)[grouping.order]
+        every = self._values[_ALL, slots] + grouping.sums(batch.weights)
+        lows = self._values[_IS_LOW, slots] + np.add.reduceat(low, grouping.starts)
+        # Of groups that are not at hand only what changed is counted.
+        is_held = self._bests[_IS_HELD, self._values[_GROUP, slots]] > 0
+        if lows.min() < 0 or (every[is_held] < 0).any():
+            raise never_held("ways to derive rows")
+        self._values[_ALL, slots], self._values[_IS_LOW, slots] = every, lows
+        columns = {name: batch.columns[name] for name in held.names}
+        self._changed.append(_Derived(Batch(columns, batch.weights, batch.tags), of_rows))
+        return slots
+
+    def _counts(self, batch: Batch, groups: Ints) -> Bools:
+        """Which of these derivations may be of rows that are in or come in: those that no row of
+        their group beats."""
+        bests = self._bests
+        counts: Bools = bests[_HAS, groups] == 0
+        for place, (name, is_greatest) in enumerate(self._held.grouped.values):
+            column = batch.columns[name]
+            ranks = ranks_of(column, reverse=is_greatest)
+            is_first = ranks <= bests[_FIRST_BEST + 2 * place, groups]
+            if column.valid is not None:
+                # Where NULL is best there is nothing else.
+                is_null = bests[_FIRST_BEST + 2 * place, groups] == INT64_MAX
+                is_first = np.where(column.valid, is_first, is_null | self._held.grouped.keeps_null)
+            counts |= is_first
+        return counts
+
+    def _slots_of(self, grouping: Grouping, leaders: Sequence[Vector], groups: Ints) -> Ints:
+        """The slots of these rows, of these groups."""
+        slots = self._rows.find(grouping.codes, leaders)
+        new = (slots < 0).nonzero()[0]
+        if len(new):
+            rest = leaders if len(new) == len(slots) else [key.take(new) for key in leaders]
+            slots[new] = self._taken_up(grouping.codes[new], rest, groups[new])
+        return slots
+
+    def _groups_of(self, rows: Sequence[Vector]) -> Ints:
+        """The slots of the groups of these rows."""
+        held = self._held
+        own = [rows[held.names.index(key)] for key in held.grouped.keys]
+        keys, grouping = group_normal(own, len(rows[0]))
+        leaders = grouping.leaders(keys)
+        slots = self._groups.find(grouping.codes, leaders)
+        new = (slots < 0).nonzero()[0]
+        if len(new):
+            codes, rest = grouping.codes[new], [key.take(new) for key in leaders]
+            slots[new] = self._groups.add(codes, rest)
+            self._bests = _with_room(self._bests, len(self._groups))
+            located = held.best.find(codes, rest)
+            if located.parts:
+                result = held.best.gather(located, HAS_COLUMN)
+                self._bests[_HAS, slots[new]] = self._bests[_HAD, slots[new]] = result
+                for place, name in enumerate(held.best_names):
+                    at = _FIRST_BEST + 2 * place
+                    result = held.best.gather(located, name)
+                    self._bests[at, slots[new]] = self._bests[at + 1, slots[new]] = result
+        of_rows: Ints = slots[grouping.index()]
+        return of_rows
+
+    def _hold(self, groups: Ints) -> None:
+        """Have all at hand that is derived in these groups, each given once."""
+        groups = groups[self._bests[_IS_HELD, groups] == 0]
+        if not len(groups):
+            return
+        held = self._held
+        self._bests[_IS_HELD, groups] = 1
+        codes, groups = self._groups.ordered(groups)
+        result = held.derived.find(codes, [key.take(groups) for key in self._groups.columns()])
+        if len(result.rows):
+            self._found.append(self._counted(_Derived(result.rows, groups[result.owners])))
+        every = self._values[: _GROUP + 1, : len(self._rows)]
+        if (self._bests[_IS_HELD, every[_GROUP, every[_ALL] < 0]] > 0).any():
+            raise never_held("ways to derive rows")
+
+    def _count_beaten(self, is_asked: Bools) -> bool:
+        """Count in what waited of these groups, by slot, as nothing beats it for sure any more;
+        whether there was any."""
+        waiting, self._beaten = self._beaten, []
+        has_any = False
+        for one in waiting:
+            is_counted = is_asked[one.slots]
+            if not is_counted.any():
+                self._beaten.append(one)
+                continue
+            has_any = True
+            self._changed.append(self._counted(one.keep(is_counted)))
+            self._beaten += [one.keep(~is_counted)] if not is_counted.all() else []
+        return has_any
+
+    def _counted(self, part: _Derived) -> _Derived:
+        """Rows of groups, by group, as rows by row: count them, but for what is in."""
+        rows = part.rows
+        keys, grouping = group_normal([rows.columns[n] for n in self._held.names], len(rows))
+        of_rows = part.slots[grouping.first]
+        slots = self._slots_of(grouping, grouping.leaders(keys), of_rows)
+        self._values[_ALL, slots] += grouping.sums(rows.weights)
+        return _Derived(rows, slots[grouping.index()])
+
+    def _taken_up(self, codes: Ints, keys: Sequence[Vector], groups: Ints) -> Ints:
+        """Slots for rows that had none."""
+        slots = self._rows.add(codes, keys)
+        start, end = int(slots[0]), len(self._rows)
+        self._values = _with_room(self._values, end)
+        self._values[_GROUP, start:end] = groups
+        held = self._held
+        for place, (name, is_greatest) in enumerate(held.grouped.values):
+            column = keys[held.names.index(name)]
+            at = _FIRST_VALUE + 2 * place
+            ranks = ranks_of(column, reverse=is_greatest)
+            if column.valid is not None:
+                ranks = np.where(column.valid, ranks, INT64_MAX)
+                self._has_null = self._has_null or not bool(column.valid.all())
+            self._values[at, start:end] = ranks
+            self._values[at + 1, start:end] = column.validity()
+        located = held.inside.find(codes, keys)
+        if located.parts:
+            for is_at, was_at, name in zip(
+                (_IS_RANK, _IS_LOW), (_WAS_RANK, _WAS_LOW), _NAMES, strict=True
+            ):
+                result = held.inside.gather(located, name)
+                self._values[is_at, slots] = self._values[was_at, slots] = result
+        return slots
+
+    # What comes and goes.
+
+    def groundless(self, slots: Ints) -> Ints:
+        """Those that are in, and that nothing of lower rank derives any more."""
+        values = self._values
+        result: Ints = slots[(values[_IS_LOW, slots] == 0) & (values[_IS_RANK, slots] > 0)]
+        return result
+
+    def every_row(self) -> Ints:
+        """The slots of all rows."""
+        return np.arange(len(self._rows), dtype=np.int64)
+
+    def unsettled(self, slots: Ints) -> tuple[Ints, Ints]:
+        """In the groups of these rows, which are all that were counted since: rows that are in and
+        are not best, or stand on nothing; and rows that are best and are not in, or stand on
+        nothing."""
+        self._hold(self._perhaps_unsettled(slots))
+        values, count = self._values, len(self._groups)
+        is_asked = np.zeros(count, dtype=np.bool_)
+        is_asked[values[_GROUP, slots]] = True
+        is_asked &= self._bests[_IS_HELD, :count] > 0
+        before = self._bests[:, :count].copy()
+        rows, is_best = self._evaluated(is_asked)
+        after = self._bests[:, :count]
+        has_lost = before[_HAS] > after[_HAS]
+        for at in range(_FIRST_BEST, len(after), 2):
+            has_lost |= after[at] > before[at]
+        has_lost &= is_asked
+        if has_lost.any() and self._count_beaten(has_lost):
+            rows, is_best = self._evaluated(is_asked)
+        values = self._values
+        is_in = values[_IS_RANK, rows] > 0
+        is_groundless = is_in & (values[_IS_LOW, rows] == 0)
+        return rows[(is_in & ~is_best) | is_groundless], rows[is_best & (~is_in | is_groundless)]
+
+    def _evaluated(self, is_asked: Bools) -> tuple[Ints, Bools]:
+        """The rows of these groups, by slot, and which are best; what is best is noted."""
+        values, count = self._values, len(self._groups)
+        rows = is_asked[values[_GROUP, : len(self._rows)]].nonzero()[0]
+        is_best = values[_ALL, rows] > 0
+        self._bests[_HAS, :count][is_asked] = 0
+        derived = is_best.nonzero()[0]
+        if len(derived):
+            is_best[derived] = self._best(rows[derived])
+        return rows, is_best
+
+    def _perhaps_unsettled(self, slots: Ints) -> Ints:
+        """The groups of those rows that may come in, or stand on nothing."""
+        values, bests = self._values, self._bests
+        groups = values[_GROUP, slots]
+        is_first = bests[_HAS, groups] == 0
+        for place, _ in enumerate(self._held.grouped.values):
+            at = _FIRST_VALUE + 2 * place
+            is_first |= values[at, slots] <= bests[_FIRST_BEST + 2 * place, groups]
+            if self._held.grouped.keeps_null:
+                is_first |= values[at + 1, slots] == 0
+        is_in = values[_IS_RANK, slots] > 0
+        comes = ~is_in & is_first & (values[_ALL, slots] > 0)
+        has_gone = ~is_in & (values[_WAS_RANK, slots] > 0)
+        result = comes | has_gone | (is_in & (values[_IS_LOW, slots] == 0))
+        return distinct_values(groups[result])
+
+    def _best(self, rows: Ints) -> Bools:
+        """Which of these, all rows that are derived in their groups, are best."""
+        values = self._values
+        groups = values[_GROUP, rows]
+        order = np.argsort(groups, kind="stable")
+        starts = starts_in(groups[order]).nonzero()[0]
+        sizes = np.diff(starts, append=len(rows))
+        is_best = np.zeros(len(rows), dtype=np.bool_)
+        touched = groups[order][starts]
+        self._bests[_HAS, touched] = 1
+        for at in range(_FIRST_VALUE, len(values), 2):
+            ranks = values[at, rows][order]
+            least = np.minimum.reduceat(ranks, starts)
+            self._bests[_FIRST_BEST + at - _FIRST_VALUE, touched] = least
+            is_first = ranks == np.repeat(least, sizes)
+            if self._has_null:
+                known = values[at + 1, rows][order]
+                some = np.repeat(np.maximum.reduceat(known, starts), sizes)
+                is_first &= known == some
+                if self._held.grouped.keeps_null:
+                    is_first |= known == 0
+            is_best[order] |= is_first
+        return is_best
+
+    def leave(self, slots: Ints) -> None:
+        """These go out."""
+        self._values[_IS_RANK, slots] = 0
+        self._values[_IS_LOW, slots] = 0
+
+    def enter(self, slots: Ints, stage: int) -> None:
+        """These come in: what derives them stands there at lower ranks."""
+        self._values[_IS_RANK, slots] = stage
+        self._values[_IS_LOW, slots] = self._values[_ALL, slots]
+
+    def batch(self, slots: Ints, weight: int, rank: AttributeId) -> Batch:
+        """These rows with their ranks in a column of that name."""
+        weights = np.full(len(slots), weight, dtype=np.int64)
+        rows = self._held.batch([key.take(slots) for key in self._rows.columns()], weights)
+        ranks = Vector(LONG, self._values[_IS_RANK, slots])
+        return Batch({**rows.columns, rank: ranks}, weights, ())
+
+    # The end of a step.
+
+    def _keep_bests(self) -> None:
+        """Write what is best now in groups where that changed."""
+        held, bests = self._held, self._bests
+        is_changed = bests[_HAS] != bests[_HAD]
+        for at in range(_FIRST_BEST, len(bests), 2):
+            is_changed |= (bests[at] != bests[at + 1]) & (bests[_HAS] > 0)
+        slots = is_changed.nonzero()[0]
+        if len(slots):
+            codes, slots = self._groups.ordered(slots)
+            names = zip(held.best_names, range(_FIRST_BEST, len(bests), 2), strict=True)
+            result = {name: bests[at, slots] for name, at in names}
+            keys = [key.take(slots) for key in self._groups.columns()]
+            held.best.put(codes, keys, {HAS_COLUMN: bests[_HAS, slots], **result})
+
+    def told(self) -> Batch:
+        """What changed in the derivations of rows that are in: their tags."""
+        accesses = self._held.accesses
+        is_in = (self._values[_IS_RANK] > 0).astype(np.int64)
+        moved = is_in - (self._values[_WAS_RANK] > 0)
+        parts = [_signed(one, moved) for one in self._found]
+        parts += [_signed(one, is_in) for one in self._changed]
+        parts = [part for part in parts if len(part)]
+        return stacked_batches(parts) if parts else empty_batch(accesses)
+
+    def kept(self, *, has_moved: bool) -> Batch:
+        """The step is over: keep what changed; the rows that came (+1) and went (-1).
+
+        `has_moved`: some derivations may have gone and come again.
+        """
+        held = self._held
+        parts = [one.rows for one in (*self._changed, *self._beaten)]
+        if parts:
+            changed = stacked_batches(parts)
+            changed = consolidated(changed) if has_moved else changed
+            held.derived.add(changed, held.derived.codes_of(changed))
+        self._keep_bests()
+        count, values = len(self._rows), self._values
+        is_changed = np.zeros(count, dtype=np.bool_)
+        for one, other in ((_IS_RANK, _WAS_RANK), (_IS_LOW, _WAS_LOW)):
+            is_changed |= values[one, :count] != values[other, :count]
+        slots = is_changed.nonzero()[0]
+        if not len(slots):
+            return empty_batch(0)
+        codes, slots = self._rows.ordered(slots)
+        keys = [key.take(slots) for key in self._rows.columns()]
+        result = {RANK_COLUMN: values[_IS_RANK, slots], LOW_COLUMN: values[_IS_LOW, slots]}
+        held.inside.put(codes, keys, result)
+        signs = (result[RANK_COLUMN] > 0).astype(np.int64) - (values[_WAS_RANK, slots] > 0)
+        moved = signs.nonzero()[0]
+        return held.batch([key.take(moved) for key in keys], signs[moved])
+
+
+def _with_room(values: Ints, most: int) -> Ints:
+    """The same by slot, with room for so many."""
+    have = values.shape[1]
+    if most <= have:
+        return values
+    grown = np.zeros((values.shape[0], 2 * most), dtype=np.int64)
+    grown[:, :have] = values
+    return grown
+
+
+def _signed(derived: _Derived, signs: Ints) -> Batch:
+    """The tags of derivations with the signs of their rows; those of sign 0 are left out."""
+    weights = derived.rows.weights * signs[derived.slots]
+    result = weights.nonzero()[0]
+    tags = tuple(tag.take(result) for tag in derived.rows.tags)
+    return Batch({}, weights[result], tags)

@@ -1,0 +1,439 @@
+"""Fixpoint operators: the least set of rows that holds the base and what a step derives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from impctl.data.keys import distinct_values
+from impctl.engine.batch import Batch, empty_batch, stacked_batches
+from impctl.engine.fixpoint.absorption import HeadsAndBodies
+from impctl.engine.fixpoint.best_values import (
+    NotThisWayError,
+    TouchedGroups,
+    ValuedRows,
+    valued_step,
+)
+from impctl.engine.fixpoint.frontier import (
+    Choices,
+    CircuitMoves,
+    Moves,
+    Recursion,
+    Told,
+    ToldOfChoices,
+    counted,
+)
+from impctl.engine.fixpoint.relaxation import FEW, Admission, ValuedChanges
+from impctl.engine.fixpoint.rows import (
+    BestRows,
+    Grouped,
+    LevelledRows,
+    NumberedRows,
+    RankedRows,
+    TouchedNumbers,
+    TouchedRows,
+)
+from impctl.engine.fixpoint.single_join import JoinedMoves, Seen
+from impctl.engine.fixpoint.small_frontier import THIN, plain_step
+from impctl.engine.operator import LEVEL_LIMITS, LIMITS, Keeper, LevelLimits, Limits
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.data.schema import SqlType
+    from impctl.data.vector import Ints
+    from impctl.engine.circuit import Circuit
+    from impctl.types import AttributeId
+
+_LARGE = 0.75
+"""The share of all rows that may go out in a step before the rest follows at once.
+
+What is left has to go out and come in for that. Measured, a tenth of a million links gone: where it
+was a quarter, a step took about twice as long as without.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Numbering:
+    """Names of columns: of a row's number as it goes into the step, and of those of the rows that
+    took part as a derivation comes out (0: none)."""
+
+    number: AttributeId
+    bodies: tuple[AttributeId, ...]
+
+
+class Fixpoint(Recursion):
+    """Rows of `columns`; its inputs are the base, and those of `step` after the first.
+
+    `step` is a circuit: in its first input are rows of the fixpoint without tags, which have their
+    rank in a column `rank` beside `columns`; its output has these columns too, and there the
+    highest rank of the rows that took part, or `NO_BODY`. `accesses` are how many tags the base's
+    rows carry, and the step's. If it `chooses`, one derivation of each row is told, and no others
+    (`fixpoint.choices`). With a `numbering` rows come out with their numbers for tags
+    (`fixpoint.numbered_rows`), and derivations are told with their heads and bodies
+    (`fixpoint.heads_and_bodies`). UnsupportedError beyond `limits`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        columns: Sequence[tuple[AttributeId, SqlType]],
+        rank: AttributeId,
+        step: Circuit,
+        accesses: tuple[int, int] = (0, 0),
+        limits: Limits = LIMITS,
+        *,
+        chooses: bool = False,
+        numbering: Numbering | None = None,
+    ) -> None:
+        super().__init__(name, rank, step, accesses)
+        self.limits = limits
+        self.thin = THIN
+        """Rows of a front up to which it is followed row by row, where the step is plain."""
+        self.form = (tuple(columns), rank, accesses, step.wires, chooses, numbering)
+        self.rows = RankedRows(name, columns)
+        self._numbered: NumberedRows | None = None
+        if numbering is not None:
+            self.rows = self._numbered = NumberedRows(name, columns, numbering.number)
+        self._numbering = numbering
+        self._stage = 0
+        self._stage_counter = f"{name}.stage"
+        self._told = Told(accesses)
+        # What is followed row by row tells no derivations.
+        is_whole = chooses or numbering is not None
+        self._plain = None if is_whole else plain_step(step, columns, rank)
+        """The step, where it is one join: it is followed without stepping its operators."""
+        self._choices = Choices(name, columns, rank, sum(accesses)) if chooses else None
+        self._seen = Seen()
+        self.begun_anew = 0
+        """Steps so far in which so much went out that all rows did, and ranks began again."""
+
+    def end_by(self, limits: Limits) -> None:
+        """Go no further than that, from now on."""
+        self.limits = limits
+
+    def _changed(
+        self, base: Batch | None, tables: Sequence[Batch | None], waiting: Batch | None = None
+    ) -> Batch:
+        touched = self._touched()
+        self._told = self._fresh_told()
+        moves = self._moves(touched)
+        slots = []
+        if base is not None and len(base):
+            base = self._stamped(base)
+            self._told.derived(base, of_base=True)
+            slots.append(counted(touched, base, self._stamp))
+        if waiting is not None:
+            self._told.derived(waiting, of_base=False)
+            slots.append(counted(touched, waiting, self._stamp))
+        if any(table is not None and len(table) for table in tables):
+            slots.append(moves.changed(tables))
+        if touched.count:
+            self._send_out(touched, moves, distinct_values(np.concatenate(slots)))
+            self._let_in(touched, moves)
+            moves.end()
+            self._told.end(touched)
+        return touched.kept()
+
+    def _touched(self) -> TouchedRows:
+        return TouchedRows(self.rows) if self._numbered is None else TouchedNumbers(self._numbered)
+
+    def _fresh_told(self) -> Told:
+        if self._numbering is not None:
+            columns = [name for name, _ in self.rows.columns]
+            return HeadsAndBodies(self._accesses, columns, self._numbering.bodies)
+        if self._choices is None:
+            return Told(self._accesses)
+        return ToldOfChoices(self._accesses, self._choices)
+
+    def _moves(self, touched: TouchedRows) -> Moves:
+        by_step = CircuitMoves(self._step, self._inputs, self._stamp, touched, self._told)
+        if self._plain is None:
+            return by_step
+        parts = (self._plain, by_step, self._stamp, touched, self._told)
+        return JoinedMoves(*parts, self._seen, self.thin)
+
+    def _send_out(self, touched: TouchedRows, moves: Moves, slots: Ints) -> None:
+        """Rows without ground go, and what goes with them; `slots` were counted last."""
+        least = self._count - int(_LARGE * self._count)
+
+        def dismiss(rows: int) -> bool:
+            if self._count - rows < least:
+                return False
+            self._count -= rows
+            return True
+
+        groundless = touched.groundless(slots)
+        while len(groundless):
+            left = moves.out(groundless, dismiss)
+            if left is groundless:
+                # The ranks of what would be left are of no use to so many that come in again.
+                touched.take_up_all()
+                self.begun_anew += 1
+                left, self._stage, least = touched.inside(), 0, 0
+            groundless = left
+
+    def _let_in(self, touched: TouchedRows, moves: Moves) -> None:
+        """Rows come that are derived from what is there, round by round."""
+        rounds = 0
+
+        def admit(rows: int) -> int:
+            nonlocal rounds
+            rounds += 1
+            self._stage += 1
+            self._count += rows
+            self.limits.check(rounds, self._count)
+            return self._stage
+
+        derived = touched.derived()
+        while len(derived):
+            derived = moves.come(derived, admit)
+
+    def told(self) -> Batch:
+        """What the last step changed in the derivations whose bodies are all in T, or of those in
+        the ones that were chosen: their tags, the base's first; with a numbering heads and bodies.
+        """
+        return self._told.batch()
+
+    # What is remembered.
+
+    def arrangements(self) -> Sequence[Keeper]:
+        chosen = () if self._choices is None else (self._choices.index,)
+        return (self.rows.arrangement, *chosen, *self._step.arrangements())
+
+    def counters(self) -> Mapping[str, int]:
+        """The rank given last, how many rows T has, the numbers given, and the step's own."""
+        result = {self._stage_counter: self._stage, **super().counters()}
+        if self._numbered is not None:
+            result[self._numbered.counter] = self._numbered.last
+        return result
+
+    def take_up(self, counters: Mapping[str, int]) -> None:
+        self._stage = counters[self._stage_counter]
+        if self._numbered is not None:
+            self._numbered.last = counters[self._numbered.counter]
+        super().take_up(counters)
+
+    def output(self) -> Batch:
+        """All rows of T. Cost: the rows."""
+        return self.rows.rows()
+
+
+class BestFixpoint(Recursion):
+    """Rows of `columns`, the best by `grouped`; its inputs are the base, and those of `step` after
+    the first. The rest is as of a fixpoint (`operators.fixpoint`)."""
+
+    def __init__(
+        self,
+        name: str,
+        columns: Sequence[tuple[AttributeId, SqlType]],
+        grouped: Grouped,
+        rank: AttributeId,
+        step: Circuit,
+        accesses: tuple[int, int] = (0, 0),
+        limits: Limits = LIMITS,
+    ) -> None:
+        super().__init__(name, rank, step, accesses)
+        self.limits = limits
+        self.form = (tuple(columns), grouped, rank, accesses, step.wires)
+        self.rows = BestRows(name, columns, grouped, sum(accesses))
+        self._stage = 0
+        self._stage_counter = f"{name}.stage"
+        self._told = empty_batch(sum(accesses))
+        self._valued = valued_step(step, columns, grouped, rank)
+        """The step, where rows are a key with a value each: it is followed without stepping its
+        operators wherever there are numbers alone."""
+        self.few = FEW
+        """Keys up to which a step is followed one by one, where it is followed so."""
+        self._at_hand: ValuedRows | None = None
+        """What the last step left of what it looked up, where it was followed so."""
+
+    def end_by(self, limits: Limits) -> None:
+        """Go no further than that, from now on."""
+        self.limits = limits
+
+    def _changed(
+        self, base: Batch | None, tables: Sequence[Batch | None], waiting: Batch | None = None
+    ) -> Batch:
+        # Who fails, gives up or steps the operators leaves what is not so any more.
+        rows, self._at_hand = self._at_hand, None
+        if self._valued is not None and waiting is None:
+            if rows is None:
+                rows = ValuedRows(self.rows, self._valued)
+            moved = self._by_value(rows, base, tables)
+            if moved is not None:
+                return moved
+        derivations = self._derivations(base, tables, waiting)
+        self._told = empty_batch(sum(self._accesses))
+        if not derivations:
+            return empty_batch(0)
+        touched = TouchedGroups(self.rows)
+        stage = self._stage
+        slots = touched.count(stacked_batches(derivations), self._stamp)
+        has_gone = self._send_out(touched, slots)
+        self._settle(touched)
+        if any(self._accesses):
+            self._told = touched.told()
+        return touched.kept(has_moved=has_gone or self._stage > stage + 1)
+
+    def _by_value(
+        self, rows: ValuedRows, base: Batch | None, tables: Sequence[Batch | None]
+    ) -> Batch | None:
+        """The same over numbers alone; None where it is not that, and nothing is done."""
+        changes = ValuedChanges(rows, self._stamp, self._accesses)
+        admission = Admission(self._stage, self._count, self.limits)
+        table = tables[0] if tables else None
+        try:
+            changes.settle(base, table, admission, self.few)
+        except NotThisWayError:
+            return None
+        self._stage, self._count = changes.admitted.stage, changes.admitted.count
+        moved = changes.keep()
+        self._told = changes.told
+        self._at_hand = rows if changes.end() else None
+        return moved
+
+    def _send_out(self, touched: TouchedGroups, slots: Ints) -> bool:
+        """Rows without ground go, and what goes with them; whether there were any."""
+        has_gone = False
+        while len(groundless := touched.groundless(slots)):
+            has_gone = True
+            rows = touched.batch(groundless, -1, self._stamp)
+            touched.leave(groundless)
+            self._count -= len(groundless)
+            slots = self._moved(touched, rows)
+        return has_gone
+
+    def _settle(self, touched: TouchedGroups) -> None:
+        """Every group comes to have its best rows, round by round."""
+        rounds = 0
+        slots = touched.every_row()
+        while len(slots):
+            out, come = touched.unsettled(slots)
+            if not len(out) and not len(come):
+                break
+            rounds += 1
+            self._stage += 1
+            parts = [touched.batch(out, -1, self._stamp)] if len(out) else []
+            touched.leave(out)
+            touched.enter(come, self._stage)
+            parts += [touched.batch(come, 1, self._stamp)] if len(come) else []
+            self._count += len(come) - len(out)
+            self.limits.check(rounds, self._count, bests=True)
+            slots = self._moved(touched, stacked_batches(parts))
+
+    def _moved(self, touched: TouchedGroups, rows: Batch) -> Ints:
+        """Step by rows of T that come or go; the rows that this derives, or no longer does."""
+        result = self._stepped(rows)
+        if result is None or not len(result):
+            return np.zeros(0, dtype=np.int64)
+        return touched.count(self._of_step(result), self._stamp)
+
+    def told(self) -> Batch:
+        """What the last step changed in the derivations of the rows of T: their tags, the base's
+        first."""
+        return self._told
+
+    # What is remembered.
+
+    def arrangements(self) -> Sequence[Keeper]:
+        return (*self.rows.keepers, *self._step.arrangements())
+
+    def counters(self) -> Mapping[str, int]:
+        """The rank given last, how many rows T has, and the step's own."""
+        return {self._stage_counter: self._stage, **super().counters()}
+
+    def take_up(self, counters: Mapping[str, int]) -> None:
+        self._stage = counters[self._stage_counter]
+        self._at_hand = None
+        super().take_up(counters)
+
+    def output(self) -> Batch:
+        """All rows of T. Cost: the rows."""
+        return self.rows.rows()
+
+
+class Levels(Recursion):
+    """Rows of `columns`; its inputs are the base, and those of `step` after the first.
+
+    `step` is a circuit: in its first input are rows of T without tags, which have their level in a
+    column `level` beside `columns`; its output has these columns too, and there the level of the
+    row that it was made of. `accesses` are how many tags the base's rows carry, and the step's.
+    UnsupportedError beyond `limits`; no step may follow one that raised.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        columns: Sequence[tuple[AttributeId, SqlType]],
+        level: AttributeId,
+        step: Circuit,
+        accesses: tuple[int, int] = (0, 0),
+        limits: LevelLimits = LEVEL_LIMITS,
+    ) -> None:
+        super().__init__(name, level, step, accesses)
+        self.limits = limits
+        self.form = (tuple(columns), level, accesses, step.wires, limits)
+        self.rows = LevelledRows(name, columns, level)
+        self._told: list[Batch] = []
+
+    def _changed(
+        self, base: Batch | None, tables: Sequence[Batch | None], waiting: Batch | None = None
+    ) -> Batch:
+        derivations = self._derivations(base, tables, waiting)
+        self._told = []
+        self.rows.begin()
+        rising: dict[int, list[Batch]] = {}
+        for batch in derivations:
+            self._sort_in(batch, rising)
+        output = []
+        came = 0
+        while rising:
+            level = min(rising)
+            rows = self.rows.count(level, stacked_batches(rising.pop(level)))
+            if not len(rows):
+                continue
+            change = int(rows.weights.sum())
+            # Of levels above nobody knows yet; what came to this one and those below stays.
+            came += max(change, 0)
+            self._count += change
+            self.limits.check(level + 1, came)
+            output.append(rows)
+            result = self._stepped(rows)
+            if result is not None and len(result):
+                self._sort_in(self._of_step(result), rising)
+        self.limits.check(0, self._count)
+        self.rows.keep()
+        return self._without_levels(output)
+
+    def _sort_in(self, derivations: Batch, rising: dict[int, list[Batch]]) -> None:
+        """Put rows to the level that they come to: above that of what they are made of."""
+        if any(self._accesses):
+            self._told.append(Batch({}, derivations.weights, derivations.tags))
+        heads = Batch(derivations.columns, derivations.weights, ())
+        levels: Ints = heads.columns[self._stamp].values
+        for level in np.unique(levels).tolist():
+            rising.setdefault(level + 1, []).append(heads.keep(levels == level))
+
+    def _without_levels(self, parts: Sequence[Batch]) -> Batch:
+        """The rows of several levels by their columns alone."""
+        if not parts:
+            return empty_batch(0)
+        rows = stacked_batches(parts)
+        return Batch({n: rows.columns[n] for n, _ in self.rows.columns}, rows.weights, ())
+
+    def told(self) -> Batch:
+        """What the last step changed in the derivations of all rows: tags, the base's first."""
+        result = self._told
+        return stacked_batches(result) if result else empty_batch(sum(self._accesses))
+
+    # What is remembered.
+
+    def arrangements(self) -> Sequence[Keeper]:
+        return (self.rows.arrangement, *self._step.arrangements())
+
+    def output(self) -> Batch:
+        """All rows of T. Cost: the rows."""
+        rows = self.rows.whole()
+        return self._without_levels([rows] if len(rows) else [])

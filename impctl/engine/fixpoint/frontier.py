@@ -1,0 +1,530 @@
+"""How rows of a fixpoint are inserted and deleted, round by round, by the operators of its step."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from impctl.data.keys import (
+    are_told_by_codes,
+    ascending,
+    distinct_values,
+    group_normal,
+    key_codes,
+    normalise,
+    starts_in,
+)
+from impctl.data.schema import LONG, SqlType
+from impctl.data.vector import Bools, Ints, Vector
+from impctl.engine.batch import (
+    Batch,
+    consolidated,
+    disagreement,
+    empty_batch,
+    never_held,
+    stacked_batches,
+)
+from impctl.engine.fixpoint.rows import RANK, WAS, TouchedRows
+from impctl.engine.operator import Operator
+from impctl.engine.tags import RowTags, SetTags, Tags, apart, no_fragments
+from impctl.engine.trace import RowIndex
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.engine.circuit import Circuit
+    from impctl.types import AttributeId
+
+
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """Derivations: which row asked for is the body of each, the slots of their heads, the weights.
+
+    `source` and `place` tell where the tags lie: in which list of tags, and which row there.
+    """
+
+    owners: Ints
+    heads: Ints
+    weights: Ints
+    source: Ints
+    place: Ints
+
+
+class Partners:
+    """The derivations of rows that went, one after the other; shapes (count,) and room for more."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._held: Ints = np.zeros((4, 0), dtype=np.int64)
+        self.heads, self.weights, self.source, self.place = self._held
+
+    def add(self, result: Derived, order: Ints | None) -> None:
+        """More of them, in this order; None as they stand."""
+        start, self.count = self.count, self.count + len(result.heads)
+        if self.count > self._held.shape[1]:
+            grown = np.empty((4, 2 * self.count), dtype=np.int64)
+            grown[:, :start] = self._held[:, :start]
+            self._held = grown
+            self.heads, self.weights, self.source, self.place = grown
+        added = (result.heads, result.weights, result.source, result.place)
+        for held, column in zip(self._held, added, strict=True):
+            held[start : self.count] = column if order is None else column[order]
+
+
+Dismiss = Callable[[int], bool]
+"""Asked before so many rows go: whether they may; counts them."""
+Admit = Callable[[int], int]
+"""Asked before so many rows come: their rank; counts them, and holds the limits."""
+
+
+class Told:
+    """The tags of derivations that came or went in a step; the base's stand first."""
+
+    def __init__(self, accesses: tuple[int, int]) -> None:
+        self.accesses = accesses
+        self._batches: list[Batch] = []
+
+    def derived(self, batch: Batch, *, of_base: bool) -> None:
+        """Derivations with their heads and the ranks of their bodies, by the base or the step."""
+        if of_base:
+            self._tell(batch.weights, batch.tags, 1)
+        else:
+            self.of_step(batch.weights, batch.tags)
+
+    def of_step(self, weights: Ints, tags: Sequence[Tags]) -> None:
+        """Derivations that the step makes."""
+        self._tell(weights, tags, 0)
+
+    def _tell(self, weights: Ints, tags: Sequence[Tags], other: int) -> None:
+        if any(self.accesses) and len(weights):
+            self.keep(Batch({}, weights, self.padded(len(weights), tags, other)))
+
+    def padded(self, rows: int, tags: Sequence[Tags], other: int) -> tuple[Tags, ...]:
+        """A tag per access of so many rows; those of the `other` part, 0 the base, are empty."""
+        none = [no_fragments(rows) for _ in range(self.accesses[other])]
+        return (*none, *tags) if other == 0 else (*tags, *none)
+
+    def keep(self, batch: Batch) -> None:
+        """To be told, or looked at in the end."""
+        self._batches.append(batch)
+
+    def taken(self) -> Sequence[Batch]:
+        """All that was kept, which is kept no longer."""
+        taken, self._batches = self._batches, []
+        return taken
+
+    def end(self, touched: TouchedRows) -> None:
+        """The step is over; the rows touched are as it leaves them."""
+
+    def batch(self) -> Batch:
+        """All of them."""
+        if not self._batches:
+            return empty_batch(sum(self.accesses))
+        return stacked_batches(self._batches)
+
+
+class ToldInTheEnd(Told):
+    """Derivations with all their columns: what is told of them is made of all when `end` comes."""
+
+    def derived(self, batch: Batch, *, of_base: bool) -> None:
+        if len(batch):
+            own = 1 if of_base else 0
+            self.keep(Batch(batch.columns, batch.weights, self.padded(len(batch), batch.tags, own)))
+
+
+class Moves(Protocol):
+    """One step of a fixpoint, over the rows that it touches."""
+
+    def changed(self, tables: Sequence[Batch | None]) -> Ints:
+        """Count what these changed rows of tables derive from the fixpoint's rows as they are, and
+        keep them; the slots that were counted, some perhaps often."""
+        ...
+
+    def out(self, slots: Ints, may_go: Dismiss) -> Ints:
+        """These rows go, and perhaps more that have no ground then; those left that have none.
+
+        Where `may_go` says no of the next ones, these are what is left.
+        """
+        ...
+
+    def come(self, slots: Ints, admit: Admit) -> Ints:
+        """These rows come, and perhaps more that are derived then; those left that are."""
+        ...
+
+    def end(self) -> None:
+        """No row comes or goes any more in this step."""
+        ...
+
+
+class CircuitMoves:
+    """By the operators of a step that reads so many `inputs`."""
+
+    def __init__(
+        self, step: Circuit, inputs: int, rank: AttributeId, touched: TouchedRows, told: Told
+    ) -> None:
+        self._step = step
+        self._others = [None] * (inputs - 1)
+        self._rank = rank
+        self._touched = touched
+        self._told = told
+
+    def changed(self, tables: Sequence[Batch | None]) -> Ints:
+        return self._stepped(None, *tables)
+
+    def out(self, slots: Ints, may_go: Dismiss) -> Ints:
+        if not may_go(len(slots)):
+            return slots
+        rows = self._touched.batch(slots, -1, self._rank)
+        self._touched.leave(slots)
+        derived = self._stepped(rows, *self._others)
+        return distinct_values(self._touched.groundless(derived))
+
+    def come(self, slots: Ints, admit: Admit) -> Ints:
+        self._touched.enter(slots, admit(len(slots)))
+        rows = self._touched.batch(slots, 1, self._rank)
+        derived = self._stepped(rows, *self._others)
+        return distinct_values(self._touched.derived(derived))
+
+    def end(self) -> None:
+        pass
+
+    def _stepped(self, *sources: Batch | None) -> Ints:
+        """Count what comes of this; the slots of the rows that this derives, or no longer does."""
+        result = self._step.step(*sources)
+        if result is None or not len(result):
+            return np.zeros(0, dtype=np.int64)
+        self._told.derived(result, of_base=False)
+        return counted(self._touched, result, self._rank)
+
+
+def counted(touched: TouchedRows, derivations: Batch, rank: AttributeId) -> Ints:
+    """Count derivations in; the slots of the rows that they derive, one for each derivation."""
+    columns = [derivations.columns[name] for name, _ in touched.held.columns]
+    slots = slots_for(touched, columns, len(derivations))
+    # Of a row that is not in the fixpoint nothing is counted low for good: all is when it comes in.
+    is_low = derivations.columns[rank].values < touched.ranks[slots]
+    touched.count_in(slots, derivations.weights, is_low)
+    return slots
+
+
+def slots_for(touched: TouchedRows, columns: Sequence[Vector], length: int) -> Ints:
+    """The slots of rows in any order, some perhaps often; shape (length,)."""
+    is_one = length and len(columns) == 1 and are_told_by_codes(columns, columns)
+    if is_one and columns[0].values.dtype == np.int64:
+        return _slots_for_numbers(touched, columns[0])
+    keys, grouping = group_normal(columns, length)
+    slots = touched.slots_of(grouping.codes, grouping.leaders(keys))
+    return slots[grouping.index()]
+
+
+def _slots_for_numbers(touched: TouchedRows, column: Vector) -> Ints:
+    """The same of one column of whole numbers: they are their own codes."""
+    order = ascending(column.values)
+    codes: Ints = column.values[order]
+    is_start = starts_in(codes)
+    if bool(is_start.all()):
+        result = touched.slots_of(codes, [column.take(order)])
+    else:
+        rows = is_start.nonzero()[0]
+        result = touched.slots_of(codes[rows], [column.take(order[rows])])[np.cumsum(is_start) - 1]
+    slots = np.empty_like(result)
+    slots[order] = result
+    return slots
+
+
+class Choices:
+    """The derivations of rows of `columns`, between two steps; each carries so many tags."""
+
+    def __init__(
+        self,
+        name: str,
+        columns: Sequence[tuple[AttributeId, SqlType]],
+        rank: AttributeId,
+        accesses: int,
+    ) -> None:
+        self._columns = tuple(column for column, _ in columns)
+        self._rank = rank
+        self._accesses = accesses
+        held = (*columns, (rank, LONG))
+        self.index = RowIndex(f"{name}.derivations", held, self._columns, accesses)
+
+    def change(self, touched: TouchedRows, derivations: Sequence[Batch]) -> Batch:
+        """What changes in the choices by a step that changed these derivations: tags only.
+
+        The rows touched are as the step leaves them. Keeps the derivations, and the ranks of their
+        bodies in a column of the rank's name. CountBelowZeroError where there are less than none.
+        """
+        parts = [self._normal(batch) for batch in derivations if len(batch)]
+        noted = consolidated(stacked_batches(parts)) if parts else empty_batch(self._accesses)
+        slots, owners = self._heads(touched, noted)
+        keys = [column.take(slots) for column in touched.columns]
+        codes = key_codes([normalise(key) for key in keys], len(slots))
+        result = self.index.find(codes, keys)
+        self.index.add(noted, codes[owners])
+        if not len(result.rows) and not len(noted):
+            return empty_batch(self._accesses)
+        held = _Held.of(
+            [result.rows, noted],
+            np.concatenate([result.owners, owners]),
+            self._rank,
+            len(result.rows),
+        )
+        before = held.chosen(held.before, touched.values[WAS + RANK, slots])
+        after = held.chosen(held.after, touched.values[RANK, slots])
+        return held.moved(before, after)
+
+    def _normal(self, batch: Batch) -> Batch:
+        """The derivations with what is kept of them alone."""
+        columns = {name: normalise(batch.columns[name]) for name in self._columns}
+        return Batch({**columns, self._rank: batch.columns[self._rank]}, batch.weights, batch.tags)
+
+    def _heads(self, touched: TouchedRows, noted: Batch) -> tuple[Ints, Ints]:
+        """The slots of rows that may choose otherwise now, ascending; and which of them each of the
+        derivations derives."""
+        ranks = touched.values[:, : touched.count]
+        other = (ranks[RANK] != ranks[WAS + RANK]).nonzero()[0]
+        if not len(noted):
+            return other, np.zeros(0, dtype=np.int64)
+        of_noted = slots_for(touched, [noted.columns[name] for name in self._columns], len(noted))
+        slots = distinct_values(np.concatenate([of_noted, other]))
+        return slots, slots.searchsorted(of_noted)
+
+
+class ToldOfChoices(ToldInTheEnd):
+    """Collects the derivations that came or went in a step; tells what that changes in choices."""
+
+    def __init__(self, accesses: tuple[int, int], choices: Choices) -> None:
+        super().__init__(accesses)
+        self._choices = choices
+
+    def end(self, touched: TouchedRows) -> None:
+        change = self._choices.change(touched, self.taken())
+        if len(change):
+            self.keep(change)
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """Derivations of some rows, as they were and are: sorted by the row and then by how good they
+    are, each once; shapes (n,)."""
+
+    owners: Ints
+    """Which of the rows each derives."""
+    ranks: Ints
+    before: Ints
+    after: Ints
+    orders: tuple[Ints, ...]
+    """What tells better ones from others: the less the better, the first counts most."""
+    tags: tuple[Tags, ...]
+
+    @classmethod
+    def of(cls, parts: Sequence[Batch], owners: Ints, rank: AttributeId, before: int) -> _Held:
+        """Those of these batches, of which the first so many were there before."""
+        batch = stacked_batches([part for part in parts if len(part)])
+        ranks = batch.columns[rank].values
+        orders = ((ranks >= 0).astype(np.int64), *map(_order_of, batch.tags))
+        order = np.lexsort((ranks, *reversed(orders), owners))
+        weights = batch.weights[order]
+        was = np.where(order < before, weights, 0)
+        owners, ranks, orders = owners[order], ranks[order], tuple(one[order] for one in orders)
+        first = starts_in(owners, *orders, ranks).nonzero()[0]
+        return cls(
+            owners[first],
+            ranks[first],
+            np.add.reduceat(was, first),
+            np.add.reduceat(weights, first),
+            tuple(one[first] for one in orders),
+            tuple(tag.take(order[first]) for tag in batch.tags),
+        )
+
+    def chosen(self, weights: Ints, ranks: Ints) -> Ints:
+        """The place of the choice of each row, by their ranks; -1 of those outside the fixpoint.
+
+        Shape as `ranks`.
+        """
+        if weights.min() < 0:
+            raise never_held("ways to derive rows")
+        # A row outside, of rank 0, has no derivation whose bodies are all inside.
+        is_low: Bools = (weights > 0) & (self.ranks < ranks[self.owners])
+        low = is_low.nonzero()[0]
+        low = low[starts_in(self.owners[low])] if len(low) else low
+        places = np.full(len(ranks), -1, dtype=np.int64)
+        places[self.owners[low]] = low
+        if bool((places[ranks > 0] < 0).any()):
+            raise disagreement("A row of WITH RECURSIVE no longer has a derivation")
+        return places
+
+    def moved(self, before: Ints, after: Ints) -> Batch:
+        """The tags of choices that went and came, of rows that chose otherwise."""
+        is_same = (before < 0) == (after < 0)
+        for order in self.orders:
+            is_same &= order[before] == order[after]
+        is_same |= (before < 0) & (after < 0)
+        went = before[~is_same & (before >= 0)]
+        came = after[~is_same & (after >= 0)]
+        weights = np.repeat(np.array([-1, 1], dtype=np.int64), [len(went), len(came)])
+        places = np.concatenate([went, came])
+        return Batch({}, weights, tuple(tag.take(places) for tag in self.tags))
+
+
+def _order_of(tag: Tags) -> Ints:
+    """Numbers by which sets of fragments are ordered as lists are, equal where the sets are.
+
+    Shape (n,); they are comparable among themselves.
+    """
+    if isinstance(tag, RowTags):
+        return tag.fragments.astype(np.int64)
+    sets = tag.sets()
+    sizes = np.diff(sets.offsets)
+    if not len(sizes) or int(sizes.max()) <= 1:
+        result = np.full(len(sizes), -1, dtype=np.int64)
+        result[sizes > 0] = sets.fragments[sets.offsets[:-1][sizes > 0]]
+        return result
+    ranks = pc.rank(_bytes_of(sets), sort_keys="ascending", tiebreaker="dense")
+    numbers: Ints = ranks.to_numpy(zero_copy_only=False).astype(np.int64)
+    return numbers
+
+
+def _bytes_of(sets: SetTags) -> pa.Array:
+    """Each set as bytes that compare as the lists of its fragments do."""
+    start, end = int(sets.offsets[0]), int(sets.offsets[-1])
+    data: npt.NDArray[np.void] = np.ascontiguousarray(sets.fragments[start:end], dtype=">i4")
+    offsets = np.ascontiguousarray((sets.offsets - start) * data.itemsize)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.large_binary(), len(sets), buffers)
+
+
+NO_BODY = -1
+"""The stamp of a derivation that no row of T takes part in: below all others."""
+
+
+class Recursion(Operator):
+    """Its inputs are the base, and those of `step` after the first.
+
+    The output of the step has the columns of T, and in the column `stamp` the highest stamp of the
+    rows that took part, or `NO_BODY`. `accesses` are how many tags the base's rows carry, and the
+    step's.
+    """
+
+    holds_back = True
+
+    def __init__(
+        self, name: str, stamp: AttributeId, step: Circuit, accesses: tuple[int, int]
+    ) -> None:
+        assert not step.reads, "the rows of a step's sides are kept"
+        self._stamp = stamp
+        self._step = step
+        self._accesses = accesses
+        self._count = 0
+        """Rows of T, as they count for the limits."""
+        self._counter = f"{name}.count"
+        self._is_filling = False
+        self._held_back: tuple[list[Batch], list[Batch]] = ([], [])
+        """Of the base, and of the step."""
+
+    def step(self, base: Batch | None, *tables: Batch | None) -> Batch | None:
+        """The rows that came or went; None while it fills."""
+        if self._is_filling:
+            result = (base, self._step.step(None, *tables))
+            for held, batch in zip(self._held_back, result, strict=True):
+                held += [apart_in_memory(batch)] if batch is not None and len(batch) else []
+            return None
+        return self._changed(base, tables)
+
+    @abstractmethod
+    def _changed(
+        self, base: Batch | None, tables: Sequence[Batch | None], waiting: Batch | None = None
+    ) -> Batch:
+        """T after these rows of the base and of the step's tables came or went; and derivations by
+        the step that were waiting."""
+
+    @abstractmethod
+    def told(self) -> Batch:
+        """What the last step changed in those derivations that count: tags, the base's first."""
+
+    def fill(self, is_filling: bool) -> None:
+        """While it fills, derivations wait: rows come in once all tables' rows are at hand."""
+        self._is_filling = is_filling
+
+    def filled(self) -> Iterator[Batch]:
+        """All rows of T, found at once."""
+        waiting, self._held_back = self._held_back, ([], [])
+        if any(waiting):
+            base, step = (stacked_batches(result) if result else None for result in waiting)
+            yield self._changed(base, (), step)
+
+    # Derivations.
+
+    @property
+    def _inputs(self) -> int:
+        """How many inputs the step reads."""
+        return max((-wire for wires in self._step.wires for wire in wires), default=1)
+
+    def _stepped(self, rows: Batch) -> Batch | None:
+        """What rows of T that come or go derive by the step, or no longer do."""
+        return self._step.step(rows, *[None] * (self._inputs - 1))
+
+    def _stamped(self, base: Batch) -> Batch:
+        """Rows of the base, derived from nothing."""
+        lowest = Vector(LONG, np.full(len(base), NO_BODY, dtype=np.int64))
+        return Batch({**base.columns, self._stamp: lowest}, base.weights, base.tags)
+
+    def _derivations(
+        self, base: Batch | None, tables: Sequence[Batch | None], waiting: Batch | None
+    ) -> list[Batch]:
+        """All that comes of these rows while T is as it was, each with the tags of all accesses."""
+        result = [] if base is None or not len(base) else [self._of_base(base)]
+        changed = self._step.step(None, *tables) if tables else None
+        parts = (batch for batch in (waiting, changed) if batch is not None and len(batch))
+        return [*result, *map(self._of_step, parts)]
+
+    def _of_base(self, base: Batch) -> Batch:
+        none = tuple(no_fragments(len(base)) for _ in range(self._accesses[1]))
+        stamped = self._stamped(base)
+        return Batch(stamped.columns, stamped.weights, (*stamped.tags, *none))
+
+    def _of_step(self, batch: Batch) -> Batch:
+        none = tuple(no_fragments(len(batch)) for _ in range(self._accesses[0]))
+        return Batch(batch.columns, batch.weights, (*none, *batch.tags))
+
+    # What is remembered.
+
+    def counters(self) -> Mapping[str, int]:
+        """How many rows T has, and the step's own."""
+        return {self._counter: self._count, **self._step.counters()}
+
+    def take_up(self, counters: Mapping[str, int]) -> None:
+        self._count = counters[self._counter]
+        self._step.take_up(counters)
+
+    @property
+    def joined_rows(self) -> int:
+        return self._step.joined_rows
+
+    @property
+    def unsure_rows(self) -> int:
+        return self._step.unsure_rows
+
+    @property
+    def can_output(self) -> bool:
+        return True
+
+    def keeps_like(self, other: Operator) -> bool:
+        """With other constants in its step it would have other rows: then it does not."""
+        if not isinstance(other, Recursion) or not super().keeps_like(other):
+            return False
+        mine, theirs = tuple(self._step), tuple(other._step)
+        return len(mine) == len(theirs) and all(
+            one.keeps_like(same) and one.says_like(same)
+            for one, same in zip(mine, theirs, strict=True)
+        )
+
+
+def apart_in_memory(batch: Batch) -> Batch:
+    """The batch with tags that hold no other state, as it was then, in memory."""
+    return Batch(batch.columns, batch.weights, tuple(map(apart, batch.tags)))

@@ -1,0 +1,689 @@
+"""The values of keys after a step, each settled about once."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from copy import copy
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from impctl.data.keys import ascending, distinct_values, starts_in
+from impctl.data.schema import LONG
+from impctl.data.vector import Bools, Ints, Vector
+from impctl.engine.batch import Batch, empty_batch, stacked_batches
+from impctl.engine.fixpoint.best_values import (
+    BEST,
+    BODY,
+    COUNTED,
+    KEY,
+    KNOWN,
+    MOST,
+    NET,
+    NONE,
+    OFFSET,
+    PLACE,
+    RANKED,
+    SOURCE,
+    WAS,
+    WEIGHT,
+    Links,
+    NotThisWayError,
+    ValuedRows,
+    numbers,
+)
+from impctl.engine.fixpoint.frontier import NO_BODY
+from impctl.engine.fixpoint.rows import HAS_COLUMN, LOW_COLUMN, RANK_COLUMN, IndexView, view_of
+from impctl.engine.tags import Tags, no_fragments, stacked
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.engine.operator import Limits
+    from impctl.types import AttributeId
+
+_AT_ONCE = 64
+"""Keys that are followed whatever their values: a round takes longer than they do."""
+_PART = 4
+"""What part of the keys is followed at least; and those that lie no further from the least than a
+link adds on average."""
+
+
+@dataclass(frozen=True, slots=True)
+class Derivations:
+    """What is derived: the heads' slots, values, and weights; shapes (n,)."""
+
+    heads: Ints
+    values: Ints
+    weights: Ints
+
+    def keep(self, some: Bools | Ints) -> Derivations:
+        """Those where it is set, or at these positions."""
+        return Derivations(self.heads[some], self.values[some], self.weights[some])
+
+
+class Admission:
+    """The rank given last, how many keys have values, and the rounds of one step so far."""
+
+    def __init__(self, stage: int, count: int, limits: Limits) -> None:
+        self.stage, self.count, self._rounds = stage, count, 0
+        self._limits = limits
+
+    def admit(self, more: int) -> int:
+        """Asked before so many keys more than before have values: their rank; not beyond limits."""
+        self.stage, self.count, self._rounds = self.stage + 1, self.count + more, self._rounds + 1
+        if self._rounds > self._limits.rounds or self.count > self._limits.rows:
+            # The rounds of the operators tell, which may be fewer.
+            raise NotThisWayError
+        return self.stage
+
+
+class Settling:
+    """One step; `found` are changed derivations, `bodies` the ranks of the keys that they are from,
+    -1 for those of the base."""
+
+    def __init__(
+        self, rows: ValuedRows, links: Links, derivations: Derivations, bodies: Ints
+    ) -> None:
+        self._rows, self._links = rows, links
+        self._found, self._bodies = derivations, bodies
+        self._lost: list[Derivations] = []
+        self._counts: list[Ints] = []
+        """The slots of rows whose low was counted in."""
+        self._counted: Derivations | None = None
+
+    def settle(self, admission: Admission) -> Ints:
+        """Do so; the slots of keys whose value, rank or low may be another one."""
+        out, result = self._send_out(), self._found
+        values = self._rows.values
+        if not len(out) and not (result.values < values[BEST, result.heads]).any():
+            # As of most links that come or go: another way is better.
+            return self._of_touched(out)
+        heads = self._improve(out, admission)
+        return self._count(out, heads)
+
+    # What goes.
+
+    def _send_out(self) -> Ints:
+        """Take back what went; the slots of keys that have no ground, with what stood on them."""
+        rows, links = self._rows, self._links
+        front = self._take(self._found, self._bodies)
+        gone = [front]
+        while len(front):
+            values = rows.values
+            values[RANKED, front] = -values[RANKED, front]
+            places = links.of(front)
+            body, head, offset, net = links.held[BODY : NET + 1, places]
+            values = rows.values
+            self._lost.append(Derivations(head, values[BEST, body] + offset, -net))
+            front = self._take(self._lost[-1], -values[RANKED, body])
+            gone.append(front)
+        return np.concatenate(gone)
+
+    def _take(self, derivations: Derivations, bodies: Ints) -> Ints:
+        """Count derivations into the lows of the rows that they derive; those groundless then."""
+        rows = self._rows
+        tight: Ints = (derivations.values == rows.values[BEST, derivations.heads]).nonzero()[0]
+        if not len(tight):
+            return tight
+        heads: Ints = derivations.heads[tight]
+        rows.know_ranks(heads)
+        values = rows.values
+        is_low = bodies[tight] < values[RANKED, heads]
+        heads, weights = heads[is_low], derivations.weights[tight][is_low]
+        if not len(heads):
+            return heads
+        self._counts.append(heads)
+        np.add.at(values[COUNTED], heads, weights)
+        low: Ints = values[COUNTED, heads]
+        if low.min() < 0:
+            raise NotThisWayError
+        return distinct_values(heads[low == 0])
+
+    # What comes.
+
+    def _candidates(self, out: Ints) -> Derivations:
+        """All that is derived for keys that went, but by such, and what came that is better."""
+        rows, values = self._rows, self._rows.values
+        derived = rows.held.derived
+        is_out = np.zeros(rows.count, dtype=np.bool_)
+        is_out[out] = True
+        parts = []
+        if len(out):
+            keys = values[KEY, out]
+            of_out = derived.find(keys, rows.key_columns(keys))
+            if len(of_out.owners):
+                result = rows.ordered(of_out.rows.columns[rows.step.value])
+                parts.append(Derivations(out[of_out.owners], result, of_out.rows.weights))
+        for part in (self._found, *self._lost):
+            counts = is_out[part.heads] | (part.values < values[BEST, part.heads])
+            parts.append(part.keep(counts))
+        return _summed(parts)
+
+    def _improve(self, out: Ints, admission: Admission) -> Ints:
+        """Values spread; the slots of all keys that have another one, those that went aside."""
+        rows = self._rows
+        counted = self._counted = self._candidates(out)
+        values = rows.values
+        values[BEST, out] = NONE
+        is_first = starts_in(counted.heads)
+        first = is_first.nonzero()[0]
+        pending = counted.heads[first]
+        is_better = counted.values[first] < values[BEST, pending]
+        pending = pending[is_better]
+        values[BEST, pending] = counted.values[first][is_better]
+        came = [pending]
+        self._enter(pending, admission, -len(out))
+        values[RANKED, out[values[BEST, out] == NONE]] = 0
+        while len(pending):
+            pending, heads = self._relaxed(pending)
+            if len(heads):
+                came.append(heads)
+                self._enter(heads, admission, 0)
+                pending = distinct_values(np.append(pending, heads)) if len(pending) else heads
+        return np.concatenate(came)
+
+    def _enter(self, slots: Ints, admission: Admission, more: int) -> None:
+        """These keys have new values, and ranks."""
+        rows = self._rows
+        rows.know_ranks(slots)
+        ranks = rows.values[RANKED]
+        ranks[slots] = admission.admit(more + int((ranks[slots] <= 0).sum()))
+
+    def _relaxed(self, pending: Ints) -> tuple[Ints, Ints]:
+        """Follow the links of the least of these keys; the others, and the heads that got better,
+        whose ranks are as they were."""
+        rows, links = self._rows, self._links
+        rest = pending[:0]
+        if len(pending) > _AT_ONCE and links.count:
+            values = rows.values[BEST, pending]
+            width = int(links.held[OFFSET, : links.count].mean())
+            some = np.partition(values, len(values) // _PART)[len(values) // _PART]
+            is_near = values <= max(int(values.min()) + width, int(some))
+            pending, rest = pending[is_near], pending[~is_near]
+        places = links.of(pending)
+        body, head, offset, net = links.held[BODY : NET + 1, places]
+        best = rows.values[BEST]
+        result = best[body] + offset
+        if len(result) and result.max() >= MOST:
+            raise NotThisWayError
+        is_better = (result < best[head]) & (net > 0)
+        head, result = head[is_better], result[is_better]
+        np.minimum.at(best, head, result)
+        return rest, distinct_values(head) if len(head) else head
+
+    # What counts.
+
+    def _count(self, out: Ints, heads: Ints) -> Ints:
+        """The lows of keys with other values or ranks; the slots of all that was touched so."""
+        rows, links, counted = self._rows, self._links, self._counted
+        assert counted is not None
+        changed = np.concatenate([out, heads])
+        values = rows.values
+        values[COUNTED, changed] = 0
+        is_other = np.zeros(rows.count, dtype=np.bool_)
+        is_other[changed] = True
+        stays = counted.values == values[BEST, counted.heads]
+        stays &= is_other[counted.heads]
+        np.add.at(values[COUNTED], counted.heads[stays], counted.weights[stays])
+        changed = is_other.nonzero()[0]
+        inside = changed[values[BEST, changed] != NONE]
+        places = links.of(inside)
+        body, head, offset, net = links.held[BODY : NET + 1, places]
+        is_low = is_other[head] & (values[BEST, body] + offset == values[BEST, head])
+        is_low &= values[RANKED, body] < values[RANKED, head]
+        np.add.at(values[COUNTED], head[is_low], net[is_low])
+        if len(inside) and values[COUNTED, inside].min() <= 0:
+            raise NotThisWayError
+        return self._of_touched(changed)
+
+    def _of_touched(self, changed: Ints) -> Ints:
+        """Of these and all that were counted in those that are not as they were."""
+        if not len(self._counts):
+            return changed
+        touched = distinct_values(np.concatenate([changed, *self._counts]))
+        return self._rows.are_other(touched)
+
+
+def _summed(parts: list[Derivations]) -> Derivations:
+    """Derivations by head and value, ascending, each once with its sum; those of none left out."""
+    heads = np.concatenate([part.heads for part in parts])
+    values = np.concatenate([part.values for part in parts])
+    weights = np.concatenate([part.weights for part in parts])
+    if not len(heads):
+        return Derivations(heads, values, weights)
+    order = np.lexsort((values, heads))
+    heads, values, weights = heads[order], values[order], weights[order]
+    starts = starts_in(heads, values).nonzero()[0]
+    sums = np.add.reduceat(weights, starts)
+    if sums.min() < 0:
+        raise NotThisWayError
+    kept = starts[sums > 0]
+    return Derivations(heads[kept], values[kept], sums[sums > 0])
+
+
+FEW = 48
+"""Keys that go or get another value in a step, up to which they are followed one by one."""
+_Link = tuple[int, int, int]
+"""The head's slot, what is added, and the weight."""
+
+
+class _LeftError(Exception):
+    """Left to others: there are too many keys, or derivations went that were never there."""
+
+
+class OneByOne:
+    """One step over `rows`, at most `few` of which go or get another value."""
+
+    def __init__(self, rows: ValuedRows, links: Links, few: int) -> None:
+        self._rows, self._links, self._few = rows, links, few
+        self._pool: dict[int, dict[int, int]] = {}
+        """By slot: what its derivations weigh, by value, as far as they matter."""
+        self._touched: set[int] = set()
+        self._out: list[int] = []
+
+    def settle(self, derivations: Derivations, bodies: Ints, admission: Admission) -> Ints | None:
+        """The slots of keys whose value, rank or low is another one; None where it is left."""
+        table, derived = self._links.views(), self._rows.views()
+        if table is None or derived is None:
+            return None
+        self._table, self._derived = table, derived
+        try:
+            self._view()
+            self._send_out(derivations, bodies)
+            self._improve(admission)
+        except _LeftError:
+            self._undo()
+            return None
+        return self._rows.are_other(np.array(sorted(self._touched), dtype=np.int64))
+
+    def _undo(self) -> None:
+        values, touched = self._rows.values, list(self._touched)
+        values[:WAS, touched] = values[WAS : 2 * WAS, touched]
+
+    def _view(self) -> None:
+        values = self._rows.values
+        self._best, self._rank, self._low = map(
+            view_of, (values[BEST], values[RANKED], values[COUNTED])
+        )
+        self._key, self._known = view_of(values[KEY]), view_of(values[KNOWN])
+
+    def _send_out(self, derivations: Derivations, bodies: Ints) -> None:
+        """What went is taken back, with what stood on it."""
+        every = (derivations.heads, derivations.values, derivations.weights, bodies)
+        for head, value, weight, body in zip(*(part.tolist() for part in every), strict=True):
+            self._derive(head, value, weight)
+            if value == self._best[head]:
+                self._count(head, weight, body)
+        rank, low = self._rank, self._low
+        front = [slot for slot in self._touched if rank[slot] > 0 and low[slot] <= 0]
+        while front:
+            slot = front.pop()
+            if self._low[slot] < 0:
+                raise _LeftError
+            self._out.append(slot)
+            self._spend()
+            body, value = self._rank[slot], self._best[slot]
+            self._rank[slot] = -body
+            for head, offset, weight in self._linked(slot):
+                made = value + offset
+                self._derive(head, made, -weight)
+                if made == self._best[head] and self._count(head, -weight, body):
+                    front.append(head)
+
+    def _count(self, head: int, weight: int, body: int) -> bool:
+        """Count a derivation of a key's value; whether it has lost its ground."""
+        self._know(head)
+        if body >= self._rank[head]:
+            return False
+        self._touched.add(head)
+        self._low[head] += weight
+        return bool(self._low[head] <= 0)
+
+    def _derive(self, head: int, value: int, weight: int) -> None:
+        pool = self._pool.get(head)
+        if pool is None:
+            self._pool[head] = {value: weight}
+        else:
+            pool[value] = pool.get(value, 0) + weight
+
+    def _spend(self) -> None:
+        self._few -= 1
+        if self._few < 0:
+            raise _LeftError
+
+    def _know(self, slot: int) -> None:
+        if not self._known[slot]:
+            self._rows.know_ranks(np.array([slot], dtype=np.int64))
+
+    # What comes.
+
+    def _improve(self, admission: Admission) -> None:
+        """Keys that went, or are derived with a better value, are settled by value."""
+        best, rank, low = self._best, self._rank, self._low
+        for slot in self._out:
+            for value, weight in self._held(slot):
+                self._derive(slot, value, weight)
+        heap: list[tuple[int, int]] = []
+        hoped: dict[int, int] = {}
+        is_out = set(self._out)
+        for slot, pool in self._pool.items():
+            limit = NONE if slot in is_out else best[slot]
+            if min(pool.values()) < 0 and any(
+                weight < 0 for value, weight in pool.items() if value < limit
+            ):
+                raise _LeftError
+            least = min((value for value, weight in pool.items() if weight > 0), default=NONE)
+            if least < limit:
+                hoped[slot] = least
+                heappush(heap, (least, slot))
+        if not heap and not self._out:
+            return
+        admission.admit(-len(self._out))
+        for slot in self._out:
+            best[slot], rank[slot], low[slot] = NONE, 0, 0
+        while heap:
+            value, slot = heappop(heap)
+            if hoped[slot] != value or value == self._best[slot]:
+                continue
+            self._spend()
+            self._know(slot)
+            self._touched.add(slot)
+            stage = admission.admit(int(self._rank[slot] == 0))
+            self._best[slot], self._rank[slot] = value, stage
+            self._low[slot] = self._pool[slot][value]
+            for head, offset, weight in self._linked(slot):
+                made = value + offset
+                if made >= self._best[head]:
+                    continue
+                self._derive(head, made, weight)
+                if made < hoped.get(head, NONE):
+                    hoped[head] = made
+                    heappush(heap, (made, head))
+
+    def _held(self, slot: int) -> Iterator[tuple[int, int]]:
+        """Values and weights of all that was derived of a key."""
+        key, is_greatest = self._key[slot], self._rows.step.is_greatest
+        for view in self._derived:
+            first, last = _span(view, key)
+            for place in range(first, last):
+                value = view.columns[0][place]
+                yield ~value if is_greatest else value, view.weights[place]
+
+    def _linked(self, slot: int) -> Sequence[_Link]:
+        """What leads on from a key."""
+        key, offset = self._key[slot], self._rows.step.offset
+        links: list[_Link] = []
+        has_gone = False
+        for view in self._table:
+            first, last = _span(view, key)
+            for place in range(first, last):
+                head = self._rows.slot_of(view.columns[0][place])
+                more = offset.constant
+                if offset.column is not None:
+                    more += offset.sign * view.columns[1][place]
+                if not 0 <= more < MOST:
+                    raise NotThisWayError
+                weight = view.weights[place]
+                has_gone = has_gone or weight < 0
+                links.append((head, more, weight))
+        if self._rows.values.shape[1] != len(self._best):
+            self._view()
+        return _summed_by_key(links) if has_gone else links
+
+
+def _span(view: IndexView, key: int) -> tuple[int, int]:
+    """Where the rows of a key lie."""
+    codes = view.codes
+    first = bisect_left(codes, key)
+    if first == len(codes) or codes[first] != key:
+        return first, first
+    return first, bisect_right(codes, key, first)
+
+
+def _summed_by_key(links: Sequence[_Link]) -> Sequence[_Link]:
+    """Those that are left where some go."""
+    sums: dict[tuple[int, int], int] = {}
+    for head, more, weight in links:
+        sums[head, more] = sums.get((head, more), 0) + weight
+    if min(sums.values()) < 0:
+        raise NotThisWayError
+    return [(*link, weight) for link, weight in sums.items() if weight]
+
+
+class ValuedChanges:
+    """One step over `rows`; `accesses` are how many tags the base's rows carry, and the step's."""
+
+    def __init__(self, rows: ValuedRows, rank: AttributeId, accesses: tuple[int, int]) -> None:
+        self._rows, self._rank = rows, rank
+        self._held, self._step = rows.held, rows.step
+        self._accesses = accesses
+        self._parts: list[tuple[Derivations, tuple[Tags, ...]]] = []
+        """Derivations that came or went, with their tags."""
+
+    def settle(
+        self, base: Batch | None, table: Batch | None, admission: Admission, few: int
+    ) -> None:
+        """Find out what there is after these rows of the base and the table came or went; of few
+        keys one by one.
+
+        NotThisWayError where that is not for numbers alone: then all is as it was.
+        """
+        rows = self._rows
+        self._table = table
+        links = self._links = Links(self._step, rows, table)
+        bodies = []
+        if base is not None and len(base):
+            bodies.append(self._of_base(base))
+        if table is not None and len(table):
+            bodies.append(self._of_table(table))
+        result = _joined([part for part, _ in self._parts])
+        every = np.concatenate([*bodies, _NOTHING])
+        self.admitted = admission
+        best = rows.values[BEST, result.heads]
+        # As of most that comes or goes: another way is better.
+        touched = None if (result.values <= best).any() else _NOTHING
+        if touched is None and len(result.heads) <= few:
+            self.admitted = copy(admission)
+            touched = OneByOne(rows, links, few).settle(result, every, self.admitted)
+        if touched is None:
+            self.admitted = admission
+            touched = Settling(rows, links, result, every).settle(admission)
+        self._touched = touched
+
+    def _of_base(self, base: Batch) -> Ints:
+        rows = self._rows
+        step = self._step
+        values = rows.ordered(base.columns[step.value])
+        heads = rows.slots_of(numbers(base.columns[step.key]))
+        none = tuple(no_fragments(len(base)) for _ in range(self._accesses[1]))
+        self._parts.append((Derivations(heads, values, base.weights), (*base.tags, *none)))
+        return np.full(len(base), NO_BODY, dtype=np.int64)
+
+    def _of_table(self, table: Batch) -> Ints:
+        """What changed rows derive from the values as they were."""
+        rows, links = self._rows, self._links
+        bodies = rows.slots_of(numbers(table.columns[self._step.table.keys[0]]))
+        has_body = rows.values[BEST, bodies] != NONE
+        owners = has_body.nonzero()[0]
+        heads, offsets = links.heads(table), links.offsets(table)
+        bodies = bodies[owners]
+        slots = rows.slots_of(heads[owners])
+        rows.know_ranks(bodies)
+        values = rows.values[BEST, bodies] + offsets[owners]
+        derivations = Derivations(slots, values, table.weights[owners])
+        tags = tuple(tag.take(owners) for tag in table.tags)
+        self._parts.append((derivations, self._padded(len(owners), tags)))
+        ranks: Ints = rows.values[RANKED, bodies]
+        return ranks
+
+    def _padded(self, rows: int, tags: tuple[Tags, ...]) -> tuple[Tags, ...]:
+        return (*(no_fragments(rows) for _ in range(self._accesses[0])), *tags)
+
+    # The end of the step.
+
+    def keep(self) -> Batch:
+        """The step is over: keep what changed; the rows that came (+1) and went (-1)."""
+        values, step, touched = self._rows.values, self._step, self._touched
+        is_moved = values[BEST, touched] != values[WAS + BEST, touched]
+        moved = self._moved = touched[is_moved]
+        pairs = self._move(moved) if len(moved) else 0
+        self._keep_derived()
+        if self._table is not None and len(self._table):
+            step.join.take_in(1 - step.side, self._table, 0)
+        if not len(touched):
+            return empty_batch(0)
+        self._keep_best(moved)
+        self._keep_inside(touched, is_moved)
+        ranked = touched[is_moved | (values[RANKED, touched] != values[WAS + RANKED, touched])]
+        self._keep_own(ranked, pairs)
+        parts = [
+            Batch(self._columns(moved[mask], at), _weights(mask, sign), ())
+            for at, sign in ((WAS + BEST, -1), (BEST, 1))
+            if (mask := values[at, moved] != NONE).any()
+        ]
+        return stacked_batches(parts) if parts else empty_batch(0)
+
+    def end(self) -> bool:
+        """What was found out is left to the next step; whether that may begin from it."""
+        return self._rows.end(self._touched, self._links.linked)
+
+    def _columns(self, slots: Ints, at: int) -> dict[AttributeId, Vector]:
+        """The rows of these keys with their values there."""
+        values = self._rows.values
+        columns = self._rows.columns(values[KEY, slots], values[at, slots])
+        return dict(zip(self._held.names, columns, strict=True))
+
+    def _move(self, moved: Ints) -> int:
+        """What keys with other values derived, and derive now; how much that is."""
+        rows, links = self._rows, self._links
+        pairs = 0
+        for at, sign in ((WAS + BEST, -1), (BEST, 1)):
+            slots = moved[rows.values[at, moved] != NONE]
+            if not len(slots):
+                continue
+            places = links.of(slots)
+            if not len(places):
+                continue
+            pairs += len(places)
+            body, head, offset = links.held[BODY : OFFSET + 1, places]
+            result = rows.values[at, body] + offset
+            weights = sign * links.held[WEIGHT, places]
+            for part, tags in self._tagged(places):
+                every = Derivations(head, result, weights)
+                self._parts.append((every if part is None else every.keep(part), tags))
+        return pairs
+
+    def _tagged(self, places: Ints) -> Sequence[tuple[Ints | None, tuple[Tags, ...]]]:
+        """Which of these links are of one source, None for all, and their tags."""
+        links = self._links
+        if not any(self._accesses):
+            return [(None, ())]
+        source, place = links.held[SOURCE, places], links.held[PLACE, places]
+        result: list[tuple[Ints | None, tuple[Tags, ...]]] = []
+        for number in range(links.sources):
+            part = (source == number).nonzero()[0]
+            if len(part):
+                tags = tuple(tag.take(place[part]) for tag in links.tags(number))
+                result.append((part, self._padded(len(part), tags)))
+        return result
+
+    def _keep_derived(self) -> None:
+        parts = self._parts
+        result = self._every = _joined([part for part, _ in parts])
+        if not len(result.heads):
+            return
+        counts = range(sum(self._accesses))
+        self._tags = tuple(stacked([tags[at] for _, tags in parts]) for at in counts)
+        self._told = self._telling()
+        keys = self._rows.values[KEY, result.heads]
+        columns = self._rows.columns(keys, result.values)
+        rows = Batch(dict(zip(self._held.names, columns, strict=True)), result.weights, self._tags)
+        self._held.derived.add(rows, keys)
+
+    def _telling(self) -> Batch | None:
+        """What changed in the derivations of rows that are in: their tags."""
+        if not any(self._accesses):
+            return None
+        rows, result, moved = self._rows, self._every, self._moved
+        values = rows.values
+        is_in = result.values == values[BEST, result.heads]
+        parts = [Batch({}, result.weights, self._tags).keep(is_in)] if is_in.any() else []
+        if len(moved) and self._held.best.runs:
+            keys = values[KEY, moved]
+            of_moved = self._held.derived.find(keys, rows.key_columns(keys))
+            if len(of_moved.owners):
+                column = of_moved.rows.columns[self._step.value]
+                order = ~column.values if self._step.is_greatest else column.values
+                of = moved[of_moved.owners]
+                signs = (order == values[BEST, of]).astype(np.int64)
+                signs -= order == values[WAS + BEST, of]
+                # NULL is what no key has here.
+                signs *= column.validity()
+                told = Batch({}, of_moved.rows.weights * signs, of_moved.rows.tags)
+                parts.append(told.keep(signs != 0))
+        parts = [part for part in parts if len(part)]
+        return stacked_batches(parts) if parts else None
+
+    @property
+    def told(self) -> Batch:
+        """What changed in the derivations of rows that are in: their tags; after `keep`."""
+        told = self._told if len(self._every.heads) else None
+        return empty_batch(sum(self._accesses)) if told is None else told
+
+    def _keep_best(self, moved: Ints) -> None:
+        if not len(moved):
+            return
+        values, held = self._rows.values, self._held
+        moved = moved[ascending(values[KEY, moved])]
+        keys, best = values[KEY, moved], values[BEST, moved]
+        has = (best != NONE).astype(np.int64)
+        result = {HAS_COLUMN: has, held.best_names[0]: np.where(has > 0, best, 0)}
+        held.best.put(keys, self._rows.key_columns(keys), result)
+
+    def _keep_inside(self, touched: Ints, is_moved: Ints) -> None:
+        values = self._rows.values
+        gone = touched[is_moved & (values[WAS + BEST, touched] != NONE)]
+        stay = touched[values[BEST, touched] != NONE]
+        slots = np.concatenate([gone, stay])
+        if not len(slots):
+            return
+        best = np.concatenate([values[WAS + BEST, gone], values[BEST, stay]])
+        is_in = np.arange(len(slots)) >= len(gone)
+        codes, columns = self._rows.rows(slots, best)
+        order = ascending(codes)
+        result = {
+            name: np.where(is_in, values[at, slots], 0)[order]
+            for name, at in ((RANK_COLUMN, RANKED), (LOW_COLUMN, COUNTED))
+        }
+        self._held.inside.put(codes[order], [column.take(order) for column in columns], result)
+
+    def _keep_own(self, ranked: Ints, pairs: int) -> None:
+        """Bring the join's rows up to date."""
+        values, step = self._rows.values, self._step
+        parts = []
+        for at, sign in ((WAS, -1), (0, 1)):
+            slots = ranked[values[at + BEST, ranked] != NONE]
+            if len(slots):
+                columns = self._columns(slots, at + BEST)
+                columns[self._rank] = Vector(LONG, values[at + RANKED, slots])
+                of_side = {name: columns[own] for name, own in step.rows.items()}
+                parts.append(Batch(of_side, np.full(len(slots), sign, dtype=np.int64), ()))
+        if parts:
+            step.join.take_in(step.side, stacked_batches(parts), pairs)
+
+
+def _joined(parts: Sequence[Derivations]) -> Derivations:
+    if len(parts) == 1:
+        return parts[0]
+    heads = np.concatenate([_NOTHING, *(part.heads for part in parts)])
+    values = np.concatenate([_NOTHING, *(part.values for part in parts)])
+    return Derivations(heads, values, np.concatenate([_NOTHING, *(p.weights for p in parts)]))
+
+
+def _weights(mask: Ints, sign: int) -> Ints:
+    return np.full(int(np.count_nonzero(mask)), sign, dtype=np.int64)
+
+
+_NOTHING = np.zeros(0, dtype=np.int64)

@@ -1,0 +1,931 @@
+"""The derived rows that a fixpoint keeps: by rank, number or level, or the best per group."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence, Sized
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+import numpy as np
+
+from impctl.data.keys import (
+    are_codes,
+    are_told_by_codes,
+    ascending,
+    group_normal,
+    group_rows,
+    same_keys,
+)
+from impctl.data.memory import reserve
+from impctl.data.pages import InPages, search
+from impctl.data.schema import LONG, SqlType
+from impctl.data.vector import Bools, Ints, Vector, concat, from_stored
+from impctl.engine.batch import Batch, empty_batch, identity_of, never_held, stacked_batches
+from impctl.engine.tags import FRAGMENT_BITS, RowTags
+from impctl.engine.trace import Arrangement, IndexRun, RowIndex, Run, are_told_by_code
+from impctl.errors import UnsupportedError
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.engine.operator import Keeper
+    from impctl.types import AttributeId
+
+_NONE = np.zeros(0, dtype=np.int64)
+
+
+class Slots:
+    """The keys met so far."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._parts: list[Sequence[Vector]] = []
+        self._codes, self._by_code = _NONE, _NONE
+        """Codes of all keys, ascending, and their slots."""
+        self._are_told = True
+        """Whether equal codes mean equal keys, as far as those here tell."""
+
+    def __len__(self) -> int:
+        return self._count
+
+    def find(self, codes: Ints, keys: Sequence[Vector]) -> Ints:
+        """The slots of keys, each given once; -1 for those that have none."""
+        if not self._count:
+            return np.full(len(codes), -1, dtype=np.int64)
+        places = self._codes.searchsorted(codes)
+        slots = self._by_code.take(places, mode="clip")
+        slots[self._codes.take(places, mode="clip") != codes] = -1
+        if self._are_told and are_told_by_codes(keys, keys):
+            return slots
+        rows = (slots >= 0).nonzero()[0]
+        while len(rows):
+            same = same_keys(
+                [key.take(slots[rows]) for key in self.columns()], [key.take(rows) for key in keys]
+            )
+            # Another key may have the code, and stand before it; as good as never.
+            rows = _NONE if same is None else rows[~same]
+            places[rows] += 1
+            slots[rows] = self._by_code.take(places[rows], mode="clip")
+            is_past = (places[rows] >= self._count) | (
+                self._codes.take(places[rows], mode="clip") != codes[rows]
+            )
+            slots[rows[is_past]] = -1
+            rows = rows[~is_past]
+        return slots
+
+    def add(self, codes: Ints, keys: Sequence[Vector]) -> Ints:
+        """Slots for keys, each given once, that have none; `codes` ascending."""
+        slots = np.arange(self._count, self._count + len(codes), dtype=np.int64)
+        if not len(codes):
+            return slots
+        self._are_told = self._are_told and are_told_by_codes(keys, keys)
+        self._parts.append(keys)
+        if self._count:
+            # Two sorted parts: NumPy merges them.
+            codes = np.concatenate([self._codes, codes])
+            order = np.argsort(codes, kind="stable")
+            self._codes = codes[order]
+            self._by_code = np.concatenate([self._by_code, slots])[order]
+        else:
+            self._codes, self._by_code = codes, slots
+        self._count += len(slots)
+        return slots
+
+    def columns(self) -> Sequence[Vector]:
+        """The columns of all keys, by slot; at least one key is there."""
+        if len(self._parts) > 1:
+            self._parts = [[concat(list(parts)) for parts in zip(*self._parts, strict=True)]]
+        return self._parts[0]
+
+    def ordered(self, slots: Ints) -> tuple[Ints, Ints]:
+        """Of these slots, each given once, the codes, ascending, and the slots in that order."""
+        is_asked = np.zeros(self._count, dtype=np.bool_)
+        is_asked[slots] = True
+        result = is_asked[self._by_code]
+        return self._codes[result], self._by_code[result]
+
+
+_SMALL = 4_096
+"""Rows of a run that is held for its view, though it may be gone by then."""
+R = TypeVar("R", bound=Sized)
+V = TypeVar("V")
+Numbers: TypeAlias = "memoryview[Any]"
+"""A view of an array of whole numbers: one of them is had in a fraction of the time that NumPy
+takes."""
+_ROWS_A_PAGE = 100
+"""Rows of a run whose pages are looked at in the time that a row takes that comes or goes."""
+
+
+def view_of(array: Any) -> Numbers:
+    """The view of an array of 64-bit numbers."""
+    return memoryview(array)
+
+
+@dataclass(frozen=True, slots=True)
+class IndexView:
+    """One run of an index: its codes, the columns asked for, and weights."""
+
+    codes: Numbers
+    columns: tuple[Numbers, ...]
+    weights: Numbers
+
+    def span(self, code: int) -> tuple[int, int]:
+        """Where the rows of a code lie."""
+        first = bisect_left(self.codes, code)
+        return first, bisect_right(self.codes, code, first)
+
+
+@dataclass(frozen=True, slots=True)
+class RowsView:
+    """One run of an arrangement: its codes, its keys, and values; None for one that is all zero."""
+
+    codes: Numbers
+    keys: tuple[Numbers, ...]
+    values: tuple[Numbers | None, ...]
+
+    def place(self, first: int, key: tuple[int, ...]) -> int:
+        """Where a key lies of the code that begins at `first`; -1 where it does not."""
+        code = self.codes[first]
+        for place in range(first, len(self.codes)):
+            if self.codes[place] != code:
+                break
+            if all(part[place] == one for part, one in zip(self.keys, key, strict=True)):
+                return place
+        return -1
+
+
+class Views:
+    """Views of runs; those of small ones are kept while these are there, often for many steps."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[object, Any]] = {}
+
+    def of_index(
+        self, runs: Sequence[IndexRun], columns: Sequence[AttributeId], spent: int
+    ) -> list[IndexView] | None:
+        """The runs of an index, of whole numbers, always with the same columns; `spent` rows came
+        and went so far. None where they are not to be looked at one by one, or some are NULL."""
+        if not all(_is_looked_at(run, len(run), spent) for run in runs):
+            return None
+        return _all_known(self._seen(runs, lambda run: _index_view(run, columns)))
+
+    def of_rows(
+        self, arrangement: Arrangement, names: Sequence[str], spent: int
+    ) -> list[RowsView] | None:
+        """The runs of an arrangement, the newest first; None where they are not to be, or some key
+        is no whole number."""
+        runs = arrangement.runs[::-1]
+        if not all(_is_looked_at(run, len(run), spent) for run in runs):
+            return None
+        return _all_known(self._seen(runs, lambda run: _rows_view(run, names)))
+
+    def _seen(self, runs: Sequence[R], make: Callable[[R], V]) -> list[V]:
+        known = self._known
+        # A run that is held keeps its identity to itself.
+        result = [(run, known.get(id(run)) or (run, make(run))) for run in runs]
+        self._known = {id(run): pair for run, pair in result if len(run) <= _SMALL}
+        return [view for _, (_, view) in result]
+
+
+def _all_known(views: Sequence[V | None]) -> list[V] | None:
+    """The views, if there is one of each run."""
+    known = [view for view in views if view is not None]
+    return known if len(known) == len(views) else None
+
+
+def _index_view(run: IndexRun, columns: Sequence[AttributeId]) -> IndexView | None:
+    """The view of a run that has no NULL in these columns."""
+    held = [run.batch.columns[name] for name in columns]
+    if any(column.valid is not None for column in held):
+        return None
+    values = tuple(view_of(column.values) for column in held)
+    return IndexView(view_of(run.codes), values, view_of(run.batch.weights))
+
+
+def _rows_view(run: Run, names: Sequence[str]) -> RowsView | None:
+    """The view of a run whose keys are whole numbers, none of them NULL."""
+    if not all(map(are_codes, run.keys)):
+        return None
+    columns = (run.values.get(name) for name in names)
+    return RowsView(
+        view_of(run.codes),
+        tuple(view_of(part.to_numpy()) for part in run.keys),
+        tuple(None if column is None else view_of(column) for column in columns),
+    )
+
+
+def _is_looked_at(run: InPages, rows: int, spent: int) -> bool:
+    """Whether all of it was, or is now."""
+    if run.pages is None or not run.pages.is_open:
+        return True
+    if rows > _ROWS_A_PAGE * (1 + spent):
+        return False
+    run.pages.check_all()
+    return True
+
+
+NUMBER = "number"
+"""The column of numbers in the state."""
+
+Fresh = Callable[[int], Ints]
+"""So many numbers that nothing had so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class Numbered:
+    """The number of each row, shape (rows,), and the numbers whose last copy went."""
+
+    numbers: Ints
+    gone: Ints
+
+
+class RowNumbers:
+    """Rows of `columns`, each with its number; `name` is that of the state."""
+
+    def __init__(self, name: str, columns: Sequence[tuple[AttributeId, SqlType]]) -> None:
+        self._names = tuple(column for column, _ in columns)
+        self.index = RowIndex(name, (*columns, (NUMBER, LONG)), self._names, 0)
+
+    def counted(self, columns: Sequence[Vector], weights: Ints, fresh: Fresh) -> Numbered:
+        """Count copies in, or out; each has the number of its row, a fresh one if it is new.
+
+        CountBelowZeroError where copies go that are not there.
+        """
+        keys, grouping = group_normal(columns, len(weights))
+        leaders = grouping.leaders(keys)
+        known, before = self._known(grouping.codes, leaders)
+        changed = np.add.reduceat(weights[grouping.order], grouping.starts)
+        after = before + changed
+        if len(after) and after.min() < 0:
+            raise never_held("rows that a recursion is made of")
+        new = (known < 0).nonzero()[0]
+        known[new] = fresh(len(new))
+        moved = changed.nonzero()[0]
+        held = dict(zip(self._names, (one.take(moved) for one in leaders), strict=True))
+        numbers = Vector(LONG, known[moved])
+        self.index.add(Batch({**held, NUMBER: numbers}, changed[moved], ()), grouping.codes[moved])
+        return Numbered(known[grouping.index()], known[(before > 0) & (after == 0)])
+
+    def put(self, columns: Sequence[Vector], numbers: Ints, weight: int) -> None:
+        """Different rows come with these numbers, or go with a weight of -1."""
+        held = dict(zip(self._names, columns, strict=True))
+        weights = np.full(len(numbers), weight, dtype=np.int64)
+        batch = Batch({**held, NUMBER: Vector(LONG, numbers)}, weights, ())
+        self.index.add(batch, self.index.codes_of(batch))
+
+    def found(self, columns: Sequence[Vector], length: int) -> tuple[list[Vector], Ints, Ints]:
+        """The different rows, what number each has, -1 for none, and which of them each row is."""
+        keys, grouping = group_normal(columns, length)
+        leaders = grouping.leaders(keys)
+        known, _ = self._known(grouping.codes, leaders)
+        return leaders, known, grouping.index()
+
+    def whole(self) -> Batch:
+        """All rows with their numbers, and as weights how many copies there are."""
+        return self.index.whole()
+
+    def _known(self, codes: Ints, leaders: Sequence[Vector]) -> tuple[Ints, Ints]:
+        """The numbers of different rows, -1 for those not there, and how many copies there are."""
+        numbers, copies = np.full(len(codes), -1, dtype=np.int64), np.zeros(len(codes), np.int64)
+        result = self.index.find(codes, leaders)
+        if not len(result.owners):
+            return numbers, copies
+        # A row and its negative are both found until the index cancels them.
+        given = result.rows.columns[NUMBER].values
+        order = np.lexsort((given, result.owners))
+        owners, given = result.owners[order], given[order]
+        is_first = np.ones(len(order), dtype=np.bool_)
+        is_first[1:] = (owners[1:] != owners[:-1]) | (given[1:] != given[:-1])
+        first = is_first.nonzero()[0]
+        sums = np.add.reduceat(result.rows.weights[order], first)
+        there = first[sums > 0]
+        numbers[owners[there]] = given[there]
+        copies[owners[there]] = sums[sums > 0]
+        return numbers, copies
+
+
+class RowsByNumber:
+    """The same rows, to be found by their numbers; kept in memory only."""
+
+    def __init__(self, columns: Sequence[tuple[AttributeId, SqlType]], number: AttributeId) -> None:
+        self._number = number
+        self._columns = tuple(columns)
+        self._index = RowIndex("by number", (*columns, (number, LONG)), (number,), 0)
+
+    def put(self, columns: Sequence[Vector], numbers: Ints, weight: int) -> None:
+        """Rows come, or go with a weight of -1; shape (rows,) for `numbers`."""
+        held = {name: one for (name, _), one in zip(self._columns, columns, strict=True)}
+        held[self._number] = Vector(LONG, numbers)
+        batch = Batch(held, np.full(len(numbers), weight, dtype=np.int64), ())
+        self._index.add(batch, self._index.codes_of(batch))
+
+    def rows(self, numbers: Sequence[int], weight: int) -> Batch:
+        """The rows of these numbers, which are there, each with this weight."""
+        asked = Vector(LONG, np.array(sorted(numbers), dtype=np.int64))
+        if not len(asked.values):
+            return empty_batch(0)
+        result = self._index.find(self._codes(asked), [asked]).rows
+        assert len(result) == len(asked.values), "a number is given once, and taken back at the end"
+        return Batch(result.columns, np.full(len(result), weight, dtype=np.int64), ())
+
+    def _codes(self, numbers: Vector) -> Ints:
+        batch = Batch({self._number: numbers}, np.ones(len(numbers.values), dtype=np.int64), ())
+        return self._index.codes_of(batch)
+
+
+_RANK, _ALL, _LOW = "rank", "all", "low"
+NAMES = (_RANK, _ALL, _LOW)
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """All rows: their codes and columns, and what is remembered of each; shapes (rows,)."""
+
+    codes: Ints
+    keys: tuple[Vector, ...]
+    rank: Ints
+    all: Ints
+    low: Ints
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+
+class RankedRows:
+    """The rows of `columns`, between two steps."""
+
+    stored: tuple[str, ...] = NAMES
+    """The names of what is kept of each row."""
+
+    def __init__(self, name: str, columns: Sequence[tuple[AttributeId, SqlType]]) -> None:
+        self.columns = tuple(columns)
+        self.kinds = tuple(kind for _, kind in columns)
+        self.arrangement = Arrangement(
+            f"{name}.rows", self.kinds, _ALL, lambda: dict.fromkeys(self.stored, np.int64)
+        )
+
+    def whole(self) -> Ranked:
+        """All rows, by their codes. Cost: the rows."""
+        run = self.arrangement.whole()
+        if run is None:
+            none = np.zeros(0, dtype=np.int64)
+            return Ranked(none, (), none, none, none)
+        keys = tuple(map(from_stored, run.keys, self.kinds))
+        rank, every, low = (run.values[name] for name in NAMES)
+        return Ranked(run.codes, keys, rank, every, low)
+
+    def rows(self) -> Batch:
+        """All rows, once each. Cost: the rows."""
+        result = self.whole()
+        if not len(result):
+            return empty_batch(0)
+        return self.batch(result.keys, np.ones(len(result), dtype=np.int64))
+
+    def batch(self, keys: Sequence[Vector], weights: Ints) -> Batch:
+        """Rows of these columns, which carry no fragment."""
+        columns = {name: key for (name, _), key in zip(self.columns, keys, strict=True)}
+        return Batch(columns, weights, ())
+
+
+RANK_COLUMN, LOW_COLUMN, HAS_COLUMN = "rank", "low", "has"
+"""Columns of rows that are in, and of groups."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grouped:
+    """What is best of such rows: the columns that tell groups, and the values that decide, each
+    with whether the greatest is best; with `keeps_null` rows whose value is NULL are, too."""
+
+    keys: tuple[AttributeId, ...]
+    values: tuple[tuple[AttributeId, bool], ...]
+    keeps_null: bool = False
+
+
+class BestRows:
+    """The rows of `columns`, between two steps, with tags for so many accesses."""
+
+    def __init__(
+        self,
+        name: str,
+        columns: Sequence[tuple[AttributeId, SqlType]],
+        grouped: Grouped,
+        accesses: int,
+    ) -> None:
+        self.columns = tuple(columns)
+        self.names = tuple(column for column, _ in columns)
+        self.kinds = tuple(kind for _, kind in columns)
+        self.grouped = grouped
+        self.inside = Arrangement(
+            f"{name}.rows",
+            self.kinds,
+            RANK_COLUMN,
+            lambda: dict.fromkeys((RANK_COLUMN, LOW_COLUMN), np.int64),
+        )
+        self.derived = RowIndex(f"{name}.derived", columns, grouped.keys, accesses)
+        kinds = dict(columns)
+        self.best_names = tuple(f"best{place}" for place, _ in enumerate(grouped.values))
+        self.best = Arrangement(
+            f"{name}.best",
+            [kinds[key] for key in grouped.keys],
+            HAS_COLUMN,
+            lambda: dict.fromkeys((HAS_COLUMN, *self.best_names), np.int64),
+        )
+        self.accesses = accesses
+
+    @property
+    def keepers(self) -> tuple[Keeper, ...]:
+        """The state."""
+        return self.inside, self.derived, self.best
+
+    def rows(self) -> Batch:
+        """All rows that are in, once each. Cost: these rows."""
+        run = self.inside.whole()
+        if run is None:
+            return empty_batch(0)
+        keys = list(map(from_stored, run.keys, self.kinds))
+        return self.batch(keys, np.ones(len(run), dtype=np.int64))
+
+    def batch(self, keys: Sequence[Vector], weights: Ints) -> Batch:
+        """Rows of these columns, which carry no fragment."""
+        return Batch(dict(zip(self.names, keys, strict=True)), weights, ())
+
+
+_WEIGHT = "weight"
+
+
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """Rows of one level as they are from now on, by their codes."""
+
+    codes: Ints
+    keys: Sequence[Vector]
+    weights: Ints
+
+
+class LevelledRows:
+    """The rows of `columns` and their level, which goes by the name `level`."""
+
+    def __init__(
+        self, name: str, columns: Sequence[tuple[AttributeId, SqlType]], level: AttributeId
+    ) -> None:
+        self.columns = tuple(columns)
+        self.level = level
+        kinds = [LONG if kind.is_fractional else kind for _, kind in self.columns]
+        self.arrangement = Arrangement(f"{name}.rows", (*kinds, LONG), _WEIGHT)
+        self._counted: list[_Counted] = []
+
+    def begin(self) -> None:
+        """A step begins: what a step before it counted and did not keep is forgotten."""
+        self._counted = []
+
+    def count(self, level: int, rows: Batch) -> Batch:
+        """Count all that comes and goes at a level in; the same with each row once, and its level.
+
+        Asked once per level and step. CountBelowZeroError where more goes than there was.
+        """
+        columns = [rows.columns[name] for name, _ in self.columns]
+        levels = Vector(LONG, np.full(len(rows), level, dtype=np.int64))
+        keys = [*map(identity_of, columns), levels]
+        grouping = group_rows(keys, len(rows))
+        changes = grouping.sums(rows.weights)
+        moved = changes.nonzero()[0]
+        if not len(moved):
+            return empty_batch(0)
+        first, changes = grouping.first[moved], changes[moved]
+        codes, keys = grouping.codes[moved], [key.take(first) for key in keys]
+        weights = self._weights(codes, keys) + changes
+        if weights.min() < 0:
+            raise never_held("ways to derive rows")
+        self._counted.append(_Counted(codes, keys, weights))
+        named = {
+            name: column.take(first)
+            for (name, _), column in zip(self.columns, columns, strict=True)
+        }
+        return Batch({**named, self.level: keys[-1]}, changes, ())
+
+    def _weights(self, codes: Ints, keys: Sequence[Vector]) -> Ints:
+        """What these rows weigh as they are kept."""
+        result: Ints = self.arrangement.gather(self.arrangement.find(codes, keys), _WEIGHT)
+        return result
+
+    def keep(self) -> None:
+        """The step is over: keep what was counted."""
+        parts, self._counted = self._counted, []
+        if not parts:
+            return
+        codes = np.concatenate([part.codes for part in parts])
+        weights = np.concatenate([part.weights for part in parts])
+        keys = [concat(list(of_key)) for of_key in zip(*(part.keys for part in parts), strict=True)]
+        order = np.argsort(codes, kind="stable")
+        self.arrangement.put(
+            codes[order], [key.take(order) for key in keys], {_WEIGHT: weights[order]}
+        )
+
+    def whole(self) -> Batch:
+        """All rows with their levels, each row of a level once. Cost: the rows."""
+        run = self.arrangement.whole()
+        if run is None:
+            return empty_batch(0)
+        columns = {}
+        for (name, kind), stored in zip(self.columns, run.keys, strict=False):
+            if kind.is_fractional:
+                held = from_stored(stored, LONG)
+                columns[name] = Vector(kind, held.values.view(np.float64), held.valid)
+            else:
+                columns[name] = from_stored(stored, kind)
+        columns[self.level] = from_stored(run.keys[-1], LONG)
+        return Batch(columns, run.values[_WEIGHT], ())
+
+
+RANK, ALL, LOW = range(3)
+WAS = 3
+"""Where the same begins as it was."""
+FIRST, LAST = 6, 7
+"""Where what joins a row begins and ends, once it was looked for; -1 before (`joined_moves`)."""
+CODE = 8
+_ROOM = 16
+"""Rows that there is room for at first."""
+
+
+class TouchedRows:
+    """The rows of one step; `values` of shape (9, room) has what is named above by slot."""
+
+    def __init__(self, held: RankedRows) -> None:
+        self.held = held
+        self.count = 0
+        self.values: Ints = np.zeros((CODE + 1, _ROOM), dtype=np.int64)
+        self.values[FIRST] = -1
+        self.columns = tuple(GrownColumn(kind) for kind in held.kinds)
+        self.parts: list[tuple[Ints, Ints]] = []
+        """Codes, ascending, and the slots of these rows; in parts, each far larger than the next.
+        """
+        self._are_told = True
+        """Whether equal codes mean equal rows, as far as those here tell."""
+
+    def slots_of(self, codes: Ints, keys: Sequence[Vector]) -> Ints:
+        """The slots of rows, each given once, by ascending codes; shape (n,)."""
+        if not self.count:
+            return self._taken_up(codes, keys)
+        slots = self._found(codes, keys)
+        rest = (slots < 0).nonzero()[0]
+        if len(rest):
+            slots[rest] = self._taken_up(codes[rest], [key.take(rest) for key in keys])
+        return slots
+
+    def _found(self, codes: Ints, keys: Sequence[Vector]) -> Ints:
+        """The slots of those rows that have one; -1 for others."""
+        result = np.full(len(codes), -1, dtype=np.int64)
+        are_told = self._are_told and are_told_by_codes(keys, keys)
+        for held, owners in self.parts:
+            places = held.searchsorted(codes)
+            rows = (held.take(places, mode="clip") == codes).nonzero()[0]
+            places = places[rows]
+            if are_told:
+                result[rows] = owners[places]
+                continue
+            # Another row may have the code, and stand before it; as good as never.
+            while len(rows):
+                is_same = self._is_same(owners[places], keys, rows)
+                result[rows[is_same]] = owners[places[is_same]]
+                rows, places = rows[~is_same], places[~is_same] + 1
+                is_next = held.take(places, mode="clip") == codes[rows]
+                is_next &= places < len(held)
+                rows, places = rows[is_next], places[is_next]
+        return result
+
+    def _is_same(self, slots: Ints, keys: Sequence[Vector], rows: Ints) -> Bools:
+        mine = [column.take(slots) for column in self.columns]
+        same = same_keys(mine, [key.take(rows) for key in keys])
+        return np.ones(len(rows), dtype=np.bool_) if same is None else same
+
+    def _taken_up(self, codes: Ints, keys: Sequence[Vector]) -> Ints:
+        """Slots for rows that had none."""
+        start, end = self.count, self.count + len(codes)
+        self.make_room(end)
+        are_told = are_told_by_codes(keys, keys)
+        self._look_up(start, codes, keys, are_told=are_told)
+        self.values[CODE, start:end] = codes
+        for column, key in zip(self.columns, keys, strict=True):
+            column.append(start, key)
+        self._are_told = self._are_told and are_told
+        slots = np.arange(start, end, dtype=np.int64)
+        self.count = end
+        self.add_part(codes, slots)
+        return slots
+
+    def _look_up(self, start: int, codes: Ints, keys: Sequence[Vector], *, are_told: bool) -> None:
+        """Fill in what is kept of these rows, in slots from `start` on."""
+        arrangement, end = self.held.arrangement, start + len(codes)
+        if not are_told or not are_told_by_code(arrangement.runs):
+            located = arrangement.find(codes, keys)
+            for at, name in enumerate(NAMES if located.parts else ()):
+                self.values[at, start:end] = arrangement.gather(located, name)
+        else:
+            # The oldest first: what a newer run has of a row stands last.
+            for run in arrangement.runs:
+                places = search(run.pages, run.codes, codes)
+                rows = (run.codes.take(places, mode="clip") == codes).nonzero()[0]
+                if not len(rows):
+                    continue
+                places, slots = places[rows], rows + start
+                for at, name in enumerate(NAMES):
+                    column = run.checked_values(name, places)
+                    self.values[at, slots] = 0 if column is None else column
+        self.values[WAS : WAS + len(NAMES), start:end] = self.values[: len(NAMES), start:end]
+
+    def make_room(self, rows: int) -> None:
+        """So that so many rows have a place in `values`."""
+        room = self.values.shape[1]
+        if rows > room:
+            # Pages beyond these rows take nothing until somebody writes there.
+            reserve((CODE + 1) * rows * self.values.itemsize)
+            grown = np.zeros((CODE + 1, 2 * rows), dtype=np.int64)
+            grown[:, :room] = self.values
+            grown[FIRST, room:] = -1
+            self.values = grown
+
+    def add_part(self, codes: Ints, slots: Ints) -> None:
+        """These slots are found from now on; by ascending codes."""
+        while self.parts and len(self.parts[-1][0]) <= 2 * len(codes):
+            older, before = self.parts.pop()
+            codes, slots = np.concatenate([older, codes]), np.concatenate([before, slots])
+            # Two sorted parts: NumPy merges them.
+            order = np.argsort(codes, kind="stable")
+            codes, slots = codes[order], slots[order]
+        self.parts.append((codes, slots))
+
+    def take_up_all(self) -> None:
+        """A slot for every row there is. Cost: the rows."""
+        result = self.held.whole()
+        if len(result):
+            self.slots_of(result.codes, result.keys)
+
+    @property
+    def ranks(self) -> Ints:
+        """By slot; 0 for a row that is not in the fixpoint (now)."""
+        ranks: Ints = self.values[RANK]
+        return ranks
+
+    def count_in(self, slots: Ints, every: Ints, is_low: Bools | None) -> None:
+        """Count what derivations weigh in, where `is_low` as low too; a slot may come often.
+
+        CountBelowZeroError where more goes than there was.
+        """
+        if not len(slots):
+            return
+        np.add.at(self.values[ALL], slots, every)
+        if is_low is not None:
+            low = self.values[LOW]
+            np.add.at(low, slots[is_low], every[is_low])
+            if low[slots].min() < 0:
+                raise never_held("ways to derive rows")
+        if self.values[ALL, slots].min() < 0:
+            raise never_held("ways to derive rows")
+
+    def groundless(self, slots: Ints) -> Ints:
+        """Those in the fixpoint that nothing of lower rank derives any more."""
+        result: Ints = slots[(self.values[LOW, slots] == 0) & (self.values[RANK, slots] > 0)]
+        return result
+
+    def derived(self, slots: Ints | None = None) -> Ints:
+        """Those (default: of all) that are not in the fixpoint, and are derived from rows in it."""
+        if slots is None:
+            slots = np.arange(self.count, dtype=np.int64)
+        result: Ints = slots[(self.values[RANK, slots] == 0) & (self.values[ALL, slots] > 0)]
+        return result
+
+    def inside(self) -> Ints:
+        """All in the fixpoint, of those touched."""
+        return self.values[RANK, : self.count].nonzero()[0]
+
+    def leave(self, slots: Ints) -> None:
+        """These go out of the fixpoint."""
+        self.values[RANK, slots] = 0
+        self.values[LOW, slots] = 0
+
+    def enter(self, slots: Ints, stage: int) -> None:
+        """These come into the fixpoint: what derives them stands there at lower ranks."""
+        self.values[RANK, slots] = stage
+        self.values[LOW, slots] = self.values[ALL, slots]
+
+    def batch(self, slots: Ints, weight: int, rank: AttributeId) -> Batch:
+        """These rows with their ranks in a column of that name."""
+        return self._ranked(slots, weight, rank, RANK)
+
+    def _ranked(self, slots: Ints, weight: int, rank: AttributeId, at: int) -> Batch:
+        weights = np.full(len(slots), weight, dtype=np.int64)
+        rows = self.held.batch([column.take(slots) for column in self.columns], weights)
+        ranks = Vector(LONG, self.values[at, slots])
+        return Batch({**rows.columns, rank: ranks}, weights, ())
+
+    def moved(self, rank: AttributeId) -> Batch:
+        """What changed in the fixpoint's rows with their ranks: those there were and are not."""
+        is_other = self.values[RANK, : self.count] != self.values[WAS + RANK, : self.count]
+        parts = []
+        for at, weight in ((WAS + RANK, -1), (RANK, 1)):
+            slots = (is_other & (self.values[at, : self.count] > 0)).nonzero()[0]
+            parts += [self._ranked(slots, weight, rank, at)] if len(slots) else []
+        return stacked_batches(parts) if parts else empty_batch(0)
+
+    def gone(self) -> Ints:
+        """Those that were in the fixpoint and are not now."""
+        ranks = self.values[:, : self.count]
+        result: Ints = ((ranks[WAS + RANK] > 0) & (ranks[RANK] == 0)).nonzero()[0]
+        return result
+
+    def kept(self) -> Batch:
+        """The step is over: keep what changed; the rows that came (+1) and went (-1)."""
+        values = self.values[:, : self.count]
+        slots = (values[:WAS] != values[WAS:FIRST]).any(axis=0).nonzero()[0]
+        if not len(slots):
+            return self.none
+        if len(slots) > 1:
+            # By code, as the arrangement wants them.
+            slots = slots[ascending(values[CODE, slots])]
+        keys = [column.take(slots) for column in self.columns]
+        self.held.arrangement.put(values[CODE, slots], keys, self.values_of(slots))
+        signs = (values[RANK, slots] > 0).astype(np.int64) - (values[WAS + RANK, slots] > 0)
+        moved = signs.nonzero()[0]
+        if not len(moved):
+            return self.none
+        return self.moved_rows([key.take(moved) for key in keys], slots[moved], signs[moved])
+
+    @property
+    def none(self) -> Batch:
+        """No row that came or went."""
+        return empty_batch(0)
+
+    def moved_rows(self, keys: Sequence[Vector], slots: Ints, signs: Ints) -> Batch:
+        """The rows in these slots, whose values are `keys`, that came (+1) and went (-1)."""
+        del slots
+        return self.held.batch(keys, signs)
+
+    def values_of(self, slots: Ints) -> dict[str, Ints]:
+        """What is kept of these rows, by name; shapes as `slots`."""
+        # Column by column: all at once they would lie in one array, and keep each other in memory.
+        return {name: self.values[at, slots] for at, name in enumerate(NAMES)}
+
+
+class GrownColumn:
+    """A column that grows at its end."""
+
+    def __init__(self, kind: SqlType) -> None:
+        self.type = kind
+        self._texts: Vector | None = None
+        self.numbers: Any = np.zeros(0, dtype=np.int64)
+        """What is no text, with room for more."""
+        self._valid: Bools | None = None
+
+    @property
+    def has_null(self) -> bool:
+        """Whether some value is NULL, or may be."""
+        return self._valid is not None
+
+    def append(self, start: int, more: Vector) -> None:
+        """Values from position `start` on, where those there are end."""
+        if more.is_textual:
+            self._texts = concat([more] if self._texts is None else [self._texts, more])
+            return
+        if more.valid is not None and self._valid is None:
+            self._valid = np.ones(len(self.numbers), dtype=np.bool_)
+        kind, end = more.values.dtype, start + len(more)
+        self.make_room(end, np.result_type(self.numbers.dtype, kind) if start else kind)
+        self.numbers[start:end] = more.values
+        if self._valid is not None:
+            self._valid[start:end] = more.validity()
+
+    def make_room(self, rows: int, kind: Any = None) -> None:
+        """So that so many values have a place."""
+        kind = self.numbers.dtype if kind is None else kind
+        room = len(self.numbers)
+        if rows > room or kind != self.numbers.dtype:
+            size = max(room, 2 * rows)
+            grown = np.zeros(size, dtype=kind)
+            grown[:room] = self.numbers
+            self.numbers = grown
+            if self._valid is not None:
+                valid = np.ones(size, dtype=np.bool_)
+                valid[:room] = self._valid
+                self._valid = valid
+
+    def take(self, slots: Ints) -> Vector:
+        """The values at these positions."""
+        if self._texts is not None:
+            return self._texts.take(slots)
+        valid = None if self._valid is None else self._valid[slots]
+        return Vector(self.type, self.numbers[slots], valid)
+
+
+_NUMBER = "number"
+MOST = (1 << FRAGMENT_BITS) - 1
+"""The greatest number: they stand where fragments stand."""
+
+
+class NumberedRows(RankedRows):
+    """`number` names the column with a row's number where rows go into the step."""
+
+    stored = (*NAMES, _NUMBER)
+
+    def __init__(
+        self,
+        name: str,
+        columns: Sequence[tuple[AttributeId, SqlType]],
+        number: AttributeId,
+    ) -> None:
+        super().__init__(name, columns)
+        self.number = number
+        self.most = MOST
+        self.last = 0
+        """The greatest number given so far."""
+        self.counter = f"{name}.numbers"
+        self._free: Ints = np.zeros(0, dtype=np.int64)
+
+    def rows(self) -> Batch:
+        result = self.whole()
+        if not len(result):
+            return empty_batch(1)
+        rows = self.batch(result.keys, np.ones(len(result), dtype=np.int64))
+        return tagged(rows, self._numbers())
+
+    def take(self, count: int, touched: Ints) -> Ints:
+        """So many numbers that no row has; `touched` are those of the rows of the step.
+
+        UnsupportedError where there are not so many.
+        """
+        fresh = min(count, self.most - self.last)
+        given = np.arange(self.last + 1, self.last + 1 + fresh, dtype=np.int64)
+        self.last += fresh
+        if fresh == count:
+            return given
+        left = count - fresh
+        if left > len(self._free):
+            used = np.concatenate([self._numbers(), touched, given])
+            every = np.arange(1, self.most + 1, dtype=np.int64)
+            self._free = np.setdiff1d(every, used)
+        if left > len(self._free):
+            raise UnsupportedError(
+                f"A recursive query has more than {self.most:,} rows, too many for `lineage: "
+                "answer`",
+                code="recursion_limit",
+                hint="remove `lineage: answer`",
+            )
+        again, self._free = self._free[:left], self._free[left:]
+        return np.concatenate([given, again])
+
+    def _numbers(self) -> Ints:
+        """Those of all rows, in the order of `whole`."""
+        run = self.arrangement.whole()
+        if run is None:
+            return np.zeros(0, dtype=np.int64)
+        numbers: Ints = run.values[_NUMBER]
+        return numbers
+
+
+class TouchedNumbers(TouchedRows):
+    """The rows of one step with their numbers, by slot; 0 where a row has none."""
+
+    def __init__(self, held: NumberedRows) -> None:
+        super().__init__(held)
+        self._held = held
+        self.numbers: Ints = np.zeros(self.values.shape[1], dtype=np.int64)
+
+    def make_room(self, rows: int) -> None:
+        super().make_room(rows)
+        room = self.values.shape[1]
+        if room > len(self.numbers):
+            grown = np.zeros(room, dtype=np.int64)
+            grown[: len(self.numbers)] = self.numbers
+            self.numbers = grown
+
+    def _look_up(self, start: int, codes: Ints, keys: Sequence[Vector], *, are_told: bool) -> None:
+        super()._look_up(start, codes, keys, are_told=are_told)
+        arrangement = self.held.arrangement
+        result = arrangement.gather(arrangement.find(codes, keys), _NUMBER)
+        self.numbers[start : start + len(codes)] = result
+
+    def enter(self, slots: Ints, stage: int) -> None:
+        super().enter(slots, stage)
+        fresh = slots[self.numbers[slots] == 0]
+        if len(fresh):
+            self.numbers[fresh] = self._held.take(len(fresh), self.numbers[: self.count])
+
+    def batch(self, slots: Ints, weight: int, rank: AttributeId) -> Batch:
+        rows = super().batch(slots, weight, rank)
+        numbers = Vector(LONG, self.numbers[slots])
+        return Batch({**rows.columns, self._held.number: numbers}, rows.weights, ())
+
+    def values_of(self, slots: Ints) -> dict[str, Ints]:
+        # A row that goes out gives its number back, also where it is not yet forgotten.
+        numbers = np.where(self.values[ALL, slots] > 0, self.numbers[slots], 0)
+        return {**super().values_of(slots), _NUMBER: numbers}
+
+    def moved_rows(self, keys: Sequence[Vector], slots: Ints, signs: Ints) -> Batch:
+        return tagged(super().moved_rows(keys, slots, signs), self.numbers[slots])
+
+    @property
+    def none(self) -> Batch:
+        return empty_batch(1)
+
+
+def tagged(rows: Batch, numbers: Ints) -> Batch:
+    """The rows, each with its number for a tag."""
+    return Batch(rows.columns, rows.weights, (RowTags(numbers.astype(np.int32)),))

@@ -1,0 +1,284 @@
+"""The frontier of a fixpoint whose step is one join with one table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from impctl.data.keys import distinct_values, key_codes, normalise
+from impctl.data.vector import Ints, Vector, slice_positions
+from impctl.engine.batch import Batch, empty_batch
+from impctl.engine.fixpoint.frontier import (
+    Admit,
+    Derived,
+    Dismiss,
+    Moves,
+    Partners,
+    Told,
+    slots_for,
+)
+from impctl.engine.fixpoint.rows import FIRST, LAST, NAMES, IndexView, TouchedRows, Views
+from impctl.engine.fixpoint.small_frontier import (
+    ChangedRows,
+    PlainStep,
+    TableRuns,
+    ThinFronts,
+    table_runs,
+)
+
+if TYPE_CHECKING:
+    from impctl.engine.tags import Tags
+    from impctl.types import AttributeId
+
+_MOST_WAITING = 64
+"""Steps whose changes wait at most."""
+
+
+class Seen:
+    """Views of the fixpoint's rows as they are held, by their keys, and of the table's."""
+
+    def __init__(self) -> None:
+        self.held, self.own, self.table = Views(), Views(), Views()
+        self.waiting = 0
+        """Steps whose changes of the rows by their keys may wait to be sorted in."""
+
+
+class JoinedMoves:
+    """Front by front, by looking up the table's rows."""
+
+    def __init__(
+        self,
+        plain: PlainStep,
+        by_step: Moves,
+        rank: AttributeId,
+        touched: TouchedRows,
+        told: Told,
+        seen: Seen,
+        thin: int,
+    ) -> None:
+        """`by_step` is used for changed rows of the table that are many; `thin` are few."""
+        self._plain = plain
+        self._by_step = by_step
+        self._rank = rank
+        self._touched = touched
+        self._told = told
+        self._seen = seen
+        self._most = thin
+        self._partners = Partners()
+        self._tags: list[tuple[Tags, ...]] = []
+        self._thin: ThinFronts | None = None
+        self._pairs = self._spent = 0
+
+    @cached_property
+    def _runs(self) -> TableRuns | None:
+        """The table's rows, where they are whole numbers."""
+        runs = table_runs(self._plain)
+        self._tags = [] if runs is None else runs.tags
+        return runs
+
+    def changed(self, tables: Sequence[Batch | None]) -> Ints:
+        (rows,) = tables
+        assert rows is not None, "there is one table, which changed"
+        columns = [rows.columns[name] for _, name in self._plain.heads if name is not None]
+        keys = [rows.columns[name] for name in self._plain.table.keys]
+        has_null = any(column.valid is not None for column in (*columns, *keys))
+        result: Ints | None = None
+        if self._plain.is_of_numbers and not has_null:
+            if len(rows) <= self._most:
+                result = self._few_changed(rows, keys[0], columns)
+            if result is None and self._plain.is_by_rows and len(rows) <= self._held_rows:
+                result = self._many_changed(rows, keys[0], columns[0])
+        return self._by_step.changed(tables) if result is None else result
+
+    @property
+    def _held_rows(self) -> int:
+        return self._touched.held.arrangement.rows
+
+    def _few_changed(self, rows: Batch, key: Vector, columns: Sequence[Vector]) -> Ints | None:
+        """As `changed`, one by one; None where that cannot be done."""
+        plain, fronts = self._plain, self._one_by_one()
+        if fronts is None:
+            return None
+        own: Sequence[IndexView] | None = ()
+        if not plain.is_by_rows:
+            names = {place: name for name, place in plain.rows.items()}
+            wanted = [names[place] for place, name in plain.heads if name is None]
+            own = self._seen.own.of_index(plain.own.runs(), [*wanted, names[-1]], len(rows))
+        if own is None:
+            return None
+        values = [column.values.tolist() for column in columns]
+        changed = ChangedRows(key.values.tolist(), values, rows.weights.tolist())
+        result = fronts.changed(changed, own)
+        if result is None:
+            return None
+        self._told.of_step(result.weights, [tag.take(result.owners) for tag in rows.tags])
+        plain.join.take_in(1 - plain.side, rows, 0)
+        return result.heads
+
+    def _many_changed(self, rows: Batch, key: Vector, head: Vector) -> Ints:
+        """As `changed`, where the rank of a row is known from its key: the join is not asked."""
+        kind, touched = self._touched.columns[0].type, self._touched
+        both = Vector(kind, np.concatenate([key.values, head.values]))
+        bodies, heads = np.split(slots_for(touched, [both], len(both)), 2)
+        ranks = touched.ranks[bodies]
+        owners = ranks.nonzero()[0]
+        heads, weights = heads[owners], rows.weights[owners]
+        touched.count_in(heads, weights, ranks[owners] < touched.ranks[heads])
+        self._told.of_step(weights, [tag.take(owners) for tag in rows.tags])
+        self._plain.join.take_in(1 - self._plain.side, rows, len(owners))
+        return heads
+
+    def _one_by_one(self) -> ThinFronts | None:
+        """What follows rows one by one, where that can be done."""
+        touched = self._touched
+        if not self._plain.is_of_numbers or any(column.has_null for column in touched.columns):
+            return None
+        if self._thin is None:
+            held = self._seen.held.of_rows(touched.held.arrangement, NAMES, self._spent)
+            if held is not None:
+                self._thin = ThinFronts(self._plain, touched, self._partners, held, self._most)
+        return self._thin
+
+    def _fronts(self, slots: Ints) -> ThinFronts | None:
+        """The same for this front, where it is small enough."""
+        self._spent += len(slots)
+        fronts = self._one_by_one() if len(slots) <= self._most else None
+        if fronts is None or fronts.has_table:
+            return fronts
+        runs = self._runs
+        views = self._seen.table
+        table = None if runs is None else views.of_index(runs.runs, runs.names, self._spent)
+        if table is None:
+            return None
+        fronts.see(table)
+        return fronts
+
+    def out(self, slots: Ints, may_go: Dismiss) -> Ints:
+        fronts = self._fronts(slots)
+        left = None if fronts is None else fronts.out(slots, may_go)
+        return self._all_out(slots, may_go) if left is None else left
+
+    def come(self, slots: Ints, admit: Admit) -> Ints:
+        fronts = self._fronts(slots)
+        result = None if fronts is None else fronts.come(slots, admit)
+        if result is None:
+            return self._all_come(slots, admit)
+        left, told = result
+        self._tell(told.weights, told.source, told.place)
+        return left
+
+    def _all_out(self, slots: Ints, may_go: Dismiss) -> Ints:
+        """The front as a whole goes."""
+        if not may_go(len(slots)):
+            return slots
+        touched, partners = self._touched, self._partners
+        ranks = touched.ranks[slots]
+        touched.leave(slots)
+        result = self._derived(slots)
+        sizes = np.bincount(result.owners, minlength=len(slots))
+        ends = np.cumsum(sizes) + partners.count
+        touched.values[FIRST, slots], touched.values[LAST, slots] = ends - sizes, ends
+        partners.add(result, np.argsort(result.owners, kind="stable"))
+        is_low = ranks[result.owners] < touched.ranks[result.heads]
+        touched.count_in(result.heads, -result.weights, is_low)
+        return distinct_values(touched.groundless(result.heads[is_low]))
+
+    def _all_come(self, slots: Ints, admit: Admit) -> Ints:
+        """The front as a whole comes."""
+        touched, partners = self._touched, self._partners
+        touched.enter(slots, admit(len(slots)))
+        first = touched.values[FIRST, slots]
+        is_known = first >= 0
+        known, others = slots[is_known], slots[~is_known]
+        places, _ = slice_positions(first[is_known], touched.values[LAST, known])
+        heads, weights = partners.heads[places], partners.weights[places]
+        if len(others):
+            result = self._derived(others)
+            self._tell(result.weights, result.source, result.place)
+            heads = np.concatenate([heads, result.heads])
+            weights = np.concatenate([weights, result.weights])
+        touched.count_in(heads, weights, None)
+        return distinct_values(touched.derived(heads))
+
+    def end(self) -> None:
+        """Tell what rows that stay out took part in, and bring the join's rows up to date."""
+        touched, partners = self._touched, self._partners
+        join, side = self._plain.join, self._plain.side
+        pairs = self._pairs + (0 if self._thin is None else self._thin.pairs)
+        moved = touched.moved(self._rank) if self._spent else empty_batch(0)
+        if not len(moved):
+            join.take_in(side, moved, pairs)
+            return
+        gone = touched.gone()
+        if len(gone):
+            first, last = touched.values[FIRST, gone], touched.values[LAST, gone]
+            places, _ = slice_positions(first, last)
+            self._tell(-partners.weights[places], partners.source[places], partners.place[places])
+        columns = {
+            name: moved.columns[self._rank if place < 0 else touched.held.columns[place][0]]
+            for name, place in self._plain.rows.items()
+        }
+        join.take_in(side, Batch(columns, moved.weights, ()), pairs)
+        self._seen.waiting += 1
+        if self._seen.waiting > _MOST_WAITING:
+            # Nobody may ask for them for long, and each batch that waits takes room.
+            self._plain.own.runs()
+            self._seen.waiting = 0
+
+    def _tell(self, weights: Ints, source: Ints, place: Ints) -> None:
+        """Tell that derivations came or went, whose tags lie there."""
+        if not len(weights) or not any(self._told.accesses):
+            return
+        if bool((source[1:] < source[:-1]).any()):
+            order = np.argsort(source, kind="stable")
+            weights, source, place = weights[order], source[order], place[order]
+        borders = [0, *(np.flatnonzero(source[1:] != source[:-1]) + 1).tolist(), len(source)]
+        for start, end in pairwise(borders):
+            part = slice(start, end)
+            taken = [tag.take(place[part]) for tag in self._tags[source[start]]]
+            self._told.of_step(weights[part], taken)
+
+    def _derived(self, slots: Ints) -> Derived:
+        """What these rows derive, by the table's rows."""
+        columns = self._touched.columns
+        keys = [columns[place] for place in self._plain.key_places]
+        if self._runs is not None and not keys[0].has_null:
+            result = self._runs.find(keys[0].numbers[slots])
+            theirs = {
+                name: Vector(columns[at].type, result.columns[name])
+                for at, (_, name) in enumerate(self._plain.heads)
+                if name is not None
+            }
+            heads = self._heads(slots[result.owners], theirs)
+            return Derived(result.owners, heads, result.weights, result.source, result.place)
+        return self._of_any([key.take(slots) for key in keys], slots)
+
+    def _of_any(self, keys: Sequence[Vector], slots: Ints) -> Derived:
+        """The same of keys of any type, which may be NULL."""
+        keys = [normalise(key) for key in keys]
+        known = self._plain.join.known(keys)
+        asking = np.arange(len(slots)) if known is None else known.nonzero()[0]
+        if known is not None:
+            keys = [key.take(asking) for key in keys]
+        result = self._plain.table.find(key_codes(keys, len(asking)), keys)
+        owners, rows = asking[result.owners], result.rows
+        source = np.full(len(owners), len(self._tags))
+        self._tags.append(rows.tags)
+        heads = self._heads(slots[owners], rows.columns)
+        return Derived(owners, heads, rows.weights, source, np.arange(len(owners)))
+
+    def _heads(self, bodies: Ints, theirs: Mapping[AttributeId, Vector]) -> Ints:
+        """The slots of what these rows derive, each with a row of the table."""
+        self._pairs += len(bodies)
+        if not len(bodies):
+            return bodies
+        mine = self._touched.columns
+        columns = [
+            mine[place].take(bodies) if name is None else theirs[name]
+            for place, name in self._plain.heads
+        ]
+        return slots_for(self._touched, columns, len(bodies))

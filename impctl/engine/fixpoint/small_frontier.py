@@ -1,0 +1,652 @@
+"""A frontier of few rows, followed row by row."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
+from itertools import repeat
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from impctl.data.keys import ascending, code_of, when_many
+from impctl.data.pages import search
+from impctl.data.schema import Kind, SqlType
+from impctl.data.vector import Ints, slice_positions
+from impctl.engine.batch import never_held
+from impctl.engine.fixpoint.frontier import Admit, Derived, Dismiss, Partners
+from impctl.engine.fixpoint.rows import (
+    ALL,
+    CODE,
+    FIRST,
+    LAST,
+    LOW,
+    NAMES,
+    RANK,
+    WAS,
+    IndexView,
+    Numbers,
+    RowsView,
+    TouchedRows,
+    view_of,
+)
+from impctl.engine.join import Join
+from impctl.engine.linear import Project
+from impctl.engine.trace import IndexRun, RowIndex, check_size
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.engine.circuit import Circuit
+    from impctl.engine.tags import Tags
+    from impctl.types import AttributeId
+
+_NONE = np.zeros(0, dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Rows found: which code asked for each, the run's number, and the position in it."""
+
+    owners: Ints
+    source: Ints
+    place: Ints
+    columns: Mapping[AttributeId, Ints]
+    weights: Ints
+
+
+class TableRuns:
+    """The runs of one side; `columns` are those asked for."""
+
+    def __init__(self, runs: Sequence[IndexRun], columns: Sequence[AttributeId]) -> None:
+        self.runs = tuple(runs)
+        self._columns = [[run.batch.columns[name].values for name in columns] for run in runs]
+        self.names = tuple(columns)
+
+    def find(self, codes: Ints) -> Places:
+        """All rows with these keys; an asking one finds none, one or many."""
+        order, codes = when_many(codes)
+        parts: list[tuple[int, Ints, Ints]] = []
+        for number, run in enumerate(self.runs):
+            first = search(run.pages, run.codes, codes)
+            rows = (run.codes.take(first, mode="clip") == codes).nonzero()[0]
+            if not len(rows):
+                continue
+            first = first[rows]
+            last = search(run.pages, run.codes, codes[rows], "right")
+            check_size(int((last - first).sum()))
+            place, owners = slice_positions(first, last)
+            run.at(place)
+            owners = rows[owners]
+            parts.append((number, owners if order is None else order[owners], place))
+        return self._taken(parts)
+
+    def _taken(self, parts: Sequence[tuple[int, Ints, Ints]]) -> Places:
+        if not parts:
+            return Places(_NONE, _NONE, _NONE, dict.fromkeys(self.names, _NONE), _NONE)
+        columns = {
+            name: _joined([self._columns[number][at][place] for number, _, place in parts])
+            for at, name in enumerate(self.names)
+        }
+        weights = _joined([self.runs[number].batch.weights[place] for number, _, place in parts])
+        source = np.repeat([number for number, _, _ in parts], [len(p) for _, _, p in parts])
+        owners = _joined([owners for _, owners, _ in parts])
+        return Places(owners, source, _joined([place for _, _, place in parts]), columns, weights)
+
+    @property
+    def tags(self) -> list[tuple[Tags, ...]]:
+        """The tags of all rows, run by run."""
+        return [run.batch.tags for run in self.runs]
+
+
+def table_runs(plain: PlainStep) -> TableRuns | None:
+    """The table's rows as they stand; None where some are not whole numbers."""
+    if not plain.is_of_numbers:
+        return None
+    columns = [name for _, name in plain.heads if name is not None]
+    wanted = {*columns, *plain.table.keys}
+    runs = plain.table.runs()
+    if any(run.batch.columns[name].valid is not None for run in runs for name in wanted):
+        return None
+    return TableRuns(runs, columns)
+
+
+def _joined(parts: Sequence[Ints]) -> Ints:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+class RowByRow:
+    """`held` are the rows as they were before the step."""
+
+    def __init__(self, touched: TouchedRows, partners: Partners, held: Sequence[RowsView]) -> None:
+        self._touched = touched
+        self._partners = partners
+        self._held = [(view, view.codes, len(view.codes)) for view in held]
+        self._is_single = len(touched.columns) == 1
+        self._known: dict[Any, int] = {}
+        """The slots of rows: a number for rows of one column, else a tuple."""
+        self._fresh: list[int] = []
+        """Slots that are not found otherwise yet."""
+        self._found: tuple[list[int], ...] = ([], [], [], [])
+        """Heads, weights, and where the tags lie, of derivations of this session."""
+        self._hit: list[int] = []
+        """Slots that derivations were counted in by this session, where these are not kept."""
+        self.pairs = 0
+
+    def _known_slot(self, key: Any) -> int:
+        """The slot of a row."""
+        slot = self._known.get(key)
+        return self._slot_of(key) if slot is None else slot
+
+    def _slot_of(self, key: Any) -> int:
+        """The slot of a row that is not known yet."""
+        values = (key,) if self._is_single else key
+        code = key if self._is_single else code_of(key)
+        for codes, slots in self._parts:
+            place = bisect_left(codes, code)
+            while place < len(codes) and codes[place] == code:
+                slot: int = slots[place]
+                if self._is_single or self._is_at(slot, values):
+                    self._known[key] = slot
+                    return slot
+                place += 1
+        slot = self._known[key] = self._touched.count
+        if slot == self._room:
+            self._touched.make_room(slot + 1)
+            self._view()
+        self._touched.count += 1
+        self._look_up(slot, code, values)
+        self._code[slot] = code
+        for held, one in zip(self._columns, values, strict=True):
+            held[slot] = one
+        self._fresh.append(slot)
+        return slot
+
+    def _is_at(self, slot: int, values: tuple[int, ...]) -> bool:
+        return all(held[slot] == one for held, one in zip(self._columns, values, strict=True))
+
+    def _look_up(self, slot: int, code: int, values: tuple[int, ...]) -> None:
+        """Fill in what is kept of a row."""
+        for view, codes, length in self._held:
+            place = bisect_left(codes, code)
+            if place == length or codes[place] != code:
+                continue
+            if not self._is_single:
+                place = view.place(place, values)
+                if place < 0:
+                    continue
+            for now, was, column in zip(self._now, self._was, view.values, strict=True):
+                if column is not None:
+                    now[slot] = was[slot] = column[place]
+            return
+
+    def _begin(self) -> None:
+        """Look at what is there, which others may have changed."""
+        self._view()
+        self._parts = [(view_of(codes), view_of(at)) for codes, at in self._touched.parts]
+        self._partner_heads = view_of(self._partners.heads)
+        self._partner_weights = view_of(self._partners.weights)
+        self._hit = []
+
+    def _view(self) -> None:
+        """See `values` and columns where they lie now."""
+        touched = self._touched
+        rows = [view_of(row) for row in touched.values]
+        self._room = touched.values.shape[1]
+        for column in touched.columns:
+            column.make_room(self._room)
+        self._columns: list[Numbers] = [view_of(column.numbers) for column in touched.columns]
+        self._rank, self._every, self._low = rows[RANK], rows[ALL], rows[LOW]
+        self._now, self._was = rows[: len(NAMES)], rows[WAS : WAS + len(NAMES)]
+        self._first, self._last, self._code = rows[FIRST], rows[LAST], rows[CODE]
+
+    def _end(self, hit: list[int] | None) -> Derived:
+        """Leave what was found to others; these slots were counted in. None: what was found stands
+        ready, and its heads are they."""
+        touched = self._touched
+        if self._fresh:
+            slots = np.array(self._fresh, dtype=np.int64)
+            if len(slots) > 1:
+                slots = slots[ascending(touched.values[CODE, slots])]
+            touched.add_part(touched.values[CODE, slots], slots)
+        heads, weights, source, place = (np.array(p, dtype=np.int64) for p in self._found)
+        counted = heads if hit is None else np.array(hit, dtype=np.int64)
+        if len(counted) and touched.values[ALL : LOW + 1, counted].min() < 0:
+            raise never_held("ways to derive rows")
+        self.pairs += len(heads)
+        result = Derived(heads, heads, weights, source, place)
+        if hit is None:
+            self._partners.add(result, None)
+        self._fresh, self._found = [], ([], [], [], [])
+        return result
+
+
+THIN = 8
+"""Rows of a front up to which it is followed row by row."""
+_PAIRS = 8
+"""Derivations per row of the largest such front, up to which it is."""
+
+_Span = tuple[int, IndexView, int, int]
+"""A run's number, the run, and where rows lie in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedRows:
+    """Changed rows of the table: their keys, the columns that heads take, and weights."""
+
+    keys: list[int]
+    columns: list[list[int]]
+    weights: list[int]
+
+
+class ThinFronts(RowByRow):
+    """`held` are the rows as they were, `table` those of the table, seen once they are wanted;
+    fronts have at most so many rows."""
+
+    def __init__(
+        self,
+        plain: PlainStep,
+        touched: TouchedRows,
+        partners: Partners,
+        held: Sequence[RowsView],
+        most: int,
+    ) -> None:
+        super().__init__(touched, partners, held)
+        self._table: list[tuple[int, IndexView, Numbers, int]] | None = None
+        self._most = most
+        self._key = plain.key_places[0]
+        names = [name for _, name in plain.heads if name is not None]
+        self._heads = [
+            (place, -1 if name is None else names.index(name)) for place, name in plain.heads
+        ]
+        self._column = self._heads[0][1] if self._is_single else -1
+        """The table's column that is all of a row, if one is."""
+
+    @property
+    def has_table(self) -> bool:
+        """Whether the table's rows are seen."""
+        return self._table is not None
+
+    def see(self, table: Sequence[IndexView]) -> None:
+        """Fronts look these up."""
+        self._table = [(at, view, view.codes, len(view.codes)) for at, view in enumerate(table)]
+
+    def changed(self, rows: ChangedRows, own: Sequence[IndexView]) -> Derived | None:
+        """Count what changed rows of the table derive from those of the fixpoint as it was.
+
+        `own` are the fixpoint's rows by their keys: the columns that heads take from them, then
+        the rank; not asked where a row is its key. The owners are the changed rows. None where
+        they are too many.
+        """
+        if self._column >= 0:
+            return self._changed_by_rows(rows)
+        spans = [[(view, *view.span(key)) for view in own] for key in rows.keys]
+        if sum(end - start for places in spans for _, start, end in places) > _PAIRS * self._most:
+            return None
+        self._begin()
+        heads, weights, owners, _ = self._found
+        for owner, (weight, places) in enumerate(zip(rows.weights, spans, strict=True)):
+            theirs = [column[owner] for column in rows.columns]
+            for view, start, end in places:
+                for place in range(start, end):
+                    *mine, body = (column[place] for column in view.columns)
+                    head = self._head(mine, theirs)
+                    change = weight * view.weights[place]
+                    self._every[head] += change
+                    if body < self._rank[head]:
+                        self._low[head] += change
+                    heads.append(head)
+                    weights.append(change)
+                    owners.append(owner)
+        result = self._end(heads)
+        return Derived(result.source, result.heads, result.weights, result.source, result.place)
+
+    def _changed_by_rows(self, rows: ChangedRows) -> Derived:
+        """The same where a row is its key, and what it derives is of the table."""
+        self._begin()
+        heads, weights, owners, _ = self._found
+        for owner, key in enumerate(rows.keys):
+            slot = self._known_slot(key)
+            body = self._rank[slot]
+            if not body:
+                continue
+            head = self._known_slot(rows.columns[self._column][owner])
+            self._every[head] += rows.weights[owner]
+            if body < self._rank[head]:
+                self._low[head] += rows.weights[owner]
+            heads.append(head)
+            weights.append(rows.weights[owner])
+            owners.append(owner)
+        result = self._end(heads)
+        return Derived(result.source, result.heads, result.weights, result.source, result.place)
+
+    def _head(self, mine: list[int], theirs: list[int]) -> int:
+        """The slot of a row of these values, taken in turn."""
+        ours = iter(mine)
+        values = tuple(next(ours) if at < 0 else theirs[at] for _, at in self._heads)
+        return self._known_slot(values[0] if self._is_single else values)
+
+    def out(self, slots: Ints, may_go: Dismiss) -> Ints | None:
+        """As `Moves.out`; None where the first front is too large."""
+        front: list[int] = slots.tolist()
+        self._begin()
+        is_begun = False
+        while front and len(front) <= self._most:
+            if len(front) == 1 and self._column >= 0:
+                begun = front[0]
+                front = self._followed(begun, may_go)
+                is_begun = is_begun or front != [begun]
+                if not front:
+                    break
+            spans = self._spans(front)
+            if spans is None or not may_go(len(front)):
+                break
+            is_begun = True
+            front = self._went(front, spans)
+        self._end(None)
+        return np.array(front, dtype=np.int64) if is_begun else None
+
+    def come(self, slots: Ints, admit: Admit) -> tuple[Ints, Derived] | None:
+        """As `Moves.come`, and the derivations to be told; None where the first front is too
+        large."""
+        front: list[int] = slots.tolist()
+        self._begin()
+        is_begun = False
+        while front and len(front) <= self._most:
+            spans = self._spans(front)
+            if spans is None:
+                break
+            is_begun = True
+            front = self._came(front, spans, admit(len(front)))
+        result = self._end(self._hit)
+        return (np.array(front, dtype=np.int64), result) if is_begun else None
+
+    def _spans(self, front: list[int]) -> list[list[_Span] | None] | None:
+        """Where in the table the partners of these rows lie, None for those that are known; None
+        where they are too many."""
+        keys, first, last, table = (
+            self._columns[self._key],
+            self._first,
+            self._last,
+            self._table or [],
+        )
+        spans: list[list[_Span] | None] = []
+        pairs = 0
+        for slot in front:
+            if first[slot] >= 0:
+                pairs += last[slot] - first[slot]
+                spans.append(None)
+                continue
+            result = []
+            key = keys[slot]
+            for number, view, codes, length in table:
+                start = bisect_left(codes, key)
+                if start < length and codes[start] == key:
+                    end = start + 1
+                    if end < length and codes[end] == key:
+                        end = bisect_right(codes, key, end)
+                    result.append((number, view, start, end))
+                    pairs += end - start
+            spans.append(result)
+        return None if pairs > _PAIRS * self._most else spans
+
+    def _went(self, front: list[int], spans: list[list[_Span] | None]) -> list[int]:
+        """A front goes; the rows without ground then."""
+        rank, low = self._rank, self._low
+        ranks = [rank[slot] for slot in front]
+        for slot in front:
+            rank[slot] = low[slot] = 0
+        heads, weights, _, _ = self._found
+        suspects: list[int] = []
+        for slot, body, result in zip(front, ranks, spans, strict=True):
+            start = len(heads)
+            for span in result or ():
+                self._take(slot, span)
+            rank, every, low = self._rank, self._every, self._low
+            for at in range(start, len(heads)):
+                head, weight = heads[at], weights[at]
+                every[head] -= weight
+                if body < rank[head]:
+                    low[head] -= weight
+                    suspects.append(head)
+            before = self._partners.count
+            self._first[slot], self._last[slot] = before + start, before + len(heads)
+        some = suspects if len(suspects) < 2 else dict.fromkeys(suspects)
+        return [head for head in some if not low[head] and rank[head]]
+
+    def _followed(self, slot: int, may_go: Dismiss) -> list[int]:
+        """As `_went` of a row that has one partner, and of what has no ground then while that is
+        one such row; the front that is left. Of chains this is nearly all."""
+        table, known, at, before = (
+            self._table or [],
+            self._known,
+            self._column,
+            self._partners.count,
+        )
+        heads, weights, source, places = self._found
+        rank, every, low = self._rank, self._every, self._low
+        while True:
+            key, spot = self._columns[0][slot], None
+            for number, view, codes, length in table:
+                place = bisect_left(codes, key)
+                if place < length and codes[place] == key:
+                    if spot is not None or (place + 1 < length and codes[place + 1] == key):
+                        return [slot]
+                    spot = number, view, place
+            if spot is None or not may_go(1):
+                return [slot]
+            number, view, place = spot
+            key = view.columns[at][place]
+            head = known.get(key)
+            if head is None:
+                head = self._slot_of(key)
+                rank, every, low = self._rank, self._every, self._low
+            body, weight = rank[slot], view.weights[place]
+            rank[slot] = low[slot] = 0
+            self._first[slot] = before + len(heads)
+            self._last[slot] = before + len(heads) + 1
+            heads.append(head)
+            weights.append(weight)
+            source.append(number)
+            places.append(place)
+            every[head] -= weight
+            if body >= rank[head]:
+                return []
+            low[head] -= weight
+            if low[head]:
+                return []
+            slot = head
+
+    def _came(self, front: list[int], spans: list[list[_Span] | None], stage: int) -> list[int]:
+        """A front comes; the rows that are derived then and are not there."""
+        rank, every, low = self._rank, self._every, self._low
+        for slot in front:
+            rank[slot], low[slot] = stage, every[slot]
+        heads, weights, _, _ = self._found
+        known, of_known = self._partner_heads, self._partner_weights
+        hit: list[int] = []
+        for slot, result in zip(front, spans, strict=True):
+            if result is None:
+                for at in range(self._first[slot], self._last[slot]):
+                    head = known[at]
+                    every[head] += of_known[at]
+                    hit.append(head)
+                continue
+            start = len(heads)
+            for span in result:
+                self._take(slot, span)
+            every = self._every
+            for at in range(start, len(heads)):
+                every[heads[at]] += weights[at]
+            hit += heads[start:]
+        rank = self._rank
+        self._hit += hit
+        some = hit if len(hit) < 2 else dict.fromkeys(hit)
+        return [head for head in some if not rank[head] and every[head] > 0]
+
+    def _take(self, slot: int, span: _Span) -> None:
+        """Note what a row derives by these rows of the table."""
+        number, view, start, end = span
+        heads, weights, source, place = self._found
+        known = self._known
+        if self._column >= 0 and end - start == 1:
+            key = view.columns[self._column][start]
+            head = known.get(key)
+            heads.append(self._slot_of(key) if head is None else head)
+            weights.append(view.weights[start])
+            source.append(number)
+            place.append(start)
+            return
+        for key in self._keys(slot, span):
+            head = known.get(key)
+            heads.append(self._slot_of(key) if head is None else head)
+        weights += view.weights[start:end].tolist()
+        source += repeat(number, end - start)
+        place += range(start, end)
+
+    def _keys(self, slot: int, span: _Span) -> Any:
+        """The rows that a row derives by these of the table."""
+        _, view, start, end = span
+        columns = [
+            repeat(self._columns[place][slot], end - start)
+            if at < 0
+            else view.columns[at][start:end].tolist()
+            for place, at in self._heads
+        ]
+        return columns[0] if self._is_single else zip(*columns, strict=True)
+
+
+_ROWS, _TABLE = -1, -2
+"""The sources of the step."""
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedStep:
+    """`side` is the join's input that the fixpoint's rows are."""
+
+    join: Join
+    side: int
+
+    @property
+    def own(self) -> RowIndex:
+        """The fixpoint's rows by their keys."""
+        result = self.join.indexes[self.side]
+        assert isinstance(result, RowIndex)
+        return result
+
+    @property
+    def table(self) -> RowIndex:
+        """The table's rows by their keys."""
+        result = self.join.indexes[1 - self.side]
+        assert isinstance(result, RowIndex)
+        return result
+
+
+def ends_of(
+    step: Circuit, at: int, join: Join, above: int
+) -> tuple[int, Mapping[AttributeId, AttributeId]] | None:
+    """Which side of the join at this position the fixpoint's rows are, and what its columns are of
+    these; None where it is no such step. `above` is how many operators stand above the join."""
+    ends = [
+        passed(step, wire, [name for name, _ in side.columns])
+        for wire, side in zip(step.wires[at], join.sides, strict=True)
+    ]
+    side = 0 if ends[0].at == _ROWS else 1
+    own, table = ends[side], ends[1 - side]
+    if (own.at, table.at, table.count) != (_ROWS, _TABLE, 0):
+        return None
+    if above + 1 + own.count != len(tuple(step)):
+        return None
+    return side, own.names
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """The position below projections, how many these are, and what their columns are there."""
+
+    at: int
+    count: int
+    names: Mapping[AttributeId, AttributeId]
+
+
+def passed(step: Circuit, at: int, names: Sequence[AttributeId]) -> Passed:
+    """Past all projections from `at` on down that only choose and rename these columns."""
+    operators, count = tuple(step), 0
+    result: dict[AttributeId, AttributeId] = {name: name for name in names}
+    while at >= 0 and isinstance(operator := operators[at], Project):
+        below = {name: operator.passes(column) for name, column in result.items()}
+        result = {name: column for name, column in below.items() if column is not None}
+        if len(result) < len(below):
+            break
+        (at,) = step.wires[at]
+        count += 1
+    return Passed(at, count, result)
+
+
+_RANK = -1
+WHOLE_NUMBERS = frozenset(
+    {Kind.BYTE, Kind.SHORT, Kind.INTEGER, Kind.LONG, Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMP_NTZ}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PlainStep(JoinedStep):
+    """Its columns by where they come from.
+
+    `rows` has for each column of that side which one it is of the fixpoint, by its place there; the
+    rank's is -1. `heads` has for each column of the fixpoint whether it comes from the fixpoint's
+    row, and the place there, or else the table's column.
+    """
+
+    rows: Mapping[AttributeId, int]
+    heads: tuple[tuple[int, AttributeId | None], ...]
+    is_of_numbers: bool
+    """Whether there is one key, and that and all columns are whole numbers, where not NULL."""
+
+    @property
+    def key_places(self) -> tuple[int, ...]:
+        """Which columns of the fixpoint are the keys."""
+        return tuple(self.rows[key] for key in self.join.sides[self.side].keys)
+
+    @property
+    def is_by_rows(self) -> bool:
+        """Whether a row has one column, its key, so that whoever knows the row finds its rank; and
+        what it derives is of the table alone."""
+        return self.is_of_numbers and len(self.heads) == 1 and self.heads[0][1] is not None
+
+
+def plain_step(
+    step: Circuit, columns: Sequence[tuple[AttributeId, SqlType]], rank: AttributeId
+) -> PlainStep | None:
+    """The step as such a one, if it is."""
+    operators = tuple(step)
+    names = [*(name for name, _ in columns), rank]
+    above = passed(step, len(operators) - 1, names)
+    join = operators[above.at] if above.at >= 0 else None
+    if not isinstance(join, Join) or join.reads:
+        return None
+    ends = ends_of(step, above.at, join, above.count)
+    if ends is None:
+        return None
+    side, own = ends
+    places = {name: place for place, name in enumerate(names[:-1])} | {rank: _RANK}
+    rows = {name: places[given] for name, given in own.items()}
+    heads = _heads(names, above.names, rows)
+    keys = [rows[key] for key in join.sides[side].keys]
+    if heads is None or _RANK in keys:
+        return None
+    of_table = dict(join.sides[1 - side].columns)
+    kinds = [*dict(columns).values(), *(of_table[key] for key in join.sides[1 - side].keys)]
+    are_numbers = len(keys) == 1 and all(kind.kind in WHOLE_NUMBERS for kind in kinds)
+    return PlainStep(join, side, rows, heads, are_numbers)
+
+
+def _heads(
+    names: Sequence[AttributeId],
+    above: Mapping[AttributeId, AttributeId],
+    rows: Mapping[AttributeId, int],
+) -> tuple[tuple[int, AttributeId | None], ...] | None:
+    """Where the columns of a row derived come from; None where its rank is not the row's."""
+    *columns, rank = ((rows.get(above[name], _RANK), above[name]) for name in names)
+    if rows.get(rank[1]) != _RANK or any(rows.get(name) == _RANK for _, name in columns):
+        return None
+    return tuple((place, None if place >= 0 else name) for place, name in columns)

@@ -1,0 +1,384 @@
+"""A join tree, bottom up: a join of n inputs as counts and sums per group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from impctl.data.keys import Grouping, group_rows
+from impctl.data.vector import Bools, Ints, Vector, concat
+from impctl.engine.accumulators import ROWS, Values
+from impctl.engine.extremes import Extreme, OrderedCounts
+from impctl.engine.jointree import node as lots
+from impctl.engine.jointree.node import (
+    GLOBAL,
+    HELD,
+    NUMBER,
+    Entering,
+    KeyChange,
+    NodeState,
+    Seen,
+    Touched,
+    count_fragments,
+    entering_rows,
+    owning,
+    write,
+)
+from impctl.engine.jointree.values import (
+    AliveChange,
+    Columns,
+    Tuples,
+    change,
+    changed,
+    clear_empty,
+    counted_in,
+    different,
+    multiplied,
+    stacked,
+    zeros,
+)
+from impctl.engine.range_counts import GroupSets, numbered
+from impctl.engine.tags import Pairs
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.engine.batch import Batch
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """State columns before and after a step."""
+
+    old: Values
+    new: Values
+
+    def came(self) -> Ints:
+        """+1 where there is a first row, -1 where the last one went."""
+        signs: Ints = (self.new[ROWS] > 0).astype(np.int64) - (self.old[ROWS] > 0)
+        return signs
+
+    def take(self, positions: Ints) -> Tally:
+        """Those at these positions."""
+        return Tally(
+            {name: value[positions] for name, value in self.old.items()},
+            {name: value[positions] for name, value in self.new.items()},
+        )
+
+
+def add_to_keys(
+    node: NodeState, tuples: Tuples, values: Tally, came: Ints
+) -> tuple[KeyChange | None, Ints]:
+    """Add what the tuples' values changed by to their keys; what that tells the node above.
+
+    `came` is +1 for a tuple that is new, -1 for one that went. Also, at a root in ring mode, the
+    number of each tuple's group.
+    """
+    if not node.has_keys:
+        return None, tuples.codes[:0]
+    moved = changed(node.parts, values.new, values.old)
+    # At the root every tuple needs its group's number for the way down.
+    if not node.is_root and not bool(moved.all()):
+        at = moved.nonzero()[0]
+        values, tuples, came = values.take(at), tuples.take(at), came[at]
+    if not len(tuples):
+        return None, tuples.codes
+    keys = tuples.vectors(node.node.key)
+    grouping = group_rows(keys, len(tuples))
+    leaders = grouping.leaders(keys)
+    old = node.keys.read(node.keys.find(grouping.codes, leaders), node.key_columns)
+    new: Values = {ROWS: counted_in(old[ROWS], values.new[ROWS] - values.old[ROWS], grouping)}
+    for part in node.parts:
+        if not isinstance(part, Extreme):
+            new.update(part.add(old, change(part, values.new, values.old, grouping)))
+    _number(node, old, new)
+    for extreme, counts in node.best.items():
+        new[extreme.name] = _best(extreme, counts, values, new[NUMBER], grouping)
+    if node.once or node.ordered:
+        alive = AliveChange.of(tuples, grouping, values.came(), new[NUMBER])
+        for column in (*node.once, *((node.ordered,) if node.ordered else ())):
+            column.add(new, old, alive)
+    clear_empty(new, node.key_parts)
+    differs = changed(node.key_parts, new, old)
+    if node.is_root:
+        new[HELD] = old[HELD] + grouping.sums(came)
+        differs |= new[HELD] != old[HELD]
+    node.keys.put(grouping.codes, leaders, new, differs)
+    groups = new[NUMBER][grouping.index()] if node.is_root else tuples.codes[:0]
+    return key_change(node, grouping.codes, leaders, Tally(old, new)), groups
+
+
+def set_keys(
+    node: NodeState, tuples: Tuples, values: Tally, came: Ints
+) -> tuple[KeyChange | None, Ints]:
+    """The same where the key tells the tuple: what a tuple comes to is what its key does.
+
+    Of `values`, the old ones are those that are stored.
+    """
+    old, new = values.old, dict(values.new)
+    _number(node, old, new)
+    clear_empty(new, node.parts)
+    differs = changed(node.parts, new, old)
+    if node.is_root:
+        new[HELD] = old[HELD] + came
+        differs |= came != 0
+    keys = tuples.vectors(node.node.key)
+    node.keys.put(tuples.codes, keys, new, differs)
+    groups = new[NUMBER] if node.is_root else tuples.codes[:0]
+    return key_change(node, tuples.codes, keys, Tally(old, new)), groups
+
+
+def key_change(
+    node: NodeState, codes: Ints, keys: Sequence[Vector], state: Tally
+) -> KeyChange | None:
+    """The keys of which the node above sees a change, by ascending codes; None for none."""
+    at = _is_seen(node, state).nonzero()[0]
+    if not len(at):
+        return None
+    seen = state.take(at)
+    return KeyChange(codes[at], [key.take(at) for key in keys], seen.old, seen.new)
+
+
+def together(node: NodeState, changes: Sequence[KeyChange]) -> KeyChange | None:
+    """What is seen of changes that came one after the other, each of any keys."""
+    if len(changes) < 2:
+        return changes[0] if changes else None
+    keys = [concat(list(parts)) for parts in zip(*(one.keys for one in changes), strict=True)]
+    names = changes[0].new
+    old = {name: np.concatenate([one.old[name] for one in changes]) for name in names}
+    new = {name: np.concatenate([one.new[name] for one in changes]) for name in names}
+    grouping = group_rows(keys, sum(len(one.codes) for one in changes))
+    rows = np.arange(grouping.rows)[grouping.order]
+    first = np.minimum.reduceat(rows, grouping.starts)
+    last = np.maximum.reduceat(rows, grouping.starts)
+    state = Tally(
+        {name: value[first] for name, value in old.items()},
+        {name: value[last] for name, value in new.items()},
+    )
+    return key_change(node, grouping.codes, [key.take(first) for key in keys], state)
+
+
+def _is_seen(node: NodeState, state: Tally) -> Bools:
+    if node.is_bits:
+        crossed: Bools = state.came() != 0
+        return crossed
+    if node.ordered:
+        # Values may have taken each other's place, of which nothing in the group's state tells.
+        return np.ones(len(state.new[ROWS]), dtype=np.bool_)
+    return changed(node.key_parts, state.new, state.old)
+
+
+def _number(node: NodeState, old: Values, new: Values) -> None:
+    if node.is_global:
+        # It is there before any row is, and has been told under this number.
+        new[NUMBER] = np.full(len(old[NUMBER]), GLOBAL, dtype=np.int64)
+    elif node.has_key_numbers:
+        new[NUMBER], node.next_key = numbered(old[NUMBER], node.next_key)
+
+
+def _best(
+    extreme: Extreme, counts: OrderedCounts, values: Tally, numbers: Ints, grouping: Grouping
+) -> Ints:
+    """The best of each key's alive tuples, after what these have for a best was counted anew."""
+    owners = numbers[grouping.index()]
+    for state, sign in ((values.old, -1), (values.new, 1)):
+        at = ((state[ROWS] > 0) & (state[f"count{extreme.slot}"] > 0)).nonzero()[0]
+        counts.add(owners[at], state[extreme.name][at], np.full(len(at), sign, dtype=np.int64))
+    return counts.best(numbers)
+
+
+def rise(
+    node: NodeState, batch: Batch | None, changes: Sequence[KeyChange | None]
+) -> KeyChange | None:
+    """Bring one node to where the changes leave it; the change of its keys, None for none.
+
+    Leaves in `node.seen` what the way down needs, None where no tuple was touched.
+    """
+    node.seen = None
+    touched = _touched(node, batch, changes)
+    if touched is None:
+        return None
+    owned = (_owned(node, tuples, entering) for tuples, entering in _in_lots(*touched))
+    risen = [_risen(node, one, changes) for one in owned if one is not None]
+    if risen:
+        node.seen = _one([seen for _, seen in risen])
+    return together(node, [moved for moved, _ in risen if moved is not None])
+
+
+def _risen(
+    node: NodeState, touched: Touched, changes: Sequence[KeyChange | None]
+) -> tuple[KeyChange | None, Seen]:
+    """The same for some of the touched tuples."""
+    tuples = touched.tuples
+    below = [node.below(at, tuples, change) for at, change in enumerate(changes)]
+    after = value_of(node, touched.new, [new for _, new in below])
+    if node.is_told_by_key:
+        before, to_keys = node.stored(tuples), set_keys
+    else:
+        before, to_keys = value_of(node, touched.old, [old for old, _ in below]), add_to_keys
+    write(node, touched)
+    if node.is_flat:
+        moved, groups = _own_change(node, touched), tuples.codes[:0]
+    else:
+        # The tuples of a virtual root come and go with their rows: nobody owns them.
+        values, own = Tally(before, after), Tally(touched.old, touched.new)
+        came = (values if node.node.is_virtual else own).came()
+        moved, groups = to_keys(node, tuples, values, came)
+        node.indexed(tuples, came, groups)
+    return moved, Seen(
+        tuples,
+        before[ROWS] > 0,
+        after[ROWS] > 0,
+        touched.new.get(NUMBER, tuples.codes[:0]),
+        groups,
+        count_fragments(node, touched),
+    )
+
+
+def _in_lots(tuples: Tuples, entering: Entering | None) -> Iterator[tuple[Tuples, Entering | None]]:
+    if len(tuples) <= lots.MOST:
+        yield tuples, entering
+        return
+    for start, end in lots.lots(len(tuples), lots.MOST):
+        own = None if entering is None else entering.within(start, end)
+        yield tuples.between(start, end), own
+
+
+def _one(parts: Sequence[Seen]) -> Seen:
+    """What was left of lots of tuples, as of one."""
+    if len(parts) == 1:
+        return parts[0]
+    return Seen(
+        stacked([one.tuples for one in parts]),
+        np.concatenate([one.was_alive for one in parts]),
+        np.concatenate([one.is_alive for one in parts]),
+        np.concatenate([one.numbers for one in parts]),
+        np.concatenate([one.groups for one in parts]),
+        tuple(_sets(parts, at) for at in range(len(parts[0].sets))),
+    )
+
+
+def _sets(parts: Sequence[Seen], at: int) -> GroupSets | None:
+    result = [one.sets[at] for one in parts]
+    known = [one for one in result if one is not None]
+    if not known:
+        return None
+    starts = np.cumsum([0, *(len(one.tuples) for one in parts)])
+    slots = [one.crossed.slots + start for one, start in zip(known, starts, strict=False)]
+    crossed = Pairs(
+        np.concatenate(slots),
+        np.concatenate([one.crossed.fragments for one in known]),
+        np.concatenate([one.crossed.weights for one in known]),
+    )
+    # Each lot counted for tuples of its own, so what the first one found is how all were.
+    return GroupSets(known[0].runs, np.concatenate([one.numbers for one in parts]), crossed)
+
+
+# Which tuples are touched, and what they own.
+
+
+def _touched(
+    node: NodeState, batch: Batch | None, changes: Sequence[KeyChange | None]
+) -> tuple[Tuples, Entering | None] | None:
+    """The touched tuples, ascending by code, and the batch's rows among them; None for none."""
+    entering = None if batch is None or not len(batch) else entering_rows(node, batch)
+    parts: list[tuple[int, Columns]] = []
+    own = None
+    if entering is not None:
+        own = entering.tuples_of(node)
+        parts.append((len(own), own.columns))
+    parts += [_reached(node, at, c) for at, c in enumerate(changes) if c is not None]
+    parts = [part for part in parts if part[0]]
+    if not parts:
+        return None
+    if own is not None and len(parts) == 1:
+        # What was grouped already is different and in order.
+        return own, entering
+    tuples, places = different(node.order, parts)
+    if entering is not None:
+        entering = Entering(entering.rows, entering.grouping, places[: len(entering.places)])
+    return tuples, entering
+
+
+def _owned(node: NodeState, tuples: Tuples, entering: Entering | None) -> Touched | None:
+    if node.node.is_virtual:
+        always = {ROWS: np.ones(len(tuples), dtype=np.int64)}
+        return Touched(tuples, always, always, None)
+    return _without_ghosts(owning(node, tuples, entering))
+
+
+def _reached(node: NodeState, at: int, change: KeyChange) -> tuple[int, Columns]:
+    """Tuples that have the changed keys of the i-th child; an index may tell some twice."""
+    link, index, kinds = node.node.links[at], node.by[at], dict(node.node.kept)
+    if index is None:
+        pairs = zip(link.columns, change.keys, strict=True)
+        # The same values, under the type that this side has.
+        columns = {name: Vector(kinds[name], key.values, key.valid) for name, key in pairs}
+        return len(change.codes), columns
+    rows = index.find(change.codes, change.keys).rows
+    return len(rows), rows.columns
+
+
+def _without_ghosts(touched: Touched) -> Touched | None:
+    """Without tuples that an index told though they went: rows cancel only when runs merge."""
+    kept = touched.new[ROWS] > 0
+    entering = touched.entering
+    if entering is not None:
+        kept[entering.places] = True
+    if bool(kept.all()):
+        return touched
+    at = kept.nonzero()[0]
+    if not len(at):
+        return None
+    if entering is not None:
+        places = (np.cumsum(kept) - 1)[entering.places]
+        entering = Entering(entering.rows, entering.grouping, places)
+    old = {name: value[at] for name, value in touched.old.items()}
+    new = {name: value[at] for name, value in touched.new.items()}
+    return Touched(touched.tuples.take(at), old, new, entering)
+
+
+# What they are worth.
+
+
+def value_of(node: NodeState, own: Values, below: Sequence[Values]) -> Values:
+    """Rows and slots of each tuple, over all that extend it below."""
+    rows = node.rows_of(own, below)
+    if node.is_bits or node.is_flat:
+        return {ROWS: rows} if node.is_bits else own
+    result = zeros(node.parts, len(rows))
+    result[ROWS] = rows
+    alive, factors = rows > 0, node.factors_of(below)
+    sources: list[tuple[int | None, Values]] = [(None, own), *enumerate(below)]
+    for at, source in sources:
+        parts = node.own_parts if at is None else node.seen_of(at)
+        if not parts:
+            continue
+        others = [factor for place, factor in enumerate(factors) if place != at]
+        times = _alive_product(alive, others if at is None else [own[ROWS], *others])
+        for part in parts:
+            if isinstance(part, Extreme):
+                result[part.name] = np.where(alive, source[part.name], 0)
+            else:
+                result.update(multiplied(part, source, times))
+    return result
+
+
+def _alive_product(alive: Bools, counts: Sequence[Ints]) -> Ints:
+    """The product where a tuple is alive: it is no greater than its rows there, else zero."""
+    result = alive.astype(np.int64)
+    for count in counts:
+        result = result * np.where(alive, count, 0)
+    return result
+
+
+# What is seen from above.
+
+
+def _own_change(node: NodeState, touched: Touched) -> KeyChange | None:
+    """That of a leaf, whose tuples are its keys."""
+    tuples = touched.tuples
+    return key_change(
+        node, tuples.codes, tuples.vectors(node.order), Tally(touched.old, touched.new)
+    )

@@ -1,0 +1,452 @@
+"""Inner join of inputs that equal columns join in a circle, by look-ups and without joined rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from impctl.data.keys import key_codes, normalise
+from impctl.engine.batch import Batch, consolidated, empty_batch, stacked_batches
+from impctl.engine.operator import Operator
+from impctl.engine.trace import Found, RowIndex
+from impctl.errors import InvariantError
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.data.schema import SqlType
+    from impctl.data.vector import Bools, Ints, Vector
+    from impctl.engine.tags import Tags
+    from impctl.types import AttributeId
+
+Class = int
+Places = tuple[int, ...]
+"""Columns of an input, ascending."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """One input: its columns, the class of some of them, and how many sketched accesses it has.
+
+    `classes` are (class, place in `columns`), ascending, each class once. Inputs of one `store`
+    have the same rows in every batch, their columns alike place by place.
+    """
+
+    columns: tuple[tuple[AttributeId, SqlType], ...]
+    classes: tuple[tuple[Class, int], ...]
+    accesses: int
+    store: int
+
+    @property
+    def bound(self) -> frozenset[Class]:
+        """The classes it has a column of."""
+        return frozenset(one for one, _ in self.classes)
+
+    def column_of(self, one: Class) -> AttributeId:
+        """Its column of a class that it has."""
+        return next(self.columns[place][0] for own, place in self.classes if own == one)
+
+    def asked_by(self, classes: frozenset[Class]) -> tuple[tuple[Class, ...], Places]:
+        """Those of the classes that it has, and its columns of them, ascending by place."""
+        shared = sorted((place, one) for one, place in self.classes if one in classes)
+        return tuple(one for _, one in shared), tuple(place for place, _ in shared)
+
+
+@dataclass(frozen=True, slots=True)
+class Circle:
+    """All inputs; `null_safe[c]` says that NULL equals NULL in class c, `outputs` which columns
+    joined rows have."""
+
+    inputs: tuple[Probed, ...]
+    null_safe: tuple[bool, ...]
+    outputs: tuple[AttributeId, ...]
+
+    def bound_by(self, joined: frozenset[int]) -> frozenset[Class]:
+        """The classes that rows of these inputs bind."""
+        return frozenset().union(*(self.inputs[at].bound for at in joined))
+
+    def following(self, joined: frozenset[int]) -> tuple[int, ...]:
+        """The inputs that may come next: one of which all classes are bound, else all that share
+        one; InvariantError where none does."""
+        bound = self.bound_by(joined)
+        left = [at for at in range(len(self.inputs)) if at not in joined]
+        whole = [at for at in left if self.inputs[at].bound <= bound]
+        some = whole[:1] or [at for at in left if self.inputs[at].bound & bound]
+        if left and not some:
+            raise InvariantError("inputs that are probed are connected by equal columns")
+        return tuple(some)
+
+    def asked(self) -> Iterator[tuple[int, Places]]:
+        """Every input with the columns that it may be asked by, each once."""
+        result: set[tuple[int, Places]] = set()
+        waiting = [frozenset({at}) for at in range(len(self.inputs))]
+        seen = set(waiting)
+        while waiting:
+            joined = waiting.pop()
+            bound = self.bound_by(joined)
+            for at in self.following(joined):
+                result.add((at, self.inputs[at].asked_by(bound)[1]))
+                more = joined | {at}
+                if more not in seen:
+                    seen.add(more)
+                    waiting.append(more)
+        yield from sorted(result)
+
+    def stores(self) -> tuple[tuple[int, ...], ...]:
+        """The inputs of each store, by its number."""
+        count = 1 + max(one.store for one in self.inputs)
+        members = [
+            tuple(at for at, one in enumerate(self.inputs) if one.store == store)
+            for store in range(count)
+        ]
+        for places in members:
+            kinds = {tuple(kind for _, kind in self.inputs[at].columns) for at in places}
+            if len(kinds) != 1 or len({self.inputs[at].accesses for at in places}) != 1:
+                raise InvariantError("inputs of one store have the same rows")
+        return tuple(members)
+
+
+def needed_places(circle: Circle, members: Sequence[int]) -> frozenset[int]:
+    """The columns of a store that no input of it has a use for while they are NULL."""
+    plain = [
+        frozenset(place for one, place in circle.inputs[at].classes if not circle.null_safe[one])
+        for at in members
+    ]
+    return frozenset.intersection(*plain)
+
+
+class Stores:
+    """The rows of all inputs, as a few indexes of each store; `name` begins their names."""
+
+    def __init__(self, name: str, circle: Circle) -> None:
+        self.circle = circle
+        self._name = name
+        self._members = circle.stores()
+        asked: dict[int, dict[Places, None]] = {at: {} for at in range(len(self._members))}
+        for at, places in circle.asked():
+            asked[circle.inputs[at].store][places] = None
+        self._indexes = {
+            store: {places: self._index(store, places) for places in sorted(sets)}
+            for store, sets in asked.items()
+        }
+
+    def _index(self, store: int, places: Places) -> RowIndex:
+        """An index that is empty; its columns go by the names of the store's first input."""
+        first = self.circle.inputs[self._members[store][0]]
+        keys = [first.columns[place][0] for place in places]
+        name = f"{self._name}.{store}.by{'_'.join(map(str, places))}"
+        return RowIndex(name, first.columns, keys, first.accesses)
+
+    def keepers(self) -> tuple[RowIndex, ...]:
+        """All indexes."""
+        return tuple(index for sets in self._indexes.values() for index in sets.values())
+
+    def index_of(self, at: int, places: Places) -> RowIndex:
+        """The rows of an input by these columns."""
+        return self._indexes[self.circle.inputs[at].store][places]
+
+    def whole(self, at: int) -> Batch:
+        """All rows of an input, each once. Cost: the rows, sorted."""
+        index = next(iter(self._indexes[self.circle.inputs[at].store].values()))
+        return self.renamed(at, index.whole())
+
+    def renamed(self, at: int, rows: Batch) -> Batch:
+        """Rows of a store with the names of one of its inputs."""
+        if not len(rows):
+            return empty_batch(self.circle.inputs[at].accesses)
+        own = self.circle.inputs[at].columns
+        first = self.circle.inputs[self._members[self.circle.inputs[at].store][0]].columns
+        columns = {
+            mine: rows.columns[name] for (mine, _), (name, _) in zip(own, first, strict=True)
+        }
+        return Batch(columns, rows.weights, rows.tags)
+
+    def arriving(self, batches: Sequence[Batch | None]) -> Arriving:
+        """The rows that batches, one per input, bring to the stores."""
+        result: list[Batch | None] = []
+        for store, members in enumerate(self._members):
+            at = next((at for at in members if batches[at] is not None), None)
+            batch = None if at is None else batches[at]
+            rows = None
+            if at is not None and batch is not None and len(batch):
+                rows = self._kept(store, at, batch)
+            result.append(rows if rows is not None and len(rows) else None)
+        return Arriving(self, result)
+
+    def _kept(self, store: int, at: int, batch: Batch) -> Batch:
+        """The rows of some use, with the names of the store's first input."""
+        members = self._members[store]
+        own, first = self.circle.inputs[at].columns, self.circle.inputs[members[0]].columns
+        columns = {
+            name: batch.columns[mine] for (mine, _), (name, _) in zip(own, first, strict=True)
+        }
+        known = np.ones(len(batch), dtype=np.bool_)
+        for place in needed_places(self.circle, members):
+            valid = columns[first[place][0]].valid
+            if valid is not None:
+                known &= valid
+        return Batch(columns, batch.weights, batch.tags).keep(known)
+
+
+class Arriving:
+    """The rows of one step per store, in indexes of their own until they are added."""
+
+    def __init__(self, stores: Stores, rows: Sequence[Batch | None]) -> None:
+        self._stores = stores
+        self._rows = tuple(rows)
+        self._made: dict[tuple[int, Places], RowIndex] = {}
+
+    def rows_of(self, at: int) -> Batch | None:
+        """The rows of an input under its own names; None for none."""
+        rows = self._rows[self._stores.circle.inputs[at].store]
+        return None if rows is None else self._stores.renamed(at, rows)
+
+    def index_of(self, at: int, places: Places) -> RowIndex | None:
+        """The same rows by these columns."""
+        store = self._stores.circle.inputs[at].store
+        rows = self._rows[store]
+        if rows is None:
+            return None
+        key = store, places
+        if key not in self._made:
+            index = self._stores._index(store, places)
+            index.add(rows, index.codes_of(rows))
+            self._made[key] = index
+        return self._made[key]
+
+    def add(self) -> None:
+        """Add the rows to the stores."""
+        for index, rows in self._targets():
+            index.add(rows, index.codes_of(rows))
+
+    def _targets(self) -> Iterator[tuple[RowIndex, Batch]]:
+        for store, rows in enumerate(self._rows):
+            if rows is not None:
+                for index in self._stores._indexes[store].values():
+                    yield index, rows
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The stores as they were, for inputs before `new` with what arrives."""
+
+    stores: Stores
+    arriving: Arriving | None = None
+    new: int = 0
+
+    def _indexes(self, at: int, places: Places) -> list[RowIndex]:
+        result = [self.stores.index_of(at, places)]
+        if self.arriving is not None and at < self.new:
+            fresh = self.arriving.index_of(at, places)
+            result += [] if fresh is None else [fresh]
+        return result
+
+    def count(self, at: int, places: Places, codes: Ints) -> Ints:
+        """Rows of an input that each key may find at most; shape (n,)."""
+        counts = np.zeros(len(codes), dtype=np.int64)
+        for index in self._indexes(at, places):
+            counts += index.count(codes)
+        return counts
+
+    def find(self, at: int, places: Places, codes: Ints, keys: Sequence[Vector]) -> Found:
+        """The rows of an input with these keys, under its own names."""
+        parts = [index.find(codes, keys) for index in self._indexes(at, places)]
+        parts = [part for part in parts if len(part.owners)]
+        if not parts:
+            return Found(codes[:0], empty_batch(self.stores.circle.inputs[at].accesses))
+        owners = np.concatenate([part.owners for part in parts])
+        rows = stacked_batches([part.rows for part in parts])
+        return Found(owners, self.stores.renamed(at, rows))
+
+
+LOT = 1_000_000
+"""Rows that are looked for at once, unless one row has more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """Rows of some inputs put together: of each its rows, and which of them every partial row has
+    (None: one after the other). Columns are only picked once it is asked for them, since most
+    partial rows lead nowhere."""
+
+    circle: Circle
+    rows: Mapping[int, tuple[Batch, Ints | None]]
+    length: int
+
+    def __len__(self) -> int:
+        return self.length
+
+    @property
+    def joined(self) -> frozenset[int]:
+        return frozenset(self.rows)
+
+    @property
+    def bound(self) -> frozenset[Class]:
+        """The classes that have a value."""
+        return self.circle.bound_by(self.joined)
+
+    def value_of(self, one: Class) -> Vector:
+        """The value of a class that is bound."""
+        for at, (rows, which) in self.rows.items():
+            own = self.circle.inputs[at]
+            if one in own.bound:
+                column = rows.columns[own.column_of(one)]
+                return normalise(column if which is None else column.take(which))
+        raise InvariantError("a class is asked for that no row has a value of")
+
+    def take(self, positions: Ints) -> Partial:
+        """Those at these positions, in that order."""
+        rows = {
+            at: (batch, positions if which is None else which[positions])
+            for at, (batch, which) in self.rows.items()
+        }
+        return Partial(self.circle, rows, len(positions))
+
+    def beside(self, at: int, rows: Batch) -> Partial:
+        """Each with the row of one more input at its place."""
+        return Partial(self.circle, {**self.rows, at: (rows, None)}, self.length)
+
+    def batch(self) -> Batch:
+        """The rows, their weights multiplied, with the tags of the inputs in their order."""
+        columns: dict[AttributeId, Vector] = {}
+        weights = np.ones(self.length, dtype=np.int64)
+        tags: list[Tags] = []
+        for at in sorted(self.rows):
+            rows, which = self.rows[at]
+            names = [name for name, _ in self.circle.inputs[at].columns]
+            wanted = {n: rows.columns[n] for n in names if n in self.circle.outputs}
+            part = Batch(wanted, rows.weights, rows.tags)
+            part = part if which is None else part.take(which)
+            columns.update(part.columns)
+            weights = weights * part.weights
+            tags += part.tags
+        return Batch(columns, weights, tuple(tags))
+
+
+def beginning(circle: Circle, at: int, rows: Batch) -> Partial:
+    """Rows of one input by themselves."""
+    partial = Partial(circle, {at: (rows, None)}, len(rows))
+    return _known(partial, partial.bound)
+
+
+def joined(partial: Partial, view: View) -> Iterator[Batch]:
+    """All joined rows that begin with these, some at a time."""
+    if not len(partial):
+        return
+    following = partial.circle.following(partial.joined)
+    if not following:
+        yield partial.batch()
+        return
+    for at, rows in _divided(partial, following, view):
+        some = partial if rows is None else partial.take(rows)
+        yield from joined(_extended(some, at, view), view)
+
+
+def _divided(
+    partial: Partial, following: tuple[int, ...], view: View
+) -> Iterator[tuple[int, Ints | None]]:
+    """Which rows (None: all) go on with which input, a lot at a time; those that find none may be
+    gone."""
+    if len(following) == 1 and _is_bound(partial, following[0]):
+        # Hardly any row has more than one such: not worth counting first.
+        yield following[0], None
+        return
+    counts = np.stack([_counts(partial, at, view) for at in following])
+    choice = counts.argmin(axis=0)
+    fewest = counts.min(axis=0)
+    for place, at in enumerate(following):
+        rows = ((choice == place) & (fewest > 0)).nonzero()[0]
+        if not len(rows):
+            continue
+        lots = np.cumsum(fewest[rows]) // LOT
+        yield from ((at, rows[lots == lot]) for lot in np.unique(lots))
+
+
+def _is_bound(partial: Partial, at: int) -> bool:
+    """Whether the rows have all that the input is joined by."""
+    return partial.circle.inputs[at].bound <= partial.bound
+
+
+def _counts(partial: Partial, at: int, view: View) -> Ints:
+    """How many rows of the input each row may go on with."""
+    classes, places = partial.circle.inputs[at].asked_by(partial.bound)
+    keys = [partial.value_of(one) for one in classes]
+    return view.count(at, places, key_codes(keys, len(partial)))
+
+
+def _extended(partial: Partial, at: int, view: View) -> Partial:
+    """Each row with every row of the input that has its values."""
+    own = partial.circle.inputs[at]
+    classes, places = own.asked_by(partial.bound)
+    keys = [partial.value_of(one) for one in classes]
+    result = view.find(at, places, key_codes(keys, len(partial)), keys)
+    grown = partial.take(result.owners).beside(at, result.rows)
+    return _known(grown, own.bound - partial.bound) if len(grown) else grown
+
+
+def _known(partial: Partial, fresh: frozenset[Class]) -> Partial:
+    """Without rows that have NULL in one of these classes, unless it is a value there."""
+    known: Bools | None = None
+    for one in fresh:
+        valid = partial.value_of(one).valid
+        if valid is not None and not partial.circle.null_safe[one]:
+            known = valid if known is None else known & valid
+    if known is None or bool(known.all()):
+        return partial
+    return partial.take(known.nonzero()[0])
+
+
+class Probe(Operator):
+    """The joined rows of `circle`; its i-th input is that of the operator."""
+
+    def __init__(self, name: str, circle: Circle) -> None:
+        self.circle = self.form = circle
+        self._stores = Stores(name, circle)
+        self._is_filling = False
+
+    def step(self, *batches: Batch | None) -> Batch | None:
+        """Joined rows that came or went; None while it fills."""
+        arriving = self._stores.arriving(batches)
+        if self._is_filling:
+            arriving.add()
+            return None
+        parts: list[Batch] = []
+        changed = takes_away = 0
+        for at in range(len(self.circle.inputs)):
+            rows = arriving.rows_of(at)
+            if rows is not None:
+                changed += 1
+                takes_away += bool((rows.weights < 0).any())
+                begun = beginning(self.circle, at, rows)
+                parts += joined(begun, View(self._stores, arriving, at))
+        arriving.add()
+        if not parts:
+            return self._nothing()
+        result = stacked_batches(parts)
+        # Rows that several inputs exchange meet in joined rows that cancel.
+        return consolidated(result) if changed > 1 and takes_away else result
+
+    def _nothing(self) -> Batch:
+        return empty_batch(sum(one.accesses for one in self.circle.inputs))
+
+    def fill(self, is_filling: bool) -> None:
+        self._is_filling = is_filling
+
+    def filled(self) -> Iterator[Batch]:
+        """All joined rows, some at a time."""
+        rows = self._stores.whole(0)
+        if len(rows):
+            yield from joined(beginning(self.circle, 0, rows), View(self._stores))
+
+    @property
+    def can_output(self) -> bool:
+        return True
+
+    def output(self) -> Batch:
+        """All joined rows. Cost: the rows of one input, and what they meet."""
+        parts = list(self.filled())
+        return stacked_batches(parts) if parts else self._nothing()
+
+    def arrangements(self) -> Sequence[RowIndex]:
+        return self._stores.keepers()

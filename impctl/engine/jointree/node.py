@@ -1,0 +1,553 @@
+"""What one node of a join tree keeps, and how it is looked up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from impctl.data.keys import Grouping, group_rows, key_codes, normalise, starts_in
+from impctl.data.schema import LONG
+from impctl.data.vector import Bools, Ints, Vector
+from impctl.engine.accumulators import ROWS, Count, Values, parts_of, takes_bounds
+from impctl.engine.batch import Batch, disagreement, identity_of
+from impctl.engine.extremes import Extreme, OrderedCounts, ranks_of
+from impctl.engine.jointree.spec import NO_SLOTS, Edge, JoinTree, Mode
+from impctl.engine.jointree.values import (
+    Columns,
+    KeyedState,
+    OrderedColumns,
+    Part,
+    Tuples,
+    changed,
+    clear_empty,
+    counted_in,
+    once_columns,
+    product,
+)
+from impctl.engine.range_counts import FragmentCounts, GroupSets, numbered
+from impctl.engine.tags import Pairs
+from impctl.engine.trace import Arrangement, RowIndex
+from impctl.expr.error_bounds import is_known, unsure_value
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.engine.operator import Keeper
+    from impctl.types import AttributeId
+
+LOT = 1_000_000
+"""What is computed of so many stays small beside the state of many more."""
+MOST = 20_000_000
+"""Tuples that a step works on at once: a gigabyte or two. More are worked on in lots."""
+
+
+def lots(length: int, most: int) -> Iterator[tuple[int, int]]:
+    """Start and end of each lot; a single one of up to `most`."""
+    size = max(1, length if length <= most else min(LOT, most))
+    for start in range(0, length, size):
+        yield start, min(start + size, length)
+
+
+@dataclass(frozen=True, slots=True)
+class Entering:
+    """The rows of a batch that are kept, grouped by tuple; `places` tells each group's tuple."""
+
+    rows: Batch
+    grouping: Grouping
+    places: Ints
+
+    def tuples_of(self, node: NodeState) -> Tuples:
+        """The different tuples of these rows, one per group."""
+        names = node.order
+        columns = {name: self.rows.columns[name].take(self.grouping.first) for name in names}
+        return Tuples(self.grouping.codes, columns)
+
+    def within(self, start: int, end: int) -> Entering | None:
+        """The rows of the tuples at these places, which are counted from there on."""
+        places = self.tuple_of_rows()
+        at = ((places >= start) & (places < end)).nonzero()[0]
+        if not len(at):
+            return None
+        at = at[np.argsort(places[at], kind="stable")]
+        places = places[at] - start
+        starts = starts_in(places).nonzero()[0]
+        codes = self.grouping.codes[self.grouping.index()[at[starts]]]
+        grouping = Grouping(len(at), slice(None), starts, codes, starts)
+        return Entering(self.rows.take(at), grouping, places[starts])
+
+    def fragments_of(self, access: int) -> Pairs:
+        """The rows' fragments of the i-th access, by the places of their tuples."""
+        return self.rows.tags[access].expand(self.tuple_of_rows(), self.rows.weights)
+
+    def tuple_of_rows(self) -> Ints:
+        """The place of each row's tuple."""
+        return self.places[self.grouping.index()]
+
+
+@dataclass(frozen=True, slots=True)
+class Touched:
+    """Touched tuples with what they own, before and after."""
+
+    tuples: Tuples
+    old: Values
+    new: Values
+    entering: Entering | None
+
+
+def entering_rows(node: NodeState, batch: Batch) -> Entering | None:
+    """The rows that can have partners, with kept columns as keys; None for no rows."""
+    spec = node.node
+    columns = {
+        name: (identity_of if name in spec.bitwise else normalise)(batch.columns[name])
+        for name, _ in spec.kept
+    }
+    exact = [part.argument for part in node.own_parts if not takes_bounds(part)]
+    if not all(map(is_known, [*columns.values(), *(batch.columns[name] for name in exact)])):
+        raise unsure_value("A value used in a join, a grouping, MIN or MAX")
+    known = np.ones(len(batch), dtype=np.bool_)
+    for name in node.never_null:
+        valid = columns[name].valid
+        if valid is not None:
+            known &= valid
+    columns.update({f"{_ARGUMENT}{n}": batch.columns[n] for n, _ in spec.arguments})
+    rows = Batch(columns, batch.weights, batch.tags).keep(known)
+    if not len(rows):
+        return None
+    kept = {
+        name: Vector(column.type, column.values, None, column.error)
+        if name in node.never_null
+        else column
+        for name, column in rows.columns.items()
+    }
+    rows = Batch(kept, rows.weights, rows.tags)
+    grouping = group_rows([rows.columns[name] for name in node.order], len(rows))
+    return Entering(rows, grouping, np.arange(grouping.groups))
+
+
+_ARGUMENT = "argument/"
+"""Arguments lie beside kept columns, of which one may be the same column made a key."""
+
+
+def owning(node: NodeState, tuples: Tuples, entering: Entering | None) -> Touched:
+    """Own rows and slots of the tuples; the batch's are added."""
+    located = node.tuples.find(tuples.codes, tuples.vectors(node.order))
+    old = node.tuples.read(located, node.own_columns)
+    if entering is None:
+        return Touched(tuples, old, old, None)
+    rows, grouping, places = entering.rows, entering.grouping, entering.places
+    mine = {name: value[places] for name, value in old.items()}
+    added = {ROWS: counted_in(mine[ROWS], rows.weights, grouping)}
+    for part in node.own_parts:
+        if not isinstance(part, Extreme):
+            column = rows.columns[_ARGUMENT + part.argument]
+            added.update(part.add(mine, part.delta(column, rows.weights, grouping)))
+    _refuse_negative(node, added)
+    if node.has_tuple_numbers:
+        added[NUMBER], node.next_tuple = numbered(mine[NUMBER], node.next_tuple)
+    for part, counts in node.own_best.items():
+        owners = added[NUMBER][grouping.index()]
+        column = rows.columns[_ARGUMENT + part.argument]
+        _count_ranks(counts, part, column, owners, rows.weights)
+        added[part.name] = counts.best(added[NUMBER])
+    clear_empty(added, node.own_parts)
+    new = {name: value.copy() for name, value in old.items()}
+    for name, value in added.items():
+        new[name][places] = value
+    return Touched(tuples, old, new, entering)
+
+
+def _refuse_negative(node: NodeState, state: Values) -> None:
+    counts = [state[ROWS]]
+    counts += [state[f"count{p.slot}"] for p in node.own_parts if isinstance(p, Count)]
+    if any(bool((count < 0).any()) for count in counts):
+        raise disagreement(
+            f"The change removes rows of `{node.node.name}` that the stored state never contained"
+        )
+
+
+def _count_ranks(
+    counts: OrderedCounts, part: Extreme, column: Vector, numbers: Ints, weights: Ints
+) -> None:
+    rows = column.validity().nonzero()[0]
+    ranks = ranks_of(column.take(rows), reverse=part.reverse)
+    counts.add(numbers[rows], ranks, weights[rows])
+
+
+def write(node: NodeState, touched: Touched) -> None:
+    """Keep what the tuples own now."""
+    if touched.entering is None:
+        return
+    differs = changed(node.own_parts, touched.new, touched.old)
+    tuples = touched.tuples
+    node.tuples.put(tuples.codes, tuples.vectors(node.order), touched.new, differs)
+
+
+def count_fragments(node: NodeState, touched: Touched) -> tuple[GroupSets | None, ...]:
+    """Count the batch's rows in their fragments; per access the sets before and what crossed."""
+    entering, nothing = touched.entering, np.zeros(0, dtype=np.int64)
+    group_sets: list[GroupSets | None] = []
+    for at, counts in enumerate(node.fragments):
+        if counts is None:
+            group_sets.append(None)
+            continue
+        pairs = Pairs(nothing, nothing, nothing)
+        if entering is not None:
+            pairs = entering.fragments_of(at)
+        group_sets.append(counts.count(touched.new[NUMBER], pairs))
+    return tuple(group_sets)
+
+
+NUMBER, HELD, LIVE = "number", "held", "live"
+GLOBAL = 1
+"""The number of the one group of a root without group columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyChange:
+    """Keys whose value changed, ascending by code, with the value before and after."""
+
+    codes: Ints
+    keys: Sequence[Vector]
+    old: Values
+    new: Values
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the way up leaves for the way down: touched tuples, shapes (tuples,)."""
+
+    tuples: Tuples
+    was_alive: Bools
+    is_alive: Bools
+    numbers: Ints
+    """Of the tuples, where there are any."""
+    groups: Ints
+    """Numbers of their groups, at a root in ring mode."""
+    sets: tuple[GroupSets | None, ...]
+    """Per access: fragments of the tuples before, and what crossed zero since."""
+
+
+class NodeState:
+    """The state of the node at `at`; `children` are those of its links, in their order."""
+
+    def __init__(self, tree: JoinTree, at: int, children: Sequence[NodeState]) -> None:
+        node = self.node = tree.nodes[at]
+        self.children = tuple(children)
+        self.is_root = node is tree.root
+        self.is_bits = tree.mode is Mode.BITS or _is_below_bits(tree, at)
+        self.is_global = self.is_root and not node.key
+        self.is_flat = not self.is_root and not node.links and node.is_key_all
+        self.order = node.key if self.is_flat else node.kept_names
+        self.group = tree.group
+        arguments = {name for name, _ in node.arguments}
+        self.own_parts = tuple(p for p in parts_of(tree.columns) if p.argument in arguments)
+        self.once = once_columns(tree, f"{tree.name}.{node.name}") if self.is_root else ()
+        # Of the root: other nodes' tuples do not tell the group.
+        self.ordered = OrderedColumns(tree, f"{tree.name}.{node.name}") if self.is_root else None
+        self.seen: Seen | None = None
+        self.next_tuple = self.next_key = 1
+        self._make(f"{tree.name}.{node.name}")
+
+    def _make(self, name: str) -> None:
+        node, kinds = self.node, dict(self.node.kept)
+        self.never_null = _never_null(self)
+        # To a virtual root a child may bring a NULL that another one has no partner for.
+        has_null = node.is_virtual or not set(self.order) <= self.never_null
+        types = [kinds[column] for column in self.order]
+        self.tuples = KeyedState(
+            f"{name}.{'keys' if self.is_flat else 'tuples'}",
+            types,
+            ROWS,
+            lambda: {**self.own_columns, NUMBER: np.int64},
+            has_null=has_null,
+        )
+        self.has_keys = not (self.is_root and self.is_bits)
+        key_null = self.is_root or any(node.null_safe)
+        alive = HELD if self.is_root else ROWS
+        self.keys = (
+            self.tuples
+            if self.is_flat
+            else KeyedState(
+                f"{name}.keys", node.key_types, alive, lambda: self.key_columns, has_null=key_null
+            )
+        )
+        # At the root by the group's number, for that is what goes through HAVING and top-k.
+        live_types = (LONG,) if self.is_root else node.key_types
+        live_null = not self.is_root and key_null
+        self.live = KeyedState(f"{name}.live", live_types, LIVE, has_null=live_null)
+        self.by = tuple(
+            None
+            if set(link.columns) == set(node.kept_names)
+            else RowIndex(f"{name}.by{at}", node.kept, link.columns, 0)
+            for at, link in enumerate(node.links)
+        )
+        self.up = self._up(f"{name}.up")
+        self.fragments = tuple(
+            FragmentCounts(f"{name}.fragments{at}") if access.by is None else None
+            for at, access in enumerate(node.accesses)
+        )
+        extremes = [part for part in self.parts if isinstance(part, Extreme)]
+        own = [part for part in self.own_parts if isinstance(part, Extreme)]
+        self.own_best = {part: OrderedCounts(f"{name}.own.{part.name}") for part in own}
+        self.best = (
+            {}
+            if self.is_flat
+            else {part: OrderedCounts(f"{name}.best.{part.name}") for part in extremes}
+        )
+
+    def _up(self, name: str) -> RowIndex | None:
+        node = self.node
+        if self.is_root:
+            if self.is_bits or self.is_global:
+                return None
+            return RowIndex(name, (*node.kept, (self.group, LONG)), (self.group,), 0)
+        return None if node.is_key_all else RowIndex(name, node.kept, node.key, 0)
+
+    # What there is per tuple and per key.
+
+    @cached_property
+    def parts(self) -> tuple[Part, ...]:
+        """The slots that this node's tuples have: their own, and those seen below."""
+        below = [part for at in range(len(self.children)) for part in self.seen_of(at)]
+        return (*self.own_parts, *below)
+
+    @cached_property
+    def key_parts(self) -> tuple[Part, ...]:
+        """The slots that this node's keys have: also what is made of values one by one."""
+        once = (part for column in self.once for part in column.parts)
+        return (*self.parts, *once, *(self.ordered.counts if self.ordered else ()))
+
+    def seen_of(self, at: int) -> tuple[Part, ...]:
+        """The slots that are seen of the i-th child."""
+        return () if self.node.links[at].edge in NO_SLOTS else self.children[at].parts
+
+    @cached_property
+    def own_columns(self) -> Mapping[str, Any]:
+        """State columns of a tuple and their NumPy types."""
+        return _columns(self.own_parts, has_number=self.has_tuple_numbers)
+
+    @cached_property
+    def key_columns(self) -> Mapping[str, Any]:
+        """State columns of a key and their NumPy types."""
+        if self.is_flat:
+            return self.own_columns
+        columns = _columns(self.key_parts, has_number=self.has_key_numbers)
+        return {**columns, HELD: np.int64} if self.is_root else columns
+
+    @cached_property
+    def is_told_by_key(self) -> bool:
+        """Whether what a key comes to is what its one tuple does, found under the same code."""
+        is_one = not self.is_flat and self.has_keys and self.node.key == self.order
+        return is_one and not self.best and not self.once and not self.ordered
+
+    @cached_property
+    def has_tuple_numbers(self) -> bool:
+        return any(counts is not None for counts in self.fragments) or bool(self.own_best)
+
+    @cached_property
+    def has_key_numbers(self) -> bool:
+        return self.is_root or bool(self.best)
+
+    def keepers(self) -> Sequence[Keeper]:
+        """Everything that the way up writes."""
+        held: list[Keeper] = []
+        if not self.node.is_virtual:
+            held.append(self.tuples.arrangement)
+        if self.has_keys and not self.is_flat:
+            held.append(self.keys.arrangement)
+        held += [index for index in (*self.by, self.up) if index is not None]
+        held += [counts.arrangement for counts in self.fragments if counts is not None]
+        held += [column.values.arrangement for column in self.once]
+        held += self.ordered.firsts.arrangements if self.ordered else ()
+        return (*held, *self.own_best.values(), *self.best.values())
+
+    @property
+    def live_keeper(self) -> Sequence[Arrangement]:
+        """What the way down writes; a root in bits mode has none."""
+        return (self.live.arrangement,) if self.has_keys else ()
+
+    def as_it_stands(self, children: Sequence[NodeState]) -> Self:
+        """The same node, to look tuples up in while this one goes on; it is not to be stepped."""
+        result = copy(self)
+        result.children = tuple(children)
+        result.tuples = self.tuples.as_it_stands()
+        result.keys = result.tuples if self.is_flat else self.keys.as_it_stands()
+        result.live = self.live.as_it_stands()
+        result.by = tuple(None if one is None else one.as_it_stands() for one in self.by)
+        result.up = None if self.up is None else self.up.as_it_stands()
+        return result
+
+    # Looking up.
+
+    def owned_by(self, tuples: Tuples) -> Values:
+        """Rows and number of each tuple; a combination of a virtual root is there once."""
+        if self.node.is_virtual:
+            return {ROWS: np.ones(len(tuples), dtype=np.int64)}
+        located = self.tuples.find(tuples.codes, tuples.vectors(self.order))
+        return self.tuples.read(located, {ROWS: np.int64, NUMBER: np.int64})
+
+    def stored(self, tuples: Tuples) -> Values:
+        """What the keys of these tuples were left with; of a node that `is_told_by_key`."""
+        located = self.keys.find(tuples.codes, tuples.vectors(self.node.key))
+        return self.keys.read(located, self.key_columns)
+
+    def below(self, at: int, tuples: Tuples, change: KeyChange | None) -> tuple[Values, Values]:
+        """What the i-th child's keys were and are worth, per tuple; nothing for a NULL key.
+
+        One look-up per different key. Before is the old value where the key is in the change, also
+        where the tuple itself is new.
+        """
+        rows, keys = self.keys_of(at, tuples)
+        is_whole = len(rows) == len(tuples)
+        if change and is_whole and self.children[at].keys.is_same(change.codes, keys):
+            return change.old, change.new
+        grouping = group_rows(keys, len(rows))
+        leaders = grouping.leaders(keys)
+        before, after = self._worth(at, grouping.codes, leaders, change)
+        if grouping.is_each_alone and len(rows) == len(tuples):
+            return before, after
+        index = grouping.index()
+        return _spread(before, index, rows, len(tuples)), _spread(after, index, rows, len(tuples))
+
+    def _worth(
+        self, at: int, codes: Ints, keys: Sequence[Vector], change: KeyChange | None
+    ) -> tuple[Values, Values]:
+        """What different keys of the i-th child were and are worth."""
+        state = self.children[at].keys
+        wanted = _columns(self.seen_of(at), has_number=False)
+        if change is None:
+            stored = state.read(state.find(codes, keys), wanted)
+            return stored, stored
+        places = state.places(change.codes, change.keys, codes, keys)
+        before = {name: change.old[name][places] for name in wanted}
+        after = {name: change.new[name][places] for name in wanted}
+        # The change tells both values of a key that is in it; only the others are looked up.
+        rest = (places < 0).nonzero()[0]
+        if len(rest):
+            others = [key.take(rest) for key in keys]
+            stored = state.read(state.find(codes[rest], others), wanted)
+            for name, value in stored.items():
+                before[name][rest] = after[name][rest] = value
+        return before, after
+
+    def keys_of(self, at: int, tuples: Tuples) -> tuple[Ints, list[Vector]]:
+        """Positions of the tuples that can have a partner in the i-th child, and their keys."""
+        columns = tuples.vectors(self.node.links[at].columns)
+        if all(column.valid is None for column in columns):
+            return np.arange(len(tuples)), columns
+        known = np.ones(len(tuples), dtype=np.bool_)
+        for column, is_safe in zip(columns, self.children[at].node.null_safe, strict=True):
+            if column.valid is not None and not is_safe:
+                known &= column.valid
+        rows = known.nonzero()[0]
+        if len(rows) < len(tuples):
+            columns = [column.take(rows) for column in columns]
+        return rows, [_plain(column) for column in columns]
+
+    def rows_of(self, own: Values, below: Sequence[Values]) -> Ints:
+        """Joined rows of the subtree per tuple; in bits whether there is any."""
+        if self.is_bits:
+            return self.alive_of(own, below).astype(np.int64)
+        return product([own[ROWS], *self.factors_of(below)])
+
+    def alive_of(self, own: Values, below: Sequence[Values]) -> Bools:
+        """Which tuples find what they want below; as `rows_of`, without counting."""
+        alive: Bools = own[ROWS] > 0
+        for factor in self.factors_of(below):
+            alive = alive & (factor > 0)
+        return alive
+
+    def factors_of(self, below: Sequence[Values]) -> list[Ints]:
+        """What each child multiplies a tuple's rows by."""
+        return [self._factor(at, value) for at, value in enumerate(below)]
+
+    def _factor(self, at: int, value: Values) -> Ints:
+        rows: Ints = value[ROWS]
+        edge = self.node.links[at].edge
+        # A child that is there once or not at all must not be multiplied by its count.
+        factor = rows
+        if edge is Edge.SEMI:
+            factor = (rows > 0).astype(np.int64)
+        elif edge is Edge.ANTI:
+            factor = (rows == 0).astype(np.int64)
+        elif edge is Edge.LEFT:
+            factor = np.maximum(rows, 1)
+        return factor
+
+    def tuples_of(self, columns: Columns, length: int) -> Tuples:
+        """Different rows as tuples, ascending by code."""
+        vectors = [columns[name] for name in self.order]
+        codes = key_codes(vectors, length)
+        order = np.argsort(codes, kind="stable")
+        return Tuples(codes, {n: columns[n] for n in self.order}).take(order)
+
+    def indexed(self, tuples: Tuples, signs: Ints, groups: Ints) -> None:
+        """Bring tuples that came (+1) or went (-1) into the indexes, or out of them."""
+        at = signs.nonzero()[0]
+        if not len(at):
+            return
+        moved = tuples.take(at)
+        for place, index in enumerate(self.by):
+            if index is not None:
+                rows, keys = self.keys_of(place, moved)
+                batch = Batch(moved.take(rows).columns, signs[at][rows], ())
+                index.add(batch, key_codes(keys, len(rows)))
+        if self.up is not None:
+            columns = dict(moved.columns)
+            if self.is_root:
+                columns[self.group] = Vector(LONG, groups[at])
+            batch = Batch(columns, signs[at], ())
+            self.up.add(batch, self.up.codes_of(batch))
+
+
+def _is_below_bits(tree: JoinTree, at: int) -> bool:
+    """Whether only being there is seen of a node, because of an edge above it."""
+    above = {
+        link.child: (place, link.edge) for place, n in enumerate(tree.nodes) for link in n.links
+    }
+    while at in above:
+        at, edge = above[at]
+        if edge in NO_SLOTS:
+            return True
+    return False
+
+
+def _never_null(state: NodeState) -> set[AttributeId]:
+    """Kept columns of which no NULL is ever kept: rows with one find no partner."""
+    node = state.node
+    names: set[AttributeId] = set()
+    if not state.is_root:
+        names |= {name for name, safe in zip(node.key, node.null_safe, strict=True) if not safe}
+    for link, child in zip(node.links, state.children, strict=True):
+        if link.edge in (Edge.INNER, Edge.SEMI):
+            pairs = zip(link.columns, child.node.null_safe, strict=True)
+            names |= {name for name, safe in pairs if not safe}
+    return names
+
+
+def _columns(parts: Sequence[Part], *, has_number: bool) -> dict[str, Any]:
+    columns: dict[str, Any] = {ROWS: np.int64}
+    for part in parts:
+        columns.update(part.columns)
+    return {**columns, NUMBER: np.int64} if has_number else columns
+
+
+def _plain(column: Vector) -> Vector:
+    """The column without the marks of NULL, where there is none."""
+    if column.valid is None or not bool(column.valid.all()):
+        return column
+    return Vector(column.type, column.values)
+
+
+def _spread(values: Values, index: Ints, rows: Ints, length: int) -> Values:
+    """A value per group as one per row; zero for rows that are in no group."""
+    if len(rows) == length:
+        return {name: value[index] for name, value in values.items()}
+    result: Values = {}
+    for name, value in values.items():
+        result[name] = np.zeros(length, dtype=value.dtype)
+        result[name][rows] = value[index]
+    return result

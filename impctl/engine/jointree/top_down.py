@@ -1,0 +1,328 @@
+"""A join tree, top down: which rows take part in a group that survived."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from impctl.data.keys import group_rows, key_codes
+from impctl.data.schema import LONG
+from impctl.data.vector import Bools, Ints, Vector
+from impctl.engine.batch import disagreement
+from impctl.engine.jointree import node as lots
+from impctl.engine.jointree.node import LIVE, NUMBER, NodeState
+from impctl.engine.jointree.spec import Edge
+from impctl.engine.jointree.values import KeyedState, Tuples, different, stacked
+from impctl.engine.range_counts import GroupSets
+from impctl.engine.tags import Pairs
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.engine.accumulators import Values
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """Different keys, ascending by code, and whether they were and are wanted; some at least.
+
+    All keys that flipped are among them, and others of which the node above knew it.
+    """
+
+    codes: Ints
+    keys: Sequence[Vector]
+    was: Bools
+    now: Bools
+
+    def flipped(self) -> Wishes | None:
+        """Those that are wanted since this step, or no longer."""
+        return self.take((self.was != self.now).nonzero()[0])
+
+    def take(self, at: Ints) -> Wishes | None:
+        """Those at these positions, which ascend."""
+        if not len(at):
+            return None
+        keys = [key.take(at) for key in self.keys]
+        return Wishes(self.codes[at], keys, self.was[at], self.now[at])
+
+
+@dataclass(frozen=True, slots=True)
+class Descent:
+    """What one node comes to: wishes per child, told fragments per access, tuples that flipped."""
+
+    below: tuple[Wishes | None, ...]
+    told: tuple[Pairs, ...]
+    flipped: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidates:
+    """Tuples that may be live now or were; those that the way up touched come first."""
+
+    tuples: Tuples
+    was_alive: Bools
+    is_alive: Bools
+    numbers: Ints
+    groups: Ints
+
+    def between(self, start: int, end: int) -> _Candidates:
+        """Those from one place to before another."""
+        part = slice(start, end)
+        return _Candidates(
+            self.tuples.between(start, end),
+            self.was_alive[part],
+            self.is_alive[part],
+            self.numbers[part],
+            self.groups[part],
+        )
+
+
+def surviving(node: NodeState, groups: Ints, weights: Ints) -> Wishes | None:
+    """Count rows of the result into their groups, by number; these, and the touched groups."""
+    if node.seen is not None and len(node.seen.groups) <= lots.MOST:
+        # Whether these are wanted is asked next, so all are looked up at once.
+        groups = np.concatenate([groups, node.seen.groups])
+        weights = np.concatenate([weights, np.zeros(len(node.seen.groups), dtype=np.int64)])
+    return _want(node.live, [Vector(LONG, groups)], weights)
+
+
+def descend(node: NodeState, wishes: Wishes | None) -> Descent:
+    """Bring one node to where the wishes for its keys, and the way up before them, leave it."""
+    candidates = _candidates(node, None if wishes is None else wishes.flipped())
+    if candidates is None:
+        return Descent((None,) * len(node.children), (_NO_PAIRS,) * len(node.fragments), 0)
+    return _brought_down(node, candidates, wishes)
+
+
+def descend_first(node: NodeState, tuples: Tuples, own: Values) -> Descent:
+    """Bring tuples of which none was live to where they are wanted, after all their keys are.
+
+    The children's flips need not be followed: all their tuples have their turn.
+    """
+    result = _as_they_are(node, tuples, own)
+    nobody = np.zeros(len(tuples), dtype=np.bool_)
+    return _brought_down(node, replace(result, was_alive=nobody), None)
+
+
+def _brought_down(node: NodeState, candidates: _Candidates, wishes: Wishes | None) -> Descent:
+    was_wanted, is_wanted = _wanted(node, candidates, wishes)
+    was_live, is_live = candidates.was_alive & was_wanted, candidates.is_alive & is_wanted
+    signs = is_live.astype(np.int64) - was_live
+    flipped = signs.nonzero()[0]
+    told = tuple(
+        _told(node, at, candidates, signs, flipped, is_live) for at in range(len(node.fragments))
+    )
+    below = tuple(
+        _below(node, place, candidates.tuples, signs, flipped)
+        if index is not None
+        else _below_each(node, place, candidates.tuples, was_live, is_live)
+        for place, index in enumerate(node.by)
+    )
+    return Descent(below, told, len(flipped))
+
+
+_NONE = np.zeros(0, dtype=np.int64)
+_NO_PAIRS = Pairs(_NONE, _NONE, _NONE)
+
+
+# Which tuples may flip.
+
+
+def _candidates(node: NodeState, flips: Wishes | None) -> _Candidates | None:
+    seen = node.seen
+    result = None
+    if seen is not None:
+        result = _Candidates(seen.tuples, seen.was_alive, seen.is_alive, seen.numbers, seen.groups)
+    more = None if flips is None else _reached(node, flips)
+    if more is not None and result is not None:
+        more = _others(node, more, result.tuples)
+    if more is None or not len(more):
+        return result
+    known = [] if result is None else [result]
+    for start, end in lots.lots(len(more), lots.MOST):
+        lot = more.between(start, end)
+        known.append(_as_they_are(node, lot, node.owned_by(lot)))
+    return _stacked(known)
+
+
+def _reached(node: NodeState, flips: Wishes) -> Tuples | None:
+    """The tuples of these keys, ascending by code, each once; some may be gone. None for none."""
+    if node.is_global:
+        # The one group survives or falls with all its tuples.
+        codes, kept, _ = node.tuples.whole({})
+        return Tuples(codes, dict(zip(node.order, kept, strict=True))) if len(codes) else None
+    if node.up is not None:
+        beyond = _beyond(node, flips)
+        if beyond is None:
+            return None
+        rows = node.up.find(beyond.codes, beyond.keys).rows
+        columns = {name: rows.columns[name] for name in node.order} if len(rows) else {}
+        return different(node.order, [(len(rows), columns)])[0] if len(rows) else None
+    names, kinds = node.node.key, dict(node.node.kept)
+    pairs = zip(names, flips.keys, strict=True)
+    keys = {name: Vector(kinds[name], key.values, key.valid) for name, key in pairs}
+    if names == node.order:
+        return Tuples(flips.codes, keys)
+    return node.tuples_of(keys, len(flips.codes))
+
+
+def _beyond(node: NodeState, flips: Wishes) -> Wishes | None:
+    """Those of the groups that flipped whose tuples were not all touched."""
+    if node.seen is None or not node.node.is_key_all:
+        return flips
+    # A group of a root that keeps nothing else is one tuple.
+    touched = np.sort(node.seen.groups)
+    places = np.minimum(touched.searchsorted(flips.codes), len(touched) - 1)
+    return flips.take((touched[places] != flips.codes).nonzero()[0])
+
+
+def _others(node: NodeState, more: Tuples, known: Tuples) -> Tuples:
+    """The tuples that are not known already."""
+    places = node.tuples.places(
+        known.codes, known.vectors(node.order), more.codes, more.vectors(node.order)
+    )
+    return more.take((places < 0).nonzero()[0])
+
+
+def _as_they_are(node: NodeState, tuples: Tuples, own: Values) -> _Candidates:
+    """Tuples that this step did not touch: alive now if and only if they were before."""
+    below = [node.below(at, tuples, None)[1] for at in range(len(node.children))]
+    alive = node.alive_of(own, below)
+    numbers = own.get(NUMBER, _NONE) if node.has_tuple_numbers else _NONE
+    groups = _groups_of(node, tuples) if node.is_root and node.has_keys else _NONE
+    return _Candidates(tuples, alive, alive, numbers, groups)
+
+
+def _groups_of(node: NodeState, tuples: Tuples) -> Ints:
+    keys = tuples.vectors(node.node.key)
+    grouping = group_rows(keys, len(tuples))
+    located = node.keys.find(grouping.codes, grouping.leaders(keys))
+    groups: Ints = node.keys.read(located, {NUMBER: np.int64})[NUMBER][grouping.index()]
+    return groups
+
+
+def _stacked(parts: Sequence[_Candidates]) -> _Candidates:
+    """All of them, one after the other: not in the order of their codes. At least one."""
+    if len(parts) == 1:
+        return parts[0]
+    return _Candidates(
+        stacked([one.tuples for one in parts]),
+        np.concatenate([one.was_alive for one in parts]),
+        np.concatenate([one.is_alive for one in parts]),
+        np.concatenate([one.numbers for one in parts]),
+        np.concatenate([one.groups for one in parts]),
+    )
+
+
+# Whom their parents want.
+
+
+def _wanted(node: NodeState, candidates: _Candidates, wishes: Wishes | None) -> tuple[Bools, Bools]:
+    """Whether each tuple's key was and is wanted."""
+    if not node.has_keys:
+        everyone = np.ones(len(candidates.tuples), dtype=np.bool_)
+        return everyone, everyone
+    if len(candidates.tuples) > lots.MOST:
+        bounds = lots.lots(len(candidates.tuples), lots.MOST)
+        parts = [_wanted(node, candidates.between(start, end), wishes) for start, end in bounds]
+        was, now = zip(*parts, strict=True)
+        return np.concatenate(was), np.concatenate(now)
+    if node.is_root:
+        keys = [Vector(LONG, candidates.groups)]
+    else:
+        keys = candidates.tuples.vectors(node.node.key)
+    grouping = group_rows(keys, len(candidates.tuples))
+    leaders = grouping.leaders(keys)
+    was_wanted, is_wanted = _asked(node.live, grouping.codes, leaders, wishes)
+    if grouping.is_each_alone:
+        return was_wanted, is_wanted
+    index = grouping.index()
+    return was_wanted[index], is_wanted[index]
+
+
+def _asked(
+    live: KeyedState, codes: Ints, keys: Sequence[Vector], wishes: Wishes | None
+) -> tuple[Bools, Bools]:
+    """Whether each key was and is wanted; of a key that is not among the wishes nothing changed."""
+    if wishes is None:
+        is_wanted = live.read(live.find(codes, keys), {LIVE: np.int64})[LIVE] > 0
+        return is_wanted, is_wanted
+    places = live.places(wishes.codes, wishes.keys, codes, keys)
+    was, now = wishes.was[places], wishes.now[places]
+    rest = (places < 0).nonzero()[0]
+    if len(rest):
+        others = [key.take(rest) for key in keys]
+        counts = live.read(live.find(codes[rest], others), {LIVE: np.int64})[LIVE]
+        was[rest] = now[rest] = counts > 0
+    return was, now
+
+
+def _below(node: NodeState, at: int, tuples: Tuples, signs: Ints, flipped: Ints) -> Wishes | None:
+    """The keys of the i-th child that tuples which flipped have; of each there may be more."""
+    if node.node.links[at].edge is Edge.ANTI or not len(flipped):
+        return None
+    rows, keys = node.keys_of(at, tuples.take(flipped))
+    return _want(node.children[at].live, keys, signs[flipped[rows]]) if len(rows) else None
+
+
+def _below_each(node: NodeState, at: int, tuples: Tuples, was: Bools, now: Bools) -> Wishes | None:
+    """The same of a child whose key tells the tuple: it is wanted while that one is live, so there
+    is nothing to look up, and what did not flip is known too."""
+    if node.node.links[at].edge is Edge.ANTI:
+        return None
+    rows, keys = node.keys_of(at, tuples)
+    if not len(rows):
+        return None
+    if len(rows) < len(tuples):
+        was, now = was[rows], now[rows]
+    codes = key_codes(keys, len(rows))
+    if not bool((codes[1:] >= codes[:-1]).all()):
+        order = np.argsort(codes, kind="stable")
+        codes, keys = codes[order], [key.take(order) for key in keys]
+        was, now = was[order], now[order]
+    node.children[at].live.put(codes, keys, {LIVE: now.astype(np.int64)}, was != now)
+    return Wishes(codes, keys, was, now)
+
+
+def _want(live: KeyedState, keys: Sequence[Vector], weights: Ints) -> Wishes:
+    """Count signed wishes for some keys."""
+    grouping = group_rows(keys, len(weights))
+    change = grouping.sums(weights)
+    leaders = grouping.leaders(keys)
+    old = live.read(live.find(grouping.codes, leaders), {LIVE: np.int64})[LIVE]
+    new = old + change
+    if bool((new < 0).any()):
+        raise disagreement("The change removes rows of a group that was not in the result")
+    live.put(grouping.codes, leaders, {LIVE: new}, new != old)
+    return Wishes(grouping.codes, leaders, old > 0, new > 0)
+
+
+# What is told.
+
+
+def _told(
+    node: NodeState, at: int, candidates: _Candidates, signs: Ints, flipped: Ints, is_live: Bools
+) -> Pairs:
+    """Signed fragments of the i-th access, by position of the tuple."""
+    access, counts = node.node.accesses[at], node.fragments[at]
+    if counts is None:
+        assert access.by is not None, "what is not counted is given by a column"
+        name, partition = access.by
+        fragments = partition.fragments_of(candidates.tuples.columns[name].take(flipped))
+        return Pairs(flipped, fragments.astype(np.int64), signs[flipped])
+    seen = None if node.seen is None else node.seen.sets[at]
+    # Of a tuple that flips its old set is told, then what crossed zero: never the new set and that.
+    runs = counts.arrangement.runs if seen is None else seen.runs
+    old = GroupSets(runs, candidates.numbers, _NO_PAIRS).old_sets(flipped)
+    slots = flipped[old.slots]
+    if seen is None or not len(seen.crossed.slots):
+        return Pairs(slots, old.fragments, signs[slots])
+    crossed = seen.crossings()
+    kept = is_live[crossed.slots].nonzero()[0]
+    return Pairs(
+        np.concatenate([slots, crossed.slots[kept]]),
+        np.concatenate([old.fragments, crossed.fragments[kept]]),
+        np.concatenate([signs[slots], crossed.weights[kept]]),
+    )

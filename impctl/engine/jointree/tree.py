@@ -1,0 +1,345 @@
+"""The operators of a join tree: counts and sums per group without joined rows, and live rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+
+from impctl.data.schema import LONG
+from impctl.data.vector import Ints, Vector, concat
+from impctl.engine.accumulators import ROWS, Firsts, Picked, Values, before_and_after, outputs_of
+from impctl.engine.batch import Batch, difference, empty_batch
+from impctl.engine.jointree import node as lots
+from impctl.engine.jointree.bottom_up import Tally, add_to_keys, rise, set_keys, value_of
+from impctl.engine.jointree.node import (
+    GLOBAL,
+    NUMBER,
+    KeyChange,
+    NodeState,
+    entering_rows,
+    owning,
+    write,
+)
+from impctl.engine.jointree.spec import Edge, JoinTree, Mode, checked
+from impctl.engine.jointree.top_down import Wishes, descend, descend_first, surviving
+from impctl.engine.jointree.values import Tuples, sum_too_large, zeros
+from impctl.engine.operator import Keeper, Operator
+from impctl.engine.tags import Pairs, SpanTags
+from impctl.errors import EvaluationError
+from impctl.values import dataclass
+
+
+def take_in(node: NodeState, batch: Batch) -> None:
+    """Count the batch's rows into the tuples that own them, and nothing else."""
+    for rows in batch.lots(lots.LOT):
+        entering = entering_rows(node, rows)
+        if entering is not None:
+            touched = owning(node, entering.tuples_of(node), entering)
+            write(node, touched)
+            for at, counts in enumerate(node.fragments):
+                if counts is not None:
+                    pairs = entering.fragments_of(at)
+                    counts.add(touched.new[NUMBER], pairs)
+
+
+def settle(node: NodeState) -> int:
+    """Make a node's keys and indexes of its tuples, those of its children being made.
+
+    The number of its tuples.
+    """
+    count = 0
+    for tuples, own in _lots(node):
+        count += len(tuples)
+        if node.is_flat:
+            continue
+        below = [node.below(at, tuples, None)[1] for at in range(len(node.children))]
+        value = value_of(node, own, below)
+        came = (value if node.node.is_virtual else own)[ROWS] > 0
+        signs = came.astype(np.int64)
+        if node.is_told_by_key:
+            # Nothing is stored yet, and nothing is asked for twice.
+            nothing = {n: np.zeros(len(tuples), k) for n, k in node.key_columns.items()}
+            _, groups = set_keys(node, tuples, Tally(nothing, value), signs)
+        else:
+            values = Tally(zeros(node.parts, len(tuples)), value)
+            _, groups = add_to_keys(node, tuples, values, signs)
+        node.indexed(tuples, signs, groups)
+    return count
+
+
+@dataclass(frozen=True, slots=True)
+class FirstTold:
+    """Some live tuples of a node: how many there are, and their fragments per access.
+
+    Each fragment is told once, with the number of tuples that have it.
+    """
+
+    live: int
+    told: tuple[Pairs, ...]
+
+
+def first_told(node: NodeState) -> Iterator[FirstTold]:
+    """Who of a settled node is live; its children learn whom it wants."""
+    for tuples, own in _lots(node):
+        result = descend_first(node, tuples, own)
+        yield FirstTold(result.flipped, tuple(map(_counted, result.told)))
+
+
+def added(one: Pairs, other: Pairs) -> Pairs:
+    """Both, each fragment once."""
+    fragments = np.concatenate([one.fragments, other.fragments])
+    weights = np.concatenate([one.weights, other.weights])
+    return _counted(Pairs(fragments, fragments, weights))
+
+
+def _counted(pairs: Pairs) -> Pairs:
+    # Weights are counts of tuples, so as doubles they are exact.
+    counts = np.bincount(pairs.fragments, weights=pairs.weights).astype(np.int64)
+    fragments = counts.nonzero()[0]
+    return Pairs(np.zeros_like(fragments), fragments, counts[fragments])
+
+
+# The tuples of a node.
+
+
+def _lots(node: NodeState) -> Iterator[tuple[Tuples, Values]]:
+    """All tuples and what they own, each once and some at a time, each time ascending by code."""
+    if node.node.is_virtual:
+        for tuples in _combinations(node):
+            yield tuples, node.owned_by(tuples)
+        return
+    codes, kept, own = node.tuples.whole(node.own_columns)
+    columns = dict(zip(node.order, kept, strict=False))
+    for start, end in lots.lots(len(codes), lots.LOT):
+        values = {name: value[start:end] for name, value in own.items()}
+        yield Tuples(codes, columns).between(start, end), values
+
+
+def _combinations(node: NodeState) -> Iterator[Tuples]:
+    """Those of a virtual root that may be alive: one child says which, since all must have them."""
+    at = next(at for at, link in enumerate(node.node.links) if link.edge is Edge.INNER)
+    kinds, child = dict(node.node.kept), node.children[at]
+    codes, keys, _ = child.keys.whole({})
+    pairs = zip(node.node.links[at].columns, keys, strict=False)
+    # The same values, under the type that this side has.
+    columns = {name: Vector(kinds[name], key.values, key.valid) for name, key in pairs}
+    tuples = Tuples(codes, columns)
+    for start, end in lots.lots(len(codes), lots.LOT):
+        yield node.tuples_of(tuples.between(start, end).columns, end - start)
+
+
+class Tree(Operator):
+    """The groups of the rows that `tree` joins; its i-th input is that of the node which says so.
+
+    InvariantError for what is no tree, UnsupportedError for a call that it cannot keep.
+    """
+
+    def __init__(self, tree: JoinTree) -> None:
+        self.tree = self.form = checked(tree)
+        nodes: list[NodeState] = []
+        for at, node in enumerate(tree.nodes):
+            nodes.append(NodeState(tree, at, [nodes[link.child] for link in node.links]))
+        self.nodes = tuple(nodes)
+        self._touched = 0
+        self._is_filling = False
+
+    @property
+    def _root(self) -> NodeState:
+        return self.nodes[-1]
+
+    @property
+    def _ordered(self) -> Firsts:
+        ordered = self._root.ordered
+        assert ordered is not None, "a root has these, though perhaps of no column"
+        return ordered.firsts
+
+    def step(self, *batches: Batch | None) -> Batch | None:
+        """Minus the old rows, plus the new rows of the changed groups; None while it fills."""
+        if not self._is_filling:
+            before = self._ordered.as_it_stands()
+            return self._rows_of(self._rise(batches), before)
+        with _sums_named():
+            for node in self.nodes:
+                batch = _batch_of(node, batches)
+                if batch is not None:
+                    take_in(node, batch)
+        return None
+
+    def _rise(self, batches: Sequence[Batch | None]) -> KeyChange | None:
+        """The change of the root's groups, every node's after its children's."""
+        changes: list[KeyChange | None] = []
+        with _sums_named():
+            for node in self.nodes:
+                below = [changes[link.child] for link in node.node.links]
+                changes.append(rise(node, _batch_of(node, batches), below))
+                self._touched += 0 if node.seen is None else len(node.seen.tuples)
+        return changes[-1]
+
+    def fill(self, is_filling: bool) -> None:
+        self._is_filling = is_filling
+
+    def filled(self) -> Iterator[Batch]:
+        """The change of all groups at once, after every node's keys are made, leaves first."""
+        with _sums_named():
+            self._touched += sum(map(settle, self.nodes))
+        told = self.start()
+        if self.tree.mode is Mode.BITS:
+            yield empty_batch(0)
+        else:
+            yield self.output() if told is None else difference(self.output(), told)
+
+    def _rows_of(self, change: KeyChange | None, before: Firsts) -> Batch:
+        if change is None or self.tree.mode is Mode.BITS:
+            return empty_batch(0)
+        groups = change.new[NUMBER]
+        old, new = before.of(groups, change.old), self._ordered.of(groups, change.new)
+        both = {name: np.concatenate([change.old[name], change.new[name]]) for name in change.new}
+        # A group that comes has its number since now, one that goes had it all along.
+        both[NUMBER] = np.tile(groups, 2)
+        weights = np.repeat(np.array([-1, 1], dtype=np.int64), len(change.codes))
+        picked = before_and_after(old, new, len(groups))
+        return self._batch([concat([key, key]) for key in change.keys], both, weights, picked)
+
+    def _batch(self, keys: Sequence[Vector], state: Values, weights: Ints, picked: Picked) -> Batch:
+        columns = dict(zip(self._root.node.key, keys, strict=True))
+        columns.update(outputs_of(self.tree.columns, state))
+        columns[self.tree.group] = Vector(LONG, state[NUMBER])
+        batch = Batch(columns, weights, ())
+        exists = None if self._root.is_global else state[ROWS] > 0
+        if self._ordered:
+            return self._ordered.spread_out(batch, picked, exists)
+        return batch if exists is None else batch.keep(exists)
+
+    def start(self) -> Batch | None:
+        """The one row that there is over empty input without group columns."""
+        if self.tree.mode is Mode.BITS or not self._root.is_global:
+            return None
+        state = zeros(self._root.key_parts, 1)
+        state[NUMBER] = np.full(1, GLOBAL, dtype=np.int64)
+        return self._batch([], state, np.ones(1, dtype=np.int64), self._ordered.nothing())
+
+    @property
+    def can_output(self) -> bool:
+        return self.tree.mode is Mode.RING
+
+    def output(self) -> Batch:
+        """The rows of all groups. Cost: the groups."""
+        root = self._root
+        _, keys, state = root.keys.whole(root.key_columns)
+        if not state:
+            result = self.start()
+            return empty_batch(0) if result is None else result
+        picked = self._ordered.of(state[NUMBER], state)
+        return self._batch(keys, state, np.ones(len(state[ROWS]), dtype=np.int64), picked)
+
+    def arrangements(self) -> Sequence[Keeper]:
+        return tuple(keeper for node in self.nodes for keeper in node.keepers())
+
+    def counters(self) -> Mapping[str, int]:
+        """The next number of each node's tuples and keys, and how many tuples were ever touched."""
+        result = {f"{self.tree.name}.touched": self._touched}
+        for node in self.nodes:
+            name = f"{self.tree.name}.{node.node.name}"
+            result[f"{name}.next_tuple"] = node.next_tuple
+            result[f"{name}.next_key"] = node.next_key
+        return result
+
+    def take_up(self, counters: Mapping[str, int]) -> None:
+        self._touched = counters[f"{self.tree.name}.touched"]
+        for node in self.nodes:
+            name = f"{self.tree.name}.{node.node.name}"
+            node.next_tuple = counters[f"{name}.next_tuple"]
+            node.next_key = counters[f"{name}.next_key"]
+
+
+def _batch_of(node: NodeState, batches: Sequence[Batch | None]) -> Batch | None:
+    return None if node.node.input is None else batches[node.node.input]
+
+
+@contextmanager
+def _sums_named() -> Iterator[None]:
+    """What cannot be computed within is a sum on the way up, and is told as one."""
+    try:
+        yield
+    # Of rows that nothing joins with Spark takes no sum, so the query may not fail.
+    except EvaluationError as error:
+        raise sum_too_large() from error
+
+
+class Live(Operator):
+    """The fragments of the rows behind the surviving groups of `tree`, which is stepped before."""
+
+    def __init__(self, tree: Tree) -> None:
+        self.tree = tree.tree
+        self.form = tree.tree
+        self._nodes = tree.nodes
+        self._flips = 0
+        self._pairs = 0
+        self._is_filling = False
+
+    def step(self, survivors: Batch | None, ran: Batch | None = None) -> Batch:
+        """What came into the sketches' counts and what went, one row per tuple and fragment."""
+        wishes: list[Wishes | None] = [None] * len(self._nodes)
+        if self.tree.mode is Mode.RING and survivors is not None and len(survivors):
+            groups = survivors.columns[self.tree.group].values
+            wishes[-1] = surviving(self._nodes[-1], groups, survivors.weights)
+        if self._is_filling:
+            return self._told_first()
+        told: list[Pairs | None] = [None] * self.tree.accesses
+        for at in range(len(self._nodes) - 1, -1, -1):
+            node = self._nodes[at]
+            result = descend(node, wishes[at])
+            for link, below in zip(node.node.links, result.below, strict=True):
+                wishes[link.child] = below
+            for access, pairs in zip(node.node.accesses, result.told, strict=True):
+                told[access.position] = pairs
+            self._flips += result.flipped
+            # What the way up left is used up, also where a next step has only survivors.
+            node.seen = None
+        batch = _batch([pairs for pairs in told if pairs is not None])
+        self._pairs += len(batch)
+        return batch
+
+    def _told_first(self) -> Batch:
+        """The fragments of all live tuples, once the tree is filled and its groups have passed."""
+        told = [_NO_PAIRS] * self.tree.accesses
+        for node in reversed(self._nodes):
+            node.seen = None
+            for result in first_told(node):
+                for access, pairs in zip(node.node.accesses, result.told, strict=True):
+                    told[access.position] = added(told[access.position], pairs)
+                    self._pairs += int(pairs.weights.sum())
+                self._flips += result.live
+        return _batch(told)
+
+    def fill(self, is_filling: bool) -> None:
+        self._is_filling = is_filling
+
+    def arrangements(self) -> Sequence[Keeper]:
+        shared = [keeper for node in self._nodes for keeper in node.keepers()]
+        return (*shared, *(keeper for node in self._nodes for keeper in node.live_keeper))
+
+    def counters(self) -> Mapping[str, int]:
+        """How many tuples ever flipped, and how many fragments were ever told."""
+        return {f"{self.tree.name}.flips": self._flips, f"{self.tree.name}.pairs": self._pairs}
+
+    def take_up(self, counters: Mapping[str, int]) -> None:
+        self._flips = counters[f"{self.tree.name}.flips"]
+        self._pairs = counters[f"{self.tree.name}.pairs"]
+
+
+_NONE = np.zeros(0, dtype=np.int64)
+_NO_PAIRS = Pairs(_NONE, _NONE, _NONE)
+
+
+def _batch(told: Sequence[Pairs]) -> Batch:
+    """A row per pair, with one fragment of one access and none of the others."""
+    ends = np.cumsum([len(pairs.fragments) for pairs in told]).tolist()
+    tags = tuple(
+        SpanTags(ends[-1], end - len(pairs.fragments), pairs.fragments.astype(np.int32))
+        for pairs, end in zip(told, ends, strict=True)
+    )
+    weights = np.concatenate([np.zeros(0, dtype=np.int64), *(pairs.weights for pairs in told)])
+    return Batch({}, weights, tags)

@@ -1,0 +1,453 @@
+"""What tuples and keys of a join tree are worth: counts, sums, extremes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from impctl.data.keys import Grouping, group_rows, key_codes
+from impctl.data.schema import INTEGRAL, TEMPORAL, Kind, SqlType
+from impctl.data.vector import Bools, Floats, Ints, Vector, concat, from_stored
+from impctl.engine import exact_sums
+from impctl.engine.accumulators import (
+    ROWS,
+    Accumulator,
+    Count,
+    DistinctValues,
+    ExactSum,
+    Firsts,
+    FloatSum,
+    Values,
+    parts_of,
+)
+from impctl.engine.extremes import Extreme
+from impctl.engine.trace import Arrangement, Located, Run, find_in
+from impctl.errors import NotExactError
+from impctl.types import AttributeId
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.engine.jointree.spec import JoinTree
+
+_NARROW_DIGITS = 18
+Columns = Mapping[AttributeId, Vector]
+
+
+@dataclass(frozen=True, slots=True)
+class Tuples:
+    """Different tuples, ascending by the codes of their columns; `codes` of shape (n,)."""
+
+    codes: Ints
+    columns: Columns
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def vectors(self, names: Sequence[AttributeId]) -> list[Vector]:
+        """These columns, in this order."""
+        return [self.columns[name] for name in names]
+
+    def between(self, start: int, end: int) -> Tuples:
+        """The tuples from one place to before another; nothing is copied."""
+        columns = {name: column.between(start, end) for name, column in self.columns.items()}
+        return Tuples(self.codes[start:end], columns)
+
+    def take(self, positions: Ints) -> Tuples:
+        """The tuples at these positions."""
+        columns = {name: column.take(positions) for name, column in self.columns.items()}
+        return Tuples(self.codes[positions], columns)
+
+
+def stacked(lots: Sequence[Tuples]) -> Tuples:
+    """Several lots, one after the other; at least one."""
+    if len(lots) == 1:
+        return lots[0]
+    columns = {name: concat([lot.columns[name] for lot in lots]) for name in lots[0].columns}
+    return Tuples(np.concatenate([lot.codes for lot in lots]), columns)
+
+
+def different(
+    names: Sequence[AttributeId], parts: Sequence[tuple[int, Columns]]
+) -> tuple[Tuples, Ints]:
+    """The different tuples among several lots of (length, columns), and each row's place there.
+
+    Codes are those of `names` in this order. A tuple found twice counts once.
+    """
+    length = sum(size for size, _ in parts)
+    filled = [columns for size, columns in parts if size]
+    vectors = [concat([columns[name] for columns in filled]) for name in names] if filled else []
+    grouping = group_rows(vectors, length)
+    columns = {name: v.take(grouping.first) for name, v in zip(names, vectors, strict=False)}
+    return Tuples(grouping.codes, columns), grouping.index()
+
+
+class KeyedState:
+    """An arrangement by columns of these types; `alive` and `columns` as in `Arrangement`."""
+
+    def __init__(
+        self,
+        name: str,
+        types: Sequence[SqlType],
+        alive: str,
+        columns: Callable[[], Mapping[str, Any]] | None = None,
+        *,
+        has_null: bool,
+    ) -> None:
+        """`has_null`: a key column may hold NULL."""
+        self._is_told = len(types) == 0 or (
+            len(types) == 1 and not has_null and _is_whole(types[0])
+        )
+        self._types = tuple(types)
+        self.arrangement = Arrangement(name, () if self._is_told else types, alive, columns)
+
+    def as_it_stands(self) -> Self:
+        """The same state, to be read while this one goes on."""
+        result = copy(self)
+        result.arrangement = self.arrangement.as_it_stands()
+        return result
+
+    def find(self, codes: Ints, keys: Sequence[Vector]) -> Located:
+        """The newest row of each key."""
+        return self.arrangement.find(codes, () if self._is_told else keys)
+
+    def read(self, located: Located, columns: Mapping[str, Any]) -> Values:
+        """These state columns of located keys; zero where there is no row."""
+        return {
+            name: self.arrangement.gather(located, name, kind) for name, kind in columns.items()
+        }
+
+    def put(self, codes: Ints, keys: Sequence[Vector], values: Values, rows: Bools) -> None:
+        """Replace the rows of those keys that are marked; `codes` ascending."""
+        at = rows.nonzero()[0]
+        if len(at) == len(codes):
+            self.arrangement.put(codes, () if self._is_told else keys, values)
+        elif len(at):
+            kept = [] if self._is_told else [key.take(at) for key in keys]
+            self.arrangement.put(codes[at], kept, {n: value[at] for n, value in values.items()})
+
+    def places(self, among: Ints, held: Sequence[Vector], codes: Ints, keys: Any) -> Ints:
+        """Where keys are among others, given by ascending codes; -1 where they are not."""
+        if self._is_told:
+            held, keys = (), ()
+        run = Run(0, among, tuple(key.to_arrow() for key in held), {})
+        return find_in(run, self.arrangement.key_types, codes, keys)
+
+    def is_same(self, among: Ints, keys: Sequence[Vector]) -> bool:
+        """Whether keys are those of the given codes, one by one; where that is cheap to tell."""
+        if not self._is_told or len(keys) != 1 or len(keys[0]) != len(among):
+            return False
+        return bool((key_codes(keys, len(among)) == among).all())
+
+    def whole(self, columns: Mapping[str, Any]) -> tuple[Ints, list[Vector], Values]:
+        """All living rows: codes, key columns and state columns. Cost: the state."""
+        run = self.arrangement.whole()
+        if run is None:
+            empty = Run(0, np.zeros(0, dtype=np.int64), (), {})
+            return empty.codes, [], {}
+        keys = [from_stored(k, t) for k, t in zip(run.keys, self._types, strict=False)]
+        if self._is_told:
+            keys = [Vector(kind, run.codes) for kind in self._types]
+        values = {
+            name: run.values.get(name, np.zeros(len(run), dtype=kind))
+            for name, kind in columns.items()
+        }
+        return run.codes, keys, values
+
+
+def _is_whole(kind: SqlType) -> bool:
+    """Whether every value of the type is one whole number of 64 bits."""
+    is_narrow = kind.kind is Kind.DECIMAL and kind.precision <= _NARROW_DIGITS
+    return kind.kind in INTEGRAL or kind.kind in TEMPORAL or is_narrow
+
+
+@dataclass(frozen=True, slots=True)
+class AliveChange:
+    """The tuples of a step, `grouping` them by group; `came` is +1 where one is alive now, -1 where
+    it was. `at` are the places of those, `owners` the numbers of their groups."""
+
+    tuples: Tuples
+    grouping: Grouping
+    came: Ints
+    at: Ints
+    owners: Ints
+
+    @classmethod
+    def of(cls, tuples: Tuples, grouping: Grouping, came: Ints, numbers: Ints) -> Self:
+        """`numbers` of the groups, of shape (groups,)."""
+        at = came.nonzero()[0]
+        owners = numbers[grouping.index()[at]] if len(at) else at
+        return cls(tuples, grouping, came, at, owners)
+
+
+@dataclass(frozen=True, slots=True)
+class OnceColumn:
+    """A kept column of the root whose values count once, and what is made of them per group."""
+
+    kept: AttributeId
+    values: DistinctValues
+    parts: tuple[Accumulator, ...]
+
+    def add(self, new: Values, old: Values, change: AliveChange) -> None:
+        """Bring into `new` what the groups come to after the change."""
+        column, at = change.tuples.columns[self.kept], change.at
+        weights = np.zeros(len(change.tuples), dtype=np.int64)
+        if len(at):
+            crossings = self.values.crossings(change.owners, column.take(at), change.came[at])
+            weights[at] = crossings
+        for part in self.parts:
+            new.update(part.add(old, part.delta(column, weights, change.grouping)))
+
+
+def once_columns(tree: JoinTree, name: str) -> Sequence[OnceColumn]:
+    """Those of the tree's root, in state that is named after `name`, their places counted."""
+    kinds = dict(tree.root.kept)
+    parts = [part for part in parts_of(tree.columns) if not isinstance(part, Extreme)]
+    return tuple(
+        OnceColumn(
+            kept,
+            DistinctValues(f"{name}.distinct{at}", kinds[kept]),
+            tuple(part for part in parts if part.argument == argument),
+        )
+        for at, (argument, kept) in enumerate(tree.once)
+    )
+
+
+class OrderedColumns:
+    """Kept columns of the root that are ordered per group; none where no call asks for that."""
+
+    def __init__(self, tree: JoinTree, name: str) -> None:
+        kinds, self._kept = dict(tree.root.kept), dict(tree.ordered)
+        types = {argument: kinds[kept] for argument, kept in tree.ordered}
+        self.firsts = Firsts(name, tree.columns, types)
+        known = {argument for node in tree.nodes for argument, _ in node.arguments}
+        self.counts = tuple(
+            part
+            for part in parts_of(tree.columns)
+            if isinstance(part, Count) and part.argument in self._kept.keys() - known
+        )
+
+    def __bool__(self) -> bool:
+        return bool(self.firsts)
+
+    def add(self, new: Values, old: Values, change: AliveChange) -> None:
+        """Count the tuples in, and bring into `new` how many of them have a value."""
+        held, at = change.tuples.columns, change.at
+        columns = {argument: held[kept] for argument, kept in self._kept.items()}
+        for part in self.counts:
+            delta = part.delta(columns[part.argument], change.came, change.grouping)
+            new.update(part.add(old, delta))
+        if len(at):
+            moved = {name: column.take(at) for name, column in columns.items()}
+            self.firsts.add(moved, change.owners, change.came[at])
+
+
+MOST_ROWS = 2.0**62
+"""Joined rows that a count may stand for: differences of two such counts still fit 64 bits."""
+
+_EXACT = 2.0**52
+"""Half of where doubles stop to tell whole numbers apart, as `FloatSum` has it."""
+_HEAD = ~((1 << 27) - 1)
+"""The bits of a double but for the lower half of its digits."""
+_UP = 1.0 + 2.0**-50
+_OVERFLOWS = np.errstate(over="ignore", invalid="ignore")
+
+Part = Accumulator | Extreme
+
+
+def zeros(parts: Sequence[Part], length: int) -> Values:
+    """The value of nothing, so many times."""
+    result: Values = {ROWS: np.zeros(length, dtype=np.int64)}
+    for part in parts:
+        result.update({name: np.zeros(length, dtype=kind) for name, kind in part.columns.items()})
+    return result
+
+
+def product(counts: Sequence[Ints]) -> Ints:
+    """Row by row the product of counts, none below zero; NotExactError at 2^62 and beyond."""
+    result = counts[0]
+    several = [count for count in counts[1:] if not bool((count == 1).all())]
+    for count in several:
+        # First of all: what has no partner must not seem too large on the way.
+        result = np.where(count > 0, result, 0)
+    for count in several:
+        is_close = float(result.max()) * float(count.max()) >= MOST_ROWS
+        if is_close and bool((result.astype(np.float64) * count >= MOST_ROWS).any()):
+            raise count_too_large()
+        result = result * count
+    return result
+
+
+def count_too_large() -> NotExactError:
+    """The error for more joined rows than can be counted."""
+    return NotExactError(
+        "A group of a join has more than 2^62 joined rows",
+        hint="recapture with `impctl capture`, or set `join: index`",
+        code="count_too_large",
+    )
+
+
+def sum_too_large() -> NotExactError:
+    """The error for a sum on the way up that does not fit 128 bits."""
+    return NotExactError(
+        "A sum over one table's rows with the same key does not fit in 38 digits",
+        hint="recapture with `impctl capture`, or set `join: index`",
+    )
+
+
+def counted_in(old: Ints, change: Ints, grouping: Grouping) -> Ints:
+    """Counts per group after the change of every row was added; NotExactError from 2^62 on."""
+    delta = np.add.reduceat(change[grouping.order], grouping.starts)
+    reach = float(np.abs(change).max()) * len(change) + float(old.max()) if len(old) else 0.0
+    if reach >= MOST_ROWS:
+        exact = np.add.reduceat(change.astype(np.float64)[grouping.order], grouping.starts)
+        if bool((old.astype(np.float64) + exact >= MOST_ROWS).any()):
+            raise count_too_large()
+    return old + delta
+
+
+def multiplied(part: Accumulator, values: Values, factor: Ints) -> Values:
+    """The columns of one slot, each value as many times as `factor` says; shapes (n,)."""
+    if bool((factor == 1).all()):
+        return {name: values[name] for name in part.columns}
+    if isinstance(part, Count):
+        return {name: values[name] * factor for name in part.columns}
+    if isinstance(part, ExactSum):
+        high, low = part.columns
+        sums = _times(exact_sums.unwiden(values[high], values[low]), factor)
+        return dict(zip((high, low), exact_sums.widen(sums), strict=True))
+    return _multiplied_doubles(part, values, factor)
+
+
+@_OVERFLOWS
+def _multiplied_doubles(part: FloatSum, values: Values, factor: Ints) -> Values:
+    result = {
+        name: values[name] * factor for name, kind in part.columns.items() if kind is np.int64
+    }
+    total, rest, size, drift = _names(part.slot)
+    times = factor.astype(np.float64)
+    sizes, is_exact = values[size] * times, np.zeros(len(factor), dtype=np.bool_)
+    if part.integral:
+        is_exact = sizes < _EXACT
+    result[size] = np.where(is_exact, sizes, sizes * _UP)
+    lost = np.where(is_exact, 0.0, sizes * exact_sums.DRIFT)
+    result[drift] = (values[drift] * times + lost) * np.where(is_exact, 1.0, _UP)
+    result[total], result[rest] = _split_product(values[total], values[rest], factor)
+    if part.bounded:
+        slack = f"slack{part.slot}"
+        result[slack] = values[slack] * times * _UP
+    return result
+
+
+def _names(slot: int) -> tuple[str, str, str, str]:
+    return f"sum{slot}", f"rest{slot}", f"size{slot}", f"drift{slot}"
+
+
+def _times(sums: Any, factor: Ints) -> Any:
+    """Exact products; int64 where that cannot overflow."""
+    if sums.dtype != object and _largest(sums) * _largest(factor) < 2**62:
+        return sums * factor
+    return sums.astype(object) * factor.astype(object)
+
+
+def _largest(values: Any) -> int:
+    return max(abs(int(values.max())), abs(int(values.min()))) if len(values) else 0
+
+
+def _split_product(high: Floats, low: Floats, factor: Ints) -> tuple[Floats, Floats]:
+    """The pair `high + low` times a count, again as a pair; off by less than 2^-100 of it.
+
+    A count beyond 2^53 is itself a pair. Halves are cut off in the bits, so nothing overflows that
+    the product does not (Dekker's product otherwise).
+    """
+    times = factor.astype(np.float64)
+    missing = (factor - times.astype(np.int64)).astype(np.float64)
+    result = high * times
+    mine, theirs = _head(high), _head(times)
+    rest = mine * theirs - result
+    rest = rest + mine * (times - theirs) + (high - mine) * theirs
+    rest = rest + (high - mine) * (times - theirs)
+    return exact_sums.two_sum(result, rest + (high * missing + low * times))
+
+
+def _head(values: Floats) -> Floats:
+    return (values.view(np.int64) & _HEAD).view(np.float64)
+
+
+def changed(parts: Sequence[Part], after: Values, before: Values) -> Bools:
+    """Where rows or any slot differ; NaN is a value like any other."""
+    differs: Bools = after[ROWS] != before[ROWS]
+    for part in parts:
+        for name, kind in part.columns.items():
+            new, old = after[name], before[name]
+            if kind is np.float64:
+                new, old = new.view(np.int64), old.view(np.int64)
+            differs |= new != old
+    return differs
+
+
+def change(part: Accumulator, after: Values, before: Values, grouping: Grouping) -> Values:
+    """The change of one slot per group, in the form that the part's `add` takes."""
+    order, starts = grouping.order, grouping.starts
+    if isinstance(part, Count):
+        return {name: _sums(after, before, name, grouping) for name in part.columns}
+    if isinstance(part, ExactSum):
+        high, low = part.columns
+        new, old = (exact_sums.unwiden(value[high], value[low]) for value in (after, before))
+        if new.dtype == object or old.dtype == object or max(map(_largest, (new, old))) >= 2**62:
+            new, old = new.astype(object), old.astype(object)
+        ones = np.ones(len(new), dtype=np.int64)
+        totals = exact_sums.exact_grouped_sums(new - old, ones, order, starts)
+        return dict(zip((high, low), exact_sums.widen(totals), strict=True))
+    return _change_of_doubles(part, after, before, grouping)
+
+
+def _sums(after: Values, before: Values, name: str, grouping: Grouping) -> Any:
+    return np.add.reduceat((after[name] - before[name])[grouping.order], grouping.starts)
+
+
+@_OVERFLOWS
+def _change_of_doubles(part: FloatSum, after: Values, before: Values, grouping: Grouping) -> Values:
+    order, starts = grouping.order, grouping.starts
+
+    def sums(name: str) -> Any:
+        return _sums(after, before, name, grouping)
+
+    result = {name: sums(name) for name, kind in part.columns.items() if kind is np.int64}
+    total, rest, size, drift = _names(part.slot)
+    pairs = exact_sums.add_pairs(after[total], after[rest], -before[total], -before[rest])
+    result[total], result[rest] = exact_sums.grouped_pairs(pairs[0][order], pairs[1][order], starts)
+    touched = _reach(after, before, size, grouping)
+    slip = touched * (len(after[size]) * 2.0**-51)
+    if part.integral and float(touched.sum()) < _EXACT:
+        slip = np.zeros(len(touched))
+    result[size], result[f"touched{part.slot}"] = sums(size) + slip, touched + slip
+    result[drift] = sums(drift) + _reach(after, before, drift, grouping) * (
+        len(after[drift]) * 2.0**-51
+    )
+    if part.bounded:
+        slack = f"slack{part.slot}"
+        reach = _reach(after, before, slack, grouping) * (1.0 + len(after[slack]) * 2.0**-51)
+        result[slack] = sums(slack) + reach * (len(after[slack]) * 2.0**-51)
+        result[f"reach{part.slot}"] = reach
+    return result
+
+
+def _reach(after: Values, before: Values, name: str, grouping: Grouping) -> Floats:
+    """What came and what went together, per group."""
+    both: Floats = np.add.reduceat((after[name] + before[name])[grouping.order], grouping.starts)
+    return both
+
+
+def clear_empty(state: Values, parts: Sequence[Part]) -> None:
+    """What is left of a sum over nothing is rounding dust: clear it."""
+    counts = {part.argument: part.slot for part in parts if isinstance(part, Count)}
+    for part in parts:
+        slot = counts.get(part.argument)
+        empty = state[ROWS if slot is None else f"count{slot}"] == 0
+        if isinstance(part, Count) or not bool(empty.any()):
+            continue
+        for name in part.columns:
+            state[name] = np.where(empty, np.zeros(1, state[name].dtype), state[name])

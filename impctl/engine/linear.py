@@ -1,0 +1,342 @@
+"""Operators without state: scan, select, project, union, repeat; and merge, the root."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from impctl.data.keys import same_keys
+from impctl.data.vector import Bools, Ints, Once, Vector, from_arrow, once
+from impctl.engine.batch import Batch, difference, identity_of, stacked_batches
+from impctl.engine.operator import Operator
+from impctl.engine.range_counts import DenseCounts
+from impctl.engine.tags import RowTags, no_fragments
+from impctl.errors import NotExactError
+from impctl.expr.evaluate import Condition, Evaluator
+from impctl.expr.nodes import ColumnRef, Expr
+from impctl.sketch.partition import Fragments, RangePartition
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from impctl.data.schema import SqlType
+    from impctl.engine.trace import Arrangement
+    from impctl.expr.compare import Truth
+    from impctl.types import AttributeId, ColumnName
+
+
+class OneRow(Operator):
+    """Its row comes with `start`."""
+
+    form = ()
+
+    @property
+    def is_linear(self) -> bool:
+        return True
+
+    def step(self) -> Batch:
+        """The row: asked only for all that there is."""
+        return Batch({}, np.ones(1, dtype=np.int64), ())
+
+    def start(self) -> Batch:
+        return self.step()
+
+
+class Scan:
+    """Turns rows of one table into batches; `columns` are (identity, table column, type)."""
+
+    def __init__(
+        self,
+        columns: Sequence[tuple[AttributeId, ColumnName, SqlType]],
+        partitions: Sequence[RangePartition],
+    ) -> None:
+        self.columns = tuple(columns)
+        self.partitions = tuple(partitions)
+
+    @property
+    def table_columns(self) -> tuple[ColumnName, ...]:
+        """The table columns to read: those the query uses and the partition attributes."""
+        names = [column for _, column, _ in self.columns]
+        names += [partition.attribute for partition in self.partitions]
+        return tuple(dict.fromkeys(names))
+
+    def read(self, rows: pa.Table, weights: Ints, shared: Once | None = None) -> Batch:
+        """A batch of these rows; `rows` has at least `table_columns`, `weights` shape (n,).
+
+        Of rows that are `shared`, equal scans read one batch.
+        """
+        if shared is None:
+            return self._read(rows, weights, None)
+        question = (Scan, self.columns, tuple(partition.id for partition in self.partitions))
+        return shared.of(question, lambda: self._read(rows, weights, shared))
+
+    def _read(self, rows: pa.Table, weights: Ints, shared: Once | None) -> Batch:
+        vectors = {
+            identity: from_arrow(rows.column(column), kind)
+            for identity, column, kind in self.columns
+        }
+        by_column = {column: identity for identity, column, _ in self.columns}
+        tags = []
+        for partition in self.partitions:
+            known = by_column.get(partition.attribute)
+            vector = (
+                vectors[known]
+                if known is not None
+                else from_arrow(rows.column(partition.attribute), partition.type)
+            )
+            tags.append(RowTags(fragments_of(partition, vector, shared)))
+        return Batch(vectors, weights, tuple(tags), None if shared is None else Once())
+
+
+def fragments_of(partition: RangePartition, column: Vector, shared: Once | None) -> Fragments:
+    """The fragment of each row by the partition's column, shape (n,); found once of `shared` rows.
+
+    Nobody may write into it.
+    """
+    return once(shared, (RangePartition, partition.id), lambda: partition.fragments_of(column))
+
+
+class KeyTags(Operator):
+    """Tags for `accesses` accesses, by the fragments of `column`; the column has its type."""
+
+    def __init__(self, column: AttributeId, partition: RangePartition, accesses: int) -> None:
+        self.column = column
+        self.partition = partition
+        self.accesses = accesses
+        self.form = (column, partition.id, accesses)
+
+    def step(self, batch: Batch) -> Batch:
+        """The same rows with tags."""
+        if not len(batch):
+            none = tuple(no_fragments(0) for _ in range(self.accesses))
+            return Batch(batch.columns, batch.weights, none)
+        tag = RowTags(fragments_of(self.partition, batch.columns[self.column], batch.shared))
+        return Batch(batch.columns, batch.weights, (tag,) * self.accesses)
+
+    @property
+    def is_rowwise(self) -> bool:
+        return True
+
+    def passes(self, column: AttributeId) -> AttributeId | None:
+        return column
+
+
+class Select(Operator):
+    """Keeps the rows for which `predicate` is true or, where that is sound, unsure."""
+
+    def __init__(self, predicate: Expr, *, must_be_sure: bool) -> None:
+        self.predicate = predicate
+        self.must_be_sure = must_be_sure
+        self._condition = Condition(predicate)
+        self._unsure_rows = 0
+
+    def step(self, batch: Batch) -> Batch:
+        """The part of the change that passes."""
+        if len(batch) == 0:
+            return batch
+        question = (Select, self.predicate, self.must_be_sure)
+        kept, unsure = once(batch.shared, question, lambda: self._kept(batch))
+        self._unsure_rows += unsure
+        return kept
+
+    def _kept(self, batch: Batch) -> tuple[Batch, int]:
+        """The rows that pass, and how many of the batch are unsure."""
+        outcome = self.outcome(batch)
+        return batch.shares(batch.keep(outcome.may_true)), int(outcome.is_unsure.sum())
+
+    def passing(self, batch: Batch) -> Bools:
+        """Which rows pass a `step`, without counting any as unsure."""
+        return self.outcome(batch).may_true
+
+    def says_like(self, other: Operator) -> bool:
+        return isinstance(other, Select) and self.predicate == other.predicate
+
+    def turned(self, rows: Batch, was: Operator) -> Batch:
+        assert isinstance(was, Select)
+        rows = rows.keep(was.passing(rows) != self.passing(rows))
+        return difference(self.step(rows), was.step(rows))
+
+    def outcome(self, batch: Batch) -> Truth:
+        """What the predicate may be of each row; NotExactError where that must be sure, and is not
+        of some."""
+        outcome = self._condition.truth(batch.columns, len(batch))
+        if self.must_be_sure and bool(outcome.is_unsure.any()):
+            raise NotExactError(
+                "A condition below a grouping compares doubles that are too close to decide",
+                hint="recapture with `impctl capture`, or compare with a decimal in the query",
+            )
+        return outcome
+
+    @property
+    def unsure_rows(self) -> int:
+        return self._unsure_rows
+
+    @property
+    def is_rowwise(self) -> bool:
+        return True
+
+    def passes(self, column: AttributeId) -> AttributeId | None:
+        return column
+
+
+class Project(Operator):
+    """Computes `outputs`, pairs of a column identity and its expression."""
+
+    def __init__(self, outputs: Sequence[tuple[AttributeId, Expr]]) -> None:
+        self.outputs = tuple(outputs)
+        self._evaluators = [(name, Evaluator(expr)) for name, expr in self.outputs]
+        self.form = tuple(name for name, _ in self.outputs)
+
+    def step(self, batch: Batch) -> Batch:
+        """The change with the new columns only."""
+        if len(batch) == 0:
+            return Batch({}, batch.weights, batch.tags)
+        return once(batch.shared, (Project, self.outputs), lambda: self._computed(batch))
+
+    def _computed(self, batch: Batch) -> Batch:
+        columns = {name: one.values(batch.columns, len(batch)) for name, one in self._evaluators}
+        return batch.shares(Batch(columns, batch.weights, batch.tags))
+
+    def says_like(self, other: Operator) -> bool:
+        return isinstance(other, Project) and self.outputs == other.outputs
+
+    def turned(self, rows: Batch, was: Operator) -> Batch:
+        """Without most rows that are in both."""
+        new, old = self.step(rows), was.step(rows)
+        assert old is not None
+        differs = np.zeros(len(rows), dtype=np.bool_)
+        for name in new.columns:
+            differs |= ~_is_same(old.columns[name], new.columns[name])
+        return difference(new.keep(differs), old.keep(differs))
+
+    @property
+    def is_rowwise(self) -> bool:
+        return True
+
+    def passes(self, column: AttributeId) -> AttributeId | None:
+        expr = dict(self.outputs).get(column)
+        return expr.id if isinstance(expr, ColumnRef) else None
+
+
+def _is_same(one: Vector, other: Vector) -> Bools:
+    """Where values are the same to the bit, and so are their bounds."""
+    same = same_keys([identity_of(one)], [identity_of(other)])
+    assert same is not None, "there is one column"
+    if one.error is None and other.error is None:
+        return same
+    none = np.zeros(len(one))
+    mine, theirs = (none if v.error is None else v.error for v in (one, other))
+    return np.asarray(same & ((mine == theirs) | (np.isnan(mine) & np.isnan(theirs))))
+
+
+class Repeat(Operator):
+    """min(left, right) copies of each row, or with `is_difference` max(left - right, 0)."""
+
+    def __init__(self, left: AttributeId, right: AttributeId, *, is_difference: bool) -> None:
+        self.left = left
+        self.right = right
+        self.is_difference = is_difference
+
+    def step(self, batch: Batch) -> Batch:
+        """The change, every row with its copies as weight."""
+        if len(batch) == 0:
+            return batch
+        left, right = batch.columns[self.left].values, batch.columns[self.right].values
+        copies = np.maximum(left - right, 0) if self.is_difference else np.minimum(left, right)
+        repeated = Batch(batch.columns, batch.weights * copies, batch.tags)
+        return repeated.keep(copies > 0)
+
+    @property
+    def is_linear(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """One input: the column behind each output, its sign, and the tag behind each output tag."""
+
+    columns: tuple[tuple[AttributeId, AttributeId], ...]
+    """Pairs of output and input column."""
+    tags: tuple[int | None, ...]
+    """Position among the input's tags; None for an access the branch does not have."""
+    sign: int = 1
+
+
+class Union(Operator):
+    """The sum of its inputs."""
+
+    def __init__(self, branches: Sequence[Branch]) -> None:
+        self.branches = tuple(branches)
+
+    def step(self, *batches: Batch | None) -> Batch:
+        """All changes, one after the other."""
+        pairs = zip(self.branches, batches, strict=True)
+        parts = [_moved(branch, batch) for branch, batch in pairs if batch is not None]
+        filled = [part for part in parts if len(part)]
+        return stacked_batches(filled) if filled else parts[0]
+
+    @property
+    def is_linear(self) -> bool:
+        return True
+
+
+def _moved(branch: Branch, batch: Batch) -> Batch:
+    """The batch in the union's form."""
+    columns = {}
+    if len(batch):
+        columns = {output: batch.columns[name] for output, name in branch.columns}
+    tags = tuple(no_fragments(len(batch)) if at is None else batch.tags[at] for at in branch.tags)
+    return Batch(columns, batch.weights * np.int64(branch.sign), tags)
+
+
+@dataclass(frozen=True, slots=True)
+class SketchDelta:
+    """Fragments that entered and left one access's sketch; ascending ids."""
+
+    added: Ints
+    removed: Ints
+
+
+class Merge:
+    """Counts per fragment for each sketched access; `sizes` are the partitions' fragments."""
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        self._kept = [
+            DenseCounts(f"merge.{access}", size, "result rows") for access, size in enumerate(sizes)
+        ]
+
+    @property
+    def counts(self) -> list[Ints]:
+        """Result rows per fragment, for each access."""
+        return [kept.counts for kept in self._kept]
+
+    def step(self, batch: Batch) -> tuple[SketchDelta, ...]:
+        """Count the change in and report what crossed zero."""
+        slots = np.zeros(len(batch), dtype=np.int64)
+        deltas = []
+        for kept, tags in zip(self._kept, batch.tags, strict=True):
+            pairs = tags.expand(slots, batch.weights)
+            change = kept.add(pairs.fragments, pairs.weights)
+            entered, left = change.before == 0, change.after == 0
+            deltas.append(SketchDelta(change.fragments[entered], change.fragments[left]))
+        return tuple(deltas)
+
+    def nothing(self) -> tuple[SketchDelta, ...]:
+        """What no change at all does to the sketches."""
+        none = np.zeros(0, dtype=np.int64)
+        return tuple(SketchDelta(none, none) for _ in self._kept)
+
+    def members(self, access: int) -> Bools:
+        """The sketch as a mask over fragments."""
+        return self._kept[access].counts > 0
+
+    def arrangements(self) -> tuple[Arrangement, ...]:
+        return tuple(kept.arrangement for kept in self._kept)
+
+    def restore(self) -> None:
+        """Fill the dense counts from the arrangements, after these were loaded."""
+        for kept in self._kept:
+            kept.restore()

@@ -1,0 +1,454 @@
+"""Rows that are not kept: read by key, refills of bounded buffers, and key filters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from impctl.data.keys import distinct_values, group_rows, key_codes, normalise, start_of, starts_in
+from impctl.data.pages import StoredTable, table_of
+from impctl.data.vector import INT64_MAX, Bools, Ints, Vector, concat
+from impctl.engine.batch import Batch, disagreement, empty_batch
+from impctl.engine.trace import Found, RowIndex, RunChange
+from impctl.errors import CountBelowZeroError, RecaptureNeededError
+
+if TYPE_CHECKING:
+    from impctl.data.schema import SqlType
+    from impctl.expr.nodes import Expr
+    from impctl.types import AttributeId
+
+
+class RowReader(Protocol):
+    """Reads rows of one side."""
+
+    def rows(self, side: str, keys: Sequence[Vector]) -> Batch:
+        """All rows of the side as after the step, with their tags, whose keys are among these.
+
+        Rows of other keys may come too. `keys` are the side's key columns, each row of them once.
+        """
+        ...
+
+    def whole(self, side: str) -> Iterator[Batch]:
+        """All rows of the side as after the step, with their tags; in parts."""
+        ...
+
+    def moved(self, side: str, before: Expr, after: Expr) -> Iterator[Batch]:
+        """The rows of the side as after the step that meet the one condition and not the other.
+
+        Other rows may come too. Only of a side over one table; in parts.
+        """
+        ...
+
+
+_WORTH_KEEPING = 2
+"""Times `room` that rows may take which are there when all has come."""
+
+
+class DistantRows:
+    """Rows of `columns` by the key columns `keys`, with tags for so many accesses."""
+
+    def __init__(
+        self,
+        name: str,
+        columns: Sequence[tuple[AttributeId, SqlType]],
+        keys: Sequence[AttributeId],
+        accesses: int,
+        *,
+        has_filter: bool = True,
+        is_held: bool = False,
+        room: int = 0,
+    ) -> None:
+        """With `is_held` the rows are at hand while the circuit is filled; `room` is in bytes."""
+        self.name = name
+        self.columns = tuple(columns)
+        self.keys = tuple(keys)
+        self.reader: RowReader | None = None
+        self._accesses = accesses
+        self._is_held = is_held
+        self._held: RowIndex | None = None
+        self._room = room
+        self._bytes = 0
+        self._is_asked = False
+        self.filled_rows = 0
+        """Rows that came while the circuit was filled."""
+        self._is_filling = False
+        self._coming: list[tuple[Batch, Ints]] = []
+        self._filter = KeyFilter(f"{name}.filter") if has_filter else None
+
+    def codes_of(self, batch: Batch) -> Ints:
+        """The codes of the batch's keys, as `add` and `find` want them."""
+        return key_codes([normalise(batch.columns[key]) for key in self.keys], len(batch))
+
+    def fill(self, is_filling: bool) -> None:
+        """Hold the rows that come from now on, where that is asked; or no longer."""
+        self._is_filling = is_filling
+        self._held = self._index() if is_filling and self._is_held else None
+        self._bytes, self._is_asked = 0, is_filling
+
+    def let_go(self) -> None:
+        """While the circuit is filled: nothing will ask for what it holds."""
+        self._is_asked = False
+        self._make_room(0)
+
+    def _make_room(self, coming: int) -> None:
+        """Let go what nothing asks for, where it takes too much with so many bytes that come."""
+        self._bytes += coming
+        if not self._is_asked and self._bytes > self._room:
+            self._held = None
+
+    @property
+    def at_hand(self) -> RowIndex | None:
+        """While the circuit is filled: all its rows, where these are few enough to be kept.
+
+        What had to be held to the end was paid for, and may be larger.
+        """
+        largest = _WORTH_KEEPING * self._room if self._is_asked else self._room
+        return self._held if self._bytes <= largest else None
+
+    def _index(self) -> RowIndex:
+        return RowIndex(self.name, self.columns, self.keys, self._accesses)
+
+    def expect(self, batch: Batch, codes: Ints) -> None:
+        """This step changes the side so; what is read has that already, and `add` will follow."""
+        self._coming.append((batch.negated(), codes))
+
+    def add(self, batch: Batch, codes: Ints) -> None:
+        """From now on the keys of these rows may be there; of a deletion they already were."""
+        self._coming.clear()
+        self.filled_rows += len(batch) if self._is_filling else 0
+        if self._held is not None:
+            self._make_room(_bytes_of(batch))
+        if self._held is not None:
+            self._held.add(batch, codes)
+        if self._filter is not None:
+            self._filter.add(codes[batch.weights > 0])
+
+    def know(self, codes: Ints) -> None:
+        """From now on these keys may be there, by their codes."""
+        if self._filter is not None:
+            self._filter.add(codes)
+
+    def find(self, codes: Ints, keys: Sequence[Vector]) -> Found:
+        """All rows with these keys; a row asked for finds none, one or many."""
+        if self._held is not None:
+            return self._held.find(codes, keys)
+        asked = np.arange(len(codes), dtype=np.int64)
+        if self._filter is not None:
+            asked = np.flatnonzero(self._filter.may_hold(codes))
+        if not len(asked):
+            return Found(asked, empty_batch(self._accesses))
+        assert self.reader is not None, "a session with distant sides is given a reader"
+        wanted = [key.take(asked) for key in keys]
+        grouping = group_rows(wanted, len(asked))
+        rows = self.reader.rows(self.name, [key.take(grouping.first) for key in wanted])
+        index = self._index()
+        if len(rows):
+            # Only what is asked for is worth putting in order.
+            given = index.codes_of(rows)
+            is_asked = _among(given, np.sort(codes[asked]))
+            index.add(rows.keep(is_asked), given[is_asked])
+        for part, of_part in self._coming:
+            index.add(part, of_part)
+        result = index.find(codes[asked], wanted)
+        return Found(asked[result.owners], result.rows)
+
+    def whole(self) -> Iterator[Batch]:
+        """All rows as after the step; in parts."""
+        assert self.reader is not None, "a session with distant sides is given a reader"
+        return self.reader.whole(self.name)
+
+    def moved(self, before: Expr, after: Expr) -> Iterator[Batch]:
+        """The rows as after the step that meet the one condition and not the other, and perhaps
+        more; in parts."""
+        assert self.reader is not None, "a session with distant sides is given a reader"
+        return self.reader.moved(self.name, before, after)
+
+    def arrangements(self) -> tuple[KeyFilter, ...]:
+        """The filter, if there is one."""
+        return () if self._filter is None else (self._filter,)
+
+
+def _among(codes: Ints, ordered: Ints) -> Bools:
+    """Which codes are among these."""
+    places = np.minimum(ordered.searchsorted(codes), len(ordered) - 1)
+    result: Bools = ordered[places] == codes
+    return result
+
+
+def _bytes_of(batch: Batch) -> int:
+    """About what the rows take in an index, in which codes, weights and fragments lie beside."""
+    beside = 16 + 4 * len(batch.tags)
+    return sum(int(one.values.nbytes) for one in batch.columns.values()) + beside * len(batch)
+
+
+class Refill(Protocol):
+    """Gives an operator its input again, for some groups."""
+
+    def __call__(self, keys: Sequence[Vector]) -> Batch:
+        """All input rows after the change whose keys are among these; others may come along.
+
+        One vector per key column, all of one length; none at all asks for every row.
+        """
+        ...
+
+
+def no_refill(keys: Sequence[Vector]) -> Batch:
+    """RecaptureNeededError: nobody said where rows come from."""
+    raise RecaptureNeededError(
+        "Deletions exhausted a buffer, and the table cannot be read here",
+        code="buffer_exhausted",
+        hint="run `impctl capture`",
+    )
+
+
+def owners_of(
+    asked: Sequence[Vector], groups: int, rows: Batch, keys: Sequence[str]
+) -> tuple[Ints, Batch]:
+    """The group asked for that each row belongs to, and the rows without those of no such group."""
+    if not asked:
+        return np.zeros(len(rows), dtype=np.int64), rows
+    if len(rows) == 0:
+        return np.zeros(0, dtype=np.int64), rows
+    held = [normalise(rows.columns[name]) for name in keys]
+    both = [concat([one, other]) for one, other in zip(asked, held, strict=True)]
+    result = group_rows(both, groups + len(rows))
+    index = result.index()
+    owner = np.full(result.groups, -1, dtype=np.int64)
+    owner[index[:groups]] = np.arange(groups)
+    owners = owner[index[groups:]]
+    kept = np.flatnonzero(owners >= 0)
+    return owners[kept], rows.take(kept)
+
+
+def refill_differs() -> CountBelowZeroError:
+    """The error for a table that does not hold what the state counted."""
+    return disagreement("A buffer was refilled with rows that do not match the stored state")
+
+
+COMPLETE = INT64_MAX
+"""The edge of a buffer that holds everything. Edges are stored reversed, so that 0 says this."""
+
+
+def stored_edges(edges: Ints) -> Ints:
+    """Edges as state keeps them, and state's as edges: the same turn both ways."""
+    return edges ^ np.int64(COMPLETE)
+
+
+def edge_after(
+    owners: Ints, codes: Ints, counts: Ints, wanted: int, edges: Ints, beyond: int
+) -> Ints:
+    """Lower edges for groups that hold more than `beyond`: where `wanted` are reached.
+
+    `owners` and `codes` are sorted, by owner first; counts are not negative.
+    """
+    if not len(owners):
+        return edges
+    sums = np.cumsum(counts)
+    before = (sums - counts)[start_of(starts_in(owners))]
+    reached = sums - before
+    totals = np.zeros(len(edges), dtype=np.int64)
+    np.maximum.at(totals, owners, reached)
+    is_enough = (reached >= wanted) & (totals[owners] > beyond)
+    result = edges.copy()
+    np.minimum.at(result, owners[is_enough], codes[is_enough])
+    return result
+
+
+_WORDS_PER_BLOCK = 4
+_BITS_PER_KEY = 12
+_HEADROOM = 2
+"""How many times the keys at its making a filter is sized for."""
+_SMALLEST = 1024
+_FOLDED_SHARE = 8
+"""Keys added since that come to this part of the filter's own go into its words."""
+_MOST_RUNS = 16
+"""Runs of keys that a look-up may have to search."""
+_WORDS_PER_KEY = 8
+"""Words of a filter, per key that goes into them, up to which all bits are spelled out."""
+_WORD, _CODE, _COUNT = "word", "code", b"count"
+_SPREAD = np.array(
+    [
+        0x9E3779B97F4A7C15,
+        0xBF58476D1CE4E5B9,
+        0x94D049BB133111EB,
+        0xD6E8FEB86659FD93,
+    ],
+    dtype=np.uint64,
+)
+"""One odd multiplier per word of a block: the top bits of the product choose the bit."""
+
+_Words = npt.NDArray[np.uint64]
+
+
+class KeyFilter:
+    """Codes of keys (`data.keys`) that were ever added."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._words: _Words = np.zeros(0, np.uint64)
+        self._counted = 0
+        """Keys in the words."""
+        self._added: list[tuple[int, Ints]] = []
+        """Keys since, as runs under their sequences, each sorted."""
+        self._base = 0
+        """The words' sequence; 0 while there are none."""
+        self._saved: frozenset[int] = frozenset()
+        self._fresh: frozenset[int] = frozenset()
+
+    @property
+    def bytes_held(self) -> int:
+        return int(self._words.nbytes) + sum(int(codes.nbytes) for _, codes in self._added)
+
+    def add(self, codes: Ints) -> None:
+        """From now on these keys may be there."""
+        fresh = distinct_values(codes[~self._in_words(codes)])
+        if not len(fresh):
+            return
+        sequence = self._next_sequence
+        self._added.append((sequence, fresh))
+        self._fresh |= {sequence}
+        added = sum(len(codes) for _, codes in self._added)
+        if len(self._words) and added > max(_SMALLEST, self._counted // _FOLDED_SHARE):
+            self._fold()
+        elif len(self._added) > _MOST_RUNS:
+            self._merge()
+
+    def may_hold(self, codes: Ints) -> Bools:
+        """For each key whether it may have been added; shape (n,)."""
+        result = self._in_words(codes)
+        for _, added in self._added:
+            places = np.minimum(added.searchsorted(codes), len(added) - 1)
+            result |= added[places] == codes
+        return result
+
+    @property
+    def _next_sequence(self) -> int:
+        return max([self._base, *(sequence for sequence, _ in self._added)]) + 1
+
+    def _in_words(self, codes: Ints) -> Bools:
+        if not len(self._words):
+            return np.zeros(len(codes), dtype=np.bool_)
+        mixed = _mixed(codes)
+        first = _first_words(mixed, len(self._words))
+        result = np.ones(len(codes), dtype=np.bool_)
+        for at in range(_WORDS_PER_BLOCK):
+            result &= (self._words[first + at] & _bits(mixed, at)) != 0
+        return result
+
+    def _merge(self) -> None:
+        """Bring all keys that are not in the words into one run."""
+        sequence = self._next_sequence
+        codes = distinct_values(np.concatenate([added for _, added in self._added]))
+        self._added = [(sequence, codes)]
+        self._fresh = frozenset((sequence,)) | (self._fresh & {self._base})
+
+    def _fold(self) -> None:
+        """Bring all keys into the words, which are made to fit the keys there are.
+
+        Words cannot be read back, so a filter that outgrows its words keeps them, only fuller.
+        """
+        codes = distinct_values(np.concatenate([added for _, added in self._added]))
+        sequence = self._next_sequence
+        if len(self._words):
+            words = self._words.copy()
+        else:
+            words = np.zeros(_size_for(len(codes)), np.uint64)
+        _set_bits(words, _mixed(codes))
+        self._words, self._base, self._added = words, sequence, []
+        self._counted += len(codes)
+        self._fresh = frozenset((sequence,))
+
+    def clear(self) -> None:
+        """Forget all keys."""
+        self._words, self._counted, self._base = np.zeros(0, np.uint64), 0, 0
+        self._added, self._fresh = [], frozenset()
+
+    def compact(self) -> None:
+        """Bring all keys into words."""
+        if self._added:
+            self._fold()
+
+    def load(self, tables: Sequence[tuple[int, StoredTable]]) -> None:
+        """Take over what a checkpoint wrote; it counts as saved."""
+        self._added = []
+        for sequence, stored in sorted(tables, key=lambda result: result[0]):
+            table, pages = table_of(stored)
+            if pages is not None:
+                # A filter has a few bytes a key, and a key's bits lie anywhere in it.
+                pages.check_all()
+            if _WORD in table.column_names:
+                self._words = _flat(table, _WORD).view(np.uint64)
+                self._counted = int((table.schema.metadata or {})[_COUNT])
+                self._base = sequence
+            else:
+                self._added.append((sequence, _flat(table, _CODE)))
+        self._saved = frozenset(sequence for sequence, _ in tables)
+        self._fresh = frozenset()
+
+    def changes(self) -> RunChange:
+        """What changed since the last `saved`, for the checkpoint to write."""
+        put = [(at, pa.table({_CODE: codes})) for at, codes in self._added if at in self._fresh]
+        if self._base in self._fresh:
+            metadata = {_COUNT: str(self._counted).encode()}
+            put.append((self._base, pa.table({_WORD: self._words}, metadata=metadata)))
+        return RunChange(tuple(put), tuple(sorted(self._saved - self._present)))
+
+    def saved(self) -> None:
+        """The last changes are safe now."""
+        self._saved = self._present
+        self._fresh = frozenset()
+
+    @property
+    def _present(self) -> frozenset[int]:
+        base = [self._base] if self._base else []
+        return frozenset([*base, *(sequence for sequence, _ in self._added)])
+
+
+def _size_for(keys: int) -> int:
+    """Words for so many keys and their headroom: a power of two, so that a mask finds a block."""
+    bits = max(keys, _SMALLEST) * _HEADROOM * _BITS_PER_KEY
+    blocks = -(-bits // (64 * _WORDS_PER_BLOCK))
+    return _WORDS_PER_BLOCK * (1 << (blocks - 1).bit_length())
+
+
+def _mixed(codes: Ints) -> _Words:
+    """Codes of small integers are these integers: spread them over all bits."""
+    words = codes.view(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    words = (words ^ (words >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
+    return words ^ (words >> np.uint64(29))
+
+
+def _first_words(mixed: _Words, words: int) -> Ints:
+    blocks = np.uint64(words // _WORDS_PER_BLOCK - 1)
+    return (mixed & blocks).astype(np.int64) * _WORDS_PER_BLOCK
+
+
+def _bits(mixed: _Words, at: int) -> _Words:
+    """The bit of each key in the word at that place of its block."""
+    shifts: _Words = (mixed * _SPREAD[at]) >> np.uint64(58)
+    return np.left_shift(np.uint64(1), shifts)
+
+
+def _set_bits(words: _Words, mixed: _Words) -> None:
+    """Set the bits of these keys, in place."""
+    first = _first_words(mixed, len(words))
+    if _WORDS_PER_KEY * len(mixed) < len(words):
+        for at in range(_WORDS_PER_BLOCK):
+            np.bitwise_or.at(words, first + at, _bits(mixed, at))
+        return
+    # Of many keys all bits are spelled out: setting them one by one is what takes long.
+    is_set = np.zeros(64 * len(words), dtype=np.bool_)
+    for at in range(_WORDS_PER_BLOCK):
+        shifts = ((mixed * _SPREAD[at]) >> np.uint64(58)).astype(np.int64)
+        is_set[64 * (first + at) + shifts] = True
+    words |= np.packbits(is_set, bitorder="little").view("<u8")
+
+
+def _flat(table: pa.Table, name: str) -> npt.NDArray[np.int64]:
+    column = table.column(name)
+    array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    return np.asarray(array.to_numpy(zero_copy_only=False))

@@ -1,0 +1,182 @@
+"""How many rows each group and each range has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from impctl.data.keys import ascending, in_order, starts_in
+from impctl.engine.batch import disagreement, never_held
+from impctl.engine.tags import FRAGMENT_BITS, Pairs, SetTags
+from impctl.engine.trace import Arrangement, Run, slices
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.data.vector import Ints
+
+_COUNT = "count"
+_FEW = 8
+"""Fragments per pair from which on sorting the pairs takes less than looking at all fragments."""
+
+
+@dataclass(frozen=True, slots=True)
+class CountChange:
+    """Fragments whose count changed, ascending, and the counts before and after."""
+
+    fragments: Ints
+    before: Ints
+    after: Ints
+
+
+class DenseCounts:
+    """Counts of `size` fragments; `what` names the things counted, for an error."""
+
+    def __init__(self, name: str, size: int, what: str) -> None:
+        self.counts: Ints = np.zeros(size, dtype=np.int64)
+        self.arrangement = Arrangement(name, (), _COUNT)
+        self.is_partial = False
+        self._what = what
+
+    def add(self, fragments: npt.NDArray[Any], weights: Ints) -> CountChange:
+        """Count signed fragments in, in any order; both of shape (n,)."""
+        places, change = self._summed(fragments, weights)
+        before = self.counts[places]
+        after = before + change
+        if not self.is_partial and bool((after < 0).any()):
+            raise never_held(self._what)
+        self.counts[places] = after
+        self.arrangement.put(places, (), {_COUNT: after})
+        return CountChange(places, before, after)
+
+    def _summed(self, fragments: npt.NDArray[Any], weights: Ints) -> tuple[Ints, Ints]:
+        """Every fragment whose weights do not cancel, once, and their sum."""
+        if len(fragments) * _FEW > len(self.counts):
+            change = np.zeros(len(self.counts), dtype=np.int64)
+            np.add.at(change, fragments, weights)
+            places = np.flatnonzero(change)
+            return places, change[places]
+        order = np.argsort(fragments)
+        ordered = fragments[order].astype(np.int64, copy=False)
+        is_first = np.ones(len(ordered), dtype=np.bool_)
+        np.not_equal(ordered[1:], ordered[:-1], out=is_first[1:])
+        starts = np.flatnonzero(is_first)
+        change = np.add.reduceat(weights[order], starts) if len(starts) else weights[:0]
+        moved = change != 0
+        return ordered[starts][moved], change[moved]
+
+    def restore(self) -> None:
+        """Fill the counts from the arrangement, after that was loaded."""
+        self.counts[:] = 0
+        everything = np.array([0]), np.array([len(self.counts)])
+        _, fragments, values = slices(self.arrangement.runs, *everything, _COUNT)
+        self.counts[fragments] = values
+
+
+_FRAGMENT_MASK = (1 << FRAGMENT_BITS) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSets:
+    """Fragment sets of the changed groups as they were, and the crossings since."""
+
+    runs: Sequence[Run]
+    groups: Ints
+    crossed: Pairs
+
+    def crossings(self) -> Pairs:
+        return self.crossed
+
+    def old_sets(self, ordinals: Ints) -> Pairs:
+        low = self.groups[ordinals] << FRAGMENT_BITS
+        owners, codes, counts = slices(self.runs, low, low + (1 << FRAGMENT_BITS), _COUNT)
+        return Pairs(owners, codes & _FRAGMENT_MASK, np.ones(len(counts), dtype=np.int64))
+
+
+class FragmentCounts:
+    """The counts of one sketched access."""
+
+    def __init__(self, name: str) -> None:
+        self.arrangement = Arrangement(name, (), _COUNT)
+
+    def count(self, groups: Ints, pairs: Pairs) -> GroupSets:
+        """Count a change in; `pairs.slots` index into `groups`. Returns old sets and crossings."""
+        before = self.arrangement.runs
+        codes = (groups[pairs.slots] << FRAGMENT_BITS) | pairs.fragments
+        order = ascending(codes)
+        codes = codes[order]
+        if len(codes) == 0:
+            return GroupSets(before, groups, pairs)
+        starts = np.concatenate(
+            [np.zeros(1, dtype=np.int64), np.flatnonzero(codes[1:] != codes[:-1]) + 1]
+        )
+        change = np.add.reduceat(pairs.weights[order], starts)
+        slots = pairs.slots[order][starts]
+        moved = change != 0
+        codes, slots = codes[starts][moved], slots[moved]
+        old, new = self._changed(codes, change[moved])
+        return GroupSets(before, groups, _crossings(slots, codes, old, new))
+
+    def add(self, groups: Ints, pairs: Pairs) -> None:
+        """Count a change in where nobody asks for sets; of rows that only come at half the cost."""
+        if not bool((pairs.weights == 1).all()):
+            self.count(groups, pairs)
+            return
+        codes = in_order((groups[pairs.slots] << FRAGMENT_BITS) | pairs.fragments)
+        if len(codes):
+            starts = starts_in(codes).nonzero()[0]
+            self._changed(codes[starts], np.diff(starts, append=len(codes)))
+
+    def _changed(self, codes: Ints, change: Ints) -> tuple[Ints, Ints]:
+        """Write changed counts, by ascending codes; as they were and as they are."""
+        old: Ints = self.arrangement.gather(self.arrangement.find(codes, ()), _COUNT)
+        new = old + change
+        if bool((new < 0).any()):
+            raise disagreement(
+                "The change removes rows from a range where the stored state never had them"
+            )
+        self.arrangement.put(codes, (), {_COUNT: new})
+        return old, new
+
+    def adopt(self, other: FragmentCounts, targets: Ints) -> None:
+        """Take over counts under new fragment numbers, where nothing was counted yet.
+
+        `targets` is the new fragment of each old one; counts of those at -1 are left out.
+        """
+        run = other.arrangement.whole()
+        if run is None:
+            return
+        fragments = targets[run.codes & _FRAGMENT_MASK]
+        kept = np.flatnonzero(fragments >= 0)
+        groups = run.codes[kept] & ~_FRAGMENT_MASK
+        codes, index = np.unique(groups | fragments[kept], return_inverse=True)
+        counts = np.zeros(len(codes), dtype=np.int64)
+        np.add.at(counts, index, run.values[_COUNT][kept])
+        self.arrangement.put(codes, (), {_COUNT: counts})
+
+    def sets_of(self, groups: Ints) -> SetTags:
+        """The fragment set of each group, spelled out."""
+        low = groups << FRAGMENT_BITS
+        runs = self.arrangement.runs
+        owners, codes, _ = slices(runs, low, low + (1 << FRAGMENT_BITS), _COUNT)
+        offsets = np.zeros(len(groups) + 1, dtype=np.int64)
+        np.cumsum(np.bincount(owners, minlength=len(groups)), out=offsets[1:])
+        return SetTags(offsets, (codes & _FRAGMENT_MASK).astype(np.int32))
+
+
+def _crossings(slots: Ints, codes: Ints, old: Ints, new: Ints) -> Pairs:
+    """Fragments that entered (+1) or left (-1) a group's set, sorted by slot."""
+    signs = (new > 0).astype(np.int64) - (old > 0).astype(np.int64)
+    crossed = np.flatnonzero(signs)
+    order = crossed[np.argsort(slots[crossed], kind="stable")]
+    return Pairs(slots[order], codes[order] & _FRAGMENT_MASK, signs[order])
+
+
+def numbered(numbers: Ints, following: int) -> tuple[Ints, int]:
+    """The numbers, with fresh ones from `following` on for those that have none; the next one."""
+    fresh = np.flatnonzero(numbers == 0)
+    result = numbers.copy()
+    result[fresh] = np.arange(following, following + len(fresh))
+    return result, following + len(fresh)

@@ -1,0 +1,153 @@
+"""Kept rows: all rows that pass, for whoever asks for the answer later.
+
+Identity: the output is the input; state: the sum of all rows ever passed, without tags, by a key
+that rows are looked up by. Cost: the rows of the change, and merges that each row takes part in a
+logarithmic number of times. Rows that cancel are gone when their runs merge.
+Bounds of values are not kept: a row that goes has the very values that it came with. A value of
+which nothing is known (a sum beyond the greatest double) is none to keep: NotExactError. Who wants
+to know what came and went has it noted (`note`), with the bounds.
+Not to be confused with `merge`, which counts the fragments of the same rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from impctl.data.pages import StoredTable
+from impctl.engine.batch import (
+    Batch,
+    consolidated,
+    empty_batch,
+    loading,
+    never_held,
+    stacked_batches,
+)
+from impctl.engine.operator import Keeper, Operator
+from impctl.engine.trace import RowIndex
+from impctl.expr.error_bounds import exactly, is_open, unsure_value
+
+if TYPE_CHECKING:
+    from impctl.data.schema import SqlType
+    from impctl.types import AttributeId
+
+Runs = Mapping[str, Sequence[tuple[int, StoredTable]]]
+"""Stored runs by the names of their keepers."""
+
+
+class AnswerRows(Protocol):
+    """The rows that an answer is made of, wherever they lie.
+
+    Rows have the columns `columns`, of which those `bounded` may have bounds, and can be looked up
+    by `keys`, where there are any. The names of all their state have one `beginning`. They lie
+    there one by one, unless a tree tells them (`are_told`).
+    """
+
+    beginning: str
+    are_told: bool
+    keys: tuple[AttributeId, ...]
+    bounded: frozenset[AttributeId]
+
+    @property
+    def columns(self) -> Sequence[tuple[AttributeId, SqlType]]: ...
+
+    def note(self) -> None:
+        """Remember from now on what comes and goes."""
+        ...
+
+    def noted(self) -> Batch:
+        """What came and went since `note`, row by row; nothing more is remembered then."""
+        ...
+
+    def before(self, noted: Batch) -> Batch:
+        """All rows as they were at `note`, also after a step that broke off; `noted` since."""
+        ...
+
+    def whole(self) -> Batch:
+        """All rows, each once."""
+        ...
+
+    def load(self, runs: Runs, code: int | None = None) -> None:
+        """Take over stored runs, to look at: of rows that are looked up those of this code."""
+        ...
+
+    def arrangements(self) -> Sequence[Keeper]: ...
+
+
+class KeptRows(Operator):
+    """Keeps `columns` of its input by the columns `keys`; those `bounded` may have bounds."""
+
+    are_told = False
+
+    def __init__(
+        self,
+        name: str,
+        columns: Sequence[tuple[AttributeId, SqlType]],
+        keys: Sequence[AttributeId],
+        bounded: frozenset[AttributeId] = frozenset(),
+    ) -> None:
+        self.rows = RowIndex(f"{name}.rows", columns, keys, 0)
+        self.beginning = self.rows.name
+        self.keys = self.rows.keys
+        self.bounded = bounded
+        self._noted: list[Batch] | None = None
+
+    def step(self, batch: Batch) -> Batch:
+        """The change itself, after it was counted in."""
+        if len(batch):
+            columns = {name: exactly(batch.columns[name]) for name, _ in self.rows.columns}
+            if any(bool(is_open(batch.columns[name]).any()) for name in self.bounded):
+                raise unsure_value("A value of the result")
+            held = Batch(columns, batch.weights, ())
+            self.rows.add(held, self.rows.codes_of(held))
+            if self._noted is not None:
+                with_bounds = {name: batch.columns[name] for name, _ in self.rows.columns}
+                self._noted.append(Batch(with_bounds, batch.weights, ()))
+        return batch
+
+    @property
+    def columns(self) -> Sequence[tuple[AttributeId, SqlType]]:
+        return self.rows.columns
+
+    def note(self) -> None:
+        """Remember from now on what comes and goes."""
+        self._noted = []
+
+    def noted(self) -> Batch:
+        """What came and went since `note`, row by row; nothing more is remembered then."""
+        result, self._noted = self._noted, None
+        return stacked_batches(result) if result else empty_batch(0)
+
+    def before(self, noted: Batch) -> Batch:
+        """The rows less what came and went since."""
+        parts = [part for part in (self.whole(), noted.negated()) if len(part)]
+        return consolidated(stacked_batches(parts)) if parts else empty_batch(0)
+
+    def load(self, runs: Runs, code: int | None = None) -> None:
+        """Take over stored runs; with a code only its rows, to look at."""
+        own = runs.get(self.rows.name, ())
+        with loading():
+            if code is None:
+                self.rows.load(own)
+            else:
+                self.rows.load_some(own, code)
+
+    def whole(self) -> Batch:
+        """All rows, each once; an error where more of a row went than came."""
+        return checked(self.rows.whole())
+
+    def arrangements(self) -> Sequence[RowIndex]:
+        return (self.rows,)
+
+    def says_like(self, other: Operator) -> bool:
+        return isinstance(other, KeptRows)
+
+    def passes(self, column: AttributeId) -> AttributeId | None:
+        return column
+
+
+def checked(rows: Batch) -> Batch:
+    """Rows that may be told as an answer: none was taken away more often than it came."""
+    if len(rows) and bool((rows.weights < 0).any()):
+        raise never_held("rows of the result")
+    return rows

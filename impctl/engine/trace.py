@@ -1,0 +1,992 @@
+"""Keyed state as a few sorted runs, looked up by key and extended by each change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from impctl.data.keys import (
+    MANY,
+    are_codes,
+    are_told_by_codes,
+    ascending,
+    ends_of,
+    is_told_by_code,
+    key_codes,
+    normalise,
+    perhaps_in,
+    same_keys,
+    when_many,
+)
+from impctl.data.memory import reserve
+from impctl.data.pages import (
+    CheckedPages,
+    StoredTable,
+    check_each,
+    checked_places,
+    rows_of_code,
+    search,
+    table_of,
+    whole,
+)
+from impctl.data.schema import LONG, SqlType
+from impctl.data.vector import (
+    INT64_MAX,
+    Bools,
+    Ints,
+    Vector,
+    check_stored,
+    concat,
+    from_stored,
+    slice_positions,
+)
+from impctl.engine.batch import (
+    Batch,
+    empty_batch,
+    packed,
+    repeating,
+    stacked_batches,
+    summed,
+    united_neighbours,
+    unpacked,
+)
+from impctl.engine.tags import RowTags, Tags, apart, stacked
+from impctl.errors import JoinTooLargeError
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.types import AttributeId
+
+CODE = "code"
+_KEY = "key"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Rows of state: `codes` ascending, key columns as Arrow arrays, values as NumPy arrays.
+
+    A code is that of the row's keys, as `data.keys` has it; so some tell their keys.
+    `keys` is empty where the code is the whole key. `sequence` orders runs: higher is newer.
+    `pages` is where it lies, if some of that is yet to be looked at.
+    """
+
+    sequence: int
+    codes: Ints
+    keys: tuple[pa.Array, ...]
+    values: Mapping[str, Any]
+    pages: CheckedPages | None = None
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def to_arrow(self) -> pa.Table:
+        """The run as a plain table."""
+        columns: dict[str, Any] = {CODE: self.codes}
+        for index, key in enumerate(self.keys):
+            columns[f"{_KEY}{index}"] = key
+        columns.update(self.values)
+        return pa.table(columns)
+
+    def checked_codes(self, rows: Ints) -> Ints:
+        """The codes of these rows."""
+        if self.pages is not None:
+            self.pages.check_rows(self.codes, rows)
+        return self.codes[rows]
+
+    def checked_values(self, name: str, rows: Ints) -> Any:
+        """A value column at these rows; None for one that is absent."""
+        column = self.values.get(name)
+        if column is None:
+            return None
+        if self.pages is not None:
+            self.pages.check_rows(column, rows)
+        return column[rows]
+
+
+def from_table(
+    sequence: int, stored: StoredTable, key_types: Sequence[SqlType], kinds: Mapping[str, Any]
+) -> Run:
+    """The run that `to_arrow` wrote; arrays stay in the table's memory.
+
+    LookupError, TypeError or ValueError where it is none with these keys and value columns: an
+    absent column is all zero, so one of another name would be lost without a trace.
+    """
+    table, pages = table_of(stored)
+    arrays = {name: _single(table.column(name)) for name in table.column_names}
+    parts = tuple(arrays.pop(f"{_KEY}{index}") for index in range(len(key_types)))
+    for part, kind in zip(parts, key_types, strict=True):
+        check_stored(part.type, kind)
+    values = {name: array.to_numpy(zero_copy_only=True) for name, array in arrays.items()}
+    codes = values.pop(CODE)
+    for name, column in ((CODE, codes), *values.items()):
+        if column.dtype != (np.int64 if name == CODE else kinds.get(name)):
+            raise TypeError(f"column `{name}` of type {column.dtype} is unknown")
+    return Run(sequence, codes, parts, values, pages)
+
+
+def _single(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def find_in(run: Run, types: Sequence[SqlType], codes: Ints, keys: Sequence[Vector]) -> Ints:
+    """Position of each key in the run, -1 where absent; shape (len(codes),).
+
+    Cost: len(codes) log(len(run)).
+    """
+    result = np.full(len(codes), -1, dtype=np.int64)
+    hits, places = hits_in(run, types, codes, keys)
+    result[hits] = places
+    return result
+
+
+def hits_in(
+    run: Run, types: Sequence[SqlType], codes: Ints, keys: Sequence[Vector]
+) -> tuple[Ints, Ints]:
+    """Which of the keys are in the run, ascending, and their positions in it.
+
+    Cost: len(codes) log(len(run)).
+    """
+    if len(run) == 0:
+        return codes[:0], codes[:0]
+    inside = search(run.pages, run.codes, codes)
+    # Beyond the last code stands that one again, which is another.
+    hits = (run.codes.take(inside, mode="clip") == codes).nonzero()[0]
+    places = inside[hits]
+    if not len(hits) or not run.keys or is_told_by_code(run.keys, keys):
+        return hits, places
+    same = _same(run, types, places, keys, hits)
+    if bool(same.all()):
+        return hits, places
+    more = _further(run, types, codes, keys, hits[~same], places[~same])
+    hits = np.concatenate([hits[same], more[0]])
+    order = np.argsort(hits)
+    return hits[order], np.concatenate([places[same], more[1]])[order]
+
+
+def _further(
+    run: Run,
+    types: Sequence[SqlType],
+    codes: Ints,
+    keys: Sequence[Vector],
+    rows: Ints,
+    places: Ints,
+) -> tuple[Ints, Ints]:
+    """The same of keys whose code another key has, which stands before them in the run."""
+    hits, result = [], []
+    # Another key with this code may stand next to the first one; as good as never.
+    for row, first in zip(rows, places, strict=True):
+        place = int(first) + 1
+        while place < len(run) and run.checked_codes(np.array([place]))[0] == codes[row]:
+            if _same(run, types, np.array([place]), keys, np.array([row]))[0]:
+                hits.append(row)
+                result.append(place)
+                break
+            place += 1
+    return np.array(hits, dtype=np.int64), np.array(result, dtype=np.int64)
+
+
+def _same(
+    run: Run, types: Sequence[SqlType], places: Ints, keys: Sequence[Vector], rows: Ints
+) -> Any:
+    if run.pages is not None:
+        for part in run.keys:
+            run.pages.check_rows(part, places)
+    return same_keys(_at(run.keys, types, places), [key.take(rows) for key in keys])
+
+
+def _at(keys: Sequence[pa.Array], types: Sequence[SqlType], places: Ints) -> list[Vector]:
+    """Key columns at these places."""
+    return [_column_at(part, kind, places) for part, kind in zip(keys, types, strict=True)]
+
+
+def _column_at(part: pa.Array, kind: SqlType, places: Ints) -> Vector:
+    if are_codes(part):
+        # Most keys are whole numbers, and NumPy picks a few of these in a third of the time.
+        return Vector(kind, part.to_numpy()[places])
+    return from_stored(part.take(pa.array(places)), kind)
+
+
+def are_told_by_code(runs: Sequence[Run]) -> bool:
+    """Whether equal codes mean equal keys in all of these runs."""
+    return all(not run.keys or (len(run.keys) == 1 and are_codes(run.keys[0])) for run in runs)
+
+
+def merge_at_once(
+    runs: Sequence[Run], types: Sequence[SqlType], alive: str, *, is_oldest: bool
+) -> Run | None:
+    """As `merge_runs` of several at once, oldest first; None where different keys have one code."""
+    codes = np.concatenate([run.codes for run in runs])
+    order = np.argsort(codes, kind="stable")
+    ordered = codes[order]
+    is_newest = np.ones(len(codes), dtype=np.bool_)
+    np.not_equal(ordered[1:], ordered[:-1], out=is_newest[:-1])
+    is_told = are_told_by_code(runs)
+    keys = [] if is_told else _stacked_keys(runs)
+    if not is_told and not _are_alike(keys, types, order, (~is_newest).nonzero()[0]):
+        return None
+    kept = order[is_newest]
+    names = sorted(set().union(*(run.values for run in runs)))
+    values = {name: _column(runs, name)[kept] for name in names}
+    if is_oldest:
+        living = (values[alive] if alive in values else np.zeros(len(kept))) != 0
+        if not bool(living.all()):
+            kept = kept[living]
+            values = {name: column[living] for name, column in values.items()}
+    result = codes[kept]
+    held = [pa.array(result) for _ in runs[-1].keys] if is_told else _taken(keys, kept)
+    return Run(runs[-1].sequence, result, tuple(held), values)
+
+
+def _stacked_keys(runs: Sequence[Run]) -> list[pa.Array]:
+    return [pa.concat_arrays(parts) for parts in zip(*(run.keys for run in runs), strict=True)]
+
+
+def _are_alike(
+    keys: Sequence[pa.Array], types: Sequence[SqlType], order: Ints, places: Ints
+) -> bool:
+    """Whether the rows at these places of the order have the keys of those that come next."""
+    one, other = order[places], order[places + 1]
+    same = same_keys(_at(keys, types, one), _at(keys, types, other))
+    return same is None or bool(same.all())
+
+
+def _taken(keys: Sequence[pa.Array], rows: Ints) -> list[pa.Array]:
+    return [part.take(pa.array(rows)) for part in keys]
+
+
+def _column(runs: Sequence[Run], name: str) -> Any:
+    """A column of all runs, zero where one lacks it."""
+    kind = next(run.values[name].dtype for run in runs if name in run.values)
+    return np.concatenate([run.values.get(name, np.zeros(len(run), dtype=kind)) for run in runs])
+
+
+def merge_runs(
+    older: Run, newer: Run, types: Sequence[SqlType], alive: str, *, is_oldest: bool
+) -> Run:
+    """One run that means both; keys that are gone are dropped where no older run is left."""
+    keys = [from_stored(part, kind) for part, kind in zip(newer.keys, types, strict=True)]
+    replaced = find_in(older, types, newer.codes, keys)
+    kept = np.ones(len(older), dtype=np.bool_)
+    kept[replaced[replaced >= 0]] = False
+    codes = np.concatenate([older.codes[kept], newer.codes])
+    names = sorted(older.values.keys() | newer.values.keys())
+    values = {name: _stacked(older, newer, name, kept) for name in names}
+    order = np.argsort(codes, kind="stable")
+    if is_oldest:
+        living = values.get(alive, np.zeros(len(codes), dtype=np.int64))
+        order = order[living[order] != 0]
+    ordered_codes = codes[order]
+    if len(older.keys) == 1 and are_codes(older.keys[0]) and are_codes(newer.keys[0]):
+        parts: tuple[pa.Array, ...] = (pa.array(ordered_codes),)
+    else:
+        parts = tuple(
+            pa.concat_arrays([old.filter(pa.array(kept)), new]).take(pa.array(order))
+            for old, new in zip(older.keys, newer.keys, strict=True)
+        )
+    ordered = {name: array[order] for name, array in values.items()}
+    return Run(newer.sequence, ordered_codes, parts, ordered)
+
+
+def _stacked(older: Run, newer: Run, name: str, kept: Any) -> Any:
+    """A column of both runs; the side that lacks it is zero in the other side's type."""
+    old, new = older.values.get(name), newer.values.get(name)
+    if old is None:
+        old = np.zeros(len(older), dtype=new.dtype)  # type: ignore[union-attr]  # one side has it
+    if new is None:
+        new = np.zeros(len(newer), dtype=old.dtype)
+    return np.concatenate([old[kept], new])
+
+
+_RUNS_PER_TIER = 4
+"""Runs of one size class before they are merged; also how much larger the next class is."""
+_SMALLEST_TIER = 64
+"""Rows below which all runs count as equally small: less than a page is not worth ordering."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunChange:
+    """What a checkpoint has to write: runs to keep under their sequence, sequences to drop."""
+
+    put: tuple[tuple[int, pa.Table], ...]
+    drop: tuple[int, ...]
+
+
+class AnyRun(Protocol):
+    """What the log asks of a run."""
+
+    @property
+    def sequence(self) -> int: ...
+
+    def __len__(self) -> int: ...
+
+
+R = TypeVar("R", bound=AnyRun)
+
+
+class RunLog(Generic[R]):
+    """Runs of one kind; `merge` makes one of several, told whether no older run lies below."""
+
+    def __init__(
+        self, merge: Callable[[Sequence[R], bool], R], to_arrow: Callable[[R], pa.Table]
+    ) -> None:
+        self._merge = merge
+        self._to_arrow = to_arrow
+        self._runs: tuple[R, ...] = ()
+        self._saved: frozenset[int] = frozenset()
+        self._fresh: frozenset[int] = frozenset()
+
+    @property
+    def runs(self) -> tuple[R, ...]:
+        """The runs, oldest first; the tuple never changes, so a reader may keep it."""
+        return self._runs
+
+    @property
+    def rows(self) -> int:
+        """Rows over all runs, replaced and cancelled ones included."""
+        return sum(len(run) for run in self._runs)
+
+    @property
+    def next_sequence(self) -> int:
+        """The sequence that a run to append must have."""
+        return self._runs[-1].sequence + 1 if self._runs else 1
+
+    def append(self, run: R) -> None:
+        """Take up a run, and merge the newest ones where there are enough of a size."""
+        runs = [*self._runs, run]
+        while (start := _crowded(runs)) is not None:
+            merged = self._merge(runs[start:], start == 0)
+            runs = [*runs[:start], merged] if len(merged) else runs[:start]
+        self._runs = tuple(runs)
+        self._fresh = frozenset(
+            r.sequence for r in runs if r.sequence in self._fresh or r.sequence >= run.sequence
+        )
+
+    def clear(self) -> None:
+        """Forget all runs; what is appended then may have their sequences, and replaces them."""
+        self._runs, self._fresh = (), frozenset()
+
+    def as_it_stands(self) -> Self:
+        """The same runs in a log of their own."""
+        return copy(self)
+
+    def compact(self) -> None:
+        """Bring all runs into one if that is likely to make the state much smaller."""
+        if not self._runs or self.rows <= 2 * max(len(run) for run in self._runs):
+            return
+        merged = self._merge(self._runs, True)
+        self._runs = (merged,) if len(merged) else ()
+        self._fresh = frozenset(run.sequence for run in self._runs)
+
+    def load(self, runs: Iterable[R]) -> None:
+        """Take over stored runs; they count as saved."""
+        self._runs = tuple(sorted(runs, key=lambda run: run.sequence))
+        self._saved = frozenset(run.sequence for run in self._runs)
+        self._fresh = frozenset()
+
+    def changes(self) -> RunChange:
+        """What changed since the last `saved`, for the checkpoint to write."""
+        present = {run.sequence for run in self._runs}
+        put = tuple(
+            (run.sequence, self._to_arrow(run)) for run in self._runs if run.sequence in self._fresh
+        )
+        return RunChange(put, tuple(sorted(self._saved - present)))
+
+    def saved(self) -> None:
+        """The last changes are safe now."""
+        self._saved = frozenset(run.sequence for run in self._runs)
+        self._fresh = frozenset()
+
+
+def _tier_of(rows: int) -> int:
+    """The least class of that size: each is 4 times the one before, two bits more."""
+    return ((max(rows, 1) - 1) // _SMALLEST_TIER).bit_length() + 1 >> 1
+
+
+def _crowded(runs: Sequence[AnyRun]) -> int | None:
+    """Where the newest runs of one size class begin, if there are enough of them to merge."""
+    if len(runs) < _RUNS_PER_TIER:
+        return None
+    most = _SMALLEST_TIER * _RUNS_PER_TIER ** _tier_of(len(runs[-1]))
+    start = len(runs) - 1
+    while start > 0 and len(runs[start - 1]) <= most:
+        start -= 1
+    return start if len(runs) - start >= _RUNS_PER_TIER else None
+
+
+_MANY = 1 << 14
+"""Rows of runs that may be worth weighing before they are merged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """Where keys were found, run by run: (the run, rows asked for, their positions in it).
+
+    A row that is in no part was not found; `length` is the number of rows asked for.
+    """
+
+    parts: tuple[tuple[Run, Ints, Ints], ...]
+    length: int
+
+
+class Arrangement:
+    """Keyed rows of state; `alive` names the value column that is zero for a key that is gone."""
+
+    def __init__(
+        self,
+        name: str,
+        key_types: Sequence[SqlType],
+        alive: str,
+        columns: Callable[[], Mapping[str, Any]] | None = None,
+    ) -> None:
+        """`columns` gives the value columns and their NumPy types; by default `alive` alone."""
+        self.name = name
+        self.key_types = tuple(key_types)
+        self.alive = alive
+        self._columns = columns
+        self._log: RunLog[Run] = RunLog(partial(_folded, self.key_types, alive), Run.to_arrow)
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        """The runs, oldest first; the tuple never changes, so a reader may keep it."""
+        return self._log.runs
+
+    @property
+    def rows(self) -> int:
+        """Rows over all runs, replaced ones included."""
+        return self._log.rows
+
+    @property
+    def bytes_held(self) -> int:
+        return sum(_bytes(run) for run in self.runs)
+
+    def load(self, tables: Iterable[tuple[int, StoredTable]]) -> None:
+        """Take over stored runs; they count as saved. Fails on columns that are not its own."""
+        kinds = {self.alive: np.int64} if self._columns is None else self._columns()
+        self._log.load(
+            from_table(sequence, table, self.key_types, kinds) for sequence, table in tables
+        )
+
+    def find(self, codes: Ints, keys: Sequence[Vector]) -> Located:
+        """The newest row of each key; `codes` of shape (n,)."""
+        parts = []
+        length = left = len(codes)
+        rows = np.arange(length, dtype=np.int64)
+        taken = np.zeros(length, dtype=np.bool_)
+        for run in reversed(self.runs) if length else ():
+            hits, places = hits_in(run, self.key_types, codes, keys)
+            if left < len(codes):
+                free = ~taken[hits]
+                hits, places = hits[free], places[free]
+            if not len(hits):
+                continue
+            parts.append((run, rows[hits], places))
+            left -= len(hits)
+            if not left:
+                break
+            taken[hits] = True
+            if 2 * left < len(codes):
+                # Asking for what is found already costs less than picking out the rest of many.
+                rest = (~taken).nonzero()[0]
+                rows, codes, taken = rows[rest], codes[rest], taken[rest]
+                keys = [key.take(rest) for key in keys]
+        return Located(tuple(parts), length)
+
+    def gather(self, located: Located, name: str, dtype: Any = np.int64) -> Any:
+        """Values of one column for located keys; zero where absent; shape (n,)."""
+        if len(located.parts) == 1 and len(located.parts[0][1]) == located.length:
+            # All in one run, as after its merge: in the order asked for.
+            run, _, positions = located.parts[0]
+            match = run.checked_values(name, positions)
+            if match is not None:
+                return match.astype(dtype, copy=False)
+        result = np.zeros(located.length, dtype=dtype)
+        for run, rows, positions in located.parts:
+            match = run.checked_values(name, positions)
+            if match is not None:
+                result[rows] = match
+        return result
+
+    def put(self, codes: Ints, keys: Sequence[Vector], values: Mapping[str, Any]) -> None:
+        """Replace the rows of these keys; `codes` ascending, one row per key."""
+        if len(codes) == 0:
+            return
+        # Most sums never see a NaN: columns that are all zero are not even kept in memory.
+        kept = {name: array for name, array in values.items() if array.any()}
+        arrays = tuple(key.to_arrow() for key in keys)
+        self._log.append(Run(self._log.next_sequence, codes, arrays, kept))
+
+    def clear(self) -> None:
+        """Forget all rows, and with them what columns they had."""
+        self._log.clear()
+
+    def whole(self) -> Run | None:
+        """All living rows as one run, which this does not change; None without any."""
+        if not self.runs:
+            return None
+        run = _folded(self.key_types, self.alive, self.runs, True)
+        alive = run.values.get(self.alive)
+        if alive is None:
+            return None
+        living = np.flatnonzero(alive != 0)
+        if len(living) == 0:
+            return None
+        if len(living) == len(run):
+            return run
+        keys = tuple(part.take(pa.array(living)) for part in run.keys)
+        values = {name: column[living] for name, column in run.values.items()}
+        return Run(run.sequence, run.codes[living], keys, values)
+
+    def as_it_stands(self) -> Self:
+        """The same state, to be read while this one goes on. Cost: its runs, not their rows."""
+        result = copy(self)
+        result._log = self._log.as_it_stands()
+        return result
+
+    def compact(self) -> None:
+        """Bring all runs into one if that is likely to make the state much smaller."""
+        self._log.compact()
+
+    def changes(self) -> RunChange:
+        """What changed since the last `saved`, for the checkpoint to write."""
+        return self._log.changes()
+
+    def saved(self) -> None:
+        """The last changes are safe now."""
+        self._log.saved()
+
+
+def slices(runs: Sequence[Run], low: Ints, high: Ints, name: str) -> tuple[Ints, Ints, Ints]:
+    """All living rows with `low[i] <= code < high[i]`: (index i, code, value of column `name`).
+
+    The newest row of a code counts; rows are sorted by index, then by code. Only for arrangements
+    whose code is the whole key.
+    Cost: the rows in the slices, and a binary search per slice and run.
+    """
+    order = None
+    if not bool((low[1:] >= low[:-1]).all()):
+        order = np.argsort(low, kind="stable")
+        low, high = low[order], high[order]
+    parts = []
+    for run in runs if len(low) else ():
+        first = search(run.pages, run.codes, low)
+        last = ends_of(run.codes, first, high, "left")
+        last = checked_places(run.pages, run.codes, high, last)
+        positions, owner = slice_positions(first, last)
+        if len(owner):
+            value = run.checked_values(name, positions)
+            value = np.zeros(len(owner), np.int64) if value is None else value
+            parts.append((owner, run.checked_codes(positions), value))
+    if not parts:
+        nothing = np.zeros(0, dtype=np.int64)
+        return nothing, nothing, nothing
+    owner, code, value = (np.concatenate(part) for part in zip(*parts, strict=True))
+    if len(parts) > 1:
+        is_one_each = bool((high[:-1] <= low[1:]).all())
+        owner, code, value = _newest(owner, code, value, is_one_each=is_one_each)
+    if order is not None:
+        owner = order[owner]
+        back = np.argsort(owner, kind="stable")
+        owner, code, value = owner[back], code[back], value[back]
+    alive = value != 0
+    return owner[alive], code[alive], value[alive]
+
+
+def _newest(owner: Ints, code: Ints, value: Ints, *, is_one_each: bool) -> tuple[Ints, Ints, Ints]:
+    """The last row of each code, by index and code; no code is in two slices if `is_one_each`."""
+    # By code alone sorted runs only have to be merged.
+    order = np.argsort(code, kind="stable") if is_one_each else np.lexsort((code, owner))
+    owner, code, value = owner[order], code[order], value[order]
+    newest = np.ones(len(owner), dtype=np.bool_)
+    newest[:-1] = (code[1:] != code[:-1]) | (owner[1:] != owner[:-1])
+    return owner[newest], code[newest], value[newest]
+
+
+def _bytes(run: Run) -> int:
+    keys = sum(int(part.nbytes) for part in run.keys)
+    return keys + int(run.codes.nbytes) + sum(int(v.nbytes) for v in run.values.values())
+
+
+def _folded(key_types: Sequence[SqlType], alive: str, runs: Sequence[Run], is_oldest: bool) -> Run:
+    """One run that means all of these."""
+    check_each(runs)
+    if sum(map(len, runs)) >= _MANY:
+        # What comes out, a copy of the keys, and what sorts all of it.
+        keys = sum(int(part.nbytes) for run in runs for part in run.keys)
+        words = sum(int(run.codes.nbytes) for run in runs)
+        reserve(sum(map(_bytes, runs)) + keys + 2 * words)
+    if len(runs) > 1:
+        at_once = merge_at_once(runs, key_types, alive, is_oldest=is_oldest)
+        if at_once is not None:
+            return at_once
+    merged = runs[-1]
+    for index in range(len(runs) - 2, -1, -1):
+        is_last = is_oldest and index == 0
+        merged = merge_runs(runs[index], merged, key_types, alive, is_oldest=is_last)
+    return merged
+
+
+_CODE, _WEIGHT, _NONE = "code", "weight", np.zeros(0, dtype=np.int64)
+MOST_PAIRS = 100_000_000
+"""Rows that one look-up may find: some gigabytes."""
+_PLAIN = (pa.int64(), pa.float64(), pa.large_string(), pa.large_binary())
+"""Stored types whose values are used where they lie, if none is NULL."""
+_MOST_WAITING = 1 << 20
+"""Rows that wait to be sorted: of more, what cancels or is equal would take room."""
+_FEW_RUNS = 2
+"""Runs up to which each is asked by itself."""
+_MANY_ROWS = 1 << 16
+"""Rows from which on it pays not to look for all that are equal."""
+_HARDLY, _LOOKED_AT = 0.1, 4_096
+"""Where so few rows are there again, by so many of a run, they take little room."""
+_FEWER = 4
+"""Codes asked for, per code held, from which on those not there are mostly left out unsearched."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Rows of the index for rows asked for: `owners[i]` is the asking row of the i-th one."""
+
+    owners: Ints
+    rows: Batch
+
+
+@dataclass(frozen=True, slots=True)
+class Leading:
+    """First rows per key, each once with its sum, sorted by key and then by the order.
+
+    For the i-th key they are all there are of ranks below `limits[i]`, and all at all if
+    `is_whole[i]`; of the rank `limits[i]` some may be missing.
+    """
+
+    found: Found
+    limits: Ints
+    is_whole: Bools
+
+
+@dataclass(frozen=True, slots=True)
+class IndexRun:
+    """One run: a batch sorted by the codes of its keys."""
+
+    sequence: int
+    codes: Ints
+    batch: Batch
+    pages: CheckedPages | None = None
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def slices(self, codes: Ints) -> tuple[Ints, Ints]:
+        """Where the rows of each of these codes begin and end."""
+        first = search(self.pages, self.codes, codes)
+        last = ends_of(self.codes, first, codes, "right")
+        return first, checked_places(self.pages, self.codes, codes, last, "right")
+
+    def at(self, positions: Ints) -> Batch:
+        """The batch, after these of its rows were looked at."""
+        if self.pages is not None and self.pages.is_open:
+            for column in self.batch.columns.values():
+                self.pages.check_rows(column.values, positions)
+            self.pages.check_rows(self.batch.weights, positions)
+            for tag in self.batch.tags:
+                if isinstance(tag, RowTags):
+                    self.pages.check_rows(tag.fragments, positions)
+        return self.batch
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """What runs are, apart from the index: who merges them does not hold it, so that it can go."""
+
+    columns: tuple[tuple[AttributeId, SqlType], ...]
+    order: AttributeId | None
+
+    def ranks(self, batch: Batch) -> Ints:
+        assert self.order is not None
+        ranks: Ints = batch.columns[self.order].values
+        return ranks
+
+    def sorted(self, codes: Ints, batch: Batch) -> Ints:
+        """The order in which a run keeps rows."""
+        if self.order is None:
+            return ascending(codes)
+        return np.lexsort((self.ranks(batch), codes))
+
+    def together(self, runs: Sequence[IndexRun]) -> IndexRun:
+        """One run for all of these. Of many rows that only came those are united that come to lie
+        side by side, and all only where more are alike: finding these takes longer than sorting."""
+        if sum(map(len, runs)) < _MANY_ROWS or any((run.batch.weights < 0).any() for run in runs):
+            return self.merged(runs)
+        check_each(runs)
+        codes, batch = united_neighbours(*self.in_turn(runs))
+        index_run = IndexRun(runs[-1].sequence, codes, batch)
+        # The first rows have their codes: those that are alike are among them.
+        some = batch.take(np.arange(min(len(index_run), _LOOKED_AT)))
+        return index_run if repeating(some) <= _HARDLY else self.merged([index_run])
+
+    def in_turn(self, runs: Sequence[IndexRun]) -> tuple[Ints, Batch]:
+        """All rows sorted, column by column: no second copy of them all is held meanwhile."""
+        parts = [run.batch for run in runs]
+        codes = np.concatenate([run.codes for run in runs])
+        ranks = [] if self.order is None else [self.ranks(part) for part in parts]
+        order = np.lexsort((np.concatenate(ranks), codes)) if ranks else ascending(codes)
+        columns = {
+            name: concat([part.columns[name] for part in parts]).take(order)
+            for name, _ in self.columns
+        }
+        weights = np.concatenate([part.weights for part in parts])[order]
+        tags = (stacked([part.tags[at] for part in parts]) for at in range(len(parts[0].tags)))
+        return codes[order], Batch(columns, weights, tuple(tag.take(order) for tag in tags))
+
+    def merged(self, runs: Sequence[IndexRun]) -> IndexRun:
+        """One run for all of these, each row once and those that cancel left out."""
+        check_each(runs)
+        codes, batch = self.in_turn(runs)
+        columns = [batch.columns[name] for name, _ in self.columns]
+        kept, weights = summed(batch, [Vector(LONG, codes), *columns])
+        if len(kept) < len(batch):
+            codes, batch = codes[kept], batch.take(kept)
+        return IndexRun(runs[-1].sequence, codes, Batch(batch.columns, weights, batch.tags))
+
+
+class RowIndex:
+    """Rows of `columns` by the key columns `keys`, with tags for so many accesses.
+
+    With `order`, one of the columns and of type LONG, rows of one key are kept in its order.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        columns: Sequence[tuple[AttributeId, SqlType]],
+        keys: Sequence[AttributeId],
+        accesses: int,
+        *,
+        order: AttributeId | None = None,
+    ) -> None:
+        self.name = name
+        self.columns = tuple(columns)
+        self.keys = tuple(keys)
+        self._accesses = accesses
+        form = self._form = _Form(self.columns, order)
+        self._log: RunLog[IndexRun] = RunLog(
+            lambda runs, _: form.together(runs), lambda run: _to_arrow(run, form.columns)
+        )
+        self._waiting: list[IndexRun] = []
+        self._waiting_rows = 0
+
+    @property
+    def rows(self) -> int:
+        """Rows over all runs, cancelled ones included."""
+        return self._log.rows + self._waiting_rows
+
+    @property
+    def bytes_held(self) -> int:
+        return sum(int(_to_arrow(run, self.columns).nbytes) for run in self.runs())
+
+    def codes_of(self, batch: Batch) -> Ints:
+        """The codes of the batch's keys, as `add` and `find` want them."""
+        return key_codes([normalise(batch.columns[key]) for key in self.keys], len(batch))
+
+    def add(self, batch: Batch, codes: Ints) -> None:
+        """Count the batch in."""
+        if len(batch) == 0:
+            return
+        order = self._form.sorted(codes, batch)
+        columns = {name: batch.columns[name].take(order) for name, _ in self.columns}
+        tags = tuple(apart(tag.take(order)) for tag in batch.tags)
+        held = Batch(columns, batch.weights[order], tags)
+        self._waiting.append(IndexRun(self._log.next_sequence, codes[order], held))
+        self._waiting_rows += len(batch)
+        if len(self._waiting) > 1 and self._waiting_rows > _MOST_WAITING:
+            self.runs()
+
+    def clear(self) -> None:
+        """Forget all rows."""
+        self._waiting, self._waiting_rows = [], 0
+        self._log.clear()
+
+    def runs(self) -> tuple[IndexRun, ...]:
+        """All runs, what waits sorted into one."""
+        if self._waiting:
+            waiting, self._waiting, self._waiting_rows = self._waiting, [], 0
+            run = waiting[0] if len(waiting) == 1 else self._form.together(waiting)
+            if len(run):
+                self._log.append(run)
+        return self._log.runs
+
+    def find(self, codes: Ints, keys: Sequence[Vector]) -> Found:
+        """All rows with these keys; a row asked for finds none, one or many."""
+        owners, parts = [], []
+        runs = self.runs() if len(codes) else ()
+        # Of few runs each is asked for what it may hold, which may be far less to sort.
+        ordered = when_many(codes) if len(runs) > _FEW_RUNS else None
+        for run in runs:
+            is_far_more = len(codes) >= max(_FEWER * len(run), MANY)
+            asked = perhaps_in(whole(run.pages, run.codes), codes) if is_far_more else None
+            if asked is not None or ordered is None:
+                order, some = when_many(codes if asked is None else codes[asked])
+            else:
+                order, some = ordered
+            first, last = run.slices(some)
+            pairs = int((last - first).sum())
+            if not pairs:
+                continue
+            check_size(pairs)
+            positions, owner = slice_positions(first, last)
+            owner = owner if order is None else order[owner]
+            owner = owner if asked is None else asked[owner]
+            batch = run.at(positions)
+            held = [batch.columns[key] for key in self.keys]
+            if not are_told_by_codes(held, keys):
+                of_held = [column.take(positions) for column in held]
+                same = same_keys(of_held, [key.take(owner) for key in keys])
+                if same is not None and not bool(same.all()):
+                    positions, owner = positions[same], owner[same]
+            owners.append(owner)
+            parts.append(batch.take(positions))
+        if not parts:
+            return Found(np.zeros(0, np.int64), empty_batch(self._accesses))
+        result = stacked_batches(parts)
+        reserve(result.weights.nbytes)
+        return Found(np.concatenate(owners), result)
+
+    def count(self, codes: Ints) -> Ints:
+        """How many rows `find` would find for each of these codes at most; shape (n,)."""
+        order, codes = when_many(codes)
+        counts = np.zeros(len(codes), dtype=np.int64)
+        for run in self.runs():
+            first, last = run.slices(codes)
+            counts += last - first
+        result = np.empty_like(counts)
+        result[slice(None) if order is None else order] = counts
+        return result
+
+    def codes(self) -> Ints:
+        """The codes of all rows, of cancelled ones too."""
+        return np.concatenate([_NONE, *(whole(run.pages, run.codes) for run in self.runs())])
+
+    def whole(self) -> Batch:
+        """All rows, each once with its sum. Cost: the rows, sorted."""
+        runs = self.runs()
+        return self._form.merged(runs).batch if runs else empty_batch(self._accesses)
+
+    def leading(self, codes: Ints, keys: Sequence[Vector], window: int) -> Leading:
+        """The rows of each key up to where the first `window` of every run tell what there is."""
+        limits = np.full(len(codes), INT64_MAX)
+        is_whole = np.ones(len(codes), dtype=np.bool_)
+        ends = []
+        for run in self.runs():
+            low, high = run.slices(codes)
+            cut = np.minimum(high, low + window)
+            is_cut = cut < high
+            lasts = cut[is_cut] - 1
+            limits[is_cut] = np.minimum(limits[is_cut], self._form.ranks(run.at(lasts))[lasts])
+            is_whole &= ~is_cut
+            ends.append((run, low, cut))
+        parts = []
+        for run, low, cut in ends:
+            check_size(int((cut - low).sum()))
+            positions, owner = slice_positions(low, cut)
+            batch = run.at(positions)
+            # What lies beyond the limit is of no use: some of it may be missing.
+            useful = self._form.ranks(batch)[positions] <= limits[owner]
+            positions, owner = positions[useful], owner[useful]
+            held = [batch.columns[key].take(positions) for key in self.keys]
+            same = same_keys(held, [key.take(owner) for key in keys])
+            if same is not None and not bool(same.all()):
+                positions, owner = positions[same], owner[same]
+            if len(positions):
+                parts.append(IndexRun(run.sequence, owner, batch.take(positions)))
+        if not parts:
+            nothing = Found(np.zeros(0, np.int64), empty_batch(self._accesses))
+            return Leading(nothing, limits, is_whole)
+        merged = self._form.merged(parts)
+        return Leading(Found(merged.codes, merged.batch), limits, is_whole)
+
+    def as_it_stands(self) -> Self:
+        """The same state, to be read while this one goes on. Cost: its runs, not their rows."""
+        self.runs()
+        result = copy(self)
+        result._log, result._waiting = self._log.as_it_stands(), []
+        return result
+
+    def compact(self) -> None:
+        """Bring all runs into one if that is likely to make the state much smaller."""
+        self.runs()
+        self._log.compact()
+
+    def load(self, tables: Sequence[tuple[int, StoredTable]]) -> None:
+        """Take over stored runs; they count as saved."""
+        self._log.load(
+            _from_arrow(sequence, table, self.columns, self._accesses) for sequence, table in tables
+        )
+
+    def load_some(self, tables: Sequence[tuple[int, StoredTable]], code: int) -> None:
+        """Take over the rows of one code only, to look at: nothing may be added to them."""
+        self.load([(sequence, rows_of_code(table, _CODE, code)) for sequence, table in tables])
+
+    def changes(self) -> RunChange:
+        """What changed since the last `saved`, for the checkpoint to write."""
+        self.runs()
+        return self._log.changes()
+
+    def saved(self) -> None:
+        """The last changes are safe now."""
+        self._log.saved()
+
+
+def check_size(pairs: int) -> None:
+    if pairs > MOST_PAIRS:
+        raise JoinTooLargeError(
+            f"A change matches {pairs:,} rows in a join",
+            hint="recapture with `impctl capture`, or restrict the join's condition",
+        )
+
+
+def _to_arrow(run: IndexRun, columns: Sequence[tuple[AttributeId, SqlType]]) -> pa.Table:
+    arrays = {_CODE: pa.array(run.codes), _WEIGHT: pa.array(run.batch.weights)}
+    for at, (name, _) in enumerate(columns):
+        arrays[f"column{at}"] = run.batch.columns[name].to_arrow()
+    for at, tag in enumerate(run.batch.tags):
+        held = pa.array(tag.fragments) if isinstance(tag, RowTags) else packed(tag.sets())
+        arrays[f"tag{at}"] = held
+    return pa.table(arrays)
+
+
+def _from_arrow(
+    sequence: int,
+    stored: StoredTable,
+    columns: Sequence[tuple[AttributeId, SqlType]],
+    accesses: int,
+) -> IndexRun:
+    table, pages = table_of(stored)
+
+    def array(name: str, *plain: pa.DataType) -> pa.Array:
+        column = table.column(name)
+        if name in (_CODE, _WEIGHT) and column.type not in plain:
+            raise TypeError(f"column `{name}` has type {column.type}")
+        result = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+        if pages is not None and (result.type not in plain or result.null_count):
+            # It is not used row by row where it lies, but read now.
+            pages.check_whole(result)
+        return result
+
+    for at, (_, kind) in enumerate(columns):
+        check_stored(table.column(f"column{at}").type, kind)
+    vectors = {
+        name: from_stored(array(f"column{at}", *_PLAIN), kind)
+        for at, (name, kind) in enumerate(columns)
+    }
+    if table.num_columns != 2 + len(columns) + accesses:
+        raise ValueError(f"its columns are {', '.join(table.column_names)}")
+    tags: list[Tags] = []
+    for at in range(accesses):
+        held = array(f"tag{at}", pa.int32())
+        tags.append(RowTags(held.to_numpy()) if pa.types.is_int32(held.type) else unpacked(held))
+    weights, codes = (array(name, pa.int64()).to_numpy() for name in (_WEIGHT, _CODE))
+    return IndexRun(sequence, codes, Batch(vectors, weights, tuple(tags)), pages)

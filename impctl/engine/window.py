@@ -1,0 +1,192 @@
+"""Values of rows by their place in a partition: ranks, and the values of rows before and after.
+
+Identity: the change is, for every partition with a changed row, minus its old rows plus its new
+ones, each with its values; rows whose values stay cancel. State: all rows by partition, without
+tags. Cost: the rows of the partitions that changed, sorted. NULL is a partition. Copies of a row
+are neighbours; where other rows tie, a function that would have to choose among them is an error.
+A batch and its negative cancel; a row that is deleted but was never there is an error.
+Out of scope: aggregates of a window, which are groupings beside the rows (`compile.ordering`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from impctl.data.keys import group_rows, normalise, start_of, starts_in
+from impctl.data.schema import DOUBLE, INTEGER, LONG, SqlType
+from impctl.data.vector import Bools, Ints, Vector, all_null, concat, slice_positions
+from impctl.engine.batch import Batch, consolidated, empty_batch, never_held, stacked_batches
+from impctl.engine.extremes import OrderKey, exact_ranks
+from impctl.engine.operator import Operator
+from impctl.engine.trace import RowIndex
+from impctl.errors import NotExactError
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.types import AttributeId
+
+RANKS = frozenset({"row_number", "rank", "dense_rank", "percent_rank", "cume_dist"})
+"""Functions of the place alone."""
+
+CHOOSING = frozenset({"row_number", "lag", "lead"})
+"""Functions to which it matters which of two rows that tie comes first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """One call: a rank, or the `argument` of the row that lies `ahead` (negative: before).
+
+    Where there is no such row, it is the row's own `otherwise`, without one NULL.
+    """
+
+    result: AttributeId
+    function: str
+    order: tuple[OrderKey, ...]
+    argument: AttributeId | None = None
+    ahead: int = 0
+    otherwise: AttributeId | None = None
+
+
+class Window(Operator):
+    """Rows of `columns`, one per copy, with the value of each call in their partition."""
+
+    can_rebuild = True
+
+    def __init__(
+        self,
+        name: str,
+        columns: Sequence[tuple[AttributeId, SqlType]],
+        partition: Sequence[AttributeId],
+        calls: Sequence[Placed],
+    ) -> None:
+        self.calls = tuple(calls)
+        self._columns = tuple(column for column, _ in columns)
+        self._partition = tuple(partition)
+        self._rows = RowIndex(f"{name}.rows", columns, partition, 0)
+
+    def step(self, batch: Batch) -> Batch:
+        """What the change does to the rows of its partitions."""
+        if len(batch) == 0:
+            return empty_batch(0)
+        batch = Batch({name: batch.columns[name] for name in self._columns}, batch.weights, ())
+        keys, groups = batch.grouped_by(self._partition)
+        old = self._rows.find(groups.codes, [key.take(groups.first) for key in keys]).rows
+        self._rows.add(batch, groups.codes[groups.index()])
+        parts = [batch, old] if len(old) else [batch]
+        changes = [self._placed(stacked_batches(parts))]
+        if len(old):
+            changes.append(self._placed(old).negated())
+        changes = [change for change in changes if len(change)]
+        return consolidated(stacked_batches(changes)) if changes else empty_batch(0)
+
+    def _keys(self, rows: Batch) -> list[Vector]:
+        return [normalise(rows.columns[name]) for name in self._partition]
+
+    def _placed(self, rows: Batch) -> Batch:
+        """The rows of whole partitions, each copy on its own, with their values."""
+        rows = consolidated(rows)
+        if bool((rows.weights < 0).any()):
+            raise never_held("rows")
+        if len(rows) == 0:
+            return rows
+        owners = group_rows(self._keys(rows), len(rows)).index()
+        columns = {
+            name: column.take(np.repeat(np.arange(len(rows)), rows.weights))
+            for name, column in rows.columns.items()
+        }
+        for call in self.calls:
+            order, places = self._ordered(rows, owners, call)
+            values = _values(call, columns, places)
+            columns[call.result] = values.take(np.argsort(order, kind="stable"))
+        weights = np.ones(int(rows.weights.sum()), dtype=np.int64)
+        return Batch(columns, weights, ())
+
+    def _ordered(self, rows: Batch, owners: Ints, call: Placed) -> tuple[Ints, _Places]:
+        """The order of all copies, and their places in it."""
+        ranks = [exact_ranks(rows.columns[key.column], key) for key in call.order]
+        together = [Vector(LONG, column) for column in (owners, *ranks)]
+        tied = group_rows(together, len(rows)).index()
+        if call.function in CHOOSING and int(tied.max()) + 1 < len(rows):
+            raise _no_order(call.function)
+        order = np.lexsort((*ranks[::-1], owners))
+        ends = np.cumsum(rows.weights)
+        copies, _ = slice_positions((ends - rows.weights)[order], ends[order])
+        weights = rows.weights[order]
+        owners, peers = np.repeat(owners[order], weights), np.repeat(tied[order], weights)
+        return copies, _Places(starts_in(owners), starts_in(owners, peers), copies)
+
+    def arrangements(self) -> tuple[RowIndex, ...]:
+        return (self._rows,)
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Sorted rows: where partitions and peers begin, and which copy of a row each one is."""
+
+    parts: Bools
+    peers: Bools
+    copies: Ints
+
+    @property
+    def first(self) -> Ints:
+        """Where each row's partition begins."""
+        return start_of(self.parts)
+
+    @property
+    def end(self) -> Ints:
+        """Where it ends: the position after its last row."""
+        return _ends(self.parts)
+
+
+def _no_order(function: str) -> NotExactError:
+    return NotExactError(
+        f"{function.upper()} is not deterministic, because its ORDER BY has ties",
+        hint="order by columns that are unique within a partition",
+    )
+
+
+def _values(call: Placed, columns: dict[AttributeId, Vector], places: _Places) -> Vector:
+    """The call's value for each row, in their order."""
+    if call.function in RANKS:
+        return _rank(call.function, places)
+    assert call.argument is not None, "a value of another row"
+    argument = columns[call.argument].take(places.copies)
+    wanted = np.arange(len(argument)) + call.ahead
+    is_there = (wanted >= places.first) & (wanted < places.end)
+    if call.otherwise is None:
+        otherwise = all_null(argument.type, len(argument))
+    else:
+        otherwise = columns[call.otherwise].take(places.copies)
+    beyond = np.arange(len(argument)) + len(argument)
+    return concat([argument, otherwise]).take(np.where(is_there, wanted, beyond))
+
+
+def _rank(function: str, places: _Places) -> Vector:
+    first, peers = places.first, places.peers
+    positions = np.arange(len(first))
+    standing = start_of(peers) - first
+    match function:
+        case "row_number":
+            return Vector(INTEGER, positions - first + 1)
+        case "rank":
+            return Vector(INTEGER, standing + 1)
+        case "dense_rank":
+            number: Ints = np.cumsum(peers)
+            return Vector(INTEGER, number - number[first] + 1)
+        case "percent_rank":
+            # A partition of one row has rank zero.
+            others = np.maximum(places.end - first - 1, 1)
+            return Vector(DOUBLE, standing / others)
+        case _:
+            assert function == "cume_dist"
+            return Vector(DOUBLE, (_ends(peers) - first) / (places.end - first))
+
+
+def _ends(starts: Bools) -> Ints:
+    """The position after the last row of each one's stretch."""
+    borders = np.append(np.flatnonzero(starts), len(starts))
+    ends: Ints = borders[np.cumsum(starts)]
+    return ends

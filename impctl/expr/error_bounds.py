@@ -1,0 +1,189 @@
+"""Functions of doubles that are known within a bound.
+
+Law: the result's bound holds what the function gives for every value within the argument's. What is
+no DOUBLE has no bound, so it must come out alike over all of them, else NotExactError: such a value
+is sure, or is not used. A monotone function lies between its values at both ends.
+Out of scope: arithmetic (`expr.numeric`), comparing (`expr.compare`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from impctl.data.schema import DOUBLE, Kind, SqlType
+from impctl.data.vector import Bools, Floats, Vector
+from impctl.errors import EvaluationError, NotExactError
+from impctl.expr.numeric import EXACT_DOUBLE, fit_decimals, magnitude, outer, rounded, scaled_by
+
+Function = Callable[[Sequence[Vector], SqlType], Vector]
+
+MONOTONE = frozenset(
+    {"cast", "floor", "ceil", "ceiling", "sqrt", "sign", "signum", "isnan", "greatest", "least"}
+)
+"""Functions that never fall where an argument grows, in the order where NaN is the greatest, but
+for square roots of what is below zero, where one end is NaN."""
+
+
+def unsure_value(what: str) -> NotExactError:
+    """The error for a value that would have to be known exactly."""
+    return NotExactError(
+        f"{what} depends on the order of a sum of doubles",
+        hint="recapture with `impctl capture`, or sum decimals in the query",
+    )
+
+
+def is_open(vector: Vector) -> Bools:
+    """Where nothing at all is known of the value."""
+    if vector.error is None:
+        return np.zeros(len(vector), dtype=np.bool_)
+    return ~np.isfinite(vector.error) & vector.validity()
+
+
+def is_known(vector: Vector) -> bool:
+    """Whether no value has a bound other than zero; what is NULL is known."""
+    if vector.error is None:
+        return True
+    return not bool(((vector.error != 0) & vector.validity()).any())
+
+
+def refuse_unsure(columns: Sequence[Vector]) -> None:
+    """Grouping or summing a value that is not exact could make a sketch too small."""
+    if not all(is_known(column) for column in columns):
+        raise unsure_value("A value used for grouping, a distinct count or a variance")
+
+
+def ends(vector: Vector) -> tuple[Vector, Vector]:
+    """The least and the greatest value within the bound; where it is open, the value itself."""
+    if vector.error is None:
+        return vector, vector
+    error = np.where(np.isfinite(vector.error), vector.error, 0.0)
+    moves = error != 0
+    sides = []
+    with np.errstate(invalid="ignore", over="ignore"):
+        for sign in (-1.0, 1.0):
+            moved = np.nextafter(vector.values + sign * error, sign * np.inf)
+            values = np.where(moves, moved, vector.values)
+            sides.append(Vector(vector.type, values, vector.valid))
+    return sides[0], sides[1]
+
+
+def between(low: Floats, high: Floats, valid: Bools | None) -> Vector:
+    """Doubles that lie anywhere between these; open where an end is no number and not the other."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        alike = (low == high) | (np.isnan(low) & np.isnan(high))
+        middle = low / 2 + high / 2
+        reach = np.maximum(np.abs(high - middle), np.abs(middle - low))
+        error = np.where(alike, 0.0, np.nextafter(reach, np.inf))
+    error = np.where(np.isfinite(error), error, np.inf)
+    values = np.where(alike, low, np.where(np.isfinite(middle), middle, 0.0))
+    return Vector(DOUBLE, values, valid, error)
+
+
+def over_bounds(name: str, compute: Function, given: Sequence[Vector], result: SqlType) -> Vector:
+    """A function of arguments of which some have bounds."""
+    if all(is_known(argument) for argument in given):
+        return compute([exactly(argument) for argument in given], result)
+    shown = name.upper()
+    is_lost = np.zeros(len(given[0]), dtype=np.bool_)
+    for argument in given:
+        is_lost |= is_open(argument)
+    if name not in MONOTONE or (result.kind is not Kind.DOUBLE and bool(is_lost.any())):
+        raise unsure_value(shown)
+    sides = [ends(argument) for argument in given]
+    low, high = _at_both_ends(shown, compute, sides, result)
+    if result.kind is Kind.DOUBLE:
+        match = between(low.values, high.values, low.valid)
+        assert match.error is not None
+        return Vector(DOUBLE, match.values, low.valid, np.where(is_lost, np.inf, match.error))
+    if bool(((low.values != high.values) & low.validity()).any()):
+        raise unsure_value(shown)
+    return low
+
+
+def _at_both_ends(
+    shown: str, compute: Function, sides: Sequence[tuple[Vector, Vector]], result: SqlType
+) -> tuple[Vector, Vector]:
+    """The function's values at the ends; unsure where it fails at one of them, as Spark may not."""
+    vectors: list[Vector] = []
+    failed: list[EvaluationError] = []
+    for end in (0, 1):
+        try:
+            vectors.append(compute([side[end] for side in sides], result))
+        except EvaluationError as error:
+            failed.append(error)
+    if not failed:
+        return vectors[0], vectors[1]
+    if vectors:
+        raise unsure_value(shown) from failed[0]
+    raise failed[0]
+
+
+def _at_a_tie() -> NotExactError:
+    return NotExactError(
+        "A double is rounded at a tie or cast with too many digits, so the result depends on its "
+        "text form",
+        hint="recapture with `impctl capture`, or keep decimals in the table",
+    )
+
+
+def exactly(vector: Vector) -> Vector:
+    """The column without its bounds, which are all zero."""
+    return Vector(vector.type, vector.values, vector.valid)
+
+
+def rounded_double(vector: Vector, digits: int, *, to_even: bool) -> Vector:
+    """ROUND and BROUND of doubles: known, within a bound where the argument has one."""
+    # From 2^53 on a double is a whole number, which its text reads as again.
+    least = np.inf if digits < 0 else float(EXACT_DOUBLE)
+    has_digits = np.isfinite(vector.values) & (np.abs(vector.values) < least)
+    whole, sure = rounded(np.where(has_digits, vector.values, 0.0), digits, to_even=to_even)
+    values = np.where(has_digits, _unscaled(whole, digits), vector.values)
+    unknown = ~sure & has_digits & vector.validity()
+    if vector.error is None:
+        if bool(unknown.any()):
+            raise _at_a_tie()
+        return Vector(DOUBLE, values, vector.valid)
+    moves = (vector.error != 0) | unknown
+    if not bool(moves.any()):
+        return Vector(DOUBLE, values, vector.valid, np.zeros(len(values)))
+    low, high = ends(vector)
+    first, last = outer(low.values, high.values, digits)
+    span = between(_unscaled(first, digits), _unscaled(last, digits), vector.valid)
+    assert span.error is not None
+    error = np.where(is_open(vector), np.inf, np.where(moves, span.error, 0.0))
+    return Vector(DOUBLE, np.where(moves, span.values, values), vector.valid, error)
+
+
+def _unscaled(whole: Any, digits: int) -> Floats:
+    """Whole numbers divided by ten to the `digits`, rounded once, as Java reads their text."""
+    if whole.dtype != np.float64 and magnitude(whole) >= EXACT_DOUBLE:
+        unit = 10 ** abs(digits)
+        exact = [int(number) for number in whole]
+        # Python divides integers with one rounding.
+        result = [n / unit if digits >= 0 else float(n * unit) for n in exact]
+        return np.array(result, dtype=np.float64)
+    numbers = whole.astype(np.float64)
+    return np.asarray(scaled_by(numbers, -digits), dtype=np.float64)
+
+
+def as_decimal(vector: Vector, target: SqlType) -> Vector:
+    """A cast of doubles to decimals: by their texts, rounded half up; what is no number is NULL."""
+    if bool(is_open(vector).any()):
+        raise unsure_value(f"A cast to {target}")
+    valid = vector.validity() & np.isfinite(vector.values)
+    moves = np.zeros(len(valid), dtype=np.bool_) if vector.error is None else vector.error != 0
+    moves &= valid
+    whole, sure = rounded(np.where(valid & ~moves, vector.values, 0.0), target.scale, to_even=False)
+    if bool(moves.any()):
+        low, high = ends(vector)
+        first, last = outer(low.values, high.values, target.scale)
+        # Where these agree they are small.
+        agreed = moves & (first == last)
+        sure = np.where(moves, agreed, sure)
+        whole = np.where(agreed, np.where(agreed, first, 0.0).astype(np.int64), whole)
+    if not bool((sure | ~valid).all()):
+        raise unsure_value(f"A cast to {target}") if bool(moves.any()) else _at_a_tie()
+    return Vector(target, fit_decimals(whole, target), None if bool(valid.all()) else valid)

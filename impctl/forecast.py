@@ -1,0 +1,364 @@
+"""Forecasts of a series of numbers with intervals, and of when the next event comes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from impctl.values import dataclass
+
+KEPT = 400
+"""Commits of a table that are known at most: more than the longest look back of any forecast."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A commit that changed rows.
+
+    `at` is in seconds since 1970. `is_after_gap` says that commits between this one and the one
+    before it are not known.
+    """
+
+    version: int
+    at: float | None
+    inserted: int | None
+    deleted: int | None
+    files: int
+    bytes: int
+    operation: str
+    is_after_gap: bool = False
+
+    @property
+    def rows(self) -> int | None:
+        """Rows inserted and deleted together."""
+        if self.inserted is None or self.deleted is None:
+            return None
+        return self.inserted + self.deleted
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The latest `KEPT` arrivals of a table, oldest first.
+
+    `until` is the last version that was looked at, `since` the time from which on commits are
+    known, None where no entry tells one. `has_missed` says that commits after the last arrival are
+    not known.
+    """
+
+    table_id: str
+    until: int
+    since: float | None
+    arrivals: tuple[Arrival, ...] = ()
+    has_missed: bool = False
+
+
+def effective_times(arrivals: Sequence[Arrival], now: float) -> list[float]:
+    """A time for each arrival, none before the one before it and none after `now`.
+
+    One that has no time, goes back or lies in the future has that of the one before it: its gap
+    counts as 0.
+    """
+    sound = [each.at for each in arrivals if each.at is not None and each.at <= now]
+    latest = sound[0] if sound else now
+    result = []
+    for each in arrivals:
+        if each.at is not None and latest < each.at <= now:
+            latest = each.at
+        result.append(latest)
+    return result
+
+
+CHANCES_JUDGED = 60
+"""Chances that a way to find them is judged by."""
+SHRUNK = 2.0
+"""Stretches that the base rate counts for beside those of the same time."""
+_KEEP = 0.9
+
+
+class Way(StrEnum):
+    """Who speaks, in the words it is told by."""
+
+    BASE = "the overall frequency"
+    RECENT = "the recent frequency"
+    SAME_DAY = "the same time of day"
+    SAME_WEEK = "the same time of week"
+
+
+WAYS = tuple(Way)
+
+
+@dataclass(frozen=True, slots=True)
+class Chance:
+    """How likely it comes in the next stretch, and by what; `base` is the base rate."""
+
+    value: float
+    by: Way
+    base: float
+
+
+def chance(came: npt.NDArray[np.bool_], of_day: int, of_week: int) -> Chance:
+    """The chance of the stretch after those in `came`, of which `of_day` make a day and `of_week`
+    a week (0: the stretches are longer)."""
+    said = all_chances(came, of_day, of_week)
+    losses = (said[:, :-1] - came) ** 2
+    latest = mean_of(losses[:, -CHANCES_JUDGED:])
+    by = int(np.argmin(np.where(np.isnan(latest), np.inf, latest)))
+    return Chance(float(said[by, -1]), WAYS[by], float(said[0, -1]))
+
+
+def rate(counts: Floats) -> float:
+    """How often it comes in a stretch, by how often it came in each: over all of them, or of late
+    where that would have lost less (by squares) over the last `JUDGED`."""
+    earlier = np.concatenate([[0.0], np.cumsum(counts)])
+    base = (earlier + 0.5) / (np.arange(len(counts) + 1) + 1)
+    said = np.stack([base, _recent(counts, base)])
+    losses = mean_of(((said[:, :-1] - counts) ** 2)[:, -CHANCES_JUDGED:])
+    return float(said[int(losses[1] < losses[0]), -1])
+
+
+def all_chances(came: npt.NDArray[np.bool_], of_day: int, of_week: int) -> Floats:
+    """What each way says of each stretch in `came` and of the next: a row each."""
+    held = came.astype(np.float64)
+    before = np.arange(len(held) + 1)
+    base = (np.concatenate([[0.0], np.cumsum(held)]) + 0.5) / (before + 1)
+    return np.stack(
+        [
+            base,
+            _recent(held, base),
+            _of_same(held, of_day, base),
+            _of_same(held, of_week, base),
+        ]
+    )
+
+
+def _recent(held: Floats, base: Floats) -> Floats:
+    """The mean of what came, each stretch counting 0.9 of the next one, shrunk to `base`."""
+    rows = windows(held, CHANCES_JUDGED)
+    weights = _KEEP ** np.arange(CHANCES_JUDGED)[::-1]
+    is_known = ~np.isnan(rows)
+    total = is_known @ weights
+    result: Floats = (np.where(is_known, rows, 0.0) @ weights + SHRUNK * base) / (total + SHRUNK)
+    return result
+
+
+def _of_same(held: Floats, cycle: int, base: Floats) -> Floats:
+    """The share of stretches of the same time, shrunk to `base`."""
+    if cycle < 1:
+        return base
+    count = len(held) + 1
+    turns = -(-count // cycle)
+    grid = np.zeros(turns * cycle)
+    grid[: len(held)] = held
+    sums = np.cumsum(grid.reshape(turns, cycle), axis=0)
+    earlier = np.vstack([np.zeros((1, cycle)), sums[:-1]]).reshape(-1)[:count]
+    seen = np.arange(count) // cycle
+    result: Floats = (earlier + SHRUNK * base) / (seen + SHRUNK)
+    return result
+
+
+HELD = 0.8
+"""How often an interval is to hold."""
+INTERVALS_JUDGED = 60
+"""Intervals that a way to draw them is judged by."""
+_LOW, _HIGH = (1 - HELD) / 2, (1 + HELD) / 2
+_LONG, _SHORT = 100, 30
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """The next number, the interval that it lies in four times in five, and by what."""
+
+    value: float
+    low: float
+    high: float
+    by: str
+
+
+def forecast(values: Sequence[float], times: Sequence[float]) -> Forecast | None:
+    """The number after `values`; None where there are fewer than `LEAST`.
+
+    `values` are not negative. `times` are the moments, in seconds since 1970, after which each of
+    them came, that of the next one last.
+    """
+    if len(values) < LEAST:
+        return None
+    held = np.array(values, dtype=np.float64)
+    said = spoken(held, np.array(times, dtype=np.float64))
+    ((low, high),) = intervals(held, said.values, 1).tolist()
+    return Forecast(float(said.values[-1]), low, high, str(FORECASTERS[said.by[-1]]))
+
+
+def intervals(values: Floats, said: Floats, last: int) -> Floats:
+    """Both ends of the intervals round the `last` forecasts in `said`, a row each.
+
+    `said` has a forecast of each number of `values` and of the one after them.
+    """
+    # The first forecast has nothing before it.
+    count = min(last + INTERVALS_JUDGED, len(values))
+    asked = said[-count:]
+    residuals = _quantiles(windows(values - said[:-1], _LONG)[-count:]) + asked[:, None]
+    long, short = (_quantiles(windows(values, size)[-count:]) for size in (_LONG, _SHORT))
+    ends = np.stack([_round(each, asked) for each in (residuals, long, short)])
+    losses = _pinball(ends[:, :-1], values[len(values) + 1 - count :])
+    judged = mean_of(windows(losses, INTERVALS_JUDGED))
+    best = np.argmin(np.where(np.isnan(judged), np.inf, judged), axis=0)
+    chosen: Floats = ends[best, np.arange(count)][-last:]
+    return chosen
+
+
+def _round(ends: Floats, said: Floats) -> Floats:
+    """These ends, or the forecast where they do not hold it between them or are not known."""
+    low = np.fmin(ends[:, 0], said)
+    result: Floats = np.maximum(np.stack([low, np.fmax(ends[:, 1], said)], axis=1), 0.0)
+    return result
+
+
+def _quantiles(rows: Floats) -> Floats:
+    """The lower and the upper quantile of what is known in each row; NaN where nothing is.
+
+    Of few numbers they are the outermost ones: the next number is equally likely between any two.
+    """
+    ordered = np.sort(rows, axis=1)  # NaN comes last
+    counts = (~np.isnan(rows)).sum(axis=1)
+    at, greatest = np.arange(len(rows)), np.maximum(counts - 1, 0)
+    ends = []
+    for share in (_LOW, _HIGH):
+        place = np.clip(share * (counts + 1) - 1, 0, greatest)
+        below = np.floor(place).astype(np.int64)
+        low, high = ordered[at, below], ordered[at, np.minimum(below + 1, greatest)]
+        ends.append(low + (high - low) * (place - below))
+    return np.stack(ends, axis=1)
+
+
+def _pinball(ends: Floats, came: Floats) -> Floats:
+    """What the intervals lose to the numbers that came: least for the quantiles themselves."""
+    total = np.zeros(ends.shape[:2])
+    for share, side in ((_LOW, ends[..., 0]), (_HIGH, ends[..., 1])):
+        missed = came - side
+        total += np.maximum(share * missed, (share - 1) * missed)
+    return total
+
+
+Floats = npt.NDArray[np.float64]
+Numbers = npt.NDArray[np.int64]
+
+LEAST = 4
+"""With fewer numbers there is no forecast: so many gaps lie between five commits."""
+FORECASTS_JUDGED = 30
+"""Forecasts that a forecaster is judged by."""
+_MEAN, _MEDIAN, _SAME, _REACH = 8, 16, 6, 64
+_HISTORY_KEPT = 0.85
+"""What each number counts, of what the next one does."""
+_HOUR, _DAY, _WEEK = 3600.0, 86_400.0, 604_800.0
+
+
+class Forecaster(StrEnum):
+    """Who speaks, in the words it is told by."""
+
+    LAST = "the last value"
+    MEAN = "the mean of the last 8"
+    MEDIAN = "the median of the last 16"
+    WEIGHTED = "a weighted mean of recent values"
+    SAME_DAY = "the same time of day"
+    SAME_WEEK = "the same time of week"
+
+
+FORECASTERS = tuple(Forecaster)
+
+
+@dataclass(frozen=True)
+class Spoken:
+    """One forecast for each number of a series and one for the next, with who made each.
+
+    The first has nothing before it: it is NaN.
+    """
+
+    values: Floats
+    by: Numbers
+    """Positions in `FORECASTERS`."""
+
+
+def all_forecasts(values: Floats, times: Floats) -> Floats:
+    """What each forecaster says of each number of `values` and of the next: a row each.
+
+    `times` are the moments, in seconds since 1970, after which each number came, that of the next
+    one last. The first column is NaN.
+    """
+    count = len(values)
+    before = windows(values, _REACH)
+    mean = mean_of(before[:, -_MEAN:])
+    return np.vstack(
+        [
+            np.concatenate([[np.nan], values]),
+            mean,
+            _median(before[:, -_MEDIAN:]),
+            _weighted(before),
+            _mean_of_same(values, times[: count + 1] % _DAY // _HOUR, mean),
+            _mean_of_same(values, times[: count + 1] % _WEEK // _HOUR, mean),
+        ]
+    )
+
+
+def spoken(values: Floats, times: Floats) -> Spoken:
+    """The forecasts of those that speak; `times` as of `all_forecasts`."""
+    said = all_forecasts(values, times)
+    errors = np.abs(said[:, :-1] - values)
+    # Each forecast is judged by those before it; nothing is known of the first.
+    judged = mean_of(windows(errors, FORECASTS_JUDGED))
+    by = np.argmin(np.where(np.isnan(judged), np.inf, judged), axis=0)
+    return Spoken(said[by, np.arange(said.shape[1])], by)
+
+
+def windows(values: Floats, size: int) -> Floats:
+    """For each number along the last axis and for the next one, the `size` before it; NaN where
+    there is none."""
+    missing = np.full((*values.shape[:-1], size), np.nan)
+    padded = np.concatenate([missing, values], axis=-1)
+    return np.lib.stride_tricks.sliding_window_view(padded, size, axis=-1)
+
+
+def mean_of(values: Floats) -> Floats:
+    """The mean of what is known along the last axis; NaN where nothing is."""
+    is_known = ~np.isnan(values)
+    counts = is_known.sum(axis=-1)
+    sums = np.where(is_known, values, 0.0).sum(axis=-1)
+    result: Floats = np.divide(sums, counts, out=np.full(counts.shape, np.nan), where=counts > 0)
+    return result
+
+
+def _median(rows: Floats) -> Floats:
+    """The median of what is known in each row."""
+    ordered = np.sort(rows, axis=1)  # NaN comes last
+    counts = (~np.isnan(rows)).sum(axis=1)
+    at = np.arange(len(rows))
+    result: Floats = (ordered[at, np.maximum(counts - 1, 0) // 2] + ordered[at, counts // 2]) / 2
+    return result
+
+
+def _weighted(rows: Floats) -> Floats:
+    """The mean, each number counting less than the next one."""
+    weights = _HISTORY_KEPT ** np.arange(rows.shape[1])[::-1]
+    is_known = ~np.isnan(rows)
+    total = is_known @ weights
+    sums = np.where(is_known, rows, 0.0) @ weights
+    result: Floats = np.divide(sums, total, out=np.full(len(rows), np.nan), where=total > 0)
+    return result
+
+
+def _mean_of_same(values: Floats, slots: Floats, otherwise: Floats) -> Floats:
+    """The mean of the last six numbers that came in the same slot; else `otherwise`."""
+    order = np.argsort(slots, kind="stable")
+    held = np.append(values, 0.0)[order]
+    starts = np.flatnonzero(np.append(True, slots[order][1:] != slots[order][:-1]))
+    sizes = np.diff(np.append(starts, len(order)))
+    within = np.arange(len(order)) - np.repeat(starts, sizes)
+    sums, counts = np.zeros(len(order)), np.minimum(within, _SAME)
+    for back in range(1, _SAME + 1):
+        is_there = within >= back
+        sums[is_there] += held[np.flatnonzero(is_there) - back]
+    result = np.empty(len(order))
+    result[order] = np.divide(sums, counts, out=np.full(len(order), np.nan), where=counts > 0)
+    return np.where(np.isnan(result), otherwise, result)

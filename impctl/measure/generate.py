@@ -1,0 +1,161 @@
+"""Write the tables that the shipped workloads and benchmarks read.
+
+Law: only new tables are written, below the folder asked for; equal requests give equal rows.
+Out of scope: what the rows are (`bench.synthetic`, `bench.orders`, `bench.examples`,
+`bench.daily`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from impctl.bench.daily import split_last_days
+from impctl.bench.examples import running_example_table
+from impctl.bench.orders import orders_files
+from impctl.bench.refresh import refreshes
+from impctl.bench.synthetic import SYNTHETIC_SCHEMA, synthetic_batches
+from impctl.errors import UsageError
+from impctl.service.output import check_output
+from impctl.service.results import GenerateResult, Outcome
+from impctl.service.settings import Example, GenerateRequest
+from impctl.tables.write.maintenance import create_laid_out_table, create_table
+
+if TYPE_CHECKING:
+    from impctl.service.context import Reporter
+
+DEFAULT_ROWS = 1_000_000
+DEFAULT_GROUPS = 5_000
+ORDERS_ROWS = 5_000_000
+CRIMES_DAYS = 30
+"""Last days of the crimes data that become batches of their own."""
+
+_ROW_BYTES = 80
+_FILES = 16
+_SMALLEST_FILE = 1 << 20
+_TPCH_FILE = 64 << 20
+
+_ORDERS_FILE = 5_000
+"""Rows of a file of orders: small files, as a stream of appends writes them."""
+
+_NAMES = {
+    Example.RUNNING: "sales",
+    Example.SYNTHETIC: "synthetic",
+    Example.CRIMES: "crimes",
+    Example.ORDERS: "orders",
+}
+_TPCH = ("customer", "lineitem", "nation", "orders", "part", "partsupp", "region", "supplier")
+
+
+def generate(request: GenerateRequest, reporter: Reporter) -> Outcome:
+    """Write the tables of the request; one result each."""
+    check_output(request.folder)
+    if request.example is Example.TPCH:
+        return _tpch(request, reporter)
+    name = _NAMES[request.example] if request.table is None else request.table
+    path = request.folder / name
+    reporter.step(f"writing {path}")
+    match request.example:
+        case Example.RUNNING:
+            rows = _written(path, running_example_table())
+        case Example.SYNTHETIC:
+            rows = _synthetic(path, request)
+        case Example.ORDERS:
+            rows = _orders(path, request)
+        case _:
+            rows = _crimes(path, request)
+    return Outcome((GenerateResult(name, str(path), rows, 0),))
+
+
+def _tpch(request: GenerateRequest, reporter: Reporter) -> Outcome:
+    """The eight TPC-H tables, from the Parquet files that a generator of TPC-H data wrote."""
+    files = {} if request.source is None else _tpch_files(request.source)
+    if not files:
+        raise UsageError(
+            "The TPC-H tables need the folder with the source Parquet files",
+            hint="run `tpchgen-cli parquet -s 1 --output-dir DIR`, then give `--source DIR`",
+        )
+    results = []
+    for name, file in files.items():
+        path = request.folder / name
+        reporter.step(f"writing {path}")
+        with pq.ParquetFile(file) as parquet:
+            rows = parquet.metadata.num_rows
+            reader = pa.RecordBatchReader.from_batches(parquet.schema_arrow, parquet.iter_batches())
+            create_table(str(path), reader, file_bytes=_TPCH_FILE)
+        results.append(GenerateResult(name, str(path), rows, 0))
+    reporter.step("writing refreshes")
+    _refreshes(request.folder / "refresh", files, request.seed)
+    return Outcome(tuple(results))
+
+
+def _refreshes(folder: Path, files: Mapping[str, Path], seed: int) -> None:
+    """New orders and their line items, as files for `apply`."""
+    folder.mkdir(parents=True, exist_ok=True)
+
+    def lineitem_of(keys: Sequence[int]) -> pa.Table:
+        return _read(files["lineitem"], filters=[("l_orderkey", "in", list(keys))])
+
+    for refresh in refreshes(_read(files["orders"]), lineitem_of, seed=seed):
+        pq.write_table(refresh.orders, folder / f"orders-{refresh.size}.parquet")
+        pq.write_table(refresh.lineitem, folder / f"lineitem-{refresh.size}.parquet")
+
+
+def _read(file: Path, filters: list[tuple[str, str, list[int]]] | None = None) -> pa.Table:
+    """The rows, with texts as plain strings: Arrow cannot filter views of strings."""
+    schema = pa.schema(
+        pa.field(field.name, pa.string() if pa.types.is_string_view(field.type) else field.type)
+        for field in pq.read_schema(file)
+    )
+    return pq.read_table(file, schema=schema, filters=filters)
+
+
+def _tpch_files(folder: Path) -> dict[str, Path]:
+    """The file of every table; empty where one is missing."""
+    files = {name: folder / f"{name}.parquet" for name in _TPCH}
+    return files if all(file.is_file() for file in files.values()) else {}
+
+
+def _written(path: Path, table: pa.Table) -> int:
+    create_table(str(path), table)
+    return int(table.num_rows)
+
+
+def _synthetic(path: Path, request: GenerateRequest) -> int:
+    rows = DEFAULT_ROWS if request.rows is None else request.rows
+    groups = DEFAULT_GROUPS if request.groups is None else request.groups
+    batches = synthetic_batches(rows, groups, request.seed, sorted_by_a=request.sort_rows)
+    reader = pa.RecordBatchReader.from_batches(SYNTHETIC_SCHEMA, batches)
+    # About sixteen files, so that skipping some can be seen on a small table too.
+    create_table(str(path), reader, file_bytes=max(rows * _ROW_BYTES // _FILES, _SMALLEST_FILE))
+    return rows
+
+
+def _orders(path: Path, request: GenerateRequest) -> int:
+    rows = ORDERS_ROWS if request.rows is None else request.rows
+    files = max(rows // _ORDERS_FILE, 1)
+    return create_laid_out_table(str(path), orders_files(rows, files, request.seed))
+
+
+def _crimes(path: Path, request: GenerateRequest) -> int:
+    if request.source is None:
+        raise UsageError(
+            "The crimes table needs its source Parquet file",
+            hint="give `--source FILE` or set IMPCTL_CRIMES; `workloads/crimes.yaml` names the "
+            "file",
+        )
+    if not request.source.is_file():
+        raise UsageError(
+            f"The crimes file does not exist: {request.source}",
+            hint="correct `--source` or IMPCTL_CRIMES",
+        )
+    base, days = split_last_days(pq.read_table(request.source), "Date", CRIMES_DAYS)
+    folder = path.parent / f"{path.name}-batches"
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, day in enumerate(days, start=1):
+        pq.write_table(day, folder / f"day-{number}.parquet")
+    return _written(path, base)

@@ -1,0 +1,116 @@
+"""Records as files: written after a run, read to compare two runs.
+
+Law: a file is written whole or not at all; whether it can be is tried before anything is measured,
+and the trial leaves what stands there as it is. A device, a pipe or a link stays one: the text
+goes through it. Out of scope: what is in it (`bench.record_json`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from errno import ENOTDIR
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from impctl.bench.compare import compare_records
+from impctl.bench.record_json import record_from_json, record_to_json
+from impctl.errors import StorageError, UnsoundSketchError, UsageError
+from impctl.service.output import try_output, write_whole
+from impctl.service.results import Failure, Outcome, WrittenResult
+from impctl.workload.load import read_file
+
+if TYPE_CHECKING:
+    from impctl.bench.record import Record
+    from impctl.service.context import Reporter
+    from impctl.service.settings import MeasureRequest
+
+_MOST_BYTES = 256 << 20
+"""Of a record to read."""
+
+
+def try_kept(request: MeasureRequest, reserved: Mapping[str, str]) -> None:
+    """StorageError where a file asked for could not be written.
+
+    UsageError where both are one file, or where the package that renders a report is missing.
+    """
+    asked = {"record": request.out, "report": request.report}
+    paths = {kind: path for kind, path in asked.items() if path is not None}
+    if len({path.absolute() for path in paths.values()}) < len(paths):
+        raise UsageError(
+            f"`--out` and `--report` name the same file: {request.out}",
+            hint="give two different files",
+        )
+    if request.report is not None:
+        from impctl.bench.report import check_templates
+
+        check_templates()
+    for kind, path in paths.items():
+        _tried(kind, path, reserved)
+
+
+def write_kept(request: MeasureRequest, record: Record) -> tuple[WrittenResult, ...]:
+    """Write the record and its report where they were asked for."""
+    written: list[WrittenResult] = []
+    if request.out is not None:
+        written.append(_written("record", request.out, record_to_json(record)))
+    if request.report is not None:
+        from impctl.bench.report import render_report
+
+        written.append(_written("report", request.report, render_report(record)))
+    return tuple(written)
+
+
+def compare_files(old: Path, new: Path, reporter: Reporter) -> Outcome:
+    """What changed from one record to the other; wrong cells of the new one are a failure."""
+    result = compare_records(_read(old), _read(new))
+    if not result.wrong:
+        return Outcome((result,))
+    text = f"Record `{new}` has cells whose check failed: {len(result.wrong)}"
+    hint = "its figures are not reliable until this is fixed; please report it, with the record"
+    return Outcome((result,), (), (Failure(None, UnsoundSketchError(text, hint=hint)),))
+
+
+def report_file(file: Path, target: Path, reporter: Reporter) -> Outcome:
+    """The report of a record that was written before."""
+    from impctl.bench.report import render_report
+
+    return Outcome((_written("report", target, render_report(_read(file))),))
+
+
+def _read(file: Path) -> Record:
+    try:
+        data = read_file(file, _MOST_BYTES)
+        text = "" if len(data) > _MOST_BYTES else data.decode()
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise UsageError(
+            f"Record `{file}` cannot be read: {reason}",
+            code="record_unreadable",
+            hint="give a file that `impctl bench WORKLOAD --out FILE` wrote",
+        ) from None
+    return record_from_json(text, str(file))
+
+
+def _written(kind: str, path: Path, text: str) -> WrittenResult:
+    try:
+        write_whole(path, text)
+    except OSError as error:
+        raise _not_written(kind, path, error) from error
+    return WrittenResult(kind, str(path))
+
+
+def _tried(kind: str, path: Path, reserved: Mapping[str, str]) -> None:
+    try:
+        try_output(path, reserved)
+    except OSError as error:
+        raise _not_written(kind, path, error) from error
+
+
+def _not_written(kind: str, path: Path, error: OSError) -> StorageError:
+    # A file where a folder should be: the system says that it exists.
+    reason = os.strerror(ENOTDIR) if isinstance(error, FileExistsError) else error.strerror
+    return StorageError(
+        f"The {kind} could not be written to `{path}`: {reason}",
+        hint="name a file in a folder with write access",
+    )

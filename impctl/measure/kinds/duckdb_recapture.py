@@ -1,0 +1,237 @@
+"""Recapture in DuckDB: the passes that Spark runs, over the same files, as one more baseline.
+
+Law: what is offered gave a sketch equal to Spark's at the version it was offered at; everything
+else comes with the reason why not. The pass is that of `spark.capture`; its Spark SQL is
+translated by sqlglot, and DuckDB's own arithmetic decides, so equality is looked at, not believed.
+Out of scope: passes that collect fragments along the plan; tables whose rows are not simply those
+of their files (deletion vectors, column mapping).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+
+from impctl.bench.parquet_sql import ParquetSql, SqlFailed
+from impctl.data.schema import Column
+from impctl.data.vector import from_arrow
+from impctl.plan.nodes import attributes_of
+from impctl.service.resolve import is_for_others
+from impctl.service.stored import kept_plan
+from impctl.sketch.sketch import FragmentSet
+from impctl.spark.capture import PassKind, SketchPass, sketch_passes
+from impctl.spark.expressions import DIALECT
+from impctl.spark.predicates import local_name, rewrite_sql
+from impctl.spark.render import Renderer
+from impctl.sql.text import without_levels
+from impctl.tables.rows import why_not_plain
+from impctl.tables.schema import to_arrow_type
+from impctl.tables.snapshot import DataFile, Snapshot
+from impctl.tables.storage import local_path
+from impctl.types import AccessId, TableName
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.safety.judge import Verdict
+    from impctl.service.context import Workbench
+    from impctl.service.pinned import PinnedTables
+    from impctl.service.prepare import PreparedQuery
+    from impctl.sketch.partition import RangePartition
+
+Fragments = Mapping[AccessId, FragmentSet]
+
+Files = Mapping[TableName, Sequence[DataFile]]
+
+_TARGET = "duckdb"
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Offered(Generic[T]):
+    """DuckDB's way to the same answer; `run` is None where there is none, for `reason`."""
+
+    run: Callable[[], T] | None
+    reason: str = ""
+
+
+def duckdb_recapture(
+    connection: ParquetSql,
+    desk: Workbench,
+    prepared: PreparedQuery,
+    verdict: Verdict,
+    partitions: Mapping[AccessId, RangePartition],
+    expected: Fragments,
+) -> Offered[Fragments]:
+    """The recapture at the pinned versions, checked against the `expected` sketches once."""
+    reason = _unreadable(desk.tables, prepared)
+    if reason:
+        return Offered(None, reason)
+    try:
+        passes = _passes(prepared, verdict, partitions)
+        recapture = _Recapture(desk, prepared, partitions, passes, connection)
+        result = recapture()
+    except (SqlFailed, SqlglotError, pa.ArrowException, _NoPassError) as error:
+        return Offered(None, f"DuckDB cannot run the capture: {error}")
+    wrong = [access for access, fragments in expected.items() if result[access] != fragments]
+    if wrong:
+        return Offered(None, "DuckDB's arithmetic gives a different sketch than Spark's")
+    return Offered(recapture)
+
+
+def duckdb_plain(
+    connection: ParquetSql, tables: PinnedTables, prepared: PreparedQuery
+) -> Offered[pa.Table]:
+    """The query over whole tables; `run` gives an Arrow table for the caller to compare."""
+
+    def whole() -> tuple[str, Files]:
+        is_plain = is_for_others(prepared.query)
+        text = rewrite_sql(prepared.query, {}, is_local=True, is_plain=is_plain)
+        return text, {t: tables.snapshot(t).files for t in prepared.tables}
+
+    return duckdb_query(connection, tables, prepared, whole)
+
+
+def duckdb_query(
+    connection: ParquetSql,
+    tables: PinnedTables,
+    prepared: PreparedQuery,
+    asked: Callable[[], tuple[str, Files]],
+) -> Offered[pa.Table]:
+    """The text over the files of each table that `asked` gives, which counts as part of a run.
+
+    Of Spark's it is translated; what Spark does not run is DuckDB's own as it is.
+    """
+    reason = _unreadable(tables, prepared)
+    if reason:
+        return Offered(None, reason)
+
+    def run() -> pa.Table:
+        text, files = asked()
+        for table, chosen in files.items():
+            name = local_name(prepared.query, table)
+            _view(connection, name, tables.snapshot(table), chosen)
+        if not is_for_others(prepared.query):
+            text = sqlglot.transpile(text, read=DIALECT, write=_TARGET)[0]
+        return connection.run(text)
+
+    try:
+        run()
+    except (SqlFailed, SqlglotError) as error:
+        return Offered(None, f"DuckDB cannot run the query: {error}")
+    return Offered(run)
+
+
+class _NoPassError(Exception):
+    """The query's pass is none that DuckDB can be given."""
+
+
+def _unreadable(tables: PinnedTables, prepared: PreparedQuery) -> str:
+    """Why a table's rows are not those of its files; empty where they are."""
+    for table in prepared.tables:
+        reason = _not_plain(tables.snapshot(table))
+        if reason:
+            return f"DuckDB cannot read table `{table}` file by file: {reason}"
+    return ""
+
+
+def _not_plain(snapshot: Snapshot) -> str:
+    if local_path(snapshot.path) is None:
+        return "it is not on the local disk"
+    reason = why_not_plain(snapshot, reads_folders=True)
+    return reason or ("" if snapshot.files else "it has no files")
+
+
+def _view(connection: ParquetSql, name: str, snapshot: Snapshot, files: Sequence[DataFile]) -> None:
+    connection.view(
+        name, [file.uri for file in files], has_folders=bool(snapshot.partition_columns)
+    )
+
+
+def _passes(
+    prepared: PreparedQuery, verdict: Verdict, partitions: Mapping[AccessId, RangePartition]
+) -> tuple[_Pass, ...]:
+    columns = {a: Column(p.attribute, p.type) for a, p in partitions.items()}
+    views = _views(prepared)
+    kept = kept_plan(prepared, verdict, partitions)
+    return tuple(
+        _Pass(tuple(pass_.keys), _translated(_needed_values(pass_, views)))
+        for pass_ in sketch_passes(kept.query, kept.verdict, columns)
+    )
+
+
+def _views(prepared: PreparedQuery) -> dict[AccessId, str]:
+    return {scan.access: scan.table for scan in prepared.scans}
+
+
+def _translated(select: exp.Select) -> str:
+    tree = sqlglot.parse_one(without_levels(select.sql(DIALECT)), dialect=DIALECT)
+    for call in tree.find_all(exp.Anonymous):
+        # sqlglot does not know the function by which a second row of a subquery fails.
+        if call.name.upper() == "RAISE_ERROR":
+            call.set("this", "ERROR")
+    return tree.sql(_TARGET)
+
+
+def _needed_values(pass_: SketchPass, views: Mapping[AccessId, str]) -> exp.Select:
+    """Per access the list of distinct values of its key, of rows in surviving groups if any."""
+    if pass_.way is PassKind.COLLECTED:
+        raise _NoPassError("ranges are collected along the whole plan")
+    renderer = Renderer(views)
+    rows = renderer.select(pass_.rows).subquery("mine")
+    keys = (_column("mine", renderer.name(key)) for key in pass_.keys.values())
+    lists = [exp.ArrayAgg(this=exp.Distinct(expressions=[key])) for key in keys]
+    wanted = exp.select(*lists).from_(rows)
+    if pass_.groups is None:
+        return wanted
+    groups = renderer.select(pass_.groups)
+    names = [renderer.name(attribute.id) for attribute in attributes_of(pass_.groups)]
+    if not pass_.group:
+        return wanted.where(exp.Exists(this=groups))
+    pairs = [
+        exp.NullSafeEQ(this=_column("mine", renderer.name(own)), expression=_column("kept", name))
+        for own, name in zip(pass_.group, names, strict=False)
+    ]
+    return wanted.join(groups.subquery("kept"), on=exp.and_(*pairs), join_type="left semi")
+
+
+def _column(table: str, name: str) -> exp.Column:
+    return exp.column(exp.to_identifier(name, quoted=True), table=table)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    """A SELECT of one row: per access the list of the partition attribute's values needed."""
+
+    accesses: tuple[AccessId, ...]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Recapture:
+    desk: Workbench
+    prepared: PreparedQuery
+    partitions: Mapping[AccessId, RangePartition]
+    passes: tuple[_Pass, ...]
+    connection: ParquetSql
+
+    def __call__(self) -> Fragments:
+        for scan in self.prepared.scans:
+            snapshot = self.desk.tables.snapshot(scan.table)
+            _view(self.connection, scan.table, snapshot, snapshot.files)
+        result: dict[AccessId, FragmentSet] = {}
+        for pass_ in self.passes:
+            answer = self.connection.run(pass_.text)
+            for access, lists in zip(pass_.accesses, answer.columns, strict=True):
+                partition = self.partitions[access]
+                values = to_arrow_type(lists.combine_chunks().flatten(), partition.type)
+                fragments = partition.fragments_of(from_arrow(values, partition.type))
+                ids = np.unique(fragments).tolist()
+                result[access] = FragmentSet.of(ids, partition.size)
+        return result

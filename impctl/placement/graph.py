@@ -1,0 +1,736 @@
+"""A query's circuit as a graph of operators with pieces of state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import field, replace
+from enum import IntEnum, StrEnum
+from typing import TYPE_CHECKING
+
+from impctl.types import AttributeId, TableName
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.compile.compile import Compiled
+    from impctl.engine.operator import Operator
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Priors:
+    """Times of steps and reads."""
+
+    read_value_ns: float = 40
+    """Reading a table, per row and column (M: 10-40)."""
+    tag_row_ns: float = 125
+    """Telling a read row's fragment (M: 25-125)."""
+    keyed_row_ns: float = 25
+    """A read of some keys, per row that it scans (M)."""
+    keyed_read_ms: float = 5
+    """A read of some keys, per table (M)."""
+    build_row_ns: float = 320
+    """A side built in one sort, per row, its keys at random (M: 30 in order, 320)."""
+    probe_key_ns: float = 240
+    """A key looked up in a side, its rows found included (M: 100-380)."""
+    group_row_ns: float = 300
+    """A grouping made of rows, per row (M)."""
+    changed_group_ns: float = 1000
+    """A group changed, or a row of first rows (M: 1 us)."""
+    opened_ms: float = 0.3
+    """A stored piece taken up by a fresh process (assumed)."""
+    touched_block_ns: float = 8000
+    """A block of stored rows looked at (M: 8 us)."""
+    block_rows: int = 512
+    """Rows of a block."""
+    conversion_ms: float = 50
+    """A query opened and committed with other pieces kept, beside the work on each (M: 50 at
+    least)."""
+    row_ns: float = 25
+    """A row passing a selection or projection, or told by a piece (assumed)."""
+    filter_key_bytes: int = 3
+    """Of a side that is read: its filter, per key."""
+
+    def opened(self, rows: float, touched: float) -> float:
+        """Milliseconds to take up a stored piece of so many rows, so many of them touched."""
+        blocks = min(touched, rows / self.block_rows)
+        return self.opened_ms + blocks * self.touched_block_ns / 1e6
+
+
+PRIORS = Priors()
+
+
+PerKind = tuple[float, ...]
+"""Milliseconds (or a chance) for each kind of change, in the graph's order."""
+
+
+class Mode(StrEnum):
+    """What is done about a piece of state."""
+
+    KEPT = "kept"
+    """Its rows are in the store."""
+    READ = "read"
+    """Its rows with the asked keys are read when they are asked for."""
+    REBUILT = "rebuilt"
+    """Nothing is kept; all its rows are computed for a step and forgotten."""
+    BOUNDED = "bounded"
+    """The best of its rows are kept, and filled again where deletions used them up."""
+
+
+class Demand(IntEnum):
+    """What is asked of a flow in a run; each with all that is asked by those before it."""
+
+    DELTA = 0
+    """The rows that came or went."""
+    KEYS = 1
+    """Beside these the rows of some keys."""
+    FULL = 2
+    """Beside these all rows."""
+
+
+class Work(StrEnum):
+    """What an operator does, as far as its state depends on it."""
+
+    SCAN = "scan"
+    ROWS = "rows"
+    """Selections, projections, unions: row by row, nothing kept."""
+    JOIN = "join"
+    """Two inputs, a piece for each."""
+    KEYED = "keyed"
+    """One piece: a grouping, first rows, values; or what can only be kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class KindOfChange:
+    """Tables that move in one run, and how many such runs a day are expected."""
+
+    tables: frozenset[TableName]
+    rate: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """What one operator remembers under one name, and what it costs per run in each mode.
+
+    An empty tuple of costs is nothing. What is only done in some runs is multiplied with `hit`.
+    """
+
+    name: str
+    sizes: Mapping[Mode, int]
+    """Bytes in each mode that is allowed."""
+    opened: PerKind = ()
+    """Kept or bounded: what is stored of it opened, in runs that reach its operator at all."""
+    upkeep: PerKind = ()
+    """Kept or bounded: the change of its input taken in."""
+    probe: PerKind = ()
+    """Of a side, kept or rebuilt: the other input's change looked up in it."""
+    noted: PerKind = ()
+    """Read: the filter of its keys opened, put into and asked, in runs that reach its operator; and
+    of a grouping, the rows of the groups that change grouped."""
+    read: PerKind = ()
+    """Read: the rows of the keys that are asked, read."""
+    hit: PerKind = ()
+    """Read: the chance that a key is asked that was there before the step; empty is certain."""
+    build: PerKind = ()
+    """Rebuilt: all rows of its input put in order."""
+    stream: PerKind = ()
+    """Asked for everything: its rows given out, and those of a side looked up in the other."""
+    lookup: PerKind = ()
+    """Asked for some keys: their rows given out."""
+    refill: PerKind = ()
+    """Bounded: what deletions used up, filled again."""
+    source: tuple[TableName, ...] = ()
+    """The tables that `read` reads; reads of the same ones in a run can be shared by queries."""
+    reads_below: bool = False
+    """Whether it is read from the flow below, which is asked for keys, and not from tables."""
+    is_whole: bool = False
+    """Read: all of its rows each time, since no key narrows them; in users' words it is rebuilt."""
+
+    @property
+    def modes(self) -> tuple[Mode, ...]:
+        """The modes that are allowed."""
+        return tuple(self.sizes)
+
+    def word(self, mode: Mode) -> str:
+        """The mode in users' words."""
+        return str(Mode.REBUILT if mode is Mode.READ and self.is_whole else mode)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One operator: what it does, the nodes it reads, its pieces, and costs that no mode changes.
+
+    `delta`, `keys` and `whole` are what it adds for each demand; of a scan, `keys` is a keyed read
+    of its `table` and `whole` one of all of it.
+    """
+
+    work: Work
+    inputs: tuple[int, ...] = ()
+    pieces: tuple[Piece, ...] = ()
+    table: TableName = ""
+    delta: PerKind = ()
+    keys: PerKind = ()
+    whole: PerKind = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """The operators of a query, each after its inputs, and the kinds of change that are expected.
+
+    `runs` are how many runs of each kind its costs were learned from, empty for prior times.
+    Raises ValueError for wires and pieces that make no graph.
+    """
+
+    nodes: tuple[Node, ...]
+    kinds: tuple[KindOfChange, ...]
+    runs: tuple[int, ...] = ()
+    active: tuple[tuple[bool, ...], ...] = field(init=False)
+    """Per node and kind of change, whether its output may change."""
+
+    def __post_init__(self) -> None:
+        result: list[tuple[bool, ...]] = []
+        for at, node in enumerate(self.nodes):
+            _check(node, at, len(self.kinds))
+            if node.work is Work.SCAN:
+                result.append(tuple(node.table in kind.tables for kind in self.kinds))
+                continue
+            below = [result[wire] for wire in node.inputs]
+            result.append(tuple(any(one) for one in zip(*below, strict=True)))
+        object.__setattr__(self, "active", tuple(result))
+        names = [piece.name for piece in self.pieces]
+        if len(self.runs) not in (0, len(self.kinds)):
+            raise ValueError("`runs` is not for these kinds of change")
+        if len(set(names)) < len(names):
+            raise ValueError("two pieces of state have one name")
+
+    @property
+    def pieces(self) -> tuple[Piece, ...]:
+        """All pieces, in the order of their nodes."""
+        return tuple(piece for node in self.nodes for piece in node.pieces)
+
+    @property
+    def shared(self) -> tuple[int, ...]:
+        """Nodes that several inputs read, in order."""
+        count = [0] * len(self.nodes)
+        for node in self.nodes:
+            for wire in node.inputs:
+                count[wire] += 1
+        return tuple(at for at, number in enumerate(count) if number > 1)
+
+    def bytes_of(self, modes: Mapping[str, Mode]) -> int:
+        """Bytes of all pieces in these modes, by the pieces' names."""
+        return sum(piece.sizes[modes[piece.name]] for piece in self.pieces)
+
+
+def pinned(graph: Graph, modes: Mapping[str, Mode]) -> Graph:
+    """The graph in which these pieces have these modes alone; ValueError for one not allowed."""
+    return restricted(graph, {name: (mode,) for name, mode in modes.items()})
+
+
+def restricted(graph: Graph, modes: Mapping[str, Collection[Mode]]) -> Graph:
+    """The graph in which these pieces have none but these modes; ValueError where none is left, or
+    one is not allowed."""
+    nodes = []
+    for node in graph.nodes:
+        pieces = tuple(_restricted(piece, modes.get(piece.name)) for piece in node.pieces)
+        nodes.append(replace(node, pieces=pieces))
+    return Graph(tuple(nodes), graph.kinds, graph.runs)
+
+
+def _restricted(piece: Piece, modes: Collection[Mode] | None) -> Piece:
+    if modes is None:
+        return piece
+    if not modes or not piece.sizes.keys() >= set(modes):
+        raise ValueError(f"{piece.name} cannot be {' or '.join(modes) or 'nothing'}")
+    sizes = {mode: size for mode, size in piece.sizes.items() if mode in modes}
+    return replace(piece, sizes=sizes)
+
+
+_PIECES = {Work.SCAN: 0, Work.ROWS: 0, Work.JOIN: 2, Work.KEYED: 1}
+_ASKED = {
+    Work.JOIN: {Mode.KEPT, Mode.READ, Mode.REBUILT},
+    Work.KEYED: set(Mode),
+}
+_NODE_COSTS = ("delta", "keys", "whole")
+_PIECE_COSTS = (
+    *("opened", "upkeep", "probe", "noted", "read", "hit"),
+    *("build", "stream", "lookup", "refill"),
+)
+
+
+def _check(node: Node, at: int, kinds: int) -> None:
+    """ValueError where a node does not fit its work, its place, or the number of kinds."""
+    is_leaf = node.work is Work.SCAN
+    if is_leaf == bool(node.inputs) or not all(0 <= wire < at for wire in node.inputs):
+        raise ValueError(f"node {at} reads {node.inputs}")
+    if node.work is Work.JOIN and len(node.inputs) != 2:
+        raise ValueError(f"node {at} joins {len(node.inputs)} inputs")
+    if len(node.pieces) != _PIECES[node.work]:
+        raise ValueError(f"node {at} is a {node.work} with {len(node.pieces)} pieces")
+    for piece in node.pieces:
+        if not piece.sizes or not _ASKED[node.work].issuperset(piece.sizes):
+            raise ValueError(f"{piece.name}: modes {', '.join(piece.sizes) or 'none'}")
+        if any(size < 0 for size in piece.sizes.values()):
+            raise ValueError(f"{piece.name}: a size below zero")
+    owned = [(node, _NODE_COSTS), *((piece, _PIECE_COSTS) for piece in node.pieces)]
+    for owner, names in owned:
+        for name in names:
+            if len(getattr(owner, name)) not in (0, kinds):
+                raise ValueError(f"node {at}: `{name}` is not for {kinds} kinds of change")
+
+
+_MS = 1e-6
+"""Milliseconds of a nanosecond."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounded:
+    """What a buffer of `size` takes: its bytes, the chance that a run of each kind uses one up, and
+    filling it again; and where not all is kept now, the bytes of all."""
+
+    bytes: int
+    chance: Callable[[KindOfChange], float]
+    refill_ms: float
+    kept_bytes: int | None = None
+    size: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Numbers:
+    """What is known of a circuit's flows and state; `wire` is an operator's, or -1 - source's.
+
+    `rows(wire)` are all rows; `changed(wire, kind)` those of the change in one run; `bytes(name)`
+    are those of one stored piece (`Keeper.name`), or of groups that are not kept, if they were, and
+    0 of what is not stored.
+    `fresh(side, kind)` is the share of the keys asked of a side, or of the rows of a grouping,
+    whose rows or groups come with the same run, `known(side, kind)` that of the others which have
+    rows there. `bounded` has the pieces that may be bounded, by name.
+    """
+
+    rows: Callable[[int], float]
+    changed: Callable[[int, KindOfChange], float]
+    bytes: Callable[[str], int]
+    fresh: Callable[[str, KindOfChange], float] = lambda side, kind: 0.0
+    known: Callable[[str, KindOfChange], float] = lambda side, kind: 1.0
+    bounded: Mapping[str, Bounded] = field(default_factory=dict)
+
+
+def graph_of(
+    compiled: Compiled,
+    kinds: Sequence[KindOfChange],
+    numbers: Numbers,
+    *,
+    allowed: Collection[Mode] = tuple(Mode),
+    priors: Priors = PRIORS,
+) -> Graph:
+    """The circuit's operators with what their pieces cost, by prior times.
+
+    Every piece can be kept; of its other modes those in `allowed` are choices.
+    """
+    return _Maker(compiled, tuple(kinds), numbers, frozenset(allowed), priors).graph()
+
+
+class _Maker:
+    def __init__(
+        self,
+        compiled: Compiled,
+        kinds: tuple[KindOfChange, ...],
+        numbers: Numbers,
+        allowed: frozenset[Mode],
+        priors: Priors,
+    ) -> None:
+        self._sources = compiled.sources
+        self._operators = tuple(compiled.circuit)
+        self._wires = compiled.circuit.wires
+        self._kinds = kinds
+        self._numbers = numbers
+        self._allowed = allowed
+        self._priors = priors
+        self._seen: set[str] = set()
+        self._named: set[str] = set()
+        self._from_tables = {piece.side: piece for piece in compiled.pieces if piece.readers}
+        """Sides and groupings that can be read from tables, above groupings and other joins too."""
+
+    def graph(self) -> Graph:
+        nodes = [self._scan(at) for at in range(len(self._sources))]
+        nodes += [self._operator(at) for at in range(len(self._operators))]
+        return Graph(tuple(nodes), self._kinds)
+
+    def _scan(self, at: int) -> Node:
+        source, priors = self._sources[at], self._priors
+        rows = self._numbers.rows(-1 - at)
+        width = max(1, len(source.scan.table_columns))
+        whole = rows * (priors.read_value_ns * width + priors.tag_row_ns) * _MS
+        return Node(
+            work=Work.SCAN,
+            table=source.table,
+            keys=self._always(priors.keyed_read_ms + rows * priors.keyed_row_ns * _MS),
+            whole=self._always(whole),
+        )
+
+    def _operator(self, at: int) -> Node:
+        operator = self._operators[at]
+        inputs = tuple(self._node(wire) for wire in self._wires[at])
+        if not inputs:
+            # Its rows are those of no table: no change reaches them, and nothing is read.
+            return Node(work=Work.SCAN)
+        if operator.held_sides:
+            return Node(work=Work.JOIN, inputs=inputs, pieces=self._sides(operator, at))
+        keepers = [keeper.name for keeper in operator.arrangements()]
+        fresh = [name for name in keepers if name not in self._seen]
+        self._seen.update(fresh)
+        if not fresh:
+            return self._row_by_row(at, inputs)
+        return Node(work=Work.KEYED, inputs=inputs, pieces=(self._keyed(operator, at, fresh),))
+
+    def _row_by_row(self, at: int, inputs: tuple[int, ...]) -> Node:
+        each = self._priors.row_ns * _MS
+        wires = self._wires[at]
+        return Node(
+            work=Work.ROWS,
+            inputs=inputs,
+            delta=self._each(lambda k: each * sum(self._numbers.changed(w, k) for w in wires)),
+            keys=self._always(0.0),
+            whole=self._always(each * sum(map(self._numbers.rows, wires))),
+        )
+
+    def _sides(self, operator: Operator, at: int) -> tuple[Piece, ...]:
+        wires = self._wires[at]
+        self._seen.update(name for name, _ in operator.held_sides)
+        # A side that is read has a filter of its own.
+        self._seen.update(keeper.name for keeper in operator.arrangements())
+        sides = zip(operator.held_sides, wires, reversed(wires), strict=True)
+        return tuple(
+            self._side(name, keys, own, other, can_read=bool(keys) and self._is_from(own, name))
+            for (name, keys), own, other in sides
+        )
+
+    def _is_from(self, own: int, name: str) -> bool:
+        return name in self._from_tables or self.is_readable(own)
+
+    def _side(
+        self, name: str, keys: tuple[AttributeId, ...], own: int, other: int, *, can_read: bool
+    ) -> Piece:
+        numbers, priors = self._numbers, self._priors
+        rows = numbers.rows(own)
+        by_grouping = bool(keys) and self._is_told(own, keys)
+        tables = self._tables(own)
+        probe = self._each(lambda k: numbers.changed(other, k) * priors.probe_key_ns * _MS)
+        sizes = {Mode.KEPT: numbers.bytes(name)}
+        if can_read:
+            sizes[Mode.READ] = self._filter_bytes(name, rows)
+        elif by_grouping:
+            sizes[Mode.READ] = 0
+        sizes[Mode.REBUILT] = 0
+        return Piece(
+            name=name,
+            sizes=self._only_allowed(sizes),
+            opened=self._each(lambda k: priors.opened(rows, self._touched((own, other), k))),
+            upkeep=self._each(lambda k: numbers.changed(own, k) * priors.build_row_ns * _MS),
+            probe=probe,
+            noted=self._always(priors.opened_ms if can_read else 0.0),
+            read=self._always(self._read(name, own)) if can_read else probe,
+            hit=self._each(lambda k: self._hit(name, other, k)),
+            build=self._always(rows * priors.build_row_ns * _MS),
+            stream=self._always(rows * priors.probe_key_ns * _MS),
+            source=tables if can_read else (),
+            is_whole=self._is_whole(name),
+            reads_below=by_grouping and not can_read,
+        )
+
+    def _filter_bytes(self, name: str, rows: float) -> int:
+        """What the filter of a piece that is read takes: a key for each row at most, and what is
+        stored where rows have fewer keys."""
+        most = int(rows * self._priors.filter_key_bytes)
+        return min(most, self._numbers.bytes(f"{name}.filter") or most)
+
+    def _hit(self, name: str, other: int, kind: KindOfChange) -> float:
+        asked = self._numbers.changed(other, kind)
+        fresh = asked * self._numbers.fresh(name, kind)
+        return chance_of_hit(asked, fresh, self._numbers.known(name, kind))
+
+    def _keyed(self, operator: Operator, at: int, keepers: Sequence[str]) -> Piece:
+        numbers, priors = self._numbers, self._priors
+        name = self._piece_name(keepers[0])
+        wires = self._wires[at]
+        below = sum(map(numbers.rows, wires))
+        rows = numbers.rows(at)
+        # Of groups that are not kept only the filter is stored, and what they would take is told.
+        stored = (name,) if operator.reads and operator.group_keys else keepers
+        sizes = {Mode.KEPT: sum(map(numbers.bytes, stored))}
+        if operator.group_keys and self._is_from(wires[0], name):
+            sizes[Mode.READ] = self._filter_bytes(name, rows)
+        if operator.can_rebuild:
+            sizes[Mode.REBUILT] = 0
+        bounded = numbers.bounded.get(name)
+        if bounded is not None:
+            sizes[Mode.BOUNDED] = bounded.bytes
+        if bounded is not None and bounded.kept_bytes is not None:
+            sizes[Mode.KEPT] = bounded.kept_bytes
+        return Piece(
+            name=name,
+            sizes=self._only_allowed(sizes),
+            opened=self._each(lambda k: priors.opened(rows, self._touched(wires, k))),
+            upkeep=self._each(lambda k: self._touched(wires, k) * priors.changed_group_ns * _MS),
+            noted=self._each(lambda k: self._grouped(wires, below, rows, k)),
+            read=self._always(sum(self._read(name, wire) for wire in wires)),
+            hit=self._each(lambda k: self._groups_hit(name, wires, k)),
+            build=self._always(below * priors.group_row_ns * _MS),
+            stream=self._always(rows * priors.row_ns * _MS),
+            refill=() if bounded is None else self._refill(bounded),
+            source=self._tables(wires[0]),
+            is_whole=self._is_whole(name),
+        )
+
+    def _refill(self, bounded: Bounded) -> PerKind:
+        return self._each(lambda kind: bounded.chance(kind) * bounded.refill_ms)
+
+    def _piece_name(self, keeper: str) -> str:
+        """The operator's name, or the keeper's where an operator before it has the same."""
+        name = keeper.partition(".")[0]
+        name = keeper if name in self._named else name
+        self._named.add(name)
+        return name
+
+    def _grouped(
+        self, wires: Sequence[int], below: float, groups: float, kind: KindOfChange
+    ) -> float:
+        """Grouping the rows of the groups that change."""
+        result = min(below, self._touched(wires, kind) * max(1.0, below / max(1.0, groups)))
+        return result * self._priors.group_row_ns * _MS
+
+    def _groups_hit(self, name: str, wires: Sequence[int], kind: KindOfChange) -> float:
+        """The chance that one of the groups that change was there."""
+        touched = self._touched(wires, kind)
+        fresh = touched * self._numbers.fresh(name, kind)
+        return chance_of_hit(touched, fresh, self._numbers.known(name, kind))
+
+    def _touched(self, wires: Sequence[int], kind: KindOfChange) -> float:
+        return sum(self._numbers.changed(wire, kind) for wire in wires)
+
+    def _read(self, name: str, wire: int) -> float:
+        """Milliseconds to read the rows of some keys from all tables below."""
+        priors = self._priors
+        if self._is_whole(name):
+            result = (
+                self._numbers.rows(-1 - at) * len(self._sources[at].scan.table_columns)
+                for at in self._sources_below(wire)
+            )
+            each = priors.probe_key_ns * self._numbers.rows(wire)
+            return (priors.read_value_ns * sum(result) + each) * _MS
+        scanned = [self._numbers.rows(-1 - at) for at in self._sources_below(wire)]
+        each = priors.keyed_row_ns * _MS
+        return sum(priors.keyed_read_ms + rows * each for rows in scanned)
+
+    def _is_whole(self, name: str) -> bool:
+        return name in self._from_tables and self._from_tables[name].is_whole
+
+    def is_readable(self, wire: int) -> bool:
+        """Whether these are selections, projections and inner joins of tables."""
+        if wire < 0:
+            return True
+        operator = self._operators[wire]
+        is_known = operator.is_rowwise or bool(operator.held_sides)
+        return is_known and all(map(self.is_readable, self._wires[wire]))
+
+    def _is_told(self, wire: int, keys: Sequence[AttributeId]) -> bool:
+        """Whether these columns are keys of a grouping that the rows come from one by one."""
+        names: list[AttributeId | None] = list(keys)
+        while wire >= 0:
+            operator = self._operators[wire]
+            if operator.group_keys:
+                return set(operator.group_keys).issuperset(names)
+            if not operator.is_rowwise:
+                return False
+            names = [None if name is None else operator.passes(name) for name in names]
+            (wire,) = self._wires[wire]
+        return False
+
+    def _sources_below(self, wire: int) -> tuple[int, ...]:
+        result: dict[int, None] = {}
+        waiting = [wire]
+        while waiting:
+            at = waiting.pop()
+            if at < 0:
+                result[-1 - at] = None
+            else:
+                waiting += self._wires[at]
+        return tuple(sorted(result))
+
+    def _tables(self, wire: int) -> tuple[TableName, ...]:
+        return tuple(sorted({self._sources[at].table for at in self._sources_below(wire)}))
+
+    def _node(self, wire: int) -> int:
+        return -1 - wire if wire < 0 else len(self._sources) + wire
+
+    def _only_allowed(self, sizes: Mapping[Mode, int]) -> dict[Mode, int]:
+        allowed = self._allowed | {Mode.KEPT}
+        return {mode: size for mode, size in sizes.items() if mode in allowed}
+
+    def _each(self, cost: Callable[[KindOfChange], float]) -> PerKind:
+        return tuple(float(cost(kind)) for kind in self._kinds)
+
+    def _always(self, cost: float) -> PerKind:
+        return (float(cost),) * len(self._kinds)
+
+
+Read = tuple[tuple[TableName, ...], float]
+"""Tables that are read together, and the milliseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """What one operator costs in a run, without those below: work, reads of tables; and asks."""
+
+    work: float
+    reads: tuple[Read, ...]
+    asks: tuple[Demand, ...]
+    """One for each input."""
+
+    @property
+    def cost(self) -> float:
+        """Milliseconds in all."""
+        return self.work + sum(read for _, read in self.reads)
+
+
+def own(
+    node: Node, active: Sequence[bool], modes: Sequence[Mode], kind: int, demand: Demand
+) -> Own:
+    """What the node costs in a run of this kind of change.
+
+    `active` tells of each input whether it changes in such a run (of a scan: of itself, once);
+    `modes` are those of the node's pieces.
+    """
+    match node.work:
+        case Work.SCAN:
+            return _scan(node, kind, demand)
+        case Work.ROWS:
+            return _rows(node, active, kind, demand)
+        case Work.JOIN:
+            return _join(node, active, modes, kind, demand)
+        case Work.KEYED:
+            return _keyed(node, active, modes, kind, demand)
+
+
+def chance_of_hit(asked: float, fresh: float, known: float) -> float:
+    """The chance that a step has to read a side: that one of the keys it asks is there before it.
+
+    Of the `asked` keys, `fresh` come to this side in the same step and were not there; each of the
+    others is there with probability `known`. Numbers of keys are expected ones, so not whole.
+    """
+    old = max(0.0, asked - fresh)
+    if known >= 1:
+        return min(1.0, old)
+    return float(1 - (1 - max(0.0, known)) ** old)
+
+
+def at_kind(costs: PerKind, kind: int) -> float:
+    """The cost for one kind of change."""
+    return costs[kind] if costs else 0.0
+
+
+def _scan(node: Node, kind: int, demand: Demand) -> Own:
+    if demand is Demand.DELTA:
+        return Own(0.0, (), ())
+    cost = at_kind(node.whole, kind)
+    if demand is Demand.KEYS:
+        cost = min(cost, at_kind(node.keys, kind))
+    return Own(0.0, (((node.table,), cost),), ())
+
+
+def _rows(node: Node, active: Sequence[bool], kind: int, demand: Demand) -> Own:
+    return Own(_shared_by_modes(node, active, kind, demand), (), (demand,) * len(node.inputs))
+
+
+def _shared_by_modes(node: Node, active: Sequence[bool], kind: int, demand: Demand) -> float:
+    """What a node costs in any mode."""
+    work = at_kind(node.delta, kind) if any(active) else 0.0
+    if demand is Demand.KEYS:
+        work += min(at_kind(node.keys, kind), at_kind(node.whole, kind))
+    if demand is Demand.FULL:
+        work += at_kind(node.whole, kind)
+    return work
+
+
+def _join(
+    node: Node, active: Sequence[bool], modes: Sequence[Mode], kind: int, demand: Demand
+) -> Own:
+    # What some keys of pairs are is not known by side, so a join makes all of them.
+    makes_all = demand is not Demand.DELTA
+    work = _shared_by_modes(node, active, kind, Demand.FULL if makes_all else demand)
+    reads: list[Read] = []
+    asks: list[Demand] = []
+    is_built = [False, False]
+    for at, (piece, mode) in enumerate(zip(node.pieces, modes, strict=True)):
+        other_changes = active[1 - at]
+        ask = Demand.FULL if makes_all and mode is not Mode.KEPT else Demand.DELTA
+        if mode is Mode.KEPT and (makes_all or any(active)):
+            work += at_kind(piece.opened, kind)
+        if mode is Mode.KEPT and active[at]:
+            work += at_kind(piece.upkeep, kind)
+        if mode is Mode.READ and any(active):
+            work += at_kind(piece.noted, kind)
+        if other_changes and mode is Mode.READ:
+            read, keys = _read(piece, kind)
+            reads += read
+            ask = max(ask, keys)
+        elif other_changes:
+            work += at_kind(piece.probe, kind)
+        if other_changes and mode is Mode.REBUILT:
+            work += at_kind(piece.build, kind)
+            is_built[at] = True
+            ask = Demand.FULL
+        asks.append(ask)
+    if makes_all:
+        is_there = [mode is Mode.KEPT or is_built[at] for at, mode in enumerate(modes)]
+        work += min(
+            at_kind(streamed.stream, kind) + (0 if there else at_kind(passed.build, kind))
+            for streamed, passed, there in zip(
+                node.pieces, node.pieces[::-1], is_there[::-1], strict=True
+            )
+        )
+    return Own(work, tuple(reads), tuple(asks))
+
+
+def _read(piece: Piece, kind: int) -> tuple[list[Read], Demand]:
+    """What a side that is read costs when the other changes: reads of tables, and what it asks.
+
+    A read from the flow below is asked for whenever it may hit; that is more than is expected.
+    """
+    hit = _chance(piece, kind)
+    cost = hit * at_kind(piece.read, kind)
+    if not piece.reads_below:
+        return [(piece.source, cost)], Demand.DELTA
+    return [((), cost)], Demand.KEYS if hit > 0 else Demand.DELTA
+
+
+def _chance(piece: Piece, kind: int) -> float:
+    return piece.hit[kind] if piece.hit else 1.0
+
+
+def _keyed(
+    node: Node, active: Sequence[bool], modes: Sequence[Mode], kind: int, demand: Demand
+) -> Own:
+    (piece,), (mode,) = node.pieces, modes
+    is_active = any(active)
+    work = _shared_by_modes(node, active, kind, demand)
+    build, stream = at_kind(piece.build, kind), at_kind(piece.stream, kind)
+    reads: list[Read] = []
+    is_built = mode is Mode.READ and demand is Demand.FULL
+    if mode is Mode.REBUILT:
+        is_built = is_active or demand is not Demand.DELTA
+    elif mode is Mode.READ:
+        work += at_kind(piece.noted, kind) if is_active else 0.0
+        read = _chance(piece, kind) * at_kind(piece.read, kind)
+        reads += [(piece.source, read)] * is_active
+        reads += [(piece.source, min(read, build + stream))] * (demand is Demand.KEYS)
+    else:
+        if is_active:
+            work += at_kind(piece.upkeep, kind)
+            work += at_kind(piece.refill, kind) if mode is Mode.BOUNDED else 0.0
+        if is_active or demand is not Demand.DELTA:
+            work += at_kind(piece.opened, kind)
+        if demand is Demand.KEYS:
+            work += min(at_kind(piece.lookup, kind), stream)
+    work += build if is_built else 0.0
+    work += stream if demand is Demand.FULL else 0.0
+    ask = Demand.FULL if is_built else Demand.DELTA
+    return Own(work, tuple(reads), (ask,) * len(node.inputs))

@@ -1,0 +1,849 @@
+"""The best modes of all pieces of state under a budget of bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import combinations, product
+from math import log1p
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from impctl.bench.quantity import number
+from impctl.placement.graph import (
+    Demand,
+    Graph,
+    KindOfChange,
+    Mode,
+    Node,
+    PerKind,
+    Piece,
+    Work,
+    own,
+)
+from impctl.placement.options import Asked, Option, Options
+from impctl.types import TableName
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.data.vector import Bools, Floats, Ints
+
+_AT_ONCE = 1 << 20
+"""Pairs of points that are looked at in one go."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """Where points come from: modes chosen here, and points of up to two other frontiers."""
+
+    modes: tuple[tuple[str, Mode], ...]
+    left: Frontier | None = None
+    right: Frontier | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Frontier:
+    """Points by rising `bytes` (int64) and falling `cost` (float64), both of shape (points,).
+
+    `part` is the place of each in `parts`, `left` and `right` the points of that part's frontiers.
+    """
+
+    bytes: Ints
+    cost: Floats
+    part: Ints
+    left: Ints
+    right: Ints
+    parts: tuple[Part, ...]
+
+    def __len__(self) -> int:
+        return len(self.bytes)
+
+    def modes(self, point: int) -> dict[str, Mode]:
+        """The mode of each piece at a point; one met twice is kept where either says so."""
+        result: dict[str, Mode] = {}
+        for name, mode in self._chosen(point):
+            # Copies of one flow may differ where its choice was not made once: kept wins.
+            if name not in result or mode is Mode.KEPT:
+                result[name] = mode
+        return result
+
+    def _chosen(self, point: int) -> Iterator[tuple[str, Mode]]:
+        waiting: list[tuple[Frontier, int]] = [(self, point)]
+        while waiting:
+            frontier, at = waiting.pop()
+            part = frontier.parts[frontier.part[at]]
+            yield from part.modes
+            if part.left is not None:
+                waiting.append((part.left, int(frontier.left[at])))
+            if part.right is not None:
+                waiting.append((part.right, int(frontier.right[at])))
+
+    def best_within(self, budget: float) -> int:
+        """The cheapest point with at most these bytes; the smallest where none has so few."""
+        return max(0, int(np.searchsorted(self.bytes, budget, side="right")) - 1)
+
+
+def single(modes: Sequence[tuple[str, Mode]] = (), size: int = 0, cost: float = 0.0) -> Frontier:
+    """One point."""
+    none = np.zeros(1, dtype=np.int64)
+    sizes, costs = np.array([size], dtype=np.int64), np.array([cost], dtype=np.float64)
+    return Frontier(sizes, costs, none, none, none, (Part(tuple(modes)),))
+
+
+def of_choices(choices: Sequence[tuple[Mapping[str, Mode], int, float]]) -> Frontier:
+    """The undominated ones of whole choices: modes, bytes, cost."""
+    size = np.array([size for _, size, _ in choices], dtype=np.int64)
+    cost = np.array([cost for _, _, cost in choices], dtype=np.float64)
+    part = np.arange(len(choices), dtype=np.int64)
+    parts = tuple(Part(tuple(modes.items())) for modes, _, _ in choices)
+    return _undominated(size, cost, part, part, part, parts, 0.0)
+
+
+def added(one: Frontier, other: Frontier, thin: float) -> Frontier:
+    """Every point of the one beside every point of the other."""
+    if len(other) == 1 and not other.bytes[0] and not other.cost[0] and _is_bare(other):
+        return one
+    if len(one) == 1 and not one.bytes[0] and not one.cost[0] and _is_bare(one):
+        return other
+    parts = (Part((), one, other),)
+    if min(len(one), len(other)) == 1:
+        # What every point gains leaves none dominated.
+        many = max(len(one), len(other))
+        every, none = np.arange(many, dtype=np.int64), np.zeros(many, dtype=np.int64)
+        left, right = (every, none) if len(other) == 1 else (none, every)
+        return Frontier(one.bytes + other.bytes, one.cost + other.cost, none, left, right, parts)
+    lot = max(1, _AT_ONCE // len(other))
+    result = [_beside(one, other, start, start + lot, parts) for start in range(0, len(one), lot)]
+    size, cost, left, right = (np.concatenate(column) for column in zip(*result, strict=True))
+    none = np.zeros(len(size), dtype=np.int64)
+    return _undominated(size, cost, none, left, right, parts, thin)
+
+
+def _beside(
+    one: Frontier, other: Frontier, start: int, end: int, parts: tuple[Part, ...]
+) -> tuple[Ints, Floats, Ints, Ints]:
+    """Some points of the one beside all of the other: bytes, cost, the point of each."""
+    mine = np.arange(start, min(end, len(one)), dtype=np.int64)
+    size = (one.bytes[mine, None] + other.bytes).ravel()
+    cost = (one.cost[mine, None] + other.cost).ravel()
+    left = np.repeat(mine, len(other))
+    right = np.tile(np.arange(len(other), dtype=np.int64), len(mine))
+    none = np.zeros(len(size), dtype=np.int64)
+    result = _undominated(size, cost, none, left, right, parts, 0.0)
+    return result.bytes, result.cost, result.left, result.right
+
+
+def united(
+    options: Sequence[tuple[tuple[tuple[str, Mode], ...], int, float, Frontier]], thin: float
+) -> Frontier:
+    """The points of all options: modes chosen here with their bytes and cost, over a frontier."""
+    if len(options) == 1:
+        modes, more, dearer, below = options[0]
+        if not modes and not more and not dearer:
+            return below
+    sizes, costs, parts, points, owners = [], [], [], [], []
+    for at, (modes, more, dearer, below) in enumerate(options):
+        sizes.append(below.bytes + more)
+        costs.append(below.cost + dearer)
+        parts.append(Part(modes, below))
+        points.append(np.arange(len(below), dtype=np.int64))
+        owners.append(np.full(len(below), at, dtype=np.int64))
+    left = np.concatenate(points)
+    part = np.concatenate(owners)
+    size, cost = np.concatenate(sizes), np.concatenate(costs)
+    if len(options) == 1:
+        # What every point gains leaves none dominated.
+        return Frontier(size, cost, part, left, left, tuple(parts))
+    return _undominated(size, cost, part, left, left, tuple(parts), thin)
+
+
+def _is_bare(frontier: Frontier) -> bool:
+    part = frontier.parts[0]
+    return not part.modes and part.left is None
+
+
+def _undominated(
+    size: Ints,
+    cost: Floats,
+    part: Ints,
+    left: Ints,
+    right: Ints,
+    parts: tuple[Part, ...],
+    thin: float,
+) -> Frontier:
+    order = np.argsort(size, kind="stable")
+    sizes, costs = size[order], cost[order]
+    least = np.minimum.accumulate(costs)
+    is_better = np.ones(len(order), dtype=np.bool_)
+    is_better[1:] = costs[1:] < least[:-1]
+    order = order[is_better]
+    sizes = sizes[is_better]
+    # Of equal sizes each is cheaper than the one before it.
+    is_last = np.ones(len(order), dtype=np.bool_)
+    is_last[:-1] = sizes[1:] > sizes[:-1]
+    order = order[is_last]
+    if thin and len(order) > 2:
+        order = order[_apart(cost[order], thin)]
+    return Frontier(size[order], cost[order], part[order], left[order], right[order], parts)
+
+
+def _apart(cost: Floats, thin: float) -> Bools:
+    """The first of those whose falling costs lie within one step of `1 + thin`."""
+    with np.errstate(divide="ignore"):
+        steps = np.floor(np.log(cost) / log1p(thin))
+    is_first = np.ones(len(cost), dtype=np.bool_)
+    is_first[1:] = steps[1:] != steps[:-1]
+    return is_first
+
+
+Modes = Mapping[str, Mode]
+"""The mode of each piece, by its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Milliseconds per run of each kind of change: work, and reads by the tables read together."""
+
+    work: tuple[float, ...]
+    reads: tuple[Mapping[tuple[TableName, ...], float], ...]
+
+    @property
+    def per_kind(self) -> tuple[float, ...]:
+        """Milliseconds in all, per run."""
+        both = zip(self.work, self.reads, strict=True)
+        return tuple(work + sum(reads.values()) for work, reads in both)
+
+
+def evaluate(graph: Graph, modes: Modes) -> Cost:
+    """What runs of each kind of change cost with every piece in its mode."""
+    result = [_run(graph, modes, kind) for kind in range(len(graph.kinds))]
+    return Cost(tuple(work for work, _ in result), tuple(reads for _, reads in result))
+
+
+def per_day(graph: Graph, modes: Modes) -> float:
+    """Milliseconds a day that are expected."""
+    costs = evaluate(graph, modes).per_kind
+    return sum(kind.rate * cost for kind, cost in zip(graph.kinds, costs, strict=True))
+
+
+def per_day_together(graphs: Sequence[Graph], modes: Sequence[Modes]) -> float:
+    """Milliseconds a day of queries maintained in the same runs, which share their reads.
+
+    All graphs must have the same kinds of change.
+    """
+    costs = [evaluate(graph, chosen) for graph, chosen in zip(graphs, modes, strict=True)]
+    total = 0.0
+    for at, kind in enumerate(graphs[0].kinds if graphs else ()):
+        longest: dict[tuple[TableName, ...], float] = {}
+        for cost in costs:
+            for source, read in cost.reads[at].items():
+                # What is read from no table is the query's own.
+                shared = max if source else _sum
+                longest[source] = shared(longest.get(source, 0.0), read)
+        work = sum(cost.work[at] for cost in costs)
+        total += kind.rate * (work + sum(longest.values()))
+    return total
+
+
+def _sum(one: float, other: float) -> float:
+    return one + other
+
+
+def _run(
+    graph: Graph, modes: Modes, kind: int
+) -> tuple[float, Mapping[tuple[TableName, ...], float]]:
+    """Work and reads of one run, without what queries share."""
+    asked = [Demand.DELTA] * len(graph.nodes)
+    work = 0.0
+    reads: dict[tuple[TableName, ...], float] = {}
+    for at in reversed(range(len(graph.nodes))):
+        node = graph.nodes[at]
+        below = node.inputs or (at,)
+        active = [graph.active[wire][kind] for wire in below]
+        chosen = [modes[piece.name] for piece in node.pieces]
+        result = own(node, active, chosen, kind, asked[at])
+        work += result.work
+        for source, read in result.reads:
+            reads[source] = reads.get(source, 0.0) + read
+        if node.work is not Work.SCAN:
+            for wire, demand in zip(node.inputs, result.asks, strict=True):
+                asked[wire] = max(asked[wire], demand)
+    return work, reads
+
+
+_STARTS = 24
+"""Choices that are improved, of all, evenly over the frontier."""
+_MOST_ROUNDS = 40
+_MOST_PAIRS = 400
+
+
+def improved(graph: Graph, copied: Frontier) -> Frontier:
+    """The frontier of choices that nothing small improves."""
+    places = np.unique(np.linspace(0, len(copied) - 1, _STARTS).astype(np.int64))
+    starts = [copied.modes(int(at)) for at in places]
+    starts += [_least(graph), {piece.name: piece.modes[0] for piece in graph.pieces}]
+    result: list[tuple[dict[str, Mode], int, float]] = []
+    for modes in starts:
+        budget = graph.bytes_of(modes)
+        cost = per_day(graph, modes)
+        for _ in range(_MOST_ROUNDS):
+            better = _better(graph, modes, budget, cost)
+            if better is None:
+                break
+            modes, cost = better
+        result.append((modes, graph.bytes_of(modes), cost))
+    return of_choices(result)
+
+
+def _least(graph: Graph) -> dict[str, Mode]:
+    return {piece.name: min(piece.sizes, key=piece.sizes.__getitem__) for piece in graph.pieces}
+
+
+def _better(
+    graph: Graph, modes: dict[str, Mode], budget: int, cost: float
+) -> tuple[dict[str, Mode], float] | None:
+    """The cheapest choice within the bytes that differs in one mode, or in two."""
+    for changes in (_one(graph, modes), _two(graph, modes)):
+        best = None
+        for changed in changes:
+            if graph.bytes_of(changed) > budget:
+                continue
+            result = per_day(graph, changed)
+            # Sums of the same costs in another order are no improvement.
+            if result < cost * (1 - 1e-12) - 1e-12:
+                best, cost = changed, result
+        if best is not None:
+            return best, cost
+    return None
+
+
+def _one(graph: Graph, modes: dict[str, Mode]) -> Iterator[dict[str, Mode]]:
+    for piece in graph.pieces:
+        for mode in piece.modes:
+            if mode is not modes[piece.name]:
+                yield {**modes, piece.name: mode}
+
+
+def _two(graph: Graph, modes: dict[str, Mode]) -> Iterator[dict[str, Mode]]:
+    left = _MOST_PAIRS
+    for one, other in combinations(graph.pieces, 2):
+        for mine in one.modes:
+            for theirs in other.modes:
+                if mine is modes[one.name] or theirs is modes[other.name] or not left:
+                    continue
+                left -= 1
+                yield {**modes, one.name: mine, other.name: theirs}
+
+
+THIN = 0.001
+"""The share of cost by which points must differ to be kept apart."""
+MOST_ASSUMPTIONS = 4096
+"""Demands on shared flows that are tried, in all."""
+_MOST_POINT_PAIRS = 1 << 16
+"""Pairs of demands of two readers that are looked at."""
+
+Assumed = tuple[tuple[int, Asked], ...]
+"""A demand for each of some shared flows."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Choices:
+    """Undominated choices for one query, and whether no better one exists."""
+
+    frontier: Frontier
+    is_exact: bool
+
+
+def choices_of(
+    graph: Graph, *, thin: float = THIN, most_assumptions: int = MOST_ASSUMPTIONS
+) -> Choices:
+    """All choices worth making for the query, by rising bytes and falling cost a day."""
+    asks_keys = any(piece.reads_below for piece in graph.pieces)
+    options = [Options(graph, at, asks_keys=asks_keys) for at in range(len(graph.nodes))]
+    if not graph.shared:
+        return Choices(_Search(graph, options, thin, {}).root(), is_exact=True)
+    possible = _possible(graph, options, most_assumptions)
+    if possible is None:
+        copied = _Search(graph, options, thin, {}, are_copied=True).root()
+        return Choices(improved(graph, copied), is_exact=False)
+    return Choices(_Search(graph, options, thin, possible).least(), is_exact=True)
+
+
+class _Search:
+    """Frontiers of one graph, each found once."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        options: Sequence[Options],
+        thin: float,
+        possible: dict[int, tuple[Asked, ...]],
+        *,
+        are_copied: bool = False,
+    ) -> None:
+        """`possible` has the demands to try for each shared flow.
+
+        `are_copied`: a shared flow is paid by each of its readers, as if everyone had one.
+        """
+        self._graph = graph
+        self._options = options
+        self._thin = thin
+        self._possible = possible
+        self._shared = () if are_copied else graph.shared
+        self._below = _shared_below(graph, self._shared)
+        self._found: dict[tuple[int, Asked, Assumed], Frontier | None] = {}
+        self._sums: dict[tuple[tuple[int, ...], tuple[Asked, ...], Assumed], Frontier | None] = {}
+        self._nothing = single()
+
+    def root(self) -> Frontier:
+        """The frontier where nothing is shared."""
+        result = self._of(len(self._graph.nodes) - 1, _changes(self._graph), {})
+        assert result is not None, "without assumptions everything may be asked"
+        return result
+
+    def least(self) -> Frontier:
+        """The frontier over all assumptions."""
+        top = len(self._graph.nodes) - 1
+        result = []
+        for assumed in _every(self._graph, self._possible):
+            whole = self._of(top, _changes(self._graph), assumed)
+            for at, demand in assumed.items():
+                below = None if whole is None else self._of(at, demand, assumed)
+                whole = None if whole is None or below is None else added(whole, below, self._thin)
+            if whole is not None:
+                result.append(((), 0, 0.0, whole))
+        return united(result, self._thin)
+
+    def _of(self, at: int, demand: Asked, assumed: dict[int, Asked]) -> Frontier | None:
+        """f(v, Z); None where it asks more of a shared flow than is assumed."""
+        key = (at, demand, self._assumed(at, assumed))
+        if key not in self._found:
+            self._found[key] = self._united(at, demand, assumed)
+        return self._found[key]
+
+    def _united(self, at: int, demand: Asked, assumed: dict[int, Asked]) -> Frontier | None:
+        result = []
+        for option in self._options[at].asked(demand):
+            below = self._inputs(at, option, assumed)
+            if below is not None:
+                result.append((option.modes, option.bytes, option.cost, below))
+        return united(result, self._thin) if result else None
+
+    def _inputs(self, at: int, option: Option, assumed: dict[int, Asked]) -> Frontier | None:
+        """The inputs of a node side by side, for what they are asked."""
+        wires = self._graph.nodes[at].inputs
+        key = (wires, option.asks, self._assumed(at, assumed))
+        if key not in self._sums:
+            self._sums[key] = self._summed(wires, option.asks, assumed)
+        return self._sums[key]
+
+    def _summed(
+        self, wires: Sequence[int], asks: Sequence[Asked], assumed: dict[int, Asked]
+    ) -> Frontier | None:
+        result = self._nothing
+        for wire, ask in zip(wires, asks, strict=True):
+            if wire in self._shared:
+                if any(one > most for one, most in zip(ask, assumed[wire], strict=True)):
+                    return None
+                continue
+            below = self._of(wire, ask, assumed)
+            if below is None:
+                return None
+            result = added(result, below, self._thin)
+        return result
+
+    def _assumed(self, at: int, assumed: dict[int, Asked]) -> Assumed:
+        """What is assumed of the flows that the operators below a node read."""
+        return tuple((wire, assumed[wire]) for wire in self._below[at])
+
+
+def _changes(graph: Graph) -> Asked:
+    return (int(Demand.DELTA),) * len(graph.kinds)
+
+
+def _shared_below(graph: Graph, shared: Sequence[int]) -> list[tuple[int, ...]]:
+    """Per node the shared flows that are read below it, without looking into these."""
+    result: list[tuple[int, ...]] = []
+    for node in graph.nodes:
+        below: set[int] = set()
+        for wire in node.inputs:
+            below.update([wire] if wire in shared else result[wire])
+        result.append(tuple(sorted(below)))
+    return result
+
+
+def _every(graph: Graph, possible: dict[int, tuple[Asked, ...]]) -> Iterator[dict[int, Asked]]:
+    """Every assumption, in which flows that nothing but assumed ones decides are asked the most."""
+    above = {at: _decided_by(graph, at) for at in possible}
+    # Flows nearer the root first: they decide what is asked below.
+    free = {at: possible[at] for at in possible if above[at] is None}
+    for chosen in product(*free.values()):
+        assumed = dict(zip(free, chosen, strict=True))
+        for at in sorted(possible, reverse=True):
+            readers = above[at]
+            if readers is not None:
+                asked = [_changes(graph), *(assumed[reader] for reader in readers)]
+                assumed[at] = tuple(map(max, *asked)) if readers else asked[0]
+        yield assumed
+
+
+def _decided_by(graph: Graph, at: int) -> tuple[int, ...] | None:
+    """The shared flows whose demands come down to a shared one as they are; None if others do."""
+    result: list[int] = []
+    waiting = [at]
+    while waiting:
+        below = waiting.pop()
+        for reader, node in enumerate(graph.nodes):
+            if below not in node.inputs:
+                continue
+            if node.work is not Work.ROWS:
+                return None
+            if reader in graph.shared:
+                result.append(reader)
+            else:
+                waiting.append(reader)
+    return tuple(result)
+
+
+def _possible(
+    graph: Graph, options: Sequence[Options], most: int
+) -> dict[int, tuple[Asked, ...]] | None:
+    """The demands that may come to each shared flow; None where there are too many to assume.
+
+    What readers ask together is the greatest of what each asks, in every combination.
+    """
+    asked: list[set[Asked]] = [{_changes(graph)} for _ in graph.nodes]
+    is_first = [True] * len(graph.nodes)
+    result: dict[int, tuple[Asked, ...]] = {}
+    total = 1
+    for at in reversed(range(len(graph.nodes))):
+        if at in graph.shared:
+            result[at] = tuple(sorted(asked[at]))
+            total *= len(result[at]) if _decided_by(graph, at) is None else 1
+        if total > most or len(asked[at]) > most:
+            return None
+        every = [o.asks for demand in asked[at] for o in options[at].asked(demand)]
+        for place, wire in enumerate(graph.nodes[at].inputs):
+            asks = {one[place] for one in every}
+            if not is_first[wire]:
+                if len(asked[wire]) * len(asks) > _MOST_POINT_PAIRS:
+                    return None
+                asks = {tuple(map(max, a, b)) for a, b in product(asked[wire], asks)}
+            asked[wire], is_first[wire] = asks, False
+    return result
+
+
+_CELLS = 1000
+
+
+def divided(frontiers: Sequence[Frontier], budget: int) -> list[int]:
+    """A point of each frontier, together within the budget's bytes and as cheap as is found.
+
+    Where even the smallest points have more bytes, these.
+    """
+    if len(frontiers) < 2:
+        return [frontier.best_within(budget) for frontier in frontiers]
+    points = [0] * len(frontiers)
+    if not budget or sum(int(frontier.bytes[0]) for frontier in frontiers) > budget:
+        return points
+    by_grid = _on_grid(frontiers, budget)
+    return _filled_up(frontiers, points if by_grid is None else by_grid, budget)
+
+
+def _on_grid(frontiers: Sequence[Frontier], budget: int) -> list[int] | None:
+    size = np.zeros(_CELLS + 1, dtype=np.int64)
+    cost = np.full(_CELLS + 1, np.inf)
+    cost[0] = 0.0
+    steps: list[tuple[Ints, Ints]] = []
+    for frontier in frontiers:
+        size, cost, point, before = _with(frontier, size, cost, budget)
+        steps.append((point, before))
+    if not np.isfinite(cost).any():
+        # Rounding left nothing, which cannot be but for a budget of a few bytes.
+        return None
+    at = int(np.argmin(cost))
+    result = []
+    for point, before in reversed(steps):
+        result.append(int(point[at]))
+        at = int(before[at])
+    return result[::-1]
+
+
+def _with(
+    frontier: Frontier, size: Ints, cost: Floats, budget: int
+) -> tuple[Ints, Floats, Ints, Ints]:
+    """The grid with one more query: bytes, cost, its point, and the cell before."""
+    more, dearer = np.full(_CELLS + 1, 0, dtype=np.int64), np.full(_CELLS + 1, np.inf)
+    point, before = np.zeros(_CELLS + 1, np.int64), np.zeros(_CELLS + 1, np.int64)
+    filled = np.flatnonzero(np.isfinite(cost))
+    for at in _one_a_cell(frontier, budget):
+        total = size[filled] + frontier.bytes[at]
+        cells = _cells(total, budget)
+        result = cost[filled] + frontier.cost[at]
+        # Bytes of neighbouring cells may come to lie in one cell, those of every other one do not.
+        for start in (0, 1):
+            lot = np.arange(start, len(filled), 2)
+            lot = lot[cells[lot] <= _CELLS]
+            lot = lot[result[lot] < dearer[cells[lot]]]
+            to = cells[lot]
+            more[to], dearer[to], point[to], before[to] = total[lot], result[lot], at, filled[lot]
+    return more, dearer, point, before
+
+
+def _one_a_cell(frontier: Frontier, budget: int) -> Ints:
+    """Points of a frontier within the budget, the cheapest of each cell, and the smallest."""
+    cells = _cells(frontier.bytes, budget)
+    is_last: Bools = np.ones(len(frontier), dtype=np.bool_)
+    is_last[:-1] = cells[1:] > cells[:-1]
+    is_last[0] = True
+    return np.flatnonzero(is_last & (cells <= _CELLS))
+
+
+def _cells(size: Ints, budget: int) -> Ints:
+    """The cell that ends at or after so many bytes."""
+    result: Ints = -(-size * _CELLS // budget)
+    return result
+
+
+def _filled_up(frontiers: Sequence[Frontier], points: list[int], budget: int) -> list[int]:
+    """What is left of the budget given to whom it helps most, as long as it helps anyone."""
+    left = budget - sum(
+        int(frontier.bytes[at]) for frontier, at in zip(frontiers, points, strict=True)
+    )
+    while True:
+        gains = []
+        for query, (frontier, at) in enumerate(zip(frontiers, points, strict=True)):
+            better = frontier.best_within(int(frontier.bytes[at]) + left)
+            gains.append((float(frontier.cost[at] - frontier.cost[better]), query, better))
+        gain, query, better = max(gains, key=lambda one: one[0])
+        if gain <= 0:
+            return points
+        left -= int(frontiers[query].bytes[better] - frontiers[query].bytes[points[query]])
+        points[query] = better
+
+
+_Sharers = Mapping[tuple[tuple[TableName, ...], int], int]
+"""How many queries read the same tables in runs of a kind of change."""
+
+
+@dataclass(frozen=True, slots=True)
+class PieceChoice:
+    """What was chosen for one piece: bytes now and if kept, and why."""
+
+    name: str
+    mode: Mode
+    bytes: int
+    kept_bytes: int | None
+    """None where it may not be kept."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueryChoice:
+    """What was chosen for one query: its pieces, bytes, and milliseconds a day, reads not shared.
+
+    `is_exact` says that all its choices were weighed, so that of as many bytes none is cheaper but
+    for what points were thinned by; else a good one was found, approximately.
+    """
+
+    pieces: Mapping[str, PieceChoice]
+    bytes: int
+    ms_per_day: float
+    is_exact: bool
+
+    @property
+    def modes(self) -> Modes:
+        """The mode of each piece, by its name."""
+        return {name: piece.mode for name, piece in self.pieces.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class StateChoice:
+    """The choice for all queries: bytes, and milliseconds a day that maintaining is to take.
+
+    Where it `exceeds` the budget, nothing fits: `least` are the fewest bytes that will do. A byte
+    that was kept counted for so many milliseconds a day, `per_byte`.
+    """
+
+    queries: Mapping[str, QueryChoice]
+    bytes: int
+    ms_per_day: float
+    exceeds: bool
+    least: int = 0
+    per_byte: float = 0.0
+
+
+def choose(
+    queries: Mapping[str, Graph],
+    budget_bytes: int | None,
+    *,
+    thin: float = THIN,
+    urgency: Sequence[float] = (),
+    per_byte: float = 0.0,
+) -> StateChoice:
+    """The modes of all pieces of all queries within a budget of bytes; None is without bounds.
+
+    Without bounds a byte that is kept may count for some milliseconds a day, `per_byte`.
+
+    All graphs have the same kinds of change. Raises ValueError where they have not, or where the
+    budget is below zero. With an `urgency` for each kind it is chosen as if that came so many times
+    as often; what is told of the choice goes by how often it comes.
+    """
+    given = list(queries.values())
+    if len({graph.kinds for graph in given}) > 1:
+        raise ValueError("queries are expected to change in different ways")
+    if budget_bytes is not None and budget_bytes < 0:
+        raise ValueError("a budget below zero")
+    graphs = [_urged(graph, urgency) for graph in given] if urgency else given
+    result = [choices_of(graph, thin=thin) for graph in graphs]
+    modes = _within(graphs, result, budget_bytes, per_byte)
+    repriced = _repriced(graphs, modes)
+    if repriced is not None:
+        again = [choices_of(graph, thin=thin) for graph in repriced]
+        other = _within(graphs, again, budget_bytes, per_byte)
+        modes = min(modes, other, key=lambda one: _rank(graphs, one, budget_bytes, per_byte))
+    exact = [choices.is_exact for choices in result]
+    choice = told(queries, dict(zip(queries, modes, strict=True)), budget_bytes, exact)
+    least = sum(int(choices.frontier.bytes[0]) for choices in result)
+    return replace(choice, least=least, per_byte=per_byte)
+
+
+def told(
+    queries: Mapping[str, Graph],
+    modes: Mapping[str, Modes],
+    budget_bytes: int | None,
+    exact: Sequence[bool],
+) -> StateChoice:
+    """What these modes of all pieces come to, and why each has its mode; `exact` is by query."""
+    chosen = {
+        name: _told(graph, modes[name], is_exact=is_exact)
+        for (name, graph), is_exact in zip(queries.items(), exact, strict=True)
+    }
+    total = sum(one.bytes for one in chosen.values())
+    exceeds = budget_bytes is not None and total > budget_bytes
+    graphs, every = list(queries.values()), [modes[name] for name in queries]
+    return StateChoice(chosen, total, per_day_together(graphs, every), exceeds)
+
+
+def _urged(graph: Graph, urgency: Sequence[float]) -> Graph:
+    kinds = tuple(
+        replace(kind, rate=kind.rate * times)
+        for kind, times in zip(graph.kinds, urgency, strict=True)
+    )
+    return Graph(graph.nodes, kinds, graph.runs)
+
+
+def _within(
+    graphs: Sequence[Graph], choices: Sequence[Choices], budget: int | None, per_byte: float
+) -> list[Modes]:
+    frontiers = [one.frontier for one in choices]
+    if not frontiers:
+        return []
+    if per_byte:
+        return [each.modes(int((each.cost + per_byte * each.bytes).argmin())) for each in frontiers]
+    most = sum(int(frontier.bytes[-1]) for frontier in frontiers)
+    points = divided(frontiers, most if budget is None else min(budget, most))
+    return [frontier.modes(at) for frontier, at in zip(frontiers, points, strict=True)]
+
+
+def _rank(
+    graphs: Sequence[Graph], modes: list[Modes], budget: int | None, per_byte: float
+) -> tuple[int, float]:
+    """Bytes over the budget first, then cost."""
+    total = sum(graph.bytes_of(one) for graph, one in zip(graphs, modes, strict=True))
+    over = 0 if budget is None else max(0, total - budget)
+    return over, per_day_together(graphs, modes) + per_byte * total
+
+
+def _repriced(graphs: Sequence[Graph], modes: Sequence[Modes]) -> list[Graph] | None:
+    """The graphs with reads divided among who made them; None where nobody shares one."""
+    count: dict[tuple[tuple[TableName, ...], int], int] = {}
+    for graph, chosen in zip(graphs, modes, strict=True):
+        for kind, reads in enumerate(evaluate(graph, chosen).reads):
+            for source, cost in reads.items():
+                if source and cost > 0:
+                    count[source, kind] = count.get((source, kind), 0) + 1
+    if all(number < 2 for number in count.values()):
+        return None
+    return [
+        Graph(tuple(_shared_reads(node, count) for node in graph.nodes), graph.kinds, graph.runs)
+        for graph in graphs
+    ]
+
+
+def _shared_reads(node: Node, count: _Sharers) -> Node:
+    if node.work is Work.SCAN:
+        source = (node.table,)
+        keys, whole = (_divided(costs, source, count) for costs in (node.keys, node.whole))
+        return replace(node, keys=keys, whole=whole)
+    return replace(node, pieces=tuple(_shared_piece(piece, count) for piece in node.pieces))
+
+
+def _shared_piece(piece: Piece, count: _Sharers) -> Piece:
+    if piece.reads_below or not piece.source:
+        return piece
+    return replace(piece, read=_divided(piece.read, piece.source, count))
+
+
+def _divided(costs: PerKind, source: tuple[TableName, ...], count: _Sharers) -> PerKind:
+    return tuple(cost / count.get((source, kind), 1) for kind, cost in enumerate(costs))
+
+
+def _told(graph: Graph, modes: Modes, *, is_exact: bool) -> QueryChoice:
+    costs = evaluate(graph, modes).per_kind
+    pieces = {}
+    for node in graph.nodes:
+        for piece in node.pieces:
+            mode = modes[piece.name]
+            reason = _reason(graph, modes, costs, piece)
+            kept = piece.sizes.get(Mode.KEPT)
+            pieces[piece.name] = PieceChoice(piece.name, mode, piece.sizes[mode], kept, reason)
+    return QueryChoice(pieces, graph.bytes_of(modes), _day(graph, costs), is_exact)
+
+
+def _reason(graph: Graph, modes: Modes, mine: Sequence[float], piece: Piece) -> str:
+    """Why a piece has its mode: what the next best, or keeping it, would change."""
+    mode = modes[piece.name]
+    if len(piece.modes) == 1:
+        return "nothing can replace it" if mode is Mode.KEPT else "requested"
+    if mode is Mode.KEPT:
+        others = [other for other in piece.modes if other is not Mode.KEPT]
+        costs = {other: evaluate(graph, {**modes, piece.name: other}) for other in others}
+        best = min(others, key=lambda other: _day(graph, costs[other].per_kind))
+        when = f"if it is {piece.word(best)}"
+        return _difference(graph, costs[best].per_kind, mine, when, "costs nothing more")
+    if Mode.KEPT not in piece.modes:
+        return "it cannot be kept"
+    kept = evaluate(graph, {**modes, piece.name: Mode.KEPT}).per_kind
+    nothing = "no change exhausts it" if mode is Mode.BOUNDED else "no change needs it"
+    return _difference(graph, mine, kept, f"because it is {piece.word(mode)}", nothing)
+
+
+def _day(graph: Graph, costs: Sequence[float]) -> float:
+    return sum(kind.rate * cost for kind, cost in zip(graph.kinds, costs, strict=True))
+
+
+def _difference(
+    graph: Graph, dear: Sequence[float], cheap: Sequence[float], when: str, nothing: str
+) -> str:
+    """The kind of change that makes most of a difference in cost, and what each run adds."""
+    daily = [
+        kind.rate * (one - other) for kind, one, other in zip(graph.kinds, dear, cheap, strict=True)
+    ]
+    at = max(range(len(daily)), key=daily.__getitem__, default=None)
+    if at is None or daily[at] <= 0:
+        return nothing
+    more = dear[at] - cheap[at]
+    told = f" (from {graph.runs[at]} runs)" if graph.runs and graph.runs[at] else ""
+    return f"{_named(graph.kinds[at])}, and each change takes {number(more)} ms more {when}{told}"
+
+
+def _named(kind: KindOfChange) -> str:
+    tables = ", ".join(sorted(kind.tables))
+    verb = "changes" if len(kind.tables) == 1 else "change"
+    if kind.rate == 1:
+        return f"{tables} {verb} once a day"
+    if kind.rate > 1:
+        return f"{tables} {verb} {number(kind.rate)} times a day"
+    return f"{tables} {verb} once every {number(1 / kind.rate)} days"

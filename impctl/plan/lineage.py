@@ -1,0 +1,428 @@
+"""Columns followed from a table up to the result of a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from impctl.expr.nodes import ColumnRef, Compare, CompareOp, Expr, conjuncts, substitute
+from impctl.plan.nodes import (
+    Aggregate,
+    Attribute,
+    ComputedColumn,
+    Distinct,
+    Explode,
+    Fixpoint,
+    Join,
+    JoinKind,
+    OneRow,
+    Plan,
+    Project,
+    Recursive,
+    Scan,
+    Select,
+    SetKind,
+    SetOperation,
+    Sort,
+    TopK,
+    Window,
+    Witness,
+    attributes_of,
+    inputs_of,
+    nodes_of,
+    scans_of,
+    with_inputs,
+)
+from impctl.types import AccessId, AttributeId
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.data.schema import Column
+
+_MOST_WAYS = 64
+"""Ways through the UNIONs of a plan beyond which none is followed."""
+
+
+class NotFollowedError(Exception):
+    """What of the plan is not followed, in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeafWay:
+    """One way; `leaf` are the leaf's columns, None where no row of it takes part."""
+
+    leaf: tuple[Attribute, ...] | None
+    columns: Mapping[AttributeId, Expr]
+    conditions: tuple[Expr, ...] = ()
+    matches: tuple[Expr, ...] = ()
+
+    def expr(self, attribute: Attribute) -> Expr:
+        """What a column of the plan is."""
+        return self.columns.get(attribute.id, attribute.ref())
+
+    def over(self, expr: Expr) -> Expr:
+        """An expression over the plan's columns as one over the leaf's and the others'."""
+        return substitute(expr, dict(self.columns))
+
+
+IsLeaf = Callable[[Plan], bool]
+
+
+def ways_of(plan: Plan, is_leaf: IsLeaf) -> list[LeafWay]:
+    """All ways through the plan; NotFollowedError where one cannot be told."""
+    if is_leaf(plan):
+        return [LeafWay(attributes_of(plan), {})]
+    if not any(map(is_leaf, nodes_of(plan))):
+        return [LeafWay(None, {})]
+    match plan:
+        case Sort() | Distinct():
+            return ways_of(plan.child, is_leaf)
+        case Select():
+            return [_met(way, plan.predicate) for way in ways_of(plan.child, is_leaf)]
+        case Project():
+            return [_computed(way, plan) for way in ways_of(plan.child, is_leaf)]
+        case Join():
+            return _joined(plan, is_leaf)
+        case SetOperation(kind=SetKind.UNION):
+            return _either(plan, is_leaf)
+    raise NotFollowedError(f"its rows pass through a {type(plan).__name__.lower()}")
+
+
+def _met(way: LeafWay, predicate: Expr) -> LeafWay:
+    return replace(way, conditions=(*way.conditions, *map(way.over, conjuncts(predicate))))
+
+
+def _computed(way: LeafWay, plan: Project) -> LeafWay:
+    columns = {output.attribute.id: way.over(output.expr) for output in plan.outputs}
+    return replace(way, columns={**way.columns, **columns})
+
+
+def _joined(plan: Join, is_leaf: IsLeaf) -> list[LeafWay]:
+    if plan.kind is JoinKind.ANTI or plan.null_aware:
+        raise NotFollowedError(f"its rows pass through a {plan.kind} join")
+    left, right = (ways_of(side, is_leaf) for side in (plan.left, plan.right))
+    result = []
+    for one in left:
+        for other in right:
+            if one.leaf is not None and other.leaf is not None:
+                raise NotFollowedError("it is read twice")
+            leaf = one.leaf if one.leaf is not None else other.leaf
+            both = LeafWay(
+                leaf,
+                {**one.columns, **other.columns},
+                (*one.conditions, *other.conditions),
+                (*one.matches, *other.matches),
+            )
+            if plan.condition is not None:
+                both = _matched(both, plan)
+            result.append(both)
+    return _few(result)
+
+
+def _matched(way: LeafWay, plan: Join) -> LeafWay:
+    assert plan.condition is not None
+    if plan.kind in (JoinKind.INNER, JoinKind.SEMI):
+        return _met(way, plan.condition)
+    return replace(way, matches=(*way.matches, way.over(plan.condition)))
+
+
+def _either(plan: SetOperation, is_leaf: IsLeaf) -> list[LeafWay]:
+    result = []
+    for side in (plan.left, plan.right):
+        pairs = list(zip(plan.attributes, attributes_of(side), strict=True))
+        for way in ways_of(side, is_leaf):
+            columns = {output.id: way.expr(source) for output, source in pairs}
+            result.append(replace(way, columns={**way.columns, **columns}))
+    return _few(result)
+
+
+def _few(ways: list[LeafWay]) -> list[LeafWay]:
+    if len(ways) > _MOST_WAYS:
+        raise NotFollowedError("its UNIONs give too many combinations")
+    return ways
+
+
+_LEFT_KEPT = (JoinKind.INNER, JoinKind.LEFT)
+_RIGHT_KEPT = (JoinKind.INNER, JoinKind.RIGHT)
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """A plan with columns that all equal the partition attribute in the rows a row stems from."""
+
+    plan: Plan
+    keys: frozenset[AttributeId]
+
+    @property
+    def key(self) -> Attribute:
+        """One of the columns."""
+        return next(a for a in attributes_of(self.plan) if a.id in self.keys)
+
+
+def reads(plan: Plan, access: AccessId) -> bool:
+    """Whether the access is below this node."""
+    return any(scan.access == access for scan in scans_of(plan))
+
+
+def trace(plan: Plan, access: AccessId, column: Column) -> Traced | None:
+    """The plan with the partition attribute of the access among its columns.
+
+    None where a row may stem from rows with several values of it (or from none).
+    """
+    match plan:
+        case Scan():
+            return _trace_scan(plan, access, column)
+        case Select():
+            child = trace(plan.child, access, column)
+            if child is None:
+                return None
+            kept = replace(plan, child=child.plan)
+            return Traced(kept, _equated(child.keys, plan.predicate))
+        case Sort():
+            return trace(plan.child, access, column)
+        case TopK() | Witness() | Explode():
+            child = trace(plan.child, access, column)
+            return None if child is None else Traced(replace(plan, child=child.plan), child.keys)
+        case Project():
+            child = trace(plan.child, access, column)
+            return None if child is None else _trace_project(plan, child)
+        case Join():
+            return _trace_join(plan, access, column)
+        case Aggregate():
+            child = trace(plan.child, access, column)
+            return None if child is None else _trace_aggregate(plan, child)
+        case Distinct():
+            child = trace(plan.child, access, column)
+            own = {attribute.id for attribute in attributes_of(plan.child)}
+            if child is None or not child.keys & own:
+                return None
+            return Traced(replace(plan, child=_only(child.plan, own)), child.keys & own)
+        case Window():
+            child = trace(plan.child, access, column)
+            if child is None or not all(
+                _is_among(call.partition_by, child.keys) for call in plan.calls
+            ):
+                return None
+            return Traced(replace(plan, child=child.plan), child.keys)
+        case SetOperation() | Recursive() | Fixpoint() | OneRow():
+            return None
+
+
+def _trace_scan(plan: Scan, access: AccessId, column: Column) -> Traced | None:
+    if plan.access != access:
+        return None
+    for attribute in plan.attributes:
+        if attribute.name.lower() == column.name.lower():
+            return Traced(plan, frozenset({attribute.id}))
+    added = Attribute(f"{access}!{column.name}", column.name, column.type)
+    return Traced(replace(plan, attributes=(*plan.attributes, added)), frozenset({added.id}))
+
+
+def _trace_project(plan: Project, child: Traced) -> Traced:
+    kept = frozenset(o.attribute.id for o in plan.outputs if _is_among((o.expr,), child.keys))
+    if kept:
+        return Traced(replace(plan, child=child.plan), kept)
+    added = ComputedColumn(replace(child.key, id=f"{child.key.id}^"), child.key.ref())
+    outputs = (*plan.outputs, added)
+    return Traced(replace(plan, child=child.plan, outputs=outputs), frozenset({added.attribute.id}))
+
+
+def _trace_join(plan: Join, access: AccessId, column: Column) -> Traced | None:
+    is_left = reads(plan.left, access)
+    side = trace(plan.left if is_left else plan.right, access, column)
+    if side is None:
+        return None
+    if is_left:
+        joined = replace(plan, left=side.plan)
+        if plan.kind in (JoinKind.SEMI, JoinKind.ANTI, JoinKind.LEFT):
+            return Traced(joined, side.keys)
+    else:
+        joined = replace(plan, right=side.plan)
+        if plan.kind is JoinKind.RIGHT:
+            return Traced(joined, side.keys)
+        if plan.kind is JoinKind.SEMI:
+            # Matching rows are seen only through what equals them on the left.
+            left = frozenset(attribute.id for attribute in attributes_of(plan.left))
+            equal = _equated(side.keys, plan.condition) & left
+            return Traced(joined, equal) if equal else None
+    if plan.kind is JoinKind.INNER:
+        return Traced(joined, _equated(side.keys, plan.condition))
+    return None
+
+
+def _trace_aggregate(plan: Aggregate, child: Traced) -> Traced | None:
+    """Groups of one value each: the attribute is grouped on, in every grouping set."""
+    everywhere = set(range(len(plan.keys)))
+    for chosen in plan.grouping_sets or ():
+        everywhere &= set(chosen)
+    kept = frozenset(
+        key.attribute.id
+        for index, key in enumerate(plan.keys)
+        if index in everywhere and _is_among((key.expr,), child.keys)
+    )
+    return Traced(replace(plan, child=child.plan), kept) if kept else None
+
+
+def _is_among(exprs: tuple[Expr, ...], keys: frozenset[AttributeId]) -> bool:
+    return any(isinstance(expr, ColumnRef) and expr.id in keys for expr in exprs)
+
+
+def _only(plan: Plan, wanted: set[AttributeId]) -> Plan:
+    """The plan without columns that tracing added."""
+    attributes = attributes_of(plan)
+    if all(attribute.id in wanted for attribute in attributes):
+        return plan
+    return Project(plan, tuple(ComputedColumn(a, a.ref()) for a in attributes if a.id in wanted))
+
+
+def _equated(keys: frozenset[AttributeId], predicate: Expr | None) -> frozenset[AttributeId]:
+    """The keys and all columns of the same type that a conjunct makes equal to one of them."""
+    pairs = [
+        (part.left.id, part.right.id)
+        for part in (() if predicate is None else conjuncts(predicate))
+        if isinstance(part, Compare)
+        and part.op in (CompareOp.EQUAL, CompareOp.NULL_SAFE_EQUAL)
+        and isinstance(part.left, ColumnRef)
+        and isinstance(part.right, ColumnRef)
+        and part.left.type == part.right.type
+    ]
+    result = set(keys)
+    for _ in pairs:
+        for left, right in pairs:
+            if left in result or right in result:
+                result |= {left, right}
+    return frozenset(result)
+
+
+def follow(plan: Plan, origin: Plan, ids: tuple[AttributeId, ...]) -> Plan | None:
+    """A plan of just these columns of the node `origin`, for the rows of `origin` in the result.
+
+    Rows may repeat. None where a row of the result does not stem from one row of `origin`.
+    """
+    result = _follow(plan, origin, ids, is_counted=False)
+    if result is None:
+        return None
+    followed, last_ids = result
+    by_id = {attribute.id: attribute for attribute in attributes_of(followed)}
+    return Project(followed, tuple(ComputedColumn(by_id[id], by_id[id].ref()) for id in last_ids))
+
+
+_Followed = tuple[Plan, tuple[AttributeId, ...]]
+
+
+def _follow(
+    plan: Plan, origin: Plan, ids: tuple[AttributeId, ...], *, is_counted: bool
+) -> _Followed | None:
+    """`is_counted`: a top-k above counts rows, so that duplicates matter."""
+    if plan is origin:
+        return plan, ids
+    match plan:
+        case Select() | Witness():
+            child = _follow(plan.child, origin, ids, is_counted=is_counted)
+            return None if child is None else (replace(plan, child=child[0]), child[1])
+        case Sort():
+            return _follow(plan.child, origin, ids, is_counted=is_counted)
+        case Distinct():
+            if is_counted:
+                return None
+            return _follow(plan.child, origin, ids, is_counted=False)
+        case TopK():
+            child = _follow(plan.child, origin, ids, is_counted=True)
+            return None if child is None else (replace(plan, child=child[0]), child[1])
+        case Project():
+            child = _follow(plan.child, origin, ids, is_counted=is_counted)
+            return None if child is None else _follow_project(plan, child)
+        case Join():
+            return _follow_join(plan, origin, ids, is_counted=is_counted)
+        case Scan() | Aggregate() | Window() | SetOperation() | Explode():
+            return None
+        case Recursive() | Fixpoint() | OneRow():
+            return None
+
+
+def _follow_project(plan: Project, child: _Followed) -> _Followed:
+    by_id = {attribute.id: attribute for attribute in attributes_of(child[0])}
+    added = tuple(
+        ComputedColumn(replace(by_id[id], id=f"{id}^{place}"), by_id[id].ref())
+        for place, id in enumerate(child[1])
+    )
+    outputs = (*plan.outputs, *added)
+    return replace(plan, child=child[0], outputs=outputs), tuple(o.attribute.id for o in added)
+
+
+def _follow_join(
+    plan: Join, origin: Plan, ids: tuple[AttributeId, ...], *, is_counted: bool
+) -> _Followed | None:
+    if any(node is origin for node in nodes_of(plan.left)):
+        left = _follow(plan.left, origin, ids, is_counted=is_counted)
+        if left is None or plan.kind not in (*_LEFT_KEPT, JoinKind.SEMI, JoinKind.ANTI):
+            return None
+        return replace(plan, left=left[0]), left[1]
+    right = _follow(plan.right, origin, ids, is_counted=is_counted)
+    if right is None or plan.kind not in _RIGHT_KEPT:
+        return None
+    return replace(plan, right=right[0]), right[1]
+
+
+_HELD = "its sketch holds only the rows that the result is derived from"
+_WHOLE = "its sketch holds the whole lineage: "
+
+
+def for_answer(plan: Plan) -> Plan:
+    """The plan with its fixpoints sketched for the answer alone, where they can be."""
+    if not any(isinstance(node, Fixpoint) for node in nodes_of(plan)):
+        return plan
+    result = with_inputs(plan, tuple(map(for_answer, inputs_of(plan))))
+    if isinstance(result, Fixpoint) and not _why_whole(result):
+        return replace(result, answers=True)
+    return result
+
+
+def is_open(node: Fixpoint) -> bool:
+    """Whether it is no barrier; a rule may have found since that the best rows alone count."""
+    return node.answers and not _why_whole(node)
+
+
+def for_all(plan: Plan) -> Plan:
+    """The plan with barriers for all its fixpoints."""
+    if not any(isinstance(node, Fixpoint) and node.answers for node in nodes_of(plan)):
+        return plan
+    result = with_inputs(plan, tuple(map(for_all, inputs_of(plan))))
+    return replace(result, answers=False) if isinstance(result, Fixpoint) else result
+
+
+def answer_notes(root: Plan, told: Collection[int]) -> Mapping[int, str]:
+    """What the sketches of the fixpoints at these positions of `nodes_of(root)` hold."""
+    notes = {}
+    for position, node in enumerate(nodes_of(root)):
+        if isinstance(node, Fixpoint) and position in told:
+            why = _why_whole(node)
+            notes[position] = f"{_WHOLE}{why}" if why else _HELD
+    return notes
+
+
+def why_unused(root: Plan, barriers: Collection[int], keyed: Collection[int]) -> str:
+    """Why sketches are the same with the lineage of all; empty where they may be smaller.
+
+    Positions of `nodes_of(root)`: of nodes with a sketched access below, those that are keyed and
+    the others, which are barriers unless they are sketched for the answer alone.
+    """
+    result = [(at, node) for at, node in enumerate(nodes_of(root)) if isinstance(node, Fixpoint)]
+    if not result:
+        return "its plan has no WITH RECURSIVE"
+    whole = [_why_whole(node) for at, node in result if at in barriers]
+    if "" in whole:
+        return ""
+    if whole:
+        return whole[0]
+    if any(at in keyed for at, _ in result):
+        return "the recursion is keyed, so its sketch already holds only the keys in the result"
+    return "WITH RECURSIVE reads no table that has a sketch"
+
+
+def _why_whole(node: Fixpoint) -> str:
+    """Why all derivations of all rows count; empty where they need not."""
+    if not node.is_set:
+        return "UNION ALL counts all derivations of a row"
+    return "" if node.best is None else "the best rows have all their derivations"

@@ -1,0 +1,219 @@
+"""Properties of a plan: whether it can fail, depends on row order, or must have rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import assert_never
+
+from impctl.data.schema import DOUBLE, STRING, Kind, SqlType
+from impctl.expr.nodes import (
+    And,
+    Arithmetic,
+    ArithmeticOp,
+    Call,
+    Case,
+    Cast,
+    Coalesce,
+    ColumnRef,
+    Compare,
+    Expr,
+    InList,
+    IsNull,
+    Like,
+    Literal,
+    Mean,
+    Negate,
+    Not,
+    Or,
+    Span,
+    columns_of,
+    conjuncts,
+    walk,
+)
+from impctl.expr.types import type_of
+from impctl.plan.functions import ORDER_DEPENDENT, TIE_DEPENDENT
+from impctl.plan.nodes import (
+    Aggregate,
+    Distinct,
+    Fixpoint,
+    Join,
+    JoinKind,
+    Plan,
+    Project,
+    Scan,
+    Select,
+    SetKind,
+    SetOperation,
+    Sort,
+    WindowCall,
+    attributes_of,
+    expressions_of,
+    inputs_of,
+    nodes_of,
+)
+from impctl.types import AccessId, AttributeId
+
+_TOTAL = frozenset({ArithmeticOp.ADD, ArithmeticOp.SUBTRACT, ArithmeticOp.MULTIPLY})
+_WIDTH = {Kind.BYTE: 1, Kind.SHORT: 2, Kind.INTEGER: 4, Kind.LONG: 8}
+
+
+def can_fail(expr: Expr) -> bool:
+    """Whether some row could make the expression fail."""
+    return any(part_can_fail(part) for part in walk(expr))
+
+
+def part_can_fail(part: Expr) -> bool:
+    """Whether the outermost step of the expression can fail, its operands having values."""
+    match part:
+        case Literal() | ColumnRef() | And() | Or() | Not() | IsNull():
+            return False
+        case Compare():
+            return not _are_alike(part.left, part.right)
+        case InList():
+            return not all(_are_alike(part.operand, option) for option in part.options)
+        case Case():
+            results = [result for _, result in part.branches]
+            return not all(_are_alike(part.default, result) for result in results)
+        case Coalesce():
+            return not all(_are_alike(part.operands[0], other) for other in part.operands)
+        case Like():
+            return type_of(part.operand) != STRING
+        case Arithmetic():
+            return part.op not in _TOTAL or type_of(part) != DOUBLE
+        case Negate():
+            return type_of(part) != DOUBLE
+        case Cast():
+            return not _is_widening(type_of(part.operand), part.type)
+        case Mean() | Call():
+            return True
+        case _:
+            assert_never(part)
+
+
+def _are_alike(left: Expr, right: Expr) -> bool:
+    """Whether bringing both to one type cannot fail."""
+    a, b = type_of(left), type_of(right)
+    if a is None or b is None:
+        return False
+    return a == b or Kind.NULL in (a.kind, b.kind) or (a.is_numeric and b.is_numeric)
+
+
+def _is_widening(source: SqlType | None, target: SqlType) -> bool:
+    if source is None:
+        return False
+    if source == target or source.kind is Kind.NULL:
+        return True
+    if target == DOUBLE:
+        return source.is_numeric
+    if source.kind in _WIDTH and target.kind in _WIDTH:
+        return _WIDTH[source.kind] <= _WIDTH[target.kind]
+    return False
+
+
+Loose = dict[AttributeId, tuple[str, Span | None]]
+"""Columns with such values, and the function of each with its place."""
+_LOOSE = ORDER_DEPENDENT - TIE_DEPENDENT
+
+
+def deciding(root: Plan) -> tuple[tuple[str, Span | None], ...]:
+    """The order-dependent functions that something in the plan depends on, with their places."""
+    result: list[tuple[str, Span | None]] = []
+    _follow(root, result)
+    return tuple(dict.fromkeys(result))
+
+
+def loose_columns(root: Plan) -> frozenset[int]:
+    """The positions of result columns that depend on the order of rows."""
+    loose = _follow(root, [])
+    return frozenset(at for at, column in enumerate(attributes_of(root)) if column.id in loose)
+
+
+def _follow(node: Plan, deciding: list[tuple[str, Span | None]]) -> Loose:
+    """The loose columns of a node's output; what they decide in it or below goes to `deciding`."""
+    loose: Loose = {}
+    for below in inputs_of(node):
+        loose |= _follow(below, deciding)
+    if isinstance(node, Aggregate):
+        own = {
+            output.attribute.id: (output.call.function, output.call.span)
+            for output in node.aggregates
+            if output.call.function in _LOOSE
+        }
+        deciding += _read_by(_read(node), loose)
+        return own
+    if isinstance(node, Project):
+        read = (
+            (output.attribute.id, columns_of(output.expr) & loose.keys()) for output in node.outputs
+        )
+        return {name: loose[min(used)] for name, used in read if used}
+    if isinstance(node, SetOperation) and node.kind is SetKind.UNION and node.all:
+        return {
+            attribute.id: loose[column.id]
+            for side in inputs_of(node)
+            for attribute, column in zip(node.attributes, attributes_of(side), strict=True)
+            if column.id in loose
+        }
+    deciding += _read_by(_read(node), loose)
+    return loose
+
+
+def _read_by(exprs: Iterable[Expr], loose: Loose) -> list[tuple[str, Span | None]]:
+    used = frozenset[AttributeId]().union(*(columns_of(expr) for expr in exprs))
+    return [loose[name] for name in loose if name in used]
+
+
+def _read(node: Plan) -> Sequence[Expr]:
+    """What a node looks at to tell which rows there are, or to compute another value."""
+    match node:
+        case Sort():
+            return ()
+        case Distinct() | SetOperation() | Fixpoint():
+            return [column.ref() for side in inputs_of(node) for column in attributes_of(side)]
+    return expressions_of(node)
+
+
+_WHOLE = frozenset(
+    f"{unit} between unbounded preceding and unbounded following" for unit in ("rows", "range")
+)
+
+
+def is_whole(call: WindowCall) -> bool:
+    """Whether the call's frame is the whole partition; without ORDER BY and frame it is."""
+    if call.frame is None:
+        return not call.order
+    return " ".join(call.frame.lower().split()) in _WHOLE
+
+
+def scan_conditions(root: Plan) -> Mapping[AccessId, tuple[Expr, ...]]:
+    """Per access the conditions on its rows; accesses without one are left out."""
+    result: dict[AccessId, tuple[Expr, ...]] = {}
+    for node in nodes_of(root):
+        conditions: tuple[Expr, ...] = ()
+        below = node
+        while isinstance(below, Select):
+            conditions += conjuncts(below.predicate)
+            below = below.child
+        if isinstance(below, Scan) and conditions:
+            # From above: the first of several filters on a scan has the others below it.
+            result.setdefault(below.access, conditions)
+    return result
+
+
+def indispensable(plan: Plan) -> frozenset[AccessId]:
+    """Accesses without whose rows the plan has none."""
+    if isinstance(plan, Scan):
+        return frozenset({plan.access})
+    below = [indispensable(child) for child in inputs_of(plan)]
+    match plan:
+        case Join(kind=JoinKind.INNER | JoinKind.SEMI) | SetOperation(kind=SetKind.INTERSECT):
+            return below[0] | below[1]
+        case Join(kind=JoinKind.LEFT | JoinKind.ANTI) | SetOperation(kind=SetKind.EXCEPT):
+            return below[0]
+        case Join(kind=JoinKind.RIGHT):
+            return below[1]
+        case Join() | SetOperation():
+            return below[0] & below[1]
+        case Aggregate() if not plan.keys or plan.grouping_sets is not None:
+            return frozenset()
+        case _:
+            return below[0] if len(below) == 1 else frozenset()

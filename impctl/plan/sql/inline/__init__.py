@@ -1,1 +1,0 @@
-"""Relations written into the text itself."""

@@ -1,1 +1,0 @@
-"""WITH entries that read themselves."""

@@ -1,0 +1,328 @@
+"""Whether one condition implies another, for rows of two queries that belong together."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import field
+from datetime import datetime, timedelta
+from decimal import Decimal
+
+from impctl.data.schema import BOOLEAN, DATE, DOUBLE, STRING, TIMESTAMP, TIMESTAMP_NTZ, SqlType
+from impctl.expr.nodes import (
+    And,
+    Cast,
+    ColumnRef,
+    Compare,
+    CompareOp,
+    Expr,
+    InList,
+    IsNull,
+    Literal,
+    Not,
+    Or,
+    children,
+    columns_of,
+    conjuncts,
+    walk,
+)
+from impctl.expr.types import WIDEST_OFFSET, common_type, type_of
+from impctl.plan.fingerprint import expr_text, is_same
+from impctl.safety.direction import (
+    DOWNWARD,
+    FALLING,
+    RISING,
+    UPWARD,
+    Columns,
+    Relation,
+    direction,
+    find_objection,
+)
+from impctl.safety.facts import normalised
+from impctl.types import AttributeId
+from impctl.values import dataclass
+
+_LOCAL_TIME = re.compile(r"\d{4}-\d{2}-\d{2}([ T]\d{2}:\d{2}:\d{2}(\.\d{1,6})?)?")
+_EPOCH = datetime(1970, 1, 1)
+_DAY = 86_400 * 1_000_000
+
+Rank = tuple[bool, bool | int | float | Decimal | bytes]
+"""Sorts as Spark sorts: NaN last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A constant somewhere from `low` to `high`; two of the same `text` are the same value."""
+
+    low: Rank
+    high: Rank
+    text: str
+
+    def surely_at_least(self, other: Point) -> bool:
+        return self.text == other.text or self.low >= other.high
+
+    def surely_above(self, other: Point) -> bool:
+        return self.low > other.high
+
+    def surely_equals(self, other: Point) -> bool:
+        return self.surely_at_least(other) and other.surely_at_least(self)
+
+    def surely_differs(self, other: Point) -> bool:
+        return self.surely_above(other) or other.surely_above(self)
+
+
+def points_of(operand: Expr, constants: Sequence[Expr]) -> tuple[Point, ...] | None:
+    """The constants in one order, that of their comparison with `operand`; None if there is none.
+
+    Spark casts operand and constant to a common type first. The constants share an order only
+    where that cast keeps different ones apart, whichever of them the operand is compared with.
+    """
+    kind = type_of(operand)
+    result = [type_of(constant) for constant in constants]
+    types = [item for item in result if item is not None]
+    if kind is None or len(types) < len(result) or not _share_an_order(kind, types):
+        return None
+    points = [_point(constant, kind) for constant in constants]
+    known = tuple(point for point in points if point is not None)
+    return known if len(known) == len(points) else None
+
+
+def is_constant(expr: Expr) -> bool:
+    """A literal that is not NULL, or a local time still to be read in the session's time zone."""
+    return _point(expr, None) is not None
+
+
+def _share_an_order(operand: SqlType, constants: Sequence[SqlType]) -> bool:
+    if operand.is_numeric and all(constant.is_numeric for constant in constants):
+        alike = len(set(constants)) <= 1
+        if operand == DOUBLE:
+            return True
+        if alike and constants[0].is_fractional:
+            return True
+        if operand.is_fractional or any(constant.is_fractional for constant in constants):
+            # Compared with a float, whole numbers are rounded to floats.
+            return False
+        return _exact_type(operand, constants) is not None
+    if operand in (STRING, BOOLEAN, DATE):
+        return all(constant == operand for constant in constants)
+    if operand in (TIMESTAMP, TIMESTAMP_NTZ):
+        return all(constant in (operand, DATE) for constant in constants)
+    return False
+
+
+def _exact_type(operand: SqlType, constants: Sequence[SqlType]) -> SqlType | None:
+    """A type that holds the operand and all constants without rounding."""
+    result: SqlType | None = operand
+    for constant in constants:
+        result = None if result is None else common_type(result, constant)
+    return result
+
+
+def _point(expr: Expr, operand: SqlType | None) -> Point | None:
+    if isinstance(expr, Cast):
+        return _local_time(expr)
+    if not isinstance(expr, Literal) or expr.value is None:
+        return None
+    value = expr.value
+    text = expr_text(expr)
+    if isinstance(value, str):
+        # UTF8 binary order is that of the bytes.
+        value = value.encode("utf-8", "surrogatepass")
+    if isinstance(value, bytes):
+        return Point((False, value), (False, value), text)
+    if expr.type == DATE and operand == TIMESTAMP:
+        return _around(int(value) * _DAY, text)
+    if expr.type == DATE and operand == TIMESTAMP_NTZ:
+        value = int(value) * _DAY
+    if operand == DOUBLE:
+        value = float(value)
+    is_nan = math.isnan(value)
+    rank: Rank = (is_nan, 0 if is_nan else value)
+    return Point(rank, rank, text)
+
+
+def _local_time(expr: Cast) -> Point | None:
+    """`TIMESTAMP '...'` without a zone, which means what the session's time zone makes of it."""
+    literal = expr.operand
+    if expr.type != TIMESTAMP or not isinstance(literal, Literal):
+        return None
+    if not isinstance(literal.value, str) or _LOCAL_TIME.fullmatch(literal.value) is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(literal.value)
+    except ValueError:
+        return None
+    return _around((moment - _EPOCH) // timedelta(microseconds=1), expr_text(expr))
+
+
+def _around(micros: int, text: str) -> Point:
+    """A local time as an instant: known up to the offset, so that order may be lost nearby."""
+    return Point((False, micros - WIDEST_OFFSET), (False, micros + WIDEST_OFFSET), text)
+
+
+Difference = frozenset[AttributeId] | None
+"""Columns that alone tell apart what only the captured plan has; None where more differs."""
+
+
+def changed_columns(asked: Expr | None, captured: Expr | None) -> Difference:
+    """Columns of the parts of two conjunctions that only one of them has.
+
+    None where these parts may tell 0.0 from -0.0: to a grouping that is one value; and where one
+    reads no column (`1 > 0`): it lets all rows through or none, which no column tells apart.
+    """
+    left, right = (
+        {expr_text(part): part for part in (() if expr is None else conjuncts(expr))}
+        for expr in (asked, captured)
+    )
+    parts = [part for text, part in (*left.items(), *right.items())
+             if text not in left or text not in right]  # fmt: skip
+    read = [columns_of(part) for part in parts]
+    if not all(read) or any(map(_may_see_the_sign_of_zero, parts)):
+        return None
+    return frozenset[AttributeId]().union(*read)
+
+
+def _may_see_the_sign_of_zero(expr: Expr) -> bool:
+    """Whether more than comparisons, which take 0.0 and -0.0 for one, reads a floating column."""
+    is_fractional_cast = isinstance(expr, Cast) and expr.type.is_fractional
+    if is_fractional_cast or isinstance(expr, Compare | InList | IsNull | And | Or | Not):
+        return any(map(_may_see_the_sign_of_zero, children(expr)))
+    columns = [part for part in walk(expr) if isinstance(part, ColumnRef) and part is not expr]
+    return any(part.type is None or part.type.is_fractional for part in columns)
+
+
+_STRICT = (CompareOp.GREATER, CompareOp.LESS)
+
+
+@dataclass(frozen=True, slots=True)
+class Restriction:
+    """`operand op constant`; EQUAL means one of the constants, NOT_EQUAL none of them."""
+
+    operand: Expr
+    op: CompareOp
+    constants: tuple[Expr, ...]
+
+
+def find_gap(premise: Expr, conclusion: Expr, columns: Columns) -> Expr | None:
+    """The first part of the conclusion that the premise leaves open; None where it implies all.
+
+    `columns` relate a row of the premise's query to the row of the conclusion's query: AT_MOST
+    means the premise's value is NULL, or both are known and it is at most the other.
+    """
+    return _Search(columns).gap(normalised(premise), normalised(conclusion))
+
+
+@dataclass(slots=True)
+class _Search:
+    """One search; pairs are judged once, so that nesting costs their number and no more."""
+
+    columns: Columns
+    _judged: dict[tuple[int, int], bool] = field(default_factory=dict)
+
+    def gap(self, premise: Expr, conclusion: Expr) -> Expr | None:
+        if isinstance(conclusion, And):
+            gaps = (self.gap(premise, part) for part in conclusion.operands)
+            return next((gap for gap in gaps if gap is not None), None)
+        return None if self._implies(premise, conclusion) else conclusion
+
+    def _implies(self, premise: Expr, conclusion: Expr) -> bool:
+        pair = id(premise), id(conclusion)
+        if pair not in self._judged:
+            self._judged[pair] = self._found(premise, conclusion)
+        return self._judged[pair]
+
+    def _found(self, premise: Expr, conclusion: Expr) -> bool:
+        if isinstance(conclusion, And):
+            return all(self._implies(premise, part) for part in conclusion.operands)
+        if isinstance(premise, Or):
+            return all(self._implies(part, conclusion) for part in premise.operands)
+        if isinstance(conclusion, Or) and any(
+            self._implies(premise, part) for part in conclusion.operands
+        ):
+            return True
+        if isinstance(premise, And):
+            return any(self._implies(part, conclusion) for part in premise.operands)
+        return self._of_atoms(premise, conclusion)
+
+    def _of_atoms(self, premise: Expr, conclusion: Expr) -> bool:
+        if is_same(premise, conclusion):
+            return find_objection(conclusion, self.columns) is None
+        asked = restriction_of(premise)
+        if asked is None:
+            return False
+        if isinstance(conclusion, Not) and isinstance(conclusion.operand, IsNull):
+            # A comparison that is true had a value to compare.
+            operand = conclusion.operand.operand
+            known = direction(asked.operand, self.columns) is not Relation.UNKNOWN
+            return known and is_same(asked.operand, operand)
+        wanted = restriction_of(conclusion)
+        if wanted is None or not is_same(asked.operand, wanted.operand):
+            return False
+        points = points_of(wanted.operand, (*asked.constants, *wanted.constants))
+        if points is None:
+            return False
+        count = len(asked.constants)
+        relation = direction(wanted.operand, self.columns)
+        return _follows(asked.op, points[:count], wanted.op, points[count:], relation)
+
+
+def restriction_of(atom: Expr) -> Restriction | None:
+    """The atom as a comparison of one expression with constants; None for anything else."""
+    match atom:
+        case InList(operand=operand, options=options) if all(map(is_constant, options)):
+            return Restriction(operand, CompareOp.EQUAL, options)
+        case Not(operand=InList(operand=operand, options=options)) if all(
+            map(is_constant, options)
+        ):
+            return Restriction(operand, CompareOp.NOT_EQUAL, options)
+        case Compare(op=op, left=left, right=right):
+            if is_constant(left):
+                left, right, op = right, left, op.mirrored
+            if not is_constant(right):
+                return None
+            # With a constant that is not NULL, `<=>` is true exactly where `=` is.
+            op = CompareOp.EQUAL if op is CompareOp.NULL_SAFE_EQUAL else op
+            return Restriction(left, op, (right,))
+    return None
+
+
+def _follows(
+    op: CompareOp,
+    given: tuple[Point, ...],
+    wanted_op: CompareOp,
+    wanted: tuple[Point, ...],
+    relation: Relation,
+) -> bool:
+    """Whether `x op given` makes `y wanted_op wanted` true, for x related to y."""
+    if wanted_op in UPWARD or wanted_op in DOWNWARD:
+        upward = wanted_op in UPWARD
+        if relation not in (RISING if upward else FALLING):
+            return False
+        strict = wanted_op in _STRICT
+        return all(_bounds(op, point, wanted[0], upward=upward, strict=strict) for point in given)
+    if relation is not Relation.EQUAL:
+        return False
+    if wanted_op is CompareOp.EQUAL:
+        return op is CompareOp.EQUAL and all(
+            any(point.surely_equals(other) for other in wanted) for point in given
+        )
+    return all(_excludes(op, given, other) for other in wanted)
+
+
+def _bounds(op: CompareOp, point: Point, limit: Point, *, upward: bool, strict: bool) -> bool:
+    """Whether `x op point` puts x above the limit (below it, if not `upward`)."""
+    if op is not CompareOp.EQUAL and op not in (UPWARD if upward else DOWNWARD):
+        return False
+    if strict and op not in _STRICT:
+        return point.surely_above(limit) if upward else limit.surely_above(point)
+    return point.surely_at_least(limit) if upward else limit.surely_at_least(point)
+
+
+def _excludes(op: CompareOp, given: tuple[Point, ...], other: Point) -> bool:
+    """Whether `x op given` keeps x from being `other`."""
+    if op is CompareOp.NOT_EQUAL:
+        return any(point.surely_equals(other) for point in given)
+    if op is CompareOp.EQUAL:
+        return all(point.surely_differs(other) for point in given)
+    return all(_bounds(op, point, other, upward=op in UPWARD, strict=True) for point in given)

@@ -1,0 +1,608 @@
+"""Whether the sketch of one query serves another."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import field
+from itertools import chain
+from typing import TYPE_CHECKING, assert_never
+
+from impctl.expr.nodes import ColumnRef, Expr, Span
+from impctl.plan.fingerprint import fingerprint, is_same, template
+from impctl.plan.functions import ORDER_DEPENDENT
+from impctl.plan.nodes import (
+    Aggregate,
+    AggregateCall,
+    ComputedColumn,
+    Distinct,
+    Explode,
+    Fixpoint,
+    Join,
+    JoinKind,
+    OneRow,
+    Plan,
+    Project,
+    Query,
+    Recursive,
+    Scan,
+    Select,
+    SetKind,
+    SetOperation,
+    Sort,
+    SortKey,
+    TopK,
+    Window,
+    WindowCall,
+    attributes_of,
+    inputs_of,
+    nodes_of,
+    scans_of,
+)
+from impctl.reuse.align import accesses_between, aligned
+from impctl.reuse.implication import Difference, changed_columns, find_gap
+from impctl.rules.optimize import core_of
+from impctl.safety.direction import Columns, Relation, direction
+from impctl.safety.judge import PlanJudge, Verdict, check_safety, of_core
+from impctl.safety.lattice import NodeState, Status
+from impctl.safety.messages import Wording, condition_name
+from impctl.safety.transfer import branch, relation_of
+from impctl.types import AccessId, AttributeId, ColumnName
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.safety.facts import Fact, KnownSigns
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """Why the captured rows need not hold the asked ones; spans are places in either text."""
+
+    reason: str
+    asked: Span | None = None
+    captured: Span | None = None
+
+    def text(self, asked_sql: str, captured_sql: str) -> str:
+        """The reason, with both texts where they are known."""
+        there = Wording(captured_sql, {}).slice(self.captured)
+        here = Wording(asked_sql, {}).slice(self.asked)
+        if not there:
+            return self.reason
+        now = f", but the query says `{here}`" if here else ""
+        return f"{self.reason} `{there}`{now}"
+
+
+def has_recursion_like(asked: Plan, captured: Plan) -> bool:
+    """Whether some fixpoints of both differ in constants of conditions at most."""
+    own = {template(node) for _, node in _fixpoints(asked)}
+    return bool(own) and any(template(node) in own for _, node in _fixpoints(captured))
+
+
+def held_accesses(
+    asked: Plan, captured: Plan, barriers: Collection[int]
+) -> Mapping[AccessId, AccessId]:
+    """By access of the asked plan below a fixpoint that is one of the captured plan's `barriers`
+    (by place in `nodes_of`), too: the access of the captured plan in its place.
+    """
+    held: dict[str, Fixpoint] = {}
+    for at, node in _fixpoints(captured):
+        if at in barriers:
+            held.setdefault(fingerprint(node), node)
+    result: dict[AccessId, AccessId] = {}
+    for node, other in _equal_ones(asked, held):
+        # An outer one comes before those in it, and has all that they have.
+        for scan, model in zip(scans_of(node), scans_of(other), strict=True):
+            result.setdefault(scan.access, model.access)
+    return _without_others(asked, result, held)
+
+
+def _equal_ones(plan: Plan, held: Mapping[str, Fixpoint]) -> Iterator[tuple[Fixpoint, Fixpoint]]:
+    for _, node in _fixpoints(plan):
+        other = held.get(fingerprint(node))
+        if other is not None:
+            yield node, other
+
+
+def _without_others(
+    plan: Plan, result: Mapping[AccessId, AccessId], held: Mapping[str, Fixpoint]
+) -> dict[AccessId, AccessId]:
+    """Without accesses that the plan has outside of these fixpoints, too."""
+    inside = set(
+        chain.from_iterable(map(id, scans_of(node)) for node, _ in _equal_ones(plan, held))
+    )
+    outside = {scan.access for scan in scans_of(plan) if id(scan) not in inside}
+    return {own: other for own, other in result.items() if own not in outside}
+
+
+def _fixpoints(plan: Plan) -> Iterator[tuple[int, Fixpoint]]:
+    """The fixpoints with their places; none whose base or step reads rows of one around it."""
+    for at, node in enumerate(nodes_of(plan)):
+        if isinstance(node, Fixpoint) and _is_closed(node):
+            yield at, node
+
+
+def _is_closed(fixpoint: Fixpoint) -> bool:
+    own = {node.id for node in nodes_of(fixpoint) if isinstance(node, Fixpoint)}
+    return all(node.fixpoint in own for node in nodes_of(fixpoint) if isinstance(node, Recursive))
+
+
+_WORDLESS = Wording("", {})
+
+_EQUAL_RESULTS: frozenset[AttributeId] = frozenset()
+
+_Judged = tuple[Difference, dict[AttributeId, Relation]]
+
+
+class _Mismatched(Exception):
+    def __init__(self, reason: str, asked: Span | None = None, captured: Span | None = None):
+        super().__init__(reason)
+        self.found = Mismatch(reason, asked, captured)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """What is known of a pair of nodes."""
+
+    difference: Difference
+    columns: Columns
+
+
+def find_mismatch(asked: Plan, captured: Plan, facts: Collection[Fact]) -> Mismatch | None:
+    """The first reason for which the captured provenance need not hold the asked one.
+
+    Both plans have the same shape and identities (`reuse.align.aligned`).
+    """
+    walker = _Walker(
+        PlanJudge(asked, _WORDLESS).of({}, facts).states,
+        PlanJudge(captured, _WORDLESS).of({}, facts).states,
+    )
+    try:
+        walker.visit(asked, captured, is_last=True)
+    except _Mismatched as mismatch:
+        return mismatch.found
+    return None
+
+
+class _Walker:
+    """Walks both plans side by side; positions are those of `nodes_of`, for the facts."""
+
+    def __init__(self, asked: Sequence[NodeState], captured: Sequence[NodeState]) -> None:
+        self._asked = asked
+        self._captured = captured
+        self._position = 0
+
+    def visit(self, asked: Plan, captured: Plan, *, is_last: bool) -> _Pair:
+        """The pair of these nodes; `is_last` while nothing above drops or combines rows."""
+        position = self._position
+        self._position += 1
+        below = is_last and isinstance(asked, Project | Sort)
+        children = zip(inputs_of(asked), inputs_of(captured), strict=True)
+        inputs = [self.visit(left, right, is_last=below) for left, right in children]
+        is_loose = self._asked[position].ties is not None
+        if isinstance(asked, TopK) and not is_last and is_loose:
+            raise _Mismatched(
+                "which of the rows tied at a LIMIT inside the query are kept is not fixed"
+            )
+        difference, relations = _judged(asked, captured, inputs, is_loose)
+        if difference is not None:
+            relations = dict.fromkeys(relations, Relation.EQUAL)
+        return _Pair(difference, Columns(relations, self._signs(position)))
+
+    def _signs(self, position: int) -> KnownSigns:
+        """Facts that hold of the rows of either plan."""
+        here, there = (s[position].columns.signs for s in (self._asked, self._captured))
+        return {key: signs.meet(there[key]) for key, signs in here.items() if key in there}
+
+
+def _judged(asked: Plan, captured: Plan, inputs: list[_Pair], is_loose: bool) -> _Judged:
+    """The rule of the node; `is_loose` says that a choice among ties decides on its rows."""
+    match asked, captured:
+        case (Scan(), Scan()) | (Recursive(), Recursive()) | (OneRow(), OneRow()):
+            return _EQUAL_RESULTS, _all_equal(captured)
+        case Fixpoint(), Fixpoint() if _is_one_kind(asked, captured):
+            return _fixpoint(captured, inputs)
+        case Select(), Select():
+            return _select(asked, captured, inputs[0])
+        case Project(), Project():
+            return _project(asked, captured, inputs[0])
+        case Join(), Join():
+            return _join(asked, captured, *inputs)
+        case Aggregate(), Aggregate():
+            return _aggregate(asked, captured, inputs[0])
+        case Distinct(), Distinct():
+            _require_equal(inputs[0], "DISTINCT")
+            return inputs[0].difference, _all_equal(captured)
+        case SetOperation(), SetOperation():
+            return _combine(asked, captured, *inputs)
+        case Explode(), Explode():
+            return _explode(asked, captured, inputs[0])
+        case Sort(), Sort():
+            return inputs[0].difference, dict(inputs[0].columns.relations)
+        case TopK(), TopK():
+            return _top(asked, captured, inputs[0])
+        case Window(), Window():
+            return _window(asked, captured, inputs[0], is_loose)
+    raise _Mismatched("the queries differ in more than the constants in their conditions")
+
+
+def _is_one_kind(asked: Fixpoint, captured: Fixpoint) -> bool:
+    return asked.is_set == captured.is_set and asked.best == captured.best
+
+
+def _fixpoint(captured: Fixpoint, inputs: list[_Pair]) -> _Judged:
+    if any(pair.difference != _EQUAL_RESULTS for pair in inputs):
+        raise _Mismatched(
+            "the constants inside WITH RECURSIVE differ, which changes what it derives"
+        )
+    return _EQUAL_RESULTS, _all_equal(captured)
+
+
+def _all_equal(node: Plan) -> dict[AttributeId, Relation]:
+    return {attribute.id: Relation.EQUAL for attribute in attributes_of(node)}
+
+
+def _select(asked: Select, captured: Select, child: _Pair) -> _Judged:
+    _require_implied(asked.predicate, captured.predicate, child.columns, condition_name(captured))
+    changed = changed_columns(asked.predicate, captured.predicate)
+    return _union(child.difference, changed), dict(child.columns.relations)
+
+
+def _require_implied(asked: Expr, captured: Expr, columns: Columns, name: str) -> None:
+    gap = find_gap(asked, captured, columns)
+    if gap is None:
+        return
+    if is_same(asked, captured):
+        raise _Mismatched(
+            f"the constants below {name} differ, which changes the values that it compares in",
+            None,
+            gap.span,
+        )
+    raise _Mismatched(
+        f"{name} does not imply the condition the sketch was captured for:", asked.span, gap.span
+    )
+
+
+def _project(asked: Project, captured: Project, child: _Pair) -> _Judged:
+    _require_alike(
+        [output.expr for output in asked.outputs], [output.expr for output in captured.outputs]
+    )
+    renamed = _renamed(captured.outputs)
+    relations = {
+        output.attribute.id: direction(output.expr, child.columns) for output in captured.outputs
+    }
+    return _mapped(child.difference, renamed), relations
+
+
+def _explode(asked: Explode, captured: Explode, child: _Pair) -> _Judged:
+    _require_alike([asked.array], [captured.array])
+    if (asked.function, asked.outer) != (captured.function, captured.outer):
+        raise _Mismatched("the queries differ in more than the constants in their conditions")
+    if direction(asked.array, child.columns) is not Relation.EQUAL:
+        raise _Mismatched("LATERAL VIEW may expand other values")
+    made = {attribute.id: Relation.EQUAL for attribute in captured.made}
+    return child.difference, {**child.columns.relations, **made}
+
+
+def _renamed(outputs: Sequence[ComputedColumn]) -> dict[AttributeId, AttributeId]:
+    """Input columns that are put out as they are, with their new identities."""
+    return {o.expr.id: o.attribute.id for o in outputs if isinstance(o.expr, ColumnRef)}
+
+
+def _mapped(difference: Difference, renamed: dict[AttributeId, AttributeId]) -> Difference:
+    if difference is None or not difference <= renamed.keys():
+        return None
+    return frozenset(renamed[column] for column in difference)
+
+
+def _require_alike(asked: Sequence[Expr | None], captured: Sequence[Expr | None]) -> None:
+    if len(asked) != len(captured):
+        raise _Mismatched("the queries differ in more than the constants in their conditions")
+    for here, there in zip(asked, captured, strict=True):
+        if not is_same(here, there):
+            raise _Mismatched(
+                "outside of conditions, nothing may differ:",
+                None if here is None else here.span,
+                None if there is None else there.span,
+            )
+
+
+def _require_equal(child: _Pair, name: str) -> None:
+    if any(relation is not Relation.EQUAL for relation in child.columns.relations.values()):
+        raise _Mismatched(f"the constants differ, which changes the values that {name} compares")
+
+
+def _join(asked: Join, captured: Join, left: _Pair, right: _Pair) -> _Judged:
+    if (asked.kind, asked.null_aware) != (captured.kind, captured.null_aware):
+        raise _Mismatched("the queries differ in more than the constants in their conditions")
+    relations = {**left.columns.relations, **right.columns.relations}
+    signs: KnownSigns = {**left.columns.signs, **right.columns.signs}
+    both = Columns(relations, signs)
+    unchanged = is_same(asked.condition, captured.condition)
+    match captured.kind:
+        case JoinKind.INNER | JoinKind.SEMI:
+            if asked.condition is not None and captured.condition is not None:
+                _require_implied(asked.condition, captured.condition, both, "the join")
+            elif captured.condition is not None:
+                raise _Mismatched(
+                    "the queries differ in more than the constants in their conditions"
+                )
+            if captured.kind is JoinKind.INNER:
+                changed = changed_columns(asked.condition, captured.condition)
+                return _union(left.difference, right.difference, changed), relations
+            plain = unchanged and right.difference == _EQUAL_RESULTS
+            return (left.difference if plain else None), dict(left.columns.relations)
+        case JoinKind.LEFT | JoinKind.ANTI:
+            _require_kept(captured, unchanged, right, both)
+            kept = left
+        case JoinKind.RIGHT:
+            _require_kept(captured, unchanged, left, both)
+            kept = right
+        case JoinKind.FULL:
+            _require_kept(captured, unchanged, left, both)
+            _require_kept(captured, unchanged, right, both)
+            kept = left
+        case _:
+            assert_never(captured.kind)
+    own = {attribute.id for attribute in attributes_of(captured)}
+    return kept.difference, {column: rel for column, rel in relations.items() if column in own}
+
+
+def _require_kept(node: Join, unchanged: bool, other: _Pair, both: Columns) -> None:
+    """What a row's absence lets through must be the same in both queries."""
+    name = node.kind.value.upper()
+    if other.difference != _EQUAL_RESULTS:
+        raise _Mismatched(
+            f"the constants differ on the side of the {name} join that must be the same"
+        )
+    if not unchanged or not (node.condition is None or both.are_equal(node.condition)):
+        raise _Mismatched(f"the constants differ, which changes what the {name} join matches on")
+
+
+def _union(*differences: Difference) -> Difference:
+    result = _EQUAL_RESULTS
+    for difference in differences:
+        if difference is None:
+            return None
+        result |= difference
+    return result
+
+
+def _aggregate(asked: Aggregate, captured: Aggregate, child: _Pair) -> _Judged:
+    _require_alike([key.expr for key in asked.keys], [key.expr for key in captured.keys])
+    _require_alike_calls(asked, captured)
+    for key in captured.keys:
+        if not child.columns.are_equal(key.expr):
+            raise _Mismatched("the constants differ, which changes values used for grouping")
+    relations = {key.attribute.id: Relation.EQUAL for key in captured.keys}
+    loose: list[AttributeId] = []
+    for output in captured.aggregates:
+        relations[output.attribute.id] = relation_of(output.call, child.columns, _WORDLESS)[0]
+        if output.call.function in ORDER_DEPENDENT:
+            loose.append(output.attribute.id)
+    everywhere = set(range(len(captured.keys)))
+    for chosen in captured.grouping_sets or ():
+        everywhere &= set(chosen)
+    keys = [key for index, key in enumerate(captured.keys) if index in everywhere]
+    difference = _mapped(child.difference, _renamed(keys))
+    if difference is not None and loose:
+        # Groups are whole, but these calls may answer differently on every run.
+        relations = dict.fromkeys(relations, Relation.EQUAL)
+        difference = None
+    return difference, {**relations, **dict.fromkeys(loose, Relation.UNKNOWN)}
+
+
+def _require_alike_calls(asked: Aggregate, captured: Aggregate) -> None:
+    here, there = ([output.call for output in node.aggregates] for node in (asked, captured))
+    if asked.grouping_sets != captured.grouping_sets or len(here) != len(there):
+        raise _Mismatched("the queries differ in more than the constants in their conditions")
+    for left, right in zip(here, there, strict=True):
+        if (left.function, left.distinct) != (right.function, right.distinct):
+            raise _Mismatched("the queries differ in more than the constants in their conditions")
+        _require_alike(_parts(left), _parts(right))
+
+
+def _parts(call: AggregateCall) -> list[Expr | None]:
+    return [*call.arguments, call.condition]
+
+
+def _combine(asked: SetOperation, captured: SetOperation, left: _Pair, right: _Pair) -> _Judged:
+    if (asked.kind, asked.all) != (captured.kind, captured.all):
+        raise _Mismatched("the queries differ in more than the constants in their conditions")
+    sides = (
+        (captured.left, left),
+        (captured.right, right),
+    )
+    here, there = (
+        branch(captured, side, NodeState(Status.CONTAINED, pair.columns)).columns.relations
+        for side, pair in sides
+    )
+    equal = left.difference == right.difference == _EQUAL_RESULTS
+    relations = dict(here)
+    is_bag_union = captured.kind is SetKind.UNION and captured.all
+    if captured.kind is SetKind.UNION:
+        relations = {column: relation.meet(there[column]) for column, relation in here.items()}
+    if captured.kind is SetKind.EXCEPT and right.difference != _EQUAL_RESULTS:
+        raise _Mismatched("the constants differ, which changes the rows that EXCEPT removes")
+    compared = (here,) if captured.kind is SetKind.EXCEPT else (here, there)
+    if not is_bag_union and any(
+        relation is not Relation.EQUAL for side in compared for relation in side.values()
+    ):
+        raise _Mismatched(
+            f"the constants differ, which changes the values that {captured.kind.upper()} compares"
+        )
+    return (_EQUAL_RESULTS if equal else None), relations
+
+
+def _top(asked: TopK, captured: TopK, child: _Pair) -> _Judged:
+    _require_alike_order(asked.order, captured.order)
+    _require_alike(asked.partition_by, captured.partition_by)
+    if len({None if top.rank is None else top.rank.function for top in (asked, captured)}) > 1:
+        raise _Mismatched("the queries differ in more than the constants in their conditions")
+    if asked.offset != captured.offset:
+        raise _Mismatched("OFFSET must be the same")
+    if child.difference != _EQUAL_RESULTS:
+        raise _Mismatched("the constants below LIMIT differ, so other rows may be among the first")
+    if captured.count is not None and (asked.count is None or asked.count > captured.count):
+        many = "all rows" if asked.count is None else f"{asked.count} rows"
+        raise _Mismatched(
+            f"LIMIT asks for {many}, but the sketch covers only {captured.count}", asked.span
+        )
+    same = asked.count == captured.count
+    return (_EQUAL_RESULTS if same else None), _all_equal(captured)
+
+
+def _require_alike_order(asked: Sequence[SortKey], captured: Sequence[SortKey]) -> None:
+    if [(k.descending, k.nulls_first) for k in asked] != [
+        (k.descending, k.nulls_first) for k in captured
+    ]:
+        raise _Mismatched("the queries differ in more than the constants in their conditions")
+    _require_alike([key.expr for key in asked], [key.expr for key in captured])
+
+
+def _window(asked: Window, captured: Window, child: _Pair, is_loose: bool) -> _Judged:
+    for here, there in zip(asked.calls, captured.calls, strict=True):
+        if (here.function, here.frame) != (there.function, there.frame):
+            raise _Mismatched("the queries differ in more than the constants in their conditions")
+        _require_alike(
+            [*here.arguments, *here.partition_by], [*there.arguments, *there.partition_by]
+        )
+        _require_alike_order(here.order, there.order)
+    added = {call.attribute.id: Relation.UNKNOWN for call in captured.calls}
+    whole = child.difference is not None and all(
+        child.difference <= _partitions(call) for call in captured.calls
+    )
+    if not whole or is_loose:
+        return None, {**child.columns.relations, **added}
+    return child.difference, {**child.columns.relations, **added}
+
+
+def _partitions(call: WindowCall) -> frozenset[AttributeId]:
+    return frozenset(expr.id for expr in call.partition_by if isinstance(expr, ColumnRef))
+
+
+_LOOKED_AT = "a LIMIT of the query reads"
+_OTHER = "the queries differ in more than the constants in their conditions"
+_OTHER_RECURSION = "the constants inside WITH RECURSIVE differ, which changes what it derives"
+_SAME_RECURSION = "it holds all rows that the same recursion needs"
+_NO_LONGER_SAFE = "the sketch is no longer safe for the query it was captured for"
+_UNREAD = "the recursion that both queries share reads no table that has a sketch"
+_KEYED = "its recursion is keyed, so the sketch holds only the rows that its own result needs"
+
+
+@dataclass(frozen=True, slots=True)
+class ReuseVerdict:
+    """Whether the sketch may be used, and why (not); `span` is a place in the asked query.
+
+    `accesses`: per access of the asked query that a sketch may serve, the access of the captured
+    one whose sketch that is.
+    """
+
+    allowed: bool
+    reason: str
+    span: Span | None = None
+    accesses: Mapping[AccessId, AccessId] = field(default_factory=dict)
+
+
+def check_reuse(
+    asked: Query,
+    captured: Query,
+    sketched: Mapping[AccessId, ColumnName],
+    facts: Collection[Fact],
+) -> ReuseVerdict:
+    """Judge using sketches of `sketched[access of captured]` for the asked query.
+
+    `facts` must be true of the very versions that the sketch stands for and the query reads.
+    """
+    core, model = core_of(asked.root), core_of(captured.root)
+    plan = aligned(core, model)
+    is_alike = has_recursion_like(core, model)
+    result = ReuseVerdict(False, _OTHER_RECURSION if is_alike else _OTHER)
+    if plan is not None:
+        result = _of_one_template(asked, captured, core, model, plan, sketched, facts)
+    if result.allowed or not is_alike:
+        return result
+    other = _of_one_recursion(asked, captured, core, model, sketched, facts)
+    if other is None or not (other.allowed or plan is None):
+        return result
+    return other
+
+
+def _of_one_template(
+    asked: Query,
+    captured: Query,
+    core: Plan,
+    model: Plan,
+    plan: Plan,
+    sketched: Mapping[AccessId, ColumnName],
+    facts: Collection[Fact],
+) -> ReuseVerdict:
+    """Judge plans of one shape; `plan` is the core with the identities of the captured one's."""
+    accesses = accesses_between(core, model)
+    own = {here: sketched[there] for here, there in accesses.items() if there in sketched}
+    safety = check_safety(asked, own, facts)
+    if not safety.safe:
+        reason = f"with these constants the sketch is not safe: {safety.reason}"
+        return ReuseVerdict(False, reason, safety.span)
+    before = check_safety(captured, sketched, facts)
+    if not before.safe:
+        return ReuseVerdict(False, f"{_NO_LONGER_SAFE}: {before.reason}")
+    here = of_core(safety, asked, core, own)
+    there = of_core(before, captured, model, sketched)
+    for core_verdict in (here, there):
+        if not core_verdict.safe:
+            return ReuseVerdict(False, core_verdict.reason, core_verdict.span)
+    if not set(here.barrier_positions) <= set(there.barrier_positions):
+        what = "a recursion derives" if _lacks_recursion(model, here, there) else _LOOKED_AT
+        return ReuseVerdict(False, f"the sketch does not have the rows that {what}")
+    if fingerprint(plan) == fingerprint(model):
+        # What one of them puts out beside may ask for barriers, so it is not the first question.
+        return ReuseVerdict(
+            True, "it was captured for the same conditions and limits", None, accesses
+        )
+    held = held_accesses(core, model, there.barrier_positions)
+    if sketched and all(held.get(access) == accesses[access] for access in own):
+        return ReuseVerdict(True, _SAME_RECURSION, None, accesses)
+    result = find_mismatch(plan, model, facts)
+    if result is not None:
+        return ReuseVerdict(False, result.text(asked.sql, captured.sql), result.asked)
+    reason = "the query needs only rows that the sketch was captured for"
+    return ReuseVerdict(True, reason, None, accesses)
+
+
+def _of_one_recursion(
+    asked: Query,
+    captured: Query,
+    core: Plan,
+    model: Plan,
+    sketched: Mapping[AccessId, ColumnName],
+    facts: Collection[Fact],
+) -> ReuseVerdict | None:
+    """Judge what the sketches hold of fixpoints that both queries have; None where that is none.
+
+    Only what lies below these is read by the sketches, all else whole.
+    """
+    before = check_safety(captured, sketched, facts)
+    there = of_core(before, captured, model, sketched) if before.safe else before
+    if not there.safe:
+        return ReuseVerdict(False, f"{_NO_LONGER_SAFE}: {there.reason}")
+    held = held_accesses(core, model, there.barrier_positions)
+    accesses = {here: other for here, other in held.items() if other in sketched}
+    if not accesses:
+        if not held_accesses(core, model, range(len(list(nodes_of(model))))):
+            return None
+        return ReuseVerdict(False, _KEYED if there.has_keyed_fixpoints else _UNREAD)
+    own = {here: sketched[other] for here, other in accesses.items()}
+    # As barriers, whatever the asked query could make of them: that is what the sketches are for.
+    safety = check_safety(asked, own, facts, has_keyed_fixpoints=False)
+    here = of_core(safety, asked, core, own) if safety.safe else safety
+    if not here.safe:
+        return ReuseVerdict(
+            False, f"for the recursion that both queries share: {here.reason}", here.span
+        )
+    left = any(other not in accesses.values() for other in sketched)
+    rest = "; the other tables of the sketch are read in full" if left else ""
+    return ReuseVerdict(True, f"{_SAME_RECURSION}{rest}", None, accesses)
+
+
+def _lacks_recursion(plan: Plan, here: Verdict, there: Verdict) -> bool:
+    lacking = set(here.barrier_positions) - set(there.barrier_positions)
+    return any(isinstance(n, Fixpoint) for at, n in enumerate(nodes_of(plan)) if at in lacking)

@@ -1,0 +1,328 @@
+"""How far a double of the answer may be off, as more columns of the plan.
+
+Law: two computations of a column that add the same rows in different orders, each rounded to
+doubles, differ by at most the value beside it, apart from a relative error of a few roundings of
+the column itself. Sums that cancel have an error of the size of what was added, not of what is
+left: n values of total magnitude M are off by n * 2^-53 * M at most. Variances are off as
+`engine.accumulators` says. A column without a value beside it is either exact, or its error is not
+known: it then counts as exact, so that a comparison is too strict, never too lenient.
+A row that exists in one of the computations alone, by a condition on such a sum, is not covered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+
+from impctl.data.schema import DOUBLE, Kind
+from impctl.expr.nodes import (
+    Arithmetic,
+    ArithmeticOp,
+    Call,
+    Case,
+    Cast,
+    Coalesce,
+    ColumnRef,
+    Compare,
+    CompareOp,
+    Expr,
+    Literal,
+    Negate,
+    columns_of,
+    minus,
+    plus,
+    times,
+)
+from impctl.expr.types import type_of
+from impctl.plan.nodes import (
+    Aggregate,
+    AggregateCall,
+    AggregateOutput,
+    Attribute,
+    ComputedColumn,
+    Join,
+    Plan,
+    Project,
+    Select,
+    SetKind,
+    SetOperation,
+    Sort,
+    TopK,
+    Window,
+    WindowCall,
+    attributes_of,
+    with_inputs,
+)
+from impctl.types import AttributeId
+
+Errors = Mapping[AttributeId, Expr]
+"""For inexact columns of a plan, an expression over its columns: by how much they may differ."""
+
+_Added = Callable[[str, str, Expr], Expr]
+"""Adds an aggregate over the same rows: a name, a function and its argument."""
+
+_UNIT = Literal(2.0**-52, DOUBLE)
+"""Twice the rounding of one addition, for each of the two computations."""
+_SPREAD_UNIT = Literal(2.0**-50, DOUBLE)
+_NONE = Literal(0.0, DOUBLE)
+_ANY = Literal(float("inf"), DOUBLE)
+_SUMS = frozenset({"sum", "try_sum", "avg", "try_avg"})
+_SPREADS = frozenset({"var_pop", "variance", "stddev_pop", "stddev"})
+_EXTREMES = frozenset({"min", "max"})
+
+
+def with_rounding(root: Plan) -> tuple[Plan, tuple[int, ...]] | None:
+    """The plan with errors after its own columns, and the position of the column each is of; None
+    where no column is known to be inexact."""
+    plan, errors = _bounded(root)
+    shown = attributes_of(root)
+    inexact = tuple(at for at, one in enumerate(shown) if one.id in errors)
+    if not inexact:
+        return None
+    outputs = [ComputedColumn(one, one.ref()) for one in shown]
+    outputs += [_error_column(shown[at].id, errors[shown[at].id]) for at in inexact]
+    return Project(plan, tuple(outputs)), inexact
+
+
+def _error_column(owner: AttributeId, error: Expr) -> ComputedColumn:
+    return ComputedColumn(Attribute(f"{owner}/off", "off", DOUBLE), error)
+
+
+def _bounded(plan: Plan) -> tuple[Plan, Errors]:
+    """The plan with columns that the errors of its own columns are computed from."""
+    match plan:
+        case Select() | Sort():
+            child, errors = _bounded(plan.child)
+            return replace(plan, child=child), errors
+        case TopK() if plan.rank is None:
+            child, errors = _bounded(plan.child)
+            return replace(plan, child=child), errors
+        case Join():
+            (left, first), (right, second) = _bounded(plan.left), _bounded(plan.right)
+            return with_inputs(plan, (left, right)), {**first, **second}
+        case Project():
+            return _of_project(plan)
+        case Aggregate():
+            return _of_aggregate(plan)
+        case Window():
+            return _of_window(plan)
+        case SetOperation() if plan.kind is SetKind.UNION and plan.all:
+            return _of_union(plan)
+        case _:
+            return plan, {}
+
+
+def _of_project(plan: Project) -> tuple[Plan, Errors]:
+    child, below = _bounded(plan.child)
+    outputs, errors = list(plan.outputs), dict[AttributeId, Expr]()
+    for output in plan.outputs:
+        error = _error(output.expr, below) if _is_double(output.expr) else None
+        if error is not None:
+            column = _error_column(output.attribute.id, error)
+            outputs.append(column)
+            errors[output.attribute.id] = column.attribute.ref()
+    return replace(plan, child=child, outputs=tuple(outputs)), errors
+
+
+def _of_union(plan: SetOperation) -> tuple[Plan, Errors]:
+    sides = [_bounded(side) for side in (plan.left, plan.right)]
+    shown = [attributes_of(side) for side in (plan.left, plan.right)]
+    inexact = [
+        at
+        for at, columns in enumerate(zip(*shown, strict=True))
+        if any(column.id in errors for column, (_, errors) in zip(columns, sides, strict=True))
+    ]
+    if not inexact:
+        return plan, {}
+    inputs = []
+    for (side, errors), columns in zip(sides, shown, strict=True):
+        outputs = [ComputedColumn(one, one.ref()) for one in columns]
+        outputs += [
+            _error_column(columns[at].id, errors.get(columns[at].id, _NONE)) for at in inexact
+        ]
+        inputs.append(Project(side, tuple(outputs)))
+    owners = [plan.attributes[at].id for at in inexact]
+    added = [_error_column(owner, _NONE).attribute for owner in owners]
+    whole = replace(plan, left=inputs[0], right=inputs[1], attributes=(*plan.attributes, *added))
+    return whole, {owner: one.ref() for owner, one in zip(owners, added, strict=True)}
+
+
+def _of_aggregate(plan: Aggregate) -> tuple[Plan, Errors]:
+    child, below = _bounded(plan.child)
+    calls, errors = list(plan.aggregates), dict[AttributeId, Expr]()
+    for output in plan.aggregates:
+        owner = output.attribute
+
+        def added(name: str, function: str, argument: Expr, of: AggregateOutput = output) -> Expr:
+            column = Attribute(f"{of.attribute.id}/{name}", name, DOUBLE)
+            call = AggregateCall(function, (argument,), condition=of.call.condition)
+            calls.append(AggregateOutput(column, call))
+            return column.ref()
+
+        call = output.call
+        error = _of_call(call.function, call.arguments, below, added, call.distinct)
+        if error is not None:
+            errors[owner.id] = error
+    return replace(plan, child=child, aggregates=tuple(calls)), errors
+
+
+def _of_window(plan: Window) -> tuple[Plan, Errors]:
+    child, below = _bounded(plan.child)
+    calls, errors = list(plan.calls), dict(below)
+    for call in plan.calls:
+
+        def added(name: str, function: str, argument: Expr, of: WindowCall = call) -> Expr:
+            column = Attribute(f"{of.attribute.id}/{name}", name, DOUBLE)
+            calls.append(replace(of, attribute=column, function=function, arguments=(argument,)))
+            return column.ref()
+
+        error = _of_call(call.function, call.arguments, below, added)
+        if error is not None:
+            errors[call.attribute.id] = error
+    return replace(plan, child=child, calls=tuple(calls)), errors
+
+
+def _of_call(
+    function: str, arguments: tuple[Expr, ...], below: Errors, added: _Added, distinct: bool = False
+) -> Expr | None:
+    """The error of one aggregate. Of distinct values, that of all of them is no less."""
+    if len(arguments) != 1:
+        return None
+    (argument,) = arguments
+    kind = type_of(argument)
+    if kind is None or not kind.is_numeric:
+        return None
+    inexact = _error(argument, below)
+    if distinct and (inexact is not None or function in _SPREADS):
+        return None
+    if function in _EXTREMES:
+        return None if inexact is None else added("off", "max", inexact)
+    if function in _SUMS:
+        is_average = function in ("avg", "try_avg")
+        if not kind.is_fractional and not (is_average and kind.kind is not Kind.DECIMAL):
+            return None
+        # Of an average, n roundings are divided by n rows.
+        error = times(_UNIT, added("size", "sum", _size(argument)))
+        if not is_average:
+            error = times(error, _double(added("count", "count", argument)))
+        if inexact is not None:
+            own = added("off", "avg" if is_average else "sum", inexact)
+            error = plus(error, own)
+        return error
+    if function in _SPREADS and inexact is None:
+        return _of_spread(function, argument, added)
+    return None
+
+
+def _of_spread(function: str, argument: Expr, added: _Added) -> Expr:
+    """With e = c * n * 2^-53 * sqrt(mean square), the root of a variance is off by 3 e at most, and
+    the variance s^2 by e * (s + 2 e)."""
+    value = _double(argument)
+    square = added("square", "avg", times(value, value))
+    count = _double(added("count", "count", argument))
+    unit = times(times(_SPREAD_UNIT, count), Call("sqrt", (square,), DOUBLE))
+    # The sample's is up to twice the population's.
+    twice = times(Literal(2.0, DOUBLE), unit)
+    if function.startswith("stddev"):
+        return times(Literal(3.0, DOUBLE), twice)
+    root = plus(added("root", "stddev_pop", argument), times(Literal(2.0, DOUBLE), twice))
+    return times(Literal(2.0, DOUBLE), times(twice, root))
+
+
+def _error(expr: Expr, errors: Errors) -> Expr | None:
+    """By how much two values of an expression may differ; None where they do not, or by how much
+    is not known."""
+    if not columns_of(expr) & errors.keys():
+        return None
+    match expr:
+        case ColumnRef():
+            return errors[expr.id]
+        case Negate():
+            return _error(expr.operand, errors)
+        case Cast():
+            inner = type_of(expr.operand)
+            is_kept = expr.type == DOUBLE and inner is not None and inner.is_fractional
+            return _error(expr.operand, errors) if is_kept else None
+        case Arithmetic():
+            return _of_arithmetic(expr, errors)
+        case Coalesce():
+            return _sum(_error(part, errors) for part in expr.operands)
+        case Case():
+            if any(columns_of(when) & errors.keys() for when, _ in expr.branches):
+                return None
+            branches = [(when, _error(then, errors) or _NONE) for when, then in expr.branches]
+            return replace(
+                expr, branches=tuple(branches), default=_error(expr.default, errors) or _NONE
+            )
+        case Call():
+            return _of_function(expr, errors)
+        case _:
+            return None
+
+
+def _of_arithmetic(expr: Arithmetic, errors: Errors) -> Expr | None:
+    left, right = _error(expr.left, errors), _error(expr.right, errors)
+    off = left or _NONE, right or _NONE
+    match expr.op:
+        case ArithmeticOp.ADD | ArithmeticOp.SUBTRACT:
+            return plus(plus(*off), times(_UNIT, plus(_size(expr.left), _size(expr.right))))
+        case ArithmeticOp.MULTIPLY:
+            crossed = plus(times(_size(expr.left), off[1]), times(_size(expr.right), off[0]))
+            return plus(crossed, times(*off))
+        case ArithmeticOp.DIVIDE:
+            # |a / b - c / d| <= (|a - c| + |a / b| |b - d|) / |d|, and |d| >= |b| - |b - d|
+            least = minus(_size(expr.right), off[1])
+            whole = plus(off[0], times(_size(expr), off[1]))
+            is_away = Compare(CompareOp.GREATER, least, _NONE)
+            return Case(((is_away, _divided(whole, least)),), _ANY)
+        case _:
+            return None
+
+
+def _of_function(expr: Call, errors: Errors) -> Expr | None:
+    (first, *others) = expr.arguments
+    off = _error(first, errors)
+    match expr.name:
+        case "abs" | "positive" | "negative":
+            return off
+        case "greatest" | "least":
+            return _sum(_error(part, errors) for part in expr.arguments)
+        case "sqrt" if off is not None:
+            # |sqrt(a) - sqrt(b)| is |a - b| / (sqrt(a) + sqrt(b)), and at most sqrt(|a - b|).
+            root = Call("sqrt", (off,), DOUBLE)
+            larger = Call("greatest", (expr, root), DOUBLE)
+            is_away = Compare(CompareOp.GREATER, larger, _NONE)
+            return Case(((is_away, _divided(off, larger)),), _NONE)
+        case "round" | "bround" if off is not None and not columns_of(expr) - columns_of(first):
+            digits = others[0] if others else Literal(0, DOUBLE)
+            step = Call("pow", (Literal(10.0, DOUBLE), Negate(_double(digits))), DOUBLE)
+            return plus(off, step)
+        case _:
+            return None
+
+
+def _is_double(expr: Expr) -> bool:
+    kind = type_of(expr)
+    return kind is not None and kind.is_fractional
+
+
+def _double(expr: Expr) -> Expr:
+    return expr if type_of(expr) == DOUBLE else Cast(expr, DOUBLE)
+
+
+def _size(expr: Expr) -> Expr:
+    return Call("abs", (_double(expr),), DOUBLE)
+
+
+def _sum(parts: Iterable[Expr | None]) -> Expr | None:
+    """The sum of the errors that there are; an operand that is NULL has none."""
+    total: Expr | None = None
+    for part in parts:
+        if part is not None:
+            known = Coalesce((part, _NONE))
+            total = known if total is None else plus(total, known)
+    return total
+
+
+def _divided(left: Expr, right: Expr) -> Expr:
+    return Arithmetic(ArithmeticOp.DIVIDE, left, right)

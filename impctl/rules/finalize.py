@@ -1,0 +1,249 @@
+"""A plan split into the rows that are kept and what makes the result of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
+from decimal import Decimal, InvalidOperation
+from enum import StrEnum
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, get_args
+
+from impctl.data.schema import Kind, SqlType
+from impctl.expr.nodes import And, ArithmeticOp, CompareOp, Expr, columns_of, substitute
+from impctl.plan.nodes import (
+    Attribute,
+    ComputedColumn,
+    Plan,
+    Project,
+    Query,
+    Select,
+    Sort,
+    SortKey,
+    TopK,
+    attributes_of,
+)
+from impctl.rules.optimize import apply_rules
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.types import AttributeId
+
+
+@dataclass(frozen=True, slots=True)
+class FirstRows:
+    """The first `count` rows (None: all) by an order, without the first `offset`."""
+
+    order: tuple[SortKey, ...]
+    count: int | None
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """What is made of rows with `columns`: some by `predicates`, cut, ordered, cut, put out."""
+
+    columns: tuple[Attribute, ...]
+    predicates: tuple[Expr, ...]
+    first: FirstRows | None
+    order: tuple[SortKey, ...]
+    limit: int | None
+    outputs: tuple[ComputedColumn, ...]
+
+    @property
+    def values(self) -> tuple[Expr, ...]:
+        """What is computed of the rows to order them and to put them out."""
+        keys = self.order if self.first is None else (*self.order, *self.first.order)
+        return (*(key.expr for key in keys), *(one.expr for one in self.outputs))
+
+    @property
+    def cuts(self) -> bool:
+        """Whether the first rows by an order are taken, of which more may be given for ties."""
+        return self.first is not None and bool(self.first.order) and self.first.count is not None
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether a row may come or go because of others."""
+        return self.first is not None or self.limit is not None
+
+
+Written = Any
+"""What JSON has: None, a truth value, a text, a list; numbers and records are lists by a name."""
+
+_RECORDS: Mapping[str, type] = {
+    record.__name__: record
+    for record in (
+        Ending,
+        FirstRows,
+        SortKey,
+        Attribute,
+        ComputedColumn,
+        SqlType,
+        *get_args(Expr),
+    )
+}
+_NAMES: Mapping[str, type[StrEnum]] = {
+    kind.__name__: kind for kind in (Kind, ArithmeticOp, CompareOp)
+}
+
+
+def written_ending(ending: Ending) -> Written:
+    """The ending as JSON has it; TypeError where it holds a value of no known class."""
+    return _written(ending)
+
+
+def read_ending(written: Written) -> Ending:
+    """The ending that was written; ValueError where none was."""
+    try:
+        result = _read(written)
+    except (TypeError, ValueError, LookupError, InvalidOperation) as error:
+        raise ValueError("not the end of a plan") from error
+    if not isinstance(result, Ending):
+        raise ValueError("not the end of a plan")
+    return result
+
+
+def _written(value: object) -> Written:
+    name = type(value).__name__
+    if type(value) is tuple:
+        return ["tuple", *map(_written, value)]
+    if _RECORDS.get(name) is type(value):
+        return [name, *(_written(getattr(value, field)) for field in _fields(name))]
+    if isinstance(value, StrEnum) and _NAMES.get(name) is type(value):
+        return [name, value.value]
+    match value:
+        case None | bool():
+            return value
+        case str() if type(value) is str:
+            return value
+        case int() if type(value) is int:
+            return ["int", str(value)]
+        case float() if type(value) is float:
+            return ["float", value.hex()]
+        case Decimal():
+            return ["Decimal", str(value)]
+        case bytes():
+            return ["bytes", value.hex()]
+    raise TypeError(f"cannot write a {name}")
+
+
+def _read(written: Written) -> Any:
+    if written is None or isinstance(written, bool | str):
+        return written
+    if not isinstance(written, list):
+        raise TypeError("neither a value nor a record")
+    name, *parts = written
+    if name == "tuple":
+        return tuple(map(_read, parts))
+    if name in _RECORDS:
+        values = zip(_fields(name), map(_read, parts), strict=True)
+        return _RECORDS[name](**dict(values))
+    (text,) = parts
+    if name in _NAMES:
+        return _NAMES[name](text)
+    return _SINGLE[name](text)
+
+
+_SINGLE: Mapping[str, Callable[[str], Any]] = {
+    "int": int,
+    "float": float.fromhex,
+    "Decimal": Decimal,
+    "bytes": bytes.fromhex,
+}
+
+
+@lru_cache
+def _fields(name: str) -> tuple[str, ...]:
+    """What is written of a record."""
+    return tuple(field.name for field in fields(_RECORDS[name]) if field.name != "span")
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerPlan:
+    """The plan of the rows, and what is made of them: all expressions are of its columns."""
+
+    kept: Plan
+    ending: Ending
+
+    @property
+    def decided(self) -> Plan:
+        """The node of `kept` whose rows may not be unsure: all that is above it is asked again."""
+        return _End(self.kept, passes_top=self.ending.cuts).rest
+
+
+def answer_plan(query: Query) -> AnswerPlan:
+    """The query's plan (after the rules) taken apart."""
+    end = _End(query.root)
+    rest = end.rest
+    node: Plan = rest
+    if end.predicates:
+        node = Select(node, And(end.predicates))
+    first = end.first
+    if first is not None and first.order and first.count is not None:
+        # As `Ending.cuts` says.
+        node = TopK(node, first.order, first.count, first.offset)
+    wanted = _columns(end)
+    kept = Project(
+        node, tuple(ComputedColumn(a, a.ref()) for a in attributes_of(rest) if a.id in wanted)
+    )
+    order = end.order if end.order or first is None else first.order
+    ruled = apply_rules(kept)
+    columns = attributes_of(ruled)
+    ending = Ending(columns, end.predicates, first, order, query.cut, end.outputs)
+    return AnswerPlan(ruled, ending)
+
+
+class _End:
+    """The end of a plan: what stands above the last grouping, join or inner LIMIT.
+
+    Without `passes_top` a LIMIT is not part of it.
+    """
+
+    def __init__(self, root: Plan, *, passes_top: bool = True) -> None:
+        self._passes_top = passes_top
+        self.outputs = tuple(ComputedColumn(a, a.ref()) for a in attributes_of(root))
+        self.order: tuple[SortKey, ...] = ()
+        self.first: FirstRows | None = None
+        self.predicates: tuple[Expr, ...] = ()
+        self.rest = self._passed(root)
+
+    def _passed(self, node: Plan) -> Plan:
+        while True:
+            match node:
+                case Project():
+                    self._replace({one.attribute.id: one.expr for one in node.outputs})
+                case Sort():
+                    # Of an order below another, or of rows that are cut, nothing is left to see.
+                    is_shown = not self.order and self.first is None
+                    self.order = node.order if is_shown else self.order
+                case TopK(rank=None) if self._passes_top and self._is_outermost:
+                    self.first = FirstRows(node.order, node.count, node.offset)
+                case Select():
+                    self.predicates = (node.predicate, *self.predicates)
+                case _:
+                    return node
+            node = node.child
+
+    @property
+    def _is_outermost(self) -> bool:
+        """Whether no LIMIT and no condition was passed yet."""
+        return self.first is None and not self.predicates
+
+    def _replace(self, exprs: dict[AttributeId, Expr]) -> None:
+        """Say it in terms of the columns below a projection."""
+
+        def sorted_by(order: tuple[SortKey, ...]) -> tuple[SortKey, ...]:
+            return tuple(replace(key, expr=substitute(key.expr, exprs)) for key in order)
+
+        self.outputs = tuple(replace(one, expr=substitute(one.expr, exprs)) for one in self.outputs)
+        self.order = sorted_by(self.order)
+        self.predicates = tuple(substitute(one, exprs) for one in self.predicates)
+        if self.first is not None:
+            self.first = replace(self.first, order=sorted_by(self.first.order))
+
+
+def _columns(end: _End) -> frozenset[AttributeId]:
+    """What the rest of the plan is asked for."""
+    keys = end.order if end.first is None else (*end.order, *end.first.order)
+    exprs = [*(one.expr for one in end.outputs), *end.predicates, *(key.expr for key in keys)]
+    return frozenset().union(*map(columns_of, exprs))

@@ -1,0 +1,376 @@
+"""Rewrites a plan into the form that can be maintained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar, assert_never
+
+from impctl.data.schema import DOUBLE, LONG, Kind, SqlType
+from impctl.expr.nodes import (
+    And,
+    Call,
+    Cast,
+    ColumnRef,
+    Compare,
+    CompareOp,
+    Expr,
+    Mean,
+    columns_of,
+    conjuncts,
+    walk,
+)
+from impctl.expr.types import average_type, sum_type, type_of
+from impctl.plan.fingerprint import fingerprint
+from impctl.plan.functions import VOLATILE
+from impctl.plan.lineage import LeafWay, NotFollowedError, ways_of
+from impctl.plan.nodes import (
+    Aggregate,
+    AggregateCall,
+    AggregateOutput,
+    Attribute,
+    BestOnly,
+    BestValue,
+    ComputedColumn,
+    Distinct,
+    Explode,
+    Fixpoint,
+    Join,
+    JoinKind,
+    OneRow,
+    Plan,
+    Project,
+    Recursive,
+    Scan,
+    Select,
+    SetKind,
+    SetOperation,
+    Sort,
+    TopK,
+    Window,
+    Witness,
+    inputs_of,
+    with_inputs,
+)
+from impctl.plan.recursion import (
+    NotBestOnlyError,
+    Wanted,
+    best_of_groups,
+    best_only,
+    outer_fixpoints,
+)
+from impctl.safety.transfer import rank_bound
+from impctl.types import AttributeId
+from impctl.values import dataclass
+
+
+def single_rows(root: Plan) -> Plan:
+    """The plan without steps that one row passes as it is."""
+    inputs = inputs_of(root)
+    plan = with_inputs(root, tuple(single_rows(child) for child in inputs)) if inputs else root
+    match plan:
+        case Sort() | Distinct() if has_one_row_at_most(plan.child):
+            return plan.child
+        case TopK(rank=None, offset=0, count=count) if has_one_row_at_most(plan.child):
+            return plan if count == 0 else plan.child
+        case _:
+            return plan
+
+
+def has_one_row_at_most(plan: Plan) -> bool:
+    """Whether the plan has never more than one row, whatever the tables hold."""
+    match plan:
+        case Aggregate():
+            return not plan.keys and plan.grouping_sets is None
+        case TopK(rank=None, count=(0 | 1)):
+            return True
+        case Select() | Project() | Distinct() | Sort() | TopK() | Window():
+            return has_one_row_at_most(plan.child)
+        case Join(kind=JoinKind.SEMI | JoinKind.ANTI):
+            return has_one_row_at_most(plan.left)
+        case Join(kind=JoinKind.INNER | JoinKind.LEFT | JoinKind.RIGHT):
+            return has_one_row_at_most(plan.left) and has_one_row_at_most(plan.right)
+        case SetOperation(kind=SetKind.EXCEPT | SetKind.INTERSECT):
+            return has_one_row_at_most(plan.left)
+        case OneRow():
+            return True
+        case Scan() | Join() | SetOperation() | Witness() | Explode():
+            return False
+        case Recursive() | Fixpoint():
+            return False
+        case _:
+            assert_never(plan)
+
+
+_RANKING = frozenset({"row_number", "rank", "dense_rank"})
+
+
+def rank_limits(root: Plan) -> Plan:
+    """The plan with every filter on a rank as a top-k."""
+    inputs = inputs_of(root)
+    plan = with_inputs(root, tuple(rank_limits(child) for child in inputs)) if inputs else root
+    if isinstance(plan, Select) and isinstance(plan.child, Window):
+        return _limited(plan, plan.child)
+    return plan
+
+
+def _limited(plan: Select, window: Window) -> Plan:
+    call = window.calls[0]
+    if len(window.calls) != 1 or call.function not in _RANKING or call.frame is not None:
+        return plan
+    if not any(columns_of(key.expr) for key in call.order) or _is_volatile(plan.predicate):
+        return plan
+    parts = conjuncts(plan.predicate)
+    bounds = [rank_bound(part, call.attribute.id) for part in parts]
+    counts = [bound.count for bound in bounds if bound is not None]
+    if not counts:
+        return plan
+    top = TopK(window.child, call.order, min(counts), rank=call, span=plan.span)
+    pairs = zip(parts, bounds, strict=True)
+    rest = tuple(part for part, bound in pairs if bound is None or not bound.is_all)
+    if not rest:
+        return top
+    return replace(plan, child=top, predicate=rest[0] if len(rest) == 1 else And(rest))
+
+
+def _is_volatile(predicate: Expr) -> bool:
+    return any(isinstance(part, Call) and part.name in VOLATILE for part in walk(predicate))
+
+
+def split_averages(root: Plan) -> Plan:
+    """The plan with every AVG over numbers split."""
+    inputs = inputs_of(root)
+    split = tuple(split_averages(child) for child in inputs)
+    if any(new is not old for new, old in zip(split, inputs, strict=True)):
+        root = with_inputs(root, split)
+    if isinstance(root, Aggregate) and any(_is_splittable(item.call) for item in root.aggregates):
+        return _split(root)
+    return root
+
+
+def _is_splittable(call: AggregateCall) -> bool:
+    if call.function != "avg" or call.distinct or len(call.arguments) != 1:
+        return False
+    argument = type_of(call.arguments[0])
+    return argument is not None and average_type(argument) is not None
+
+
+def _split(plan: Aggregate) -> Plan:
+    keys = tuple(replace(key, attribute=_below(key.attribute)) for key in plan.keys)
+    calls: list[AggregateOutput] = []
+    outputs = [
+        ComputedColumn(old.attribute, new.attribute.ref())
+        for old, new in zip(plan.keys, keys, strict=True)
+    ]
+    plain = [item for item in plan.aggregates if not _is_splittable(item.call)]
+    for item in plain:
+        _shared(calls, item.call, item.attribute)
+    for item in plan.aggregates:
+        if not _is_splittable(item.call):
+            outputs.append(
+                ComputedColumn(item.attribute, _shared(calls, item.call, item.attribute))
+            )
+            continue
+        total, count = _sum_and_count(item, calls)
+        kind = item.attribute.type or DOUBLE
+        mean = Mean(total, count, _mean_type(item.call) or kind, span=item.call.span)
+        outputs.append(ComputedColumn(item.attribute, mean))
+    aggregate = replace(plan, keys=keys, aggregates=tuple(calls))
+    return Project(aggregate, tuple(outputs), span=plan.span)
+
+
+def _mean_type(call: AggregateCall) -> SqlType | None:
+    argument = type_of(call.arguments[0])
+    return None if argument is None else average_type(argument)
+
+
+def _sum_and_count(item: AggregateOutput, calls: list[AggregateOutput]) -> tuple[Expr, Expr]:
+    argument = item.call.arguments[0]
+    kind = type_of(argument)
+    summed = argument
+    if kind is not None and kind.kind is not Kind.DECIMAL and kind != DOUBLE:
+        summed = Cast(argument, DOUBLE, span=argument.span)
+    summed_type = type_of(summed)
+    total = Attribute(
+        f"{item.attribute.id}/sum",
+        f"sum of {item.attribute.name}",
+        None if summed_type is None else sum_type(summed_type),
+    )
+    count = Attribute(f"{item.attribute.id}/count", f"count of {item.attribute.name}", LONG, False)
+    return (
+        _shared(calls, replace(item.call, function="sum", arguments=(summed,)), total),
+        _shared(calls, replace(item.call, function="count"), count),
+    )
+
+
+def _shared(calls: list[AggregateOutput], call: AggregateCall, wanted: Attribute) -> Expr:
+    """The result of an equal call that is there already, or of this one, added."""
+    for known in calls:
+        if known.call == call:
+            return known.attribute.ref(call.span)
+    added = AggregateOutput(_below(wanted), call)
+    calls.append(added)
+    return added.attribute.ref(call.span)
+
+
+def _below(attribute: Attribute) -> Attribute:
+    """The attribute under a new identity, for use below the projection."""
+    return replace(attribute, id=f"split.{attribute.id}")
+
+
+_Told = TypeVar("_Told")
+_Found = dict[AttributeId, BestOnly]
+"""What of a fixpoint may stay, by its first column."""
+
+
+def best_fixpoints(root: Plan) -> Plan:
+    """The plan with fixpoints that keep the best rows alone."""
+    if next(outer_fixpoints(root), None) is None:
+        return root
+    result: _Found = {}
+    _look(root, (), result)
+    return _marked(root, result) if result else root
+
+
+def _marked(plan: Plan, result: _Found) -> Plan:
+    inputs = inputs_of(plan)
+    made = with_inputs(plan, tuple(_marked(one, result) for one in inputs)) if inputs else plan
+    if isinstance(made, Fixpoint) and made.best is None:
+        return replace(made, best=result.get(made.attributes[0].id))
+    return made
+
+
+def _look(plan: Plan, above: tuple[Expr, ...], result: _Found) -> None:
+    """Note what may stay below this node; `above` are conditions that its rows must meet."""
+    below: tuple[Expr, ...] = ()
+    match plan:
+        case Select():
+            below = (*above, *conjuncts(plan.predicate))
+        case Aggregate():
+            for fixpoint in outer_fixpoints(plan.child):
+                try:
+                    result[fixpoint.attributes[0].id] = best_of_groups(plan, fixpoint)
+                except NotBestOnlyError:
+                    continue
+        case Join(kind=JoinKind.INNER | JoinKind.SEMI):
+            on = () if plan.condition is None else conjuncts(plan.condition)
+            _look_back(plan, (*above, *on), result)
+    for child in inputs_of(plan):
+        _look(child, below, result)
+
+
+def _look_back(plan: Join, on: Sequence[Expr], result: _Found) -> None:
+    """Note fixpoints of one side that are joined back to the best values on the other."""
+    sides = [(plan.left, plan.right)]
+    sides += [(plan.right, plan.left)] if plan.kind is JoinKind.INNER else []
+    for rows, best in sides:
+        values = _values_of(best)
+        if values is None:
+            continue
+        for fixpoint in outer_fixpoints(rows):
+            if fixpoint.id != values.fixpoint.id or fixpoint.best is not None:
+                continue
+            if fingerprint(fixpoint) != fingerprint(values.fixpoint):
+                continue
+            wanted = _wanted(rows, fixpoint, values, on)
+            if wanted is None:
+                continue
+            try:
+                result[fixpoint.attributes[0].id] = best_only(fixpoint, wanted)
+            except NotBestOnlyError:
+                continue
+
+
+@dataclass(frozen=True, slots=True)
+class _Values:
+    """Best values of a fixpoint by groups: by column, the place that it is, or the value."""
+
+    fixpoint: Fixpoint
+    keys: dict[AttributeId, int]
+    places: frozenset[int]
+    values: dict[AttributeId, BestValue]
+
+
+def _values_of(plan: Plan) -> _Values | None:
+    """The best values that are all this plan puts out, of all rows of a fixpoint."""
+    names: list[Project] = []
+    while isinstance(plan, Project | Sort | Distinct):
+        names += [plan] if isinstance(plan, Project) else []
+        plan = plan.child
+    if not isinstance(plan, Aggregate) or plan.grouping_sets is not None:
+        return None
+    below = plan.child
+    inner: list[Project] = []
+    while isinstance(below, Project | Sort):
+        inner += [below] if isinstance(below, Project) else []
+        below = below.child
+    if not isinstance(below, Fixpoint) or below.best is not None:
+        return None
+    own = {attribute.id: place for place, attribute in enumerate(below.attributes)}
+    for project in reversed(inner):
+        own = dict(_renamed(project, own))
+    keys = {key.attribute.id: own.get(_name(key.expr)) for key in plan.keys}
+    values = {}
+    for output in plan.aggregates:
+        call = output.call
+        if call.function in ("min", "max") and call.condition is None:
+            place = own.get(_name(call.arguments[0]))
+            if place is not None:
+                values[output.attribute.id] = BestValue(place, call.function == "max")
+    if None in keys.values():
+        return None
+    places = {name: place for name, place in keys.items() if place is not None}
+    every = frozenset(places.values())
+    for project in reversed(names):
+        places, values = dict(_renamed(project, places)), dict(_renamed(project, values))
+    return _Values(below, places, every, values)
+
+
+def _name(expr: Expr) -> AttributeId:
+    return expr.id if isinstance(expr, ColumnRef) else ""
+
+
+def _renamed(
+    project: Project, known: Mapping[AttributeId, _Told]
+) -> Iterator[tuple[AttributeId, _Told]]:
+    for output in project.outputs:
+        name = _name(output.expr)
+        if name in known:
+            yield output.attribute.id, known[name]
+
+
+def _wanted(rows: Plan, fixpoint: Fixpoint, values: _Values, on: Sequence[Expr]) -> Wanted | None:
+    """What is asked of it, where rows meet their group's best by these conditions."""
+    try:
+        ways = ways_of(rows, lambda node: node is fixpoint)
+    except NotFollowedError:
+        return None
+    if len(ways) != 1:
+        return None
+    met, best = set(), []
+    for condition in on:
+        for place, name, is_null_safe in _pairs(ways[0], condition):
+            if values.keys.get(name) == place:
+                met.add(place)
+            value = values.values.get(name)
+            if value is not None and value.place == place and not is_null_safe:
+                best.append(value)
+    if not best or met != values.places:
+        return None
+    return Wanted(values.places, tuple(dict.fromkeys(best[:1])))
+
+
+def _pairs(way: LeafWay, condition: Expr) -> Iterator[tuple[int, AttributeId, bool]]:
+    """Where a column of the leaf equals another column: its place, and that one."""
+    if not isinstance(condition, Compare) or way.leaf is None:
+        return
+    if condition.op not in (CompareOp.EQUAL, CompareOp.NULL_SAFE_EQUAL):
+        return
+    places = {attribute.id: place for place, attribute in enumerate(way.leaf)}
+    for one, other in (
+        (condition.left, condition.right),
+        (condition.right, condition.left),
+    ):
+        place = places.get(_name(way.over(one)))
+        if place is not None and isinstance(other, ColumnRef):
+            yield place, other.id, condition.op is CompareOp.NULL_SAFE_EQUAL

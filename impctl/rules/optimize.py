@@ -1,0 +1,172 @@
+"""The order of the rules, and queries read and rewritten once per text and schema."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+
+from impctl.data.schema import Schema
+from impctl.plan.nodes import Catalog, LiveRows, Plan, Project, Query, TopK
+from impctl.rules.normalize import best_fixpoints, rank_limits, single_rows, split_averages
+from impctl.rules.prune import prune_columns
+from impctl.rules.pushdown import common_parts, push_selections
+from impctl.sql.names import TableNames
+from impctl.sql.statement import NO_EXPIRY, parse_query
+from impctl.types import QueryName, TableName
+from impctl.values import dataclass
+
+RULES: tuple[Callable[[Plan], Plan], ...] = (
+    best_fixpoints,
+    single_rows,
+    common_parts,
+    push_selections,
+    rank_limits,
+    prune_columns,
+    split_averages,
+)
+
+_ROUNDS = 8
+"""More than any plan has needed; a bound, so that two rules can never chase each other."""
+
+
+def core_of(root: Plan) -> Plan:
+    """The same rows without their columns, after the rules: all that a sketch depends on."""
+    return apply_rules(Project(root, ()))
+
+
+def apply_rules(root: Plan) -> Plan:
+    """The plan after every rule, in order, again and again until nothing changes."""
+    for _ in range(_ROUNDS):
+        before = root
+        for rule in RULES:
+            root = rule(root)
+        if root == before:
+            break
+    return root
+
+
+KEPT = 256
+"""Queries remembered; some tens of kilobytes each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A query as written, the same with its plan after the rules, and that plan's core.
+
+    The core yields the same rows without their columns (`core_of`).
+    """
+
+    query: Query
+    ruled: Query
+    core: Plan
+
+
+@dataclass(frozen=True, slots=True)
+class _LookedUp:
+    """What reading a query learned of a catalog: all names in it, and the schemas asked for."""
+
+    names: TableNames
+    schemas: Mapping[TableName, Schema]
+    live: Mapping[TableName, LiveRows | None]
+
+    def is_in(
+        self, catalog: Catalog, names: TableNames, live: Mapping[TableName, LiveRows]
+    ) -> bool:
+        """Whether the catalog would answer the same."""
+        return (
+            self.names == names
+            and all(catalog.get(table) == schema for table, schema in self.schemas.items())
+            and all(live.get(table) == rows for table, rows in self.live.items())
+        )
+
+
+class _Watched(Mapping[TableName, Schema]):
+    """A catalog that notes which schemas were asked for."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self.seen: dict[TableName, Schema] = {}
+
+    def __getitem__(self, table: TableName) -> Schema:
+        result = self.seen[table] = self._catalog[table]
+        return result
+
+    def __iter__(self) -> Iterator[TableName]:
+        return iter(self._catalog)
+
+    def __len__(self) -> int:
+        return len(self._catalog)
+
+
+class PlannedQueries:
+    """The latest queries planned, for as long as whoever made this keeps it.
+
+    Any thread may ask; two that ask for the same query at once may both plan it.
+    """
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[tuple[str, QueryName, str, str], tuple[_LookedUp, Planned]]
+        self._kept = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def of(
+        self,
+        sql: str,
+        catalog: Catalog,
+        *,
+        name: QueryName,
+        zone: str,
+        names: TableNames | None = None,
+        live: Mapping[TableName, LiveRows] = NO_EXPIRY,
+        at: str = "",
+    ) -> Planned:
+        """The plans of a query; arguments and errors as of `parse_query`.
+
+        `at` names the instant that `live` is of: plans of several are remembered side by side.
+        """
+        names = names or TableNames.of(catalog)
+        key = (sql, name, zone, at)
+        with self._lock:
+            known = self._kept.get(key)
+        if known is None or not known[0].is_in(catalog, names, live):
+            known = _plan(sql, catalog, names, name, zone, live)
+        with self._lock:
+            self._kept[key] = known
+            self._kept.move_to_end(key)
+            if len(self._kept) > KEPT:
+                self._kept.popitem(last=False)
+        return known[1]
+
+
+def _plan(
+    sql: str,
+    catalog: Catalog,
+    names: TableNames,
+    name: QueryName,
+    zone: str,
+    live: Mapping[TableName, LiveRows],
+) -> tuple[_LookedUp, Planned]:
+    watched = _Watched(catalog)
+    query = whole_answer(parse_query(sql, watched, name=name, zone=zone, names=names, live=live))
+    ruled = replace(query, root=apply_rules(query.root))
+    looked_up = _LookedUp(names, watched.seen, {table: live.get(table) for table in watched.seen})
+    return looked_up, Planned(query, ruled, core_of(query.root))
+
+
+def whole_answer(query: Query) -> Query:
+    """The query without a last LIMIT that says nothing of which rows it leaves.
+
+    Any rows of the whole answer are its answer. A sketch that is safe for the whole answer keeps
+    all of them, so over it Spark may give what it may give over the tables, and nothing else.
+    """
+    root = query.root
+    if not isinstance(root, TopK) or root.order or root.rank is not None:
+        return query
+    if root.count is None or root.offset:
+        return query
+    return replace(query, root=root.child, cut=root.count)

@@ -1,0 +1,187 @@
+"""Drops columns that nobody reads.
+
+Law: the bag of rows stays the same over the columns that are kept, and the root keeps all of its
+own. Below DISTINCT and set operations every column counts, because all of them decide which rows
+are equal; grouping expressions stay for the same reason. So do the columns of a fixpoint that is a
+set, as rows that differ in any may derive different ones. Of UNION ALL nobody asks which rows are
+equal: a column goes that neither the query nor the step needs for the others, and each row comes as
+often as before. A scan may be left without columns: it still yields its rows.
+Out of scope: dropping whole operators, but for projections and windows nobody reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import assert_never
+
+from impctl.expr.nodes import Expr, columns_of
+from impctl.plan.nodes import (
+    Aggregate,
+    AggregateCall,
+    Attribute,
+    ComputedColumn,
+    Distinct,
+    Explode,
+    Fixpoint,
+    Join,
+    OneRow,
+    Plan,
+    Project,
+    Recursive,
+    Scan,
+    Select,
+    SetOperation,
+    Sort,
+    SortKey,
+    TopK,
+    Window,
+    WindowCall,
+    Witness,
+    attributes_of,
+    expressions_of,
+    inputs_of,
+    nodes_of,
+    with_inputs,
+)
+from impctl.types import AttributeId
+
+Needed = frozenset[AttributeId]
+
+
+def prune_columns(root: Plan) -> Plan:
+    """The plan with scans and projections cut down to what is read above them."""
+    return _prune(root, _all(root))
+
+
+def _all(plan: Plan) -> Needed:
+    return frozenset(attribute.id for attribute in attributes_of(plan))
+
+
+def _read(exprs: Iterable[Expr | None]) -> Needed:
+    return frozenset().union(*(columns_of(expr) for expr in exprs if expr is not None))
+
+
+def _prune(plan: Plan, needed: Needed) -> Plan:
+    """The plan yielding at least the needed columns, and none that it did not yield before."""
+    match plan:
+        case Scan():
+            kept = tuple(item for item in plan.attributes if item.id in needed)
+            return replace(plan, attributes=kept)
+        case Select():
+            return replace(plan, child=_prune(plan.child, needed | columns_of(plan.predicate)))
+        case Project():
+            return _project(plan, needed)
+        case Join():
+            below = needed | _read((plan.condition,))
+            return replace(plan, left=_prune(plan.left, below), right=_prune(plan.right, below))
+        case Aggregate():
+            return _aggregate(plan, needed)
+        case Fixpoint() if not plan.is_set:
+            return _bag(plan, needed)
+        case Distinct() | SetOperation() | Fixpoint() | Recursive() | OneRow():
+            return with_inputs(plan, tuple(_prune(side, _all(side)) for side in inputs_of(plan)))
+        case Sort():
+            return replace(plan, child=_prune(plan.child, needed | _read_order(plan.order)))
+        case TopK():
+            ranked = () if plan.rank is None else (plan.rank.attribute.id,)
+            below = needed.difference(ranked) | _read(plan.partition_by)
+            return replace(plan, child=_prune(plan.child, below | _read_order(plan.order)))
+        case Explode():
+            # Its columns stay: how often a row comes depends on it, read or not.
+            below = needed.difference(attribute.id for attribute in plan.made)
+            return replace(plan, child=_prune(plan.child, below | columns_of(plan.array)))
+        case Window():
+            return _window(plan, needed)
+        case Witness():
+            return replace(plan, child=_prune(plan.child, needed | _read(expressions_of(plan))))
+        case _:
+            assert_never(plan)
+
+
+def _read_order(order: Iterable[SortKey]) -> Needed:
+    return _read(key.expr for key in order)
+
+
+def _project(plan: Project, needed: Needed) -> Plan:
+    kept = tuple(output for output in plan.outputs if output.attribute.id in needed)
+    if not kept and plan.outputs:
+        # Only the number of rows is asked for, and the child has the same.
+        return _prune(plan.child, frozenset())
+    child = _prune(plan.child, _read(output.expr for output in kept))
+    return replace(plan, child=child, outputs=kept)
+
+
+def _aggregate(plan: Aggregate, needed: Needed) -> Plan:
+    kept = tuple(output for output in plan.aggregates if output.attribute.id in needed)
+    if not plan.keys and not kept:
+        kept = plan.aggregates[:1]
+    exprs = [output.expr for output in plan.keys]
+    below = _read(exprs) | _read(part for output in kept for part in _parts(output.call))
+    return replace(plan, child=_prune(plan.child, below), aggregates=kept)
+
+
+def _parts(call: AggregateCall) -> tuple[Expr | None, ...]:
+    return (*call.arguments, call.condition)
+
+
+def _window(plan: Window, needed: Needed) -> Plan:
+    kept = tuple(call for call in plan.calls if call.attribute.id in needed)
+    below = needed - {call.attribute.id for call in plan.calls}
+    below |= _read(part for call in kept for part in _window_parts(call))
+    child = _prune(plan.child, below)
+    return replace(plan, child=child, calls=kept) if kept else child
+
+
+def _window_parts(call: WindowCall) -> tuple[Expr, ...]:
+    return (*call.arguments, *call.partition_by, *(key.expr for key in call.order))
+
+
+def _bag(plan: Fixpoint, needed: Needed) -> Plan:
+    """The columns that are needed above, and those that the step makes them of; one at least."""
+    heads, bases = attributes_of(plan.step), attributes_of(plan.base)
+    wanted = {place for place, own in enumerate(plan.attributes) if own.id in needed}
+    while True:
+        places = sorted(wanted)
+        step = _prune(plan.step, frozenset(heads[place].id for place in places))
+        read = _read_of_leaves(step, plan, [heads[place] for place in places])
+        if wanted and read <= wanted:
+            break
+        wanted |= read or {0}
+    base = _prune(plan.base, frozenset(bases[place].id for place in places))
+    return replace(
+        plan,
+        base=_exactly(base, [bases[place] for place in places]),
+        step=_exactly(_cut(step, plan, places), [heads[place] for place in places]),
+        attributes=tuple(plan.attributes[place] for place in places),
+    )
+
+
+def _read_of_leaves(step: Plan, fixpoint: Fixpoint, outputs: Sequence[Attribute]) -> set[int]:
+    """The places of the fixpoint's columns that the step reads to make these outputs."""
+    read = {output.id for output in outputs}
+    for node in nodes_of(step):
+        read |= _read(expressions_of(node))
+        if isinstance(node, SetOperation):
+            read |= _all(node.left) | _all(node.right)
+    return {
+        place
+        for node in nodes_of(step)
+        if isinstance(node, Recursive) and node.fixpoint == fixpoint.id
+        for place, attribute in enumerate(node.attributes)
+        if attribute.id in read
+    }
+
+
+def _cut(step: Plan, fixpoint: Fixpoint, places: Sequence[int]) -> Plan:
+    """The step with these columns of its leaves alone."""
+    if isinstance(step, Recursive) and step.fixpoint == fixpoint.id:
+        return replace(step, attributes=tuple(step.attributes[place] for place in places))
+    return with_inputs(step, tuple(_cut(child, fixpoint, places) for child in inputs_of(step)))
+
+
+def _exactly(plan: Plan, attributes: Sequence[Attribute]) -> Plan:
+    """The plan with these of its columns and no others: here they match by their places."""
+    if [own.id for own in attributes_of(plan)] == [wanted.id for wanted in attributes]:
+        return plan
+    return Project(plan, tuple(ComputedColumn(one, one.ref()) for one in attributes))

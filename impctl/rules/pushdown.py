@@ -1,0 +1,394 @@
+"""Moves predicates toward the scans, and equalities into join conditions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING, assert_never
+
+from impctl.data.schema import Kind
+from impctl.expr.nodes import (
+    And,
+    Call,
+    ColumnRef,
+    Compare,
+    CompareOp,
+    Expr,
+    InList,
+    IsNull,
+    Literal,
+    Not,
+    Or,
+    Span,
+    columns_of,
+    conjuncts,
+    substitute,
+    walk,
+)
+from impctl.plan.functions import VOLATILE
+from impctl.plan.nodes import (
+    Aggregate,
+    Attribute,
+    Distinct,
+    Explode,
+    Fixpoint,
+    Join,
+    JoinKind,
+    OneRow,
+    Plan,
+    Project,
+    Recursive,
+    Scan,
+    Select,
+    SetKind,
+    SetOperation,
+    Sort,
+    TopK,
+    Window,
+    Witness,
+    attributes_of,
+    inputs_of,
+    with_inputs,
+)
+from impctl.plan.properties import can_fail
+from impctl.plan.recursion import stable_columns
+
+if TYPE_CHECKING:
+    from impctl.types import AttributeId
+
+
+def common_parts(root: Plan) -> Plan:
+    """The plan with every condition's common parts beside its ORs."""
+    inputs = inputs_of(root)
+    plan = with_inputs(root, tuple(common_parts(child) for child in inputs)) if inputs else root
+    match plan:
+        case Select():
+            result = _factored(plan.predicate)
+            return plan if result is plan.predicate else replace(plan, predicate=result)
+        case Join(condition=condition) if condition is not None and not plan.null_aware:
+            result = _factored(condition)
+            return plan if result is condition else replace(plan, condition=result)
+    return plan
+
+
+def _factored(predicate: Expr) -> Expr:
+    """The predicate with common parts beside each OR of it; itself where there are none."""
+    parts = conjuncts(predicate)
+    result = tuple(piece for part in parts for piece in _beside(part))
+    return predicate if result == parts else And(result, span=predicate.span)
+
+
+def _beside(part: Expr) -> tuple[Expr, ...]:
+    if not isinstance(part, Or):
+        return (part,)
+    sides = [conjuncts(side) for side in _sides(part)]
+    known = [{_key(piece) for piece in side} for side in sides[1:]]
+    common = {
+        _key(piece): piece
+        for piece in sides[0]
+        if all(_key(piece) in keys for keys in known) and not can_fail(piece)
+    }
+    if not common:
+        return (part,)
+    rests = [tuple(piece for piece in side if _key(piece) not in common) for side in sides]
+    pieces = tuple(common.values())
+    if not all(rests):
+        # One side asks for nothing more, so whatever else the others ask for is idle.
+        return pieces
+    left = tuple(rest[0] if len(rest) == 1 else And(rest) for rest in rests)
+    return (*pieces, Or(left, span=part.span))
+
+
+def _sides(part: Expr) -> tuple[Expr, ...]:
+    if not isinstance(part, Or):
+        return (part,)
+    return tuple(side for operand in part.operands for side in _sides(operand))
+
+
+def _key(piece: Expr) -> Expr | frozenset[Expr]:
+    """What makes a part the same as another: of an equality its sides, either way round."""
+    if isinstance(piece, Compare) and piece.op is CompareOp.EQUAL:
+        return frozenset({piece.left, piece.right})
+    return piece
+
+
+Predicates = tuple[Expr, ...]
+
+_SIZE_LIMIT = 1000
+"""Parts of a predicate beyond which it is not copied through a projection any more."""
+
+_EQUALITY_ONLY = (And, Or, Not, Compare, InList, IsNull, Literal, ColumnRef)
+
+
+def push_selections(root: Plan) -> Plan:
+    """The plan with every predicate as low as it can go, adjacent selections merged."""
+    return _push(root, ())
+
+
+def _push(plan: Plan, predicates: Predicates) -> Plan:
+    """The plan under these predicates."""
+    match plan:
+        case Select():
+            return _through_select(plan, predicates)
+        case Project():
+            return _through_project(plan, predicates)
+        case Join():
+            return _through_join(plan, predicates)
+        case Aggregate():
+            return _through_aggregate(plan, predicates)
+        case Window():
+            return _through_window(plan, predicates)
+        case SetOperation():
+            return _through_set_operation(plan, predicates)
+        case Distinct():
+            moving, staying = _split(
+                predicates, lambda p: _is_fixed(p) and _keeps_equals(p, attributes_of(plan))
+            )
+            return _selected(replace(plan, child=_push(plan.child, moving)), staying)
+        case Sort():
+            moving, staying = _split(predicates, _is_fixed)
+            return _selected(replace(plan, child=_push(plan.child, moving)), staying)
+        case Explode():
+            return _through_explode(plan, predicates)
+        case Fixpoint():
+            return _through_fixpoint(plan, predicates)
+        case TopK() | Witness() | Scan() | Recursive() | OneRow():
+            return _stopped(plan, predicates)
+        case _:
+            assert_never(plan)
+
+
+def _stopped(plan: Plan, predicates: Predicates) -> Plan:
+    inputs = tuple(_push(child, ()) for child in inputs_of(plan))
+    return _selected(with_inputs(plan, inputs) if inputs else plan, predicates)
+
+
+def _selected(plan: Plan, predicates: Predicates) -> Plan:
+    if not predicates:
+        return plan
+    span = _covering(predicate.span for predicate in predicates)
+    whole = predicates[0] if len(predicates) == 1 else And(predicates, span=span)
+    return Select(plan, whole, span=span)
+
+
+def _covering(spans: Iterable[Span | None]) -> Span | None:
+    """The stretch of text from the first to the last of the spans."""
+    known = sorted((span for span in spans if span is not None), key=lambda span: span.start)
+    if not known:
+        return None
+    return replace(known[0], end=max(span.end for span in known))
+
+
+def _split(predicates: Predicates, moves: Callable[[Expr], bool]) -> tuple[Predicates, Predicates]:
+    """Predicates that move, and those that stay.
+
+    One that can fail stays behind any that stays: that one may be what guards it.
+    """
+    moving: list[Expr] = []
+    staying: list[Expr] = []
+    for predicate in predicates:
+        stays = not moves(predicate) or (bool(staying) and can_fail(predicate))
+        (staying if stays else moving).append(predicate)
+    return tuple(moving), tuple(staying)
+
+
+def _is_fixed(expr: Expr) -> bool:
+    """Whether the value depends on the row alone."""
+    return not any(isinstance(part, Call) and part.name in VOLATILE for part in walk(expr))
+
+
+def _keeps_equals(predicate: Expr, attributes: Iterable[Attribute]) -> bool:
+    """Whether rows that grouping holds equal get the same answer.
+
+    Grouping takes 0.0 and -0.0 for equal; comparisons do too, functions and casts do not.
+    """
+    types = {attribute.id: attribute.type for attribute in attributes}
+    exact = {Kind.FLOAT, Kind.DOUBLE, Kind.OTHER}
+    for identity in columns_of(predicate):
+        kind = types.get(identity)
+        if kind is None or kind.kind in exact:
+            return all(isinstance(part, _EQUALITY_ONLY) for part in walk(predicate))
+    return True
+
+
+def _through_select(plan: Select, predicates: Predicates) -> Plan:
+    own = conjuncts(plan.predicate)
+    if not all(_is_fixed(part) for part in own):
+        # Which rows a volatile predicate sees is part of the query.
+        return _selected(replace(plan, child=_push(plan.child, ())), predicates)
+    fixed, volatile = _split(predicates, _is_fixed)
+    together = (*own, *(part for part in fixed if part not in own))
+    return _selected(_push(plan.child, together), volatile)
+
+
+def _through_project(plan: Project, predicates: Predicates) -> Plan:
+    exprs = {output.attribute.id: output.expr for output in plan.outputs}
+    if not all(_is_fixed(expr) for expr in exprs.values()):
+        # Rows numbered or drawn here must stay the ones that were there before.
+        return _selected(replace(plan, child=_push(plan.child, ())), predicates)
+    moving, staying = _split(
+        predicates,
+        lambda p: _is_fixed(p) and sum(1 for _ in walk(substitute(p, exprs))) <= _SIZE_LIMIT,
+    )
+    below = tuple(substitute(predicate, exprs) for predicate in moving)
+    return _selected(replace(plan, child=_push(plan.child, below)), staying)
+
+
+def _through_aggregate(plan: Aggregate, predicates: Predicates) -> Plan:
+    keys = {output.attribute.id: output.expr for output in plan.keys}
+    attributes = [output.attribute for output in plan.keys]
+
+    def moves(predicate: Expr) -> bool:
+        return (
+            bool(keys)
+            and plan.grouping_sets is None
+            and columns_of(predicate) <= keys.keys()
+            and _is_fixed(predicate)
+            and all(_is_fixed(expr) for expr in keys.values())
+            and _keeps_equals(predicate, attributes)
+        )
+
+    moving, staying = _split(predicates, moves)
+    below = tuple(substitute(predicate, keys) for predicate in moving)
+    return _selected(replace(plan, child=_push(plan.child, below)), staying)
+
+
+def _through_explode(plan: Explode, predicates: Predicates) -> Plan:
+    """What can fail stays: below it would see rows that have no element."""
+    made = frozenset(attribute.id for attribute in plan.made)
+    moving, staying = _split(
+        predicates, lambda p: not columns_of(p) & made and _is_fixed(p) and not can_fail(p)
+    )
+    return _selected(replace(plan, child=_push(plan.child, moving)), staying)
+
+
+def _through_window(plan: Window, predicates: Predicates) -> Plan:
+    shared = frozenset.intersection(
+        *(
+            frozenset(part.id for part in call.partition_by if isinstance(part, ColumnRef))
+            for call in plan.calls
+        )
+    )
+    attributes = attributes_of(plan.child)
+    moving, staying = _split(
+        predicates,
+        lambda p: (
+            bool(columns_of(p))
+            and columns_of(p) <= shared
+            and _is_fixed(p)
+            and _keeps_equals(p, attributes)
+        ),
+    )
+    return _selected(replace(plan, child=_push(plan.child, moving)), staying)
+
+
+def _through_set_operation(plan: SetOperation, predicates: Predicates) -> Plan:
+    is_union = plan.kind is SetKind.UNION
+    moving, staying = _split(
+        predicates,
+        # EXCEPT and INTERSECT drop rows, which a predicate that can fail must not see.
+        lambda p: (
+            _is_fixed(p) and _keeps_equals(p, plan.attributes) and (is_union or not can_fail(p))
+        ),
+    )
+    sides = (_push(side, _substituted(plan.attributes, side, moving)) for side in inputs_of(plan))
+    return _selected(with_inputs(plan, tuple(sides)), staying)
+
+
+def _through_fixpoint(plan: Fixpoint, predicates: Predicates) -> Plan:
+    """Into the base, where all rows of a derivation have the values that the predicate reads.
+
+    What can fail fails as before: rows of the base are rows of the fixpoint.
+    """
+    stable = stable_columns(plan) if predicates else frozenset()
+    if plan.best is not None:
+        # Of a group all rows or none.
+        stable &= {plan.attributes[place].id for place in plan.best.keys}
+    moving, staying = _split(
+        predicates,
+        lambda p: (
+            bool(columns_of(p))
+            and columns_of(p) <= stable
+            and _is_fixed(p)
+            and _keeps_equals(p, plan.attributes)
+        ),
+    )
+    own = _substituted(plan.attributes, plan.base, moving)
+    moved = replace(plan, base=_push(plan.base, own), step=_push(plan.step, ()))
+    return _selected(moved, staying)
+
+
+def _substituted(outputs: Iterable[Attribute], side: Plan, predicates: Predicates) -> Predicates:
+    """The predicates over the columns of an input that stand at the outputs' places."""
+    refs: dict[AttributeId, Expr] = {
+        output.id: attribute.ref()
+        for output, attribute in zip(outputs, attributes_of(side), strict=True)
+    }
+    return tuple(substitute(predicate, refs) for predicate in predicates)
+
+
+def _through_join(plan: Join, predicates: Predicates) -> Plan:
+    """Predicates from above and conjuncts of the condition, each to the side it reads."""
+    # A join drops rows, which a predicate that can fail must not see.
+    fixed, staying = _split(predicates, lambda p: _is_fixed(p) and not can_fail(p))
+    above = _by_side(plan, fixed)
+    on = conjuncts(plan.condition) if plan.condition is not None else ()
+    if plan.null_aware or not all(_is_fixed(part) and not can_fail(part) for part in on):
+        parts: tuple[Predicates, Predicates, Predicates] = ((), (), on)
+    else:
+        parts = _by_side(plan, on)
+    left, right, kept, rest = _placed(plan.kind, above, parts)
+    condition = _joined(kept, plan)
+    moved = replace(
+        plan, left=_push(plan.left, left), right=_push(plan.right, right), condition=condition
+    )
+    return _selected(moved, (*rest, *staying))
+
+
+def _by_side(plan: Join, predicates: Predicates) -> tuple[Predicates, Predicates, Predicates]:
+    """Predicates that read the left side only, the right side only, and all others."""
+    lefts = {attribute.id for attribute in attributes_of(plan.left)}
+    rights = {attribute.id for attribute in attributes_of(plan.right)}
+    left, right, others = [], [], []
+    for predicate in predicates:
+        columns = columns_of(predicate)
+        if columns and columns <= lefts:
+            left.append(predicate)
+        elif columns and columns <= rights:
+            right.append(predicate)
+        else:
+            others.append(predicate)
+    return tuple(left), tuple(right), tuple(others)
+
+
+def _joined(kept: Predicates, plan: Join) -> Expr | None:
+    if not kept:
+        return None
+    if plan.condition is not None and kept == conjuncts(plan.condition):
+        return plan.condition
+    return kept[0] if len(kept) == 1 else And(kept, span=_covering(p.span for p in kept))
+
+
+def _placed(
+    kind: JoinKind,
+    above: tuple[Predicates, Predicates, Predicates],
+    on: tuple[Predicates, Predicates, Predicates],
+) -> tuple[Predicates, Predicates, Predicates, Predicates]:
+    """What goes left, goes right, stays in the condition, stays above the join."""
+    above_left, above_right, above_both = above
+    on_left, on_right, on_both = on
+    match kind:
+        case JoinKind.INNER:
+            return (*on_left, *above_left), (*on_right, *above_right), (*on_both, *above_both), ()
+        case JoinKind.LEFT:
+            return above_left, on_right, (*on_left, *on_both), (*above_right, *above_both)
+        case JoinKind.RIGHT:
+            return on_left, above_right, (*on_right, *on_both), (*above_left, *above_both)
+        case JoinKind.FULL:
+            return (), (), (*on_left, *on_right, *on_both), (*above_left, *above_right, *above_both)
+        case JoinKind.SEMI:
+            return (*above_left, *on_left), on_right, on_both, (*above_right, *above_both)
+        case JoinKind.ANTI:
+            return above_left, on_right, (*on_left, *on_both), (*above_right, *above_both)
+        case _:
+            assert_never(kind)

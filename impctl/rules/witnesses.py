@@ -1,0 +1,323 @@
+"""Where one row decides, the plan by which a sketch of deciding rows is kept.
+
+Law: the plan yields the query's rows on every database; a witness node below what one row decides
+leaves over the others, so that lineage is that of deciding rows. It is put where the proof holds
+(docs/soundness.md, "Witnesses"): a grouping with nothing but MIN, MAX, BOOL_AND and BOOL_OR whose
+value over part of the rows cannot be a better one, DISTINCT, and the right side of EXISTS or IN.
+Of a fixpoint that is a set one derivation of each row decides; which one is the engine's choice.
+Elsewhere the whole lineage is kept, and the reason said. Of rows that decide alike those with the
+least sketched values are taken, so that the choice is always the same.
+Out of scope: whether the query is safe at all (`safety.judge`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from impctl.data.schema import INTEGER, Column, Kind
+from impctl.expr.nodes import (
+    And,
+    Case,
+    ColumnRef,
+    Compare,
+    CompareOp,
+    Expr,
+    Literal,
+    columns_of,
+    conjuncts,
+)
+from impctl.expr.types import type_of
+from impctl.plan.lineage import trace
+from impctl.plan.nodes import (
+    Aggregate,
+    AggregateCall,
+    Attribute,
+    ComputedColumn,
+    Distinct,
+    Fixpoint,
+    Join,
+    JoinKind,
+    Plan,
+    Project,
+    Query,
+    Select,
+    SortKey,
+    TopK,
+    Window,
+    WindowCall,
+    Witness,
+    attributes_of,
+    inputs_of,
+    nodes_of,
+    scans_of,
+    with_inputs,
+)
+from impctl.safety.direction import Relation
+from impctl.safety.judge import Verdict, states_of
+from impctl.safety.lattice import NodeState, Status
+from impctl.safety.transfer import LARGEST, SMALLEST, grouped_keys
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.types import AccessId, AttributeId
+
+_CHOOSES = "its sketch holds one derivation of each row (all derivations if Spark captures it)"
+_FIRST = Attribute("impctl/first", "first", INTEGER, nullable=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Witnessed:
+    """The query with witness nodes in its plan, and what each of its nodes keeps.
+
+    `notes` are by the position of the node in `nodes_of` of the plan as it was; nodes of which
+    nothing is to be said have none.
+    """
+
+    query: Query
+    notes: Mapping[int, str]
+
+
+def witnessed(query: Query, verdict: Verdict, columns: Mapping[AccessId, Column]) -> Witnessed:
+    """The plan of an accepted query that a sketch of witnesses on these columns is kept by."""
+    sketched = {access: column.name for access, column in columns.items()}
+    placer = _Placer(states_of(verdict, query, sketched), columns, {})
+    root = placer.placed(query.root)
+    return Witnessed(replace(query, root=root), placer.notes)
+
+
+def first_by(node: Witness, order: tuple[SortKey, ...]) -> TopK:
+    """The rows that are first by one of a witness node's orders, with their rank beside."""
+    rank = WindowCall(_FIRST, "rank", (), node.partition_by, order, span=node.span)
+    return TopK(node.child, order, 1, rank=rank, span=node.span)
+
+
+@dataclass(slots=True)
+class _Placer:
+    """Walks the plan; `states` are in the order of `nodes_of`."""
+
+    states: Sequence[NodeState]
+    columns: Mapping[AccessId, Column]
+    notes: dict[int, str]
+    _position: int = 0
+
+    def placed(self, node: Plan) -> Plan:
+        """The node over inputs with witness nodes, and with one of its own where it has a use."""
+        position = self._position
+        self._position += 1
+        firsts: list[int] = []
+        inputs: list[Plan] = []
+        for child in inputs_of(node):
+            firsts.append(self._position)
+            inputs.append(self.placed(child))
+        if isinstance(node, Fixpoint):
+            # Of its parts whole groups and all partners stay: a derivation is of all these rows.
+            self._drop_notes(position)
+            return self._derived(node, position)
+        whole = with_inputs(node, tuple(inputs))
+        below = [self.states[first] for first in firsts]
+        match whole:
+            case Aggregate():
+                return self._grouped(whole, self.states[position], below[0], position)
+            case Distinct():
+                return self._distinct(whole, below[0], position)
+            case Join(kind=JoinKind.SEMI):
+                return self._matched(whole, below[1], position)
+        return whole
+
+    def _drop_notes(self, position: int) -> None:
+        """Forget what was noted below the node of this position."""
+        for below in range(position, self._position):
+            self.notes.pop(below, None)
+
+    def _derived(self, node: Fixpoint, position: int) -> Plan:
+        """The fixpoint with a choice among derivations, where rows are not counted by them."""
+        state = self.states[position]
+        if state.status is not Status.EXACT or not state.sketched:
+            # Where it is no barrier its rows themselves carry what they stem from.
+            return node
+        if not node.is_set:
+            return self._whole(node, position, "UNION ALL counts all derivations of a row")
+        if node.best is not None:
+            return self._whole(node, position, "the best rows have all their derivations")
+        self.notes[position] = _CHOOSES
+        return replace(node, chooses=True)
+
+    def _grouped(self, node: Aggregate, state: NodeState, below: NodeState, position: int) -> Plan:
+        if not _has_choice(below) or len(grouped_keys(node, below)) == len(below.sketched):
+            return node
+        if node.grouping_sets is not None:
+            return self._whole(node, position, "GROUPING SETS need all rows of a group")
+        orders: list[tuple[SortKey, ...]] = []
+        for output in node.aggregates:
+            order = _order_of(output.call)
+            if order is None:
+                name = output.call.function.upper()
+                return self._whole(node, position, f"{name} needs all rows of a group")
+            relation = state.columns.relations.get(output.attribute.id, Relation.UNKNOWN)
+            if relation not in (Relation.EQUAL, _allowed(output.call)):
+                reason = (
+                    f"{output.call.function.upper()} over part of a group could be greater or "
+                    "smaller than over all of it"
+                )
+                return self._whole(node, position, reason)
+            orders.append(order)
+        keys = tuple(key.expr for key in node.keys)
+        return self._with_witness(node, node.child, keys, orders or [()], position)
+
+    def _distinct(self, node: Distinct, below: NodeState, position: int) -> Plan:
+        if not _has_choice(below) or below.status is Status.KEYED:
+            return node
+        parts = tuple(attribute.ref() for attribute in attributes_of(node))
+        return self._with_witness(node, node.child, parts, [()], position)
+
+    def _matched(self, node: Join, right: NodeState, position: int) -> Plan:
+        """The right side cut to one partner per key, after the conditions on it alone."""
+        partners = _partners(node)
+        if not _has_choice(right) or (partners is not None and _is_keyed(partners[0], right)):
+            return node
+        if partners is None:
+            # Two of these that count as equal, -0.0 and 0.0, may not be alike to a condition.
+            reason = "a condition other than the equalities reads a value that may be -0.0"
+            return self._whole(node, position, reason)
+        keys, own = partners
+        rows = node.right
+        if own:
+            rows = Select(rows, own[0] if len(own) == 1 else And(own), span=node.span)
+        return self._with_witness(node, rows, keys, [()], position)
+
+    def _with_witness(
+        self,
+        node: Aggregate | Distinct | Join,
+        rows: Plan,
+        parts: tuple[Expr, ...],
+        orders: Sequence[tuple[SortKey, ...]],
+        position: int,
+    ) -> Plan:
+        """The node over the deciding ones of `rows`; ties go to the least sketched values."""
+        if any(_adds_doubles(part) for part in nodes_of(rows)):
+            # Which row decides may depend on the order that Spark adds them in.
+            return self._whole(node, position, "sums of doubles vary from run to run")
+        traced, least = self._traced(rows)
+        full = tuple(dict.fromkeys(_ordering((*order, *least)) for order in orders))
+        if () in full:
+            # Nothing tells one row from another, so all of them decide.
+            return self._whole(node, position, "nothing determines which of its rows to keep")
+        self.notes[position] = "its sketch holds only the rows that decide the result"
+        deciding: Plan = Witness(traced, parts, full, span=node.span)
+        match node:
+            case Join():
+                return replace(node, right=deciding)
+            case Distinct():
+                own = tuple(ComputedColumn(a, a.ref()) for a in attributes_of(rows))
+                return replace(node, child=Project(deciding, own))
+            case Aggregate():
+                return replace(node, child=deciding)
+
+    def _traced(self, rows: Plan) -> tuple[Plan, tuple[SortKey, ...]]:
+        """The rows with every sketched column that can be told of them, and the order by these."""
+        least: list[SortKey] = []
+        for scan in scans_of(rows):
+            column = self.columns.get(scan.access)
+            traced = None if column is None else trace(rows, scan.access, column)
+            if traced is not None:
+                rows = traced.plan
+                key = next(a for a in attributes_of(rows) if a.id in traced.keys)
+                least.append(SortKey(key.ref(), descending=False, nulls_first=False))
+        return rows, tuple(least)
+
+    def _whole(self, node: Plan, position: int, reason: str) -> Plan:
+        self.notes[position] = f"its sketch holds the whole lineage: {reason}"
+        return node
+
+
+def _adds_doubles(node: Plan) -> bool:
+    match node:
+        case Aggregate():
+            results = [(output.attribute, _order_of(output.call)) for output in node.aggregates]
+        case Window():
+            results = [
+                (call.attribute, _order_of(AggregateCall(call.function, call.arguments)))
+                for call in node.calls
+            ]
+        case _:
+            return False
+    return any(
+        attribute.type is None or (attribute.type.is_fractional and order is None)
+        for attribute, order in results
+    )
+
+
+def _has_choice(below: NodeState) -> bool:
+    """Whether rows below carry fragments that a choice among them could spare."""
+    return below.status is not Status.EXACT and bool(below.sketched)
+
+
+def _is_keyed(parts: tuple[Expr, ...], below: NodeState) -> bool:
+    """Whether all rows with equal parts lie in one fragment."""
+    used = {part.id for part in parts if isinstance(part, ColumnRef)}
+    is_keyed = below.status is Status.KEYED
+    return is_keyed and all(below.keys.get(access, frozenset()) & used for access in below.sketched)
+
+
+def _allowed(call: AggregateCall) -> Relation:
+    return Relation.AT_MOST if call.function in LARGEST else Relation.AT_LEAST
+
+
+def _order_of(call: AggregateCall) -> tuple[SortKey, ...] | None:
+    """The order whose first row has the call's value; None where no one row has it."""
+    if call.function not in LARGEST | SMALLEST or len(call.arguments) != 1:
+        return None
+    value = call.arguments[0]
+    if call.condition is not None:
+        kind = type_of(value)
+        if kind is None:
+            return None
+        value = Case(((call.condition, value),), Literal(None, kind))
+    return (SortKey(value, descending=call.function in LARGEST, nulls_first=False),)
+
+
+def _ordering(order: tuple[SortKey, ...]) -> tuple[SortKey, ...]:
+    """The keys that order anything: a constant does not."""
+    return tuple(key for key in order if columns_of(key.expr))
+
+
+def _partners(node: Join) -> tuple[tuple[Expr, ...], tuple[Expr, ...]] | None:
+    """What partners that count alike have in common, and the conditions on the right side alone.
+
+    A condition sees of a partner the right side of an equality, or else the columns that it reads;
+    None where these do not tell partners apart as far as it can.
+    """
+    right = {attribute.id: attribute for attribute in attributes_of(node.right)}
+    keys: list[Expr] = []
+    own: list[Expr] = []
+    for part in () if node.condition is None else conjuncts(node.condition):
+        used = columns_of(part) & right.keys()
+        if not used:
+            continue
+        if used == columns_of(part):
+            own.append(part)
+            continue
+        equated = _equated_right(part, right.keys())
+        if equated is None and any(_may_be_negative_zero(right[name]) for name in used):
+            return None
+        keys += [right[name].ref() for name in sorted(used)] if equated is None else [equated]
+    return tuple(dict.fromkeys(keys)), tuple(own)
+
+
+def _may_be_negative_zero(attribute: Attribute) -> bool:
+    kind = attribute.type
+    return kind is None or kind.is_fractional or kind.kind is Kind.OTHER
+
+
+def _equated_right(part: Expr, right: Collection[AttributeId]) -> Expr | None:
+    """The right side of an equality between the sides."""
+    if not isinstance(part, Compare):
+        return None
+    if part.op not in (CompareOp.EQUAL, CompareOp.NULL_SAFE_EQUAL):
+        return None
+    for one, other in ((part.left, part.right), (part.right, part.left)):
+        if not columns_of(one) & set(right) and columns_of(other) <= set(right):
+            return other
+    return None

@@ -1,0 +1,352 @@
+"""Which attribute to sketch in each table access, among the safe ones.
+
+Law: the accesses chosen are safe together (each alone is not enough: two keys may exclude each
+other); an access without a safe attribute stays unsketched, which is always sound. What the user
+asks for is taken or refused with the reason, never replaced.
+Out of scope: what a sketch costs (the caller says), proposing boundaries (`sketch.boundaries`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from impctl.errors import Location, UnsafeSketchError
+from impctl.plan.lineage import for_all
+from impctl.plan.nodes import (
+    Aggregate,
+    Distinct,
+    OneRow,
+    Plan,
+    Project,
+    Query,
+    Scan,
+    Select,
+    SetKind,
+    SetOperation,
+    Sort,
+    Window,
+    scans_of,
+)
+from impctl.safety.judge import Judges, Verdict, check_kept, hint_of
+from impctl.sketch.partition import PARTITIONABLE
+from impctl.types import AccessId, ColumnName, QueryName, TableName
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.expr.nodes import Span
+    from impctl.safety.facts import Fact
+
+_TRIED, _NAMED = 30, 3
+"""Columns of a table that are looked at for a hint, and those named in it."""
+_ALL_ROWS = (
+    "set `lineage: all`: the sketch then holds everything that derives rows of WITH RECURSIVE"
+)
+
+Costs = Mapping[tuple[TableName, ColumnName], float]
+"""Estimated cost of using a sketch on a column, for instance the bytes it leaves to read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A column considered for one access, and what became of it."""
+
+    access: AccessId
+    column: ColumnName
+    safe: bool
+    chosen: bool
+    reason: str
+    span: Span | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The column to sketch per access, the verdict on all of them together, and why."""
+
+    sketched: Mapping[AccessId, ColumnName]
+    considered: tuple[Candidate, ...]
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class _Judge:
+    """What every candidate is judged by."""
+
+    query: Query
+    core: Plan
+    facts: Collection[Fact]
+    judges: Judges
+
+    def of(self, sketched: Mapping[AccessId, ColumnName]) -> Verdict:
+        """Sketches of these columns, and no others, for the query."""
+        return check_kept(self.query, self.core, sketched, self.facts, self.judges)
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A candidate judged alone; smaller rank is better."""
+
+    scan: Scan
+    column: ColumnName
+    verdict: Verdict
+    rank: tuple[float, bool, int]
+
+
+Weigher = Callable[[Sequence[Option]], Costs]
+
+
+def choose_attributes(
+    query: Query,
+    candidates: Mapping[TableName, Sequence[ColumnName]],
+    facts: Collection[Fact],
+    wanted: Mapping[TableName, ColumnName],
+    *,
+    core: Plan | None = None,
+    weigh: Weigher | None = None,
+    name: QueryName = "query",
+    judges: Judges | None = None,
+) -> Choice:
+    """Pick a safe set of attributes: the wanted ones, else the cheapest, a grouping one first.
+
+    `core`: the plan that a sketch is kept by, where it is not the query's own. `weigh` gives the
+    costs of the options that are safe; one without a cost comes behind those with one.
+    Raises UnsafeSketchError where a wanted attribute is not safe for any access of its table, or
+    nothing is safe at all.
+    """
+    judge = _Judge(query, query.root if core is None else core, facts, judges or Judges())
+    options = _options(judge, candidates, wanted)
+    if weigh is not None:
+        options = _weighed(options, weigh)
+    for table, column in wanted.items():
+        _require(table, column, options, judge, candidates, name)
+    sketched = _joint(judge, options, wanted)
+    lost = [table for table in wanted if not _is_taken(table, options, sketched)]
+    if lost:
+        raise _not_together(lost[0], wanted, name)
+    if not sketched:
+        raise _nothing_safe(judge, options, name)
+    considered = tuple(_explained(option, options, sketched) for option in options)
+    return Choice(sketched, considered, judge.of(sketched))
+
+
+def _options(
+    judge: _Judge,
+    candidates: Mapping[TableName, Sequence[ColumnName]],
+    wanted: Mapping[TableName, ColumnName],
+) -> tuple[Option, ...]:
+    """Every candidate of every access, judged alone, in order of text and preference."""
+    result = []
+    for scan in scans_of(judge.query.root):
+        columns = [wanted[scan.table]] if scan.table in wanted else candidates.get(scan.table, ())
+        for preference, column in enumerate(dict.fromkeys(columns)):
+            verdict = judge.of({scan.access: column})
+            rank = (0.0, not _is_keyed(verdict, scan.access), preference)
+            result.append(Option(scan, column, verdict, rank))
+    return tuple(result)
+
+
+def _weighed(options: Sequence[Option], weigh: Weigher) -> tuple[Option, ...]:
+    """The options with their costs."""
+    costs = weigh([option for option in options if option.verdict.safe])
+    none = float("inf")
+    return tuple(
+        replace(o, rank=(costs.get((o.scan.table, o.column), none), *o.rank[1:])) for o in options
+    )
+
+
+def _is_keyed(verdict: Verdict, access: AccessId) -> bool:
+    """Whether the attribute is grouped on, so that capture needs no annotation."""
+    return any(access in keys for keys in verdict.key_columns.values()) or access in verdict.keyed
+
+
+def _require(
+    table: TableName,
+    column: ColumnName,
+    options: Sequence[Option],
+    judge: _Judge,
+    candidates: Mapping[TableName, Sequence[ColumnName]],
+    name: QueryName,
+) -> None:
+    own = [option for option in options if option.scan.table == table]
+    if not own:
+        read = sorted({s.table for s in scans_of(judge.query.root)})
+        raise UnsafeSketchError(
+            f"Query `{name}` does not read table `{table}`, so `{table}.{column}` cannot be"
+            " sketched for it",
+            hint=f"the query reads: {', '.join(read)}",
+            code="sketch_table_not_read",
+        )
+    if any(option.verdict.safe for option in own):
+        return
+    others = _options(judge, candidates, {})
+    safe = dict.fromkeys(o.column for o in others if o.scan.table == table and o.verdict.safe)
+    verdict = own[0].verdict
+    hint = _ALL_ROWS if _is_safe_for_all(judge, own) else _listed_safe(table, list(safe))
+    raise UnsafeSketchError(
+        f"A sketch of `{table}.{column}` is not safe for query `{name}`: {verdict.reason}",
+        hint=hint,
+        location=_location(verdict.span, name),
+    )
+
+
+def _listed_safe(table: TableName, columns: Sequence[ColumnName]) -> str:
+    if not columns:
+        return f"no candidate of `{table}` is safe; a GROUP BY column usually is"
+    listed = ", ".join(f"`{table}.{column}`" for column in columns)
+    return f"safe for this query: {listed}"
+
+
+def _location(span: Span | None, name: QueryName) -> Location | None:
+    return None if span is None else Location(f"query `{name}`", span.line, span.column)
+
+
+def _joint(
+    judge: _Judge,
+    options: Sequence[Option],
+    wanted: Mapping[TableName, ColumnName],
+) -> dict[AccessId, ColumnName]:
+    """Accesses added one by one, the wanted and best first, as long as all are safe together."""
+    by_access: dict[AccessId, list[Option]] = {}
+    for option in options:
+        if option.verdict.safe:
+            by_access.setdefault(option.scan.access, []).append(option)
+    for own in by_access.values():
+        own.sort(key=lambda option: option.rank)
+    order = sorted(
+        by_access.values(), key=lambda own: (own[0].scan.table not in wanted, own[0].rank)
+    )
+    sketched: dict[AccessId, ColumnName] = {}
+    for own in order:
+        for option in own:
+            tried = {**sketched, option.scan.access: option.column}
+            if len(tried) == 1 or judge.of(tried).safe:
+                sketched = tried
+                break
+    return {
+        s.access: sketched[s.access] for s in scans_of(judge.query.root) if s.access in sketched
+    }
+
+
+def _is_taken(
+    table: TableName, options: Iterable[Option], sketched: Mapping[AccessId, ColumnName]
+) -> bool:
+    return any(o.scan.table == table and o.scan.access in sketched for o in options)
+
+
+def _not_together(
+    table: TableName, wanted: Mapping[TableName, ColumnName], name: QueryName
+) -> UnsafeSketchError:
+    others = ", ".join(f"`{t}.{c}`" for t, c in wanted.items() if t != table)
+    return UnsafeSketchError(
+        f"A sketch of `{table}.{wanted[table]}` is safe for query `{name}` alone, but not together"
+        f" with {others}",
+        hint="sketch only one of them, or group by both",
+        code="sketches_unsafe_together",
+    )
+
+
+def _nothing_safe(judge: _Judge, options: Sequence[Option], name: QueryName) -> UnsafeSketchError:
+    would_serve = [] if judge.query.nondeterministic else _would_serve(judge, options)
+    if not options:
+        listed = " or ".join(f"`{column}`" for column in would_serve)
+        hint = (
+            "it reads no column that can have a sketch; `sketch: none` keeps the query in the "
+            "file without a sketch"
+        )
+        if would_serve:
+            hint = f"add {listed} under `partitions` in the workload file"
+        elif counts_every_row(judge.query.root):
+            hint = (
+                "every row counts, so no sketch can skip any. To maintain the result "
+                "incrementally, set `answer: true` and add any column of the table under "
+                "`partitions`. With `sketch: none`, each run reads the table"
+            )
+        return UnsafeSketchError(
+            f"Query `{name}` has no candidate attribute to sketch",
+            hint=hint,
+            code="no_candidates",
+        )
+    first = options[0]
+    count = len({(option.scan.table, option.column) for option in options})
+    listed = f"none of {count} candidates is" if count > 1 else "the only candidate is not"
+    return UnsafeSketchError(
+        f"No sketch is safe for query `{name}`: {listed} safe; for"
+        f" `{first.scan.table}.{first.column}`, {first.verdict.reason}",
+        hint=_ALL_ROWS
+        if _is_safe_for_all(judge, options)
+        else hint_of(judge.query, first.verdict, would_serve),
+        location=_location(first.verdict.span, name),
+    )
+
+
+def _is_safe_for_all(judge: _Judge, options: Sequence[Option]) -> bool:
+    """Whether one of them would be safe if sketches had what derives all rows of recursions."""
+    root = for_all(judge.query.root)
+    if root == judge.query.root:
+        return False
+    whole = replace(judge, query=replace(judge.query, root=root), core=for_all(judge.core))
+    return any(whole.of({option.scan.access: option.column}).safe for option in options)
+
+
+def _would_serve(judge: _Judge, options: Sequence[Option]) -> list[str]:
+    """Columns that the query reads and that are safe, though nobody made them candidates."""
+    known = {(option.scan.access, option.column) for option in options}
+    result: dict[str, None] = {}
+    for scan in scans_of(judge.query.root):
+        for attribute in scan.attributes[:_TRIED]:
+            name, kind = attribute.name, attribute.type
+            if kind is None or kind.kind not in PARTITIONABLE or (scan.access, name) in known:
+                continue
+            if judge.of({scan.access: name}).safe:
+                result[f"{scan.table}.{name}"] = None
+    return list(result)[:_NAMED]
+
+
+def _explained(
+    option: Option, options: Sequence[Option], sketched: Mapping[AccessId, ColumnName]
+) -> Candidate:
+    access, verdict = option.scan.access, option.verdict
+    result = Candidate(access, option.column, verdict.safe, False, verdict.reason, verdict.span)
+    if not verdict.safe:
+        return result
+    taken = sketched.get(access)
+    if taken is None:
+        return replace(result, reason="safe alone, but not together with the chosen sketches")
+    if taken == option.column:
+        return replace(result, chosen=True)
+    best = next(o for o in options if o.scan.access == access and o.column == taken)
+    return replace(result, reason=f"safe, but `{taken}` {_advantage(best, option)}")
+
+
+def _advantage(best: Option, other: Option) -> str:
+    cost, plain, preference = best.rank
+    if cost < other.rank[0]:
+        return "is expected to read less"
+    if cost == other.rank[0] and plain < other.rank[1]:
+        return "is a grouping attribute"
+    if best.rank > other.rank:
+        return "is safe together with the other sketches"
+    return "is preferred" if preference < other.rank[2] else "was chosen"
+
+
+def counts_every_row(plan: Plan) -> bool:
+    """Whether each row has a part in the answer, whatever the tables hold, so that none can be left
+    out: nothing filters, joins or cuts, but HAVING of all rows together."""
+    match plan:
+        case Scan() | OneRow():
+            return True
+        case Select():
+            return _is_of_all_rows(plan.child) and counts_every_row(plan.child)
+        case Project() | Aggregate() | Distinct() | Sort() | Window():
+            return counts_every_row(plan.child)
+        case SetOperation(kind=SetKind.UNION):
+            return counts_every_row(plan.left) and counts_every_row(plan.right)
+        case _:
+            return False
+
+
+def _is_of_all_rows(plan: Plan) -> bool:
+    while isinstance(plan, Project | Select):
+        plan = plan.child
+    return isinstance(plan, Aggregate) and not plan.keys and plan.grouping_sets is None

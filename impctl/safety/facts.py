@@ -1,0 +1,597 @@
+"""Sign and NULL facts about columns, and what they imply for expressions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from decimal import Decimal
+from enum import StrEnum
+from functools import reduce
+from typing import TYPE_CHECKING, assert_never
+
+from impctl.data.schema import DOUBLE, Kind, SqlType
+from impctl.expr.nodes import (
+    And,
+    Arithmetic,
+    ArithmeticOp,
+    Call,
+    Case,
+    Cast,
+    Coalesce,
+    ColumnRef,
+    Compare,
+    CompareOp,
+    Expr,
+    InList,
+    IsNull,
+    Like,
+    Literal,
+    Mean,
+    Negate,
+    Not,
+    Or,
+)
+from impctl.expr.types import as_decimal, common_type, loses_values, narrowed, type_of
+from impctl.types import AttributeId, ColumnName, TableName
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.plan.nodes import Scan
+
+
+def normalised(predicate: Expr) -> Expr:
+    """The predicate in negation normal form."""
+    match predicate:
+        case And():
+            return And(tuple(normalised(p) for p in predicate.operands), span=predicate.span)
+        case Or():
+            return Or(tuple(normalised(p) for p in predicate.operands), span=predicate.span)
+        case Not():
+            return _negated(predicate.operand, predicate)
+        case _:
+            return predicate
+
+
+def _negated(predicate: Expr, whole: Not) -> Expr:
+    match predicate:
+        case And():
+            parts = tuple(_negated(p, Not(p, span=p.span)) for p in predicate.operands)
+            return Or(parts, span=whole.span)
+        case Or():
+            parts = tuple(_negated(p, Not(p, span=p.span)) for p in predicate.operands)
+            return And(parts, span=whole.span)
+        case Not():
+            return normalised(predicate.operand)
+        case Compare() if (opposite := predicate.op.opposite) is not None:
+            return Compare(opposite, predicate.left, predicate.right, span=whole.span)
+        case Literal(value=bool() as value):
+            return Literal(not value, predicate.type, span=whole.span)
+        case _:
+            return whole
+
+
+EXACT_FLOAT = 2**24
+"""Whole numbers up to this size are single-precision numbers."""
+
+
+def number_of(expr: Expr) -> Decimal | None:
+    """The finite number a constant stands for; None for anything else."""
+    match expr:
+        case Literal(value=bool()):
+            return None
+        case Literal(value=int() | float() | Decimal() as value) if expr.type.is_numeric:
+            number = Decimal(str(value))
+            return number if number.is_finite() else None
+        case Negate():
+            inner = number_of(expr.operand)
+            return None if inner is None else -inner
+        case Cast() if expr.type.is_fractional or expr.type.kind is Kind.LONG:
+            inner = number_of(expr.operand)
+            return None if inner is None else _widened(inner, type_of(expr.operand), expr.type)
+        case _:
+            return None
+
+
+def _widened(number: Decimal, source: SqlType | None, target: SqlType) -> Decimal | None:
+    """The constant after a cast; a double's rounding may have moved it to the next whole number.
+
+    None for casts that round in other ways: these could turn a small number into zero.
+    """
+    if target.kind is Kind.DOUBLE:
+        return Decimal(str(float(number)))
+    if source is None or not source.is_integral:
+        return None
+    return number if target.kind is not Kind.FLOAT or abs(number) <= EXACT_FLOAT else None
+
+
+class FactKind(StrEnum):
+    NONNEGATIVE = "nonnegative"
+    NONPOSITIVE = "nonpositive"
+    NOT_NULL = "not null"
+    NAN_FREE = "free of NaN"
+
+
+class FactSource(StrEnum):
+    CONSTRAINT = "constraint"
+    """Said by a CHECK of the table and true of one version; asked again at every other."""
+    STATISTICS = "statistics"
+    """True of one version; later rows may break it, so a sketch that rests on it records it."""
+    PREDICATE = "predicate"
+    """Follows from the query's own conditions."""
+
+
+def broken_by(kind: FactKind, column: ColumnRef) -> Expr:
+    """The condition that is true of exactly those values of the column that break such a fact."""
+    match kind:
+        case FactKind.NOT_NULL:
+            return IsNull(column)
+        case FactKind.NONNEGATIVE:
+            return Compare(CompareOp.LESS, column, _zero(column))
+        case FactKind.NONPOSITIVE:
+            # NaN is not at most 0.
+            return Not(Compare(CompareOp.LESS_EQUAL, column, _zero(column)))
+        case FactKind.NAN_FREE:
+            return Compare(CompareOp.EQUAL, column, Literal(math.nan, DOUBLE))
+        case _:
+            assert_never(kind)
+
+
+def _zero(column: ColumnRef) -> Literal:
+    """Of the column's own type, so that nothing is cast before it is compared."""
+    return Literal(0, column.type)
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """Something known about all values of a column."""
+
+    table: TableName
+    column: ColumnName
+    kind: FactKind
+    source: FactSource
+
+
+_ZERO = Decimal(0)
+_ENDLESS = Decimal("Infinity")
+
+
+@dataclass(frozen=True, slots=True)
+class Signs:
+    """What is known about the values of an expression; False and None mean not known.
+
+    `least` and `most` are whole numbers that bound what is not NULL; `most` excludes NaN.
+    """
+
+    nonnegative: bool = False
+    nonpositive: bool = False
+    nan_free: bool = False
+    not_null: bool = False
+    least: Decimal | None = None
+    most: Decimal | None = None
+
+    @property
+    def bounds(self) -> tuple[Decimal, Decimal]:
+        """The interval that holds every value but NULL, by signs and numbers; it may be endless."""
+        low = -_ENDLESS if self.least is None else self.least
+        high = _ENDLESS if self.most is None else self.most
+        return (max(low, _ZERO) if self.nonnegative else low), (
+            min(high, _ZERO) if self.nonpositive else high
+        )
+
+    def meet(self, other: Signs) -> Signs:
+        """What holds whichever of the two describes the value."""
+        return Signs(
+            self.nonnegative and other.nonnegative,
+            self.nonpositive and other.nonpositive,
+            self.nan_free and other.nan_free,
+            self.not_null and other.not_null,
+            None if self.least is None or other.least is None else min(self.least, other.least),
+            None if self.most is None or other.most is None else max(self.most, other.most),
+        )
+
+    def also(self, other: Signs) -> Signs:
+        """What holds when both describe the value."""
+        return Signs(
+            self.nonnegative or other.nonnegative,
+            self.nonpositive or other.nonpositive,
+            self.nan_free or other.nan_free,
+            self.not_null or other.not_null,
+            max((x for x in (self.least, other.least) if x is not None), default=None),
+            min((x for x in (self.most, other.most) if x is not None), default=None),
+        )
+
+    def unbounded(self) -> Signs:
+        """Without the numbers."""
+        return replace(self, least=None, most=None)
+
+    def or_null(self) -> Signs:
+        """The same of a value that may also be NULL."""
+        return replace(self, not_null=False)
+
+
+NOTHING = Signs()
+
+KnownSigns = Mapping[AttributeId | Expr, Signs]
+"""Facts by column identity, and for some whole expressions (`WHERE price * n >= 0`)."""
+
+
+def may_be_nan(sql_type: SqlType | None, signs: Signs) -> bool:
+    """Whether a value of this type may be NaN; an unknown type may."""
+    if signs.nan_free:
+        return False
+    return sql_type is None or not (sql_type.is_numeric and not sql_type.is_fractional)
+
+
+def signs_of_scan(scan: Scan, facts: Collection[Fact]) -> dict[AttributeId | Expr, Signs]:
+    """Facts of a table's columns in one access."""
+    about: dict[ColumnName, set[Fact]] = {}
+    for fact in facts:
+        if fact.table == scan.table:
+            about.setdefault(fact.column.lower(), set()).add(fact)
+    signs: dict[AttributeId | Expr, Signs] = {}
+    for attribute in scan.attributes:
+        result = about.get(attribute.name.lower(), set())
+        signs[attribute.id] = _signs_of_column(attribute.type, result)
+    return signs
+
+
+def _signs_of_column(sql_type: SqlType | None, facts: Collection[Fact]) -> Signs:
+    kinds = {fact.kind for fact in facts}
+    is_number = sql_type is not None and sql_type.is_numeric
+    exact = sql_type is not None and is_number and not sql_type.is_fractional
+    # Statistics skip NaN, and so does a CHECK (x <= 0) of writers to whom a NaN with its sign bit
+    # set is less than every number.
+    nan_free = exact or FactKind.NAN_FREE in kinds
+    return Signs(
+        nonnegative=is_number and FactKind.NONNEGATIVE in kinds,
+        nonpositive=is_number and FactKind.NONPOSITIVE in kinds and nan_free,
+        nan_free=nan_free,
+        not_null=FactKind.NOT_NULL in kinds,
+    )
+
+
+_NONNEGATIVE_CALLS = frozenset(
+    {
+        "abs",
+        "length",
+        "char_length",
+        "character_length",
+        "octet_length",
+        "bit_length",
+        "sqrt",
+        "exp",
+    }
+)
+_DATE_PARTS = frozenset(
+    {"month", "quarter", "day", "dayofmonth", "dayofweek", "dayofyear", "weekday", "weekofyear"}
+    | {"hour", "minute", "second"}
+)
+_ROUNDING = frozenset({"floor", "ceil", "ceiling", "round", "bround"})
+
+
+def signs_of_call(call: Call, parts: Sequence[Signs]) -> Signs:
+    """What is known of the value; `parts` is what is known of the arguments."""
+    name, arguments = call.name.lower(), call.arguments
+    if name in _NONNEGATIVE_CALLS or name in _DATE_PARTS:
+        return Signs(nonnegative=True)
+    types = [type_of(argument) for argument in arguments]
+    if not all(result is not None and result.is_numeric for result in types):
+        return NOTHING
+    if name in _ROUNDING and parts:
+        return Signs(parts[0].nonnegative, parts[0].nonpositive)
+    if name in ("pow", "power") and len(parts) == 2:
+        return Signs(nonnegative=_is_power_nonnegative(call, parts[0]))
+    if name in ("greatest", "least"):
+        return _of_choice(parts, is_greatest=name == "greatest")
+    return NOTHING
+
+
+def _is_power_nonnegative(call: Call, base: Signs) -> bool:
+    """Whether the power is never below zero.
+
+    -0.0 counts as nonnegative, and its power with an odd negative exponent is -Infinity.
+    """
+    first, second = call.arguments
+    exponent = number_of(second)
+    if exponent is not None and abs(exponent) <= EXACT_FLOAT and exponent % 2 == 0:
+        return True
+    result = type_of(first)
+    has_negative_zero = result is None or result.is_fractional
+    may_be_negative = exponent is None or exponent < 0
+    return base.nonnegative and not (has_negative_zero and may_be_negative)
+
+
+def _of_choice(parts: Sequence[Signs], *, is_greatest: bool) -> Signs:
+    """GREATEST and LEAST leave NULLs out: one part that is never NULL may decide for all."""
+    up, down = all(part.nonnegative for part in parts), all(part.nonpositive for part in parts)
+    if is_greatest:
+        up = up or any(part.nonnegative and part.not_null for part in parts)
+    else:
+        down = down or any(part.nonpositive and part.not_null for part in parts)
+    anything = any(part.not_null for part in parts)
+    return Signs(up, down, all(part.nan_free for part in parts), anything)
+
+
+_LONG_DIGITS = 18
+"""Digits that a BIGINT always holds."""
+_NULL_LITERAL = Signs(
+    nonnegative=True,
+    nonpositive=True,
+    nan_free=True,
+    least=Decimal("Infinity"),
+    most=Decimal("-Infinity"),
+)
+"""NULL is no value, so that all that is said of values holds of it."""
+
+
+def signs_of(expr: Expr, known: KnownSigns) -> Signs:
+    """What is known of the expression's value on every row."""
+    if isinstance(expr, ColumnRef):
+        return known.get(expr.id, NOTHING)
+    result = _signs(expr, known)
+    type_ = type_of(expr)
+    if type_ is not None and type_.is_numeric and not type_.is_fractional:
+        result = replace(result, nan_free=True)
+    recorded = known.get(expr)
+    return result if recorded is None else result.also(recorded)
+
+
+def _signs(expr: Expr, known: KnownSigns) -> Signs:
+    match expr:
+        case Literal():
+            return _of_literal(expr)
+        case Negate():
+            return _negated_signs(signs_of(expr.operand, known), expr.operand)
+        case Arithmetic():
+            return _of_arithmetic(expr, known)
+        case Case():
+            return _of_case(expr, known)
+        case Coalesce():
+            parts = [signs_of(part, known) for part in expr.operands]
+            anything = any(part.not_null for part in parts)
+            return replace(reduce(Signs.meet, parts), not_null=anything)
+        case Cast():
+            return _of_cast(expr, known)
+        case Mean():
+            return signs_of(expr.total, known).or_null().unbounded()
+        case Call():
+            return signs_of_call(expr, [signs_of(part, known) for part in expr.arguments])
+        case IsNull():
+            return Signs(not_null=True)
+        case Compare():
+            strict = expr.op is not CompareOp.NULL_SAFE_EQUAL
+            both = signs_of(expr.left, known).not_null and signs_of(expr.right, known).not_null
+            return Signs(not_null=both or not strict)
+        case _:
+            return NOTHING
+
+
+def _of_literal(literal: Literal) -> Signs:
+    if literal.value is None:
+        return _NULL_LITERAL
+    value = number_of(literal)
+    if value is None:
+        return Signs(not_null=True)
+    # A bound holds whatever number type the value is cast to.
+    is_exact = value == value.to_integral_value() and abs(value) <= EXACT_FLOAT
+    bound = value if is_exact else None
+    return Signs(value >= 0, value <= 0, nan_free=True, not_null=True, least=bound, most=bound)
+
+
+def _negated_signs(signs: Signs, operand: Expr) -> Signs:
+    clean = not may_be_nan(type_of(operand), signs)
+    return Signs(
+        nonnegative=signs.nonpositive,
+        nonpositive=signs.nonnegative and clean,
+        nan_free=clean,
+        not_null=signs.not_null,
+    )
+
+
+def _of_arithmetic(expr: Arithmetic, known: KnownSigns) -> Signs:
+    left, right = signs_of(expr.left, known), signs_of(expr.right, known)
+    typed_signs = _typed_signs(expr, left, right)
+    own = type_of(expr)
+    if own is None or not own.is_numeric:
+        return NOTHING
+    return replace(typed_signs, not_null=left.not_null and right.not_null)
+
+
+def _typed_signs(expr: Arithmetic, left: Signs, right: Signs) -> Signs:
+    match expr.op:
+        case ArithmeticOp.ADD:
+            return _sum(left, right, expr.left, expr.right)
+        case ArithmeticOp.SUBTRACT:
+            return _sum(left, _negated_signs(right, expr.right), expr.left, expr.right)
+        case ArithmeticOp.MULTIPLY:
+            square = expr.left == expr.right
+            return _product(expr, left, right, is_square=square)
+        case ArithmeticOp.DIVIDE:
+            return _product(expr, left, right, is_square=False)
+        case ArithmeticOp.INTEGER_DIVIDE:
+            if _may_wrap(expr):
+                return NOTHING
+            return _product(expr, left, right, is_square=False)
+        case ArithmeticOp.REMAINDER:
+            # The sign is the dividend's; infinity % x is NaN.
+            return Signs(
+                nonnegative=left.nonnegative,
+                nonpositive=left.nonpositive and _operands_exact(expr),
+            )
+
+
+def _sum(left: Signs, right: Signs, left_expr: Expr, right_expr: Expr) -> Signs:
+    up = left.nonnegative and right.nonnegative
+    down = left.nonpositive and right.nonpositive
+    clean = left.nan_free and right.nan_free
+    finite = number_of(left_expr) is not None or number_of(right_expr) is not None
+    # Opposite infinities cannot meet where both sides have one sign or one side is finite.
+    return Signs(up, down, nan_free=clean and (up or down or finite))
+
+
+def _product(expr: Arithmetic, left: Signs, right: Signs, *, is_square: bool) -> Signs:
+    up = (
+        is_square
+        or (left.nonnegative and right.nonnegative)
+        or (left.nonpositive and right.nonpositive)
+    )
+    down = (left.nonnegative and right.nonpositive) or (left.nonpositive and right.nonnegative)
+    return Signs(up, down and _operands_exact(expr), nan_free=_operands_exact(expr))
+
+
+def _may_wrap(expr: Arithmetic) -> bool:
+    """Whether a quotient of decimals may leave BIGINT, of which Spark then keeps the last bits."""
+    left, right = type_of(expr.left), type_of(expr.right)
+    if left is None or right is None or not _operands_exact(expr):
+        return True
+    if left.is_integral and right.is_integral:
+        return False
+    dividend = as_decimal(left)
+    return dividend.precision - dividend.scale + right.scale > _LONG_DIGITS
+
+
+def _operands_exact(expr: Arithmetic) -> bool:
+    """Whether both operands are finite by type, so that no NaN can arise."""
+    result = (type_of(expr.left), type_of(expr.right))
+    return all(t is not None and t.is_numeric and not t.is_fractional for t in result)
+
+
+def _of_case(expr: Case, known: KnownSigns) -> Signs:
+    results = [signs_of(result, learn(condition, known)) for condition, result in expr.branches]
+    return reduce(Signs.meet, results, signs_of(expr.default, known))
+
+
+def _of_cast(expr: Cast, known: KnownSigns) -> Signs:
+    inner, source = signs_of(expr.operand, known), type_of(expr.operand)
+    if source is None:
+        return NOTHING
+    if source.kind is Kind.BOOLEAN and expr.type.is_numeric:
+        least, most = Decimal(0), Decimal(1)
+        return Signs(
+            nonnegative=True, nan_free=True, not_null=inner.not_null, least=least, most=most
+        )
+    if source.kind is Kind.NULL:
+        return _NULL_LITERAL
+    if not (source.is_numeric and expr.type.is_numeric):
+        return Signs(not_null=inner.not_null and source == expr.type)
+    clean = not may_be_nan(source, inner)
+    kept = inner.not_null and not loses_values(source, expr.type)
+    bounded = inner if source.is_integral else inner.unbounded()
+    return replace(bounded, nan_free=clean, not_null=kept)
+
+
+def learn(condition: Expr, known: KnownSigns) -> KnownSigns:
+    """The known facts and what the condition adds."""
+    return _extended(known, _taught(normalised(condition), known))
+
+
+def _extended(known: KnownSigns, more: Mapping[AttributeId | Expr, Signs]) -> KnownSigns:
+    if not more:
+        return known
+    merged = dict(known)
+    for key, signs in more.items():
+        merged[key] = merged.get(key, NOTHING).also(signs)
+    return merged
+
+
+def _taught(condition: Expr, known: KnownSigns) -> dict[AttributeId | Expr, Signs]:
+    match condition:
+        case And():
+            result: dict[AttributeId | Expr, Signs] = {}
+            for part in condition.operands:
+                for key, signs in _taught(part, known).items():
+                    result[key] = result.get(key, NOTHING).also(signs)
+            return result
+        case Or():
+            return _common([_taught(part, known) for part in condition.operands])
+        case Compare():
+            return _of_comparison(condition, known)
+        case Not(operand=IsNull(operand=operand)):
+            return {_key(operand): Signs(not_null=True)}
+        case InList():
+            return _of_list(condition, known)
+        case Like():
+            return {_key(condition.operand): Signs(not_null=True)}
+        case _:
+            return {}
+
+
+def _common(branches: list[dict[AttributeId | Expr, Signs]]) -> dict[AttributeId | Expr, Signs]:
+    shared = set(branches[0]).intersection(*branches[1:])
+    result: dict[AttributeId | Expr, Signs] = {}
+    for key in shared:
+        signs = branches[0][key]
+        for branch in branches[1:]:
+            signs = signs.meet(branch[key])
+        result[key] = signs
+    return result
+
+
+def _key(expr: Expr) -> AttributeId | Expr:
+    return expr.id if isinstance(expr, ColumnRef) else expr
+
+
+def _of_comparison(condition: Compare, known: KnownSigns) -> dict[AttributeId | Expr, Signs]:
+    result: dict[AttributeId | Expr, Signs] = {}
+    mirrored = condition.op.mirrored
+    sides = (
+        (condition.left, condition.op, condition.right),
+        (condition.right, mirrored, condition.left),
+    )
+    for subject, op, other in sides:
+        if not isinstance(subject, Literal):
+            result[_key(subject)] = _compared(subject, op, other, known)
+    return result
+
+
+def _compared(subject: Expr, op: CompareOp, other: Expr, known: KnownSigns) -> Signs:
+    """What `subject op other` says about the subject."""
+    beside = signs_of(other, known)
+    if op is CompareOp.NULL_SAFE_EQUAL:
+        return Signs(not_null=beside.not_null)
+    types = _compared_types(subject, other)
+    if types is None:
+        # Spark may cast text before it compares; the text's own value stays unknown.
+        return Signs(not_null=True)
+    if common_type(*types) is None:
+        # Decimals that do not fit one type are rounded first: a tiny negative one becomes 0.
+        return Signs(not_null=True)
+    clean = not may_be_nan(types[1], beside)
+    rises = op in (CompareOp.GREATER, CompareOp.GREATER_EQUAL, CompareOp.EQUAL)
+    falls = op in (CompareOp.LESS, CompareOp.LESS_EQUAL, CompareOp.EQUAL)
+    return Signs(
+        nonnegative=rises and beside.nonnegative,
+        nonpositive=falls and beside.nonpositive,
+        # Nothing exceeds NaN, so what is below some value is not NaN.
+        nan_free=op is CompareOp.LESS or (falls and clean),
+        not_null=True,
+    )
+
+
+def _compared_types(subject: Expr, other: Expr) -> tuple[SqlType, SqlType] | None:
+    """The types of two numbers as they are compared; None where one is no number."""
+    left, right = type_of(subject), type_of(other)
+    if left is None or right is None or not (left.is_numeric and right.is_numeric):
+        return None
+    return narrowed(subject, left, right), narrowed(other, right, left)
+
+
+def _of_list(condition: InList, known: KnownSigns) -> dict[AttributeId | Expr, Signs]:
+    if isinstance(condition.operand, Literal) or not condition.options:
+        return {}
+    signs = [
+        _compared(condition.operand, CompareOp.EQUAL, option, known) for option in condition.options
+    ]
+    if not _has_common_type((condition.operand, *condition.options)):
+        signs = [Signs(not_null=True)]
+    return {_key(condition.operand): reduce(Signs.meet, signs)}
+
+
+def _has_common_type(values: tuple[Expr, ...]) -> bool:
+    """Whether one type holds all values unrounded; digits of literals do not narrow it in IN."""
+    result = type_of(values[0])
+    for value in values[1:]:
+        other = type_of(value)
+        result = None if result is None or other is None else common_type(result, other)
+    return result is not None

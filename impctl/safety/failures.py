@@ -1,0 +1,564 @@
+"""Whether a query that works over its tables can fail over the sketches.
+
+Law: None is told only where every evaluation over the sketches that fails has one over the tables
+that fails too. Over a sketch an expression meets two kinds of rows: rows whose columns are EQUAL,
+which fail there as here, and groups of which only a part is left, whose sums and counts differ.
+The latter fail for another reason where a divisor may be zero, a cast may not fit, or a number
+that grew by what is missing would have been smaller.
+Out of scope: what to do about it (`service.query`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from decimal import Decimal
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from impctl.data.schema import BOOLEAN, STRING, Kind, SqlType
+from impctl.expr.nodes import (
+    Arithmetic,
+    ArithmeticOp,
+    Call,
+    Case,
+    Cast,
+    Coalesce,
+    ColumnRef,
+    Compare,
+    CompareOp,
+    Expr,
+    Literal,
+    Mean,
+    Negate,
+    Not,
+    children,
+    conjuncts,
+)
+from impctl.expr.types import as_decimal, sum_type, type_of
+from impctl.plan.functions import AGGREGATES
+from impctl.plan.nodes import (
+    Aggregate,
+    AggregateCall,
+    Distinct,
+    Join,
+    OneRow,
+    Plan,
+    Project,
+    Query,
+    Scan,
+    Select,
+    SetOperation,
+    Sort,
+    TopK,
+    Window,
+    attributes_of,
+    expressions_of,
+    inputs_of,
+    nodes_of,
+)
+from impctl.plan.properties import part_can_fail
+from impctl.safety.direction import FALLING, RISING, Columns, Relation, direction
+from impctl.safety.facts import Fact, learn, number_of, signs_of
+from impctl.safety.judge import Judged, node_states
+from impctl.safety.lattice import Refusal, Status
+from impctl.safety.messages import Wording
+from impctl.safety.transfer import relation_of
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.types import AccessId, AttributeId, ColumnName
+
+Interval = tuple[Fraction, Fraction]
+"""The least and the greatest value that a number may have."""
+
+_DIVISIONS = (ArithmeticOp.DIVIDE, ArithmeticOp.INTEGER_DIVIDE, ArithmeticOp.REMAINDER)
+_BITS = {Kind.BYTE: 7, Kind.SHORT: 15, Kind.INTEGER: 31, Kind.LONG: 63}
+_NEVER_FAILING = frozenset(
+    {"cbrt", "ceil", "ceiling", "exp", "floor", "isnan", "ln", "log", "log10", "log2", "pow",
+     "power", "sign", "signum", "sqrt"}
+)  # fmt: skip
+_OVERFLOWING = frozenset({"sum", "avg", "mean"})
+_NULL_OF_NONE = frozenset({"sum", "avg", "mean", "min", "max"})
+_OF_ANY_VALUE = frozenset({"count", "count_if", "max", "min", *_OVERFLOWING})
+"""Aggregates that fail on no value of an argument."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What statistics say of the tables at the versions read; what is not named is not known.
+
+    `rows`: no access has more; `bounds`: between these lie all numbers of a scan's column.
+    """
+
+    rows: Mapping[AccessId, int]
+    bounds: Mapping[AttributeId, Interval]
+
+
+def part_failure(
+    query: Query,
+    sketched: Mapping[AccessId, ColumnName],
+    facts: Iterable[Fact],
+    sizes: Sizes,
+) -> Refusal | None:
+    """What of the query may fail because a sketch leaves rows out; None where nothing can.
+
+    `facts` may be all that is true at the versions read.
+    """
+    result = node_states(query, sketched, tuple(facts))
+    calls = {
+        output.attribute.id: output.call
+        for node in nodes_of(query.root)
+        if isinstance(node, Aggregate)
+        for output in node.aggregates
+    }
+    wording = Wording.of(query.sql, query.root)
+    finder = _Finder(_ranges(query.root, sizes), calls, wording)
+    return finder.first(query.root, result.judged)
+
+
+@dataclass(frozen=True, slots=True)
+class _Finder:
+    ranges: Mapping[AttributeId, Interval]
+    calls: Mapping[AttributeId, AggregateCall]
+    wording: Wording
+
+    def first(self, node: Plan, judged: Judged) -> Refusal | None:
+        """The first step of this part of the plan that may fail."""
+        below = [part.state for part in judged.inputs]
+        # Of what is unsafe by itself, as a window under `rank <= 1`, nothing is known.
+        if not any(state.sketched or state.status is Status.UNSAFE for state in below):
+            return None
+        for child, part in zip(inputs_of(node), judged.inputs, strict=True):
+            result = self.first(child, part)
+            if result is not None:
+                return result
+        columns = _merged([state.columns for state in below])
+        for expr in expressions_of(node):
+            failing = self._failing(expr, columns, frozenset())
+            if failing is not None:
+                return Refusal(_reason(self.wording.text(failing)), failing.span)
+        if isinstance(node, Aggregate) and judged.state.status is Status.CONTAINED:
+            for output in node.aggregates:
+                if self._may_overflow(output.call, output.attribute.id, columns):
+                    return Refusal(_reason(self.wording.call(output)), output.call.span)
+        return None
+
+    def _may_overflow(self, call: AggregateCall, made: AttributeId, columns: Columns) -> bool:
+        if call.function not in AGGREGATES:
+            return True
+        if call.function not in _OVERFLOWING:
+            # What fails on a value fails on it over the table too, unless it is another value.
+            are_same = all(columns.are_equal(argument) for argument in call.arguments)
+            return not are_same and call.function not in _OF_ANY_VALUE
+        (argument,) = call.arguments
+        own = type_of(argument)
+        if own is not None and own.is_fractional:
+            return False
+        if call.function != "sum":
+            # The mean of integers is a double; of decimals it is made of their sum.
+            return own is None or not (own.is_integral or self._has_sum(made))
+        is_sure = relation_of(call, columns, self.wording)[0] is not Relation.UNKNOWN
+        return not (is_sure or self._has_sum(made))
+
+    def _has_sum(self, made: AttributeId) -> bool:
+        return made in self.ranges
+
+    def _failing(self, expr: Expr, columns: Columns, nonzero: frozenset[Expr]) -> Expr | None:
+        """The innermost step that may fail; `nonzero`: what is not zero where this is evaluated."""
+        if columns.are_equal(expr):
+            return None
+        for part, known, not_zero in _evaluated(expr, columns, nonzero):
+            result = self._failing(part, known, not_zero)
+            if result is not None:
+                return result
+        if not part_can_fail(expr) or self._is_harmless(expr, columns, nonzero):
+            return None
+        return expr
+
+    def _is_harmless(self, expr: Expr, columns: Columns, nonzero: frozenset[Expr]) -> bool:
+        own = type_of(expr)
+        if isinstance(expr, Call) and expr.name.lower().startswith("try_"):
+            return True
+        if own is None:
+            return False
+        match expr:
+            case Arithmetic() if expr.op in _DIVISIONS:
+                is_nonzero = self._is_nonzero(expr.right, columns, nonzero)
+                return (is_nonzero or self._is_of_none(expr)) and _has_room(expr, own)
+            case Arithmetic() if own.is_numeric:
+                return own.is_fractional or self._fits(expr) or _is_smaller(expr, columns)
+            case Negate(operand=operand):
+                is_positive = signs_of(operand, columns.signs).nonnegative
+                return own.is_fractional or is_positive or self._fits(expr)
+            case Cast(operand=operand):
+                source = type_of(operand)
+                if own in (STRING, BOOLEAN) or source is None:
+                    return source is not None and source.is_numeric
+                if not (own.is_numeric and source.is_numeric):
+                    return False
+                return own.is_fractional or self._fits(expr) or _is_no_larger(operand, columns)
+            case Mean():
+                return own.is_fractional
+            case Call(name=name):
+                lower = name.lower()
+                types = [type_of(argument) for argument in expr.arguments]
+                is_double = all(t is not None and t.is_fractional for t in types[:1])
+                return (
+                    (lower in _NEVER_FAILING and is_double)
+                    or (lower in ("round", "bround", "abs") and own.is_fractional)
+                    or (lower == "abs" and self._fits(Negate(expr.arguments[0])))
+                )
+            case _:
+                return False
+
+    def _is_nonzero(self, expr: Expr, columns: Columns, nonzero: frozenset[Expr]) -> bool:
+        """Whether the divisor is NULL or not zero wherever the division is evaluated."""
+        bare = _bare(expr)
+        if expr in nonzero or bare in nonzero:
+            return True
+        number = number_of(expr)
+        if number is not None:
+            return number != 0
+        if isinstance(bare, Case):
+            parts = _evaluated(bare, columns, nonzero)
+            # A condition, then its result, and the default last.
+            return all(
+                self._is_nonzero(part, known, not_zero) or _is_null(part)
+                for part, known, not_zero in (*parts[1::2], parts[-1])
+            )
+        result = _interval(bare, self.ranges)
+        return result is not None and (result[0] > 0 or result[1] < 0)
+
+    def _is_of_none(self, expr: Arithmetic) -> bool:
+        """Whether the dividend is NULL where the divisor is zero, as in `SUM(x) / COUNT(x)`.
+
+        NULL divided by zero is NULL.
+        """
+        divisor = _bare(expr.right)
+        counted = self.calls.get(divisor.id) if isinstance(divisor, ColumnRef) else None
+        if counted is None or counted.function != "count":
+            return False
+        about = _about(counted)
+        return any(
+            call is not None and call.function in _NULL_OF_NONE and about == _about(call)
+            for call in (self.calls.get(column) for column in _strict_columns(expr.left))
+        )
+
+    def _fits(self, expr: Expr) -> bool:
+        """Whether the number always fits its type."""
+        own, result = type_of(expr), _computed(expr, self.ranges)
+        return own is not None and result is not None and _is_within(result, own)
+
+
+def _about(call: AggregateCall) -> tuple[tuple[Expr, ...], Expr | None]:
+    return call.arguments, call.condition
+
+
+def _strict_columns(expr: Expr) -> Iterator[AttributeId]:
+    """Columns where a NULL makes the whole expression NULL."""
+    match expr:
+        case ColumnRef():
+            yield expr.id
+        case Arithmetic() | Cast() | Negate():
+            for part in children(expr):
+                yield from _strict_columns(part)
+        case _:
+            pass
+
+
+def _reason(text: str) -> str:
+    return f"`{text}` may fail over part of a group, although it does not fail over the whole group"
+
+
+def _merged(columns: list[Columns]) -> Columns:
+    if len(columns) == 1:
+        return columns[0]
+    relations = {id: relation for one in columns for id, relation in one.relations.items()}
+    return Columns(relations, {key: result for one in columns for key, result in one.signs.items()})
+
+
+def _evaluated(
+    expr: Expr, columns: Columns, nonzero: frozenset[Expr]
+) -> list[tuple[Expr, Columns, frozenset[Expr]]]:
+    """The operands, each with what is known where it is evaluated: CASE takes them one by one."""
+    if not isinstance(expr, Case):
+        return [(part, columns, nonzero) for part in children(expr)]
+    match = []
+    for condition, result in expr.branches:
+        match.append((condition, columns, nonzero))
+        inside = Columns(columns.relations, learn(condition, columns.signs))
+        match.append((result, inside, nonzero | _made_nonzero(condition)))
+        # From here on the condition was false or NULL, and who divides by NULL does not fail.
+        nonzero |= _zero_tested(condition)
+    match.append((expr.default, columns, nonzero))
+    return match
+
+
+def _made_nonzero(condition: Expr) -> frozenset[Expr]:
+    """What is not zero where the condition is true."""
+    result: set[Expr] = set()
+    for part in conjuncts(condition):
+        match part:
+            case Not(operand=Compare() as compared):
+                result |= _zero_tested(compared)
+            case Compare():
+                turned = part.right, part.op.mirrored, part.left
+                for subject, op, other in ((part.left, part.op, part.right), turned):
+                    number = number_of(other)
+                    if number is not None and _excludes_zero(op, number):
+                        result |= {subject, _bare(subject)}
+            case _:
+                pass
+    return frozenset(result)
+
+
+def _excludes_zero(op: CompareOp, number: Decimal) -> bool:
+    match op:
+        case CompareOp.GREATER:
+            return number >= 0
+        case CompareOp.GREATER_EQUAL:
+            return number > 0
+        case CompareOp.LESS:
+            return number <= 0
+        case CompareOp.LESS_EQUAL:
+            return number < 0
+        case CompareOp.NOT_EQUAL:
+            return number == 0
+        case CompareOp.EQUAL | CompareOp.NULL_SAFE_EQUAL:
+            return number != 0
+
+
+def _zero_tested(condition: Expr) -> frozenset[Expr]:
+    """What is not zero where this is false: the other side of `x = 0`."""
+    if not (isinstance(condition, Compare) and condition.op is CompareOp.EQUAL):
+        return frozenset()
+    sides = ((condition.left, condition.right), (condition.right, condition.left))
+    zeros = [subject for subject, other in sides if number_of(other) == 0]
+    return frozenset(zeros) | frozenset(_bare(subject) for subject in zeros)
+
+
+def _bare(expr: Expr) -> Expr:
+    """The number without casts that turn nothing but zero into zero."""
+    while isinstance(expr, Cast):
+        source = type_of(expr.operand)
+        if source is None or not source.is_numeric:
+            return expr
+        is_wide = expr.type.kind in (Kind.DOUBLE, Kind.LONG) and not source.is_fractional
+        keeps = source.is_integral and (is_wide or expr.type.kind is Kind.DECIMAL)
+        if not (keeps or (expr.type.kind is Kind.DOUBLE and source.kind is Kind.DECIMAL)):
+            return expr
+        expr = expr.operand
+    return expr
+
+
+def _is_null(expr: Expr) -> bool:
+    while isinstance(expr, Cast):
+        expr = expr.operand
+    return isinstance(expr, Literal) and expr.value is None
+
+
+def _has_room(expr: Arithmetic, own: SqlType) -> bool:
+    """Whether no quotient or remainder by anything but zero fails to fit."""
+    if expr.op is ArithmeticOp.REMAINDER or own.is_fractional:
+        return True
+    left, right = type_of(expr.left), type_of(expr.right)
+    if expr.op is ArithmeticOp.INTEGER_DIVIDE or left is None or right is None:
+        return False
+    # No divisor is less than its last digit.
+    dividend = as_decimal(left)
+    digits = dividend.precision - dividend.scale + as_decimal(right).scale
+    return digits <= own.precision - own.scale
+
+
+def _is_no_larger(expr: Expr, columns: Columns) -> bool:
+    """Whether the number is no further from zero than it is over the table."""
+    relation = direction(expr, columns)
+    if relation is Relation.EQUAL:
+        return True
+    signs = signs_of(expr, columns.signs)
+    return (signs.nonnegative and relation in RISING) or (signs.nonpositive and relation in FALLING)
+
+
+def _is_smaller(expr: Arithmetic, columns: Columns) -> bool:
+    """Whether the result fits because that over the table does, or by the signs of its operands."""
+    if expr.op is ArithmeticOp.MULTIPLY:
+        return _is_no_larger(expr.left, columns) and _is_no_larger(expr.right, columns)
+    if _is_no_larger(expr, columns):
+        return True
+    left, right = (signs_of(part, columns.signs) for part in (expr.left, expr.right))
+    if expr.op is ArithmeticOp.ADD:
+        return (left.nonnegative and right.nonpositive) or (left.nonpositive and right.nonnegative)
+    return (left.nonnegative and right.nonnegative) or (left.nonpositive and right.nonpositive)
+
+
+def _is_within(result: Interval, own: SqlType) -> bool:
+    low, high = result
+    if own.is_fractional:
+        return True
+    if own.kind is Kind.DECIMAL:
+        # One less, because digits behind the point may be rounded up.
+        most = Fraction(10 ** (own.precision - own.scale)) - 1
+        return -most <= low and high <= most
+    bits = _BITS.get(own.kind)
+    return bits is not None and -(2**bits) <= low and high <= 2**bits - 1
+
+
+def _of_type(own: SqlType | None) -> Interval | None:
+    """What every number of the type lies between; None without an end."""
+    if own is None:
+        return None
+    if own.kind in _BITS:
+        bits = _BITS[own.kind]
+        return Fraction(-(2**bits)), Fraction(2**bits - 1)
+    if own.kind is Kind.DECIMAL:
+        most = Fraction(10 ** (own.precision - own.scale))
+        return -most, most
+    return None
+
+
+def _interval(expr: Expr, ranges: Mapping[AttributeId, Interval]) -> Interval | None:
+    """What the number lies between where it can be computed; None if that is not known."""
+    own = type_of(expr)
+    if own is None or not own.is_numeric or own.is_fractional:
+        return None
+    result = _computed(expr, ranges)
+    if result is not None and _is_within(result, own):
+        return result
+    return _of_type(own)
+
+
+def _computed(expr: Expr, ranges: Mapping[AttributeId, Interval]) -> Interval | None:
+    match expr:
+        case ColumnRef():
+            return ranges.get(expr.id)
+        case Literal():
+            number = number_of(expr)
+            return None if number is None else (Fraction(number), Fraction(number))
+        case Negate():
+            match = _interval(expr.operand, ranges)
+            return None if match is None else (-match[1], -match[0])
+        case Cast():
+            match = _interval(expr.operand, ranges)
+            # A decimal is rounded, by one at most.
+            return None if match is None else (match[0] - 1, match[1] + 1)
+        case Coalesce():
+            return _hull(_interval(part, ranges) for part in expr.operands)
+        case Case():
+            results = [*(result for _, result in expr.branches), expr.default]
+            return _hull(_interval(part, ranges) for part in results if not _is_null(part))
+        case Arithmetic():
+            left, right = _interval(expr.left, ranges), _interval(expr.right, ranges)
+            return None if left is None or right is None else _combined(expr.op, left, right)
+        case _:
+            return None
+
+
+def _combined(op: ArithmeticOp, left: Interval, right: Interval) -> Interval | None:
+    match op:
+        case ArithmeticOp.ADD:
+            return left[0] + right[0], left[1] + right[1]
+        case ArithmeticOp.SUBTRACT:
+            return left[0] - right[1], left[1] - right[0]
+        case ArithmeticOp.MULTIPLY:
+            corners = [a * b for a in left for b in right]
+            return min(corners) - 1, max(corners) + 1
+        case _:
+            return None
+
+
+def _hull(intervals: Iterable[Interval | None]) -> Interval | None:
+    """What holds whichever of them describes the number."""
+    known = list(intervals)
+    whole = [one for one in known if one is not None]
+    if not whole or len(whole) < len(known):
+        return None
+    return min(low for low, _ in whole), max(high for _, high in whole)
+
+
+def _ranges(root: Plan, sizes: Sizes) -> dict[AttributeId, Interval]:
+    """What every numeric column of the plan lies between, over the tables or a part of them."""
+    ranges: dict[AttributeId, Interval] = {}
+    rows: dict[int, int | None] = {}
+    for node in reversed(tuple(nodes_of(root))):
+        below = [rows[id(part)] for part in inputs_of(node)]
+        rows[id(node)] = _rows(node, below, sizes)
+        made = _made(node, below, sizes, ranges)
+        ranges.update({column: result for column, result in made if result is not None})
+    return ranges
+
+
+def _rows(node: Plan, below: list[int | None], sizes: Sizes) -> int | None:
+    """No more rows than this; None if that is not known."""
+    match node:
+        case Scan():
+            return sizes.rows.get(node.access)
+        case OneRow():
+            return 1
+        case Select() | Project() | Distinct() | Sort() | TopK() | Window():
+            return below[0]
+        case Aggregate():
+            sets = 1 if node.grouping_sets is None else len(node.grouping_sets)
+            return None if below[0] is None else max(below[0], 1) * sets
+        case Join():
+            left, right = below
+            # Rows without a partner of an outer join come once.
+            return None if left is None or right is None else (left + 1) * (right + 1)
+        case SetOperation():
+            left, right = below
+            return None if left is None or right is None else left + right
+        case _:
+            return None
+
+
+def _made(
+    node: Plan, below: list[int | None], sizes: Sizes, ranges: Mapping[AttributeId, Interval]
+) -> list[tuple[AttributeId, Interval | None]]:
+    match node:
+        case Scan():
+            return [(a.id, sizes.bounds.get(a.id)) for a in node.attributes]
+        case Project():
+            return [(o.attribute.id, _interval(o.expr, ranges)) for o in node.outputs]
+        case Aggregate():
+            keys = [(key.attribute.id, _interval(key.expr, ranges)) for key in node.keys]
+            is_filled = bool(node.keys) and node.grouping_sets is None
+            return keys + [
+                (o.attribute.id, _of_call(o.call, below[0], ranges, is_filled=is_filled))
+                for o in node.aggregates
+            ]
+        case SetOperation():
+            sides = zip(
+                attributes_of(node.left), attributes_of(node.right), node.attributes, strict=True
+            )
+            return [
+                (made.id, _hull((ranges.get(left.id), ranges.get(right.id))))
+                for left, right, made in sides
+            ]
+        case _:
+            return []
+
+
+def _of_call(
+    call: AggregateCall,
+    rows: int | None,
+    ranges: Mapping[AttributeId, Interval],
+    *,
+    is_filled: bool,
+) -> Interval | None:
+    """What the aggregate lies between over any part of so many rows, if it fits its type."""
+    if call.function == "count":
+        constant = all(isinstance(x, Literal) and x.value is not None for x in call.arguments)
+        is_all = is_filled and call.condition is None and constant
+        return Fraction(1 if is_all else 0), Fraction(2**63 - 1 if rows is None else rows)
+    if len(call.arguments) != 1 or call.function not in _NULL_OF_NONE:
+        return None
+    result = _interval(call.arguments[0], ranges)
+    if result is None or call.function in ("min", "max"):
+        return result
+    argument = type_of(call.arguments[0])
+    own = None if argument is None else sum_type(argument)
+    if rows is None or own is None:
+        return None
+    most = max(abs(result[0]), abs(result[1])) * rows
+    if not _is_within((-most, most), own):
+        return None
+    return (-most, most) if call.function == "sum" else result

@@ -1,0 +1,128 @@
+"""How messages name parts of a query, and what to do about a query that no sketch is safe for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from impctl.expr.nodes import Call, ColumnRef, Expr, IsNull, Span, children, columns_of
+from impctl.expr.signature import ONE_ROW
+from impctl.plan.explain import shortened
+from impctl.plan.nodes import (
+    Aggregate,
+    AggregateCall,
+    AggregateOutput,
+    Fixpoint,
+    Plan,
+    Project,
+    Recursive,
+    Scan,
+    Select,
+    nodes_of,
+)
+from impctl.safety.direction import Objection, Relation
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.types import AttributeId
+
+_LONGEST = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Wording:
+    """The SQL text and a name for each column that has one worth showing."""
+
+    sql: str
+    names: dict[AttributeId, str]
+
+    @classmethod
+    def of(cls, sql: str, root: Plan) -> Wording:
+        """Names from the plan: columns by name, aggregates by their call in the text."""
+        wording = cls(sql, {})
+        for node in reversed(list(nodes_of(root))):
+            match node:
+                case Scan() | Recursive() | Fixpoint():
+                    wording.names.update((a.id, a.name) for a in node.attributes)
+                case Project():
+                    wording.names.update(
+                        (o.attribute.id, wording.text(o.expr)) for o in node.outputs
+                    )
+                case Aggregate():
+                    wording.names.update((k.attribute.id, wording.text(k.expr)) for k in node.keys)
+                    wording.names.update((o.attribute.id, wording.call(o)) for o in node.aggregates)
+                case _:
+                    pass
+        return wording
+
+    def text(self, expr: Expr) -> str:
+        """The expression as the query spells it, or its columns."""
+        if isinstance(expr, ColumnRef) and expr.id in self.names:
+            return self.names[expr.id]
+        return self.slice(expr.span) or self._columns(expr)
+
+    def call(self, output: AggregateOutput) -> str:
+        """An aggregate call as the query spells it."""
+        return self.slice(output.call.span) or self._rebuilt(output.call)
+
+    def slice(self, span: Span | None) -> str:
+        """A stretch of the SQL text on one line; empty where there is none."""
+        if span is None or span.end > len(self.sql) or span.start >= span.end:
+            return ""
+        text = " ".join(self.sql[span.start : span.end].split())
+        return shortened(text, _LONGEST)
+
+    def _rebuilt(self, call: AggregateCall) -> str:
+        inner = ", ".join(self.text(argument) for argument in call.arguments)
+        distinct = "DISTINCT " if call.distinct else ""
+        return f"{call.function}({distinct}{inner or '*'})"
+
+    def _columns(self, expr: Expr) -> str:
+        if not children(expr):
+            return str(getattr(expr, "value", getattr(expr, "id", "expression")))
+        return listed(self.names.get(c, c) for c in sorted(columns_of(expr)))
+
+
+def listed(names: Iterable[str]) -> str:
+    """Names one after another."""
+    return ", ".join(dict.fromkeys(names))
+
+
+def condition_name(node: Select) -> str:
+    """What the user calls this condition."""
+    below: Plan = node.child
+    while isinstance(below, Project | Select):
+        below = below.child
+    return "HAVING" if isinstance(below, Aggregate) else "WHERE"
+
+
+def difference(relation: Relation) -> str:
+    """How a value over part of its rows compares with the one over all of them."""
+    match relation:
+        case Relation.AT_MOST:
+            how = "smaller"
+        case Relation.AT_LEAST:
+            how = "larger"
+        case Relation.UNKNOWN | Relation.EQUAL:
+            how = "larger or smaller"
+    return f"can be {how} over part of a group than over all of it"
+
+
+def objection_text(
+    subject: str, objection: Objection, causes: Mapping[AttributeId, str], wording: Wording
+) -> str:
+    """Why a condition is not preserved, as one sentence."""
+    text = wording.text(objection.operand)
+    if isinstance(objection.atom, Call) and objection.atom.name == ONE_ROW:
+        return (
+            f"`{text}` must return at most one row, and may return fewer rows over part of its "
+            "table"
+        )
+    if isinstance(objection.atom, IsNull):
+        return (
+            f"{subject} tests `{text}` for NULL, and it can be NULL over part of a group but not "
+            "over all of it"
+        )
+    sentence = f"{subject} compares `{text}`, which {difference(objection.relation)}"
+    known = [causes[c] for c in sorted(columns_of(objection.operand)) if c in causes]
+    return f"{sentence}, because {known[0]}" if known else sentence

@@ -1,0 +1,1024 @@
+"""The state of every plan node, from the states of its inputs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, assert_never
+
+from impctl.data.schema import Kind
+from impctl.expr.nodes import Call, ColumnRef, Compare, CompareOp, Expr, Span, walk
+from impctl.expr.types import type_of
+from impctl.plan.functions import TIE_DEPENDENT, VOLATILE
+from impctl.plan.lineage import is_open
+from impctl.plan.nodes import (
+    Aggregate,
+    AggregateCall,
+    Attribute,
+    Distinct,
+    Explode,
+    Fixpoint,
+    Join,
+    JoinKind,
+    OneRow,
+    Plan,
+    Project,
+    Recursive,
+    Scan,
+    Select,
+    SetKind,
+    SetOperation,
+    Sort,
+    SortKey,
+    TopK,
+    Window,
+    WindowCall,
+    Witness,
+    attributes_of,
+    expressions_of,
+    scans_of,
+)
+from impctl.plan.properties import is_whole
+from impctl.plan.recursion import leaves_of, table_of
+from impctl.safety.direction import Columns, Relation, direction, find_objection
+from impctl.safety.facts import (
+    NOTHING,
+    Fact,
+    FactKind,
+    FactSource,
+    KnownSigns,
+    Signs,
+    learn,
+    may_be_nan,
+    number_of,
+    signs_of,
+    signs_of_scan,
+)
+from impctl.safety.lattice import (
+    Keys,
+    NodeState,
+    Refusal,
+    Status,
+    equal_columns,
+    refused,
+    with_equalities,
+)
+from impctl.safety.messages import Wording, condition_name, difference, objection_text
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.types import AccessId, AttributeId, ColumnName
+
+
+def join(node: Join, left: NodeState, right: NodeState, wording: Wording) -> NodeState:
+    """The state of a join of any kind."""
+    clash = _clash_of_ties(left, right)
+    if clash is not None:
+        return clash
+    match node.kind:
+        case JoinKind.INNER:
+            return _inner(node, left, right, wording)
+        case JoinKind.SEMI:
+            return _semi(node, left, right, wording)
+        case JoinKind.ANTI:
+            return _kept_side(node, left, right, "NOT EXISTS or NOT IN", wording)
+        case JoinKind.LEFT:
+            return _kept_side(node, left, right, "LEFT JOIN", wording)
+        case JoinKind.RIGHT:
+            return _kept_side(node, right, left, "RIGHT JOIN", wording)
+        case JoinKind.FULL:
+            return _full(node, left, right)
+
+
+def _clash_of_ties(left: NodeState, right: NodeState) -> NodeState | None:
+    for chosen, other in ((left, right), (right, left)):
+        if chosen.ties is not None and other.sketched:
+            return refused(
+                f"{chosen.ties.reason}, so the rows that the rest of the query needs are not fixed",
+                chosen.ties.span,
+            )
+    return None
+
+
+def _joined(node: Join, left: Columns, right: Columns) -> Columns:
+    """Both sides' columns, and what the condition says of them where it is true."""
+
+    def made() -> Columns:
+        signs: KnownSigns = {**left.signs, **right.signs}
+        learned = signs if node.condition is None else learn(node.condition, signs)
+        return Columns({**left.relations, **right.relations}, learned)
+
+    return left.once(made, node, right)
+
+
+def _merged(left: NodeState, right: NodeState, columns: Columns) -> NodeState:
+    """Both sides' rows side by side, status still open."""
+    return NodeState(
+        Status.EXACT,
+        columns,
+        sketched=left.sketched | right.sketched,
+        keys={**_live_keys(left), **_live_keys(right)},
+        identifiers=frozenset(a | b for a in left.identifiers for b in right.identifiers),
+        ties=left.ties if left.ties is not None else right.ties,
+        causes={**left.causes, **right.causes},
+    )
+
+
+def _live_keys(state: NodeState) -> Keys:
+    return state.keys if state.status is Status.KEYED else {}
+
+
+def _inner(node: Join, left: NodeState, right: NodeState, wording: Wording) -> NodeState:
+    both = _merged(left, right, _joined(node, left.columns, right.columns))
+    if left.is_whole and right.is_whole:
+        status = Status.KEYED if both.keys else Status.EXACT
+        return with_equalities(replace(both, status=status), node.condition)
+    objection = _unpreserved(node.condition, both, wording)
+    return objection if objection is not None else replace(both, status=Status.CONTAINED, keys={})
+
+
+def _unpreserved(condition: Expr | None, both: NodeState, wording: Wording) -> NodeState | None:
+    if condition is None:
+        return None
+    objection = find_objection(condition, both.columns)
+    if objection is None:
+        return None
+    return refused(objection_text("The join", objection, both.causes, wording), objection.atom.span)
+
+
+def _semi(node: Join, left: NodeState, right: NodeState, wording: Wording) -> NodeState:
+    joined = _joined(node, left.columns, right.columns)
+    plain = {**left.columns.signs, **right.columns.signs}
+    both = _merged(left, right, Columns(joined.relations, plain))
+    columns = Columns(left.columns.relations, joined.signs)
+    result = replace(left, columns=columns, sketched=both.sketched, ties=both.ties)
+    if left.is_whole and right.status is Status.EXACT:
+        return _with_left_equalities(result, left, node.condition)
+    objection = _unpreserved(node.condition, both, wording)
+    return objection if objection is not None else replace(result, status=Status.CONTAINED, keys={})
+
+
+def _with_left_equalities(result: NodeState, left: NodeState, condition: Expr | None) -> NodeState:
+    grown = with_equalities(result, condition)
+    own = frozenset(left.columns.relations)
+    return replace(grown, keys={access: keys & own for access, keys in grown.keys.items()})
+
+
+def _kept_side(
+    node: Join, kept: NodeState, other: NodeState, name: str, wording: Wording
+) -> NodeState:
+    """LEFT, RIGHT and anti joins: `other` must be EXACT, for its missing rows let rows through."""
+    if other.status is not Status.EXACT:
+        return refused(
+            f"{name} keeps rows without a match, and a sketch could hide a match", node.span
+        )
+    if not kept.is_whole and node.condition is not None:
+        everything = {**kept.columns.relations, **other.columns.relations}
+        if not Columns(everything, {}).are_equal(node.condition):
+            return refused(
+                f"{name} matches on `{wording.text(node.condition)}`, whose value over some rows "
+                "can differ from its value over all of them",
+                node.condition.span if node.condition.span is not None else node.span,
+            )
+    if node.kind is JoinKind.ANTI:
+        ties = kept.ties if kept.ties is not None else other.ties
+        return replace(kept, sketched=kept.sketched | other.sketched, ties=ties)
+    padded = {key: signs.or_null() for key, signs in other.columns.signs.items()}
+    relations = {**kept.columns.relations, **other.columns.relations}
+    signs = {**kept.columns.signs, **_columns_only(padded)}
+    both = _merged(kept, other, Columns(relations, signs))
+    return replace(both, status=kept.status)
+
+
+def _columns_only(signs: KnownSigns) -> dict[AttributeId | Expr, Signs]:
+    """Facts of columns: facts of whole expressions do not survive NULL padding."""
+    return {key: result for key, result in signs.items() if isinstance(key, str)}
+
+
+def _full(node: Join, left: NodeState, right: NodeState) -> NodeState:
+    if left.status is not Status.EXACT or right.status is not Status.EXACT:
+        return refused(
+            "FULL JOIN keeps rows without a match, and a sketch could hide a match", node.span
+        )
+    signs = {
+        key: result.or_null()
+        for side in (left, right)
+        for key, result in _columns_only(side.columns.signs).items()
+    }
+    relations = {**left.columns.relations, **right.columns.relations}
+    return _merged(left, right, Columns(relations, signs))
+
+
+def combine(node: SetOperation, left: NodeState, right: NodeState) -> NodeState:
+    """The state of UNION, EXCEPT or INTERSECT, before duplicates are removed."""
+    clash = _clash_of_ties(left, right)
+    if clash is not None:
+        return clash
+    sides = (branch(node, node.left, left), branch(node, node.right, right))
+    match node.kind:
+        case SetKind.UNION:
+            return _union(*sides)
+        case SetKind.EXCEPT:
+            return _except(node, *sides)
+        case SetKind.INTERSECT:
+            return _intersect(node, *sides)
+
+
+def branch(node: SetOperation, side: Plan, state: NodeState) -> NodeState:
+    """A branch with the outputs' identities; casts to the common type may happen on the way."""
+    pairs = tuple(zip(node.attributes, attributes_of(side), strict=True))
+    outputs = {output.id: source.id for output, source in pairs}
+    keys: dict[AccessId, frozenset[AttributeId]] = dict.fromkeys(state.keys, frozenset())
+    for output, source in pairs:
+        for access, columns in state.keys.items():
+            if source.id in columns and source.type == output.type:
+                keys[access] = keys[access] | {output.id}
+    status = state.status
+    if status is Status.KEYED and not all(keys.values()):
+        status = Status.CONTAINED
+    return replace(
+        state,
+        status=status,
+        columns=state.columns.once(lambda: _of_branch(pairs, state.columns), node, side),
+        keys=keys if status is Status.KEYED else {},
+        identifiers=frozenset(),
+        causes={out: state.causes[src] for out, src in outputs.items() if src in state.causes},
+    )
+
+
+def _of_branch(pairs: tuple[tuple[Attribute, Attribute], ...], columns: Columns) -> Columns:
+    relations: dict[AttributeId, Relation] = {}
+    signs: dict[AttributeId | Expr, Signs] = {}
+    for output, source in pairs:
+        relation = columns.relations.get(source.id, Relation.UNKNOWN)
+        relations[output.id] = relation if _is_monotone(source, output) else _only_equal(relation)
+        known = columns.signs.get(source.id, NOTHING)
+        signs[output.id] = known if source.type == output.type else Signs(not_null=False)
+    return Columns(relations, signs)
+
+
+def _is_monotone(source: Attribute, output: Attribute) -> bool:
+    if source.type is None or output.type is None:
+        return False
+    return source.type == output.type or (source.type.is_numeric and output.type.is_numeric)
+
+
+def _only_equal(relation: Relation) -> Relation:
+    return relation if relation is Relation.EQUAL else Relation.UNKNOWN
+
+
+def _union(left: NodeState, right: NodeState) -> NodeState:
+    whole = left.status is Status.EXACT and right.status is Status.EXACT
+    relations = {
+        column: relation.meet(right.columns.relations[column])
+        for column, relation in left.columns.relations.items()
+    }
+    signs: dict[AttributeId | Expr, Signs] = {
+        column: known.meet(right.columns.signs.get(column, NOTHING))
+        for column, known in left.columns.signs.items()
+    }
+    return NodeState(
+        Status.EXACT if whole else Status.CONTAINED,
+        Columns(relations, signs),
+        sketched=left.sketched | right.sketched,
+        ties=left.ties if left.ties is not None else right.ties,
+        causes={**left.causes, **right.causes},
+    )
+
+
+def _except(node: SetOperation, left: NodeState, right: NodeState) -> NodeState:
+    if right.status is not Status.EXACT:
+        return refused(
+            "EXCEPT keeps rows that are not on its right side, and a sketch could hide rows there",
+            node.span,
+        )
+    if not left.is_whole and not left.is_equal:
+        return refused(
+            "EXCEPT compares values that can differ when some rows are missing", node.span
+        )
+    ties = left.ties if left.ties is not None else right.ties
+    return replace(left, sketched=left.sketched | right.sketched, ties=ties)
+
+
+def _intersect(node: SetOperation, left: NodeState, right: NodeState) -> NodeState:
+    ties = left.ties if left.ties is not None else right.ties
+    result = replace(left, sketched=left.sketched | right.sketched, ties=ties)
+    if left.is_whole and right.status is Status.EXACT:
+        return result
+    if not (left.is_equal and right.is_equal):
+        return refused(
+            "INTERSECT compares values that can differ when some rows are missing", node.span
+        )
+    return replace(result, status=Status.CONTAINED, keys={})
+
+
+LARGEST = frozenset({"max", "bool_or", "any", "some"})
+SMALLEST = frozenset({"min", "bool_and", "every"})
+_NONNEGATIVE = frozenset(
+    {"count", "count_if", "approx_count_distinct", "stddev", "stddev_samp", "stddev_pop",
+     "std", "variance", "var_samp", "var_pop"}
+)  # fmt: skip
+
+
+def group(node: Aggregate, child: NodeState, wording: Wording) -> NodeState:
+    """The state of an aggregate over its child's state."""
+    identifiers = _identifiers(node)
+    ties = child.ties if child.ties is not None else _order_dependence(node, wording)
+    base = NodeState(
+        Status.EXACT,
+        child.columns.once(lambda: _grouped(node, child.columns), node),
+        sketched=child.sketched,
+        identifiers=identifiers,
+        ties=ties,
+    )
+    if child.status is Status.EXACT:
+        return base
+    keys = grouped_keys(node, child)
+    if child.status is Status.KEYED and len(keys) == len(child.keys):
+        return replace(base, status=Status.KEYED, keys=keys)
+    return _contained_groups(node, child, base, wording)
+
+
+def _grouped(node: Aggregate, columns: Columns) -> Columns:
+    attributes = (*(k.attribute for k in node.keys), *(a.attribute for a in node.aggregates))
+    return equal_columns(attributes, _signs_of_outputs(node, columns.signs))
+
+
+def grouped_keys(node: Aggregate, child: NodeState) -> Keys:
+    """Per access of a KEYED child, the outputs grouped on that equal its partition attribute."""
+    if child.status is not Status.KEYED:
+        return {}
+    everywhere = set(range(len(node.keys)))
+    for chosen in node.grouping_sets or ():
+        everywhere &= set(chosen)
+    result: dict[AccessId, frozenset[AttributeId]] = {}
+    for access, columns in child.keys.items():
+        outputs = frozenset(
+            key.attribute.id
+            for index, key in enumerate(node.keys)
+            if index in everywhere and isinstance(key.expr, ColumnRef) and key.expr.id in columns
+        )
+        if outputs:
+            result[access] = outputs
+    return result
+
+
+def _identifiers(node: Aggregate) -> frozenset[frozenset[AttributeId]]:
+    if node.grouping_sets is not None:
+        return frozenset()
+    return frozenset({frozenset(key.attribute.id for key in node.keys)})
+
+
+def _order_dependence(node: Aggregate, wording: Wording) -> Refusal | None:
+    """What is open where rows tie; other values that are open decide nothing in a judged plan."""
+    for output in node.aggregates:
+        if output.call.function in TIE_DEPENDENT:
+            text = wording.call(output)
+            return Refusal(f"`{text}` depends on the order of rows", output.call.span)
+    return None
+
+
+def _contained_groups(
+    node: Aggregate, child: NodeState, base: NodeState, wording: Wording
+) -> NodeState:
+    relations: dict[AttributeId, Relation] = {}
+    causes: dict[AttributeId, str] = {}
+    for key in node.keys:
+        if not child.columns.are_equal(key.expr):
+            what = wording.text(key.expr)
+            return refused(
+                f"GROUP BY uses `{what}`, whose value over some rows can differ from its value "
+                "over all of them",
+                key.expr.span if key.expr.span is not None else node.span,
+            )
+        relations[key.attribute.id] = Relation.EQUAL
+    for output in node.aggregates:
+        relation, cause = relation_of(output.call, child.columns, wording)
+        relations[output.attribute.id] = relation
+        if cause:
+            causes[output.attribute.id] = cause
+    columns = Columns(relations, base.columns.signs)
+    return replace(base, status=Status.CONTAINED, columns=columns, causes=causes)
+
+
+def relation_of(call: AggregateCall, columns: Columns, wording: Wording) -> tuple[Relation, str]:
+    """How the aggregate over part of a group compares with it over all; and why if unknown."""
+    if call.condition is not None:
+        if not columns.are_equal(call.condition):
+            return Relation.UNKNOWN, f"its FILTER reads `{wording.text(call.condition)}`"
+        columns = Columns(columns.relations, learn(call.condition, columns.signs))
+    if call.distinct and not all(columns.are_equal(x) for x in call.arguments):
+        return Relation.UNKNOWN, "it counts distinct values that may differ"
+    match call.function, call.arguments:
+        case "count", arguments:
+            unsure = any(direction(x, columns) is Relation.UNKNOWN for x in arguments)
+            return (Relation.UNKNOWN if unsure else Relation.AT_MOST), ""
+        case (("grouping" | "grouping_id"), _):
+            # Says which grouping set the row belongs to, whatever rows there are.
+            return Relation.EQUAL, ""
+        case "count_if", (argument,):
+            equal = columns.are_equal(argument)
+            return (Relation.AT_MOST if equal else Relation.UNKNOWN), ""
+        case "sum", (argument,):
+            return _of_sum(argument, columns, wording)
+        case name, (argument,) if name in LARGEST:
+            return _of_extreme(argument, columns, Relation.AT_MOST), ""
+        case name, (argument,) if name in SMALLEST:
+            return _of_extreme(argument, columns, Relation.AT_LEAST), ""
+        case _:
+            return Relation.UNKNOWN, ""
+
+
+def _of_sum(argument: Expr, columns: Columns, wording: Wording) -> tuple[Relation, str]:
+    relation, signs = direction(argument, columns), signs_of(argument, columns.signs)
+    if signs.nonnegative and relation in (Relation.EQUAL, Relation.AT_MOST):
+        return Relation.AT_MOST, ""
+    if signs.nonpositive and relation in (Relation.EQUAL, Relation.AT_LEAST):
+        return Relation.AT_LEAST, ""
+    if signs.nonnegative or signs.nonpositive:
+        return Relation.UNKNOWN, ""
+    cause = f"it is not known that `{wording.text(argument)}` is never negative"
+    return Relation.UNKNOWN, cause
+
+
+def _of_extreme(argument: Expr, columns: Columns, wanted: Relation) -> Relation:
+    relation, result = direction(argument, columns), type_of(argument)
+    if result is None or result.kind is Kind.OTHER:
+        return Relation.UNKNOWN
+    return wanted if relation in (Relation.EQUAL, wanted) else Relation.UNKNOWN
+
+
+def _signs_of_outputs(node: Aggregate, known: KnownSigns) -> dict[AttributeId | Expr, Signs]:
+    result: dict[AttributeId | Expr, Signs] = {}
+    for key in node.keys:
+        signs = signs_of(key.expr, known)
+        result[key.attribute.id] = signs if node.grouping_sets is None else signs.or_null()
+    for output in node.aggregates:
+        never_empty = bool(node.keys) and node.grouping_sets is None
+        result[output.attribute.id] = _signs_of_call(
+            output.call, output.attribute, known, never_empty=never_empty
+        )
+    return result
+
+
+def _signs_of_call(
+    call: AggregateCall, attribute: Attribute, known: KnownSigns, *, never_empty: bool
+) -> Signs:
+    if call.function in ("count", "count_if"):
+        return Signs(nonnegative=True, nan_free=True, not_null=True)
+    if call.function in _NONNEGATIVE:
+        return Signs(nonnegative=True)
+    if call.function not in ("sum", "avg", "mean", "min", "max") or len(call.arguments) != 1:
+        return NOTHING
+    if call.condition is not None:
+        known = learn(call.condition, known)
+    argument = signs_of(call.arguments[0], known)
+    is_extreme = call.function in ("min", "max")
+    clean = not may_be_nan(attribute.type, NOTHING) or _stays_clean(call.function, argument)
+    return Signs(
+        nonnegative=argument.nonnegative,
+        nonpositive=argument.nonpositive,
+        nan_free=clean,
+        not_null=argument.not_null and never_empty and call.condition is None,
+        least=argument.least if is_extreme else None,
+        most=argument.most if is_extreme else None,
+    )
+
+
+def _stays_clean(function: str, argument: Signs) -> bool:
+    """Whether NaN-free doubles give a NaN-free result: a sum must not meet both infinities."""
+    if function in ("min", "max"):
+        return argument.nan_free
+    return argument.nan_free and (argument.nonnegative or argument.nonpositive)
+
+
+_RANKS = frozenset({"rank", "dense_rank"})
+_TIE_FREE = frozenset({"rank", "dense_rank", "percent_rank", "cume_dist"})
+
+
+def first_rows(
+    node: TopK, child: NodeState, wording: Wording, *, as_barrier: bool = False
+) -> NodeState:
+    """The state of ORDER BY ... LIMIT, or of the first ranks per partition, over its child's.
+
+    Ranks within the keys of a KEYED child stay KEYED, unless all first rows are to be kept.
+    """
+    ties = child.ties if child.ties is not None else _ties(node, child)
+    result = replace(child, columns=_with_rank(child.columns, node.rank), ties=ties)
+    if child.status is Status.EXACT:
+        return result
+    if not node.order:
+        return refused("LIMIT without ORDER BY has no fixed result", node.span)
+    if node.count is None:
+        return refused(
+            "OFFSET without LIMIT keeps the last rows, which may not be in the sketch", node.span
+        )
+    if node.rank is not None:
+        is_keyed = child.status is Status.KEYED and _is_partitioned(node.rank, child)
+        if is_keyed and not as_barrier:
+            return result
+        loose = next((e for e in node.partition_by if not child.columns.are_equal(e)), None)
+        if loose is not None:
+            text = f"`{node.rank.function}` is partitioned by `{wording.text(loose)}`, which"
+            return refused(f"{text} can differ over part of a group", loose.span or node.span)
+    objection = order_objection(node.order, child, wording)
+    if objection is not None:
+        return replace(objection, refusal=_placed(objection.refusal, node.span))
+    return replace(result, status=Status.EXACT, keys={}, columns=_equal(result))
+
+
+def _with_rank(columns: Columns, rank: WindowCall | None) -> Columns:
+    if rank is None:
+        return columns
+    added = equal_columns((rank.attribute,), {rank.attribute.id: NOTHING})
+    return Columns({**columns.relations, **added.relations}, {**columns.signs, **added.signs})
+
+
+def _placed(refusal: Refusal | None, span: Span | None) -> Refusal | None:
+    return replace(refusal, span=span) if refusal is not None and refusal.span is None else refusal
+
+
+def _equal(state: NodeState) -> Columns:
+    relations = dict.fromkeys(state.columns.relations, Relation.EQUAL)
+    return Columns(relations, state.columns.signs)
+
+
+def _ties(node: TopK, child: NodeState) -> Refusal | None:
+    if node.rank is not None and node.rank.function in _TIE_FREE:
+        return None
+    terms = (*node.partition_by, *(key.expr for key in node.order))
+    columns = frozenset(expr.id for expr in terms if isinstance(expr, ColumnRef))
+    every = frozenset(child.columns.relations)
+    if any(columns >= result for result in (*child.identifiers, every)):
+        return None
+    if node.rank is not None:
+        return Refusal(
+            f"`{node.rank.function}` is not deterministic, because its ORDER BY has ties",
+            node.rank.span,
+        )
+    return Refusal(
+        "ORDER BY has ties at the LIMIT and either of the tied rows may be returned", node.span
+    )
+
+
+def order_objection(
+    order: tuple[SortKey, ...], child: NodeState, wording: Wording
+) -> NodeState | None:
+    """Refusal for the first ORDER BY term by which a row could overtake; None if there is none."""
+    for key in order:
+        relation = direction(key.expr, child.columns)
+        if relation is Relation.EQUAL:
+            continue
+        text = wording.text(key.expr)
+        sinking = Relation.AT_MOST if key.descending else Relation.AT_LEAST
+        if relation is not sinking or not _has_own_order(key.expr):
+            return refused(
+                f"ORDER BY ranks by `{text}`, which {difference(relation)}",
+                key.expr.span,
+            )
+        if key.nulls_first and not signs_of(key.expr, child.columns.signs).not_null:
+            return refused(
+                f"ORDER BY puts NULLs first, and `{text}` can be NULL over part of a group but not "
+                "over all of it",
+                key.expr.span,
+            )
+    return None
+
+
+def _has_own_order(expr: Expr) -> bool:
+    result = type_of(expr)
+    return result is not None and result.kind is not Kind.OTHER
+
+
+def window(node: Window, child: NodeState, wording: Wording) -> NodeState:
+    """Exact where all rows of a window's partition are kept or dropped together."""
+    columns = child.columns
+    added = tuple(call.attribute for call in node.calls)
+    signs: KnownSigns = {**columns.signs, **{attribute.id: NOTHING for attribute in added}}
+    relations = {**columns.relations, **equal_columns(added, {}).relations}
+    ties = child.ties if child.ties is not None else _window_ties(node, child)
+    result = replace(child, columns=Columns(relations, signs), ties=ties)
+    if child.status is Status.EXACT:
+        return result
+    for call in node.calls:
+        if child.status is not Status.KEYED or not _is_partitioned(call, child):
+            text = wording.slice(call.span) or call.function
+            return refused(
+                f"the sketch would give window function `{text}` incomplete partitions",
+                call.span if call.span is not None else node.span,
+            )
+    return result
+
+
+def _is_partitioned(call: WindowCall, child: NodeState) -> bool:
+    columns = {expr.id for expr in call.partition_by if isinstance(expr, ColumnRef)}
+    return all(columns & keys for keys in child.keys.values())
+
+
+def _window_ties(node: Window, child: NodeState) -> Refusal | None:
+    for call in node.calls:
+        terms = (*call.partition_by, *(key.expr for key in call.order))
+        columns = frozenset(expr.id for expr in terms if isinstance(expr, ColumnRef))
+        peers = call.frame is None or not call.frame.lower().lstrip().startswith("rows")
+        aggregate = call.function in ("count", "sum", "min", "max", "avg") and (
+            peers or is_whole(call)
+        )
+        if call.function in _TIE_FREE or aggregate:
+            continue
+        if not any(columns >= result for result in child.identifiers):
+            return Refusal(
+                f"`{call.function}` is not deterministic, because its ORDER BY has ties",
+                call.span,
+            )
+    return None
+
+
+def first_rows_per_partition(
+    predicate: Expr, below: Window, child: NodeState, wording: Wording
+) -> NodeState | None:
+    """`rank <= k` directly above the window, at the root; None if it is another shape.
+
+    Sound because the rows of rank k and better are all in the result, so their lineage is in the
+    sketch, and no other row can overtake them. For `row_number` all columns must be EQUAL, because
+    which of two tied rows is numbered first is open.
+    """
+    if len(below.calls) != 1 or child.status is Status.EXACT:
+        return None
+    call = below.calls[0]
+    bound = rank_bound(predicate, call.attribute.id)
+    if bound is None or not bound.is_all:
+        return None
+    plain = call.function == "row_number" and child.is_equal
+    if not call.order or not (plain or call.function in _RANKS):
+        return None
+    if not all(child.columns.are_equal(expr) for expr in call.partition_by):
+        return None
+    objection = order_objection(call.order, child, wording)
+    if objection is not None:
+        return objection
+    relations = dict.fromkeys((*child.columns.relations, call.attribute.id), Relation.EQUAL)
+    signs = {**child.columns.signs, call.attribute.id: NOTHING}
+    ties = child.ties if child.ties is not None else _window_ties(below, child)
+    return replace(
+        child, status=Status.EXACT, keys={}, columns=Columns(relations, signs), ties=ties
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RankBound:
+    """What a predicate lets through: no rank beyond `count`, and `is_all` every one up to it."""
+
+    count: int
+    is_all: bool
+
+
+def rank_bound(predicate: Expr, rank: AttributeId) -> RankBound | None:
+    """`rank <= k`, `rank < k`, `rank = k`, either way round; None for anything else."""
+    if not isinstance(predicate, Compare):
+        return None
+    left, right, op = predicate.left, predicate.right, predicate.op
+    if isinstance(right, ColumnRef):
+        left, right, op = right, left, op.mirrored
+    if not isinstance(left, ColumnRef) or left.id != rank:
+        return None
+    number = number_of(right)
+    if number is None:
+        return None
+    match op:
+        case CompareOp.LESS_EQUAL:
+            return RankBound(max(math.floor(number), 0), True)
+        case CompareOp.LESS:
+            return RankBound(max(math.ceil(number) - 1, 0), True)
+        case CompareOp.EQUAL:
+            count = max(int(number), 0) if number == int(number) else 0
+            return RankBound(count, count <= 1)
+        case _:
+            return None
+
+
+def leaf(node: Recursive, key: int | None = None) -> NodeState:
+    """The state of a fixpoint's own rows inside its step; KEYED on the column at `key`."""
+    signs: KnownSigns = {attribute.id: NOTHING for attribute in node.attributes}
+    columns = equal_columns(node.attributes, signs)
+    if key is None:
+        return NodeState(Status.CONTAINED, columns)
+    # A leaf has a key of its own: rows derived from two have the same one only by a condition.
+    keys = {table_of(node).access: frozenset({node.attributes[key].id})}
+    return NodeState(Status.KEYED, columns, keys=keys)
+
+
+def recursion(node: Recursive | Fixpoint, inputs: list[NodeState]) -> NodeState:
+    """The state of a fixpoint over those of its base and step, or of its rows inside the step."""
+    if isinstance(node, Recursive):
+        return leaf(node)
+    base, step = inputs
+    sketched = base.sketched | step.sketched
+    ties = base.ties if base.ties is not None else step.ties
+    if sketched:
+        if ties is not None:
+            return refused(
+                f"{ties.reason}, so the rows that the recursion derives are not fixed", ties.span
+            )
+        for side, state in ((node.base, base), (node.step, step)):
+            refusal = _inexact(node, side, state)
+            if refusal is not None:
+                return refusal
+    return NodeState(
+        Status.CONTAINED if sketched and is_open(node) else Status.EXACT,
+        equal_columns(node.attributes, _signs(node, base, step)),
+        sketched=sketched,
+        identifiers=_step_identifiers(node),
+        ties=ties,
+    )
+
+
+def key_candidates(
+    node: Fixpoint, base: NodeState, sketched: Mapping[AccessId, ColumnName]
+) -> Iterator[int]:
+    """The places of the columns that the base is KEYED on for all that is sketched below it.
+
+    None where sketches below are of several tables or columns: each has ranges of its own then.
+    """
+    own = [scan for scan in scans_of(node) if scan.access in sketched]
+    if len({(scan.table, sketched[scan.access].lower()) for scan in own}) != 1:
+        return
+    name = sketched[own[0].access].lower()
+    kinds = {a.type for scan in own for a in scan.attributes if a.name.lower() == name}
+    # The rows of a base that nothing is sketched of are there whatever the sketch holds.
+    if base.status is not Status.KEYED or base.keys.keys() != base.sketched:
+        return
+    for place, (attribute, made) in enumerate(
+        zip(node.attributes, attributes_of(node.base), strict=True)
+    ):
+        if kinds == {attribute.type} == {made.type} and _is_key(made, base):
+            yield place
+
+
+def keyed_fixpoint(
+    node: Fixpoint, place: int, base: NodeState, step: NodeState
+) -> NodeState | None:
+    """The state of a fixpoint KEYED on one of the candidates; None where its step is not.
+
+    `step` is judged with the leaves KEYED on that column.
+    """
+    leaves = {table_of(one).access for one in leaves_of(node)}
+    made, attribute = attributes_of(node.step)[place], node.attributes[place]
+    is_keyed = (
+        # Rows of other keys beat some of this one where groups are not within keys.
+        (node.best is None or place in node.best.keys)
+        and base.ties is None
+        and step.ties is None
+        and step.status is Status.KEYED
+        and step.keys.keys() == step.sketched | leaves
+        and made.type == attribute.type
+        and _is_key(made, step)
+    )
+    if not is_keyed:
+        return None
+    sketched = base.sketched | step.sketched
+    return NodeState(
+        Status.KEYED,
+        equal_columns(node.attributes, _signs(node, base, step)),
+        sketched=sketched,
+        keys=dict.fromkeys(sorted(sketched), frozenset({attribute.id})),
+        identifiers=_step_identifiers(node),
+    )
+
+
+def facts_of_rows(node: Fixpoint, state: NodeState) -> Iterator[Fact]:
+    """What is known of a fixpoint's columns, as facts of the table that has its rows."""
+    for attribute in table_of(node).attributes:
+        signs = state.columns.signs.get(attribute.id, NOTHING)
+        told = {
+            FactKind.NONNEGATIVE: signs.nonnegative,
+            FactKind.NONPOSITIVE: signs.nonpositive,
+            FactKind.NAN_FREE: signs.nan_free,
+            FactKind.NOT_NULL: signs.not_null,
+        }
+        for kind, is_so in told.items():
+            if is_so:
+                yield Fact(node.id, attribute.name, kind, FactSource.PREDICATE)
+
+
+def _step_identifiers(node: Fixpoint) -> frozenset[frozenset[AttributeId]]:
+    """All columns tell the rows of a set apart."""
+    every = frozenset(attribute.id for attribute in node.attributes)
+    return frozenset({every}) if node.is_set else frozenset()
+
+
+def _is_key(attribute: Attribute, state: NodeState) -> bool:
+    """Whether the column equals the keys of all accesses."""
+    return all(attribute.id in columns for columns in state.keys.values())
+
+
+def _inexact(node: Fixpoint, side: Plan, state: NodeState) -> NodeState | None:
+    """Refusal where rows of a side may be other ones over part of the tables."""
+    if state.is_whole:
+        return None
+    for own, attribute in zip(node.attributes, attributes_of(side), strict=True):
+        relation = state.columns.relations.get(attribute.id, Relation.UNKNOWN)
+        if relation is not Relation.EQUAL:
+            text = f"WITH RECURSIVE derives rows by `{own.name}`, which {difference(relation)}"
+            return refused(text, side.span if side.span is not None else node.span)
+    return None
+
+
+def _signs(node: Fixpoint, base: NodeState, step: NodeState) -> KnownSigns:
+    """What is known of a column in both parts."""
+    return {
+        own.id: _sign(base.columns, here).meet(_sign(step.columns, there))
+        for own, here, there in zip(
+            node.attributes, attributes_of(node.base), attributes_of(node.step), strict=True
+        )
+    }
+
+
+def _sign(columns: Columns, attribute: Attribute) -> Signs:
+    return columns.signs.get(attribute.id, NOTHING)
+
+
+def state_of(
+    node: Plan,
+    inputs: list[NodeState],
+    wording: Wording,
+    *,
+    has_rank_barriers: bool = False,
+) -> NodeState:
+    """The state of a node over its inputs' states, where it has no `changing_state`.
+
+    A scan's is EXACT here, and `scan_state` tells more. `has_rank_barriers`: first ranks are
+    barriers also where they could stay KEYED.
+    """
+    unsafe = next((state for state in inputs if state.status is Status.UNSAFE), None)
+    if unsafe is not None:
+        return unsafe
+    state = _state(node, inputs, wording, has_rank_barriers=has_rank_barriers)
+    return _without_loose_ties(node, inputs, state)
+
+
+def _state(
+    node: Plan, inputs: list[NodeState], wording: Wording, *, has_rank_barriers: bool
+) -> NodeState:
+    match node:
+        case Scan() | OneRow():
+            return NodeState(Status.EXACT, scan_columns(node, ()))
+        case Select():
+            return _select(node, inputs[0], wording)
+        case Project():
+            return project_state(node, inputs[0])
+        case Join():
+            return join(node, inputs[0], inputs[1], wording)
+        case Aggregate():
+            return group(node, inputs[0], wording)
+        case Distinct():
+            return _distinct(inputs[0], node)
+        case SetOperation():
+            combined = combine(node, inputs[0], inputs[1])
+            if node.all or combined.status is Status.UNSAFE:
+                return combined
+            return _distinct(combined, node)
+        case Recursive() | Fixpoint():
+            return recursion(node, inputs)
+        case Sort() | Witness():
+            # What is run has no such node; it tells only which rows a sketch is kept for.
+            return inputs[0]
+        case TopK():
+            return first_rows(node, inputs[0], wording, as_barrier=has_rank_barriers)
+        case Explode():
+            return _explode(node, inputs[0])
+        case Window():
+            return window(node, inputs[0], wording)
+        case _:
+            assert_never(node)
+
+
+def _without_loose_ties(node: Plan, inputs: list[NodeState], state: NodeState) -> NodeState:
+    """Refuse to reckon on with rows chosen among ties whose losers are not in the sketch too.
+
+    Filtering them one by one is fine: a choice made at capture and another made at use combine to
+    an answer of the query. Grouping or joining them mixes the two.
+    """
+    if isinstance(node, Scan | Select | Project | Sort) or state.status is Status.KEYED:
+        return state
+    for result in inputs:
+        if result.ties is not None and result.status is not Status.EXACT:
+            return refused(
+                f"{result.ties.reason}, so the rows that the rest of the query needs are not fixed",
+                result.ties.span,
+            )
+    return state
+
+
+def changing_state(node: Plan) -> NodeState | None:
+    """The state of a node with a call whose value changes from run to run; None without one."""
+    for expr in expressions_of(node):
+        for part in walk(expr):
+            if isinstance(part, Call) and part.name.lower() in VOLATILE and not _is_clockless(part):
+                return refused(f"`{part.name}` returns a different value on every run", part.span)
+    return None
+
+
+def _is_clockless(call: Call) -> bool:
+    """`unix_timestamp(text)` only converts; without arguments it reads the clock."""
+    return call.name.lower() == "unix_timestamp" and bool(call.arguments)
+
+
+def scan_columns(node: Scan | OneRow, facts: Collection[Fact]) -> Columns:
+    """What these facts say of a table's columns in one access."""
+    if isinstance(node, OneRow):
+        return equal_columns((), {})
+    return equal_columns(node.attributes, signs_of_scan(node, facts))
+
+
+def scan_state(node: Scan, name: ColumnName | None, columns: Columns) -> NodeState:
+    """The state of an access that is sketched on the column of that name, or is not."""
+    if name is None:
+        return NodeState(Status.EXACT, columns)
+    # Column pruning may have dropped the attribute, and types impctl does not know may count
+    # different values as equal (collations): what is left is still a part of the table.
+    keys = frozenset(
+        a.id
+        for a in node.attributes
+        if a.name.lower() == name.lower() and a.type is not None and a.type.kind is not Kind.OTHER
+    )
+    return NodeState(
+        Status.KEYED if keys else Status.CONTAINED,
+        columns,
+        sketched=frozenset({node.access}),
+        keys={node.access: keys} if keys else {},
+    )
+
+
+def _select(node: Select, child: NodeState, wording: Wording) -> NodeState:
+    own = child.columns
+    columns = own.once(lambda: Columns(own.relations, learn(node.predicate, own.signs)), node)
+    result = replace(child, columns=columns)
+    if child.is_whole:
+        return with_equalities(result, node.predicate)
+    objection = find_objection(node.predicate, child.columns)
+    if objection is None:
+        return result
+    text = objection_text(condition_name(node), objection, child.causes, wording)
+    span = objection.atom.span if objection.atom.span is not None else node.span
+    return refused(text, span)
+
+
+def _explode(node: Explode, child: NodeState) -> NodeState:
+    """Each row by itself; a row that is there twice is taken apart twice, so none is told apart."""
+    if not child.is_whole and direction(node.array, child.columns) is not Relation.EQUAL:
+        return refused(
+            f"`{node.function}` expands a value that can differ over part of a group",
+            node.span,
+        )
+    made = {attribute.id: Relation.EQUAL for attribute in node.made}
+    columns = Columns({**child.columns.relations, **made}, child.columns.signs)
+    return replace(child, columns=columns, identifiers=frozenset())
+
+
+def project_state(node: Project, child: NodeState) -> NodeState:
+    """The state of a projection over its child's state."""
+    causes: dict[AttributeId, str] = {}
+    renamed: dict[AttributeId, frozenset[AttributeId]] = {}
+    for output in node.outputs:
+        made, expr = output.attribute.id, output.expr
+        if isinstance(expr, ColumnRef):
+            renamed[expr.id] = renamed.get(expr.id, frozenset()) | {made}
+            if expr.id in child.causes:
+                causes[made] = child.causes[expr.id]
+    keys = {
+        access: frozenset().union(*(renamed.get(column, frozenset()) for column in columns))
+        for access, columns in child.keys.items()
+    }
+    status = child.status
+    if status is Status.KEYED and not all(keys.values()):
+        status, keys = Status.CONTAINED, {}
+    identifiers = frozenset(
+        frozenset(min(renamed[column]) for column in result)
+        for result in child.identifiers
+        if result <= renamed.keys()
+    )
+    return replace(
+        child,
+        status=status,
+        columns=child.columns.once(lambda: _projected(node, child.columns), node),
+        keys=keys,
+        identifiers=identifiers,
+        causes=causes,
+    )
+
+
+def _projected(node: Project, columns: Columns) -> Columns:
+    relations: dict[AttributeId, Relation] = {}
+    signs: dict[AttributeId | Expr, Signs] = {}
+    for output in node.outputs:
+        relations[output.attribute.id] = direction(output.expr, columns)
+        signs[output.attribute.id] = signs_of(output.expr, columns.signs)
+    return Columns(relations, signs)
+
+
+def _distinct(child: NodeState, node: Distinct | SetOperation) -> NodeState:
+    if not child.is_whole and not child.is_equal:
+        return refused("DISTINCT compares values that can differ over part of a group", node.span)
+    every = frozenset(child.columns.relations)
+    return replace(child, identifiers=child.identifiers | {every})

@@ -1,0 +1,616 @@
+"""Advice about a captured sketch: whether it skips anything, and what would help."""
+
+from __future__ import annotations
+
+import statistics
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from impctl.compile.fill import RangeRows, counts_name
+from impctl.errors import ImpctlError, StateCorruptError, count_text
+from impctl.service.context import Isolated, Workbench
+from impctl.service.filters import Pruned, filters_of
+from impctl.service.maintenance_plan import chooser_of, chosen_way, restored_verdict
+from impctl.service.prepare import PreparedQuery, prepare
+from impctl.service.results import ClusteredSketch, Failure, RangesEntry
+from impctl.service.settings import imbalance_of
+from impctl.service.stored import RangeDepth, StateMeta, is_captured_alike, stored_moments
+from impctl.service.text import size_text
+from impctl.sketch.likelihood import share_after
+from impctl.sketch.sketch import exact_filter
+from impctl.tables.prune import likely_counts, prune
+from impctl.tables.sample import is_sorted, overlap
+from impctl.tables.snapshot import Snapshot, bytes_of
+from impctl.tables.statistics import file_bounds
+from impctl.tables.write.maintenance import bytes_per_file, clustered_by
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.compile.buffers import Refilled
+    from impctl.data.vector import Ints
+    from impctl.service.pinned import PinnedTables
+    from impctl.sketch.partition import BoundaryValue, RangePartition
+    from impctl.store.reader import StoreReader
+    from impctl.store.records import RunRef, StoredQuery, StoredSketch
+    from impctl.types import ColumnName, QueryName, TableName
+
+REBALANCE_HINT = "run `impctl capture --rebalance`"
+
+
+def depths(counted: RangeRows, before: Sequence[RangeDepth] = ()) -> list[RangeDepth]:
+    """What is kept of the counts; without `before` the ranges were chosen just now."""
+    chosen = {(depth.table, depth.attribute): depth.at_capture for depth in before}
+    result = []
+    for partition in counted.partitions:
+        table, attribute = partition.table, partition.attribute
+        ranges = counted.counts(partition)[:-1]
+        total, largest = int(ranges.sum()), int(ranges.max())
+        depth = RangeDepth(table, attribute, len(ranges), total, largest, 0.0)
+        at_capture = chosen.get((table, attribute), imbalance(depth))
+        result.append(replace(depth, at_capture=at_capture))
+    return result
+
+
+def imbalance(depth: RangeDepth) -> float:
+    """Largest range over mean range; 0 for a table without rows."""
+    return depth.largest * depth.ranges / depth.rows if depth.rows else 0.0
+
+
+def has_drifted(depth: RangeDepth, threshold: float) -> bool:
+    """Whether the imbalance is more than `threshold` times what it was at the choice.
+
+    Ranges chosen over an empty table are one range, which holds everything from then on.
+    """
+    if depth.at_capture == 0 and depth.ranges == 1:
+        return depth.rows > 0
+    return imbalance(depth) > threshold * max(depth.at_capture, 1.0)
+
+
+def ranges_entries(desk: Workbench, stored: StoredQuery) -> tuple[RangesEntry, ...]:
+    """What results say of the ranges of a query; empty where they are not counted."""
+    threshold = imbalance_of(desk.settings)
+    entries = []
+    for kept in stored.state_meta.get("depths", ()):
+        depth = RangeDepth(**kept)
+        drifted = has_drifted(depth, threshold)
+        hint = None
+        if drifted:
+            is_fixed = has_own_boundaries(desk, depth.table, depth.attribute)
+            hint = _own_hint(depth) if is_fixed else REBALANCE_HINT
+        entries.append(
+            RangesEntry(
+                table=depth.table,
+                attribute=depth.attribute,
+                ranges=depth.ranges,
+                rows=depth.rows,
+                largest=depth.largest,
+                imbalance=imbalance(depth),
+                at_capture=depth.at_capture,
+                drifted=drifted,
+                hint=hint,
+            )
+        )
+    return tuple(entries)
+
+
+def ranges_entry(
+    desk: Workbench, stored: StoredQuery, table: TableName, attribute: ColumnName
+) -> RangesEntry | None:
+    """The same for the ranges of one sketch."""
+    result = ranges_entries(desk, stored)
+    return next((e for e in result if (e.table, e.attribute) == (table, attribute)), None)
+
+
+def has_own_boundaries(desk: Workbench, table: TableName, attribute: ColumnName) -> bool:
+    """Whether the workload file gives the boundaries, which then are the user's to change."""
+    return any(
+        part.table == table
+        and part.column.lower() == attribute.lower()
+        and part.boundaries is not None
+        for part in desk.workload.partitions
+    )
+
+
+def _own_hint(depth: RangeDepth) -> str:
+    return (
+        f"the workload file sets the `boundaries` of `{depth.table}.{depth.attribute}`; "
+        "change them there and capture again"
+    )
+
+
+_SMALL = 1 << 20
+"""State of fewer bytes takes no room worth a word."""
+
+_BUFFER = 1000
+"""The bound that the saving is told for; 100 to 10,000 serve most queries."""
+
+
+def state_warnings(desk: Workbench, store: StoreReader, prepared: PreparedQuery) -> list[str]:
+    """A warning where the state of the query, as stored, is larger than its tables."""
+    name = prepared.spec.name
+    runs = store.run_refs(name)
+    held = sum(run.bytes for run in runs)
+    size = sum(desk.tables.snapshot(table).bytes for table in prepared.tables)
+    if held < _SMALL or held <= size:
+        return []
+    said = (
+        f"the state of query `{name}` takes {size_text(held)}, more than the "
+        f"{size_text(size)} of its tables"
+    )
+    is_bounded = isinstance(prepared.spec.buffer, int)
+    saving = None if is_bounded else _saving(desk, store, prepared, runs)
+    return [said if saving is None else f"{said}; {saving}"]
+
+
+def _saving(
+    desk: Workbench, store: StoreReader, prepared: PreparedQuery, runs: Sequence[RunRef]
+) -> str | None:
+    """What `buffer` would save; None where nothing of the state could be bounded."""
+    stored = store.load(prepared.spec.name)
+    if stored is None:
+        return None
+    verdict, partitions = restored_verdict(desk.tables, prepared, stored)
+    bounded = replace(prepared, spec=replace(prepared.spec, buffer=_BUFFER))
+    meta = StateMeta.read(stored.query, stored.state_meta)
+    way = chosen_way(bounded, verdict, partitions, chooser_of(bounded, meta))
+    if way.compiled is None:
+        return None
+    # What is bounded already keeps fewer of each group.
+    refills = [one for one in way.compiled.refills if one.operator.piece not in meta.buffers]
+    saved, is_sure = _saved(refills, _by_piece(runs))
+    if saved < _SMALL:
+        return None
+    about = "about" if is_sure else "up to"
+    return (
+        f"`buffer: {_BUFFER}` would save {about} {size_text(saved)}; impctl then "
+        "rereads rows of the table when deletions exhaust a buffer"
+    )
+
+
+def _by_piece(runs: Sequence[RunRef]) -> Mapping[str, tuple[int, int]]:
+    """Rows and bytes of each piece of state."""
+    result: dict[str, tuple[int, int]] = {}
+    for run in runs:
+        rows, size = result.get(run.arrangement, (0, 0))
+        result[run.arrangement] = (rows + run.rows, size + run.bytes)
+    return result
+
+
+def _saved(refills: Sequence[Refilled], pieces: Mapping[str, tuple[int, int]]) -> tuple[int, bool]:
+    """Bytes, and whether they are sure: of keyed state the number of groups is not known."""
+    saved, is_sure = 0.0, True
+    for refilled in refills:
+        for keeper in refilled.operator.arrangements():
+            rows, size = pieces.get(keeper.name, (0, 0))
+            if rows > _BUFFER:
+                saved += size * (1 - _BUFFER / rows)
+                is_sure = is_sure and not refilled.keys
+    return int(saved), is_sure
+
+
+_NEARLY_ALL = 0.9
+"""Of so many rows that lead to the answer hardly a range is left out."""
+
+_BACK, _USED, _ROWS = ".back.", ".used.", "rows"
+"""The pieces that `circuits.backward` has: what follows back, and what arrives above."""
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """A fixpoint that is followed back: how many rows it has, how many of these lead to the answer,
+    and the bytes that tell which."""
+
+    name: str
+    rows: int
+    led: int
+    bytes: int
+
+    @property
+    def is_nearly_all(self) -> bool:
+        return self.led >= _NEARLY_ALL * self.rows > 0
+
+    @property
+    def note(self) -> str:
+        """In one breath."""
+        said = f"about {self.led:,} of its {self.rows:,} rows lead to the answer"
+        if not self.is_nearly_all:
+            return said
+        return f"{said}, so `lineage: all` would need {size_text(self.bytes)} less state"
+
+
+def followed(runs: Sequence[RunRef]) -> list[Followed]:
+    """Each fixpoint of a query's state that is followed back."""
+    sizes: dict[str, tuple[int, int]] = {}
+    for run in runs:
+        rows, size = sizes.get(run.arrangement, (0, 0))
+        sizes[run.arrangement] = (rows + run.rows, size + run.bytes)
+    names = [piece[: -len(_BACK + _ROWS)] for piece in sizes if piece.endswith(_BACK + _ROWS)]
+    return [_followed(name, sizes) for name in sorted(names)]
+
+
+def _followed(name: str, sizes: Mapping[str, tuple[int, int]]) -> Followed:
+    rows, _ = sizes.get(f"{name}.{_ROWS}", (0, 0))
+    # One number stands for what is derived from no row.
+    led = min(rows, max(0, sizes[f"{name}{_BACK}{_ROWS}"][0] - 1))
+    own = (f"{name}{_BACK}", f"{name}{_USED}")
+    held = sum(size for piece, (_, size) in sizes.items() if piece.startswith(own))
+    return Followed(name, rows, led, held)
+
+
+def followed_warnings(query: QueryName, runs: Sequence[RunRef]) -> list[str]:
+    """A warning where `lineage: answer` leaves next to nothing out, for state worth a word."""
+    return [
+        f"`lineage: answer` of query `{query}` skips almost nothing: {one.led:,} of "
+        f"{one.rows:,} rows of its recursion lead to the answer. It needs "
+        f"{size_text(one.bytes)} of the {size_text(sum(run.bytes for run in runs))} of "
+        "state; `lineage: all` would need no such state and few more ranges"
+        for one in followed(runs)
+        if one.is_nearly_all and one.bytes >= _SMALL
+    ]
+
+
+_WORTH_IT = 0.8
+"""Of the bytes that sketches leave now, at most so many must be left for a table to be rewritten
+without being named."""
+_AS_FINE = 0.75
+"""A table of so many of the files that it would have is not cut finer by writing it again."""
+_MOST_COLUMNS = 4
+"""By more a Z-order tells hardly anything apart."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SketchUse:
+    """A sketch of a table, the query that it is for, and the rows of the table in each range."""
+
+    prepared: PreparedQuery
+    sketch: StoredSketch
+    sketches: tuple[StoredSketch, ...]
+    rows: Ints
+
+    def left(self, desk: Workbench) -> Pruned:
+        """What the query's sketches and conditions leave of the files as they are."""
+        versions = desk.tables.versions_of(self.prepared.tables)
+        return filters_of(desk.tables, self.prepared, self.sketches, versions)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterForecast:
+    """One table in the order of `columns`, and what each sketch would leave of it.
+
+    `obstacle` says why there is nothing to gain, and is empty where there is; `is_done` where the
+    files lie in that order already.
+    """
+
+    columns: tuple[ColumnName, ...]
+    files: int
+    sketches: tuple[ClusteredSketch, ...]
+    obstacle: str
+    is_done: bool
+
+    @property
+    def share(self) -> float:
+        """Of the bytes that the sketches leave now, those that they would leave."""
+        now = sum(sketch.bytes for sketch in self.sketches)
+        return sum(sketch.bytes_expected for sketch in self.sketches) / now if now else 1.0
+
+
+def sketch_uses(
+    desk: Workbench, store: StoreReader | None, failures: list[Failure]
+) -> dict[TableName, list[SketchUse]]:
+    """The sketches stored for the file's queries as they read now, by table."""
+    result: dict[TableName, list[SketchUse]] = {}
+    if store is None:
+        return result
+    for spec in desk.sketched(None):
+        with Isolated(failures, spec):
+            stored = store.load(spec.name)
+            if stored is None or not is_captured_alike(desk, spec, stored):
+                continue
+            prepared = prepare(desk, spec, stored_moments(stored))
+            for sketch in stored.sketches:
+                rows = _rows_per_range(desk.tables.snapshot(sketch.table), store, stored, sketch)
+                use = SketchUse(prepared, sketch, stored.sketches, rows)
+                result.setdefault(sketch.table, []).append(use)
+    return result
+
+
+def _rows_per_range(
+    snapshot: Snapshot, store: StoreReader, stored: StoredQuery, sketch: StoredSketch
+) -> Ints:
+    """Rows per fragment as the state counts them, for how they share the table; else as the log
+    suggests."""
+    partition = sketch.partition
+    others = {other.partition for other in stored.sketches} - {partition}
+    # Two partitions of one attribute are counted under names that tell nobody which is which.
+    if not any(_is_named_alike(partition, other) for other in others):
+        counted = RangeRows([partition])
+        # State that is damaged keeps nobody from clustering; `maintain` and `doctor` tell of it.
+        with suppress(StateCorruptError):
+            counted.load(store.load_runs(stored.query, counts_name(partition)))
+        counts = counted.counts(partition)
+        if counts.any():
+            return counts
+    return likely_counts(snapshot, partition)
+
+
+def _is_named_alike(one: RangePartition, other: RangePartition) -> bool:
+    return (one.table, one.attribute) == (other.table, other.attribute)
+
+
+def sketched_most(snapshot: Snapshot, uses: Sequence[SketchUse]) -> tuple[ColumnName, ...]:
+    """The attributes sketched most often; none that the table is partitioned by."""
+    attributes = [use.sketch.attribute for use in uses]
+    able = [name for name in attributes if name not in snapshot.partition_columns]
+    often = sorted(dict.fromkeys(able), key=lambda name: -able.count(name))
+    return tuple(often[:_MOST_COLUMNS])
+
+
+def cluster_forecast(
+    desk: Workbench, table: TableName, columns: Sequence[ColumnName], uses: Sequence[SketchUse]
+) -> ClusterForecast:
+    """What the table's files would be in this order."""
+    snapshot = desk.tables.snapshot(table)
+    files = max(1, round(snapshot.bytes / bytes_per_file(snapshot)))
+    sketches = tuple(_expected(desk, use, columns, files) for use in uses)
+    result = ClusterForecast(tuple(columns), files, sketches, "", is_done=False)
+    if _is_done(desk, snapshot, columns, files):
+        order = "order" if len(columns) == 1 else "Z-order"
+        by = ", ".join(f"`{name}`" for name in columns)
+        as_now = tuple(
+            replace(one, files_expected=one.files, bytes_expected=one.bytes) for one in sketches
+        )
+        obstacle = f"its files are already in the {order} of {by}"
+        return replace(result, sketches=as_now, obstacle=obstacle, is_done=True)
+    if result.share <= _WORTH_IT:
+        return result
+    obstacle = "its sketches would skip hardly more than they do now"
+    if files == 1:
+        obstacle += ", because all of it fits into one file"
+    return replace(result, obstacle=obstacle)
+
+
+def _is_done(
+    desk: Workbench, snapshot: Snapshot, columns: Sequence[ColumnName], files: int
+) -> bool:
+    """Whether writing the table again in this order would change nothing that matters."""
+    if set(clustered_by(desk.tables.source(snapshot.table))) == set(columns):
+        return True
+    is_fine = len(snapshot.files) >= _AS_FINE * files
+    return len(columns) == 1 and is_fine and is_sorted(snapshot, columns[0])
+
+
+def _expected(
+    desk: Workbench, use: SketchUse, columns: Sequence[ColumnName], files: int
+) -> ClusteredSketch:
+    """What the sketch leaves now, and would of files in the new order."""
+    sketch = use.sketch
+    left = use.left(desk).files[sketch.table]
+    snapshot = desk.tables.snapshot(sketch.table)
+    now, total = bytes_of(left), snapshot.bytes
+    share = min(1.0, now / max(total, 1))
+    if sketch.attribute in columns:
+        after = share_after(sketch.fragments, sketch.partition, use.rows, files, columns)
+        share = min(share, after)
+    elif share < 1:
+        # A new file takes its rows from as many old ones as share values of the columns.
+        mixed = max(overlap(snapshot, name) for name in columns) * len(snapshot.files)
+        share = 1 - (1 - share) ** max(mixed, 1.0)
+    return ClusteredSketch(
+        query=use.prepared.spec.name,
+        attribute=sketch.attribute,
+        files=len(left),
+        bytes=now,
+        files_expected=int(np.ceil(round(share * files, 6))),
+        bytes_expected=round(share * total),
+    )
+
+
+class ClusterForecasts:
+    """The forecasts of a run that advises, each made when it is asked for and then kept."""
+
+    def __init__(self, desk: Workbench, store: StoreReader | None) -> None:
+        self._desk = desk
+        self._store = store
+        self._uses: dict[TableName, list[SketchUse]] | None = None
+        self._made: dict[TableName, ClusterForecast | None] = {}
+
+    def of(self, table: TableName) -> ClusterForecast | None:
+        """As `cluster` would find it for all sketches of the table; None where it has none that
+        can be used, or cannot be looked at."""
+        if self._uses is None:
+            self._uses = sketch_uses(self._desk, self._store, [])
+        if table not in self._made:
+            self._made[table] = self._forecast(table, self._uses.get(table, []))
+        return self._made[table]
+
+    def alone(self, query: QueryName, sketch: StoredSketch) -> ClusteredSketch | None:
+        """What an order by its own attribute would do for one sketch of several; None where that is
+        nothing, or all that `of` looks at."""
+        whole, uses = self.of(sketch.table), (self._uses or {}).get(sketch.table, [])
+        wanted = (query, sketch.attribute)
+        own = [use for use in uses if (use.prepared.spec.name, use.sketch.attribute) == wanted]
+        if whole is None or len(own) in (0, len(uses)):
+            return None
+        forecast = self._forecast(sketch.table, own)
+        if forecast is None or forecast.obstacle:
+            return None
+        return forecast.sketches[0]
+
+    def _forecast(self, table: TableName, uses: Sequence[SketchUse]) -> ClusterForecast | None:
+        try:
+            columns = sketched_most(self._desk.tables.snapshot(table), uses)
+            return cluster_forecast(self._desk, table, columns, uses) if columns else None
+        except ImpctlError:
+            return None
+
+
+_USEFUL_SHARE = 0.75
+"""Beyond this share, of ranges held or of files left to read, a sketch is not worth using."""
+
+_SPREAD = 0.5
+"""A table whose files each span more of the ranges than this is not clustered by them; beside it
+each file of a sorted table spans its own part."""
+
+_SMALL_SHARE, _MANY_SMALL = 0.001, 10
+"""A file is small with less than this share of the rows; so many are worth a word."""
+
+_ROWS_WORTH_ADVICE = 100_000
+"""A smaller table is read in no time, however it lies."""
+
+
+_EVERY_ROW = (
+    "every row counts for this query, so no sketch can skip any; `answer: true` "
+    "materializes its result"
+)
+"""What to do where nothing can be skipped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What keeps a sketch from leaving files out, and what would help."""
+
+    message: str
+    fix: str
+
+
+def warnings_of(
+    tables: PinnedTables,
+    forecasts: ClusterForecasts,
+    query: QueryName,
+    sketches: Sequence[StoredSketch],
+    *,
+    counts_every_row: bool = False,
+) -> list[str]:
+    """A warning for every sketch that lets next to nothing be skipped; one that cannot, since the
+    query `counts_every_row`, is told so."""
+    result = advice_of(tables, forecasts, query, sketches)
+    if counts_every_row:
+        result = [replace(advice, fix=_EVERY_ROW) for advice in result]
+    return [f"{advice.message}; {advice.fix}" for advice in result]
+
+
+def advice_of(
+    tables: PinnedTables,
+    forecasts: ClusterForecasts,
+    query: QueryName,
+    sketches: Sequence[StoredSketch],
+) -> list[Advice]:
+    """What to say of each sketch that lets next to nothing be skipped, and of small files."""
+    result = [_advice(tables, forecasts, query, sketch) for sketch in sketches]
+    return list(dict.fromkeys(advice for advice in result if advice is not None))
+
+
+def _advice(
+    tables: PinnedTables, forecasts: ClusterForecasts, query: QueryName, sketch: StoredSketch
+) -> Advice | None:
+    ranges = sketch.partition.ranges
+    held = sum(fragment < ranges for fragment in sketch.fragments.ids)
+    name = f"the sketch of query `{query}` on `{sketch.table}.{sketch.attribute}`"
+    if held > _USEFUL_SHARE * ranges:
+        message = f"{name} covers {held} of {count_text(ranges, 'range')} and skips almost nothing"
+        return Advice(message, "use more ranges or another attribute")
+    snapshot = tables.snapshot(sketch.table)
+    span, files = _span(snapshot, sketch), len(snapshot.files)
+    if span is not None:
+        return Advice(
+            f"{name} skips almost no files: a typical file of the table spans {span:.0%} of "
+            "the ranges",
+            _order_fix(forecasts, query, sketch, snapshot.bytes),
+        )
+    small = _small_and_wide(snapshot, sketch)
+    if small < _MANY_SMALL or small * 2 < files:
+        return None
+    return Advice(
+        f"{name} skips none of the {small} small files (of {files}): each spans most of "
+        "the ranges, which is usual after many small commits",
+        f"{_who_joins_files(forecasts.of(sketch.table))} would merge them",
+    )
+
+
+def _order_fix(
+    forecasts: ClusterForecasts, query: QueryName, sketch: StoredSketch, total: int
+) -> str:
+    """What an order of the files would do for the sketch: told only where it is worth it."""
+    forecast = forecasts.of(sketch.table)
+    if forecast is None:
+        return "use another attribute"
+    by = ", ".join(f"`{name}`" for name in forecast.columns)
+    expected = None if forecast.obstacle else _helped(forecast, query, sketch)
+    if expected is not None:
+        return (
+            f"`impctl cluster` would order the table's files by {by} and leave about "
+            f"{expected.bytes_expected / max(total, 1):.1%} of them to read"
+        )
+    alone = forecasts.alone(query, sketch)
+    if alone is not None:
+        return (
+            "one order for all sketches of the table does not help; `impctl cluster "
+            f"--table {sketch.table} --by {sketch.attribute}` helps this one and would "
+            f"leave about {alone.bytes_expected / max(total, 1):.1%} to read"
+        )
+    if forecast.obstacle:
+        return f"clustering the table would not help: {forecast.obstacle}"
+    return (
+        f"use another attribute: the order that helps other sketches, by {by}, does not "
+        "help this one"
+    )
+
+
+def _helped(
+    forecast: ClusterForecast, query: QueryName, sketch: StoredSketch
+) -> ClusteredSketch | None:
+    """What is expected of the sketch, where that is less than it leaves now."""
+    wanted = (query, sketch.attribute)
+    return next(
+        (
+            one
+            for one in forecast.sketches
+            if (one.query, one.attribute) == wanted and one.bytes_expected < one.bytes
+        ),
+        None,
+    )
+
+
+def _who_joins_files(forecast: ClusterForecast | None) -> str:
+    return "OPTIMIZE" if forecast is None or forecast.obstacle else "`impctl cluster` or OPTIMIZE"
+
+
+def _small_and_wide(snapshot: Snapshot, sketch: StoredSketch) -> int:
+    """Files of few rows that span most of the ranges."""
+    partition, few = sketch.partition, (snapshot.rows or 0) * _SMALL_SHARE
+    return sum(
+        bounds.rows is not None
+        and bounds.rows < few
+        and bounds.minimum is not None
+        and bounds.maximum is not None
+        and _spanned(bounds.minimum, bounds.maximum, partition) > _SPREAD * partition.ranges
+        for bounds in file_bounds(snapshot, partition.attribute)
+    )
+
+
+def _span(snapshot: Snapshot, sketch: StoredSketch) -> float | None:
+    """The share of the ranges that the file in the middle spans, where that keeps files from being
+    left out; None where files are left out, or where sorting the table would not help."""
+    files, partition = snapshot.files, sketch.partition
+    is_small = snapshot.rows is not None and snapshot.rows < _ROWS_WORTH_ADVICE
+    kept = prune(snapshot, [exact_filter(sketch.fragments, partition)])
+    if is_small or len(kept) <= _USEFUL_SHARE * len(files):
+        return None
+    shares = [
+        _spanned(bounds.minimum, bounds.maximum, partition) / partition.ranges
+        for bounds in file_bounds(snapshot, partition.attribute)
+        if bounds.minimum is not None and bounds.maximum is not None
+    ]
+    share = statistics.median(shares) if shares else 0.0
+    return share if share > _SPREAD + 1 / len(files) else None
+
+
+def _spanned(low: BoundaryValue, high: BoundaryValue, partition: RangePartition) -> int:
+    """Ranges that values from `low` to `high` fall into."""
+    first, last = (bisect_right(partition.boundaries, value) for value in (low, high))
+    return last - first + 1

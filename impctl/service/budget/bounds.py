@@ -1,0 +1,229 @@
+"""The choice of state under which queries hold their bounds, as far as the budget allows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+
+from impctl.placement.graph import Graph, Mode, restricted
+from impctl.placement.search import Modes, StateChoice, choices_of, choose, evaluate
+from impctl.service.schedule.due import LEAST_MARGIN
+from impctl.service.text import duration_text, size_text
+from impctl.types import QueryName, TableName
+from impctl.values import dataclass
+from impctl.workload.models import QuerySpec, written
+
+
+def enough_text(size: int) -> str:
+    """A budget that holds so many bytes: three digits, rounded up."""
+    digit = 10 ** max(0, len(str(size)) - 3)
+    return size_text(-(-size // digit) * digit)
+
+
+BOUND_IMPOSSIBLE = "bound_impossible"
+
+_LIKELY = 0.05
+"""The chance within a day from which on a kind of change counts."""
+_TIMES = 10
+"""How often the choice is made anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """How long a run for a query may take: milliseconds, and what the workload file says."""
+
+    ms: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unheld:
+    """A bound that a change of these tables is too long for: `ms` with what is chosen.
+
+    `enough` are bytes of all pieces with which it would be held, `enough_ms` what it took then;
+    None where it would not, whatever is kept.
+    """
+
+    query: QueryName
+    bound: Bound
+    tables: tuple[TableName, ...]
+    ms: float
+    runs: int
+    enough: int | None = None
+    enough_ms: float = 0.0
+
+
+Late = tuple[QueryName, int]
+"""A query, and a kind of change that takes too long for its bound."""
+
+
+def bounds_of(specs: Iterable[QuerySpec]) -> dict[QueryName, Bound]:
+    """The bound of each query that has one, the shorter where there are two."""
+    result = {}
+    for spec in specs:
+        trigger = spec.trigger
+        if trigger is None:
+            continue
+        told = {"fresh_within": trigger.fresh_within, "ready_within": trigger.ready_within}
+        bounds = [Bound(s * 1000, f"{name} {written(s)}") for name, s in told.items() if s]
+        if bounds:
+            result[spec.name] = min(bounds, key=lambda bound: bound.ms)
+    return result
+
+
+def chosen_within(
+    graphs: Mapping[QueryName, Graph],
+    budget: int | None,
+    bounds: Mapping[QueryName, Bound],
+    chances: Sequence[float],
+    fixed: int = 0,
+    now: Mapping[QueryName, Modes] = MappingProxyType({}),
+) -> tuple[StateChoice, tuple[Unheld, ...]]:
+    """The choice within so many bytes, and the bounds that it does not hold.
+
+    `chances` are those of the graphs' kinds of change, within a day; `fixed` are bytes of the
+    budget that no choice changes. Of choices that hold as many bounds the one with the least
+    expected work is taken. A budget of 0 asks for the fewest bytes. Where another is out of reach,
+    what is kept `now` stays, and another piece is left out only if its share of all bytes is larger
+    than what it then adds to the work, as a share of it: the work at most doubles.
+    """
+    asked = _Asked(graphs, bounds, chances)
+    within = _within_reach(graphs, budget, fixed, now)
+    best = choice = within(())
+    fewest = late = asked.late({name: one.modes for name, one in choice.queries.items()})
+    urgency = [1.0] * len(chances)
+    for _ in range(_TIMES):
+        urged = {kind for name, kind in late if asked.least(name, [kind]) is not None}
+        if not urged:
+            break
+        urgency = [2 * times if kind in urged else times for kind, times in enumerate(urgency)]
+        choice = within(urgency)
+        late = asked.late({name: one.modes for name, one in choice.queries.items()})
+        if (len(late), choice.ms_per_day) < (len(fewest), best.ms_per_day):
+            best, fewest = choice, late
+    return best, tuple(asked.told(best, fewest))
+
+
+def _within_reach(
+    graphs: Mapping[QueryName, Graph],
+    budget: int | None,
+    fixed: int,
+    now: Mapping[QueryName, Modes],
+) -> Callable[[Sequence[float]], StateChoice]:
+    """How to choose under this budget, by how urgent each kind of change is."""
+    left = None if budget is None else max(0, budget - fixed)
+    usual = choose(graphs, left)
+
+    def within(urgency: Sequence[float]) -> StateChoice:
+        return choose(graphs, left, urgency=urgency) if urgency else usual
+
+    if not budget or (budget >= fixed and not usual.exceeds):
+        return within
+    cheapest = choose(graphs, None)
+    per_byte = cheapest.ms_per_day / max(1, cheapest.bytes + fixed)
+    held = {name: _with_kept(graph, now.get(name, {})) for name, graph in graphs.items()}
+
+    def beyond(urgency: Sequence[float]) -> StateChoice:
+        choice = choose(held, None, urgency=urgency, per_byte=per_byte)
+        return replace(choice, exceeds=True, least=usual.least)
+
+    return beyond
+
+
+def _with_kept(graph: Graph, now: Modes) -> Graph:
+    """The graph with the pieces pinned that are kept now, as far as they may be."""
+    kept = [piece for piece in graph.pieces if now.get(piece.name) is Mode.KEPT]
+    return restricted(graph, {one.name: (Mode.KEPT,) for one in kept if Mode.KEPT in one.modes})
+
+
+def late_runs(
+    graphs: Mapping[QueryName, Graph],
+    modes: Mapping[QueryName, Modes],
+    bounds: Mapping[QueryName, Bound],
+    chances: Sequence[float],
+) -> list[Late]:
+    """What takes too long with pieces in these modes."""
+    return _Asked(graphs, bounds, chances).late(modes)
+
+
+class _Asked:
+    """What queries ask of runs for kinds of change that are likely enough."""
+
+    def __init__(
+        self,
+        graphs: Mapping[QueryName, Graph],
+        bounds: Mapping[QueryName, Bound],
+        chances: Sequence[float],
+    ) -> None:
+        self._graphs = graphs
+        self._bounds = {name: bounds[name] for name in graphs if name in bounds}
+        self._likely = [kind for kind, chance in enumerate(chances) if chance > _LIKELY]
+        self._least: dict[tuple[QueryName, tuple[int, ...]], Modes | None] = {}
+
+    def late(self, modes: Mapping[QueryName, Modes]) -> list[Late]:
+        """What takes too long."""
+        return [
+            (name, kind)
+            for name in self._bounds
+            for kind, ms in enumerate(evaluate(self._graphs[name], modes[name]).per_kind)
+            if kind in self._likely and self._is_too_long(name, ms)
+        ]
+
+    def least(self, name: QueryName, kinds: Sequence[int]) -> Modes | None:
+        """Modes with the fewest bytes with which none of these takes too long; None of none."""
+        key = (name, tuple(kinds))
+        if key not in self._least:
+            self._least[key] = self._found(name, kinds)
+        return self._least[key]
+
+    def _found(self, name: QueryName, kinds: Sequence[int]) -> Modes | None:
+        graph = self._graphs[name]
+        # As if nothing else came: more bytes are then less work of these alone.
+        alone = tuple(
+            replace(kind, rate=1.0 if at in kinds else 0.0) for at, kind in enumerate(graph.kinds)
+        )
+        frontier = choices_of(Graph(graph.nodes, alone)).frontier
+        for point in range(len(frontier)):
+            modes = frontier.modes(point)
+            costs = evaluate(graph, modes).per_kind
+            if not any(self._is_too_long(name, costs[kind]) for kind in kinds):
+                return modes
+        return None
+
+    def told(self, choice: StateChoice, late: Sequence[Late]) -> Iterator[Unheld]:
+        """What is to be said of these; of a query the kind that takes longest."""
+        for name in dict.fromkeys(name for name, _ in late):
+            kinds = [kind for query, kind in late if query == name]
+            graph, chosen = self._graphs[name], choice.queries[name]
+            costs = evaluate(graph, chosen.modes).per_kind
+            kind = max(kinds, key=costs.__getitem__)
+            runs = graph.runs[kind] if graph.runs else 0
+            tables = tuple(sorted(graph.kinds[kind].tables))
+            unheld = Unheld(name, self._bounds[name], tables, costs[kind], runs)
+            modes = self.least(name, kinds)
+            if modes is not None:
+                enough = choice.bytes - chosen.bytes + graph.bytes_of(modes)
+                ms = evaluate(graph, modes).per_kind[kind]
+                unheld = replace(unheld, enough=enough, enough_ms=ms)
+            yield unheld
+
+    def _is_too_long(self, name: QueryName, ms: float) -> bool:
+        return LEAST_MARGIN * ms > self._bounds[name].ms
+
+
+def unheld_text(one: Unheld, fixed: int) -> str:
+    """What is told of a bound; `fixed` are bytes of state that is no choice."""
+    verb = "changes" if len(one.tables) == 1 else "change"
+    by = f" (from {one.runs} runs)" if one.runs else ""
+    text = (
+        f"query `{one.query}` may miss {one.bound.text}: when {', '.join(one.tables)} "
+        f"{verb}, maintaining is estimated to take {duration_text(one.ms)}{by} with the "
+        "state that is stored"
+    )
+    if one.enough is None:
+        return f"{text}, and would take too long with all of it [{BOUND_IMPOSSIBLE}]"
+    return (
+        f"{text}; with {enough_text(one.enough + fixed)} of state for all queries it would "
+        f"take {duration_text(one.enough_ms)} [{BOUND_IMPOSSIBLE}]"
+    )

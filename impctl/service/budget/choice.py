@@ -1,0 +1,593 @@
+"""Which state is worth keeping under the budget, and whether a new choice is worth carrying out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import field, replace
+from typing import TYPE_CHECKING
+
+from impctl.compile.flows import SideChoice, Strategy
+from impctl.data.memory import give_back
+from impctl.errors import ImpctlError, RecaptureNeededError
+from impctl.placement.graph import PRIORS, Graph, KindOfChange, Mode, Piece, graph_of, restricted
+from impctl.placement.options import conversion_ms, priced
+from impctl.placement.search import Modes, StateChoice, per_day_together
+from impctl.service.budget.bounds import (
+    Unheld,
+    bounds_of,
+    chosen_within,
+    enough_text,
+    late_runs,
+    unheld_text,
+)
+from impctl.service.budget.convert import Wanted, convert
+from impctl.service.budget.costs import (
+    Opened,
+    learned_of,
+    numbers_of,
+    opened,
+    rows_of_change,
+    state_bytes,
+)
+from impctl.service.memory_limit import largest_side, memory_of
+from impctl.service.results import PlannedPiece, PlanResult
+from impctl.service.schedule.forecast import Expectations, Expected, expectations
+from impctl.service.settings import disk_of
+from impctl.service.stored import result_bytes
+from impctl.service.text import size_text
+from impctl.store.records import Chosen
+from impctl.types import QueryName, TableName
+from impctl.values import dataclass
+from impctl.workload.models import JoinStrategy, QuerySpec, StateKept
+
+if TYPE_CHECKING:
+    from impctl.service.context import Workbench
+    from impctl.service.prepare import PreparedQuery
+    from impctl.store.reader import StoreReader
+    from impctl.store.store import Store
+
+_STAYS = "converting saves too little: "
+
+
+def with_state(
+    desk: Workbench, store: StoreReader | None, results: Sequence[PlanResult]
+) -> tuple[list[PlanResult], list[str]]:
+    """The results, each of a stored query with what would be kept of it; and warnings of bounds
+    that this would not hold."""
+    budget = disk_of(desk.settings, desk.workload)
+    if store is None or budget is None:
+        return list(results), []
+    specs = desk.sketched(None)
+    kept = kept_within(desk, store, specs, budget)
+    is_over = state_bytes(store, [spec.name for spec in specs]) > budget
+    stays = not is_worth(kept, is_over=is_over)
+    told = [replace(each, state=tuple(_pieces(kept, each.query, stays))) for each in results]
+    return told, [] if stays else [unheld_text(one, kept.fixed) for one in kept.unheld]
+
+
+def _pieces(kept: Kept, query: QueryName, stays: bool) -> Iterator[PlannedPiece]:
+    """What files can be read for, or can be bounded, in the circuit's order; `stays`: as it is kept
+    now."""
+    if query not in kept.queries:
+        return
+    opened = kept.queries[query]
+    left_out = {side.side for side in opened.compiled.pieces if Strategy.FILES in side.readers}
+    left_out |= kept.sizes[query].keys()
+    known = {piece.name: piece for piece in kept.graphs[query].pieces}
+    for piece in kept.choice.queries[query].pieces.values():
+        if piece.name in left_out and piece.kept_bytes is not None:
+            mode, now = piece.mode, kept.now[query][piece.name]
+            size, reason, buffer = piece.bytes, piece.reason, kept.sizes[query].get(piece.name)
+            if stays and mode is not now:
+                size = known[piece.name].sizes[now]
+                mode, reason = now, f"{_STAYS}{reason}"
+            if stays:
+                buffer = opened.as_stored.meta.buffers.get(piece.name)
+            yield PlannedPiece(
+                piece.name,
+                known[piece.name].word(mode),
+                known[piece.name].word(now),
+                size,
+                piece.kept_bytes,
+                reason,
+                buffer if mode is Mode.BOUNDED else None,
+            )
+
+
+_FACTOR = 2.0
+_LEAST_PER_DAY = 1 / 30
+_ALIKE = 0.05
+"""The share by which bytes may differ and be the same."""
+
+Rates = Mapping[tuple[TableName, ...], float]
+"""Runs a day, by the tables that move in one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a choice would be made by now: budget and state in bytes, rates, and pins."""
+
+    budget: int
+    bytes: int
+    rates: Rates
+    pins: Mapping[QueryName, str]
+
+
+def is_to_look(made_by: Chosen | None, now: Seen) -> bool:
+    """Whether a choice is made anew."""
+    return (
+        made_by is None
+        or is_asked_otherwise(made_by, now.budget, now.pins)
+        or now.bytes > now.budget
+        or have_moved(made_by.rates, now.rates)
+    )
+
+
+def is_asked_otherwise(made_by: Chosen | None, budget: int, pins: Mapping[QueryName, str]) -> bool:
+    """Whether the workload asks for something else than the choice was made by, or none was."""
+    return made_by is None or made_by.budget != budget or dict(made_by.pins) != dict(pins)
+
+
+def is_known_to_exceed(made_by: Chosen | None, now: Seen) -> bool:
+    """Whether state exceeds a budget that the last choice could not bring it within either."""
+    return (
+        made_by is not None
+        and made_by.settled
+        and now.bytes > now.budget
+        and made_by.bytes > now.budget
+        and not is_asked_otherwise(made_by, now.budget, now.pins)
+        and abs(now.bytes - made_by.bytes) <= _ALIKE * made_by.bytes
+        and not have_moved(made_by.rates, now.rates)
+    )
+
+
+def have_moved(before: Rates, now: Rates) -> bool:
+    """Whether a kind of change comes twice as often as before, or half as often."""
+    for kind in before.keys() | now.keys():
+        low, high = sorted((before.get(kind, 0.0), now.get(kind, 0.0)))
+        if high >= _LEAST_PER_DAY and high >= _FACTOR * low:
+            return True
+    return False
+
+
+def pins_of(specs: Iterable[QuerySpec]) -> dict[QueryName, str]:
+    """What queries say of their state, of those that say something."""
+    return {spec.name: str(spec.state) for spec in specs if spec.state is not None}
+
+
+_LEAST_SAVED = 0.2
+_DAYS = 7.0
+
+
+def is_worth(kept: Kept, *, is_over: bool, has_captured: bool = False) -> bool:
+    """Whether the choice is carried out; `is_over`: what is kept exceeds the budget.
+
+    `has_captured`: a first capture leaves out what may be large before anybody knows.
+    """
+    if _is_asked(kept):
+        return True
+    is_better = kept.holds_more or _pays(kept)
+    return has_captured and is_better if kept.is_out_of_reach else is_over or is_better
+
+
+def _is_asked(kept: Kept) -> bool:
+    """Whether a piece is kept in a way that it may not be."""
+    return any(
+        kept.now[name][piece.name] not in piece.modes
+        for name, graph in kept.graphs.items()
+        for piece in graph.pieces
+    )
+
+
+def _pays(kept: Kept) -> bool:
+    names = list(kept.graphs)
+    before = per_day_together([kept.graphs[n] for n in names], [kept.now[n] for n in names])
+    after = kept.choice.ms_per_day
+    if kept.choice.per_byte:
+        before += kept.choice.per_byte * sum(kept.graphs[n].bytes_of(kept.now[n]) for n in names)
+        after += kept.choice.per_byte * kept.choice.bytes
+    saved = before - after
+    takes = sum(
+        _takes(kept.conversions[name], kept.now[name], kept.choice.queries[name].modes)
+        for name in names
+    )
+    return saved > 0 and saved >= _LEAST_SAVED * before and takes <= _DAYS * saved
+
+
+def _takes(conversions: Mapping[str, Mapping[Mode, float]], now: Modes, then: Modes) -> float:
+    """Milliseconds to bring one query's pieces from these modes to those."""
+    moved = [to.get(then[name], 0.0) for name, to in conversions.items() if now[name] != then[name]]
+    return PRIORS.conversion_ms + sum(moved) if moved else 0.0
+
+
+_ALLOWED = (Mode.KEPT, Mode.READ, Mode.BOUNDED)
+"""What the engine carries out today."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The queries that were weighed, what was chosen, and bytes that no choice changes.
+
+    By query, `graphs` are what they were weighed by, `now` how pieces are kept as it stands, and
+    `conversions` the milliseconds that bring each to another mode; `sizes` of how many rows or
+    values buffers are where pieces are bounded. `unheld` are bounds that the
+    choice does not hold; it `holds_more` of them than what is kept now.
+    `troubles` says of queries that could not be opened why; their state counts as it is.
+    """
+
+    queries: Mapping[QueryName, Opened]
+    choice: StateChoice
+    fixed: int
+    troubles: Mapping[QueryName, str]
+    graphs: Mapping[QueryName, Graph]
+    now: Mapping[QueryName, Modes]
+    conversions: Mapping[QueryName, Mapping[str, Mapping[Mode, float]]]
+    sizes: Mapping[QueryName, Mapping[str, int]] = field(default_factory=dict)
+    unheld: Sequence[Unheld] = ()
+    holds_more: bool = False
+    budget: int | None = None
+
+    @property
+    def is_out_of_reach(self) -> bool:
+        """Whether even the least exceeds the budget; one of 0 asks for the least."""
+        return bool(self.budget) and self.choice.exceeds
+
+    def wanted(self, query: QueryName) -> Wanted:
+        """What of a query is to be read from files, or bounded; Spark's sides stay Spark's, and
+        what is read and no choice stays read."""
+        modes = self.choice.queries[query].modes
+        compiled = self.queries[query].compiled
+        by_spark = compiled.sides_by(Strategy.SPARK)
+        read = [name for name, mode in modes.items() if mode is Mode.READ]
+        read += [name for name in compiled.sides_by(Strategy.FILES) if name not in modes]
+        sizes = self.sizes[query]
+        bounded = {name: sizes[name] for name, mode in modes.items() if mode is Mode.BOUNDED}
+        return Wanted(tuple(name for name in read if name not in by_spark), bounded)
+
+
+Choose = Callable[[Mapping[QueryName, Graph], int | None], StateChoice]
+"""A way to choose modes for all pieces of these queries within so many bytes."""
+
+
+def kept_within(
+    desk: Workbench,
+    store: StoreReader,
+    specs: Sequence[QuerySpec],
+    budget: int | None,
+    coming: Expectations | None = None,
+    choose: Choose | None = None,
+) -> Kept:
+    """The choice for all of these queries that are stored.
+
+    `coming` is what to expect of at least their tables, where that is known already; `choose` takes
+    the place of the choice that holds bounds, and looks at none.
+    """
+    queries, troubles, fixed = _all_opened(desk, store, specs)
+    tables = {table for one in queries.values() for table in one.stored.versions}
+    if coming is None:
+        coming = expectations(desk, store, sorted(tables))
+    weighed = _Weighed(desk, store, coming.expected(tables))
+    by_priors = {name: weighed.by_priors(query) for name, query in queries.items()}
+    now = {name: modes_now(query, by_priors[name]) for name, query in queries.items()}
+    graphs = {
+        name: weighed.graph(query, by_priors[name], now[name]) for name, query in queries.items()
+    }
+    for name, query in queries.items():
+        pieces = {piece.name for piece in graphs[name].pieces}
+        fixed += sum(size.bytes for at, size in query.sizes.items() if not _is_of(at, pieces))
+    bounds, chances = bounds_of(specs), weighed.chances
+    if choose is None:
+        choice, unheld = chosen_within(graphs, budget, bounds, chances, fixed, now)
+    else:
+        left = None if budget is None else max(0, budget - fixed)
+        choice, unheld = choose(graphs, left), ()
+    then = {name: one.modes for name, one in choice.queries.items()}
+    late, late_now = (len(late_runs(graphs, modes, bounds, chances)) for modes in (then, now))
+    conversions = {name: conversion_ms(graph) for name, graph in by_priors.items()}
+    holds_more = late < late_now
+    return Kept(
+        queries,
+        choice,
+        fixed,
+        troubles,
+        graphs,
+        now,
+        conversions,
+        {name: weighed.sizes(query) for name, query in queries.items()},
+        unheld,
+        holds_more,
+        budget,
+    )
+
+
+def graphs_of(
+    desk: Workbench,
+    store: StoreReader,
+    queries: Mapping[QueryName, Opened],
+    expected: Sequence[Expected],
+) -> dict[QueryName, Graph]:
+    """The queries as the choice sees them, where these kinds of change are expected."""
+    weighed = _Weighed(desk, store, expected)
+    result = {}
+    for name, query in queries.items():
+        by_priors = weighed.by_priors(query)
+        result[name] = weighed.graph(query, by_priors, modes_now(query, by_priors))
+    return result
+
+
+def _all_opened(
+    desk: Workbench, store: StoreReader, specs: Sequence[QuerySpec]
+) -> tuple[dict[QueryName, Opened], dict[QueryName, str], int]:
+    """The queries to choose about, why others could not be opened, and the bytes of all others."""
+    queries: dict[QueryName, Opened] = {}
+    troubles: dict[QueryName, str] = {}
+    fixed = 0
+    for spec in specs:
+        try:
+            result = _opened(desk, store, spec)
+        except ImpctlError as trouble:
+            # Another run tells of it by its exit code: this one is over, and did what it was for.
+            troubles[spec.name], result = trouble.message, None
+        if result is None:
+            fixed += state_bytes(store, [spec.name])
+        else:
+            queries[spec.name] = result
+    return queries, troubles, fixed
+
+
+def _opened(desk: Workbench, store: StoreReader, spec: QuerySpec) -> Opened | None:
+    """The query; None where nothing of its state is to be chosen about."""
+    stored = store.load(spec.name)
+    try:
+        return None if stored is None else opened(desk, store, spec, stored)
+    except RecaptureNeededError:
+        # Its state goes with the next capture.
+        return None
+
+
+class _Weighed:
+    """Queries as the choice sees them, by what is expected."""
+
+    def __init__(self, desk: Workbench, store: StoreReader, expected: Sequence[Expected]) -> None:
+        self._desk = desk
+        self._store = store
+        self._expected = expected
+        self._kinds = tuple(KindOfChange(one.tables, one.per_day) for one in expected)
+        self.chances = [one.chance for one in expected]
+        self._sizes: dict[QueryName, dict[str, int]] = {}
+
+    def by_priors(self, query: Opened) -> Graph:
+        numbers = numbers_of(query, self._desk.tables, self._expected)
+        sizes = {name: one.size for name, one in numbers.bounded.items()}
+        self._sizes[query.stored.query] = sizes
+        return graph_of(query.compiled, self._kinds, numbers, allowed=_ALLOWED)
+
+    def sizes(self, query: Opened) -> Mapping[str, int]:
+        """The buffers of a query that was weighed, where it is bounded."""
+        return self._sizes[query.stored.query]
+
+    def graph(self, query: Opened, by_priors: Graph, now: Modes) -> Graph:
+        """The same by what recorded runs tell, with the pieces pinned that are no choice."""
+        tables = query.stored.versions
+        rows = [rows_of_change(one, tables) for one in self._expected]
+        costs = self._store.costs(query.stored.query)
+        layout = query.as_stored.meta.layout
+        graph = priced(by_priors, learned_of(by_priors, tables, now, costs, rows, layout))
+        prepared = query.as_stored.prepared
+        allowed = {
+            piece.name: _allowed(query, piece, prepared)
+            for piece in graph.pieces
+            if len(piece.modes) > 1
+        }
+        fits = largest_side(memory_of(self._desk.settings, self._desk.workload))
+        for piece in graph.pieces:
+            mode = now[piece.name]
+            is_open = mode in allowed.get(piece.name, ()) and len(allowed[piece.name]) > 1
+            is_built = mode is Mode.READ and piece.is_whole
+            if mode is Mode.KEPT or is_built or not is_open:
+                continue
+            if _is_more(piece.sizes[Mode.KEPT], fits):
+                # There may not be enough memory to build it; what is kept needs none, and what is
+                # rebuilt as much each time.
+                allowed[piece.name] = (mode,)
+        return restricted(graph, allowed)
+
+
+def _is_more(size: int, most: int | None) -> bool:
+    return most is not None and size > most
+
+
+def _asked(prepared: PreparedQuery) -> JoinStrategy:
+    """How the workload has the query's joins find partners, whatever the budget."""
+    spec = prepared.spec
+    # Constants that move with the clock may stand above a join, and move through what is kept.
+    is_moving = prepared.moves_above and spec.join is JoinStrategy.AUTO
+    if is_moving or spec.state is StateKept.KEEP:
+        return JoinStrategy.INDEX
+    return JoinStrategy.FILES if spec.state is StateKept.LEAST else spec.join
+
+
+def _asked_of_groups(prepared: PreparedQuery) -> JoinStrategy:
+    """The same of groups: kept where constants move, which may be above them."""
+    if prepared.moves_above or _asked(prepared) is JoinStrategy.INDEX:
+        return JoinStrategy.INDEX
+    return JoinStrategy.FILES if prepared.spec.state is StateKept.LEAST else JoinStrategy.AUTO
+
+
+def modes_now(query: Opened, graph: Graph) -> dict[str, Mode]:
+    """How each piece of the query's state is kept as it stands."""
+    read = set(query.compiled.sides_by(Strategy.FILES) + query.compiled.sides_by(Strategy.SPARK))
+    now = dict.fromkeys((piece.name for piece in graph.pieces), Mode.KEPT)
+    now |= dict.fromkeys(query.as_stored.meta.buffers, Mode.BOUNDED)
+    return now | dict.fromkeys(read, Mode.READ)
+
+
+def _allowed(query: Opened, piece: Piece, prepared: PreparedQuery) -> tuple[Mode, ...]:
+    """The modes of a piece that the engine carries out and the workload leaves open."""
+    compiled = query.compiled
+    is_side = any(one.side == piece.name for one in compiled.sides)
+    asked = _asked(prepared) if is_side else _asked_of_groups(prepared)
+    side = next((one for one in compiled.pieces if one.side == piece.name), None)
+    is_least = prepared.spec.state is StateKept.LEAST
+    pinned = _pinned_mode(side, asked, is_least=is_least)
+    modes = {Mode.KEPT, Mode.READ} if pinned is None else {pinned}
+    is_left = pinned is Mode.KEPT or piece.is_whole
+    if Mode.BOUNDED in piece.modes and asked is JoinStrategy.FILES and is_left:
+        modes = {Mode.BOUNDED}
+    elif asked is JoinStrategy.AUTO:
+        modes.add(Mode.BOUNDED)
+    return tuple(mode for mode in piece.modes if mode in modes)
+
+
+def _pinned_mode(side: SideChoice | None, asked: JoinStrategy, *, is_least: bool) -> Mode | None:
+    """What a piece is pinned to, by the workload or since the engine reads no such piece; None
+    where it may be chosen. What is read whole is left out where the least is asked for alone."""
+    if side is None or Strategy.FILES not in side.readers or asked is JoinStrategy.INDEX:
+        return Mode.KEPT
+    is_asked = asked is JoinStrategy.FILES and (is_least or not side.is_whole)
+    if side.strategy is Strategy.SPARK or is_asked:
+        return Mode.READ
+    return None
+
+
+def _is_of(stored: str, pieces: set[str]) -> bool:
+    """Whether a stored arrangement belongs to one of the pieces, by their names."""
+    parts = stored.split(".")
+    return any(".".join(parts[:count]) in pieces for count in range(1, len(parts) + 1))
+
+
+BUDGET_EXCEEDED = "budget_exceeded"
+
+
+def keep_to_budget(
+    desk: Workbench, store: Store, *, has_captured: bool, is_late: bool = False
+) -> list[str]:
+    """Convert what the budget asks for; warnings of what could not be."""
+    budget = disk_of(desk.settings, desk.workload)
+    if budget is None:
+        return []
+    specs = desk.sketched(None)
+    try:
+        seen, coming = _seen(desk, store, specs, budget)
+        made_by = store.chosen()
+        if made_by is not None and is_known_to_exceed(made_by, seen) and not has_captured:
+            return [_exceeded(store, specs, seen.bytes, budget, made_by.least)]
+        if not (has_captured or is_to_look(made_by, seen)):
+            return []
+        if is_late:
+            # Even a run with nothing to do looks then, if it is the next one.
+            store.save_chosen(None)
+            return [_put_off(seen)] if seen.bytes > budget else []
+        return _looked(desk, store, specs, seen, coming, has_captured=has_captured)
+    except ImpctlError as error:
+        return [f"the state does not change, whatever its budget: {error.message}"]
+
+
+def _seen(
+    desk: Workbench, store: Store, specs: Sequence[QuerySpec], budget: int
+) -> tuple[Seen, Expectations]:
+    """What a choice would be made by, and what is expected of the tables of stored queries."""
+    tables = {table for spec in specs for table in _tables(store, spec)}
+    coming = expectations(desk, store, sorted(tables))
+    rates = {tuple(sorted(one.tables)): one.per_day for one in coming.expected(tables)}
+    size = state_bytes(store, [spec.name for spec in specs])
+    return Seen(budget, size, rates, pins_of(specs)), coming
+
+
+def _tables(store: Store, spec: QuerySpec) -> Iterable[TableName]:
+    try:
+        stored = store.load(spec.name)
+    except ImpctlError:
+        # The choice says what is wrong with it, and its own run by its exit code.
+        return ()
+    return () if stored is None else stored.versions
+
+
+def _looked(
+    desk: Workbench,
+    store: Store,
+    specs: Sequence[QuerySpec],
+    seen: Seen,
+    coming: Expectations,
+    *,
+    has_captured: bool,
+) -> list[str]:
+    """Make a choice, carry it out where that is worth it, and remember what it was made by."""
+    names = [spec.name for spec in specs]
+    kept = kept_within(desk, store, specs, seen.budget, coming)
+    warnings = [_left(name, why) for name, why in kept.troubles.items()]
+    if is_worth(kept, is_over=seen.bytes > seen.budget, has_captured=has_captured):
+        for name in kept.queries:
+            warnings += converted(desk, store, kept, name)
+            give_back()
+    size = state_bytes(store, names)
+    least = kept.fixed + kept.choice.least
+    made_by = Chosen(
+        budget=seen.budget,
+        rates=seen.rates,
+        bytes=size,
+        pins=seen.pins,
+        least=least,
+        settled=not warnings,
+    )
+    store.save_chosen(made_by)
+    warnings += [unheld_text(one, kept.fixed) for one in kept.unheld]
+    if size > seen.budget:
+        warnings.append(_exceeded(store, specs, size, seen.budget, least))
+    return warnings
+
+
+def _put_off(seen: Seen) -> str:
+    return (
+        f"state uses {size_text(seen.bytes)}, more than its budget of "
+        f"{size_text(seen.budget)}: this run was late, so the next run that is on time will "
+        f"reduce it [{BUDGET_EXCEEDED}]"
+    )
+
+
+def _exceeded(store: Store, specs: Sequence[QuerySpec], size: int, budget: int, least: int) -> str:
+    """That the budget is exceeded, and what would help: a larger one, or fewer results kept."""
+    needed, why = size, "the rest cannot be read from tables or rebuilt"
+    if 0 < budget < least < size:
+        needed = least
+        why = f"even the minimum uses {size_text(least)}, so no more of it is removed"
+    return (
+        f"state uses {size_text(size)}, more than its budget of {size_text(budget)}: {why}; "
+        f"raise the budget to {enough_text(needed)}, or "
+        f"{_less(store, specs, needed - budget)} [{BUDGET_EXCEEDED}]"
+    )
+
+
+def _less(store: Store, specs: Sequence[QuerySpec], excess: int) -> str:
+    """How so many bytes of state could be done without: the largest kept results first."""
+    results = [(result_bytes(store, spec.name), spec.name) for spec in specs if spec.answer]
+    names, saved = list[str](), 0
+    for size, name in sorted(results, reverse=True):
+        if saved < excess and size:
+            names.append(f"`{name}`")
+            saved += size
+    if not names or saved < excess:
+        return "store the state of fewer queries"
+    noun = "result of query" if len(names) == 1 else "results of queries"
+    return f"drop the {noun} {', '.join(names)} ({size_text(saved)})"
+
+
+def converted(desk: Workbench, store: Store, kept: Kept, name: str) -> list[str]:
+    """Convert a query to what was chosen of it, if it is not so; why it stayed as it was."""
+    query, choice = kept.queries[name], kept.choice.queries[name]
+    wanted = kept.wanted(name)
+    if not wanted.moved(Wanted.now(query)):
+        return []
+    sides = [side.side for side in query.compiled.pieces]
+    sides += [one.piece for one in query.compiled.buffers if one.piece not in sides]
+    reasons = {side: choice.pieces[side].reason for side in sides if side in choice.pieces}
+    desk.reporter.step(f"reducing the state of {name} to the budget")
+    try:
+        convert(desk, store, query, wanted, reasons)
+    except ImpctlError as error:
+        return [_left(name, error.message)]
+    return []
+
+
+def _left(name: str, why: str) -> str:
+    return f"the state of query `{name}` does not change: {why}"

@@ -1,0 +1,478 @@
+"""Changes: the rows of a materialized result that were inserted and deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from impctl.compile.flows import BlockedError
+from impctl.errors import ImpctlError, QueryError, RetryableError, UsageError
+from impctl.service.capture import captured_query
+from impctl.service.context import Reporter, Workbench, open_workbench
+from impctl.service.decide import (
+    NOT_INCREMENTALLY,
+    ReadChange,
+    Task,
+    moved_at_once,
+    needs_of,
+    open_task,
+)
+from impctl.service.engine_answer import engine_rows
+from impctl.service.expiry import next_expiry
+from impctl.service.filters import filters_of
+from impctl.service.formats import check_goal, write_answer
+from impctl.service.memory_limit import MemoryLimit, held_to, memory_of
+from impctl.service.partners import partners_of
+from impctl.service.prepare import PreparedQuery, prepare
+from impctl.service.resolve import AtVersions, only_query, still_there, versions_at
+from impctl.service.result_changes import (
+    NO_ROWS,
+    Lead,
+    RowsOf,
+    ToldAnswer,
+    changes_between,
+    check_kept,
+    rows_kept,
+    whole_answer,
+)
+from impctl.service.results import ChangesResult, FollowedRun, Outcome
+from impctl.service.schedule.daemon import Files, Stop, Watch
+from impctl.service.step import Maintainer
+from impctl.service.stored import (
+    catch_up,
+    check_not_replaced_meanwhile,
+    check_pins,
+    moved_meanwhile,
+    moved_moments,
+    stored_moments,
+)
+from impctl.service.table_deltas import SharedChanges
+from impctl.service.text import duration_text
+from impctl.stopwatch import Stopwatch
+from impctl.values import dataclass
+from impctl.workload.models import AnsweredBy, QuerySpec
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from impctl.engine.result_rows import AnswerRows
+    from impctl.service.settings import FollowRequest, Settings
+    from impctl.store.reader import StoreReader
+    from impctl.store.records import StoredQuery
+    from impctl.types import QueryName, TableName, TableVersion
+
+
+@dataclass(frozen=True, slots=True)
+class Moving:
+    """What came and went between versions of the tables; `moments` are the clock's values then."""
+
+    since: Mapping[TableName, TableVersion]
+    versions: Mapping[TableName, TableVersion]
+    moments: Mapping[str, str]
+    changes: pa.Table
+
+
+class NotCarriedError(ImpctlError):
+    """The state cannot be carried on without a recapture or Spark; never leaves the application."""
+
+
+class AnswerAhead:
+    """One query's state with its kept answer, ahead of the store by what was asked so far."""
+
+    def __init__(
+        self, desk: Workbench, store: StoreReader, spec: QuerySpec, stored: StoredQuery
+    ) -> None:
+        """Takes the state up; NotCarriedError where it cannot be."""
+        task = open_task(desk, store, spec, stored)
+        if task.taken is None:
+            assert task.trouble is not None
+            raise NotCarriedError(task.trouble.message)
+        if task.taken.way.answer is None:
+            raise NotCarriedError(task.taken.way.no_answer or task.taken.way.reason)
+        if task.taken.way.compiled is not None and task.taken.way.compiled.asks_spark:
+            raise NotCarriedError("Spark reads a side of a join")
+        self._task: Task = task
+        self._taken = task.taken
+        self._has_begun = False
+        self._told: ToldAnswer | None = None
+
+    @property
+    def stored(self) -> StoredQuery:
+        """What the answer stands for by now."""
+        return self._taken.stored
+
+    def on(self, desk: Workbench) -> Moving:
+        """What came and went up to the versions pinned; NotCarriedError where nothing tells."""
+        assert self._taken.way.answer is not None
+        task, before = self._task, self._taken.versions
+        if self._has_begun:
+            check_pins(self.stored, desk.tables)
+            task = Task(task.spec, self.stored, self._taken)
+        self._has_begun = True
+        if task.move is None and moved_moments(desk, self.stored):
+            raise NotCarriedError("a time-dependent constant changed")
+        collected = _Collected()
+        answer = None if task.move is None else task.move.answer
+        self._told = ToldAnswer(collected, desk.session_zone, self._taken.way, answer, [])
+        try:
+            self._step(desk, task, self._told)
+        except NOT_INCREMENTALLY as trouble:
+            raise NotCarriedError(trouble.message) from trouble
+        changes = collected.changes
+        if changes is None:
+            nothing = RowsOf(self._taken.way.answer.ending, NO_ROWS, self._kept.bounded)
+            changes = changes_between(nothing, nothing, desk.session_zone)
+        return Moving(before, self._taken.versions, stored_moments(self.stored), changes)
+
+    def rows_before(self) -> RowsOf:
+        """What the answer was made of before a step that could not be made."""
+        way = self._taken.way
+        assert way.answer is not None
+        noted = None if self._told is None else self._told.noted
+        rows = self._kept.whole() if noted is None else noted.rows_before()
+        return RowsOf(way.answer.ending, rows, self._kept.bounded)
+
+    @property
+    def _kept(self) -> AnswerRows:
+        compiled = self._taken.way.compiled
+        assert compiled is not None
+        assert compiled.kept is not None
+        return compiled.kept
+
+    def _step(self, desk: Workbench, task: Task, told: ToldAnswer) -> None:
+        """The step of `maintain`, if there is anything to step with."""
+        needs = needs_of(desk.tables, task)
+        if not needs and task.move is None:
+            return
+        shared = SharedChanges(desk.tables, desk.reporter)
+        shared.announce(needs)
+        read = [ReadChange(need, *shared.read(need)) for need in needs]
+        check_not_replaced_meanwhile(self.stored, desk.tables)
+        partners = partners_of(desk, self._taken.way, self._taken.stored.partitions)
+        maintainer = Maintainer(
+            None,
+            self._taken,
+            partners,
+            move=task.move,
+            told=told,
+            next_expiry=partial(next_expiry, desk),
+        )
+        moved = moved_at_once(desk.tables, read)
+        maintainer.step(moved, read_ms=0.0, reason_code="incremental", reason="")
+
+
+class _Collected:
+    """The changes of a step, held."""
+
+    def __init__(self) -> None:
+        self.changes: pa.Table | None = None
+
+    def write(self, lead: Lead, changes: pa.Table) -> None:
+        self.changes = changes
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """The changes, between which versions, at which values of the clock, by whom and why so."""
+
+    changes: pa.Table
+    since: Mapping[TableName, TableVersion]
+    """None of them where the whole answer is told."""
+    versions: Mapping[TableName, TableVersion]
+    moments: Mapping[str, str]
+    by: AnsweredBy
+    why: str
+
+
+class Answer:
+    """A query's answer as it was told last, first as it is kept in the store, and what comes next.
+
+    RetryableError where another process moves the store on while it is being read.
+    """
+
+    def __init__(self, desk: Workbench, spec: QuerySpec) -> None:
+        """UsageError where no rows are kept."""
+        self._spec = spec
+        self._stored = captured_query(desk, desk.reading_store(), spec)
+        check_kept(spec, self._stored)
+        catch_up(desk.tables, self._stored)
+        self._since: Mapping[TableName, TableVersion] = self._stored.versions
+        self._ahead: AnswerAhead | None = None
+        self._rows: RowsOf | None = None
+        """What the last answer was made of, where no state tells."""
+        self._why = ""
+
+    def whole(self, desk: Workbench) -> Changed:
+        """The answer as it is kept, as changes from nothing."""
+        changes = whole_answer(self._kept(desk), desk.session_zone)
+        moments, why = stored_moments(self._stored), "from the materialized result"
+        return Changed(changes, {}, self._since, moments, AnsweredBy.STATE, why)
+
+    def next(self, desk: Workbench) -> Changed:
+        """What came and went since, up to the versions pinned."""
+        if self._rows is None:
+            is_first = self._ahead is None
+            try:
+                if self._ahead is None:
+                    self._ahead = self._taken_up(desk)
+                return self._carried(self._ahead.on(desk))
+            except NotCarriedError as trouble:
+                self._why = trouble.message
+                # A first step may follow the clock: then what was taken up is of another time.
+                self._rows = self._kept(desk) if is_first else self._told_last()
+                self._ahead = None
+        return self._compared(desk, self._rows)
+
+    def _taken_up(self, desk: Workbench) -> AnswerAhead:
+        store = desk.reading_store()
+        assert store is not None
+        ahead = AnswerAhead(desk, store, self._spec, self._stored)
+        self._check_unmoved(store)
+        return ahead
+
+    def _kept(self, desk: Workbench) -> RowsOf:
+        """The rows in the store."""
+        store = desk.reading_store()
+        assert store is not None
+        rows = rows_kept(desk, store, self._spec, self._stored)
+        self._check_unmoved(store)
+        return rows
+
+    def _check_unmoved(self, store: StoreReader) -> None:
+        now = store.load(self._spec.name)
+        if now is None or now.generation != self._stored.generation:
+            raise moved_meanwhile(self._spec.name)
+
+    def _told_last(self) -> RowsOf:
+        assert self._ahead is not None
+        return self._ahead.rows_before()
+
+    def _carried(self, moving: Moving) -> Changed:
+        self._since = moving.versions
+        why = "from the materialized result, after maintaining it"
+        by = AnsweredBy.STATE
+        return Changed(moving.changes, moving.since, moving.versions, moving.moments, by, why)
+
+    def _compared(self, desk: Workbench, before: RowsOf) -> Changed:
+        """The answer told last against that which the engine computes at the versions pinned."""
+        prepared = prepare(desk, self._spec)
+        limit = MemoryLimit(memory_of(desk.settings, desk.workload))
+        with held_to(limit):
+            after = _by_engine(desk, limit, prepared)
+        _check_same_columns(self._spec, before, after)
+        changes = changes_between(before, after, desk.session_zone)
+        since, versions = self._since, desk.tables.versions_of(prepared.tables)
+        self._rows, self._since = after, versions
+        why = f"the state could not be maintained: {self._why}"
+        return Changed(changes, since, versions, prepared.moments, AnsweredBy.ENGINE, why)
+
+
+def changed_since(desk: Workbench, spec: QuerySpec, at: AtVersions) -> Changed:
+    """What came and went since older versions of the tables, by two answers of the engine."""
+    prepared = prepare(desk, spec)
+    wanted = versions_at(spec, prepared.tables, at, desk.workload.names, option="--since")
+    past = desk.next_run(())
+    for table, version in wanted.items():
+        newest = desk.tables.source(table).version
+        if version > newest:
+            raise UsageError(
+                f"Table `{table}` has no version {version} yet: it is at version {newest}",
+                hint=f"give a version up to {newest}",
+                code="since_newer",
+            )
+        with still_there("--since"):
+            past.tables.pin_at(table, version)
+    # At one instant: what is told is what commits changed.
+    prepared_then = prepare(past, spec, prepared.moments)
+    limit = MemoryLimit(memory_of(desk.settings, desk.workload))
+    with held_to(limit):
+        with still_there("--since"):
+            before = _by_engine(past, limit, prepared_then)
+        after = _by_engine(desk, limit, prepared)
+        _check_same_columns(spec, before, after)
+        changes = changes_between(before, after, desk.session_zone)
+    versions = desk.tables.versions_of(prepared.tables)
+    why = "no result is stored for these versions, so both results were computed"
+    return Changed(changes, wanted, versions, prepared.moments, AnsweredBy.ENGINE, why)
+
+
+def _by_engine(desk: Workbench, limit: MemoryLimit, prepared: PreparedQuery) -> RowsOf:
+    """The rows of the answer over the tables as they are pinned; QueryError where it cannot."""
+    versions = desk.tables.versions_of(prepared.tables)
+    pruned = filters_of(desk.tables, prepared, (), versions)
+    desk.reporter.step(f"running {prepared.spec.name}")
+    try:
+        return engine_rows(desk, limit, prepared, versions, pruned)
+    except BlockedError as blocked:
+        raise QueryError(
+            f"The engine cannot run query `{prepared.spec.name}`: {blocked.message}",
+            hint="materialize its result (`answer: true`) if `impctl explain` shows that this "
+            "is possible, or compare the results of two runs of `impctl query --out`",
+            code="engine_cannot",
+            location=prepared.place(blocked.span),
+        ) from None
+
+
+def _check_same_columns(spec: QuerySpec, before: RowsOf, after: RowsOf) -> None:
+    """UsageError where the answers have other columns, as after a column got another type."""
+    forms = [
+        [(one.attribute.name, one.attribute.type) for one in rows.ending.outputs]
+        for rows in (before, after)
+    ]
+    if forms[0] != forms[1]:
+        raise UsageError(
+            f"The result of query `{spec.name}` has other columns now than at the older versions",
+            hint="get the whole result with `impctl query`",
+            code="answer_columns",
+            location=spec.location,
+        )
+
+
+_ATTEMPTS = 10
+"""Times that other processes may move the rows on while they are being read."""
+
+
+def changes(
+    desk: Workbench,
+    query: QueryName | None,
+    since: AtVersions | None = None,
+    *,
+    whole: bool = False,
+    limit: int | None = None,
+    out: Path | None = None,
+    escape_formulas: bool = False,
+) -> Outcome:
+    """What came and went of one query's answer between the store's versions and now.
+
+    With `since` from these versions on; `whole` tells the answer itself, as the store has it.
+    `limit`: how many rows are shown, or written to the file `out`, with `escape_formulas` so that
+    a spreadsheet computes nothing.
+    """
+    if whole and since is not None:
+        raise UsageError(
+            "`--all` excludes `--since`: it returns the current materialized result only",
+            hint="remove one of them; `impctl query --at` answers at older versions",
+        )
+    if out is not None:
+        # Before anything that takes its time.
+        check_goal(out, desk.reserved)
+    (spec,) = desk.queries([query if query is not None else only_query(desk)])
+    watch = Stopwatch()
+    match = _found(desk, spec, since, whole=whole)
+    result = result_of(spec.name, match, watch.ms)
+    result = replace(result, limit=limit, written=None if out is None else str(out))
+    if out is not None:
+        write_answer(result.shown, out, escape_formulas=escape_formulas)
+    return Outcome((result,))
+
+
+def _found(desk: Workbench, spec: QuerySpec, since: AtVersions | None, *, whole: bool) -> Changed:
+    if since is not None:
+        return changed_since(desk, spec, since)
+    for attempt in range(_ATTEMPTS):
+        try:
+            answer = Answer(desk, spec)
+            return answer.whole(desk) if whole else answer.next(desk)
+        except RetryableError as error:
+            if error.code != "sketch_moved" or attempt == _ATTEMPTS - 1:
+                raise
+    raise AssertionError
+
+
+def result_of(query: QueryName, result: Changed, elapsed_ms: float) -> ChangesResult:
+    """The changes as they are told."""
+    return ChangesResult(
+        answer=result.changes,
+        query=query,
+        since=result.since,
+        versions=result.versions,
+        elapsed_ms=elapsed_ms,
+        by=result.by,
+        by_reason=result.why,
+        moments=result.moments,
+    )
+
+
+ShowChanges = Callable[[ChangesResult, FollowedRun], None]
+"""Told of every look that found something, and of the whole answer where that is asked for."""
+
+
+def follow_changes(
+    settings: Settings,
+    query: QueryName | None,
+    request: FollowRequest,
+    *,
+    whole: bool,
+    reporter: Reporter,
+    stop: Stop,
+    show: ShowChanges,
+) -> None:
+    """Tell of the changes of one query's answer until asked to end, after the answer if `whole`."""
+    files = Files.of(settings)
+    with open_workbench(settings, reporter) as desk:
+        (spec,) = desk.queries([query if query is not None else only_query(desk)])
+        looking = _Looking(desk, Answer(desk, spec), spec.name, request, show)
+        reporter.step(
+            f"following the result of {spec.name}, checking every "
+            f"{duration_text(request.interval * 1000)}"
+        )
+        if whole:
+            looking.tell(lambda answer: answer.whole(desk))
+        while not stop.is_asked:
+            files.check()
+            if request.max_runs is not None and looking.told >= request.max_runs:
+                return
+            if looking.watch.is_due(desk):
+                with stop.working():
+                    looking.look()
+            stop.wait(request.interval)
+
+
+class _Looking:
+    """The looks of one process."""
+
+    def __init__(
+        self,
+        desk: Workbench,
+        answer: Answer,
+        query: QueryName,
+        request: FollowRequest,
+        show: ShowChanges,
+    ) -> None:
+        self.desk = desk
+        self.answer = answer
+        self.query = query
+        self.watch = Watch()
+        self.told = 0
+        self._show = show
+
+    def look(self) -> None:
+        """Tell what came and went since the last look, if anything did."""
+        desk = self.desk.next_run(self.watch.pinned())
+        try:
+            self.tell(lambda answer: answer.next(desk))
+        except RetryableError as error:
+            if error.code == "sketch_moved":
+                raise
+            self.desk.reporter.step(f"waiting to check again: {error.message}")
+            return
+        finally:
+            desk.close()
+        self.watch.saw(desk)
+
+    def tell(self, find: Callable[[Answer], Changed]) -> None:
+        """Show what is found."""
+        at, watch = datetime.now(UTC), Stopwatch()
+        result = find(self.answer)
+        if not result.changes.num_rows:
+            return
+        self.told += 1
+        elapsed = watch.ms
+        started = at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        self._show(
+            result_of(self.query, result, elapsed), FollowedRun(self.told, started, elapsed, 0)
+        )

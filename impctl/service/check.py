@@ -1,0 +1,133 @@
+"""Check: whether the workload file is right, and which queries can have a sketch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from impctl.errors import ImpctlError, UnsafeSketchError
+from impctl.safety.judge import Judges
+from impctl.service.choose import choose, judge_candidates, lineage_warnings
+from impctl.service.context import Isolated, Workbench
+from impctl.service.explain import answer_entry, extra_warnings
+from impctl.service.maintenance_plan import capture_way
+from impctl.service.prepare import is_refused, prepare
+from impctl.service.query import who_answers
+from impctl.service.results import (
+    AnsweredEntry,
+    CandidateEntry,
+    CheckResult,
+    Failure,
+    Outcome,
+    unsketched_check,
+)
+from impctl.workload.load import names_in
+from impctl.workload.schema import workload_json_schema
+
+if TYPE_CHECKING:
+    from impctl.types import QueryName
+    from impctl.workload.models import PartitionSpec, QuerySpec
+
+
+def query_names(file: Path) -> tuple[str, ...]:
+    """Names of the file's queries."""
+    return names_in(file, "queries")
+
+
+def update_names(file: Path) -> tuple[str, ...]:
+    """Names of the file's update batches."""
+    return names_in(file, "updates")
+
+
+def check(
+    desk: Workbench, queries: Sequence[QueryName] | None = None, *, strict: bool = False
+) -> Outcome:
+    """One result per query named (default: all); `strict`: none may be without a sketch."""
+    results: list[CheckResult] = []
+    warnings: list[str] = []
+    failures: list[Failure] = []
+    absorbed: list[QueryName] = []
+    for spec in desk.queries(queries):
+        with Isolated(failures, spec):
+            result, refusal = _checked(desk, spec, warnings)
+            results.append(result)
+            if result.supported and spec.provenance is not None:
+                absorbed.append(spec.name)
+            if refusal is not None and strict:
+                raise refusal
+    warnings += extra_warnings(absorbed)
+    warnings += _old_keys(desk.workload.partitions)
+    return Outcome(tuple(results), tuple(warnings), tuple(failures))
+
+
+def _old_keys(partitions: Sequence[PartitionSpec]) -> list[str]:
+    """A warning where the file uses the old name of a key."""
+    old = [spec for spec in partitions if spec.is_old_key]
+    if not old:
+        return []
+    return [f"{old[0].location}: the key `fragments` is now called `ranges`; rename it"]
+
+
+def schema_text() -> str:
+    """The JSON Schema of the workload file, for editors."""
+    return json.dumps(workload_json_schema(), indent=2) + "\n"
+
+
+def _checked(
+    desk: Workbench, spec: QuerySpec, warnings: list[str]
+) -> tuple[CheckResult, ImpctlError | None]:
+    """What is found, and what refuses the query a sketch, if anything."""
+    if not spec.is_sketched:
+        return replace(unsketched_check(spec.name), answered=_unsketched(desk, spec)), None
+    judges = Judges()
+    judged: tuple[CandidateEntry, ...] = ()
+    answered: AnsweredEntry | None = None
+    try:
+        prepared = prepare(desk, spec)
+        answered = who_answers(desk, prepared)
+        try:
+            chosen = choose(desk, prepared, judges=judges)
+        except UnsafeSketchError:
+            judged = judge_candidates(desk, prepared, judges)
+            raise
+    except ImpctlError as error:
+        if not is_refused(spec, error):
+            raise
+        result = CheckResult(
+            spec.name,
+            False,
+            None,
+            error.message,
+            judged,
+            hint=error.hint,
+            answer=answer_entry(spec, None, None),
+            place=error.location,
+            answered=answered,
+        )
+        return result, error
+    partitions = chosen.partitions(desk, prepared)
+    way = capture_way(desk, prepared, chosen.verdict, partitions, reads=False)
+    warnings += lineage_warnings(desk.tables, prepared, chosen)
+    result = CheckResult(
+        spec.name,
+        True,
+        way.mode.value,
+        way.reason,
+        chosen.candidates,
+        answer=answer_entry(spec, way, None),
+        answered=answered,
+    )
+    return result, None
+
+
+def _unsketched(desk: Workbench, spec: QuerySpec) -> AnsweredEntry | None:
+    """Who answers it; raises what is wrong with a query, but not that it can have no sketch."""
+    try:
+        return who_answers(desk, prepare(desk, spec))
+    except ImpctlError as error:
+        if not is_refused(spec, error):
+            raise
+    return None

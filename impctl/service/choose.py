@@ -1,0 +1,314 @@
+"""Which attribute of each table access is sketched, and with which partition."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from impctl.errors import ImpctlError, UsageError
+from impctl.expr.nodes import columns_of
+from impctl.plan.lineage import for_all, why_unused
+from impctl.plan.nodes import Fixpoint, Select, nodes_of, scans_of
+from impctl.plan.recursion import is_recursive
+from impctl.safety.choose import Choice, Costs, Option, choose_attributes
+from impctl.safety.judge import Judges, Verdict, check_kept, keyed_groups, states_of
+from impctl.safety.lattice import Status
+from impctl.service.estimate import ALIKE, LEAST_ROWS, NOTHING, Estimates, estimates
+from impctl.service.partitions import candidates, is_partitionable, occurrences, partition_of
+from impctl.service.prepare import PreparedQuery, facts_of
+from impctl.service.results import CandidateEntry
+from impctl.sketch.sketch import FragmentSet
+from impctl.tables.sample import clustered_columns
+from impctl.types import AccessId, ColumnName, TableName
+from impctl.values import dataclass
+from impctl.workload.models import Lineage
+
+if TYPE_CHECKING:
+    from impctl.service.context import Workbench
+    from impctl.service.pinned import PinnedTables
+    from impctl.sketch.partition import RangePartition
+    from impctl.store.records import StoredSketch
+
+Groups = Collection[frozenset[AccessId]]
+
+
+def groups_of(prepared: PreparedQuery, sketches: Sequence[StoredSketch]) -> Groups:
+    """Per fixpoint that can be keyed with these sketches, the accesses that read by one filter.
+
+    By the plan that is run, and by the one that sketches are kept by.
+    """
+    judges, result = Judges(), set[frozenset[AccessId]]()
+    for root in (prepared.core, prepared.root):
+        if sketches and is_recursive(root):
+            by = judges.of(replace(prepared.query, root=root))
+            own = {s.access: s.attribute for s in sketches if s.access in by.accesses}
+            result.update(keyed_groups(root, own, by))
+    return result
+
+
+def evened(prepared: PreparedQuery, sketches: Sequence[StoredSketch]) -> tuple[StoredSketch, ...]:
+    """The sketches, those of one group with what any of them has; none where ranges differ."""
+    result = {sketch.access: sketch for sketch in sketches}
+    for group in groups_of(prepared, sketches):
+        own = [result.pop(access) for access in group if access in result]
+        if len({sketch.partition.id for sketch in own}) == 1:
+            ids = {one for sketch in own for one in sketch.fragments.ids}
+            every = FragmentSet.of(sorted(ids), own[0].partition.size)
+            result |= {sketch.access: replace(sketch, fragments=every) for sketch in own}
+    return tuple(result[sketch.access] for sketch in sketches if sketch.access in result)
+
+
+LINEAGE_UNUSED = "lineage_unused"
+
+
+def lineage_warnings(tables: PinnedTables, prepared: PreparedQuery, chosen: Chosen) -> list[str]:
+    """What to say of `lineage: answer` that leaves a table without a sketch, or changes nothing."""
+    spec = prepared.spec
+    if spec.lineage is not Lineage.ANSWER:
+        return []
+    place = spec.lineage_place or spec.location
+    what = f"{place}: `lineage: answer` of query `{spec.name}`"
+    lost: dict[TableName, CandidateEntry] = {}
+    for one in _lost(tables, prepared, chosen):
+        lost.setdefault(one.table, one)
+    if lost:
+        table_of = prepared.table_of
+        in_part = {table_of[access] for access in chosen.sketched}
+        where = {t: f" ({one.occurrence})" if t in in_part else "" for t, one in lost.items()}
+        return [
+            f"{what} leaves `{table}`{where[table]} without a sketch: {one.reason}; with "
+            f"`lineage: all`, a sketch on `{table}.{one.attribute}` is safe "
+            f"[{LINEAGE_UNUSED}]"
+            for table, one in lost.items()
+        ]
+    if spec.lineage_place is None:
+        return []
+    why = why_unused(prepared.root, *sketched_nodes(prepared, chosen.verdict, chosen.sketched))
+    return [f"{what} has no effect: {why} [{LINEAGE_UNUSED}]"] if why else []
+
+
+def sketched_nodes(
+    prepared: PreparedQuery, verdict: Verdict, sketched: Mapping[AccessId, ColumnName]
+) -> tuple[list[int], list[int]]:
+    """Positions of the plan's nodes with a sketched access below: those not keyed, those keyed."""
+    states = states_of(verdict, prepared.planned, sketched)
+    result = [(at, s.status is Status.KEYED) for at, s in enumerate(states) if s.sketched]
+    return [at for at, is_keyed in result if not is_keyed], [at for at, keyed in result if keyed]
+
+
+def _lost(
+    tables: PinnedTables, prepared: PreparedQuery, chosen: Chosen
+) -> Iterator[CandidateEntry]:
+    """Candidates that fixpoints could have beside what is chosen, were they sketched for all."""
+    query = replace(prepared.planned, root=for_all(prepared.root))
+    core = for_all(prepared.core)
+    facts, names = facts_of(tables, prepared.scans), occurrences(prepared)
+    nodes = nodes_of(prepared.root)
+    inside = {s.access: s for n in nodes if isinstance(n, Fixpoint) for s in scans_of(n)}
+    for access, scan in inside.items():
+        for one in chosen.candidates if access not in chosen.sketched else ():
+            is_of_it = (one.table, one.occurrence) == (scan.table, names[access])
+            sketched = {**chosen.sketched, access: one.attribute}
+            if is_of_it and not one.safe and check_kept(query, core, sketched, facts).safe:
+                yield one
+
+
+_NOT_READ = 1.5
+"""A sketch on a column that the query does not read makes it read, and ask, one more (0042)."""
+_CLUSTERED, _OTHERS = 0.25, 4
+"""A column that the query does not read is a candidate where files overlap by it this little; of
+these so many are judged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The safe choice: attribute by access, its verdict, and all candidates with reasons."""
+
+    sketched: Mapping[AccessId, ColumnName]
+    verdict: Verdict
+    candidates: tuple[CandidateEntry, ...]
+    together: Mapping[tuple[TableName, ColumnName], int]
+    """Of how many ranges that would be proposed one is made, where an estimate says so."""
+
+    def partitions(
+        self, desk: Workbench, prepared: PreparedQuery
+    ) -> dict[AccessId, RangePartition]:
+        """The partition of every sketched access; one per table and attribute."""
+        tables = prepared.table_of
+        made: dict[tuple[TableName, ColumnName], RangePartition] = {}
+        for access, column in self.sketched.items():
+            key = (tables[access], column)
+            if key not in made:
+                made[key] = partition_of(desk, *key, self.together.get(key, 1))
+        return {access: made[tables[access], column] for access, column in self.sketched.items()}
+
+
+def choose(
+    desk: Workbench,
+    prepared: PreparedQuery,
+    *,
+    every: bool = True,
+    judges: Judges | None = None,
+) -> Chosen:
+    """The sketches to capture; UnsafeSketchError says why none, or why not the one asked for.
+
+    `every` candidate comes with what is foreseen of it; or else those that may be taken.
+    """
+    query = prepared.planned
+    facts = facts_of(desk.tables, prepared.scans, reads_checks=True)
+    result = NOTHING
+
+    def weigh(options: Sequence[Option]) -> Costs:
+        nonlocal result
+        if prepared.spec.lineage is not Lineage.ALL:
+            # The sample tells which rows answers stem from with barriers, not which of them decide.
+            return {}
+        result = estimates(desk, prepared, options, every=every)
+        return _costs(result, options, prepared)
+
+    try:
+        choice = choose_attributes(
+            query,
+            _candidates(desk, prepared),
+            facts,
+            wanted=_wanted(desk.tables, prepared),
+            core=prepared.core,
+            weigh=weigh,
+            name=prepared.spec.name,
+            judges=judges,
+        )
+    except ImpctlError as error:
+        placed = error.at(prepared.spec.location) if error.location is None else error
+        raise prepared.located(placed) from error.__cause__
+    entries = _entries(choice, prepared, result)
+    return Chosen(choice.sketched, choice.verdict, entries, result.together)
+
+
+def _costs(result: Estimates, options: Sequence[Option], prepared: PreparedQuery) -> Costs:
+    """Bytes that each sketch is expected to leave, and what its upkeep and use cost beside.
+
+    Between two uses there is a run of `maintain`, which reads the state that is kept for it.
+    What is within a tenth of the best counts as the best: an estimate is not finer, and what is
+    grouped on, and comes first, is simpler to keep.
+    """
+    read = {(s.table, a.name) for s in prepared.scans for a in s.attributes}
+    costs = {
+        key: expected.bytes * (1.0 if key in read else _NOT_READ) + expected.upkeep
+        for option in options
+        if (expected := result.of.get(key := (option.scan.table, option.column))) is not None
+    }
+    best = min(costs.values(), default=0.0)
+    return {key: best if cost <= best * ALIKE else cost for key, cost in costs.items()}
+
+
+def judge_candidates(
+    desk: Workbench, prepared: PreparedQuery, judges: Judges | None = None
+) -> tuple[CandidateEntry, ...]:
+    """Every candidate judged for itself: what `explain` shows where nothing can be chosen."""
+    query = prepared.planned
+    facts = facts_of(desk.tables, prepared.scans, reads_checks=True)
+    columns = _candidates(desk, prepared)
+    for table, name in _wanted(desk.tables, prepared).items():
+        columns[table] = list(dict.fromkeys([name, *columns[table]]))
+    judges = Judges() if judges is None else judges
+    names = occurrences(prepared)
+    entries = []
+    for scan in prepared.scans:
+        for column in columns[scan.table]:
+            verdict = check_kept(query, prepared.core, {scan.access: column}, facts, judges)
+            name = names[scan.access]
+            entries.append(
+                CandidateEntry(
+                    scan.table, column, verdict.safe, False, verdict.reason, occurrence=name
+                )
+            )
+    return tuple(entries)
+
+
+def _candidates(desk: Workbench, prepared: PreparedQuery) -> dict[TableName, list[ColumnName]]:
+    """Columns to consider per table, best first."""
+    result: dict[TableName, list[ColumnName]] = {}
+    for table in prepared.tables:
+        named = list(candidates(desk, table))
+        result[table] = named if named else _proposed(desk.tables, prepared, table)
+    return result
+
+
+def _proposed(tables: PinnedTables, prepared: PreparedQuery, table: TableName) -> list[ColumnName]:
+    """Without candidates in the file: the columns the query reads, those it filters on first; and
+    of a large table those it is partitioned or clustered by."""
+    read = {
+        attribute.id: attribute.name
+        for scan in prepared.scans
+        if scan.table == table
+        for attribute in scan.attributes
+    }
+    filtered = [
+        read[identity]
+        for node in nodes_of(prepared.root)
+        if isinstance(node, Select)
+        for identity in sorted(columns_of(node.predicate))
+        if identity in read
+    ]
+    snapshot = tables.snapshot(table)
+    able = [c.name for c in snapshot.schema if is_partitionable(c)]
+    mine = [name for name in able if name in set(read.values())]
+    others: list[ColumnName] = []
+    if snapshot.likely_rows >= LEAST_ROWS:
+        others = [name for name in able if name not in mine]
+        others = clustered_columns(snapshot, others, _CLUSTERED)[:_OTHERS]
+    return [name for name in dict.fromkeys((*filtered, *mine, *others)) if name in able]
+
+
+def _wanted(tables: PinnedTables, prepared: PreparedQuery) -> dict[TableName, ColumnName]:
+    """`sketch:` of the file, spelled as in the schema."""
+    wanted: dict[TableName, ColumnName] = {}
+    for table, name in prepared.spec.sketch.items():
+        if table not in prepared.tables:
+            raise UsageError(
+                f"Query `{prepared.spec.name}` requests a sketch of "
+                f"`{table}`{_why_not(prepared, table)}",
+                hint=f"it reads: {', '.join(prepared.tables)}",
+                code="sketch_table_unused",
+                location=prepared.spec.location,
+            )
+        column = tables.snapshot(table).schema.find(name)
+        if column is None or not is_partitionable(column):
+            names = [c.name for c in tables.snapshot(table).schema if is_partitionable(c)]
+            raise UsageError(
+                f"Table `{table}` has no column `{name}` that can be sketched",
+                hint=f"it has: {', '.join(names)}",
+                code="column_unknown",
+                location=prepared.spec.location,
+            )
+        wanted[table] = column.name
+    return wanted
+
+
+def _why_not(prepared: PreparedQuery, table: TableName) -> str:
+    """Why a table is not among those that the plan reads."""
+    if table not in prepared.query.tables:
+        return " but does not read it"
+    if all(scan.table != table for scan in scans_of(prepared.query.root)):
+        return ", which only an unused WITH entry names"
+    return ", but nothing it reads from that table affects the result"
+
+
+def _entries(
+    choice: Choice, prepared: PreparedQuery, result: Estimates
+) -> tuple[CandidateEntry, ...]:
+    """All candidates; where nothing could be estimated, the one chosen says why."""
+    tables, names = prepared.table_of, occurrences(prepared)
+    return tuple(
+        CandidateEntry(
+            tables[c.access],
+            c.column,
+            c.safe,
+            c.chosen,
+            f"{c.reason}; {result.reason}" if c.chosen and result.reason else c.reason,
+            result.of.get((tables[c.access], c.column)),
+            names[c.access],
+        )
+        for c in choice.considered
+    )

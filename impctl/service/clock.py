@@ -1,0 +1,222 @@
+"""A sketch moved on with the clock: what has to move, and the rows that come or go by it.
+
+Law: what conditions right above scans let through, and what stands above rows that the state can
+tell, is moved; a constant anywhere else, another circuit or another verdict asks for a recapture by
+name. By touch only the former is: then no state tells groups. Rows are read from the newest
+version's files, those left out of which statistics prove that no row comes or goes.
+Out of scope: the step itself (`compile.session`), whether the clock moved
+(`service.stored`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import field
+from typing import TYPE_CHECKING
+
+from impctl.compile.build import with_answer
+from impctl.compile.session import (
+    MovedAbove,
+    Moves,
+    Moving,
+    differing_rows,
+    judged_alone,
+    moved_above,
+    touched_source,
+    untold,
+)
+from impctl.errors import RecaptureNeededError
+from impctl.plan.moved_conditions import moved_conditions
+from impctl.plan.nodes import Plan, scans_of
+from impctl.service.filters import files_meeting
+from impctl.service.maintenance_plan import chooser_of, chosen_way, restored_verdict
+from impctl.service.prepare import PreparedQuery, prepare
+from impctl.service.stored import StateMeta, kept_plan, moved_moments, moved_text
+from impctl.sketch.sketch import Mode
+from impctl.sql.parameters import RUN
+from impctl.tables.rows import read_batches
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from impctl.compile.compile import Way
+    from impctl.compile.flows import Source
+    from impctl.engine.batch import Batch
+    from impctl.rules.finalize import Ending
+    from impctl.service.context import Workbench
+    from impctl.service.pinned import PinnedTables
+    from impctl.sketch.partition import RangePartition
+    from impctl.store.records import StoredQuery
+    from impctl.tables.snapshot import DataFile, Snapshot
+    from impctl.types import TableName
+    from impctl.workload.models import QuerySpec
+
+_KEPT_OTHERWISE = "the new value requires another way to maintain the query"
+_READS_OTHERWISE = "the new value changes what the query groups, sums or joins"
+_NO_GROUPS = (
+    "it occurs outside conditions on rows of a table, and conservative maintenance "
+    "stores no groups to evaluate it on: {}"
+)
+
+
+@dataclass(slots=True)
+class FilesRead:
+    """Which files were read for rows that move, of how many; once each, whoever reads them."""
+
+    uris: set[str] = field(default_factory=set)
+    of: dict[TableName, int] = field(default_factory=dict)
+
+    def add(self, snapshot: Snapshot, files: Iterable[DataFile]) -> None:
+        """Count these files of a table."""
+        self.uris.update(file.uri for file in files)
+        self.of[snapshot.table] = len(snapshot.files)
+
+    @property
+    def read(self) -> int:
+        return len(self.uris)
+
+    @property
+    def total(self) -> int:
+        return sum(self.of.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """What moves: the conditions by access, the clock's values and the circuit's name after it.
+
+    `way` has the circuit after the move, which the state of the one before fits. `above` are the
+    operators in it whose constants moved, in exact mode; `touched` reads what moves in touch mode.
+    `answer` is the query's before the move, where its rows are kept. `names` are the moments that
+    moved, `files` counts what is read for it.
+    """
+
+    way: Way
+    conditions: Moves
+    above: MovedAbove | None
+    touched: Source | None
+    moments: Mapping[str, str]
+    circuit: str
+    reason: str
+    tables: PinnedTables
+    names: frozenset[str]
+    answer: Ending | None = None
+    files: FilesRead = field(default_factory=FilesRead)
+
+    @property
+    def is_of_expiry(self) -> bool:
+        """Whether it is the instant of the run alone that moved on."""
+        return self.names == {RUN}
+
+    def snapshot(self, table: TableName) -> Snapshot:
+        """The table as it is when the move is done."""
+        return self.tables.snapshot(table)
+
+    def rows(self, asked: Sequence[Moving]) -> Iterator[pa.Table]:
+        """The rows of the files that may hold some that come or go for one of these sources."""
+        snapshot = self.snapshot(asked[0][0].table)
+        meeting = (files_meeting(snapshot, source, m.rows_that_move) for source, m in asked)
+        kept = {file.uri for result in meeting for file in result}
+        files = tuple(file for file in snapshot.files if file.uri in kept)
+        self.files.add(snapshot, files)
+        columns = dict.fromkeys(name for source, _ in asked for name in source.scan.table_columns)
+        yield from read_batches(snapshot, tuple(columns), files)
+
+    def moved_rows(self) -> Iterator[Batch]:
+        """In touch mode, the rows that come or go, with their fragments."""
+        if self.touched is not None:
+            moved = self.conditions[self.touched.access]
+            for table in self.rows([(self.touched, moved)]):
+                yield differing_rows(self.touched, moved, table)[0]
+
+
+def move_of(
+    desk: Workbench, spec: QuerySpec, stored: StoredQuery, before: PreparedQuery, way: Way
+) -> Move:
+    """The move of a sketch that stands for the query as it was `before`, in this way.
+
+    RecaptureNeededError where it cannot be moved.
+    """
+    after = prepare(desk, spec)
+    moments = moved_moments(desk, stored)
+    reason = moved_text(moments)
+    verdict, partitions = restored_verdict(desk.tables, after, stored)
+    meta = StateMeta.read(stored.query, stored.state_meta)
+    sides = chooser_of(after, meta)
+    new = chosen_way(after, verdict, partitions, sides, has_answer=meta.answer)
+    old_verdict, _ = restored_verdict(desk.tables, before, stored)
+    both = ((before, old_verdict), (after, verdict))
+    old, now = (kept_plan(p, v, partitions).core_verdict(v, partitions) for p, v in both)
+    if way.mode is not new.mode or old != now:
+        raise _stays(spec, reason, _KEPT_OTHERWISE)
+    assert way.core is not None
+    assert new.core is not None
+    is_exact = way.mode is Mode.EXACT
+    conditions = moved_conditions(way.core, new.core, is_open_above=is_exact)
+    if conditions is None:
+        raise _stays(spec, reason, _READS_OTHERWISE if is_exact else _NO_GROUPS.format(way.reason))
+    circuit, above, touched = desk.memory.circuit(new.core), None, None
+    circuit = circuit if new.answer is None else with_answer(circuit)
+    names = frozenset(moments)
+    if is_exact:
+        above = _above(spec, reason, way, new, conditions, names)
+    else:
+        (partition,) = partitions.values()
+        conditions, touched = _touched(spec, reason, new.core, conditions, partition)
+    return Move(
+        way=new,
+        conditions=conditions,
+        above=above,
+        touched=touched,
+        moments=after.moments,
+        circuit=circuit,
+        reason=reason,
+        tables=desk.tables,
+        names=names,
+        answer=None if way.answer is None else way.answer.ending,
+    )
+
+
+def _above(
+    spec: QuerySpec,
+    reason: str,
+    way: Way,
+    new: Way,
+    conditions: Moves,
+    names: frozenset[str],
+) -> MovedAbove:
+    """What moved above conditions on rows of a table; nothing does where rows expire alone."""
+    assert way.compiled is not None
+    assert new.compiled is not None
+    if new.has_tree and names != {RUN}:
+        raise _stays(spec, reason, "its joins are a tree (`join: tree`)")
+    above = moved_above(way.compiled, new.compiled, conditions)
+    if above is None:
+        raise _stays(spec, reason, _KEPT_OTHERWISE)
+    why = untold(new.compiled.circuit, above)
+    if why is not None:
+        raise _stays(spec, reason, why)
+    return above
+
+
+def _touched(
+    spec: QuerySpec, reason: str, core: Plan, moves: Moves, partition: RangePartition
+) -> tuple[Moves, Source | None]:
+    """What moved in conditions as far as they can be judged, and what reads it."""
+    (scan,) = scans_of(core)
+    if scan.access not in moves:
+        return {}, None
+    moved = judged_alone(moves[scan.access])
+    source = None if moved is None else touched_source(scan, moved, partition)
+    if moved is None or source is None:
+        raise _stays(spec, reason, "only Spark can evaluate the condition that contains it")
+    return {scan.access: moved}, source
+
+
+def _stays(spec: QuerySpec, moved: str, why: str) -> RecaptureNeededError:
+    return RecaptureNeededError(
+        f"{moved}, and the sketch of query `{spec.name}` cannot be updated for that: {why}",
+        code="clock_not_followed",
+        hint="a condition such as `day >= current_date - INTERVAL 30 DAYS` can be maintained; "
+        "with policy `auto`, `maintain` recaptures other queries",
+    )

@@ -1,0 +1,184 @@
+"""Use case: rewrite tables' files so that the sketches stored for them leave files out.
+
+Law: only on demand; rows stay as they are, in one commit that says so, so sketches stay right and
+no query is captured anew. Told before is what is expected, afterwards what came; a table that no
+sketch would gain of is left alone, unless it is named; one in that order already in any case.
+Out of scope: the rewriting (`tables.write.maintenance`), what is expected of it
+(`service.advice`), which attribute is sketched (`service.choose`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from impctl.errors import ImpctlError, UsageError, count_text
+from impctl.service.advice import SketchUse, cluster_forecast, sketch_uses, sketched_most
+from impctl.service.held_signals import held_signals
+from impctl.service.partitions import is_partitionable
+from impctl.service.results import ClusteredSketch, ClusterResult, Failure, Outcome
+from impctl.service.text import size_text
+from impctl.stopwatch import Stopwatch
+from impctl.tables.snapshot import Snapshot, bytes_of
+from impctl.tables.write.maintenance import check_clusterable, cluster_table
+from impctl.workload.yaml import suggestion
+
+if TYPE_CHECKING:
+    from impctl.service.context import Workbench
+    from impctl.types import ColumnName, TableName
+
+
+def cluster(
+    desk: Workbench,
+    tables: Sequence[TableName],
+    by: Sequence[ColumnName],
+    *,
+    may_lose: bool = False,
+) -> Outcome:
+    """Cluster the tables named, or those that sketches are stored for and gain of it.
+
+    An order by which more sketches would read more than less is refused unless it `may_lose`.
+    """
+    wanted = _wanted(desk, tables, by)
+    results: list[ClusterResult] = []
+    failures: list[Failure] = []
+    uses = sketch_uses(desk, desk.reading_store(), failures)
+    for table in wanted or tuple(uses):
+        try:
+            used = uses.get(table, [])
+            results.append(_clustered(desk, table, by, used, bool(wanted), may_lose=may_lose))
+        except ImpctlError as error:
+            failures.append(Failure(None, error))
+    return Outcome(tuple(results), _warnings(desk, wanted, uses), tuple(failures))
+
+
+def _wanted(
+    desk: Workbench, tables: Sequence[TableName], by: Sequence[ColumnName]
+) -> tuple[TableName, ...]:
+    """The tables named; UsageError for one that the file does not have."""
+    known, result = desk.workload.tables, []
+    for written in tables:
+        table = desk.workload.names.called(written)
+        if table is None:
+            raise UsageError(
+                f"Table `{written}` is not in {desk.workload.file}",
+                code="cluster_table_unknown",
+                hint=suggestion(written, list(known), "the file has"),
+            )
+        result.append(table)
+    if by and len(tables) != 1:
+        raise UsageError(
+            "`--by` takes columns of one table", hint="name that table with `--table` too"
+        )
+    return tuple(dict.fromkeys(result))
+
+
+def _warnings(
+    desk: Workbench, wanted: Sequence[TableName], uses: dict[TableName, list[SketchUse]]
+) -> tuple[str, ...]:
+    if wanted or uses:
+        return ()
+    return (
+        f"no sketch is stored for any query of {desk.workload.file}, so there is "
+        "nothing to cluster by; run `impctl capture` first, or give `--table` and "
+        "`--by`",
+    )
+
+
+def _clustered(
+    desk: Workbench,
+    table: TableName,
+    by: Sequence[ColumnName],
+    uses: Sequence[SketchUse],
+    is_named: bool,
+    *,
+    may_lose: bool,
+) -> ClusterResult:
+    snapshot = desk.tables.snapshot(table)
+    columns = _columns(snapshot, by, uses)
+    forecast = cluster_forecast(desk, table, columns, uses)
+    result = ClusterResult(
+        table=table,
+        action="none",
+        by=columns,
+        reason=_reason(columns, forecast.files),
+        files=len(snapshot.files),
+        bytes=snapshot.bytes,
+        sketches=forecast.sketches,
+        foreseen=desk.settings.dry_run,
+    )
+    if is_named:
+        check_clusterable(snapshot, columns)
+    if forecast.is_done or (forecast.obstacle and not is_named):
+        return replace(result, reason=forecast.obstacle)
+    check_clusterable(snapshot, columns)
+    if desk.settings.dry_run:
+        return result
+    if not may_lose and len(result.losers) > len(result.winners):
+        raise _loses(result)
+    desk.reporter.finished(replace(result, foreseen=True), 1, 1)
+    desk.reporter.step(f"clustering {table} by {', '.join(columns)}")
+    watch = Stopwatch()
+    with held_signals():
+        done = cluster_table(desk.tables.source(table), columns)
+        desk.tables.repin(table)
+    came = [_came(desk, use, match) for use, match in zip(uses, forecast.sketches, strict=True)]
+    return replace(
+        result,
+        action="cluster",
+        version=done.version,
+        files_after=len(desk.tables.snapshot(table).files),
+        elapsed_ms=watch.ms,
+        sketches=tuple(came),
+    )
+
+
+def _loses(result: ClusterResult) -> UsageError:
+    names = ", ".join(f"`{one.query}`" for one in result.losers)
+    return UsageError(
+        f"Clustering table `{result.table}` by "
+        f"{', '.join(f'`{name}`' for name in result.by)} would rewrite "
+        f"{size_text(result.bytes)}, and {len(result.losers)} of "
+        f"{count_text(len(result.sketches), 'sketch', 'sketches')} would read more "
+        f"files than now: {names}",
+        hint="choose other columns (`--dry-run` shows what each sketch would read), or add `--yes`",
+        code="cluster_loses",
+    )
+
+
+def _columns(
+    snapshot: Snapshot, by: Sequence[ColumnName], uses: Sequence[SketchUse]
+) -> tuple[ColumnName, ...]:
+    """The columns asked for, as the schema spells them; else the attributes sketched most often."""
+    if not by:
+        often = sketched_most(snapshot, uses)
+        if often:
+            return often
+        raise UsageError(
+            f"No column is known to cluster table `{snapshot.table}` by",
+            hint="name one with `--by`, or capture a query of the table first",
+        )
+    result = []
+    for name in by:
+        column = snapshot.schema.find(name)
+        if column is None or not is_partitionable(column):
+            names = [c.name for c in snapshot.schema if is_partitionable(c)]
+            raise UsageError(
+                f"Table `{snapshot.table}` has no column `{name}` that it can be clustered by",
+                hint=suggestion(name, names, "it has"),
+                code="column_unknown",
+            )
+        result.append(column.name)
+    return tuple(dict.fromkeys(result))
+
+
+def _reason(columns: Sequence[ColumnName], files: int) -> str:
+    order = "sorted by" if len(columns) == 1 else "in Z-order of"
+    return f"{order} {', '.join(f'`{name}`' for name in columns)}, in about {files:,} files"
+
+
+def _came(desk: Workbench, use: SketchUse, expected: ClusteredSketch) -> ClusteredSketch:
+    """What the same sketch leaves of the files as they are now: their rows did not change."""
+    left = use.left(desk).files[use.sketch.table]
+    return replace(expected, files_after=len(left), bytes_after=bytes_of(left))

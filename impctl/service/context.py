@@ -1,0 +1,732 @@
+"""The context of a run: the workload, its tables pinned, the store, Spark, progress."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from impctl.errors import ImpctlError
+from impctl.tables.log import Seen
+from impctl.types import ColumnName, TableName, TableVersion
+
+if TYPE_CHECKING:
+    from impctl.compile.compile import Compiled
+    from impctl.forecast import Arrival, History
+    from impctl.store.reader import StoreReader
+    from impctl.tables.source import DeltaSource
+import hashlib
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, date, datetime
+from functools import cache, cached_property, lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from impctl.data.memory import give_back
+from impctl.data.schema import name_parts
+from impctl.engine.operator import Limits
+from impctl.errors import UsageError, is_panic, unexpected
+from impctl.service.output import check_output
+from impctl.service.pinned import PinnedTables
+from impctl.service.results import Failure
+from impctl.service.settings import Settings, lock_timeout_of, policy_of, spark_of, store_of
+from impctl.stopwatch import Stopwatch
+from impctl.store.disk import suppress_full
+from impctl.store.ledger import Ledger
+from impctl.store.store import Store
+from impctl.tables.log import commit_history
+from impctl.tables.storage import local_path
+from impctl.types import QueryName
+from impctl.workload.load import load_spark_profile, read_text, workload_of
+from impctl.workload.models import InsertSpec, Policy, QuerySpec, SparkSpec, Workload
+from impctl.workload.yaml import sql_location, suggestion
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from impctl.service.results import Result
+    from impctl.sql.parameters import Clock
+
+
+class Reporter(Protocol):
+    """Gets each step before it begins, and its place among all where their number is known."""
+
+    @property
+    def spark_log(self) -> str:
+        """How much of Spark's own log the user wants: `off`, or a level such as `warn`."""
+
+    def step(self, message: str, number: int = 0, total: int = 0) -> None:
+        """What begins now, as one short line: item `number` of `total`, or a part of the last one
+        if these are 0."""
+
+    def finished(self, result: Result, done: int, total: int) -> None:
+        """A result as soon as it is there, the last of `done`; the outcome has it too."""
+
+
+class SilentReporter:
+    """Says nothing."""
+
+    spark_log = "off"
+
+    def step(self, message: str, number: int = 0, total: int = 0) -> None:
+        """Nothing."""
+
+    def finished(self, result: Result, done: int, total: int) -> None:
+        """Nothing."""
+
+
+def limits_of(desk: Workbench) -> Limits:
+    """The limits that the workload file gives, or the usual ones."""
+    told = desk.workload.limits
+    return Limits(told.rounds, told.rows)
+
+
+def limited(desk: Workbench, compiled: Compiled) -> Compiled:
+    """The same circuit, which from now on goes no further."""
+    compiled.circuit.end_by(limits_of(desk))
+    return compiled
+
+
+_PACKAGES = (
+    "compile",
+    "data",
+    "engine",
+    "expr",
+    "plan",
+    "reuse",
+    "rules",
+    "safety",
+    "sql",
+    "workload",
+)
+
+
+@cache
+def build_mark() -> str:
+    """The mark of the program when it was first asked for, which is when a command begins.
+
+    Empty where the program does not lie in files.
+    """
+    package = Path(__file__).parents[1]
+    reader = find_spec("sqlglot")
+    if reader is None or reader.origin is None:
+        return ""
+    try:
+        lines = [line for name in _PACKAGES for line in _lines(package / name)]
+        lines.append(_line(reader.origin, os.stat(reader.origin)))
+    except OSError:
+        return ""
+    return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
+
+
+def _lines(folder: Path) -> Iterator[str]:
+    """One line of each file that is read as Python."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir():
+                yield from _lines(Path(entry.path))
+            elif entry.name.endswith(".py"):
+                yield _line(entry.path, entry.stat())
+
+
+def _line(path: str, result: os.stat_result) -> str:
+    return f"{path} {result.st_size} {result.st_mtime_ns}"
+
+
+Texts = Mapping[TableName, Mapping[TableVersion, str]]
+"""Entries of logs that were read already."""
+
+
+def known_histories(
+    tables: PinnedTables,
+    store: StoreReader | None,
+    names: Iterable[TableName],
+    texts: Texts | None = None,
+) -> dict[TableName, History]:
+    """The histories of these tables up to their pinned versions, of one that cannot be opened as
+    far as it is known; nothing is written."""
+    asked = tuple(dict.fromkeys(names))
+    held = {} if store is None else store.arrivals(asked)
+    return gone_on(tables, held, asked, texts)
+
+
+def gone_on(
+    tables: PinnedTables,
+    held: Mapping[TableName, History],
+    names: Iterable[TableName],
+    texts: Texts | None = None,
+) -> dict[TableName, History]:
+    """These histories with what was committed to the tables since."""
+    result = dict(held)
+    for name in names:
+        try:
+            source = tables.source(name)
+        except ImpctlError:
+            continue
+        result[name] = commit_history(source, held.get(name), (texts or {}).get(name))
+    return result
+
+
+CHANGE_UNEXPECTED = "change_unexpected"
+
+
+def remember_histories(
+    desk: Workbench,
+    store: Store,
+    before: Mapping[TableName, TableVersion],
+    texts: Texts | None = None,
+) -> list[str]:
+    """Bring the store's histories of the tables that were used up to date; what fails is a warning,
+    since what the run was for is committed.
+
+    Gives a warning for each table that changed though the workload file says that it never does:
+    after what the store knew, else after the version in `before`.
+    """
+    try:
+        return _remembered(desk, store, before, texts)
+    except ImpctlError as error:
+        return [f"{error.message}; {error.hint}"]
+
+
+def _remembered(
+    desk: Workbench, store: Store, before: Mapping[TableName, TableVersion], texts: Texts | None
+) -> list[str]:
+    names = list(desk.tables.seen)
+    held = store.arrivals(names, is_whole=False)
+    result = gone_on(desk.tables, held, names, texts)
+    new = {name: history for name, history in result.items() if history != held.get(name)}
+    if new:
+        with suppress_full():
+            store.save_arrivals(new)
+    warnings = []
+    for name, history in new.items():
+        known = held.get(name)
+        is_same = known is not None and known.table_id == history.table_id
+        since = known.until if known is not None and is_same else before.get(name)
+        if since is not None and desk.workload.tables[name].never_changes:
+            late = [each for each in history.arrivals if each.version > since]
+            warnings += [_unexpected(name, late)] if late else []
+    return warnings
+
+
+def _unexpected(table: TableName, late: Sequence[Arrival]) -> str:
+    first, last = late[0].version, late[-1].version
+    versions = f"version {first}" if first == last else f"versions {first} to {last}"
+    return (
+        f"table `{table}` changed in {versions}, but the workload file declares `changes: "
+        "never`; sketches are maintained as usual, but remove that line "
+        f"[{CHANGE_UNEXPECTED}]"
+    )
+
+
+_APART = 1.0
+"""Seconds between two writes: one waits for the disk, longer than telling an answer takes."""
+
+
+class ToldAnswers:
+    """Counts by query of one store after the other; of one run at a time."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._store: Path | None = None
+        self._counts: Counter[QueryName] = Counter()
+        self._written = float("-inf")
+
+    def add(self, store: Path, query: QueryName) -> bool:
+        """Count an answer; false where the ledger could not be written now that it was time."""
+        if store != self._store:
+            self.write()
+            self._store, self._counts = store, Counter()
+        self._counts[query] += 1
+        return self._clock() - self._written < _APART or self.write()
+
+    def write(self) -> bool:
+        """Bring what was counted into the ledger; false where that could not be done at once."""
+        if self._store is None or not self._counts:
+            return True
+        self._written = self._clock()
+        if not Ledger(self._store).record_answers(self._counts, time.time()):
+            return False
+        self._counts = Counter()
+        return True
+
+
+DEFAULT_MASTER = "local[*]"
+
+
+class Sessions(Protocol):
+    """Gives a run its session when a step first needs it."""
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a session can be had without starting Spark."""
+
+    def open(self, spec: SparkSpec) -> SparkSession:
+        """The session with these settings."""
+
+
+class OwnSession:
+    """The process's one session, which a command works in and may configure.
+
+    It is running where an earlier run of this process has launched it.
+    """
+
+    def __init__(self, log_level: str = "off") -> None:
+        self._log_level = log_level
+
+    @property
+    def is_running(self) -> bool:
+        return _is_up()
+
+    def open(self, spec: SparkSpec) -> SparkSession:
+        """The session with these settings, launched unless a run before has done so."""
+        from impctl.spark.session import SparkSettings, open_session
+
+        master = master_of(spec.master)
+        return open_session(SparkSettings(master, spec.conf, self._log_level))
+
+
+class SessionBeside:
+    """A session of its own beside the one given, else beside the one that is running.
+
+    Kept from run to run as long as its Spark is up and the settings stay the same.
+    """
+
+    def __init__(self, given: SparkSession | None) -> None:
+        if given is not None:
+            from impctl.spark.session import require_session
+
+            require_session(given)
+        self._given = given
+        self._made: tuple[object, SparkSpec, SparkSession] | None = None
+
+    @property
+    def is_running(self) -> bool:
+        return _is_up()
+
+    def open(self, spec: SparkSpec) -> SparkSession:
+        """The session; where Spark is not up it is launched as a command would."""
+        from impctl.spark.session import home_of, session_beside
+
+        base = self._base(spec)
+        if self._made is not None:
+            context, made_for, session = self._made
+            if context is home_of(base) and made_for == spec:
+                return session
+        session = session_beside(base, spec.conf)
+        self._made = (home_of(base), spec, session)
+        return session
+
+    @contextmanager
+    def visit(self) -> Iterator[None]:
+        """A run, after which the program finds Spark as it left it."""
+        from impctl.spark.session import guest
+
+        with guest():
+            yield
+
+    def _base(self, spec: SparkSpec) -> SparkSession:
+        from impctl.spark.session import is_usable, running_session
+
+        if self._given is None:
+            running = running_session()
+            return OwnSession().open(spec) if running is None else running
+        if not is_usable(self._given):
+            raise UsageError(
+                "The given Spark session was stopped",
+                code="spark_session_stopped",
+                hint="open the workload again with a running session, or without one",
+            )
+        return self._given
+
+
+def master_of(asked: str | None) -> str:
+    """Where Spark is to run: the environment's `SPARK_REMOTE` first, then what is asked for."""
+    from impctl.spark import session as connect
+
+    return connect.master_of(asked, os.environ, DEFAULT_MASTER)
+
+
+def _is_up() -> bool:
+    from impctl.spark.session import running_session
+
+    return running_session() is not None
+
+
+if TYPE_CHECKING:
+    from impctl.plan.nodes import Plan, Query
+    from impctl.reuse.verdict import ReuseVerdict
+    from impctl.rules.finalize import AnswerPlan
+    from impctl.rules.optimize import PlannedQueries
+    from impctl.safety.facts import Fact
+    from impctl.types import AccessId, ColumnName
+
+    Sketched = tuple[tuple[AccessId, ColumnName], ...]
+
+_REMEMBERED = 256
+"""Entries of each kind, as many as there are plans (`rules.optimize.KEPT`): each keeps its
+plans, some tens of kilobytes, also where they were let go."""
+
+
+class Memory:
+    """Workload, plans and verdicts of one program."""
+
+    def __init__(self) -> None:
+        self._workload: tuple[tuple[object, ...], Workload] | None = None
+
+    def workload(self, path: Path, env: Mapping[str, str]) -> Workload:
+        """The workload in the file, as it is now; errors are those of `workload.load`."""
+        text = read_text(path)
+        # Paths in it are relative to where it lies.
+        told = (path, path.parent.resolve(), text, dict(env))
+        if self._workload is None or self._workload[0] != told:
+            self._workload = (told, workload_of(path, text, env))
+        return self._workload[1]
+
+    @cached_property
+    def plans(self) -> PlannedQueries:
+        """The queries planned so far."""
+        from impctl.rules.optimize import PlannedQueries
+
+        return PlannedQueries()
+
+    def reuse(
+        self, asked: Query, captured: Query, sketched: Sketched, facts: Sequence[Fact]
+    ) -> ReuseVerdict:
+        """The verdict of `reuse.verdict`; arguments as there."""
+        return self._judged(asked, captured, sketched, tuple(facts))
+
+    @cached_property
+    def _judged(self) -> Callable[[Query, Query, Sketched, tuple[Fact, ...]], ReuseVerdict]:
+        from impctl.reuse.verdict import check_reuse
+
+        @lru_cache(maxsize=_REMEMBERED)
+        def judge(
+            asked: Query, captured: Query, sketched: Sketched, facts: tuple[Fact, ...]
+        ) -> ReuseVerdict:
+            return check_reuse(asked, captured, dict(sketched), facts)
+
+        return judge
+
+    def answer(self, query: Query) -> AnswerPlan:
+        """The query's plan taken apart for its answer."""
+        known = self._answers.get(id(query))
+        if known is None:
+            from impctl.rules.finalize import answer_plan
+
+            if len(self._answers) >= _REMEMBERED:
+                self._answers.clear()
+            known = self._answers[id(query)] = (query, answer_plan(query))
+        return known[1]
+
+    @cached_property
+    def _answers(self) -> dict[int, tuple[Query, AnswerPlan]]:
+        return {}
+
+    def circuit(self, core: Plan) -> str:
+        """The name of the circuit that a plan compiles to, as of `service.stored`."""
+        # By identity: to hash a plan, or compare two, takes as long as to name it. An entry holds
+        # its plan, so that no other one can have its id.
+        known = self._circuits.get(id(core))
+        if known is None:
+            from impctl.compile.build import circuit_id
+
+            if len(self._circuits) >= _REMEMBERED:
+                self._circuits.clear()
+            known = self._circuits[id(core)] = (core, circuit_id(core))
+        return known[1]
+
+    @cached_property
+    def _circuits(self) -> dict[int, tuple[Plan, str]]:
+        return {}
+
+
+class Workbench:
+    """One run's collaborators, opened as they are needed and closed together."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        workload: Workload,
+        reporter: Reporter,
+        sessions: Sessions | None = None,
+        memory: Memory | None = None,
+        answers: ToldAnswers | None = None,
+    ) -> None:
+        self.settings = settings
+        self.workload = workload
+        self.reporter = reporter
+        self.memory = Memory() if memory is None else memory
+        self.answers = ToldAnswers() if answers is None else answers
+        self._sessions = OwnSession(reporter.spark_log) if sessions is None else sessions
+        self.tables = PinnedTables(workload.tables, self._catalog_location)
+        self._store: Store | None = None
+        self._spark: SparkSession | None = None
+        self._given: dict[str, date | datetime] = {}
+        self._waited = 0.0
+        """Seconds spent waiting for other writers."""
+        self.spark_start_ms = 0.0
+        """What starting Spark took in this run; 0 as long as it was not started."""
+        # Before files of the program could change under a process that goes on for days.
+        build_mark()
+        if settings.params:
+            self.give(settings.params)
+
+    def next_run(self, pinned: Iterable[DeltaSource]) -> Workbench:
+        """A workbench for another run of this process, with these tables pinned; Spark is kept."""
+        desk = Workbench(
+            self.settings, self.workload, self.reporter, memory=self.memory, answers=self.answers
+        )
+        for source in pinned:
+            desk.tables.pin(source)
+        desk._spark = self._spark
+        return desk
+
+    def take_spark_of(self, run: Workbench) -> None:
+        """Keep the session that a run has started, for the next one."""
+        self._spark = run._spark
+
+    @property
+    def store_path(self) -> Path:
+        return Path(store_of(self.settings, self.workload))
+
+    @property
+    def reserved(self) -> dict[str, str]:
+        """Local paths that no output may have, by what they are: tables, store, files read."""
+        result = {f"table `{name}`": spec.path for name, spec in self.workload.tables.items()}
+        result["the store"] = str(self.store_path)
+        result["the workload file"] = str(self.settings.workload)
+        if self.settings.spark_profile is not None:
+            result["the Spark profile"] = str(self.settings.spark_profile)
+        batches = [one for one in self.workload.updates if isinstance(one, InsertSpec)]
+        read = {f"update `{one.name}`": one.file for one in batches if one.file is not None}
+        places = {owner: local_path(path) for owner, path in (result | read).items()}
+        return {owner: path for owner, path in places.items() if path is not None}
+
+    def store(self) -> Store:
+        """The store, created if need be (writing commands)."""
+        if self._store is not None and self._store.is_absent:
+            # A reader saw the folder of a store whose creation was cut short, or an older format.
+            self.close()
+        if self._store is None:
+            shared = self.settings.shared_store
+            if not Store.exists(self.store_path, is_shared=shared):
+                check_output(self.store_path)
+            self._store = Store.open(self.store_path, is_shared=shared)
+        return self._store
+
+    def reading_store(self) -> StoreReader | None:
+        """The store if there is one (reading commands)."""
+        shared = self.settings.shared_store
+        if self._store is None and Store.exists(self.store_path, is_shared=shared):
+            self._store = Store.open(self.store_path, create=False, is_shared=shared)
+        return self._store
+
+    def count_answer(self, query: QueryName) -> None:
+        """Count an answer from kept rows; it is told whether that can be written down or not."""
+        if not self.answers.add(self.store_path, query):
+            self.reporter.step(
+                "this answer was not recorded yet, because the ledger could not be written"
+            )
+
+    @contextmanager
+    def writing(self, command: str, *, sweep: bool = True) -> Iterator[Store]:
+        """The store with the writer's lock held; the lock timeout is one for the whole run."""
+        store = self.store()
+        patience = max(0.0, lock_timeout_of(self.settings) - self._waited)
+        with ExitStack() as stack:
+            started = time.monotonic()
+            try:
+                held = stack.enter_context(store.lock(patience, command, sweep=sweep))
+            finally:
+                self._waited += time.monotonic() - started
+            if held.note is not None:
+                self.reporter.step(held.note)
+            yield store
+
+    @property
+    def has_spark(self) -> bool:
+        """Whether Spark is up already."""
+        return self._spark is not None or self._sessions.is_running
+
+    def spark(self) -> SparkSession:
+        """The Spark session, started on first use."""
+        if self._spark is None:
+            if not self.has_spark:
+                self.reporter.step("starting Spark")
+                # Its process needs memory, of which the engine may have taken all that it may.
+                give_back()
+            watch = Stopwatch()
+            self._spark = self._sessions.open(self.spark_spec)
+            self.spark_start_ms = watch.ms
+        return self._spark
+
+    def _catalog_location(self, written: str) -> str:
+        from impctl.spark.snapshots import catalog_location
+
+        parts = self.workload.names.completed(name_parts(written) or (written,))
+        return catalog_location(self.spark(), parts)
+
+    @cached_property
+    def spark_spec(self) -> SparkSpec:
+        """Spark's settings: those of the profile asked for before those of the file."""
+        profile = self.settings.spark_profile
+        extra = None if profile is None else load_spark_profile(profile, os.environ)
+        return spark_of(self.workload, extra)
+
+    @property
+    def session_zone(self) -> str:
+        """The time zone of the Spark session."""
+        return self.spark_spec.conf.get("spark.sql.session.timeZone", "UTC")
+
+    @cached_property
+    def clock(self) -> Clock:
+        """What time it is, for the whole run."""
+        return self.time()
+
+    def time(self) -> Clock:
+        """What time it is at this moment."""
+        from impctl.sql.parameters import Clock, instant_of
+
+        written = self.settings.now
+        zone = self.session_zone
+        result = datetime.now(UTC) if written is None else instant_of(written, zone)
+        return Clock(result, zone, given=self._given)
+
+    def look_at_clock_again(self) -> None:
+        """Have the run go on at the instant of now, unless it was told another.
+
+        Another process may have brought a sketch to a later instant, while this one waited for it.
+        """
+        if self.settings.now is None:
+            self.clock = self.time()
+
+    def give(self, params: Sequence[str]) -> None:
+        """Values NAME=VALUE for parameters that move; before anything asks the clock.
+
+        UsageError for one that no query has.
+        """
+        from impctl.sql.parameters import given_moment
+
+        for text in params:
+            name, _, written = text.partition("=")
+            follows = {
+                spec.follows[name] for spec in self.workload.queries.values() if name in spec.moves
+            }
+            if not follows:
+                raise UsageError(
+                    f"No query has a time-dependent parameter `{name}`",
+                    hint="give other parameters to `query` and `rewrite`; write `--param "
+                    "NAME=VALUE`",
+                    code="parameter_unknown",
+                )
+            if len(follows) > 1:
+                raise UsageError(
+                    f"Parameter `{name}` changes daily in one query and hourly in another",
+                    hint="use two names, or omit the value",
+                    code="parameter_ambiguous",
+                )
+            (moment,) = follows
+            self._given[f":{name}"] = given_moment(name, written, moment, self.session_zone)
+
+    def policy(self, spec: QuerySpec) -> Policy:
+        """The policy that holds for a query in this run."""
+        return policy_of(self.settings, spec)
+
+    def queries(self, names: Sequence[QueryName] | None) -> tuple[QuerySpec, ...]:
+        """The queries asked for, all without names; UsageError for one the file does not have."""
+        known: Mapping[QueryName, QuerySpec] = self.workload.queries
+        if not names:
+            return tuple(known.values())
+        for name in names:
+            if name not in known:
+                raise UsageError(
+                    f"Query `{name}` is not in {self.workload.file}",
+                    hint=suggestion(name, list(known), "the file has"),
+                    code="query_unknown",
+                )
+        return tuple(known[name] for name in dict.fromkeys(names))
+
+    def sketched(self, names: Sequence[QueryName] | None) -> tuple[QuerySpec, ...]:
+        """Those of the queries asked for that are to have a sketch."""
+        return tuple(spec for spec in self.queries(names) if spec.is_sketched)
+
+    def close(self) -> None:
+        """Close what was opened; the Spark session stays with the process."""
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+
+
+@contextmanager
+def open_workbench(
+    settings: Settings,
+    reporter: Reporter | None = None,
+    sessions: Sessions | None = None,
+    memory: Memory | None = None,
+    answers: ToldAnswers | None = None,
+) -> Iterator[Workbench]:
+    """The workbench for one run; WorkloadError lists everything wrong with the file."""
+    memory = Memory() if memory is None else memory
+    workload = memory.workload(settings.workload, os.environ)
+    desk = Workbench(settings, workload, reporter or SilentReporter(), sessions, memory, answers)
+    try:
+        yield desk
+    finally:
+        desk.close()
+        if answers is None:
+            desk.answers.write()
+
+
+class Isolated:
+    """A context in which an error is noted as the failure of one query."""
+
+    def __init__(self, failures: list[Failure], spec: QuerySpec) -> None:
+        self.failures = failures
+        self.spec = spec
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if error is None or not (isinstance(error, Exception) or is_panic(error)):
+            return False
+        told = error if isinstance(error, ImpctlError) else unexpected(error)
+        self.failures.append(Failure(self.spec.name, located(told, self.spec)))
+        return True
+
+
+def located(error: ImpctlError, spec: QuerySpec) -> ImpctlError:
+    """The error with its place in the SQL text turned into one in the workload file."""
+    place = error.location
+    if place is not None and place.file == f"query `{spec.name}`":
+        return error.at(sql_location(spec, place.line, place.column))
+    return error
+
+
+_LONGEST = 600.0
+"""Seconds after which tables are opened anew."""
+
+
+class OpenTables:
+    """What the calls on one workload have open; of one call after the other."""
+
+    def __init__(self) -> None:
+        self._seen: dict[TableName, Seen] = {}
+        self._since = time.monotonic()
+
+    def lend(self, desk: Workbench) -> None:
+        """Give a run what is open; until it hands it back nobody else has it."""
+        if time.monotonic() - self._since < _LONGEST:
+            desk.tables.recall(self._seen)
+        else:
+            self._since = time.monotonic()
+        self._seen = {}
+
+    def take_back(self, desk: Workbench) -> None:
+        """Keep what a run has used, and what it left alone."""
+        self._seen = {**desk.tables.unused, **desk.tables.seen}

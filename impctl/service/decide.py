@@ -1,0 +1,713 @@
+"""What is done with each stale query, decided once, then run or explained."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from impctl.data.memory import held_memory
+from impctl.errors import (
+    EvaluationError,
+    ImpctlError,
+    PolicyRefusedError,
+    RecaptureNeededError,
+    TableError,
+)
+from impctl.service.clock import Move, move_of
+from impctl.service.context import Isolated, Workbench, limited
+from impctl.service.cost_model import CostLine, learned
+from impctl.service.decision import capture_stage
+from impctl.service.maintenance_plan import check_circuit
+from impctl.service.prepare import PreparedQuery, prepare, recheck
+from impctl.service.query_state import TakenUp, reopened
+from impctl.service.results import ENGINE, SPARK, Failure
+from impctl.service.stored import (
+    check_clock,
+    check_definition,
+    check_pins,
+    layout_of,
+    mark_at,
+    moved_moments,
+)
+from impctl.service.table_deltas import GroupedChange, Need, SharedChanges, is_large, need_of
+from impctl.service.text import duration_text
+from impctl.sketch.sketch import Mode
+from impctl.store.records import RunCost, RunKind, StoredQuery
+from impctl.tables.changes import Changes, FilesMark, check_same_columns, check_same_order
+from impctl.tables.schema import read_schema
+from impctl.values import dataclass
+from impctl.workload.models import MaintainMode, Policy, QuerySpec
+
+if TYPE_CHECKING:
+    from impctl.service.pinned import PinnedTables
+    from impctl.store.reader import StoreReader
+    from impctl.tables.snapshot import Snapshot
+    from impctl.types import ColumnName, QueryName, TableName, TableVersion
+
+_Form = tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """State taken up, what the store had after its last commit, and its tables' form then."""
+
+    taken: TakenUp
+    stored: StoredQuery
+    forms: tuple[_Form, ...]
+    bytes: int
+
+
+class KeptStates:
+    """The state of each query that was maintained before."""
+
+    def __init__(
+        self,
+        limit: int | None = None,
+        memory: int | None = None,
+        held: Callable[[], int | None] = held_memory,
+    ) -> None:
+        """`limit`: bytes of state to be kept at most; `memory`: bytes that the process may have of
+        its own, which has as many as `held` says."""
+        self._limit = limit
+        self._memory = memory
+        self._held = held
+        self._uses: Counter[QueryName] = Counter()
+        self._kept: dict[QueryName, _Kept] = {}
+
+    def take(self, desk: Workbench, stored: StoredQuery) -> TakenUp | None:
+        """The state of a query for one more run; None where it is not there or not the same.
+
+        It is not kept any more then, so that a run that fails leaves nothing half done behind.
+        """
+        kept = self._kept.pop(stored.query, None)
+        if kept is None or kept.stored != stored or kept.forms != _forms(desk.tables, stored):
+            return None
+        return kept.taken
+
+    def keep(self, desk: Workbench, taken: TakenUp) -> None:
+        """Keep the state after a step that was committed.
+
+        What the store has then is what was written: a later run holds it against what it reads.
+        """
+        stored, size = taken.stored, taken.state.state_bytes()
+        self._uses[stored.query] += 1
+        self._kept.pop(stored.query, None)
+        if self._limit is not None and size > self._limit:
+            return
+        self._kept[stored.query] = _Kept(taken, stored, _forms(desk.tables, stored), size)
+        while self._limit is not None and self._bytes > self._limit:
+            # The one that was maintained longest ago.
+            del self._kept[next(iter(self._kept))]
+        self._drop_to_memory()
+
+    def _drop_to_memory(self) -> None:
+        """Drop what is least worth its bytes, until as many are gone as there are too many."""
+        held = None if self._memory is None else self._held()
+        over = 0 if held is None or self._memory is None else held - self._memory
+        while over > 0 and self._kept:
+            dearest = max(self._kept, key=lambda name: self._kept[name].bytes / self._uses[name])
+            over -= self._kept.pop(dearest).bytes
+
+    @property
+    def _bytes(self) -> int:
+        return sum(kept.bytes for kept in self._kept.values())
+
+    def drop(self) -> None:
+        """Keep nothing."""
+        self._kept.clear()
+
+
+def _forms(tables: PinnedTables, stored: StoredQuery) -> tuple[_Form, ...]:
+    """All of the tables' metadata that a plan, its safety or its circuit rests on."""
+    return tuple(_form(tables.snapshot(pin.table)) for pin in stored.pins)
+
+
+def _form(snapshot: Snapshot) -> _Form:
+    return (
+        snapshot.table,
+        snapshot.table_id,
+        snapshot.schema_json,
+        snapshot.partition_columns,
+        dict(snapshot.configuration),
+        snapshot.reader_features,
+    )
+
+
+CLOCK_MOVED = "clock_moved"
+EXPIRED = "expired"
+GROUPED_BY_SPARK = "grouped_by_spark"
+RECAPTURE_CHEAPER = "recapture_cheaper"
+
+
+@dataclass(frozen=True, slots=True)
+class ReadChange:
+    """A change that was read, and the milliseconds it took."""
+
+    need: Need
+    changes: Changes
+    elapsed_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """`action` is exact, touch or recapture; `by` who computes, None where not looked at yet.
+
+    `needs` are the changes to be maintained, `read` those already read; a change that Spark groups
+    is not.
+    """
+
+    action: str
+    reason_code: str
+    reason: str
+    by: str | None = None
+    needs: tuple[Need, ...] = ()
+    read: tuple[ReadChange, ...] = ()
+
+    @property
+    def is_recapture(self) -> bool:
+        return self.action == "recapture"
+
+    @property
+    def is_grouped(self) -> bool:
+        """Whether Spark groups the change before the engine sees it."""
+        return self.reason_code == GROUPED_BY_SPARK
+
+    @property
+    def cost_kind(self) -> RunKind:
+        """Which recorded runs it is like."""
+        return RunKind.GROUPED if self.is_grouped else RunKind.MAINTAIN
+
+    @property
+    def read_ms(self) -> float:
+        return sum(result.elapsed_ms for result in self.read)
+
+
+def recapture_stage(code: str, reason: str) -> Stage:
+    """A recapture, and why."""
+    return Stage("recapture", code, reason)
+
+
+def changed_rows(read: Sequence[ReadChange]) -> int:
+    """Rows of the changes together."""
+    return sum(result.changes.rows for result in read)
+
+
+_FEWEST_MAINTAINED = 3
+"""Runs from which on maintaining is thought to be known; one capture is enough for recapture."""
+
+_TRUSTED_TIMES = 10
+"""A change may be so many times as large as the largest one learned from."""
+
+_MARGIN = 2.0
+"""How many times as long maintaining has to take."""
+
+_LEAST_GAIN_MS = 1_000.0
+"""What nobody waits for is not worth another way."""
+
+_GUESSED = 1.5
+"""What maintaining takes, over the same share of a capture, as long as nobody has tried: measured
+0.8 (sums) to 2.3 (MAX) of it, with files compared 0.9. A guess chooses recapture only where more
+rows or bytes changed than the table has."""
+
+_SPARK_START_MS = 8_000.0
+"""What starting Spark takes where that was never seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """The change to be maintained: `rows` is None where only its bytes are known."""
+
+    rows: int | None
+    bytes: int
+
+
+def recorded(store: StoreReader, stored: StoredQuery) -> tuple[RunCost, ...]:
+    """What the query's runs cost while its state was kept as it is now."""
+    layout = layout_of(stored)
+    return tuple(cost for cost in store.costs(stored.query) if cost.layout == layout)
+
+
+@dataclass(frozen=True, slots=True)
+class Estimates:
+    """Milliseconds, None where no run tells; and the number of runs learned from."""
+
+    maintain_ms: float | None = None
+    maintain_runs: int = 0
+    recapture_ms: float | None = None
+    recapture_runs: int = 0
+
+
+def estimated(
+    costs: Sequence[RunCost],
+    kind: RunKind,
+    size: Size | None,
+    *,
+    has_spark: bool,
+    table_rows: Callable[[], int],
+    moved: Sequence[TableName] = (),
+) -> Estimates:
+    """Both estimates, as far as recorded runs tell them; `moved` are the tables that changed."""
+    mine = _alike(costs, kind, moved) or _of(costs, kind)
+    again = _of(costs, RunKind.RECAPTURE)
+    line, maintain_ms = _line(mine), None
+    rows = None if size is None else _rows(mine, size)
+    if line is not None and rows is not None:
+        maintain_ms = line.at(rows) + _start(mine, costs, has_spark)
+    elif not mine and size is not None and kind is RunKind.MAINTAIN:
+        maintain_ms = _guess(again, size)
+    return Estimates(maintain_ms, len(mine), _recapture(costs, has_spark, table_rows), len(again))
+
+
+def _guess(again: Sequence[RunCost], size: Size) -> float | None:
+    """What the first run of maintaining may take, by the latest capture; None without one.
+
+    One in Spark tells nothing: most of what it takes does not depend on the rows.
+    """
+    if not again or again[0].spark or again[0].bytes <= 0:
+        return None
+    share = size.bytes / again[0].bytes
+    if size.rows is not None and again[0].rows > 0:
+        share = max(share, size.rows / again[0].rows)
+    return again[0].elapsed_ms * share * _GUESSED
+
+
+def dearer(
+    costs: Sequence[RunCost],
+    kind: RunKind,
+    size: Callable[[], Size | None],
+    *,
+    has_spark: bool,
+    table_rows: Callable[[], int],
+    moved: Sequence[TableName] = (),
+) -> Estimates | None:
+    """Both estimates where maintaining is the dearer way by a clear margin, else None.
+
+    What is not known yet is only looked at once it can matter: most runs end at the first test.
+    """
+    mine, again = _alike(costs, kind, moved), _of(costs, RunKind.RECAPTURE)
+    if not again:
+        return None
+    if mine:
+        change = _by_line(mine, _start(mine, costs, has_spark), size)
+    else:
+        change = None if _of(costs, kind) else _by_guess(again, size)
+    if change is None:
+        return None
+    result = estimated(costs, kind, change, has_spark=has_spark, table_rows=table_rows, moved=moved)
+    if result.maintain_ms is None or result.recapture_ms is None:
+        return None
+    is_clear = result.maintain_ms > result.recapture_ms * _MARGIN
+    return (
+        result if is_clear and result.maintain_ms - result.recapture_ms > _LEAST_GAIN_MS else None
+    )
+
+
+def _by_line(mine: Sequence[RunCost], start: float, size: Callable[[], Size | None]) -> Size | None:
+    """The change, where recorded runs can tell what it takes and that may be long enough."""
+    longest = max(cost.elapsed_ms for cost in mine)
+    if len(mine) < _FEWEST_MAINTAINED or longest * _TRUSTED_TIMES + start < _LEAST_GAIN_MS:
+        return None
+    change, line = size(), _line(mine)
+    rows = None if change is None else _rows(mine, change)
+    is_told = line is not None and rows is not None and rows <= line.largest * _TRUSTED_TIMES
+    return change if is_told else None
+
+
+def _by_guess(again: Sequence[RunCost], size: Callable[[], Size | None]) -> Size | None:
+    """The change before any run of maintaining, where the guess may decide."""
+    if again[0].elapsed_ms < _LEAST_GAIN_MS:
+        return None
+    change = size()
+    return change if change is not None and change.bytes > again[0].bytes else None
+
+
+def reason_text(estimates: Estimates) -> str:
+    """Why recapture was chosen, both estimates named."""
+    assert estimates.maintain_ms is not None
+    assert estimates.recapture_ms is not None
+    if not estimates.maintain_runs:
+        return (
+            "more rows changed than the table has: maintaining may take "
+            f"{duration_text(estimates.maintain_ms)}, a recapture "
+            f"{duration_text(estimates.recapture_ms)} (a first guess)"
+        )
+    return (
+        f"estimate: {duration_text(estimates.maintain_ms)} to maintain, "
+        f"{duration_text(estimates.recapture_ms)} to recapture (from "
+        f"{estimates.maintain_runs} and {estimates.recapture_runs} recorded runs)"
+    )
+
+
+def _of(costs: Sequence[RunCost], kind: RunKind) -> list[RunCost]:
+    return [cost for cost in costs if cost.kind == kind]
+
+
+def _alike(costs: Sequence[RunCost], kind: RunKind, moved: Sequence[TableName]) -> list[RunCost]:
+    """The runs that carried on changes of the same tables; of older ones nobody knows which."""
+    wanted = tuple(sorted(moved))
+    return [cost for cost in _of(costs, kind) if cost.moved == wanted]
+
+
+def _line(costs: Sequence[RunCost]) -> CostLine | None:
+    return learned([(cost.rows, cost.elapsed_ms) for cost in costs])
+
+
+def _rows(costs: Sequence[RunCost], size: Size) -> int | None:
+    """The rows of the change; by its bytes, as in earlier changes, where they were not counted."""
+    if size.rows is not None:
+        return size.rows
+    shares = [cost.rows / cost.bytes for cost in costs if cost.bytes > 0]
+    return round(size.bytes * statistics.median(shares)) if shares else None
+
+
+def _recapture(
+    costs: Sequence[RunCost], has_spark: bool, table_rows: Callable[[], int]
+) -> float | None:
+    again = _of(costs, RunKind.RECAPTURE)
+    # What Spark took tells nothing of the engine, nor the other way; the next is like the latest.
+    again = [cost for cost in again if cost.spark == again[0].spark]
+    line = _line(again)
+    if line is None:
+        return None
+    rows = table_rows() if line.per_row else 0
+    return line.at(rows) + _start(again, costs, has_spark)
+
+
+def _start(mine: Sequence[RunCost], costs: Sequence[RunCost], has_spark: bool) -> float:
+    """What starting Spark adds, if the latest such run used it and it is not running yet."""
+    if has_spark or not mine or not mine[0].spark:
+        return 0.0
+    seen = [cost.start_ms for cost in costs if cost.start_ms > 0]
+    return statistics.median(seen) if seen else _SPARK_START_MS
+
+
+@dataclass(slots=True)
+class Task:
+    """One stale query: its stored sketch and what will be done with it."""
+
+    spec: QuerySpec
+    stored: StoredQuery
+    taken: TakenUp | None = None
+    trouble: ImpctlError | None = None
+    move: Move | None = None
+    """How the sketch moves on with the clock in the same step, if it does."""
+
+    @property
+    def is_eager(self) -> bool:
+        """Whether it wants a sketch for every version passed."""
+        return self.spec.maintain is MaintainMode.EAGER
+
+
+def open_task(
+    desk: Workbench,
+    store: StoreReader,
+    spec: QuerySpec,
+    stored: StoredQuery,
+    kept: KeptStates | None = None,
+) -> Task:
+    """The task, with what keeps it from being maintained incrementally.
+
+    State that an earlier run of the process has `kept` need not be loaded.
+    """
+    task = Task(spec, stored)
+    try:
+        check_definition(desk, spec, stored)
+        check_clock(desk, stored)
+        if desk.policy(spec) is not Policy.FULL:
+            check_pins(stored, desk.tables)
+            known = None if kept is None else kept.take(desk, stored)
+            moves = _moves_now(desk, task)
+            if known is not None and not moves:
+                task.taken = known
+            else:
+                task.taken, task.move = _taken_up(desk, store, spec, stored, moves=moves)
+    except RecaptureNeededError as trouble:
+        task.trouble = trouble
+    return task
+
+
+def _moves_now(desk: Workbench, task: Task) -> bool:
+    """Whether the clock moved on for the sketch and it follows in this step.
+
+    An eager query gets a sketch for every version passed first, all with the values it stands for.
+    """
+    versions = task.stored.versions.items()
+    has_change = any(desk.tables.source(table).version != at for table, at in versions)
+    return bool(moved_moments(desk, task.stored)) and not (task.is_eager and has_change)
+
+
+def needs_of(tables: PinnedTables, task: Task) -> list[Need]:
+    """What has to be read of every table that moved on."""
+    if task.taken is None:
+        return []
+    needs = []
+    for table, version in task.taken.versions.items():
+        until = tables.source(table).version
+        if until != version:
+            needs.append(need_of(task.taken, table, until, per_version=task.is_eager))
+    return needs
+
+
+def _taken_up(
+    desk: Workbench, store: StoreReader, spec: QuerySpec, stored: StoredQuery, *, moves: bool
+) -> tuple[TakenUp, Move | None]:
+    """The state loaded, for the plan as it reads now; RecaptureNeededError where it cannot be.
+
+    Where it `moves`, taken up into the circuit after the move, which is still to be made.
+    """
+    result = reopened(desk, spec, stored)
+    prepared, way = result.prepared, result.way
+    try:
+        check_circuit(desk, prepared, way, stored)
+    except RecaptureNeededError:
+        _check_columns_and_order(desk.tables, prepared, stored)
+        raise
+    if way.mode is Mode.RECAPTURE:
+        raise RecaptureNeededError(
+            f"Query `{spec.name}` cannot be maintained incrementally: {way.reason}",
+            code="not_incremental",
+            hint="use policy `auto` to let `maintain` recapture it",
+            location=prepared.place(way.span),
+        )
+    if way.mode is Mode.TOUCH:
+        _check_columns_read(desk.tables, prepared, stored)
+    move = move_of(desk, spec, stored, prepared, way) if moves else None
+    way = way if move is None else move.way
+    reads = {pin.table: tuple(_columns_read(prepared, pin.table)) for pin in stored.pins}
+    if way.compiled is not None:
+        limited(desk, way.compiled)
+    return TakenUp(way, stored, store.load_runs(stored.query), reads), move
+
+
+def _check_columns_read(tables: PinnedTables, prepared: PreparedQuery, stored: StoredQuery) -> None:
+    """SchemaChangedError where a column that the query reads is another one than it was.
+
+    Changes are read in the sketched column alone, and no row need change for another column to
+    take a name over.
+    """
+    for pin in stored.pins:
+        after = tables.snapshot(pin.table)
+        # As the table is mapped now: before that, physical names were the names.
+        before = read_schema(pin.schema_json, is_mapped=after.column_mapping is not None)
+        check_same_columns(before, pin.version, after, _columns_read(prepared, pin.table))
+
+
+def _columns_read(prepared: PreparedQuery, table: TableName) -> list[ColumnName]:
+    return [a.name for scan in prepared.scans if scan.table == table for a in scan.attributes]
+
+
+def _check_columns_and_order(
+    tables: PinnedTables, prepared: PreparedQuery, stored: StoredQuery
+) -> None:
+    """SchemaChangedError where a column the query reads, or their order, makes another circuit."""
+    for pin in stored.pins:
+        read = _columns_read(prepared, pin.table)
+        before, after = (
+            tables.snapshot(pin.table, pin.version),
+            tables.snapshot(pin.table),
+        )
+        check_same_columns(before.columns, before.version, after, read)
+        check_same_order(before, after, read)
+
+
+Stale = Sequence[tuple[QuerySpec, StoredQuery]]
+NOT_INCREMENTALLY = (RecaptureNeededError, EvaluationError, TableError)
+"""What stops maintaining; of the last two only `auto` makes a recapture: a row on which the query
+fails may be gone by now, and Spark may read what impctl cannot."""
+
+
+class Decisions:
+    """The decisions of one run; what fails goes to the caller's list."""
+
+    def __init__(
+        self,
+        desk: Workbench,
+        store: StoreReader,
+        failures: list[Failure],
+        kept: KeptStates | None = None,
+    ) -> None:
+        self.desk = desk
+        self.store = store
+        self.failures = failures
+        self.kept = kept
+        self.shared = SharedChanges(desk.tables, desk.reporter)
+
+    def opened(self, stale: Stale) -> list[Task]:
+        """The tasks, their changes announced; a query that fails adds its failure instead."""
+        tasks: list[Task] = []
+        for spec, stored in stale:
+            with Isolated(self.failures, spec):
+                task = open_task(self.desk, self.store, spec, stored, self.kept)
+                self.shared.announce(needs_of(self.desk.tables, task))
+                tasks.append(task)
+        return tasks
+
+    def stages(self, stale: Stale) -> list[tuple[Task, Stage]]:
+        """What would be done with each; a query that fails adds its failure instead."""
+        result: list[tuple[Task, Stage]] = []
+        for task in self.opened(stale):
+            with Isolated(self.failures, task.spec):
+                stage = self.stage(task, is_checked=True)
+                if stage.is_recapture:
+                    capture = capture_stage(self.desk, prepare(self.desk, task.spec))
+                    stage = replace(stage, by=capture.by(self.desk))
+                result.append((task, stage))
+        return result
+
+    def stage(self, task: Task, *, is_checked: bool = False) -> Stage:
+        """What to do now, its change read; with `is_checked` also looked at as a run would."""
+        policy = self.desk.policy(task.spec)
+        _refuse(task, policy)
+        if task.trouble is None and policy is not Policy.FULL:
+            try:
+                return self._incremental(task, policy, is_checked)
+            except NOT_INCREMENTALLY as trouble:
+                return self.instead(task, trouble)
+        return _recapture_stage(task)
+
+    def instead(self, task: Task, trouble: ImpctlError) -> Stage:
+        """The recapture, noted in the task, that what stops maintaining leads to.
+
+        Raises where the policy does not allow to recapture.
+        """
+        policy = self.desk.policy(task.spec)
+        if not isinstance(trouble, RecaptureNeededError) and policy is not Policy.AUTO:
+            raise trouble
+        task.trouble = trouble
+        _refuse(task, policy)
+        return _recapture_stage(task)
+
+    def size(self, needs: Sequence[Need]) -> Size | None:
+        """How large these changes are together, by the log; None where it cannot be read."""
+        result = [self.shared.size(need.span) for need in needs]
+        sizes = [size for size in result if size is not None]
+        if len(sizes) < len(result):
+            return None
+        rows = [size.rows for size in sizes if size.rows is not None]
+        counted = sum(rows) if len(rows) == len(sizes) else None
+        return Size(counted, sum(size.bytes for size in sizes))
+
+    def _incremental(self, task: Task, policy: Policy, is_checked: bool) -> Stage:
+        """Exact or touch; or recapture where that is cheaper and the policy leaves the choice."""
+        assert task.taken is not None
+        needs = tuple(needs_of(self.desk.tables, task))
+        stage = self._carried(task.taken, needs, task.move)
+        cheaper = self._cheaper(task, stage) if policy is Policy.AUTO else None
+        if cheaper is not None:
+            return cheaper
+        if stage.is_grouped:
+            return stage
+        read = tuple(ReadChange(need, *self.shared.read(need)) for need in needs)
+        if is_checked and task.stored.assumptions:
+            for result in read:
+                ending = self.desk.tables.snapshot(result.need.table)
+                changes = result.changes
+                recheck(task.stored.assumptions, ending, changes.table, changes.weights)
+        return replace(stage, read=read)
+
+    def _carried(self, taken: TakenUp, needs: tuple[Need, ...], move: Move | None) -> Stage:
+        """Who carries these changes, and the move with the clock, into the state, and why so."""
+        way = taken.way
+        code = "incremental" if way.mode is Mode.EXACT else "touch_keyed"
+        stage = Stage(str(way.mode), code, way.reason, ENGINE, needs)
+        if move is not None and move.is_of_expiry:
+            # With new versions it is their change that is carried, at another instant.
+            stage = stage if needs else replace(stage, reason_code=EXPIRED, reason=move.reason)
+        elif move is not None:
+            stage = replace(stage, reason_code=CLOCK_MOVED, reason=f"{move.reason}; {way.reason}")
+        elif is_large(self.shared, self.desk.settings, way.compiled, needs):
+            reason = "a large change, grouped by Spark first"
+            return replace(stage, reason_code=GROUPED_BY_SPARK, reason=reason, by=SPARK)
+        if way.compiled is not None and way.compiled.asks_spark:
+            return replace(stage, by=f"{ENGINE} and {SPARK}")
+        return stage
+
+    def _cheaper(self, task: Task, stage: Stage) -> Stage | None:
+        """A recapture where maintaining is estimated to be clearly dearer.
+
+        An eager query wants a sketch for every version, which no recapture gives.
+        """
+        if task.is_eager:
+            return None
+        result = dearer(
+            recorded(self.store, task.stored),
+            stage.cost_kind,
+            lambda: self.size(stage.needs),
+            has_spark=self.desk.has_spark,
+            table_rows=lambda: self.desk.tables.rows_of(tuple(task.stored.versions)),
+            moved=[need.table for need in stage.needs],
+        )
+        return None if result is None else recapture_stage(RECAPTURE_CHEAPER, reason_text(result))
+
+
+def _refuse(task: Task, policy: Policy) -> None:
+    """Raise what the policy forbids; returns where it allows to go on."""
+    trouble = task.trouble
+    if policy is Policy.INCREMENTAL and trouble is not None:
+        raise trouble
+    if policy is not Policy.STRICT:
+        return
+    reason = trouble.message if trouble is not None else None
+    if reason is None and task.taken is not None and task.taken.way.mode is Mode.TOUCH:
+        reason = task.taken.way.reason
+    if reason is not None:
+        raise PolicyRefusedError(
+            f"Policy `strict` allows exact maintenance only: {reason}",
+            # What only a recapture mends, `incremental` does not do either.
+            hint="set the query's policy to `auto`"
+            + (" or `incremental`" if trouble is None else "")
+            + ", or capture it again",
+            location=None if trouble is None else trouble.location,
+        )
+
+
+def _recapture_stage(task: Task) -> Stage:
+    """The recapture that trouble or policy `full` asks for."""
+    if task.trouble is None:
+        return recapture_stage("policy_full", "policy `full` always recaptures")
+    return recapture_stage(task.trouble.code, task.trouble.message)
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A table's change up to `until`, where it ends, and the marks of that commit and its files.
+
+    `ending` is the newest version of the run, which a batch of versions may stop before; `reached`
+    takes the snapshot of `until` itself, if it is asked for. With `grouped` the change is there,
+    and `changes` has no rows.
+    """
+
+    changes: Changes
+    until: TableVersion
+    ending: Snapshot
+    mark: str | None
+    files: FilesMark | None
+    reached: Callable[[], Snapshot]
+    grouped: GroupedChange | None = None
+
+    @property
+    def rows(self) -> int:
+        """Changed rows."""
+        return self.changes.rows if self.grouped is None else self.grouped.rows
+
+
+def moved_to(
+    tables: PinnedTables, table: TableName, changes: Changes, until: TableVersion
+) -> Moved:
+    """A table's change as it was read, up to a version."""
+    mark, ending = mark_at(tables, table, until), tables.snapshot(table)
+    # Between two batches of versions the log's entry alone has to do.
+    files = tables.files_mark(table) if ending.version == until else None
+    return Moved(changes, until, ending, mark, files, partial(tables.snapshot, table, until))
+
+
+def moved_at_once(tables: PinnedTables, read: Sequence[ReadChange]) -> dict[TableName, Moved]:
+    """All tables' changes in one step."""
+    return {
+        one.need.table: moved_to(tables, one.need.table, one.changes, one.need.until)
+        for one in read
+    }

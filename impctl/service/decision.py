@@ -1,0 +1,110 @@
+"""What a capture or a maintenance run is about to do: decided once, then run or explained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from impctl.errors import RecaptureNeededError
+from impctl.service.choose import Chosen, choose
+from impctl.service.fill import is_loaded_here
+from impctl.service.filters import files_by_table, files_of_table, wanted_files
+from impctl.service.maintenance_plan import capture_way
+from impctl.service.prepare import PreparedQuery, assumption_of, assumption_text, prepare
+from impctl.service.results import ENGINE, SPARK, CaptureResult, ReadEntry, SketchEntry
+from impctl.service.stored import is_captured_alike, is_current, moved_moments
+from impctl.sketch.sketch import Mode
+from impctl.tables.snapshot import DataFile, Snapshot, bytes_of, rows_in
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.compile.compile import Way
+    from impctl.service.context import Workbench
+    from impctl.sketch.partition import RangePartition
+    from impctl.store.reader import StoreReader
+    from impctl.types import AccessId
+    from impctl.workload.models import QuerySpec
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureStage:
+    """The choice, its partitions by access, and how sketch and state are found and kept."""
+
+    prepared: PreparedQuery
+    chosen: Chosen
+    partitions: Mapping[AccessId, RangePartition]
+    way: Way
+
+    def by(self, desk: Workbench) -> str:
+        """Who finds the sketch."""
+        compiled = self.way.compiled
+        if self.way.mode is not Mode.EXACT or compiled is None:
+            return SPARK
+        if not is_loaded_here(desk, compiled):
+            return SPARK
+        return f"{ENGINE} and {SPARK}" if compiled.asks_spark else ENGINE
+
+    def reads(self, desk: Workbench) -> tuple[ReadEntry, ...]:
+        """What is read of each table: the files that the query's conditions leave."""
+        compiled, prepared = self.way.compiled, self.prepared
+        snapshots = {scan.access: desk.tables.snapshot(scan.table) for scan in prepared.scans}
+        if self.way.mode is Mode.EXACT and compiled is not None:
+            tables = {snapshot.table: snapshot for snapshot in snapshots.values()}
+            left = {name: files_of_table(result, compiled) for name, result in tables.items()}
+        else:
+            left = files_by_table(snapshots, wanted_files(prepared.root, snapshots))
+        return tuple(_entry(desk.tables.snapshot(table), left[table]) for table in left)
+
+
+def _entry(snapshot: Snapshot, files: Sequence[DataFile]) -> ReadEntry:
+    size = bytes_of(files)
+    return ReadEntry(snapshot.table, snapshot.version, rows_in(snapshot, files), len(files), size)
+
+
+def capture_stage(desk: Workbench, prepared: PreparedQuery) -> CaptureStage:
+    """The stage; UnsafeSketchError where no attribute is safe."""
+    chosen = choose(desk, prepared, every=False)
+    partitions = chosen.partitions(desk, prepared)
+    way = capture_way(desk, prepared, chosen.verdict, partitions)
+    return CaptureStage(prepared, chosen, partitions, way)
+
+
+def foreseen_capture(desk: Workbench, store: StoreReader | None, spec: QuerySpec) -> CaptureResult:
+    """The stage of a query, explained instead of run."""
+    prepared = prepare(desk, spec)
+    stage = capture_stage(desk, prepared)
+    tables = prepared.table_of
+    facts = stage.chosen.verdict.assumptions
+    return CaptureResult(
+        query=spec.name,
+        action="none",
+        sketches=tuple(
+            SketchEntry(tables[access], partition.attribute, (), partition.ranges)
+            for access, partition in stage.partitions.items()
+        ),
+        versions=desk.tables.versions_of(prepared.tables),
+        mode=stage.way.mode.value,
+        elapsed_ms=0.0,
+        spark_ms=0.0,
+        engine_ms=0.0,
+        considered=stage.chosen.candidates,
+        assumptions=tuple(assumption_text(assumption_of(fact)) for fact in facts),
+        foreseen=True,
+        by=stage.by(desk),
+        reads=stage.reads(desk),
+        stored=_stored(desk, store, spec),
+    )
+
+
+def _stored(desk: Workbench, store: StoreReader | None, spec: QuerySpec) -> str:
+    """What there is of the query now: none, stale or current."""
+    try:
+        stored = None if store is None else store.load(spec.name)
+        if stored is None:
+            return "none"
+        is_fresh = is_captured_alike(desk, spec, stored) and is_current(stored, desk.tables)
+        is_fresh = is_fresh and not moved_moments(desk, stored)
+    except RecaptureNeededError:
+        # What cannot be read back is replaced by the capture.
+        return "stale"
+    return "current" if is_fresh else "stale"

@@ -1,0 +1,836 @@
+"""Doctor: check everything that impctl depends on; report what is wrong, and the fix."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import time
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from difflib import get_close_matches
+from functools import partial
+from importlib.metadata import PackageNotFoundError, metadata, requires, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from impctl.errors import ImpctlError, StateCorruptError, TableError, UsageError, count_text
+from impctl.service.advice import ClusterForecasts, advice_of
+from impctl.service.context import Reporter, Workbench, master_of, open_workbench
+from impctl.service.explain import extra_findings
+from impctl.service.outcome import GRAVITY
+from impctl.service.results import Area, Failure, Finding, Outcome, Subject, problems_error
+from impctl.service.settings import ENVVARS, PREFIX, DoctorRequest
+from impctl.service.stored import tree_record
+from impctl.service.text import moment_text, size_text, span_text
+from impctl.spark.session import JAVA_HINT, OLDEST_JAVA, java_candidates, released_version, shown
+from impctl.store.health import MOST_FILES, Checked, Folder, check_store, folder_of, lock_owner
+from impctl.tables.log import (
+    Committed,
+    Retention,
+    committed_at,
+    committed_since,
+    duration_of,
+    retention_of,
+    why_gone,
+)
+from impctl.tables.snapshot import CHANGE_FEED, Snapshot
+from impctl.tables.write.apply import check_writable
+from impctl.values import dataclass
+from impctl.workload.load import load_workload
+
+if TYPE_CHECKING:
+    from impctl.service.pinned import PinnedTables
+    from impctl.store.records import StoredQuery
+    from impctl.tables.source import DeltaSource
+    from impctl.types import QueryName, TableName, TableVersion
+    from impctl.workload.models import SparkSpec
+
+
+def setting_calls(path: str, setting: str, value: str) -> str:
+    """Both calls, in half a sentence."""
+    spark = f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('{setting}' = '{value}')"
+    python = f"DeltaTable({path!r}).alter.set_table_properties({{'{setting}': '{value}'}})"
+    return f"in Spark {spark}, or with deltalake {python}"
+
+
+def skipping_findings(desk: Workbench, stored: Sequence[StoredQuery]) -> Iterator[Finding]:
+    """A finding for each query with sketches."""
+    if not stored:
+        # The store may be one that cannot be read, which is found with it.
+        return
+    forecasts = ClusterForecasts(desk, desk.reading_store())
+    for one in stored:
+        subject = Subject(Area.STORE, one.query)
+        try:
+            result = advice_of(desk.tables, forecasts, one.query, one.sketches)
+        except ImpctlError:
+            continue
+        for advice in result:
+            message = advice.message[0].upper() + advice.message[1:]
+            yield subject.warning("skips_little", message, advice.fix)
+        if not result and one.sketches:
+            yield subject.ok("skips_little", "Its sketches can skip files or rows")
+
+
+_LATEST = 20
+_TOLERATED = 5.0
+"""Seconds by which clocks of two machines may well differ."""
+
+_FIX = "synchronize the clocks of the machines that write the table with a time server"
+
+
+def commit_time_findings(source: DeltaSource) -> Iterator[Finding]:
+    """A warning for each kind of time that cannot be, of the latest commits."""
+    subject = Subject.of_table(source.name)
+    latest = _latest(source)
+    timed = [(one.version, one.at) for one in latest if one.at is not None]
+    ahead = [(version, at) for version, at in timed if at > time.time() + _TOLERATED]
+    if ahead:
+        last, at = ahead[-1]
+        by = span_text(at - time.time())
+        said = f"The commit of version {last} has a time {by} ahead of this machine's clock"
+        yield subject.warning("commit_times", said, _FIX)
+    for (last, at), (following, then) in zip(timed, timed[1:], strict=False):
+        if then < at - _TOLERATED:
+            said = (
+                f"The commit of version {following} has the time {_moment(then)}, which is "
+                f"before that of version {last}, {_moment(at)}"
+            )
+            yield subject.warning("commit_times", said, _FIX)
+            return
+
+
+def _latest(source: DeltaSource) -> Sequence[Committed]:
+    """The latest commits, as far as the log can be read."""
+    try:
+        return committed_since(source, max(-1, source.version - _LATEST), {}) or ()
+    except TableError:
+        return ()
+
+
+def _moment(at: float) -> str:
+    return moment_text(datetime.fromtimestamp(at, UTC))
+
+
+_MARGIN = 2
+"""How many intervals must fit, so that one missed run does not lose the history."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """How long history is kept: the shorter of two settings."""
+
+    setting: str
+    text: str
+    span: timedelta
+
+
+def history_findings(
+    source: DeltaSource,
+    snapshot: Snapshot,
+    stale: Mapping[QueryName, TableVersion],
+    every: timedelta | None,
+) -> Iterator[Finding]:
+    """What is gone, what will be before the next run; `stale` are sketches at older versions."""
+    subject = Subject.of_table(source.name)
+    gone = {query: why_gone(source, version) for query, version in stale.items()}
+    for query, reason in gone.items():
+        if reason is not None:
+            yield subject.problem(
+                "history",
+                f"The change since version {stale[query]}, which the sketch of `{query}` is at, "
+                f"is no longer available: {reason}",
+                f"run `impctl capture` with `--query {query}`, then `maintain` more often",
+                7,
+            )
+    settings = retention_of(snapshot.configuration)
+    for one in settings:
+        if one.kept is None:
+            yield subject.warning(
+                "retention",
+                f"`{one.setting}` is not a duration that impctl understands: `{one.text}`",
+                f"set it to a duration such as `interval 30 days`: {_longer(source, one.setting)}",
+            )
+    kept = _least(settings)
+    if kept is not None:
+        waiting = [version for query, version in stale.items() if gone[query] is None]
+        age = _oldest_change(source, min(waiting)) if waiting else None
+        raise_it = f"keep it longer: {_longer(source, kept.setting)}"
+        yield _schedule(subject, kept, raise_it, age, every)
+
+
+def _longer(source: DeltaSource, setting: str) -> str:
+    return setting_calls(source.path, setting, "interval 30 days")
+
+
+def _schedule(
+    subject: Subject, kept: Kept, raise_it: str, age: timedelta | None, every: timedelta | None
+) -> Finding:
+    """Retention against the age of what is pending and the time to the next run."""
+    keeps = f"History is kept for {_text(kept.span)} (`{kept.setting}`)"
+    ago = "" if age is None else f"; the oldest change not yet maintained is {_text(age)} old"
+    if age is not None and age >= kept.span:
+        return subject.warning(
+            "schedule",
+            f"{keeps}{ago}, and may be removed at any time",
+            "run `impctl maintain` now, and more often from now on",
+        )
+    if every is None:
+        return subject.ok("schedule", f"{keeps}{ago}; `--every 1d` compares a schedule with that")
+    runs = f"a run every {_text(every)}"
+    if every >= kept.span:
+        fix = f"run more often, or {raise_it}"
+        return subject.problem("schedule", f"{keeps}, too short for {runs}{ago}", fix, 2)
+    if age is not None and age + every >= kept.span:
+        return subject.warning(
+            "schedule",
+            f"{keeps}{ago}: the change may be gone at the next of {runs}",
+            "run `impctl maintain` now",
+        )
+    if every * _MARGIN > kept.span:
+        return subject.warning(
+            "schedule",
+            f"{keeps}: with {runs}, a single failed run loses the change{ago}",
+            f"run more often, or {raise_it}",
+        )
+    return subject.ok("schedule", f"{keeps}, enough for {runs}{ago}")
+
+
+def _least(settings: tuple[Retention, ...]) -> Kept | None:
+    """The shorter of the two that are known."""
+    known = [Kept(one.setting, one.text, one.kept) for one in settings if one.kept is not None]
+    return min(known, key=lambda one: one.span, default=None)
+
+
+def _oldest_change(source: DeltaSource, version: TableVersion) -> timedelta | None:
+    """How long ago the first commit after `version` was made; None where nobody can tell."""
+    at = committed_at(source, version + 1)
+    return None if at is None else timedelta(seconds=max(time.time() - at, 0))
+
+
+def _text(span: timedelta) -> str:
+    return span_text(span.total_seconds())
+
+
+_PROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
+_REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)\s*\(?([^;)]*)\)?\s*(?:;.*)?")
+_CLAUSE = re.compile(r"(>=|<=|==|!=|~=|>|<)\s*([0-9][0-9a-zA-Z.*]*)")
+_NUMBERS = re.compile(r"\d+")
+_PRE_RELEASE = re.compile(r"\d(?:a|b|rc|\.?dev)\d")
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """One requirement and what is there; `found` None is not installed, `wanted` the range."""
+
+    name: str
+    wanted: str
+    found: str | None
+
+    @property
+    def is_supported(self) -> bool:
+        """Whether the version found is within the range."""
+        return self.found is not None and is_within(self.found, self.wanted)
+
+
+def installed() -> tuple[Installed, ...]:
+    """Python first, then every package that impctl cannot do without; empty where nobody says."""
+    python, packages = _declared()
+    if python is None:
+        return ()
+    result = [Installed("python", python, platform.python_version())]
+    for name, wanted in packages:
+        result.append(Installed(name, wanted, installed_version(name)))
+    return tuple(result)
+
+
+def installed_version(package: str) -> str | None:
+    """The version of an installed package, without importing it."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def is_within(result: str, wanted: str) -> bool:
+    """Whether a version meets every clause of a range such as `>=4.1,<5`."""
+    return all(_meets(result, sign, limit) for sign, limit in _CLAUSE.findall(wanted))
+
+
+def _meets(result: str, sign: str, limit: str) -> bool:
+    mine, theirs = _numbers(result), _numbers(limit)
+    length = max(len(mine), len(theirs))
+    order = _padded(mine, length), _padded(theirs, length)
+    # 4.1.0rc1 comes before 4.1.0.
+    is_early = order[0] == order[1] and _PRE_RELEASE.search(result) is not None
+    match sign:
+        case ">=":
+            return order[0] >= order[1] and not is_early
+        case ">":
+            return order[0] > order[1]
+        case "<=":
+            return order[0] <= order[1]
+        case "<":
+            return order[0] < order[1]
+        case "==":
+            return order[0] == order[1]
+        case "!=":
+            return order[0] != order[1]
+        case _:
+            return order[0] >= order[1] and mine[: len(theirs) - 1] == theirs[:-1]
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    """The release numbers that a version begins with."""
+    release = re.match(r"[\d.]*", text)
+    return tuple(int(part) for part in _NUMBERS.findall(release.group() if release else ""))
+
+
+def _padded(numbers: tuple[int, ...], length: int) -> tuple[int, ...]:
+    return numbers + (0,) * (length - len(numbers))
+
+
+def _declared() -> tuple[str | None, list[tuple[str, str]]]:
+    """The range of Python and those of the packages."""
+    project = _of_checkout()
+    if project is not None:
+        return project["requires-python"], list(_read(project["dependencies"]))
+    try:
+        return metadata("impctl")["Requires-Python"], list(_read(requires("impctl") or ()))
+    except PackageNotFoundError:
+        return None, []
+
+
+def _of_checkout() -> dict[str, Any] | None:
+    """The `project` table of the file beside the package, where it is impctl's own."""
+    try:
+        project = tomllib.loads(_PROJECT.read_text(encoding="utf-8")).get("project", {})
+    except (OSError, tomllib.TOMLDecodeError):
+        return None
+    return project if project.get("name") == "impctl" else None
+
+
+def _read(requirements: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Name and range of each requirement that always holds, not only for an extra."""
+    for text in requirements:
+        parts = _REQUIREMENT.fullmatch(text.strip())
+        if parts is not None and "extra ==" not in text:
+            yield parts[1], parts[2].strip()
+
+
+_MOST_FILES = 100
+"""A folder of more YAML files is one of something else."""
+
+
+def sharing_findings(desk: Workbench) -> Iterator[Finding]:
+    """A warning that names the files with this store, and the queries that have one name."""
+    result = dict(_sharers(desk))
+    if not result:
+        return
+    own = {name.lower() for name in desk.workload.queries}
+    names = sorted({name for names in result.values() for name in names if name.lower() in own})
+    clash = (
+        (
+            f"; of {', '.join(f'`{name}`' for name in names)} only the file captured last "
+            "has a sketch"
+        )
+        if names
+        else ""
+    )
+    yield Subject(Area.STORE, str(desk.store_path)).warning(
+        "shared_store",
+        f"Other files use this store too: {', '.join(result)}{clash}",
+        "give each file a separate `store`, as `impctl init` does",
+    )
+
+
+def _sharers(desk: Workbench) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Other workload files of the folder with this store, and the names of their queries."""
+    own, store = Path(desk.workload.file).absolute(), os.path.realpath(desk.store_path)
+    near = (file for pattern in ("*.yaml", "*.yml") for file in own.parent.glob(pattern))
+    for file in sorted(near)[:_MOST_FILES]:
+        if os.path.realpath(file) == os.path.realpath(own):
+            continue
+        try:
+            other = load_workload(file, os.environ)
+        except (ImpctlError, OSError):
+            continue
+        if os.path.realpath(other.store) == store:
+            yield file.name, tuple(other.queries)
+
+
+FileReading = Callable[[Snapshot], int | None]
+"""Rows of one file of a snapshot, by Spark; None where there is no file."""
+
+_CHECK = "spark_reads"
+
+
+def spark_findings(desk: Workbench, read_one: FileReading) -> Iterator[Finding]:
+    """What came of reading a file of each table."""
+    for table in desk.workload.tables:
+        subject = Subject.of_table(table)
+        try:
+            rows = read_one(desk.tables.snapshot(table))
+        except ImpctlError as error:
+            yield subject.failed(_CHECK, error)
+            continue
+        if rows is None:
+            yield subject.ok(_CHECK, "the table has no file for Spark to read")
+        else:
+            counted = count_text(rows, "row")
+            yield subject.ok(_CHECK, f"Spark read a file of {counted}")
+
+
+_SCARCE = 1 << 30
+"""Free bytes below which a large capture may not fit."""
+_TOO_SCARCE = 64 << 20
+"""Free bytes below which not even the catalog's log may fit."""
+_GROWTH = 2
+"""A recapture writes the new state before it removes the old one."""
+
+
+def store_findings(desk: Workbench, *, with_state: bool) -> Iterator[Finding]:
+    """Everything about the store of the workload; all its state only where that is asked for."""
+    path = desk.store_path
+    subject = Subject(Area.STORE, str(path))
+    folder = folder_of(path)
+    try:
+        store = desk.reading_store()
+        checked = None if store is None else check_store(store, with_state=with_state)
+    except ImpctlError as error:
+        yield subject.failed("store_opens", error)
+    else:
+        if checked is not None:
+            yield from _contents(subject, checked, desk)
+        else:
+            yield subject.ok("store_opens", "No store yet; the first `impctl capture` creates it")
+    yield _lock(subject, path)
+    if not folder.is_whole:
+        yield subject.warning(
+            "store_folder",
+            f"Holds more than {MOST_FILES:,} files; only the first were checked",
+            "set `store` to a separate folder",
+        )
+    yield from _rights(subject, folder)
+    yield _room(subject, folder)
+
+
+def _contents(subject: Subject, checked: Checked, desk: Workbench) -> Iterator[Finding]:
+    count = len(checked.queries)
+    queries = count_text(count, "query", "queries")
+    for name, error in checked.damaged:
+        yield Subject(Area.STORE, name).problem(
+            "checksums",
+            error.message,
+            f"run `impctl capture {desk.workload.file} --query {name}`",
+            error.exit_code,
+        )
+    if not checked.damaged:
+        what = "rows and state" if checked.with_state else "rows (state was not read)"
+        yield subject.ok("checksums", f"Opens; {what} of {queries} match their checksums")
+    gone = [name for name in checked.queries if name not in desk.workload.queries]
+    if gone:
+        yield subject.warning(
+            "unknown_queries",
+            f"Holds sketches of queries that the workload does not have: {', '.join(gone)}",
+            "no action is needed; they use space until the store is created again",
+        )
+    if checked.leftovers.files:
+        size = size_text(sum(file.bytes for file in checked.leftovers.files))
+        yield subject.warning(
+            "leftovers",
+            f"{len(checked.leftovers.files)} files ({size}) that nothing refers to, left by "
+            "an interrupted run",
+            f"run `impctl gc {desk.workload.file}`, or let the next command that writes "
+            "remove them",
+        )
+
+
+def _lock(subject: Subject, path: Path) -> Finding:
+    try:
+        owner = lock_owner(path)
+    except ImpctlError as error:
+        return subject.failed("lock", error)
+    if owner is None:
+        return subject.ok("lock", "No process is writing")
+    if owner.is_dead:
+        return subject.warning(
+            "lock",
+            f"The lock was left by an interrupted run: {owner.describe()}",
+            "the next command that writes removes the lock",
+        )
+    return subject.warning(
+        "lock",
+        f"Locked by {owner.describe()}",
+        "wait for it to end; a second writer waits `--lock-timeout` seconds, then exits with 6",
+    )
+
+
+def _rights(subject: Subject, folder: Folder) -> Iterator[Finding]:
+    if not folder.is_writable:
+        yield subject.problem(
+            "permissions",
+            f"The current user cannot write everything below {folder.path}",
+            "give the user who runs `maintain` write access there, or set `store` elsewhere",
+            6,
+        )
+    if folder.open_to_others:
+        count = len(folder.open_to_others)
+        yield subject.problem(
+            "permissions",
+            f"Other users can change the store: {count} files or folders are writable by "
+            f"group or everybody, such as {folder.open_to_others[0]}",
+            f"run `chmod -R go-w {folder.path}`",
+            2,
+        )
+    elif folder.is_writable:
+        yield subject.ok("permissions", "Writable only by the current user")
+
+
+def _room(subject: Subject, folder: Folder) -> Finding:
+    said = f"{size_text(folder.free)} free, the store uses {size_text(folder.used)}"
+    if folder.free < max(_TOO_SCARCE, folder.used // 2):
+        return subject.problem("disk_space", said, "free space on the disk of the store", 6)
+    if folder.free < max(_SCARCE, folder.used * _GROWTH):
+        return subject.warning(
+            "disk_space",
+            f"{said}; a recapture writes the new state before it removes the old one",
+            "free space on the disk of the store",
+        )
+    return subject.ok("disk_space", said)
+
+
+_SHOWN = ("python", "pyspark", "deltalake", "pyarrow")
+"""Named even when all is well; the other packages only otherwise."""
+_DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
+_JAR_SETTINGS = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
+_NO_JAVA = (
+    "capture and maintain usually work without it; `query`, `verify` and recapture with Spark fail"
+)
+
+
+def software(environment: Mapping[str, str]) -> Iterator[Finding]:
+    """Python, the packages, variables and Java."""
+    yield from _packages(installed())
+    yield from _variables(environment)
+    yield _java(environment)
+
+
+def delta_jar(spark: SparkSpec | None) -> Finding:
+    """What of the Delta JAR is needed: nothing; and whether it is there all the same."""
+    result = sorted({*_jars_of_pyspark(), *_jars_of(spark)})
+    there = f"; it is installed ({', '.join(result)}) and does no harm" if result else ""
+    return Subject(Area.SPARK, "delta jar").ok(
+        "delta_jar",
+        "The Delta JAR is not needed: impctl reads Delta tables with deltalake, and "
+        f"Spark reads their Parquet files{there}",
+    )
+
+
+def try_spark(
+    master: str, conf: Mapping[str, str], log_level: str
+) -> tuple[Finding, FileReading | None]:
+    """Start a session as the workload would, and run one query in it.
+
+    With it what reads files in that session; None where there is no session that answers.
+    """
+    from impctl.spark.run import run_sql
+    from impctl.spark.session import SparkSettings, open_session
+    from impctl.spark.snapshots import rows_of_smallest_file
+
+    subject = Subject(Area.SPARK, "session")
+    start = time.perf_counter()
+    try:
+        session = open_session(SparkSettings(master, conf, log_level))
+        answer = run_sql(session, "SELECT 1 AS one", {})
+    except ImpctlError as error:
+        return subject.failed("spark_session", error), None
+    took = time.perf_counter() - start
+    assert answer.column("one").to_pylist() == [1]
+    finding = subject.ok(
+        "spark_session",
+        f"Spark {session.version} on `{shown(master)}` started and answered within {took:.1f} s",
+    )
+    return finding, partial(rows_of_smallest_file, session)
+
+
+def _packages(result: tuple[Installed, ...]) -> Iterator[Finding]:
+    subject = Subject(Area.SOFTWARE, "packages")
+    if not result:
+        yield subject.warning(
+            "supported_versions",
+            "The supported versions are unknown, because impctl is not installed as a package",
+            "run `pip install impctl`",
+        )
+        return
+    good = [one for one in result if one.is_supported]
+    named = [f"{one.name} {one.found}" for one in good if one.name in _SHOWN]
+    others = len(good) - len(named)
+    if good:
+        more = f" and {others} more" if others else ""
+        words = "are supported versions" if len(good) > 1 else "is a supported version"
+        yield subject.ok("supported_versions", f"{', '.join(named)}{more} {words}")
+    for one in result:
+        if not one.is_supported:
+            yield _outside(one)
+
+
+def _outside(one: Installed) -> Finding:
+    subject = Subject(Area.SOFTWARE, one.name)
+    if one.name == "python":
+        fix = f"create a virtual environment with Python {one.wanted} and install impctl there"
+    else:
+        fix = f'run `pip install "{one.name}{one.wanted}"`'
+    there = "is not installed" if one.found is None else f"{one.found} is not supported"
+    return subject.problem(
+        "supported_versions", f"{one.name} {there}: impctl needs {one.wanted}", fix, 2
+    )
+
+
+def _variables(environment: Mapping[str, str]) -> Iterator[Finding]:
+    """Those that are set, without their values; and those that hardly mean what they are called.
+
+    A workload file may use variables of any name, so one that is like none of ours is let pass.
+    """
+    subject = Subject(Area.SOFTWARE, "variables")
+    known = {entry.name: entry for entry in ENVVARS}
+    used = [entry for name, entry in known.items() if environment.get(name)]
+    told = ", ".join(
+        f"`{entry.name}` ({entry.purpose[:1].lower()}{entry.purpose[1:]})" for entry in used
+    )
+    yield subject.ok(
+        "variables", f"Variables that are set: {told}" if used else "No impctl variable is set"
+    )
+    stems = [name.removeprefix(PREFIX) for name in known]
+    for name in sorted(environment):
+        if name.startswith(PREFIX) and name not in known:
+            for meant in get_close_matches(name.removeprefix(PREFIX), stems, n=1):
+                fix = f"did you mean `{PREFIX}{meant}`?"
+                yield subject.warning("variables", f"impctl has no variable `{name}`", fix)
+
+
+def _java(environment: Mapping[str, str]) -> Finding:
+    """By what each Java states in its `release` file."""
+    subject = Subject(Area.SOFTWARE, "java")
+    seen = []
+    unstated = None
+    for origin, program in java_candidates(environment):
+        version = released_version(program)
+        if version is not None and version >= OLDEST_JAVA:
+            return subject.ok("java", f"Java {version} at {program} ({origin})")
+        if version is None and program.exists():
+            unstated = unstated or f"Java at {program} ({origin}) does not report its version"
+        seen.append(f"{origin} has " + ("none" if version is None else f"Java {version}"))
+    if unstated is not None:
+        return subject.warning("java", unstated, "run `impctl doctor --spark`, which starts Java")
+    result = f" ({', '.join(seen)})" if seen else ""
+    return subject.problem(
+        "java", f"No Java {OLDEST_JAVA} or newer found{result}; {_NO_JAVA}", JAVA_HINT, 2
+    )
+
+
+def _jars_of_pyspark() -> Iterator[str]:
+    """Delta's JARs among those that PySpark loads, found without importing it."""
+    spec = find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        return
+    for jar in sorted((Path(spec.origin).parent / "jars").glob("delta-*.jar")):
+        yield jar.name
+
+
+def _jars_of(spark: SparkSpec | None) -> Iterator[str]:
+    """Settings that bring or use the JAR, by name: their values may hold secrets."""
+    conf = {} if spark is None else spark.conf
+    for name in _JAR_SETTINGS:
+        if "delta" in conf.get(name, ""):
+            yield f"`{name}`"
+    if _DELTA_EXTENSION in conf.get("spark.sql.extensions", ""):
+        yield "`spark.sql.extensions`"
+
+
+_BY_FILES = "changes are found by comparing files, which reads each changed file completely"
+
+
+def table_findings(
+    desk: Workbench, stored: Sequence[StoredQuery], every: timedelta | None
+) -> Iterator[Finding]:
+    """Everything about each table of the workload; `stored` are the sketches there are."""
+    for table in desk.workload.tables:
+        subject = Subject.of_table(table)
+        try:
+            snapshot = desk.tables.snapshot(table)
+            stale = _stale(desk.tables, stored, table)
+            history = list(history_findings(desk.tables.source(table), snapshot, stale, every))
+        except ImpctlError as error:
+            yield subject.failed("readable", error)
+            continue
+        yield subject.ok("readable", _described(snapshot))
+        yield from _unreadable(subject, snapshot)
+        if any(update.table == table for update in desk.workload.updates):
+            yield _writable(subject, snapshot)
+        yield _change_feed(subject, snapshot)
+        yield from history
+        yield from commit_time_findings(desk.tables.source(table))
+
+
+def _described(snapshot: Snapshot) -> str:
+    known = None if snapshot.rows is None else count_text(snapshot.rows, "row")
+    rows = "an unknown number of rows" if known is None else known
+    files = count_text(len(snapshot.files), "file")
+    features = sorted(snapshot.reader_features)
+    needs = f"; reader features {', '.join(features)}" if features else ""
+    return f"Version {snapshot.version}, {rows} in {files}{needs}"
+
+
+def _unreadable(subject: Subject, snapshot: Snapshot) -> Iterator[Finding]:
+    """Columns that queries cannot use."""
+    opaque = snapshot.columns.opaque
+    if opaque:
+        named = ", ".join(f"`{name}` ({reason})" for name, reason in sorted(opaque.items()))
+        yield subject.warning(
+            "columns",
+            f"Columns that cannot be read without the Delta JAR: {named}",
+            "do not use them in queries, or read the table with the Delta JAR",
+        )
+
+
+def _writable(subject: Subject, snapshot: Snapshot) -> Finding:
+    """Only `apply` writes tables."""
+    try:
+        check_writable(snapshot)
+    except ImpctlError as error:
+        return subject.failed("writable", error)
+    return subject.ok("writable", "`apply` can write it")
+
+
+def _change_feed(subject: Subject, snapshot: Snapshot) -> Finding:
+    if not snapshot.has_change_feed:
+        said = f"The change feed is off: {_BY_FILES}"
+        fix = setting_calls(snapshot.path, CHANGE_FEED, "true")
+        return subject.warning("change_feed", said, fix)
+    if snapshot.column_mapping is not None:
+        return subject.warning(
+            "change_feed",
+            f"The change feed is on, but cannot be used because columns are mapped: {_BY_FILES}",
+            "no action is needed; a table without `delta.columnMapping.mode` is maintained faster",
+        )
+    return subject.ok("change_feed", "The change feed is on")
+
+
+def _stale(
+    tables: PinnedTables, stored: Sequence[StoredQuery], table: TableName
+) -> dict[QueryName, TableVersion]:
+    """Sketches that stand at an older version of this very table."""
+    source = tables.source(table)
+    return {
+        query.query: pin.version
+        for query in stored
+        for pin in query.pins
+        if pin.table == table and pin.table_id == source.table_id and pin.version < source.version
+    }
+
+
+_FAR_MORE = 10
+"""As many times what was expected says that the tables are others by now."""
+_FEW = 100
+"""Of fewer changed rows the mean says nothing."""
+
+
+def tree_findings(stored: Sequence[StoredQuery]) -> Iterator[Finding]:
+    """A finding for each query whose trees were chosen by an estimate, and have been used."""
+    for one in stored:
+        try:
+            record = tree_record(one)
+        except StateCorruptError:
+            # Found with the store.
+            continue
+        if record is None or record.expected is None or record.changes < _FEW:
+            continue
+        each = record.touched_each
+        assert each is not None
+        subject = Subject(Area.STORE, one.query)
+        said = f"touched {each:,.1f} tuples of its join trees; {record.expected:,.1f} were expected"
+        if each > _FAR_MORE * record.expected:
+            yield subject.warning(
+                "tree_touches_more",
+                f"On average, a changed row {said}",
+                f"run `impctl capture --query {one.query}`, which counts the keys again",
+            )
+        else:
+            yield subject.ok("tree_touches_more", f"On average, a changed row {said}")
+
+
+def doctor(request: DoctorRequest, reporter: Reporter) -> Outcome:
+    """All findings; with a workload, those about its tables and store as well."""
+    every = None if request.every is None else schedule_of(request.every)
+    reporter.step("checking software")
+    findings = list(software(os.environ))
+    failures: list[Failure] = []
+    if request.settings is None:
+        findings.append(delta_jar(None))
+        if request.spark:
+            findings.append(try_spark(master_of(None), {}, reporter.spark_log)[0])
+    else:
+        try:
+            with open_workbench(request.settings, reporter) as desk:
+                findings += _of_workload(
+                    desk, every, with_spark=request.spark, with_state=request.state
+                )
+        except ImpctlError as error:
+            # A workload file that is wrong hides nothing found before.
+            failures.append(Failure(None, error))
+    sum_of_problems = problems_error(findings, GRAVITY)
+    if sum_of_problems is not None:
+        failures.append(Failure(None, sum_of_problems))
+    return Outcome(tuple(findings), (), tuple(failures))
+
+
+def _of_workload(
+    desk: Workbench, every: timedelta | None, *, with_spark: bool, with_state: bool
+) -> Iterator[Finding]:
+    spark = desk.spark_spec
+    yield from extra_findings(desk.workload.queries)
+    yield delta_jar(spark)
+    if with_spark:
+        desk.reporter.step("starting Spark")
+        result, read_one = try_spark(master_of(spark.master), spark.conf, desk.reporter.spark_log)
+        yield result
+        if read_one is not None:
+            desk.reporter.step("reading a file of each table with Spark")
+            yield from spark_findings(desk, read_one)
+    desk.reporter.step("checking tables")
+    stored = _stored(desk)
+    yield from table_findings(desk, stored, every)
+    desk.reporter.step("checking the store")
+    yield from store_findings(desk, with_state=with_state)
+    yield from sharing_findings(desk)
+    yield from skipping_findings(desk, stored)
+    yield from tree_findings(stored)
+
+
+def _stored(desk: Workbench) -> list[StoredQuery]:
+    """The sketches that can be read; what cannot is found with the store."""
+    result = []
+    for name in desk.workload.queries:
+        try:
+            store = desk.reading_store()
+            stored = None if store is None else store.load(name)
+        except ImpctlError:
+            continue
+        if stored is not None:
+            result.append(stored)
+    return result
+
+
+def schedule_of(text: str) -> timedelta:
+    """The time between two runs, as `1d`, `90m` or `2 hours`; UsageError for anything else."""
+    every = duration_of(text)
+    if every is None or not every:
+        raise UsageError(
+            f"`{text}` is not an interval between two runs",
+            hint="write it as `15m`, `6h`, `1d` or `2 weeks`",
+        )
+    return every

@@ -1,0 +1,163 @@
+"""The result of a query by the engine: its plan run once over the files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from impctl.compile.answers import answer_of_rows
+from impctl.compile.compile import Compiled, compile_answer
+from impctl.data.vector import Bools, from_arrow
+from impctl.errors import NotExactError
+from impctl.expr.evaluate import Condition
+from impctl.service.answer_costs import rows_of
+from impctl.service.choose import evened
+from impctl.service.context import Workbench, limited
+from impctl.service.filters import Pruned, Slices, one_ahead
+from impctl.service.memory_limit import MemoryLimit, batch_size, held_to, memory_of
+from impctl.service.result_changes import RowsOf
+from impctl.store.records import StoredSketch
+from impctl.tables.rows import BATCH_ROWS, read_batches
+from impctl.types import AccessId, TableName, TableVersion
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from impctl.compile.flows import Source
+    from impctl.data.schema import Column
+    from impctl.engine.batch import Batch
+    from impctl.expr.nodes import Expr
+    from impctl.service.pinned import PinnedTables
+    from impctl.service.prepare import PreparedQuery
+
+_FEW_ROWS, _MANY_ROWS = 200_000, 2_000_000
+"""What is read at once of fewer rows than many: they are read while those before are worked on, and
+files need not be joined. Of many the fewest steps are quickest (decision 0077)."""
+
+Sketches = Mapping[AccessId, StoredSketch]
+
+
+class LeftOut:
+    """Rows of a table that are not to be there: those for which a condition is true.
+
+    `condition` has the `columns` by their names; `rows` counts what was left out.
+    """
+
+    def __init__(self, condition: Expr, columns: Sequence[Column]) -> None:
+        self.columns = tuple(column.name for column in columns)
+        self.rows = 0
+        self._condition = Condition(condition)
+        self._types = {column.name: column.type for column in columns}
+
+    def rest(self, rows: pa.Table) -> pa.Table:
+        """The others of these rows; NotExactError where that cannot be told."""
+        import pyarrow as pa
+
+        is_out = self.are_out(rows)
+        self.rows += int(is_out.sum())
+        return rows.filter(pa.array(~is_out))
+
+    def are_out(self, rows: pa.Table) -> Bools:
+        """Which of these rows are left out, shape (rows,); they are not counted."""
+        values = {name: from_arrow(rows.column(name), kind) for name, kind in self._types.items()}
+        truth = self._condition.truth(values, len(rows))
+        if bool(truth.is_unsure.any()):
+            raise NotExactError(
+                "A condition on rows of a table is too close to its limit to evaluate",
+                hint="in `--without`, compare doubles with a value that is less close to theirs",
+            )
+        return truth.sure_true()
+
+
+def engine_answer(
+    desk: Workbench,
+    prepared: PreparedQuery,
+    versions: Mapping[TableName, TableVersion],
+    pruned: Pruned,
+    sketches: Sequence[StoredSketch],
+    where: Expr | None = None,
+) -> pa.Table:
+    """The answer; `pruned` are the files, `sketches` those that it was pruned by.
+
+    With `where` the rows of the answer for which this condition on its columns is true.
+    BlockedError where the engine lacks a part of the plan; NotExactError or EvaluationError where
+    a value ends it, or the memory.
+    """
+    limit = MemoryLimit(memory_of(desk.settings, desk.workload))
+    with held_to(limit):
+        result = engine_rows(desk, limit, prepared, versions, pruned, sketches)
+        return answer_of_rows(result.ending, result.rows, desk.session_zone, where)
+
+
+def engine_rows(
+    desk: Workbench,
+    limit: MemoryLimit,
+    prepared: PreparedQuery,
+    versions: Mapping[TableName, TableVersion],
+    pruned: Pruned,
+    sketches: Sequence[StoredSketch] = (),
+    left_out: Mapping[TableName, LeftOut] = MappingProxyType({}),
+) -> RowsOf:
+    """The rows that the answer is made of, those `left_out` not there; errors as of
+    `engine_answer`. To be called within `held_to(limit)`."""
+    answer = desk.memory.answer(prepared.planned)
+    compiled = limited(desk, compile_answer(answer))
+    read_by = evened(prepared, sketches)
+    used = {one.access: one for one in read_by if one.access in pruned.filters}
+    compiled.circuit.start()
+    # Rows are derived once all that they are derived from is there.
+    compiled.circuit.fill(any(operator.holds_back for operator in compiled.circuit))
+    slices = Slices(compiled, limit.bytes, limit.check)
+    with ThreadPoolExecutor(1) as reader:
+        most = batch_size(limit.bytes)
+        read = _read(desk.tables, compiled, versions, pruned, used, left_out, most)
+        for table, rows in one_ahead(read, reader):
+            for part in slices.of(rows):
+                batches = [
+                    _batch(source, part, used) if source.table == table else None
+                    for source in compiled.sources
+                ]
+                compiled.circuit.step(*batches)
+    for _ in compiled.circuit.filled():
+        limit.check()
+    assert compiled.kept is not None
+    return RowsOf(answer.ending, compiled.kept.whole(), compiled.kept.bounded)
+
+
+def _read(
+    tables: PinnedTables,
+    compiled: Compiled,
+    versions: Mapping[TableName, TableVersion],
+    pruned: Pruned,
+    used: Sketches,
+    left_out: Mapping[TableName, LeftOut],
+    most: int | None,
+) -> Iterator[tuple[TableName, pa.Table]]:
+    """Rows of all tables, the smaller ones first: they are what later rows look up. At most some
+    `most` bytes at once."""
+    snapshots = [tables.snapshot(table, versions.get(table)) for table in compiled.tables]
+    for snapshot in sorted(snapshots, key=lambda result: result.likely_rows):
+        name = snapshot.table
+        columns = list(compiled.columns_of(name))
+        columns += [one.attribute for one in used.values() if one.table == name]
+        out = left_out.get(name)
+        columns += () if out is None else out.columns
+        names, files = list(dict.fromkeys(columns)), pruned.files[name]
+        least = _FEW_ROWS if rows_of(files) < _MANY_ROWS else BATCH_ROWS
+        for rows in read_batches(snapshot, names, files, least, most):
+            yield name, rows if out is None else out.rest(rows)
+
+
+def _batch(source: Source, rows: pa.Table, used: Sketches) -> Batch:
+    """Of these rows those that the source is asked to read."""
+    batch = source.came(rows)
+    sketch = used.get(source.access)
+    if sketch is None or not len(rows):
+        return batch
+    partition, wanted = sketch.partition, sketch.fragments.to_mask()
+    values = from_arrow(rows.column(sketch.attribute), partition.type)
+    if partition.are_all_in(values, wanted):
+        return batch
+    return batch.keep(wanted[partition.fragments_of(values)])

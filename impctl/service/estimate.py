@@ -1,0 +1,749 @@
+"""What the sketch of each safe attribute would leave to read, estimated from a sample."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from impctl.compile.compile import Compiled, compile_plan
+from impctl.compile.flows import BlockedError
+from impctl.compile.session import MaintainedQuery, TableChange
+from impctl.data.schema import LONG, SqlType
+from impctl.data.vector import Ints, Vector, from_arrow
+from impctl.errors import ImpctlError
+from impctl.expr.nodes import And, ColumnRef, Expr
+from impctl.plan.nodes import (
+    Aggregate,
+    ComputedColumn,
+    Plan,
+    Project,
+    Scan,
+    TopK,
+    inputs_of,
+    nodes_of,
+    with_inputs,
+)
+from impctl.plan.properties import scan_conditions
+from impctl.safety.judge import carried
+from impctl.service.partitions import partition_about, ranges_to_spare
+from impctl.service.results import ExpectedReading
+from impctl.sketch.likelihood import Mixture, chances, hits_between, rate_where_not_zero
+from impctl.sketch.partition import BoundaryValue, RangePartition
+from impctl.tables.prune import FileSpans, file_spans, prune_by_condition, rows_by_fragment
+from impctl.tables.rows import read_rows
+from impctl.tables.sample import FileSample, file_sample, mean_overlap
+from impctl.tables.snapshot import ColumnBounds, DataFile
+from impctl.tables.statistics import file_bounds, line_of
+from impctl.types import AttributeId, ColumnName, TableName
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.safety.choose import Option
+    from impctl.service.context import Workbench
+    from impctl.service.prepare import PreparedQuery
+
+
+def group_columns(root: Plan, scan: Scan) -> list[ColumnName]:
+    """Columns of the access that all rows of a group have in common, at every grouping."""
+    names = {attribute.id: attribute.name for attribute in scan.attributes}
+    renamed = {
+        column.attribute.id: column.expr for node in nodes_of(root) for column in _columns(node)
+    }
+    shared: set[AttributeId] | None = None
+    for node in nodes_of(root):
+        if isinstance(node, Aggregate) and node.keys:
+            result = {_origin(key.expr, renamed) for key in node.keys}
+            shared = result if shared is None else shared & result
+    return [names[identity] for identity in sorted(shared or ()) if identity in names]
+
+
+def _columns(node: Plan) -> Sequence[ComputedColumn]:
+    if isinstance(node, Aggregate):
+        return node.keys
+    return node.outputs if isinstance(node, Project) else ()
+
+
+def _origin(expr: Expr, renamed: Mapping[AttributeId, Expr]) -> AttributeId:
+    """The column that an expression is, whatever it is called on the way; empty for any other."""
+    while isinstance(expr, ColumnRef):
+        below = renamed.get(expr.id)
+        if below is None or below == expr:
+            return expr.id
+        expr = below
+    return ""
+
+
+Flags = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float64]
+Groups = Mapping[ColumnName, ColumnBounds]
+
+_SEED = 20_261_124
+_IN_FILES = 3.0
+"""Files that may hold a value whose rows lie together: its own, and those that it reaches into."""
+_FEW = 3
+_COUNTED = 2.0
+"""Rows a group from which on they tell how much the sizes of groups differ."""
+_BY_CHANCE = 2.0
+"""Deviations by which groups may differ more than rows do, and it may be chance."""
+_LEAST_SPARE = 30
+"""Rows beyond one a group, from which on they tell how much rows of a group differ."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DrawnGroups:
+    """Rows, the number of each one's group, and how many rows of the files each stands for."""
+
+    rows: pa.Table
+    codes: Ints
+    weights: Ints
+    blurred: float = 0.0
+    """The share of the rows whose groups were drawn in part."""
+
+    @property
+    def standing(self) -> float:
+        """Rows of the files that all of them stand for."""
+        return float(self.weights.sum())
+
+
+def drawn_groups(
+    sample: FileSample, groups: Groups, along: ColumnName, measures: Sequence[ColumnName]
+) -> DrawnGroups:
+    """The groups of a sample, by the columns that all rows of one share, with their bounds.
+
+    `along` is the column that windows were drawn along; `measures` are numbers that are summed up.
+    """
+    count = len(sample.rows)
+    if not groups:
+        return DrawnGroups(sample.rows, np.arange(count), np.ones(count, dtype=np.int64))
+    by_column = {name: _codes(sample.rows, name) for name in groups}
+    codes = _combined(list(by_column.values()))
+    kept, weights = _lying_together(sample, along, groups, by_column)
+    apart = np.flatnonzero(kept & np.isnan(weights))
+    is_part = np.isnan(weights) | (weights > 1.0)
+    rows = sample.rows
+    if len(apart):
+        density = sample.weights(groups)
+        taken = _Apart.of(rows, by_column, along, apart, codes, density)
+        rows, codes, kept[apart], weights[apart] = taken.put_together(taken.alike(measures))
+    whole = np.flatnonzero(kept)
+    # A row has a whole number of copies: the next one above as often as makes them right.
+    some = np.random.default_rng(_SEED).random(len(whole))
+    return DrawnGroups(
+        rows.take(pa.array(whole)),
+        codes[whole],
+        np.floor(weights[whole] + some).astype(np.int64),
+        float(is_part[whole].mean()) if len(whole) else 0.0,
+    )
+
+
+def _lying_together(
+    sample: FileSample, along: ColumnName, groups: Groups, by_column: Mapping[ColumnName, Ints]
+) -> tuple[Flags, Floats]:
+    """Rows to keep, and what each stands for: NaN where its group's rows lie apart."""
+    count = len(sample.rows)
+    kept, weights = np.ones(count, dtype=np.bool_), np.full(count, np.nan)
+    held = sample.held(along, groups[along]) if along in groups else None
+    if held is None or not count:
+        return kept, weights
+    runs = _Runs.of(by_column[along], sample.window_of)
+    total, files = held
+    in_few = np.nan_to_num(files[runs.first], nan=_IN_FILES) <= _IN_FILES
+    is_fine = runs.by_window_all(in_few) & runs.are_short
+    is_coarse = ~is_fine & (runs.values <= _FEW) & np.isfinite(total[runs.first][runs.starts])
+    of_run = runs.window
+    whole = np.where(is_fine[of_run], runs.are_whole, True)
+    whole &= ~is_coarse[of_run] | runs.are_largest
+    with np.errstate(invalid="ignore"):
+        stands = np.maximum(total[runs.first] / runs.rows, 1.0)
+    stands = np.where(is_fine[of_run], 1.0, np.where(is_coarse[of_run], stands, np.nan))
+    return whole[runs.of_row], stands[runs.of_row]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Runs:
+    """Rows of one value in one window: arrays over such runs, in the order of windows."""
+
+    of_row: Ints
+    """The run of each row."""
+    window: Ints
+    first: Ints
+    last: Ints
+    rows: Ints
+    starts: Ints
+    """The first run of each window."""
+    ends: Ints
+    """The row behind each window."""
+
+    @classmethod
+    def of(cls, values: Ints, windows: Ints) -> _Runs:
+        both = windows * (int(values.max(initial=0)) + 1) + values
+        order = np.argsort(both, kind="stable")
+        ordered = both[order]
+        is_first = np.concatenate([[True], ordered[1:] != ordered[:-1]])
+        begin = np.flatnonzero(is_first)
+        end = np.append(begin[1:], len(order))
+        of_row = np.empty(len(order), dtype=np.int64)
+        of_row[order] = np.cumsum(is_first) - 1
+        window = windows[order[begin]]
+        starts = np.flatnonzero(np.concatenate([[True], window[1:] != window[:-1]]))
+        # Windows without rows have no runs: they are numbered anew.
+        dense = np.cumsum(np.concatenate([[True], window[1:] != window[:-1]])) - 1
+        ends = np.flatnonzero(np.concatenate([windows[1:] != windows[:-1], [True]])) + 1
+        return cls(of_row, dense, order[begin], order[end - 1], end - begin, starts, ends)
+
+    @property
+    def values(self) -> Ints:
+        """How many values each window has."""
+        return np.diff(np.append(self.starts, len(self.window)))
+
+    def by_window_all(self, flags: Flags) -> Flags:
+        """Windows of which all runs are so."""
+        return np.asarray(np.logical_and.reduceat(flags, self.starts))
+
+    @property
+    def spread(self) -> Ints:
+        """Rows from the first to the last of each run, others between them included."""
+        return self.last - self.first + 1
+
+    @property
+    def _reach(self) -> Ints:
+        """How far the rows of a value lie apart in each window."""
+        return np.asarray(np.maximum.reduceat(self.spread, self.starts))
+
+    @property
+    def _sizes(self) -> Ints:
+        return np.diff(np.append(0, self.ends))
+
+    @property
+    def _is_sorted(self) -> Flags:
+        return self.by_window_all(self.spread == self.rows)
+
+    @property
+    def are_short(self) -> Flags:
+        """Windows in which some values lie between the ends."""
+        some = self.values >= _FEW
+        return some & (self._is_sorted | (self._reach * 5 <= self._sizes * 2))
+
+    @property
+    def are_whole(self) -> Flags:
+        """Runs so far from both ends of their window that none of their value lies beyond."""
+        missing = self._reach[self.window] - self.spread
+        missing = np.where(self._is_sorted[self.window], 0, missing)
+        before = self.first - (self.ends - self._sizes)[self.window]
+        behind = self.ends[self.window] - 1 - self.last
+        return (before > missing) & (behind > missing)
+
+    @property
+    def are_largest(self) -> Flags:
+        """The run of each window that has the most rows."""
+        most = np.maximum.reduceat(self.rows, self.starts)
+        return np.asarray(self.rows == most[self.window])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Apart:
+    """Rows whose groups lie apart, in the order of their groups' values."""
+
+    rows: pa.Table
+    """All rows drawn."""
+    columns: tuple[ColumnName, ...]
+    at: Ints
+    """Positions of those that lie apart."""
+    order: Ints
+    """The same positions, in the order of their groups."""
+    group: Ints
+    """Number of the group of each in that order, ascending by ones."""
+    stands: float
+    """Groups that each one drawn stands for, on average."""
+    codes: Ints
+
+    @classmethod
+    def of(
+        cls,
+        rows: pa.Table,
+        by_column: Mapping[ColumnName, Ints],
+        along: ColumnName,
+        at: Ints,
+        codes: Ints,
+        density: Floats,
+    ) -> _Apart:
+        names = sorted(by_column, key=lambda name: name != along)
+        ranks = [_ranks(rows, name, by_column[name])[at] for name in names]
+        order = np.lexsort(ranks[::-1])
+        own = codes[at[order]]
+        changes = np.concatenate([[False], own[1:] != own[:-1]])
+        group = np.cumsum(changes)
+        count = int(group[-1]) + 1
+        mean = len(at) / count
+        # A group of one row is drawn whole or not at all: that one of twenty rows was drawn says
+        # nothing of nineteen others. By rows per group drawn, as a Poisson number not zero.
+        again = rate_where_not_zero(mean) / max(mean, 1.0)
+        stands = max(float(density[at].mean()) * again, 1.0)
+        return cls(rows, tuple(names), at, at[order], group, stands, codes)
+
+    def alike(self, measures: Sequence[ColumnName]) -> float:
+        """How many groups are to be put together, so that what comes of it differs from group to
+        group as whole groups do: all that make up one where they differ by chance alone, and one
+        where rows of a group are alike.
+
+        A mean of `n` rows of `k` groups has a variance of `(b + v / n) / k`, that of a whole group
+        of `w n` rows `b + v / (w n)`, for a variance `v` within and `b` between groups; `F` of
+        both, `1 + n b / v`, is told by the rows.
+        """
+        sizes = np.bincount(self.group).astype(np.float64)
+        spare = len(self.group) - len(sizes)
+        result = [_over_chance(sizes)] if sizes.mean() > _COUNTED else []
+        if spare >= _LEAST_SPARE:
+            result += [self._differ(name, sizes, spare) for name in measures]
+        by_chance = 1.0 + _BY_CHANCE * math.sqrt(2.0 / max(len(sizes), 1))
+        most = max(result, default=1.0)
+        ratio = 1.0 if most <= by_chance else most
+        return max(1.0, ratio / (ratio - 1.0 + 1.0 / self.stands))
+
+    def _differ(self, name: ColumnName, sizes: Floats, spare: int) -> float:
+        """Variance between groups beside each other over that within, each by its freedom."""
+        column = self.rows.column(name).take(pa.array(self.order))
+        values = pc.cast(column, pa.float64(), safe=False).combine_chunks()
+        numbers = values.fill_null(0.0).to_numpy(zero_copy_only=False)
+        numbers = np.where(np.isfinite(numbers), numbers, 0.0)
+        means = np.bincount(self.group, weights=numbers) / sizes
+        within = float(((numbers - means[self.group]) ** 2).sum()) / spare
+        # What is the same for many neighbours, as a trend, is no difference between two.
+        apart = (means[1:] - means[:-1]) ** 2 / (1.0 / sizes[1:] + 1.0 / sizes[:-1])
+        return float(apart.mean()) / within if within > 0 and len(apart) else 1.0
+
+    def put_together(self, together: float) -> tuple[pa.Table, Ints, Flags, Floats]:
+        """All rows with so many groups taken for one; their groups; which of those apart are kept,
+        and the weight of each.
+
+        Each takes the values of the first one of its bucket. The last bucket is not full.
+        """
+        bucket = np.floor(np.arange(int(self.group[-1]) + 1) / together).astype(np.int64)
+        of_row = bucket[self.group]
+        begin = np.flatnonzero(np.concatenate([[True], of_row[1:] != of_row[:-1]]))
+        dense = np.cumsum(np.concatenate([[False], of_row[1:] != of_row[:-1]]))
+        source = np.arange(len(self.rows))
+        source[self.order] = self.order[begin][dense]
+        rows = self.rows
+        for name in self.columns:
+            place = rows.schema.get_field_index(name)
+            rows = rows.set_column(place, name, rows.column(name).take(pa.array(source)))
+        kept = np.ones(len(self.rows), dtype=np.bool_)
+        kept[self.order] = (of_row < of_row[-1]) | (together <= 1.0) | (of_row[-1] == 0)
+        weights = np.full(len(self.at), self.stands / together)
+        return rows, self.codes[source], kept[self.at], weights
+
+
+def _over_chance(sizes: Floats) -> float:
+    """How much sizes of groups beside each other differ, over what chance makes of them."""
+    one, other = sizes[1:], sizes[:-1]
+    return float(((one - other) ** 2).mean() / max((one + other).mean(), 1e-9)) if len(one) else 1.0
+
+
+def _codes(rows: pa.Table, name: ColumnName) -> Ints:
+    """A number per value of a column, NULL one of them."""
+    result = rows.column(name).combine_chunks().dictionary_encode()
+    if isinstance(result, pa.ChunkedArray):
+        result = result.combine_chunks()
+    return np.asarray(
+        result.indices.fill_null(len(result.dictionary)).to_numpy(zero_copy_only=False)
+    ).astype(np.int64)
+
+
+def _ranks(rows: pa.Table, name: ColumnName, codes: Ints) -> Ints:
+    """Numbers in the order of a column's values, which codes tell apart."""
+    first = np.zeros(int(codes.max(initial=-1)) + 1, dtype=np.int64)
+    first[codes[::-1]] = np.arange(len(codes))[::-1]
+    order = pc.array_sort_indices(rows.column(name).take(pa.array(first)).combine_chunks())
+    ranks = np.empty(len(first), dtype=np.int64)
+    ranks[np.asarray(order)] = np.arange(len(first))
+    return ranks[codes]
+
+
+def _combined(columns: Sequence[Ints]) -> Ints:
+    """A number per row that tells its values in all columns, from 0 up."""
+    result = columns[0]
+    for own in columns[1:]:
+        both = result * (int(own.max(initial=0)) + 1) + own
+        result = np.unique(both, return_inverse=True)[1].astype(np.int64)
+    return result
+
+
+_DEVIATIONS = 1.645
+"""Of an interval that holds nine of ten."""
+ALIKE = 1.1
+"""Estimates are no finer: of what lies within, what is simpler to keep is taken."""
+_AS_GOOD = 1.01
+"""Times as many files as the finest ranges leave, that fewer ranges may leave."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FilesLeft:
+    """Chance of each file to be left: likely, at least and at most, by what the share of groups in
+    the provenance may be; and how many files its borders may be off."""
+
+    likely: Floats
+    low: Floats
+    high: Floats
+    off: float
+    pairs: float = 0.0
+    """Pairs of a group and a range that state counts rows for."""
+    together: int = 1
+    """Ranges of those proposed that are made one."""
+
+    @classmethod
+    def of(cls, spans: FileSpans, ends: Sequence[Mixture], off: float, most_together: int) -> Self:
+        """By what fragments are likely, at least and at most like; with as few ranges as leave
+        hardly more files than all of them."""
+        likely, low, high = ends
+        left = spans.left(likely)
+        together = 1
+        while together * 2 <= most_together:
+            coarser = spans.merged(together * 2).left(likely.merged(together * 2))
+            if float(coarser.sum()) > _AS_GOOD * float(left.sum()):
+                break
+            together *= 2
+        return cls(left, spans.left(low), spans.left(high), off * len(left), together=together)
+
+    @classmethod
+    def all_of(cls, count: int) -> Self:
+        """Every file, surely."""
+        return cls(np.ones(count), np.ones(count), np.ones(count), 0.0)
+
+    def at_least(self, floor: Floats) -> FilesLeft:
+        """The same where no file is left less likely than so."""
+        return replace(
+            self, likely=np.maximum(self.likely, floor), high=np.maximum(self.high, floor)
+        )
+
+    def is_as_good_as(self, least: Floats, sizes: Floats) -> bool:
+        """Whether what leaves at least these cannot be better by more than estimates are fine."""
+        return float((self.likely * sizes).sum()) <= ALIKE * float((least * sizes).sum())
+
+    def between(self) -> tuple[float, float, float]:
+        """Files expected, and the fewest and the most that nine of ten times are left."""
+        count = float(self.likely.sum())
+        by_chance = float((self.likely * (1.0 - self.likely)).sum())
+        spread = _DEVIATIONS * math.sqrt(self.off * self.off + by_chance)
+        fewest, most = float(self.low.sum()), float(self.high.sum())
+        return count, min(count, fewest) - spread, max(count, most) + spread
+
+
+LEAST_ROWS = 1_000_000
+"""A smaller table is captured before an estimate of it would pay."""
+_LEAST_FILES = 4
+_SIDE_SHARE = 0.05
+"""Other tables are read whole, where all of them are no more than this share of the large one."""
+_BYTES_PER_PAIR = 20
+"""State for the rows of a group in one range, as stored (measured: 19 to 25)."""
+_ROW = " row"
+"""No column of a table has this name, which starts with a blank."""
+_NOT_CLUSTERED = 0.95
+"""Where a file shares values with so many others, no sketch leaves one out."""
+_VALUES = 2_500
+"""Values of a candidate that its ranges are made of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimates:
+    """What is expected by table and attribute; of how many of the ranges that would be proposed one
+    is to be made; `reason` says why nothing is expected, where that matters."""
+
+    of: Mapping[tuple[TableName, ColumnName], ExpectedReading]
+    reason: str = ""
+    together: Mapping[tuple[TableName, ColumnName], int] = field(default_factory=dict)
+
+
+NOTHING = Estimates({})
+
+
+def estimates(
+    desk: Workbench, prepared: PreparedQuery, options: Sequence[Option], *, every: bool
+) -> Estimates:
+    """What the sketches of these safe options would leave of the one large table.
+
+    Unless of `every` one, options are left away once it is certain that they are not taken.
+    """
+    result = _large(desk, prepared, options)
+    if isinstance(result, str):
+        return Estimates({}, result)
+    if result is None:
+        return NOTHING
+    try:
+        return _Estimate(desk, prepared, *result).of_all(every=every)
+    except BlockedError as blocked:
+        return Estimates({}, f"no estimate: {blocked.message}")
+    except ImpctlError as error:
+        # Whatever stands in the way of reading a sample is told by the capture, with its hint.
+        return Estimates({}, f"no estimate: {error.message}")
+
+
+def _large(
+    desk: Workbench, prepared: PreparedQuery, options: Sequence[Option]
+) -> tuple[Scan, list[Option]] | str | None:
+    """The access to estimate and its options; a text where that cannot be done, None if idle."""
+    rows = {table: desk.tables.snapshot(table).likely_rows for table in prepared.tables}
+    large = max(prepared.tables, key=lambda table: rows[table])
+    own = [option for option in options if option.scan.table == large]
+    if rows[large] < LEAST_ROWS or len({option.column for option in own}) < 2:
+        return None
+    if len(desk.tables.snapshot(large).files) < _LEAST_FILES:
+        return None
+    if sum(scan.table == large for scan in prepared.scans) > 1:
+        return f"no estimate: table `{large}` is read more than once"
+    if sum(rows[table] for table in prepared.tables if table != large) > _SIDE_SHARE * rows[large]:
+        return "no estimate: more than one of its tables is large"
+    return own[0].scan, own
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Run:
+    """Groups that went through the circuit, which of their rows are in the provenance, the chance
+    that such a one really is, and how many rows of the files each stands for."""
+
+    drawn: DrawnGroups
+    passing: Flags
+    scale: float
+    each: float
+
+    @property
+    def rows_of_provenance(self) -> float:
+        """Rows in the provenance, in all files."""
+        return float(self.drawn.weights[self.passing].sum()) * self.scale * self.each
+
+    @property
+    def fragments_at_most(self) -> tuple[float, float, float]:
+        """A sketch has no more fragments than there are rows in the provenance: as many as were
+        seen suggest, the fewest, and the most."""
+        codes = self.drawn.codes
+        of_a_group = self.drawn.standing / max(len(np.unique(codes)), 1)
+        hits = float(len(np.unique(codes[self.passing])))
+        each = float(self.drawn.weights[self.passing].sum()) / hits if hits else of_a_group
+        fewest, most = hits_between(hits)
+        result = [
+            max(count * each * self.scale * self.each, 1.0)
+            for count in (max(hits, 0.5), fewest, most)
+        ]
+        return result[0], result[1], result[2]
+
+
+@dataclass(frozen=True)
+class _Estimate:
+    """One query over one large table, and the attributes of it that would be safe."""
+
+    desk: Workbench
+    prepared: PreparedQuery
+    scan: Scan
+    options: Sequence[Option]
+
+    @cached_property
+    def files(self) -> Sequence[DataFile]:
+        """The files that the query's own conditions leave."""
+        snapshot = self.desk.tables.snapshot(self.scan.table)
+        conditions = scan_conditions(self.prepared.root).get(self.scan.access, ())
+        if not conditions:
+            return snapshot.files
+        names = {attribute.id: attribute.name for attribute in self.scan.attributes}
+        return prune_by_condition(snapshot, And(tuple(conditions)), names)
+
+    def of_all(self, *, every: bool) -> Estimates:
+        """What each option is expected to leave."""
+        self.desk.reporter.step(
+            f"estimating what remains to read with sketches of {self.scan.table}"
+        )
+        groups = self._groups
+        columns = [option.column for option in self.options]
+        bounds = {name: self._bounds(name) for name in {*groups, *columns}}
+        overlaps = {name: mean_overlap(result) for name, result in bounds.items()}
+        if all(self._is_mixed(overlaps[name]) for name in columns):
+            everything = self._reading(FilesLeft.all_of(len(self.files)))
+            return Estimates({(self.scan.table, name): everything for name in columns})
+        along = min(groups or columns, key=overlaps.__getitem__)
+        read = dict.fromkeys([*(a.name for a in self.scan.attributes), *columns])
+        snapshot = self.desk.tables.snapshot(self.scan.table)
+        sample = file_sample(snapshot, self.files, list(read), bounds[along])
+        run = self._run(sample, {name: bounds[name] for name in groups}, along)
+        result: dict[ColumnName, FilesLeft] = {}
+        # The column that the draw went along tells best where provenance lies: it goes first.
+        for name in sorted(columns, key=lambda name: name != along):
+            if along not in result:
+                result[name] = self._left(name, sample, run, bounds[name], overlaps[name])
+                continue
+            holding = self._holding(result[along].likely, run)
+            is_settled = along in groups and name not in groups
+            if is_settled and not every and result[along].is_as_good_as(holding, self._sizes):
+                continue
+            left = self._left(name, sample, run, bounds[name], overlaps[name])
+            result[name] = left.at_least(holding)
+        return Estimates(
+            {(self.scan.table, name): self._reading(left) for name, left in result.items()},
+            together={(self.scan.table, name): left.together for name, left in result.items()},
+        )
+
+    def _holding(self, left: Floats, run: _Run) -> Floats:
+        """Chance of each file to hold rows of the provenance, which every sketch then leaves: as
+        many as there are, spread over the files that may hold some."""
+        rows = left * np.array([file.rows or 1 for file in self.files], dtype=np.float64)
+        spread = rows / max(float(rows.sum()), 1e-9) * run.rows_of_provenance
+        return left * -np.expm1(-spread)
+
+    def _is_mixed(self, overlapping: float) -> bool:
+        """Whether a file shares values with so many others that no sketch leaves one out."""
+        return overlapping >= _NOT_CLUSTERED * len(self.files)
+
+    def _bounds(self, name: ColumnName) -> ColumnBounds:
+        """Bounds of a column in the files there are to read."""
+        snapshot = self.desk.tables.snapshot(self.scan.table)
+        result = file_bounds(snapshot, name)
+        if len(self.files) == len(result):
+            return result
+        places = {uri: at for at, uri in enumerate(snapshot.uris)}
+        return result.take(np.array([places[file.uri] for file in self.files], dtype=np.int64))
+
+    def _run(
+        self, sample: FileSample, groups: Mapping[ColumnName, ColumnBounds], along: str
+    ) -> _Run:
+        """The rows that go through the circuit, and which of them come out."""
+        numbers = [a.name for a in self.scan.attributes if a.type is not None and a.type.is_numeric]
+        measures = [name for name in numbers if name not in groups]
+        drawn = drawn_groups(sample, groups, along, measures)
+        passing, scale = self._passing(drawn, sample.total)
+        return _Run(drawn, passing, scale, sample.total / max(drawn.standing, 1.0))
+
+    def _passing(self, drawn: DrawnGroups, total: float) -> tuple[Flags, float]:
+        """Which rows are in the provenance, and the chance that such a one really is."""
+        rows, standing = drawn.rows, drawn.standing / max(total, 1.0)
+        root, scale = _scaled(self.prepared.core, min(standing, 1.0))
+        count = len(rows)
+        if not count:
+            return np.zeros(0, dtype=np.bool_), 1.0
+        numbers = RangePartition(self.scan.table, _ROW, LONG, tuple(range(1, count)))
+        session = MaintainedQuery(self._compiled(root, numbers))
+        session.count(session.circuit.start())
+        session.circuit.fill(True)
+        for table in self.prepared.tables:
+            if table != self.scan.table:
+                other = read_rows(
+                    self.desk.tables.snapshot(table), session.compiled.columns_of(table)
+                )
+                session.step({table: TableChange(other, np.ones(len(other), dtype=np.int64))})
+        numbered = rows.append_column(_ROW, pa.array(np.arange(count)))
+        session.step({self.scan.table: TableChange(numbered, drawn.weights)})
+        passing = np.zeros(count + 1, dtype=np.bool_)
+        passing[list(session.fragments()[self.scan.access].ids)] = True
+        return passing[:count], scale
+
+    def _compiled(self, root: Plan, numbers: RangePartition) -> Compiled:
+        """The core's circuit with every row of the large table for itself."""
+        option = self.options[0]
+        core = replace(self.prepared.query, root=self.prepared.core)
+        verdict = carried(option.verdict, core, {self.scan.access: option.column})
+        return compile_plan(
+            root, {self.scan.access: numbers}, {}, barriers=verdict.barrier_positions
+        )
+
+    def _left(
+        self,
+        name: ColumnName,
+        sample: FileSample,
+        run: _Run,
+        bounds: ColumnBounds,
+        overlapping: float,
+    ) -> FilesLeft:
+        """Which files a sketch of one attribute would leave."""
+        rows, codes, passing = run.drawn.rows, run.drawn.codes, run.passing
+        column = from_arrow(rows.column(name), sample.snapshot.readable(name).type)
+        if _held_by(bounds, column.take(np.flatnonzero(passing))) >= _NOT_CLUSTERED * len(bounds):
+            return FilesLeft.all_of(len(bounds))
+        values = _some_values(sample.rows.column(name), sample.snapshot.readable(name).type)
+        partition = partition_about(self.desk, self.scan.table, name, values, bounds, overlapping)
+        spans = file_spans(partition, bounds)
+        fragments = partition.fragments_of(column)
+        counted = np.bincount(fragments, weights=run.drawn.weights, minlength=partition.size)
+        seen: Floats = counted.astype(np.float64)
+        # Rows of a group come together or not at all, so groups are counted, not rows.
+        groups = _count_by(fragments, codes, partition.size)
+        hits = _count_by(fragments[passing], codes[passing], partition.size)
+        whole = np.maximum(rows_by_fragment(partition, sample.files, bounds), seen)
+        result = chances(whole, seen, groups, hits, run.drawn.blurred)
+        ends = zip((result.likely, result.low, result.high), run.fragments_at_most, strict=True)
+        mixtures = [mixture.at_most(most, run.scale) for mixture, most in ends]
+        most_together = ranges_to_spare(self.desk, self.scan.table, name, partition.ranges)
+        left = FilesLeft.of(spans, mixtures, result.off, most_together)
+        is_kept = name not in self._groups and bool(self._groups)
+        share = float(groups.sum()) / max(len(rows), 1) if is_kept else 0.0
+        return replace(left, pairs=share * sample.total)
+
+    @cached_property
+    def _sizes(self) -> Floats:
+        return np.array([file.size for file in self.files], dtype=np.float64)
+
+    @cached_property
+    def _groups(self) -> list[ColumnName]:
+        return group_columns(self.prepared.core, self.scan)
+
+    def _reading(self, left: FilesLeft) -> ExpectedReading:
+        """Files, rows and bytes."""
+        rows = np.array([file.rows or 1 for file in self.files], dtype=np.float64)
+        count, fewest, most = left.between()
+        return ExpectedReading(
+            files=round(count),
+            files_low=max(0, math.floor(fewest)),
+            files_high=min(len(self.files), math.ceil(most)),
+            files_total=len(self.desk.tables.snapshot(self.scan.table).files),
+            rows=round(float((left.likely * rows).sum())),
+            bytes=round(float((left.likely * self._sizes).sum())),
+            upkeep=round(left.pairs * _BYTES_PER_PAIR),
+        )
+
+
+def _held_by(bounds: ColumnBounds, values: Vector) -> float:
+    """How many files may hold one of these values."""
+    line = line_of(bounds)
+    if line is None:
+        return float(len(bounds)) if len(values) else 0.0
+    places = np.sort(line.places_of(values))
+    lows, ends = line.spans(bounds.filled)
+    return float((np.searchsorted(places, ends) > np.searchsorted(places, lows)).sum())
+
+
+def _count_by(fragments: npt.NDArray[np.int32], codes: Ints, size: int) -> Floats:
+    """How many groups some rows of each fragment are of; shape (size,)."""
+    if len(codes) == int(codes.max(initial=-1)) + 1 and (np.diff(codes) == 1).all():
+        return np.bincount(fragments, minlength=size).astype(np.float64)
+    pairs = np.unique(codes * size + fragments)
+    return np.bincount(pairs % size, minlength=size).astype(np.float64)
+
+
+def _some_values(column: pa.ChunkedArray, kind: SqlType) -> list[BoundaryValue]:
+    """Values at even steps that are neither NULL nor NaN."""
+    step = max(1, len(column) // _VALUES)
+    vector = from_arrow(column.take(pa.array(np.arange(0, len(column), step))), kind)
+    live = vector.take(np.flatnonzero(vector.validity()))
+    values = live.values.to_pylist() if live.is_textual else live.values.tolist()
+    return [value for value in values if value == value]
+
+
+def _scaled(root: Plan, standing: float) -> tuple[Plan, float]:
+    """The plan with each limit as the share of the groups at hand makes it, and what is too many.
+
+    The first 10 of all groups are the first one of a tenth of them.
+    """
+    scale = 1.0
+    if isinstance(root, TopK) and root.rank is None and root.count is not None:
+        wanted = root.count * standing
+        count = max(1, round(wanted))
+        scale = min(1.0, wanted / count)
+        root = replace(root, count=count, offset=round(root.offset * standing))
+    below = [_scaled(child, standing) for child in inputs_of(root)]
+    for _, factor in below:
+        scale *= factor
+    return with_inputs(root, tuple(plan for plan, _ in below)), scale

@@ -1,0 +1,170 @@
+"""Tables whose rows expire: which are live at an instant, and when the next one no longer is.
+
+Law: a row is live at `now` iff its time is strictly later than `now - after`; of a DATE that is its
+midnight in the session's zone. What is said of the next one is never too late: until then no row of
+the table at that version expires, so that what was found at one instant holds at the others before.
+Out of scope: the condition in plans (`plan.nodes`), carrying a sketch past an expiry
+(`service.clock`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from datetime import UTC, date, datetime, time, timedelta
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from impctl.data.schema import DATE, TIMESTAMP
+from impctl.data.vector import from_arrow
+from impctl.errors import RecaptureNeededError, TableError, UsageError
+from impctl.expr.nodes import Literal
+from impctl.plan.nodes import LiveRows
+from impctl.sql.parameters import NEVER, zone_of
+from impctl.tables.rows import read_batches
+from impctl.tables.statistics import file_bounds
+from impctl.types import ColumnName, TableName, TableVersion
+
+if TYPE_CHECKING:
+    from impctl.service.context import Workbench
+    from impctl.service.pinned import PinnedTables
+    from impctl.tables.snapshot import Snapshot
+    from impctl.workload.models import ExpirySpec, TableSpec
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_SECOND = 1_000_000
+
+
+class LiveAt(Mapping[TableName, LiveRows]):
+    """What queries see of tables with an expiry at one instant; looked up, a schema is read."""
+
+    def __init__(self, desk: Workbench, now: datetime) -> None:
+        self._desk = desk
+        self._now = now
+        self._known: dict[TableName, LiveRows] = {}
+
+    def __getitem__(self, table: TableName) -> LiveRows:
+        """UsageError for a column that is not there, or has no time that could pass."""
+        if table not in self._known:
+            spec = self._desk.workload.tables[table]
+            if spec.expiry is None:
+                raise KeyError(table)
+            snapshot = self._desk.tables.snapshot(table)
+            zone = self._desk.session_zone
+            self._known[table] = live_rows(spec.expiry, snapshot, self._now, zone)
+        return self._known[table]
+
+    def __iter__(self) -> Iterator[TableName]:
+        return (name for name, spec in self._desk.workload.tables.items() if spec.expiry)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+def has_expiry(tables: Iterable[TableSpec]) -> bool:
+    """Whether rows of some table expire."""
+    return any(table.expiry is not None for table in tables)
+
+
+def live_rows(expiry: ExpirySpec, snapshot: Snapshot, now: datetime, zone: str) -> LiveRows:
+    """The rows of a table that are live at this instant; errors as of `LiveAt`."""
+    column = snapshot.schema.find(expiry.column)
+    if column is None or column.type not in (DATE, TIMESTAMP):
+        what = "has no such column" if column is None else f"it is of type `{column.type}`"
+        raise UsageError(
+            f"Rows of table `{snapshot.table}` cannot expire by `{expiry.column}`: {what}",
+            hint="name a column of type TIMESTAMP or DATE under `expiry`",
+            code="expiry_column",
+            location=expiry.location,
+        )
+    try:
+        edge = now - timedelta(microseconds=expiry.after)
+        local = edge.astimezone(zone_of(zone))
+    except OverflowError:
+        raise UsageError(
+            f"Rows of `{snapshot.table}` would expire before the earliest possible time at "
+            f"{now.isoformat()}",
+            hint="set `--now` or IMPCTL_NOW to a later time",
+            code="now_range",
+        ) from None
+    if column.type == DATE:
+        days = (local.date() - _EPOCH.date()).days
+        return LiveRows(column.name, Literal(days, DATE))
+    return LiveRows(column.name, Literal((edge - _EPOCH) // _MICROSECOND, TIMESTAMP))
+
+
+def next_expiry(desk: Workbench, versions: Mapping[TableName, TableVersion], now: str) -> str:
+    """The next instant at which a row of these tables expires that is live at `now`, or `NEVER`.
+
+    In whole seconds, as instants of runs are; no row expires before it. Read is the column in files
+    that may have live rows and others. Empty where these cannot be read without Spark, so that
+    every later run has to look.
+    """
+    try:
+        return _next_expiry(desk, versions, now)
+    except (RecaptureNeededError, TableError):
+        return ""
+
+
+def _next_expiry(desk: Workbench, versions: Mapping[TableName, TableVersion], now: str) -> str:
+    instant, zone = datetime.fromisoformat(now), desk.session_zone
+    datetimes: list[datetime] = []
+    for table, version in versions.items():
+        expiry = desk.workload.tables[table].expiry
+        if expiry is None:
+            continue
+        live = live_rows(expiry, desk.tables.snapshot(table, version), instant, zone)
+        least = _least_live(desk.tables, table, version, live)
+        if least is not None:
+            after = timedelta(microseconds=expiry.after)
+            # What expires after the last year that there is never does.
+            with suppress(OverflowError):
+                seen = _instant(least, is_day=live.later_than.type == DATE, zone=zone)
+                datetimes.append(seen + after)
+    if not datetimes:
+        return NEVER
+    micros = (min(datetimes) - _EPOCH) // _MICROSECOND
+    return _text_of(-(-micros // _SECOND))
+
+
+def _text_of(seconds: int) -> str:
+    try:
+        return (_EPOCH + timedelta(seconds=seconds)).isoformat()
+    except OverflowError:
+        return NEVER
+
+
+def _instant(value: int, *, is_day: bool, zone: str) -> datetime:
+    if is_day:
+        day = date(1970, 1, 1) + timedelta(days=value)
+        return datetime.combine(day, time(), zone_of(zone)).astimezone(UTC)
+    return _EPOCH + timedelta(microseconds=value)
+
+
+def _least_live(
+    tables: PinnedTables, table: TableName, version: TableVersion, live: LiveRows
+) -> int | None:
+    """The least time of a live row, or less, in units of the column; None where none is."""
+    edge = live.later_than.value
+    assert isinstance(edge, int)
+    snapshot = tables.snapshot(table, version)
+    return tables.least_above(
+        (table, version, live.column, edge), lambda: least_above(snapshot, live.column, edge)
+    )
+
+
+def least_above(snapshot: Snapshot, column: ColumnName, edge: int) -> int | None:
+    """A value later than `edge` that no such value of the column is below; None for no value."""
+    bounds = file_bounds(snapshot, column)
+    dead = bounds.is_all_null | (bounds.has_high & (np.asarray(bounds.highs) <= edge))
+    whole = ~dead & bounds.has_low & (np.asarray(bounds.lows) > edge)
+    result = [int(low) for low in bounds.lows[whole]]
+    torn = [file for file, read in zip(snapshot.files, ~dead & ~whole, strict=True) if read]
+    for rows in read_batches(snapshot, [column], torn) if torn else ():
+        values = from_arrow(rows.column(0), snapshot.readable(column).type)
+        later = values.values[values.validity() & (values.values > edge)]
+        if len(later):
+            result.append(int(later.min()))
+    return min(result, default=None)

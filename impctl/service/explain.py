@@ -1,0 +1,753 @@
+"""Explain: what would be done with a query, and why."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, assert_never
+
+from impctl.compile.answers import kept_rows
+from impctl.compile.compile import Way
+from impctl.compile.flows import SideChoice, Strategy, row_bytes
+from impctl.compile.jointree import explain as join_trees_explain
+from impctl.compile.jointree.graph import NoTree, Reason, TreeShape
+from impctl.compile.jointree.shape import tree_shapes
+from impctl.engine.fixpoint.absorption import EXTRA_MISSING, PACKAGE, missing_package
+from impctl.errors import ImpctlError, UnsafeSketchError, count_text
+from impctl.expr.nodes import Span, walk
+from impctl.plan.explain import PlanLine, describe
+from impctl.plan.nodes import (
+    Aggregate,
+    Distinct,
+    Explode,
+    Fixpoint,
+    Join,
+    LiveRows,
+    OneRow,
+    Plan,
+    Project,
+    Recursive,
+    Scan,
+    Select,
+    SetOperation,
+    Sort,
+    TopK,
+    Window,
+    Witness,
+    nodes_of,
+    scans_of,
+)
+from impctl.plan.recursion import keyed_rows, recursion_notes
+from impctl.service.advice import Followed, followed
+from impctl.service.capture import stored_sketches
+from impctl.service.choose import choose, judge_candidates, lineage_warnings
+from impctl.service.context import Isolated, Workbench
+from impctl.service.fill import is_loaded_here, loaded
+from impctl.service.filters import filters_of, interval_texts
+from impctl.service.maintenance_plan import (
+    capture_way,
+    chooser_of,
+    chosen_buffers,
+    chosen_way,
+    why_not_bounded,
+)
+from impctl.service.prepare import PreparedQuery, prepare
+from impctl.service.query import who_answers
+from impctl.service.results import (
+    AnswerEntry,
+    Area,
+    BuffersEntry,
+    CandidateEntry,
+    ExpectedReading,
+    ExplainResult,
+    Failure,
+    Finding,
+    GroupsEntry,
+    JoinSideEntry,
+    Outcome,
+    PlanEntry,
+    Subject,
+    TreeEntry,
+    TreeNodeEntry,
+)
+from impctl.service.stored import StateMeta, is_captured_alike, kept_plan, provenance_kept
+from impctl.sketch.sketch import Mode
+from impctl.spark.expressions import DIALECT
+from impctl.spark.predicates import live_condition
+from impctl.tables.snapshot import bytes_of, rows_in
+from impctl.tables.storage import local_path
+from impctl.values import dataclass
+from impctl.workload.models import JoinStrategy, QuerySpec
+
+if TYPE_CHECKING:
+    from impctl.compile.buffers import BufferChoice
+    from impctl.compile.jointree.cost import Estimate
+    from impctl.safety.judge import Verdict
+    from impctl.service.pinned import PinnedTables
+    from impctl.sketch.partition import RangePartition
+    from impctl.store.records import StoredQuery, StoredSketch
+    from impctl.types import AccessId, AttributeId, ColumnName, QueryName, TableName
+
+_OPEN = "all are stored unless a budget is too small"
+_LEAST = "requested"
+
+
+def buffer_entries(
+    prepared: PreparedQuery, way: Way, kept: StoredPieces | None
+) -> tuple[BuffersEntry, ...]:
+    """Of each piece that has some, in the circuit's order; groups that are read have none."""
+    if way.compiled is None:
+        return ()
+    read = way.sides_by(Strategy.FILES)
+    chosen = chosen_buffers(prepared.spec, way.compiled)
+    meta = None
+    if kept is not None:
+        meta = StateMeta.read(kept.stored.query, kept.stored.state_meta)
+    return tuple(
+        BuffersEntry(
+            one.piece,
+            one.tables,
+            "kept" if one.size is None else "bounded",
+            one.size,
+            one.piece in chosen,
+            _reason(prepared, meta, one, is_chosen=one.piece in chosen),
+            None if kept is None else _bytes(kept, one.piece),
+        )
+        for one in way.compiled.buffers
+        if one.piece not in read
+    )
+
+
+def _reason(
+    prepared: PreparedQuery, meta: StateMeta | None, choice: BufferChoice, *, is_chosen: bool
+) -> str:
+    told = "" if meta is None else meta.side_reasons.get(choice.piece, "")
+    if is_chosen:
+        return told or _LEAST
+    return why_not_bounded(prepared, meta, choice) or told or _OPEN
+
+
+def _bytes(kept: StoredPieces, piece: str) -> int:
+    names = (name for name in kept.pieces if name == piece or name.startswith(f"{piece}."))
+    return sum(kept.pieces[name] for name in names)
+
+
+_TOLD = tuple(one.name for one in fields(TreeNodeEntry) if one.name != "bytes")
+_OF_NODE = re.compile(r"tree(?P<tree>\d+)\.tree\d+/(?P<node>\d+)\.")
+"""State of a tree's node, by its name in the store."""
+
+
+def tree_entries(
+    prepared: PreparedQuery,
+    way: Way | None,
+    partitions: Mapping[AccessId, RangePartition],
+    pieces: Mapping[str, int] | None = None,
+) -> tuple[TreeEntry, ...]:
+    """One entry for each block of joins at the top of the plan; none where nothing is joined.
+
+    `way` is how the query is maintained, None where it has no safe sketch; `pieces` are the bytes
+    of its stored state by name, where it is captured as it stands.
+    """
+    core = prepared.core if way is None or way.core is None else way.core
+    sketched = {access: partition.attribute for access, partition in partitions.items()}
+    used = () if way is None else way.shapes
+    sizes = iter(_sizes(pieces or {}))
+    return tuple(
+        _entry(shape, prepared, way, sketched, next(sizes, {}) if _is_tree(shape) else {})
+        for shape in used or tree_shapes(core)
+        if not (isinstance(shape, NoTree) and shape.reason is Reason.ONE_TABLE)
+    )
+
+
+def _is_tree(shape: TreeShape | NoTree) -> bool:
+    return isinstance(shape, TreeShape)
+
+
+def _sizes(pieces: Mapping[str, int]) -> Iterator[dict[int, int]]:
+    """For each tree that has state, as they are numbered, the bytes of its nodes by their place."""
+    result: dict[int, dict[int, int]] = {}
+    for name, size in pieces.items():
+        match = _OF_NODE.match(name)
+        if match is not None:
+            nodes = result.setdefault(int(match["tree"]), {})
+            nodes[int(match["node"])] = nodes.get(int(match["node"]), 0) + size
+    yield from (nodes for _, nodes in sorted(result.items()))
+
+
+def _entry(
+    shape: TreeShape | NoTree,
+    prepared: PreparedQuery,
+    way: Way | None,
+    sketched: Mapping[AccessId, ColumnName],
+    sizes: Mapping[int, int],
+) -> TreeEntry:
+    if isinstance(shape, NoTree):
+        return TreeEntry(False, f"none: {shape.text}", prepared.place(shape.span))
+    is_used = way is not None and way.has_tree
+    tree_entry = join_trees_explain.tree_entry(shape, sketched)
+    nodes = tuple(
+        TreeNodeEntry(**{name: getattr(node, name) for name in _TOLD}, bytes=sizes.get(node.at))
+        for node in tree_entry.nodes
+    )
+    drawn = join_trees_explain.tree_lines(tree_entry)
+    entry = TreeEntry(
+        is_used,
+        _said(prepared, way),
+        mode=tree_entry.mode,
+        height=tree_entry.height,
+        nodes=nodes,
+        drawn=drawn,
+    )
+    estimate = None if way is None or way.trees is None else way.trees.estimate
+    return entry if estimate is None else _estimated(entry, estimate)
+
+
+def _estimated(entry: TreeEntry, estimate: Estimate) -> TreeEntry:
+    """With what it was chosen by, or not."""
+    return replace(
+        entry,
+        joined=estimate.joined,
+        touched=estimate.touched,
+        index_ms=estimate.index_ms,
+        tree_ms=estimate.tree_ms,
+        index_bytes=round(estimate.index_bytes),
+        tree_bytes=round(estimate.tree_bytes),
+    )
+
+
+def _said(prepared: PreparedQuery, way: Way | None) -> str:
+    """Why the joins are a tree, or why they are not though they could be."""
+    if prepared.spec.join is JoinStrategy.TREE:
+        return "requested"
+    if way is None or way.trees is None:
+        return "possible; request it with `join: tree`"
+    if way.has_tree:
+        return f"chosen: {way.trees.reason}"
+    return f"possible, not chosen: {way.trees.reason}; request it with `join: tree`"
+
+
+_NO_ANSWER = "the capture could not store it along with the sketch"
+
+
+def way_as_stored(
+    prepared: PreparedQuery,
+    verdict: Verdict,
+    partitions: Mapping[AccessId, RangePartition],
+    way: Way,
+    stored: StoredQuery,
+) -> Way:
+    """The way of the stored state; `way`, which a capture would choose now, where they agree."""
+    meta = StateMeta.read(stored.query, stored.state_meta)
+    if is_less(stored, way):
+        no_answer = meta.way if prepared.spec.answer else ""
+        return Way(stored.mode, meta.way, accesses=way.accesses, core=way.core, no_answer=no_answer)
+    by_spark, from_files = way.sides_by(Strategy.SPARK), way.sides_by(Strategy.FILES)
+    has_same_sides = {*meta.distant} == {*by_spark} and {*meta.from_files} == {*from_files}
+    has_same_sides &= meta.provenance == way.provenance
+    has_same_sides &= meta.buffers == chosen_buffers(prepared.spec, way.compiled)
+    has_same_answer = meta.answer == (way.answer is not None)
+    if bool(meta.trees) == way.has_tree and has_same_answer and has_same_sides:
+        return way
+    chooser = chooser_of(prepared, meta)
+    result = chosen_way(prepared, verdict, partitions, chooser, has_answer=meta.answer)
+    if result.has_tree == way.has_tree:
+        # Why there is none, or one, is as true of what is stored.
+        result = replace(result, trees=way.trees)
+    is_left_out = prepared.spec.answer and not meta.answer
+    return replace(
+        result, reason=meta.way, no_answer=_NO_ANSWER if is_left_out else result.no_answer
+    )
+
+
+def extra_warnings(queries: Iterable[QueryName]) -> tuple[str, ...]:
+    """What to say of queries whose recursion is to be kept by absorption."""
+    names = ", ".join(f"`{name}`" for name in queries)
+    missing = missing_package() if names else None
+    if missing is None:
+        return ()
+    text = f"{names} cannot be captured here: {missing.message}; {missing.hint} [{EXTRA_MISSING}]"
+    return (text,)
+
+
+def extra_findings(queries: Mapping[QueryName, QuerySpec]) -> Iterator[Finding]:
+    """What these queries need; nothing of packages that none of them asks for."""
+    if all(spec.provenance is None for spec in queries.values()):
+        return
+    subject, missing = Subject(Area.SOFTWARE, PACKAGE), missing_package()
+    if missing is None:
+        yield subject.ok("extras", f"`{PACKAGE}` is installed, for `provenance: absorption`")
+    else:
+        yield subject.failed("extras", missing)
+
+
+_NO_NOTES: Mapping[int, str] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPieces:
+    """What the store holds for a query: bytes by the name of each piece, and what it tells of
+    fixpoints that are followed back from the answer."""
+
+    stored: StoredQuery
+    pieces: Mapping[str, int]
+    followed: Sequence[Followed] = ()
+
+    @property
+    def bytes(self) -> int:
+        return sum(self.pieces.values())
+
+
+def kept_state(desk: Workbench, spec: QuerySpec, way: Way) -> StoredPieces | None:
+    """The stored state; None where the query was not captured, or not as it stands now."""
+    store = desk.reading_store()
+    stored = None if store is None else store.load(spec.name)
+    if store is None or stored is None:
+        return None
+    if stored.mode is not way.mode and not is_less(stored, way):
+        return None
+    if not is_captured_alike(desk, spec, stored):
+        return None
+    pieces: dict[str, int] = {}
+    runs = store.run_refs(spec.name)
+    for run in runs:
+        pieces[run.arrangement] = pieces.get(run.arrangement, 0) + run.bytes
+    return StoredPieces(stored, pieces, followed(runs))
+
+
+def is_less(stored: StoredQuery, way: Way) -> bool:
+    """Whether the capture could not fill the state of the way that is chosen for the query: on a
+    row that fails, for want of memory, or as doubles were too close to call."""
+    return stored.mode is Mode.RECAPTURE and way.mode is Mode.EXACT
+
+
+def plan_entries(
+    tables: PinnedTables,
+    prepared: PreparedQuery,
+    way: Way | None,
+    kept: StoredPieces | None,
+    notes: Mapping[int, str] = _NO_NOTES,
+    keyed: Collection[AttributeId] = (),
+) -> tuple[PlanEntry, ...]:
+    """The lines in the order of `nodes_of`, the blocking operator with its reason.
+
+    `notes` are more to say of a line, by its position; `keyed` are the columns that fixpoints are
+    keyed on.
+    """
+    nodes = tuple(nodes_of(prepared.root))
+    blocking = None if way is None or way.mode is Mode.EXACT else _blocking(nodes, way.span)
+    held, read = _held(nodes, way, kept), _read(nodes, way)
+    pushed = _pushed(tables, prepared, nodes, kept)
+    recursive = recursion_notes(prepared.root, keyed)
+    led = _led_to_answer(nodes, way, kept)
+    entries = []
+    lines = _flat(describe(prepared.root), 0)
+    for position, ((depth, line), node) in enumerate(zip(lines, nodes, strict=True)):
+        is_blocking, is_read = position == blocking, position in read
+        why = _why(node, way, is_blocking=is_blocking, is_read=is_read)
+        entries.append(
+            PlanEntry(
+                depth=depth,
+                operator=line.operator,
+                detail=line.detail,
+                how="" if way is None else way.mode.value,
+                why=_noted(why, notes.get(position), led.get(position), recursive.get(position)),
+                place=prepared.place(line.span),
+                state_bytes=held.get(position),
+                pushed=pushed.get(position, ()),
+            )
+        )
+    return tuple(entries)
+
+
+def _noted(why: str, *notes: str | None) -> str:
+    return "; ".join(part for part in (why, *notes) if part)
+
+
+def _flat(line: PlanLine, depth: int) -> Iterator[tuple[int, PlanLine]]:
+    yield depth, line
+    for child in line.children:
+        yield from _flat(child, depth + 1)
+
+
+def _why(node: Plan, way: Way | None, *, is_blocking: bool, is_read: bool) -> str:
+    """What maintaining does at this operator, or why it cannot; `is_read`: its groups are."""
+    if way is None:
+        return ""
+    if is_blocking:
+        return way.reason
+    match way.mode:
+        case Mode.EXACT if is_read:
+            return "reads the rows of changed groups, stores a filter of keys; see its groups"
+        case Mode.EXACT:
+            return _in_tree(node, way) or _by_absorption(node, way) or _exactly(node)
+        case Mode.TOUCH:
+            return "adds the ranges of changed rows, computes nothing"
+        case Mode.RECAPTURE:
+            return "recomputed with the whole query"
+        case _:
+            assert_never(way.mode)
+
+
+def _in_tree(node: Plan, way: Way) -> str:
+    """What becomes of a join or grouping that a join tree stands for; empty for any other."""
+    accesses = {scan.access for scan in scans_of(node)}
+    trees = (shape for shape in way.shapes if isinstance(shape, TreeShape))
+    if not any(accesses <= {a for one in tree.nodes for a in one.accesses} for tree in trees):
+        return ""
+    match node:
+        case Join():
+            return "part of the join tree, shown separately: writes no joined row"
+        case Aggregate():
+            return "its groups are those of the join tree"
+    return ""
+
+
+_LEAVES = {
+    Scan: "changes enter here, each row with its range",
+    Recursive: "rows of the enclosing fixpoint",
+    OneRow: "constant rows",
+}
+
+
+def _exactly(node: Plan) -> str:
+    """How the engine maintains an operator, in one breath."""
+    match node:
+        case Scan() | Recursive() | OneRow():
+            return _LEAVES[type(node)]
+        case Explode():
+            return "processed by Spark"
+        case Select() | Project() | Sort():
+            return "processes each changed row by itself, stores nothing"
+        case Join():
+            return "joins changed rows of one side with the rows of the other, see its sides"
+        case Aggregate():
+            return "stores a row per group and counts per group and range"
+        case Distinct():
+            return "stores how often each row occurs"
+        case SetOperation():
+            return (
+                "processes each changed row by itself"
+                if node.all
+                else "stores how often each row occurs"
+            )
+        case TopK():
+            return "stores the first rows and candidates to follow them"
+        case Window() if any(call.order for call in node.calls):
+            return "stores its rows and sorts a window partition again when a row of it changes"
+        case Window():
+            return (
+                "stores its rows and a value per window partition; a new value applies to all "
+                "its rows"
+            )
+        case Fixpoint():
+            return "stores its rows, each with the round that derived it"
+        case Witness():
+            return "stores the deciding rows and candidates to follow them"
+        case _:
+            assert_never(node)
+
+
+def _by_absorption(node: Plan, way: Way) -> str:
+    """What a fixpoint keeps whose rows have functions; empty for anything else."""
+    if not isinstance(node, Fixpoint) or not way.provenance:
+        return ""
+    return (
+        "stores its rows, and which table rows derive each; `why` uses them "
+        f"(provenance by absorption, {way.provenance})"
+    )
+
+
+def _held(nodes: tuple[Plan, ...], way: Way | None, kept: StoredPieces | None) -> dict[int, int]:
+    """Bytes of state by the position of the operator that it serves."""
+    if way is None or way.compiled is None or kept is None:
+        return {}
+    held = dict.fromkeys(range(len(nodes)), 0)
+    for name, owner in way.compiled.owners.items():
+        position = _position(nodes, owner)
+        if position is not None:
+            held[position] += kept.pieces.get(name, 0)
+    return held
+
+
+def _led_to_answer(
+    nodes: tuple[Plan, ...], way: Way | None, kept: StoredPieces | None
+) -> dict[int, str]:
+    """How much of fixpoints the answer stems from, as far as that is kept."""
+    if way is None or way.compiled is None or kept is None:
+        return {}
+    owners = way.compiled.owners
+    named = {one.note: owners.get(f"{one.name}.rows") for one in kept.followed}
+    result = {n: _position(nodes, owner) for n, owner in named.items() if owner is not None}
+    return {position: note for note, position in result.items() if position is not None}
+
+
+def _read(nodes: tuple[Plan, ...], way: Way | None) -> frozenset[int]:
+    """The positions of groupings and DISTINCTs whose groups are read when they change."""
+    if way is None or way.compiled is None:
+        return frozenset()
+    read = {one.side for one in way.compiled.groupings if one.strategy is Strategy.FILES}
+    result = (
+        _position(nodes, owner)
+        for name, owner in way.compiled.owners.items()
+        # A semi join owns the DISTINCT that is made for it, too: of it its sides are told.
+        if name.partition(".")[0] in read and isinstance(owner, Aggregate | Distinct)
+    )
+    return frozenset(at for at in result if at is not None)
+
+
+def _position(nodes: tuple[Plan, ...], owner: Plan) -> int | None:
+    """The operator of the whole plan that one of its core stands for: of its kind, at its place."""
+    alike = [at for at, node in enumerate(nodes) if type(node) is type(owner)]
+    there = [at for at in alike if nodes[at].span == owner.span and owner.span is not None]
+    return there[0] if there else alike[0] if len(alike) == 1 else None
+
+
+def _pushed(
+    tables: PinnedTables,
+    prepared: PreparedQuery,
+    nodes: tuple[Plan, ...],
+    kept: StoredPieces | None,
+) -> dict[int, tuple[str, ...]]:
+    """What is left out early, at scans and at conditions right above them."""
+    ranges = {} if kept is None else _ranges(tables, prepared, kept.stored)
+    result: dict[int, tuple[str, ...]] = {}
+    for position, node in enumerate(nodes):
+        if isinstance(node, Scan):
+            total = len(tables.snapshot(node.table).schema.names)
+            columns = f"reads {len(node.attributes)} of {count_text(total, 'column')}"
+            lives = dict(prepared.query.live).get(node.table)
+            expiry = () if lives is None else (_expiry(lives, prepared.now),)
+            result[position] = (columns, *expiry, *ranges.get(node.access, ()))
+        elif isinstance(node, Select) and isinstance(node.child, Scan):
+            result[position] = ("pushed down to the scan",)
+    return result
+
+
+def _expiry(live: LiveRows, now: str) -> str:
+    condition = live_condition(live).sql(DIALECT)
+    return f"rows expire: at {now} a row is live if {condition}"
+
+
+def _ranges(
+    tables: PinnedTables, prepared: PreparedQuery, stored: StoredQuery
+) -> dict[str, tuple[str, ...]]:
+    """The ranges of each sketched access, and the files they leave; none where history is gone."""
+    try:
+        pruned = filters_of(tables, prepared, stored.sketches, stored.versions)
+        totals = {
+            scan.table: len(tables.snapshot(scan.table, stored.versions[scan.table]).files)
+            for scan in prepared.scans
+        }
+    except ImpctlError:
+        return {}
+    result: dict[str, tuple[str, ...]] = {}
+    for scan in prepared.scans:
+        if scan.access in pruned.filters:
+            texts = " or ".join(interval_texts(pruned.filters[scan.access])) or "no row"
+            files = f"{len(pruned.files[scan.table])} of {count_text(totals[scan.table], 'file')}"
+            result[scan.access] = (f"with the sketch: {texts}; Spark reads {files}",)
+    return result
+
+
+def _blocking(nodes: tuple[Plan, ...], span: Span | None) -> int:
+    """Position of the lowest node with the blocking part in its expressions; else the root."""
+    result = [
+        position
+        for position, node in enumerate(nodes)
+        if span is not None and any(_holds(own, span) for own in _own_spans(node))
+    ]
+    return result[-1] if result else 0
+
+
+def _own_spans(node: Plan) -> Iterator[Span | None]:
+    yield node.span
+    match node:
+        case Select():
+            yield from (part.span for part in walk(node.predicate))
+        case Project():
+            yield from (part.span for out in node.outputs for part in walk(out.expr))
+        case Aggregate():
+            yield from (part.span for key in node.keys for part in walk(key.expr))
+            yield from (output.call.span for output in node.aggregates)
+        case Window():
+            yield from (call.span for call in node.calls)
+        case _:
+            return
+
+
+def _holds(own: Span | None, span: Span) -> bool:
+    return own is not None and own.start <= span.start and span.end <= own.end
+
+
+def answer_entry(
+    spec: QuerySpec, way: Way | None, stored: StoredPieces | None
+) -> AnswerEntry | None:
+    """Whether the answer is kept, or why not; None where it is not to be."""
+    if not spec.answer:
+        return None
+    if way is None:
+        return AnswerEntry(False, "the query has no safe sketch, which a materialized result needs")
+    if way.answer is None:
+        return AnswerEntry(False, way.no_answer)
+    is_lying = way.lying_answer is not None
+    rows = kept_rows(way.answer.ending).rows
+    first = way.answer.ending.first
+    is_cut = first is not None and first.order and first.count is not None
+    return AnswerEntry(
+        kept=True,
+        reason="",
+        columns=tuple(attribute.name for attribute in way.answer.ending.columns),
+        row_bytes=row_bytes(rows.columns, 0) if is_lying else 0,
+        most_rows=first.count + first.offset if is_cut and first and first.count else None,
+        state_bytes=None if stored is None else stored.pieces.get(rows.name, 0),
+    )
+
+
+MOST_ROWS = 6_000_000
+"""Rows of a query's tables, at most: the engine reads about three million a second."""
+_MOST_ROWS_OF_RUN = 3 * MOST_ROWS
+
+
+class Trials:
+    """The trials of one run of `explain`, which together take a few seconds at most."""
+
+    def __init__(self, desk: Workbench) -> None:
+        self._desk = desk
+        self._rows_left = _MOST_ROWS_OF_RUN
+
+    def tried(
+        self,
+        prepared: PreparedQuery,
+        way: Way,
+        partitions: Mapping[AccessId, RangePartition],
+        candidates: Sequence[CandidateEntry],
+    ) -> tuple[CandidateEntry, ...]:
+        """The candidates, the chosen ones with what their sketches leave to read."""
+        desk, compiled = self._desk, way.compiled
+        snapshots = [desk.tables.snapshot(table) for table in prepared.tables]
+        rows = sum(snapshot.likely_rows for snapshot in snapshots)
+        if (
+            way.mode is not Mode.EXACT
+            or compiled is None
+            or compiled.asks_spark
+            or not 0 < rows <= min(MOST_ROWS, self._rows_left)
+            or any(local_path(snapshot.path) is None for snapshot in snapshots)
+            or not is_loaded_here(desk, compiled)
+        ):
+            return tuple(candidates)
+        self._rows_left -= rows
+        desk.reporter.step(f"running the capture of {prepared.spec.name} without storing it")
+        try:
+            session = loaded(desk, compiled, partitions)
+        except ImpctlError:
+            return tuple(candidates)  # `capture` reports what is wrong
+        if session is None:
+            return tuple(candidates)
+        sketches = stored_sketches(prepared, partitions, session.fragments())
+        read = _reading(desk, prepared, sketches)
+        return tuple(
+            replace(entry, expected=read[entry.table])
+            if entry.chosen and entry.table in read
+            else entry
+            for entry in candidates
+        )
+
+
+def _reading(
+    desk: Workbench, prepared: PreparedQuery, sketches: Sequence[StoredSketch]
+) -> dict[TableName, ExpectedReading]:
+    """Files, rows and bytes of each table that is read through a sketch."""
+    versions = desk.tables.versions_of(prepared.tables)
+    pruned = filters_of(desk.tables, prepared, sketches, versions)
+    result = {}
+    for table in {sketch.table for sketch in sketches}:
+        snapshot, kept = desk.tables.snapshot(table), pruned.files[table]
+        result[table] = ExpectedReading(
+            files=len(kept),
+            files_low=len(kept),
+            files_high=len(kept),
+            files_total=len(snapshot.files),
+            rows=rows_in(snapshot, kept) or 0,
+            bytes=bytes_of(kept),
+            is_measured=True,
+        )
+    return result
+
+
+def explain(desk: Workbench, queries: Sequence[QueryName] | None) -> Outcome:
+    """One result per query named (default: all)."""
+    results: list[ExplainResult] = []
+    warnings: list[str] = []
+    failures: list[Failure] = []
+    trials = Trials(desk)
+    for spec in desk.queries(queries):
+        with Isolated(failures, spec):
+            results.append(_explained(desk, spec, trials, warnings))
+    warnings += extra_warnings([result.query for result in results if result.provenance])
+    is_new = any(one.mode != "none" and one.state_bytes is None for one in results)
+    note = f"next: impctl capture {desk.workload.file}" if is_new else ""
+    return Outcome(tuple(results), tuple(warnings), tuple(failures), note)
+
+
+def _explained(
+    desk: Workbench, spec: QuerySpec, trials: Trials, warnings: list[str]
+) -> ExplainResult:
+    prepared = prepare(desk, spec)
+    policy = str(desk.policy(spec))
+    try:
+        chosen = choose(desk, prepared)
+    except UnsafeSketchError as unsafe:
+        plan = plan_entries(desk.tables, prepared, None, None)
+        judged = judge_candidates(desk, prepared)
+        return ExplainResult(
+            query=spec.name,
+            mode="none",
+            reason=unsafe.message,
+            policy=policy,
+            plan=plan,
+            attributes=judged,
+            trees=tree_entries(prepared, None, {}),
+            answer=answer_entry(spec, None, None),
+            answered=who_answers(desk, prepared),
+        )
+    partitions = chosen.partitions(desk, prepared)
+    way = capture_way(desk, prepared, chosen.verdict, partitions)
+    warnings += lineage_warnings(desk.tables, prepared, chosen)
+    notes = kept_plan(prepared, chosen.verdict, partitions).notes
+    keyed = keyed_rows(prepared.root, chosen.verdict.key_columns)
+    kept = kept_state(desk, spec, way)
+    if kept is not None:
+        way = way_as_stored(prepared, chosen.verdict, partitions, way, kept.stored)
+    return ExplainResult(
+        query=spec.name,
+        mode=way.mode.value,
+        reason=way.reason,
+        policy=policy,
+        plan=plan_entries(desk.tables, prepared, way, kept, notes, keyed),
+        attributes=trials.tried(prepared, way, partitions, chosen.candidates),
+        joins=() if way.compiled is None else tuple(map(_side, way.compiled.sides)),
+        groups=() if way.compiled is None else tuple(map(_groups, way.compiled.groupings)),
+        buffers=buffer_entries(prepared, way, kept),
+        trees=tree_entries(prepared, way, partitions, None if kept is None else kept.pieces),
+        state_bytes=None if kept is None else kept.bytes,
+        answer=answer_entry(spec, way, kept),
+        provenance=provenance_kept(spec, way.provenance),
+        answered=who_answers(desk, prepared),
+    )
+
+
+def _groups(choice: SideChoice) -> GroupsEntry:
+    return GroupsEntry(choice.side, choice.tables, choice.mode, choice.reason)
+
+
+def _side(choice: SideChoice) -> JoinSideEntry:
+    return JoinSideEntry(
+        choice.side,
+        choice.tables,
+        choice.strategy.value,
+        choice.mode,
+        choice.reason,
+        choice.rows,
+        choice.bytes,
+    )

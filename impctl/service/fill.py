@@ -1,0 +1,470 @@
+"""The passes over a snapshot: one that fills a circuit, one that finds the sketch alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from impctl.compile.jointree.cost import TreesAsRecorded
+from impctl.compile.session import MaintainedQuery, TouchedQuery, Turn
+from impctl.engine.fixpoint.absorption import PROVENANCE_TOO_LARGE
+from impctl.errors import (
+    EvaluationError,
+    JoinTooLargeError,
+    NotExactError,
+    OutOfMemoryError,
+    TableError,
+)
+from impctl.plan.nodes import Fixpoint, Scan, scans_of
+from impctl.plan.recursion import is_recursive, outer_fixpoints
+from impctl.service.context import Workbench, limited, limits_of
+from impctl.service.filters import Slices, files_of_table, one_ahead, wanted_files
+from impctl.service.maintenance_plan import capture_way, chooser_for, chosen_way
+from impctl.service.memory_limit import MemoryLimit, batch_size, held_to, memory_of
+from impctl.service.partners import Partners, tagged_frame
+from impctl.service.stored import KeptPlan, kept_plan
+from impctl.sketch.sketch import FragmentSet, Mode
+from impctl.spark.render import render_plan
+from impctl.tables.prune import spread_counts, told_counts
+from impctl.tables.rows import read_batches
+from impctl.tables.snapshot import DataFile, Snapshot, rows_in
+from impctl.values import dataclass
+from impctl.workload.models import JoinStrategy, Policy
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+    from impctl.compile.builder import Partials
+    from impctl.compile.compile import Compiled, Way
+    from impctl.compile.fill import RangeRows
+    from impctl.data.vector import Ints
+    from impctl.safety.judge import Verdict
+    from impctl.service.pinned import PinnedTables
+    from impctl.service.prepare import PreparedQuery
+    from impctl.sketch.partition import RangePartition
+    from impctl.types import AccessId, QueryName, TableName, TableVersion
+
+
+def count_left_out(
+    counted: RangeRows, partition: RangePartition, snapshot: Snapshot, read: Sequence[DataFile]
+) -> None:
+    """Add the rows of all files but these, whose rows are counted already."""
+    uris = {file.uri for file in read}
+    left_out = {uri for uri in snapshot.uris if uri not in uris}
+    if not left_out:
+        return
+    like = counted.counts(partition)
+    told, untold = told_counts(snapshot, partition, left_out)
+    counted.fill(partition, told)
+    if untold:
+        counted.estimate(partition, spread_counts(snapshot, partition, untold, like))
+
+
+def rows_by_spark(
+    desk: Workbench,
+    partition: RangePartition,
+    snapshot: Snapshot,
+    files: Sequence[DataFile] | None = None,
+) -> Ints:
+    """Rows per fragment of these files (default: all), exactly; what the log tells is not read."""
+    from impctl.spark.sketches import rows_per_fragment
+    from impctl.spark.snapshots import snapshot_frame
+
+    uris = None if files is None else {file.uri for file in files}
+    counts, untold = told_counts(snapshot, partition, uris)
+    if not untold:
+        return counts
+    frame = snapshot_frame(desk.spark(), snapshot, [partition.attribute], untold)
+    return counts + rows_per_fragment(frame, partition)
+
+
+def recaptured(
+    desk: Workbench,
+    prepared: PreparedQuery,
+    verdict: Verdict,
+    partitions: Mapping[AccessId, RangePartition],
+    versions: Mapping[TableName, TableVersion] | None = None,
+) -> Mapping[AccessId, FragmentSet]:
+    """The sketches alone, at `versions` (default: the pinned ones)."""
+    at = versions if versions is not None else {}
+    return _Pass.of(desk, prepared, verdict, partitions, at).sketches()
+
+
+def needed(
+    desk: Workbench,
+    prepared: PreparedQuery,
+    verdict: Verdict,
+    held: Mapping[AccessId, tuple[RangePartition, FragmentSet]],
+    versions: Mapping[TableName, TableVersion],
+) -> Mapping[AccessId, FragmentSet]:
+    """What the sketches `held` have to hold, at these versions.
+
+    That is what a recapture has; but of derivations of which one for each row is enough those that
+    are held, if over them all rows are derived. Then only what no derivation uses is held in vain.
+    """
+    partitions = {access: partition for access, (partition, _) in held.items()}
+    one = _Pass.of(desk, prepared, verdict, partitions, versions)
+    result = dict(one.sketches())
+    fragments = {access: kept for access, (_, kept) in held.items()}
+    for fixpoint in outer_fixpoints(one.kept.query.root):
+        if fixpoint.chooses and one.derives_all(fixpoint, fragments):
+            for access in {scan.access for scan in scans_of(fixpoint)} & held.keys():
+                unneeded = result[access].minus(fragments[access])
+                result[access] = result[access].minus(unneeded)
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    """One reading of the tables at some versions."""
+
+    desk: Workbench
+    name: QueryName
+    kept: KeptPlan
+    partitions: Mapping[AccessId, RangePartition]
+    versions: Mapping[TableName, TableVersion]
+    frames: Mapping[AccessId, DataFrame]
+
+    @classmethod
+    def of(
+        cls,
+        desk: Workbench,
+        prepared: PreparedQuery,
+        verdict: Verdict,
+        partitions: Mapping[AccessId, RangePartition],
+        at: Mapping[TableName, TableVersion],
+    ) -> _Pass:
+        from impctl.spark.snapshots import snapshot_frame
+
+        frames = {}
+        snapshots = {
+            scan.access: desk.tables.snapshot(scan.table, at.get(scan.table))
+            for scan in prepared.scans
+        }
+        kept = kept_plan(prepared, verdict, partitions)
+        left = wanted_files(kept.query.root, snapshots)
+        for scan in prepared.scans:
+            snapshot = snapshots[scan.access]
+            names = [attribute.name for attribute in scan.attributes]
+            if scan.access in partitions:
+                names.append(partitions[scan.access].attribute)
+            columns = list(dict.fromkeys(names))
+            files = [file for file in snapshot.files if file.uri in left[scan.access]]
+            frames[scan.access] = snapshot_frame(desk.spark(), snapshot, columns, files)
+        return cls(desk, prepared.spec.name, kept, partitions, at, frames)
+
+    def sketches(self) -> Mapping[AccessId, FragmentSet]:
+        """The accurate ones; of fixpoints those of all derivations, of all rows or of those that
+        the answer stems from."""
+        from impctl.spark.recursion import capture_recursive
+        from impctl.spark.sketches import capture_sketches
+
+        kept, at = self.kept, self.versions
+        asked = (self.desk.spark(), kept.query, kept.verdict, self.partitions, self.frames)
+        if is_recursive(kept.query.root):
+            limits = limits_of(self.desk)
+            return capture_recursive(*asked, versions=at, limits=limits, tell=self._tell)
+        return capture_sketches(*asked, versions=at)
+
+    def derives_all(self, fixpoint: Fixpoint, held: Mapping[AccessId, FragmentSet]) -> bool:
+        """Whether over the sketches the fixpoint has all its rows."""
+        from impctl.spark.recursion import derives_all
+
+        return derives_all(
+            self.desk.spark(),
+            fixpoint,
+            self.partitions,
+            held,
+            self.frames,
+            versions=self.versions,
+            limits=limits_of(self.desk),
+            tell=self._tell,
+        )
+
+    def _tell(self, line: str) -> None:
+        self.desk.reporter.step(f"{self.name}: {line}")
+
+
+_LARGEST_LOAD = 32_000_000
+"""Rows that take the engine about as long as Spark needs to start and to pass over them."""
+
+_LARGEST_LOAD_BESIDE_SPARK = 1_000_000
+"""The same where Spark is running already and would send few rows back."""
+
+
+def is_loaded_here(desk: Workbench, compiled: Compiled) -> bool:
+    """Whether the engine is the quicker one to fill this circuit, or the only one that can."""
+    if compiled.chain is None:
+        return True
+    snapshot = desk.tables.snapshot(compiled.chain.scan.table)
+    rows = rows_in(snapshot, files_of_table(snapshot, compiled))
+    if rows is None or rows > _LARGEST_LOAD:
+        return False
+    if desk.has_spark and compiled.chain.has_few_partials:
+        return rows <= _LARGEST_LOAD_BESIDE_SPARK
+    return True
+
+
+def loaded(
+    desk: Workbench, compiled: Compiled, partitions: Mapping[AccessId, RangePartition]
+) -> MaintainedQuery | None:
+    """The session with its state; None where the engine could not do it and Spark has to.
+
+    OutOfMemoryError where it would take more memory than it may, EvaluationError where functions
+    take more nodes (`PROVENANCE_TOO_LARGE`).
+
+    A column only Spark can read, a value on the way that is not exact, an overflow that only the
+    order of the batches brought about: Spark decides these. Files that are gone are told at once.
+    """
+    session = MaintainedQuery(limited(desk, compiled))
+    limit = MemoryLimit(memory_of(desk.settings, desk.workload))
+    try:
+        with held_to(limit), ThreadPoolExecutor(1) as reader:
+            pairs = Partners(desk, compiled, partitions, {}).pairs
+            rows = _Rows(desk.tables, session, limit, reader)
+            turns = session.turns(lambda table: desk.tables.snapshot(table).likely_rows)
+            session.load_in_turn(turns, rows.of, pairs)
+        for partition in session.range_rows.partitions:
+            snapshot = desk.tables.snapshot(partition.table)
+            read = rows.files[session.counted_at(partition)]
+            count_left_out(session.range_rows, partition, snapshot, read)
+    except OutOfMemoryError:
+        session.give_up()
+        raise
+    except (EvaluationError, JoinTooLargeError, NotExactError, TableError) as error:
+        session.give_up()
+        if error.code == PROVENANCE_TOO_LARGE:
+            raise
+        return None
+    return session
+
+
+class _Rows:
+    """The rows of a circuit's turns, read one batch ahead; `files` are those read for each
+    source."""
+
+    def __init__(
+        self, tables: PinnedTables, session: MaintainedQuery, limit: MemoryLimit, reader: Executor
+    ) -> None:
+        self.files: dict[int, tuple[DataFile, ...]] = {}
+        self._tables, self._session, self._limit, self._reader = tables, session, limit, reader
+
+    def of(self, turn: Turn) -> Iterator[pa.Table]:
+        """The rows of a turn's table, all but those that the conditions right above the accesses
+        drop, and those on scalars that are known by then."""
+        compiled, snapshot = self._session.compiled, self._tables.snapshot(turn.table)
+        files = files_of_table(snapshot, compiled, turn.sources)
+        self.files |= dict.fromkeys(turn.sources, files)
+        columns = compiled.columns_of(turn.table, turn.sources)
+        most = batch_size(self._limit.bytes)
+        batches = read_batches(snapshot, columns, files, most=most)
+        slices = Slices(compiled, self._limit.bytes, self._limit.check)
+        for rows in one_ahead(batches, self._reader):
+            yield from slices.of(rows)
+
+
+_VIEW = "impctl_pass"
+
+
+def from_partials(
+    desk: Workbench,
+    compiled: Compiled,
+    partitions: Mapping[AccessId, RangePartition],
+) -> MaintainedQuery:
+    chain = compiled.chain
+    assert chain is not None
+    scan = chain.scan
+    partition = partitions[scan.access]
+    snapshot = desk.tables.snapshot(scan.table)
+    files = files_of_table(snapshot, compiled)
+    pass_ = chain.partials()
+    table = run_pass(desk, scan, partition, pass_, snapshot, files)
+    if pass_.needs_specials(table):
+        pass_ = chain.partials(counts_specials=True)
+        table = run_pass(desk, scan, partition, pass_, snapshot, files)
+    session = MaintainedQuery(compiled)
+    session.fill(pass_, table, partition)
+    counted = counted_rows(desk, pass_, table, partition, snapshot, files)
+    session.range_rows.fill(partition, counted)
+    count_left_out(session.range_rows, partition, snapshot, files)
+    return session
+
+
+def counted_rows(
+    desk: Workbench,
+    pass_: Partials,
+    table: pa.Table,
+    partition: RangePartition,
+    snapshot: Snapshot,
+    files: Sequence[DataFile] | None = None,
+) -> Ints:
+    """Rows per fragment of these files (default: all), by the result of a pass over them where that
+    counts every row: then nothing below its grouping leaves out a file either."""
+    counted = pass_.rows_told_by(table, partition)
+    return rows_by_spark(desk, partition, snapshot, files) if counted is None else counted
+
+
+def touched(
+    desk: Workbench,
+    prepared: PreparedQuery,
+    partitions: Mapping[AccessId, RangePartition],
+    result: Mapping[AccessId, FragmentSet],
+) -> TouchedQuery:
+    """What touch mode remembers of its one sketch, at the pinned version."""
+    ((access, partition),) = partitions.items()
+    query = TouchedQuery(partition, result[access])
+    snapshot = desk.tables.snapshot(partition.table)
+    snapshots = {scan.access: desk.tables.snapshot(scan.table) for scan in prepared.scans}
+    left = wanted_files(prepared.root, snapshots)[access]
+    files = [file for file in snapshot.files if file.uri in left]
+    query.range_rows.fill(partition, rows_by_spark(desk, partition, snapshot, files))
+    count_left_out(query.range_rows, partition, snapshot, files)
+    return query
+
+
+def run_pass(
+    desk: Workbench,
+    scan: Scan,
+    partition: RangePartition,
+    pass_: Partials,
+    snapshot: Snapshot,
+    files: Sequence[DataFile] | None = None,
+) -> pa.Table:
+    """The pass over the scan's table at a snapshot, or over some of its files."""
+    from impctl.spark.run import run_sql
+
+    columns = [a.name for a in scan.attributes]
+    partitioned = partition if pass_.has_fragment else None
+    frame = tagged_frame(desk, snapshot, columns, partitioned, files)
+    rendered = render_plan(pass_.plan, {scan.access: _VIEW})
+    versions = {scan.table: snapshot.version}
+    return run_sql(desk.spark(), rendered.sql, {_VIEW: frame}, versions=versions)
+
+
+COULD_NOT = (
+    "the engine could not build its state (a join is too large, a row fails, or "
+    "doubles are too close to compare)"
+)
+_NOT_BESIDE = "the engine could not build its state along with the sketch"
+_BY_RANKS = "its recursion is maintained by ranks, not by absorption"
+_STOPPED = (Policy.STRICT, Policy.INCREMENTAL)
+"""Policies under which too large functions are an error."""
+_AS_TREES = "its joins are trees, because their other inputs could not be stored"
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """A circuit that stands at the pinned version, and who filled it."""
+
+    session: MaintainedQuery
+    uses_spark: bool
+
+
+def best_filled(
+    desk: Workbench,
+    prepared: PreparedQuery,
+    way: Way,
+    verdict: Verdict,
+    partitions: Mapping[AccessId, RangePartition],
+) -> tuple[Way, Filled | None]:
+    """The circuit of the way filled, or of a lesser way where it cannot be; else recapture alone.
+
+    What does not come to a state in memory is tried with joins as trees, where the workload leaves
+    that open and these tell an answer that is asked for; and without the answer, for which less has
+    to be sure. Recursion that is to be kept by absorption is kept by ranks where that takes too
+    much: of nodes only where the policy lets it, else EvaluationError.
+    """
+    why, code = COULD_NOT, ""
+    for tried, asked in _ways(desk, prepared, way, verdict, partitions):
+        way = tried
+        try:
+            filled = filled_circuit(desk, asked, way, verdict, partitions)
+        except (EvaluationError, OutOfMemoryError) as exceeded:
+            if exceeded.code == PROVENANCE_TOO_LARGE and desk.policy(prepared.spec) in _STOPPED:
+                raise
+            why, code, filled = exceeded.message, f" [{exceeded.code}]", None
+        if filled is not None:
+            way = replace(way, compiled=filled.session.compiled)
+            return _without_provenance(prepared, way, why, code), filled
+    way = replace(way, mode=Mode.RECAPTURE, reason=why, compiled=None)
+    return _without_provenance(prepared, way, why, code), None
+
+
+def _without_provenance(prepared: PreparedQuery, way: Way, why: str, code: str) -> Way:
+    """The way, with why recursion is not kept by absorption where it was to be."""
+    if prepared.spec.provenance is None or way.provenance:
+        return way
+    if way.compiled is None:
+        return replace(way, no_provenance=why + code)
+    return replace(way, reason=f"{way.reason}; {_BY_RANKS}: {why}", no_provenance=why + code)
+
+
+def _ways(
+    desk: Workbench,
+    prepared: PreparedQuery,
+    way: Way,
+    verdict: Verdict,
+    partitions: Mapping[AccessId, RangePartition],
+) -> Iterator[tuple[Way, PreparedQuery]]:
+    """The way, then lesser ones, each with the query as it is asked for then."""
+    yield way, prepared
+    chooser = replace(chooser_for(desk, prepared, reads=False), absorbs=None)
+    if way.provenance:
+        alike = replace(chooser, trees=TreesAsRecorded(way.has_tree))
+        has_answer = way.answer is not None
+        way = chosen_way(prepared, verdict, partitions, alike, has_answer=has_answer)
+        yield way, prepared
+    planted = replace(chooser, trees=TreesAsRecorded(is_tree=True, reason=_AS_TREES))
+    is_open = prepared.spec.join is JoinStrategy.AUTO and not way.has_tree
+    if way.answer is not None and is_open:
+        told = chosen_way(prepared, verdict, partitions, planted)
+        if told.has_tree and told.answer is not None:
+            yield replace(told, reason=f"{told.reason}; {_AS_TREES}"), prepared
+    if way.answer is not None:
+        prepared = replace(prepared, spec=replace(prepared.spec, answer=False))
+        alike = replace(chooser, trees=TreesAsRecorded(way.has_tree))
+        without = chosen_way(prepared, verdict, partitions, alike)
+        yield replace(without, no_answer=_NOT_BESIDE), prepared
+    if is_open:
+        tree = chosen_way(prepared, verdict, partitions, planted)
+        if tree.has_tree:
+            said = way.no_answer if way.answer is None else _NOT_BESIDE
+            yield replace(tree, reason=f"{tree.reason}; {_AS_TREES}", no_answer=said), prepared
+
+
+def filled_circuit(
+    desk: Workbench,
+    prepared: PreparedQuery,
+    way: Way,
+    verdict: Verdict,
+    partitions: Mapping[AccessId, RangePartition],
+) -> Filled | None:
+    """A session whose circuit, that of `way`, stands at the pinned versions of its tables.
+
+    By the engine where that is quicker and possible; else from a pass of Spark; None where neither
+    comes to a state, and the sketch alone has to be captured. OutOfMemoryError
+    where the engine would take more memory than it may.
+    """
+    compiled = _compiled(way)
+    if is_loaded_here(desk, compiled):
+        session = loaded(desk, compiled, partitions)
+        if session is not None:
+            return Filled(session, uses_spark=compiled.asks_spark)
+        if compiled.chain is None:
+            return None
+        # Part of the table already went through that circuit.
+        compiled = _compiled(capture_way(desk, prepared, verdict, partitions))
+    try:
+        return Filled(from_partials(desk, compiled, partitions), uses_spark=True)
+    except (EvaluationError, NotExactError):
+        # The pass, or the engine on its result, met a value it cannot compute, or doubles too close
+        # to call. If Spark cannot compute it either, the capture of the sketch alone says so.
+        return None
+
+
+def _compiled(way: Way) -> Compiled:
+    assert way.compiled is not None
+    return way.compiled

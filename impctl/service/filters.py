@@ -1,0 +1,389 @@
+"""The range filters of a query's sketches, and the files that they and its conditions leave."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from contextvars import copy_context
+from dataclasses import field
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+
+from impctl.data.vector import Vector, from_arrow
+from impctl.expr.nodes import And, Expr, columns_of, substitute
+from impctl.plan.nodes import Plan, Select, scans_of
+from impctl.plan.properties import scan_conditions
+from impctl.rules.joined_columns import ScanColumn, Tied, tied_columns
+from impctl.rules.pushdown import push_selections
+from impctl.service.choose import evened, groups_of
+from impctl.sketch.sketch import MAX_INTERVALS, Interval, RangeFilter, range_filter
+from impctl.spark.expressions import DIALECT, boundary
+from impctl.spark.predicates import Guard, place_filters, table_filters
+from impctl.tables.footers import hiding_columns
+from impctl.tables.prune import key_spans, prune, prune_by_condition, prune_to_values
+from impctl.tables.rows import ReadPart, parted_read, read_rows
+from impctl.tables.snapshot import DataFile, Snapshot, bytes_of
+from impctl.tables.statistics import file_bounds
+from impctl.types import AccessId, AttributeId, ColumnName, TableName, TableVersion
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from impctl.compile.compile import Compiled
+    from impctl.compile.flows import Source
+    from impctl.service.pinned import PinnedTables
+    from impctl.service.prepare import PreparedQuery
+    from impctl.sketch.partition import BoundaryValue
+    from impctl.store.records import StoredSketch
+
+
+def wanted_files(
+    root: Plan,
+    snapshots: Mapping[AccessId, Snapshot],
+    filters: Mapping[AccessId, RangeFilter] | None = None,
+) -> Uris:
+    """The files that each access may need, by its range filter if there is one, by the conditions
+    right above it, by those right above others on columns that it joins on, and by partners."""
+    ties = tied_columns(root)
+    left = _left(root, snapshots, {} if filters is None else filters, ties)
+    narrow(ties, snapshots, left)
+    return left
+
+
+def own_files(snapshot: Snapshot, source: Source) -> tuple[DataFile, ...]:
+    """The files of a snapshot with rows that may come further than the conditions on a source."""
+    if not source.conditions:
+        return snapshot.files
+    columns = {identity: name for identity, name, _ in source.scan.columns}
+    return _prune(snapshot, source.conditions, columns)
+
+
+def files_meeting(
+    snapshot: Snapshot, source: Source, wanted: Sequence[Sequence[Expr]]
+) -> tuple[DataFile, ...]:
+    """The files with rows that may meet all of one of these lists of conditions on a source."""
+    columns = {identity: name for identity, name, _ in source.scan.columns}
+    kept = {file.uri for asked in wanted for file in _prune(snapshot, asked, columns)}
+    return tuple(file for file in snapshot.files if file.uri in kept)
+
+
+def files_under(rows: Plan, conditions: Sequence[Expr], snapshot: Snapshot) -> set[str]:
+    """The files with rows of a plan over one table that may meet all of these conditions."""
+    (scan,) = scans_of(rows)
+    plan = push_selections(Select(rows, And(tuple(conditions)))) if conditions else rows
+    return wanted_files(plan, {scan.access: snapshot})[scan.access]
+
+
+def files_of_table(
+    snapshot: Snapshot, compiled: Compiled, sources: Collection[int] | None = None
+) -> tuple[DataFile, ...]:
+    """The files of a table that some source of a circuit needs, to be filled; of `sources` alone
+    where they are given, under what is known of the scalars that their rows are selected by."""
+    kept: set[str] = set()
+    for at, source in enumerate(compiled.sources):
+        if source.table != snapshot.table or (sources is not None and at not in sources):
+            continue
+        files = {file.uri for file in own_files(snapshot, source)}
+        for join in compiled.distant:
+            known = join.operator.known_condition()
+            if known is not None and join.sides[0].reads(source.access):
+                files &= files_under(join.sides[0].rows, (known,), snapshot)
+        kept |= files
+    return tuple(file for file in snapshot.files if file.uri in kept)
+
+
+def files_by_table(
+    snapshots: Mapping[AccessId, Snapshot], left: Uris
+) -> dict[TableName, tuple[DataFile, ...]]:
+    """The files that some access needs, by table, in the snapshot's order."""
+    kept: dict[TableName, set[str]] = {}
+    for access, snapshot in snapshots.items():
+        kept.setdefault(snapshot.table, set()).update(left[access])
+    tables = {snapshot.table: snapshot for snapshot in snapshots.values()}
+    return {
+        table: tuple(file for file in snapshot.files if file.uri in kept[table])
+        for table, snapshot in tables.items()
+    }
+
+
+def _left(
+    root: Plan,
+    snapshots: Mapping[AccessId, Snapshot],
+    filters: Mapping[AccessId, RangeFilter],
+    ties: Sequence[Tied],
+) -> Uris:
+    conditions, scans = scan_conditions(root), scans_of(root)
+    implied: dict[AccessId, list[Expr]] = {scan.access: [] for scan in scans}
+    for tied in ties:
+        own = {tied.to.attribute.id}
+        refs: dict[AttributeId, Expr] = {tied.to.attribute.id: tied.column.attribute.ref()}
+        implied[tied.column.access] += (
+            substitute(condition, refs)
+            for condition in conditions.get(tied.to.access, ())
+            if columns_of(condition) == own
+        )
+    left: Uris = {}
+    for scan in scans:
+        snapshot, result = snapshots[scan.access], filters.get(scan.access)
+        chosen = snapshot.files if result is None else prune(snapshot, [result])
+        kept = {file.uri for file in chosen}
+        asked = (*conditions.get(scan.access, ()), *implied[scan.access])
+        if asked:
+            columns = {attribute.id: attribute.name for attribute in scan.attributes}
+            kept &= {file.uri for file in _prune(snapshot, asked, columns)}
+        left[scan.access] = kept
+    return left
+
+
+def _prune(
+    snapshot: Snapshot, conditions: Sequence[Expr], columns: Mapping[AttributeId, ColumnName]
+) -> tuple[DataFile, ...]:
+    return prune_by_condition(snapshot, And(tuple(conditions)), columns)
+
+
+_FEW_ROWS = 50_000
+"""Keys of so many rows are read: some milliseconds."""
+_TIMES_AS_LARGE = 50
+"""Where the other side is that many times as large, in bytes."""
+_ROUNDS = 3
+
+Uris = dict[AccessId, set[str]]
+"""The files that each access may need."""
+
+
+def narrow(ties: Sequence[Tied], snapshots: Mapping[AccessId, Snapshot], left: Uris) -> None:
+    """Take files without partners out of what is left, by access."""
+    joined = _Joined(snapshots, left)
+    for _ in range(_ROUNDS):
+        if not [tied for tied in ties if joined.narrowed_by(tied)]:
+            return
+
+
+@dataclass(frozen=True, slots=True)
+class _Joined:
+    snapshots: Mapping[AccessId, Snapshot]
+    left: Uris
+
+    def narrowed_by(self, tied: Tied) -> bool:
+        """Apply one tie; whether it left files out."""
+        mine, access = self.left[tied.column.access], tied.column.access
+        if len(mine) < 2 or not self._is_told(tied.column) or not self._is_told(tied.to):  # noqa: PLR2004
+            return False
+        kept = self._meeting(tied)
+        if kept is None or mine <= kept:
+            return False
+        self.left[access] = mine & kept
+        return True
+
+    def _is_told(self, column: ScanColumn) -> bool:
+        """Whether the column is of the plan's type at this version, with statistics."""
+        snapshot, attribute = self.snapshots[column.access], column.attribute
+        result = snapshot.schema.find(attribute.name)
+        if result is None or result.type != attribute.type:
+            return False
+        return result.name not in snapshot.columns.opaque
+
+    def _meeting(self, tied: Tied) -> set[str] | None:
+        """Files of the tied column that may hold a value of the other one; None for all."""
+        snapshot, other = self.snapshots[tied.column.access], self.snapshots[tied.to.access]
+        seen = self._seen(other.table)
+        keys = self._keys(tied, other, seen)
+        name = tied.column.attribute.name
+        if keys is not None:
+            return {file.uri for file in prune_to_values(snapshot, {name: keys})}
+        is_seen = np.array([uri in seen for uri in other.uris], dtype=np.bool_)
+        spans = key_spans(file_bounds(other, tied.to.attribute.name).keep(is_seen))
+        if spans is None:
+            return None
+        meets = spans.meets(file_bounds(snapshot, name))
+        return {snapshot.uris[at] for at in np.flatnonzero(meets).tolist()}
+
+    def _seen(self, table: TableName) -> set[str]:
+        """What is left of a table, whichever access needs it."""
+        accesses = (access for access, result in self.snapshots.items() if result.table == table)
+        return set[str]().union(*(self.left[access] for access in accesses))
+
+    def _keys(self, tied: Tied, other: Snapshot, seen: set[str]) -> Vector | None:
+        """The other column's values, read where that is little beside what it may leave out."""
+        files = [file for file in other.files if file.uri in seen]
+        rows = [file.rows for file in files]
+        if None in rows or sum(count or 0 for count in rows) > _FEW_ROWS:
+            return None
+        mine = self.snapshots[tied.column.access].files
+        size = bytes_of(file for file in mine if file.uri in self.left[tied.column.access])
+        if size < _TIMES_AS_LARGE * bytes_of(files):
+            return None
+        attribute = tied.to.attribute
+        column = read_rows(other, [attribute.name], files).column(0)
+        vector = from_arrow(column, other.readable(attribute.name).type)
+        return vector.take(np.flatnonzero(vector.validity()))
+
+
+_SHOWN = MAX_INTERVALS
+"""Intervals of a filter for people; a read in parts may have hundreds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """Filters by access, and per table the files that some access may need.
+
+    `parts`: how a table is read whose only access has a filter; that filter, theirs together, may
+    have more intervals than a text can.
+    """
+
+    filters: Mapping[AccessId, RangeFilter]
+    files: Mapping[TableName, tuple[DataFile, ...]]
+    files_total: int
+    parts: Mapping[TableName, tuple[ReadPart, ...]] = field(default_factory=dict)
+
+    @property
+    def files_kept(self) -> int:
+        return sum(len(files) for files in self.files.values())
+
+
+def filters_of(
+    tables: PinnedTables,
+    prepared: PreparedQuery,
+    sketches: Sequence[StoredSketch],
+    versions: Mapping[TableName, TableVersion],
+    *,
+    for_text: bool = False,
+    by_table: bool = False,
+    limit: int = MAX_INTERVALS,
+) -> Pruned:
+    """What the sketches say about each access, at the versions they stand for.
+
+    `for_text`: by the few ranges that a text can have, nothing read in parts; with `by_table`
+    filters are such as can be asked of a table's rows before the query reads them. A filter has at
+    most `limit` intervals, unless its table is read in parts.
+    """
+    sketches = evened(prepared, sketches)
+    ranges = {
+        sketch.access: range_filter(sketch.fragments, sketch.partition, limit=limit)
+        for sketch in sketches
+    }
+    if by_table:
+        # Accesses of one table have one filter there, and so have those of a group.
+        filters = table_filters(prepared.query, ranges)
+    else:
+        filters = place_filters(prepared.query, ranges, groups_of(prepared, sketches))
+    parts: dict[TableName, tuple[ReadPart, ...]] = {}
+    for sketch in () if for_text else _alone(prepared, sketches):
+        table = sketch.partition.table
+        snapshot = tables.snapshot(table, versions.get(table))
+        read = parted_read(snapshot, sketch.fragments, sketch.partition)
+        filters[sketch.access], parts[table] = read.wanted, read.parts
+    snapshots = {
+        scan.access: tables.snapshot(scan.table, versions.get(scan.table))
+        for scan in prepared.scans
+    }
+    left = wanted_files(prepared.root, snapshots, filters)
+    files = files_by_table(snapshots, left)
+    for table in parts:
+        kept = {file.uri for file in files[table]}
+        narrowed = (part.within(kept) for part in parts[table])
+        parts[table] = tuple(part for part in narrowed if part.files)
+    total = sum(len(tables.snapshot(t, versions.get(t)).files) for t in files)
+    return Pruned(filters, files, total, parts)
+
+
+def _alone(prepared: PreparedQuery, sketches: Sequence[StoredSketch]) -> Iterator[StoredSketch]:
+    """The sketches of accesses that are the only one of their table."""
+    accesses: dict[TableName, int] = {}
+    for scan in scans_of(prepared.query.root):
+        accesses[scan.table] = accesses.get(scan.table, 0) + 1
+    return (sketch for sketch in sketches if accesses.get(sketch.partition.table) == 1)
+
+
+def guards_of(
+    tables: PinnedTables, pruned: Pruned, versions: Mapping[TableName, TableVersion]
+) -> dict[TableName, Guard]:
+    """The columns to guard, by table, in the files that are left to read."""
+    guards: dict[TableName, Guard] = {}
+    for table, files in pruned.files.items():
+        snapshot = tables.snapshot(table, versions.get(table))
+        hiding = hiding_columns(snapshot, files=files)
+        if hiding:
+            guards[table] = Guard(hiding, snapshot.schema.names)
+    return guards
+
+
+def interval_texts(result: RangeFilter) -> tuple[str, ...]:
+    """The filter's intervals for people, such as `price >= 1001`."""
+    name = result.partition.attribute
+    texts = [_interval_text(name, interval, result) for interval in result.intervals]
+    if len(texts) > _SHOWN:
+        texts = [*texts[:_SHOWN], f"{len(texts) - _SHOWN} more ranges"]
+    return (*texts, f"{name} is NULL") if result.includes_null else tuple(texts)
+
+
+def _interval_text(name: str, interval: Interval, result: RangeFilter) -> str:
+    low = None if interval.low is None else _shown(interval.low, result)
+    high = None if interval.high is None else _shown(interval.high, result)
+    if low is None and high is None:
+        return f"{name} is not NULL"
+    if low is None:
+        return f"{name} < {high}"
+    return f"{name} >= {low}" if high is None else f"{low} <= {name} < {high}"
+
+
+def _shown(value: BoundaryValue, result: RangeFilter) -> str:
+    return boundary(value, result.partition.type).sql(DIALECT)
+
+
+_FIRST_SLICE = 1_000
+_LEAST_SLICE, _GROWTH = 100, 8
+_JOINED_AT_ONCE = 8_000_000
+"""Joined rows of a slice: some hundreds of MB, and many enough for NumPy."""
+_ROOM = 1_600
+"""Bytes of the limit for each joined row of a slice: it passes several operators, each of which
+takes some copies, and all of that is to be a part of the limit."""
+
+T = TypeVar("T")
+
+
+def one_ahead(items: Iterator[T], reader: Executor) -> Iterator[T]:
+    """The items, the next one being made by `reader` while one is worked on."""
+    # The reader keeps to the same limit of memory.
+    context = copy_context()
+
+    def ahead() -> T | None:
+        return next(items, None)
+
+    following = reader.submit(context.run, ahead)
+    while (item := following.result()) is not None:
+        following = reader.submit(context.run, ahead)
+        yield item
+
+
+class Slices:
+    """Rows of tables in turn, cut so that those of no slice are joined to more rows than are held
+    with ease. How many that are is learnt from the slice before.
+
+    `check` is called after each slice; `limit`: bytes that the run may take.
+    """
+
+    def __init__(self, compiled: Compiled, limit: int | None, check: Callable[[], None]) -> None:
+        self._circuit, self._check = compiled.circuit, check
+        self._most = _JOINED_AT_ONCE
+        if limit is not None:
+            self._most = min(self._most, limit // _ROOM)
+        self._size = _FIRST_SLICE if compiled.writes_joins else None
+
+    def of(self, rows: pa.Table) -> Iterator[pa.Table]:
+        """The rows; each slice has to be worked on before the next one is asked for."""
+        at = 0
+        while at < len(rows):
+            # Of rows without a column a slice is as long as it is asked to be, rows or not.
+            part = rows.slice(at, min(self._size or len(rows), len(rows) - at))
+            before = self._circuit.joined_rows
+            yield part
+            self._check()
+            joined = self._circuit.joined_rows - before
+            at += len(part)
+            if self._size is not None:
+                size = self._most * len(part) // max(joined, len(part))
+                # What was joined so far says little of far longer slices: sides fill meanwhile.
+                self._size = max(_LEAST_SLICE, min(size, _GROWTH * len(part)))

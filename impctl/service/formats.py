@@ -1,0 +1,426 @@
+"""Results as CSV, JSON, Markdown and Parquet."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from decimal import Decimal
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from impctl.errors import StorageError, UnsupportedError, UsageError
+from impctl.service.output import check_output, whole_file
+from impctl.service.text import plain
+from impctl.values import dataclass
+
+ENDINGS = (".parquet", ".csv", ".jsonl")
+"""What a file may end in, which says how it is written."""
+
+
+class RowsFormat(StrEnum):
+    """How rows are shown."""
+
+    TABLE = "table"
+    CSV = "csv"
+    JSON = "json"
+    JSONL = "jsonl"
+    MARKDOWN = "markdown"
+
+
+def ending_of(path: Path) -> str:
+    """The ending of the file, in lower case; UsageError for one that names no format."""
+    ending = path.suffix.lower()
+    if ending not in ENDINGS:
+        raise UsageError(
+            f"`--out` does not support the file name extension of {path}",
+            hint=f"name a file that ends in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}; other"
+            " formats go to stdout, such as `--format json > FILE`",
+            code="answer_ending",
+        )
+    return ending
+
+
+Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+
+_UTC = ("UTC", "Etc/UTC", "Z", "+00:00")
+
+
+def json_rows(table: pa.Table) -> list[Json]:
+    """The rows, each an array in the order of the columns."""
+    columns = [json_column(column) for column in table.columns]
+    return [list(row) for row in zip(*columns, strict=True)]
+
+
+def json_column(column: pa.ChunkedArray) -> list[Json]:
+    """The values of one column."""
+    return [value for chunk in column.chunks for value in json_values(chunk)]
+
+
+def json_values(array: pa.Array) -> list[Json]:
+    """The values of an array."""
+    kind = array.type
+    if pa.types.is_floating(kind):
+        return numbers(array)
+    if pa.types.is_decimal(kind):
+        return list(_digits(array))
+    if pa.types.is_temporal(kind):
+        return list(moments(array))
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return [None if value is None else value.hex() for value in array.to_pylist()]
+    if pa.types.is_map(kind):
+        return _lists(array, [array.keys, array.items])
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return _lists(array, [array.values])
+    if pa.types.is_struct(kind):
+        return _objects(array)
+    values: list[Json] = array.to_pylist()
+    return values
+
+
+def number_or_name(value: float | None) -> Json:
+    """The number, or the name of one that JSON lacks."""
+    if value is None or math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def numbers(array: pa.Array) -> list[Json]:
+    """Numbers, by name where JSON lacks them."""
+    values: list[Json] = array.to_pylist()
+    if pc.all(pc.is_finite(array)).as_py() is not False:
+        return values
+    return [number_or_name(value) for value in array.to_pylist()]
+
+
+def moments(array: pa.Array, separator: str = "T") -> list[str | None]:
+    """Dates, times and durations as ISO 8601, with a zone where the type has one.
+
+    A year that Python lacks is told in UTC: the rules of other zones end before.
+    """
+    kind = array.type
+    if pa.types.is_duration(kind):
+        return [_duration(value) for value in array.to_pylist()]
+    if pa.types.is_date(kind):
+        return _signed(array.cast(pa.string()))
+    if not pa.types.is_timestamp(kind):
+        return [None if value is None else value.isoformat() for value in array.to_pylist()]
+    if kind.tz is None:
+        return _instants(array, separator, "")
+    return _zoned(array, separator)
+
+
+def unique_names(names: Iterable[str]) -> list[str]:
+    """The names; one that stood before gets the next number that is free, as `x_2`."""
+    given = list(names)
+    taken, result = set(given), dict[str, None]()
+    for name in given:
+        own, number = name, 2
+        while own in result or (own != name and own in taken):
+            own, number = f"{name}_{number}", number + 1
+        result[own] = None
+    return list(result)
+
+
+def _digits(array: pa.Array) -> list[str | None]:
+    """Decimals, with all their digits; Arrow gives small ones an exponent."""
+    texts: list[str | None] = array.cast(pa.string()).to_pylist()
+    return [text if text is None or "E" not in text else f"{Decimal(text):f}" for text in texts]
+
+
+def _instants(array: pa.Array, separator: str, zone: str) -> list[str | None]:
+    """Timestamps as they stand, with a fraction where there is one."""
+    texts = array.cast(pa.timestamp(array.type.unit)).cast(pa.string())
+    texts = pc.replace_substring_regex(texts, r"\.0+$", "")
+    texts = pc.replace_substring(texts, " ", separator, max_replacements=1)
+    return _signed(pc.binary_join_element_wise(texts, zone, "") if zone else texts)
+
+
+def _zoned(array: pa.Array, separator: str) -> list[str | None]:
+    """Timestamps with the zone's own hours, of which Arrow does not tell the seconds."""
+    told = _instants(array.cast(pa.timestamp(array.type.unit, "UTC")), separator, "+00:00")
+    if array.type.tz in _UTC:
+        return told
+    for at, scalar in enumerate(array):
+        with suppress(OverflowError, ValueError):
+            value = scalar.as_py()
+            told[at] = None if value is None else value.isoformat(separator)
+    return told
+
+
+def _signed(texts: pa.Array) -> list[str | None]:
+    """A year of more than four digits has a sign, in ISO 8601 and in Spark."""
+    result: list[str | None] = pc.replace_substring_regex(texts, r"^(\d{5})", r"+\1").to_pylist()
+    return result
+
+
+def _duration(value: timedelta | None) -> str | None:
+    """Days and seconds, as ISO 8601 writes them."""
+    if value is None:
+        return None
+    sign, rest = ("-", -value) if value < timedelta(0) else ("", value)
+    seconds = f"{rest.seconds}.{rest.microseconds:06}".rstrip("0").rstrip(".")
+    return f"{sign}P{rest.days}DT{seconds}S"
+
+
+def _lists(array: pa.Array, parts: list[pa.Array]) -> list[Json]:
+    """Each list's values; of several parts, such as keys and items, arrays of one of each."""
+    bounds = array.offsets.to_pylist()
+    # The parts are those of the whole array, of which this may be a slice.
+    start, length = bounds[0], bounds[-1] - bounds[0]
+    columns = [json_values(part.slice(start, length)) for part in parts]
+    values: list[Json] = (
+        columns[0] if len(columns) == 1 else [list(pair) for pair in zip(*columns, strict=True)]
+    )
+    return [
+        values[bounds[at] - start : bounds[at + 1] - start] if is_there else None
+        for at, is_there in enumerate(array.is_valid().to_pylist())
+    ]
+
+
+def _objects(array: pa.Array) -> list[Json]:
+    names = unique_names(field.name for field in array.type)
+    columns = [json_values(part) for part in array.flatten()]
+    rows: Iterable[Any] = zip(*columns, strict=True) if columns else ((),) * len(array)
+    valid = array.is_valid().to_pylist()
+    return [
+        dict(zip(names, row, strict=True)) if is_there else None
+        for row, is_there in zip(rows, valid, strict=True)
+    ]
+
+
+Texts = list[str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class TextColumn:
+    """A column of texts; None is NULL."""
+
+    name: str
+    is_number: bool
+    texts: Texts
+
+
+def text_columns(table: pa.Table, separator: str = "T") -> list[TextColumn]:
+    """All columns, in order; `separator` stands between a date and its time."""
+    names = table.column_names
+    return [
+        TextColumn(name, is_number(column.type), _column(column, separator))
+        for name, column in zip(names, table.columns, strict=True)
+    ]
+
+
+def is_number(kind: pa.DataType) -> bool:
+    """Whether values of the type are numbers."""
+    tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
+    return any(test(kind) for test in tests)
+
+
+def is_plain(kind: pa.DataType) -> bool:
+    """Whether the texts of the type are never empty, and have no quote, comma or line end."""
+    return is_number(kind) or bool(pa.types.is_temporal(kind) or pa.types.is_boolean(kind))
+
+
+def texts_of(array: pa.Array, separator: str = "T") -> Texts:
+    """The values of an array."""
+    kind = array.type
+    if pa.types.is_float32(kind):
+        # Arrow knows the shortest digits of a float; Python has doubles only.
+        return [_float_text(text) for text in array.cast(pa.string()).to_pylist()]
+    if pa.types.is_floating(kind):
+        return [None if value is None else str(value) for value in numbers(array)]
+    if pa.types.is_temporal(kind):
+        return moments(array, separator)
+    if pa.types.is_nested(kind):
+        return [
+            None if value is None else json.dumps(value, ensure_ascii=False, allow_nan=False)
+            for value in json_values(array)
+        ]
+    if pa.types.is_boolean(kind):
+        return [None if value is None else str(value).lower() for value in array.to_pylist()]
+    return [None if value is None else str(value) for value in json_values(array)]
+
+
+def _column(column: pa.ChunkedArray, separator: str) -> Texts:
+    return [text for chunk in column.chunks for text in texts_of(chunk, separator)]
+
+
+def _float_text(text: str | None) -> str | None:
+    """What Arrow calls it, in the words and the form that a double has."""
+    if text is None:
+        return None
+    number = float(text)
+    if number != number or number in (float("inf"), float("-inf")):
+        return str(number_or_name(number))
+    return str(number)
+
+
+_ROWS = 8192
+"""Rows of one piece."""
+
+_QUOTED = re.compile(r'[",\r\n]|^$|^\s|\s$')
+"""What has to stand in quotes: what would end the value, and what readers may take for NULL or
+strip."""
+
+_LINE_END = re.compile(r"\r\n|\r")
+_FORMULA = re.compile(r"[=+\-@\t\r]")
+"""What spreadsheets take for the start of a formula (https://owasp.org, CSV Injection)."""
+
+_encoded = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
+
+
+def text_of(
+    table: pa.Table, rows_format: RowsFormat, *, escape_formulas: bool = False
+) -> Iterator[str]:
+    """The rows in one of the formats that are text through and through."""
+    match rows_format:
+        case RowsFormat.CSV:
+            return csv_text(table, escape_formulas=escape_formulas)
+        case RowsFormat.JSON:
+            return json_text(table)
+        case RowsFormat.JSONL:
+            return json_lines(table)
+        case RowsFormat.MARKDOWN:
+            return markdown_text(table)
+    raise ValueError(rows_format)
+
+
+def csv_text(table: pa.Table, *, escape_formulas: bool = False) -> Iterator[str]:
+    """CSV as RFC 4180 has it, lines ended by a newline alone.
+
+    With `escape_formulas` a text that a spreadsheet would take for a formula gets a `'` in front.
+    """
+    field = _harmless_field if escape_formulas else _field
+    yield ",".join(map(field, table.column_names)) + "\n"
+    for batch in table.to_batches(max_chunksize=_ROWS):
+        columns = [_fields(array, field) for array in batch.columns]
+        yield "".join(",".join(row) + "\n" for row in zip(*columns, strict=True))
+
+
+def json_lines(table: pa.Table) -> Iterator[str]:
+    """An object a row, each on a line of its own."""
+    for objects in _json_objects(table):
+        yield "".join(f"{one}\n" for one in objects)
+
+
+def json_text(table: pa.Table) -> Iterator[str]:
+    """One array of objects, each on a line of its own."""
+    before = "[\n"
+    for objects in _json_objects(table):
+        yield before + ",\n".join(objects)
+        before = ",\n"
+    yield "[]\n" if before == "[\n" else "\n]\n"
+
+
+def markdown_text(table: pa.Table) -> Iterator[str]:
+    """A table as GitHub draws it: numbers to the right, NULL as that word."""
+    columns = text_columns(table, " ")
+    yield _piped([_cell(column.name) for column in columns])
+    yield _piped(["---:" if column.is_number else "---" for column in columns])
+    for row in zip(*(_cells(column) for column in columns), strict=True):
+        yield _piped(row)
+
+
+def _fields(array: pa.Array, field: Callable[[str], str]) -> list[str]:
+    texts: Texts = texts_of(array)
+    if is_plain(array.type):
+        return ["" if text is None else text for text in texts]
+    return ["" if text is None else field(text) for text in texts]
+
+
+def _harmless_field(text: str) -> str:
+    return _field(f"'{text}" if _FORMULA.match(text) else text)
+
+
+def _field(text: str) -> str:
+    if _QUOTED.search(text) is None:
+        return text
+    return '"' + text.replace('"', '""') + '"'
+
+
+def _json_objects(table: pa.Table) -> Iterator[list[str]]:
+    """The rows as JSON texts, in pieces of at least one."""
+    names = unique_names(table.column_names)
+    for batch in table.to_batches(max_chunksize=_ROWS):
+        columns = [json_values(array) for array in batch.columns]
+        result = [
+            _encoded(dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True)
+        ]
+        if result:
+            yield result
+
+
+def _cells(column: TextColumn) -> Iterator[str]:
+    return ("NULL" if text is None else _cell(text) for text in column.texts)
+
+
+def _cell(text: str) -> str:
+    """A text that stays in its cell, is not read as markup of the table and drives no terminal."""
+    text = plain(_LINE_END.sub("\n", text))
+    return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", "<br>")
+
+
+def _piped(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cells) + " |\n"
+
+
+_TEXTS = {".csv": RowsFormat.CSV, ".jsonl": RowsFormat.JSONL}
+
+
+def check_goal(path: Path, reserved: Mapping[str, str]) -> None:
+    """UsageError or StorageError where no answer can be written to this file."""
+    ending_of(path)
+    check_output(path, reserved)
+    if not path.parent.is_dir():
+        made = f"mkdir -p {shlex.quote(str(path.parent))}"
+        raise StorageError(
+            f"The result cannot be written to `{path}`: the folder `{path.parent}` does not exist",
+            hint=f"create it first, `{made}`, or name a file in another folder",
+            code="answer_not_written",
+        )
+    if path.is_dir():
+        raise StorageError(
+            f"The result cannot be written to `{path}`: it is a folder",
+            hint="name a file in it",
+            code="answer_not_written",
+        )
+
+
+def write_answer(table: pa.Table, path: Path, *, escape_formulas: bool = False) -> None:
+    """Write all rows, in the format that the ending names; formulas are escaped in CSV only."""
+    ending = ending_of(path)
+    try:
+        with whole_file(path) as file:
+            if ending == ".parquet":
+                _write_parquet(table, file)
+            else:
+                for text in text_of(table, _TEXTS[ending], escape_formulas=escape_formulas):
+                    file.write(text.encode())
+    except OSError as error:
+        raise StorageError(
+            f"The result could not be written to `{path}`: {error.strerror or error}",
+            hint="name a file in a folder with write access, on a disk with enough space",
+            code="answer_not_written",
+        ) from error
+
+
+def _write_parquet(table: pa.Table, file: object) -> None:
+    """Parquet; its readers find columns by name, so that no two may have the same one."""
+    import pyarrow.parquet as pq
+
+    try:
+        pq.write_table(table.rename_columns(unique_names(table.column_names)), file)
+    except (pa.ArrowNotImplementedError, pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise UnsupportedError(
+            f"The result has a type that Parquet does not support: {error}",
+            hint="write a file that ends in .csv or .jsonl, or cast the column in the query",
+            code="answer_type",
+        ) from error

@@ -1,0 +1,138 @@
+"""Use case: what the sketches of each query left out, and what keeping them took.
+
+Law: counted from the ledger and the history of runs, no data is read again or run; only the time
+saved is an estimate, and says so. Clustering is advised only where `cluster` would do it.
+Out of scope: writing uses down (`service.resolve`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING
+
+from impctl.service.advice import ClusterForecasts
+from impctl.service.context import Isolated, Workbench
+from impctl.service.results import (
+    ANSWERS,
+    COSTS_MORE,
+    NOT_USED_YET,
+    PAYS,
+    VERIFY,
+    Failure,
+    GainResult,
+    Outcome,
+)
+from impctl.store.ledger import Ledger, Uses
+
+if TYPE_CHECKING:
+    from impctl.store.reader import StoreReader
+    from impctl.types import QueryName
+    from impctl.workload.models import QuerySpec
+
+_ALL_RUNS = 1_000_000
+_MS_PER_BYTE = 1e-5
+"""Spark reads and groups about 100 MB a second on two cores (decision 0045)."""
+
+
+def gain(desk: Workbench, queries: Sequence[QueryName] | None, since: float | None) -> Outcome:
+    """One result per query that was ever captured; `since` seconds ago, or all there is."""
+    store = desk.reading_store()
+    start = None if since is None else time.time() - since
+    forecasts = ClusterForecasts(desk, store)
+    results: list[GainResult] = []
+    failures: list[Failure] = []
+    for spec in desk.sketched(queries):
+        with Isolated(failures, spec):
+            results.append(_gained(desk, store, forecasts, spec, start))
+    return Outcome(tuple(results), (), tuple(failures))
+
+
+def _gained(
+    desk: Workbench,
+    store: StoreReader | None,
+    forecasts: ClusterForecasts,
+    spec: QuerySpec,
+    start: float | None,
+) -> GainResult:
+    sums = Ledger(desk.store_path).sums(spec.name, start or 0.0)
+    runs = () if store is None else store.history(spec.name, _ALL_RUNS)
+    kept = [r for r in runs if r.action != VERIFY and r.started_at >= (start or 0.0)]
+    upkeep = sum(run.elapsed_ms for run in kept)
+    answers_bytes = sums.answers * _bytes_read(desk, store, spec) if sums.answers else 0
+    saved = (sums.bytes_plain - sums.bytes + answers_bytes) * _MS_PER_BYTE
+    verdict = _verdict(sums, saved, upkeep)
+    return GainResult(
+        query=spec.name,
+        since=None if start is None else datetime.fromtimestamp(start, UTC),
+        uses=sums.uses,
+        used=sums.used,
+        last_use=None if sums.last is None else datetime.fromtimestamp(sums.last, UTC),
+        files=sums.files,
+        files_plain=sums.files_plain,
+        rows=sums.rows,
+        rows_plain=sums.rows_plain,
+        bytes=sums.bytes,
+        bytes_plain=sums.bytes_plain,
+        query_ms=sums.elapsed_ms,
+        upkeep_runs=len(kept),
+        upkeep_ms=upkeep,
+        saved_ms=saved,
+        verdict=verdict,
+        kept_answers=sums.answers,
+        answers_bytes=answers_bytes,
+        hint=_hint(verdict, sums, len(kept), partial(_order_hint, forecasts, store, spec)),
+    )
+
+
+def _bytes_read(desk: Workbench, store: StoreReader | None, spec: QuerySpec) -> int:
+    """Bytes of the query's tables, which it reads without its materialized result."""
+    stored = None if store is None else store.load(spec.name)
+    tables = () if stored is None else stored.versions
+    return sum(desk.tables.snapshot(table).bytes for table in tables)
+
+
+def _verdict(uses: Uses, saved: float, upkeep: float) -> str:
+    if not uses.uses and not uses.answers:
+        return NOT_USED_YET
+    if saved >= upkeep:
+        return PAYS
+    return ANSWERS if uses.answers else COSTS_MORE
+
+
+def _hint(verdict: str, uses: Uses, upkeep_runs: int, of_order: Callable[[], str]) -> str:
+    """What to do about a sketch that costs more than it saves."""
+    if verdict == NOT_USED_YET and upkeep_runs <= 1:
+        # Captured just now: nobody had the time.
+        return ""
+    if verdict == NOT_USED_YET:
+        return "stop maintaining the query, or maintain it only on request"
+    if verdict in (PAYS, ANSWERS):
+        return ""
+    if uses.bytes > uses.bytes_plain / 2:
+        return f"few files are skipped{of_order()}"
+    if upkeep_runs <= uses.uses:
+        return "so far, its uses saved less time than its capture and upkeep took"
+    return "it is maintained more often than it is used; maintain it less often"
+
+
+def _order_hint(forecasts: ClusterForecasts, store: StoreReader | None, spec: QuerySpec) -> str:
+    """What clustering the query's tables would change of that, as `cluster` itself finds."""
+    stored = None if store is None else store.load(spec.name)
+    sketches = () if stored is None else stored.sketches
+    said = ""
+    for table in dict.fromkeys(sketch.table for sketch in sketches):
+        forecast = forecasts.of(table)
+        if forecast is None:
+            continue
+        own = [one for one in forecast.sketches if one.query == spec.name]
+        if not forecast.obstacle and any(one.bytes_expected < one.bytes for one in own):
+            return ": see the estimate of `impctl cluster --dry-run`"
+        alone = next((one for one in sketches if forecasts.alone(spec.name, one)), None)
+        if alone is not None:
+            by = f"--table {alone.table} --by {alone.attribute}"
+            return f": `impctl cluster {by}` would change that for this sketch alone"
+        said = forecast.obstacle or "the order that helps other sketches does not help this one"
+    return f", and clustering would not help: {said}" if said else ""

@@ -1,0 +1,99 @@
+"""Use case: remove what nothing needs any more, in the store and beside the tables.
+
+Law: removed are sketch versions of a query before its latest few, partitions without a sketch,
+state files without a run, and scratch folders whose owner is dead; never anything a table, a
+stored sketch or a living process needs. A dry run lists the same and writes nothing. Folders are
+looked at even where the store cannot be.
+Out of scope: queries that left the workload file; the tables themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from impctl.errors import ImpctlError, StorageError, UsageError
+from impctl.service.results import Failure, GcEntry, GcResult, Outcome
+from impctl.store.disk import RealDisk, abandoned, remove_abandoned, temporary_folder
+from impctl.store.health import KEPT_VERSIONS
+from impctl.store.records import Collected, Leftover
+from impctl.tables.storage import local_path
+
+if TYPE_CHECKING:
+    from impctl.service.context import Workbench
+
+
+def gc(desk: Workbench, keep: int | None = None) -> Outcome:
+    """Remove leftovers, and all but the latest `keep` sketch versions of each query."""
+    kept = KEPT_VERSIONS if keep is None else keep
+    foreseen = desk.settings.dry_run
+    failures: list[Failure] = []
+    entries: list[GcEntry] = []
+    try:
+        match = _collected(desk, kept)
+        entries += _stored_entries(match, not foreseen)
+        failures += [] if match.refusal is None else [Failure(None, match.refusal)]
+    except ImpctlError as error:
+        failures.append(Failure(None, error))
+    entries += _folder_entries(_scratch(desk))
+    if not foreseen:
+        left = [entry for entry in entries if not entry.removed]
+        failures += [_left(left)] if left else []
+    size = sum(entry.bytes for entry in entries if entry.removed or foreseen)
+    result = GcResult(str(desk.store_path), kept, tuple(entries), size, foreseen)
+    return Outcome((result,), (), tuple(failures))
+
+
+def _collected(desk: Workbench, keep: int) -> Collected:
+    store = desk.reading_store()
+    if store is None:
+        return Collected()
+    if desk.settings.dry_run:
+        return store.collectable(keep)
+    desk.reporter.step("deleting old sketch versions and unused files")
+    # What a killed writer left is for `collect` to tell of, not for the lock to sweep away.
+    with desk.writing("gc", sweep=False) as held:
+        return held.collect(keep=keep)
+
+
+def _scratch(desk: Workbench) -> list[Leftover]:
+    """Scratch folders without an owner: beside the tables, and where temporary files lie."""
+    paths = [local_path(table.path) for table in desk.workload.tables.values()]
+    parents = [Path(path).parent for path in paths if path is not None]
+    with suppress(UsageError):  # without a folder for temporary files nothing is left in it
+        parents.append(temporary_folder())
+    result = abandoned(parents)
+    if desk.settings.dry_run:
+        return list(result)
+    disk = RealDisk()
+    return [replace(folder, removed=remove_abandoned(folder, disk)) for folder in result]
+
+
+def _stored_entries(result: Collected, gone: bool) -> list[GcEntry]:
+    entries = [
+        GcEntry("versions", old.query, old.count, old.bytes, gone) for old in result.versions
+    ]
+    if result.partitions:
+        entries.append(GcEntry("partitions", "", result.partitions, result.partition_bytes, gone))
+    return entries + [_entry("file", file) for file in result.files]
+
+
+def _folder_entries(leftovers: Sequence[Leftover]) -> list[GcEntry]:
+    return [_entry("folder", folder) for folder in leftovers]
+
+
+def _entry(kind: str, leftover: Leftover) -> GcEntry:
+    return GcEntry(kind, str(leftover.path), 1, leftover.bytes, leftover.removed)
+
+
+def _left(entries: Sequence[GcEntry]) -> Failure:
+    more = f" and {len(entries) - 1} more" if len(entries) > 1 else ""
+    error = StorageError(
+        f"Could not delete {entries[0].name}{more}",
+        code="gc_left",
+        hint="check who can write there, and run the command again",
+    )
+    return Failure(None, error)

@@ -1,0 +1,486 @@
+"""Init: the first workload file, for existing Delta tables or for a demo."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sqlglot.dialects.spark import Spark
+
+from impctl.bench.orders import orders_files
+from impctl.data.schema import INTEGRAL, Column, Kind, quoted
+from impctl.errors import ImpctlError, StorageError, TableError, UsageError, count_text, masked
+from impctl.service.check import check, schema_text
+from impctl.service.context import Reporter, open_workbench
+from impctl.service.output import check_output, write_whole
+from impctl.service.partitions import is_partitionable
+from impctl.service.results import CheckResult, Outcome, StartedResult
+from impctl.service.settings import DEFAULT_FILE, InitRequest, Settings
+from impctl.tables.source import open_source
+from impctl.tables.statistics import extreme, file_bounds
+from impctl.tables.write.maintenance import create_laid_out_table
+from impctl.values import dataclass
+from impctl.workload.load import DEFAULT_STORE
+
+if TYPE_CHECKING:
+    from impctl.tables.snapshot import FileBounds, Snapshot
+    from impctl.types import ColumnName, TableName
+
+DEMO_QUERIES = ("best_days", "large_orders", "best_customers")
+DEMO_ROWS = 1_000_000
+
+DEMO_TEXT = """\
+# yaml-language-server: $schema=impctl.schema.json
+# A million order lines in 200 files, appended by time, and three queries of a dashboard.
+#
+# The first two need few files, because day and order_id rise with time. The third one needs every
+# file: its customers order all the time, so that only its materialized result makes it faster.
+version: 1
+name: demo
+tables:
+  orders: {path: orders}
+queries:
+  best_days:
+    sql: |
+      SELECT day, SUM(quantity * price) AS revenue FROM orders
+      GROUP BY day ORDER BY revenue DESC, day LIMIT 20
+    answer: true                       # keep the result as well: a materialized result
+    policy: auto                       # or incremental, strict, full
+  large_orders:
+    sql: |
+      SELECT order_id, SUM(quantity * price) AS total FROM orders
+      GROUP BY order_id HAVING SUM(quantity * price) > 5000
+    answer: true
+  best_customers:
+    sql: |
+      SELECT customer_id, SUM(quantity * price) AS spent FROM orders
+      GROUP BY customer_id ORDER BY spent DESC, customer_id LIMIT 10
+    answer: true
+updates:
+  # One large order on a new day, to try `impctl apply` with; real tables have their own writers.
+  - name: one-order
+    insert:
+      table: orders
+      rows:
+        - order_id: 90000001
+          line: 1
+          day: 2026-10-01
+          customer_id: 7
+          product_id: 1
+          quantity: 900
+          price: 499.00
+  - {name: cancelled, delete: {table: orders, where: "order_id = 90000001"}}
+store: .impctl
+spark: {master: "local[2]", conf: {spark.driver.memory: 1g}}
+"""
+
+
+_FEWEST_VALUES = 4
+"""Columns with fewer distinct values cannot be cut finely enough to skip much."""
+_OF_A_GROUP = 20
+"""Rows of a group, on average, in what people group by; fewer are those of a key."""
+_COMPARED_FILES = 200
+_COUNTABLE = INTEGRAL | {Kind.DATE}
+_RANGES = ((100_000, 1000), (1_000, 100))
+"""Rows from which on so many ranges are asked for."""
+_FEW_RANGES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """A column worth trying: distinct values at most, and the share of files a value may be in."""
+
+    column: Column
+    values: int | None
+    """None where the statistics do not say."""
+    overlap: float
+    ranges: int
+
+
+def promising(snapshot: Snapshot, most: int) -> tuple[Promise, ...]:
+    """At most so many columns, best first; those with too few values only where all are so."""
+    columns = [
+        column
+        for column in snapshot.schema
+        if is_partitionable(column) and column.name not in snapshot.columns.opaque
+    ]
+    result = [_promise(snapshot, column) for column in columns]
+    rich = [one for one in result if one.values is None or one.values >= _FEWEST_VALUES]
+    return tuple(sorted(rich or result, key=_order)[:most])
+
+
+def group_column(snapshot: Snapshot, promises: tuple[Promise, ...]) -> ColumnName | None:
+    """The column that an example may group by: one whose values repeat often, or likely do.
+
+    Not one with `${` in its name: Spark puts a variable's value for that in a query's text.
+    """
+    named = [one for one in promises if "${" not in one.column.name]
+    if not named:
+        return None
+    rows = snapshot.rows or 0
+    repeated = [one for one in named if one.values is not None and one.values * _OF_A_GROUP <= rows]
+    texts = [one for one in named if one.column.type.kind is Kind.STRING]
+    return (*repeated, *texts, *named)[0].column.name
+
+
+def measure_column(snapshot: Snapshot) -> ColumnName | None:
+    """A column that an example may sum: an amount, not a key."""
+    kinds = (Kind.DECIMAL, Kind.DOUBLE, Kind.FLOAT)
+    return next(
+        (
+            column.name
+            for kind in kinds
+            for column in snapshot.schema
+            if column.type.kind is kind
+            and "${" not in column.name
+            and column.name not in (*snapshot.columns.opaque, *snapshot.partition_columns)
+        ),
+        None,
+    )
+
+
+def _order(promise: Promise) -> tuple[float, bool, int]:
+    """Files that lie apart first, then known counts, then many values."""
+    return (round(promise.overlap, 2), promise.values is None, -(promise.values or 0))
+
+
+def _promise(snapshot: Snapshot, column: Column) -> Promise:
+    bounds = file_bounds(snapshot, column.name)
+    filled = [one for one in bounds if not one.is_all_null]
+    values = _values_at_most(snapshot, column, filled)
+    return Promise(column, values, _overlap(filled), _ranges(snapshot, values))
+
+
+def _values_at_most(snapshot: Snapshot, column: Column, filled: list[FileBounds]) -> int | None:
+    if not filled:
+        return 0
+    low = extreme([one.minimum for one in filled], min)
+    high = extreme([one.maximum for one in filled], max)
+    if low is None or high is None:
+        return None
+    if low == high:
+        return 1
+    if column.name in snapshot.partition_columns:
+        return len({one.minimum for one in filled})
+    if column.type.kind not in _COUNTABLE:
+        return None
+    apart = int(high) - int(low) + 1
+    return apart if snapshot.rows is None else min(apart, snapshot.rows)
+
+
+def _overlap(filled: list[FileBounds]) -> float:
+    """Share of the files that may share values with a file, on average; 1 where unknown."""
+    some: list[Any] = [one for one in filled if None not in (one.minimum, one.maximum)]
+    if len(some) < len(filled) or not some:
+        return 1.0
+    some = some[:: max(1, len(some) // _COMPARED_FILES)]
+    touching = sum(
+        1
+        for one in some
+        for other in some
+        if one.minimum <= other.maximum and other.minimum <= one.maximum
+    )
+    return touching / len(some) ** 2
+
+
+def _ranges(snapshot: Snapshot, values: int | None) -> int:
+    """How many ranges suit so many rows and values."""
+    rows = snapshot.rows if snapshot.rows is not None else _RANGES[0][0]
+    wanted = next((ranges for least, ranges in _RANGES if rows >= least), _FEW_RANGES)
+    return wanted if values is None else max(2, min(wanted, values))
+
+
+_PLAIN_PATH = re.compile(r"[A-Za-z0-9_./-]*[A-Za-z_/][A-Za-z0-9_./-]*")
+_PLAIN_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+_YAML_WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
+_SQL_WORDS = frozenset(word for entry in Spark.Tokenizer.KEYWORDS for word in entry.upper().split())
+SCHEMA_FILE = "impctl.schema.json"
+
+
+@dataclass(frozen=True, slots=True)
+class ProposedColumn:
+    """A column to cut into ranges, and a remark on it."""
+
+    column: ColumnName
+    ranges: int
+    remark: str
+
+
+@dataclass(frozen=True, slots=True)
+class FirstTable:
+    """A table of the file; its example query groups by `group_by` and sums `measure`, if any."""
+
+    name: TableName
+    path: str
+    remark: str
+    candidates: Sequence[ProposedColumn]
+    group_by: ColumnName | None
+    measure: ColumnName | None
+
+
+def workload_text(name: str, tables: Sequence[FirstTable], store: str) -> str:
+    """The whole file; `store` is a folder beside it."""
+    return "\n".join(
+        [
+            f"# yaml-language-server: $schema={SCHEMA_FILE}",
+            "# Next: `impctl check`, then `capture`. `impctl check --schema` lists all keys.",
+            "version: 1",
+            f"name: {_yaml(name)}",
+            "tables:",
+            *(line for table in tables for line in _table(table)),
+            "# Columns that sketches can split into ranges of about equally many rows. Instead of",
+            "# `ranges`, you can give `boundaries: [100, 200]`. A query uses a safe column.",
+            "partitions:",
+            *(line for table in tables for line in _partitions(table)),
+            "queries:",
+            "  # Examples; add your own here: groups with HAVING or a top-k save most.",
+            *(line for table in tables for line in _query(table)),
+            "# Folder of sketches and state, relative to this file.",
+            f"store: {_yaml(store)}",
+            "# Spark starts only if the engine cannot do the work.",
+            "spark:",
+            '  master: "local[*]"',
+            "  # conf: {spark.driver.memory: 4g}",
+            "",
+        ]
+    )
+
+
+def _table(table: FirstTable) -> Iterator[str]:
+    yield f"  # {table.remark}"
+    # A URI was read with the credentials of the surroundings; the file has to say so.
+    result = ", credentials: ambient" if "://" in table.path else ""
+    yield f"  {_key(table.name)}: {{path: {_yaml(table.path)}{result}}}"
+
+
+def _partitions(table: FirstTable) -> Iterator[str]:
+    if not table.candidates:
+        yield f"  # {table.name}: no column can be split into ranges"
+        return
+    yield f"  {_key(table.name)}:"
+    for one in table.candidates:
+        yield f"    {_key(one.column)}: {{ranges: {one.ranges}}}  # {one.remark}"
+
+
+def _query(table: FirstTable) -> Iterator[str]:
+    if table.group_by is None:
+        return
+    column = _sql(table.group_by)
+    name, call = "row_count", "COUNT(*)"
+    if table.measure is not None:
+        name, call = "total", f"SUM({_sql(table.measure)})"
+    yield f"  top_of_{table.name}:"
+    yield "    sql: |"
+    yield f"      SELECT {column}, {call} AS {name} FROM {_sql(table.name)}"
+    yield f"      GROUP BY {column} ORDER BY {name} DESC, {column} LIMIT 10"
+    yield "    answer: true        # keep the result too: `query` then takes milliseconds"
+    yield "    policy: auto        # or incremental, strict, full"
+    yield "    maintain: lazy      # or eager: a sketch for every version"
+
+
+def _yaml(text: str) -> str:
+    """A value that is read as this very text."""
+    return _key(text.replace("$", "$$"))
+
+
+def _key(text: str) -> str:
+    """A key that YAML reads as this very text; keys hold no variables."""
+    if _PLAIN_PATH.fullmatch(text) and text.lower() not in _YAML_WORDS:
+        return text
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _sql(name: str) -> str:
+    """A name in SQL inside the file, quoted unless it can be nothing else."""
+    if _PLAIN_NAME.fullmatch(name) and name.upper() not in _SQL_WORDS:
+        return name
+    return quoted(name).replace("$", "$$")
+
+
+_MOST_CANDIDATES = 4
+_DEMO_FILES = 200
+
+
+def init(request: InitRequest, reporter: Reporter) -> Outcome:
+    """Write the file; one result that says what to run next."""
+    if request.demo is not None:
+        return _demo(request.demo, reporter, force=request.force)
+    out = DEFAULT_FILE if request.out is None else request.out
+    _refuse_existing(out, force=request.force)
+    tables: list[FirstTable] = []
+    for path in request.tables:
+        reporter.step(f"reading the log of {masked(path)}")
+        tables.append(_demo_table(path, out, [table.name for table in tables]))
+    if not any(table.group_by for table in tables):
+        raise UsageError(
+            "None of the tables has a column that can be split into ranges",
+            hint="sketches need a column with a number, text, date or timestamp type",
+        )
+    text = workload_text(_identifier(out.stem), tables, _store_of(out))
+    queries = _put(out, text, reporter, force=request.force)
+    names = tuple(table.name for table in tables)
+    file = shlex.quote(str(out))
+    commands = tuple(f"impctl {verb} {file}" for verb in ("check", "explain", "doctor", "capture"))
+    return Outcome((StartedResult(str(out), names, queries, commands),))
+
+
+def _demo(folder: Path, reporter: Reporter, *, force: bool) -> Outcome:
+    out = folder / "demo.yaml"
+    _refuse_existing(out, force=force)
+    path = folder / "orders"
+    check_output(path)
+    if not (force and path.exists()):
+        reporter.step(f"writing {path}")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise _not_written(folder, error) from error
+        create_laid_out_table(str(path), orders_files(DEMO_ROWS, _DEMO_FILES, seed=1))
+    _put(out, DEMO_TEXT, reporter, force=force)
+    file = shlex.quote(str(out))
+    commands = (
+        f"impctl explain {file}",
+        f"impctl capture {file}",
+        f"impctl query {file} --query large_orders",
+        f"impctl apply {file} one-order",
+        f"impctl changes {file} --query large_orders",
+        f"impctl maintain {file}",
+        f"impctl gain {file}",
+        f"impctl verify {file} --results",
+    )
+    return Outcome((StartedResult(str(out), ("orders",), DEMO_QUERIES, commands),))
+
+
+def _demo_table(path: str, out: Path, taken: Sequence[TableName]) -> FirstTable:
+    name = _free_name(_identifier(re.split(r"[/\\]", path.rstrip("/\\"))[-1]), taken)
+    try:
+        snapshot = open_source(name, path).snapshot()
+    except TableError as error:
+        if error.code != "table_missing":
+            raise
+        hint = "give folders or URIs of Delta tables; relative paths start at the current folder"
+        raise TableError(error.message, hint=hint, code=error.code) from error
+    result = promising(snapshot, _MOST_CANDIDATES)
+    candidates = [
+        ProposedColumn(one.column.name, one.ranges, _remark(one, len(snapshot.files)))
+        for one in result
+    ]
+    return FirstTable(
+        name,
+        _written_path(path, out),
+        _described(snapshot),
+        candidates,
+        group_column(snapshot, result),
+        measure_column(snapshot),
+    )
+
+
+def _described(snapshot: Snapshot) -> str:
+    rows = "unknown rows" if snapshot.rows is None else count_text(snapshot.rows, "row")
+    feed = "on" if snapshot.has_change_feed else "off (so changes cost more)"
+    files = count_text(len(snapshot.files), "file")
+    return f"version {snapshot.version}: {rows} in {files}; change feed {feed}"
+
+
+def _remark(one: Promise, files: int) -> str:
+    values = "" if one.values is None else f", at most {one.values:,} values"
+    apart = (
+        f"; a value occurs in about {one.overlap:.0%} of the files"
+        if files > 1 and one.overlap < 1
+        else ""
+    )
+    return f"{one.column.type}{values}{apart}"
+
+
+def _written_path(path: str, out: Path) -> str:
+    """The path as the file names it: relative to its folder unless far away, URIs as they are."""
+    if "://" in path:
+        return path
+    relative = os.path.relpath(path, out.parent).replace(os.sep, "/")
+    return os.path.abspath(path) if relative.startswith("../../") else relative
+
+
+def _put(out: Path, text: str, reporter: Reporter, *, force: bool) -> tuple[str, ...]:
+    """Write file and schema once they pass; the names of the queries."""
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=out.parent) as draft:
+            draft.write(text)
+            draft.flush()
+            queries = _checked(Path(draft.name), reporter)
+        _write_schema(out.with_name(SCHEMA_FILE), force=force)
+        write_whole(out, text)
+    except OSError as error:
+        raise _not_written(out, error) from error
+    return queries
+
+
+def _not_written(path: Path, error: OSError) -> StorageError:
+    return StorageError(
+        f"`{path}` cannot be written: {error.strerror}",
+        hint="check that the folder exists and that you have write access",
+    )
+
+
+def _checked(draft: Path, reporter: Reporter) -> tuple[str, ...]:
+    """The queries of the draft, all found supported."""
+    with open_workbench(Settings(draft), reporter) as desk:
+        outcome = check(desk)
+    for failure in outcome.failures:
+        raise failure.error
+    results = [result for result in outcome.results if isinstance(result, CheckResult)]
+    for result in results:
+        if not result.supported:
+            raise ImpctlError(f"The example `{result.query}` gave a wrong result: {result.reason}")
+    return tuple(result.query for result in results)
+
+
+def _write_schema(file: Path, *, force: bool) -> None:
+    text = schema_text()
+    if file.exists() and not force and '"urn:impctl:workload:' not in file.read_text("utf-8"):
+        raise _existing(file)
+    write_whole(file, text)
+
+
+def _store_of(out: Path) -> str:
+    """A store of the file's own, so that two files in one folder never share one."""
+    return DEFAULT_STORE if out.stem == DEFAULT_FILE.stem else f"{out.stem}{DEFAULT_STORE}"
+
+
+def _refuse_existing(out: Path, *, force: bool) -> None:
+    check_output(out)
+    try:
+        str(out).encode()
+    except UnicodeEncodeError:
+        raise UsageError(
+            f"A workload file contains its own name, so the name must be UTF-8: `{out}`",
+            hint="give another name (`--out FILE`)",
+            code="out_not_utf8",
+        ) from None
+    if out.exists() and not (force and out.is_file()):
+        raise _existing(out)
+
+
+def _existing(file: Path) -> UsageError:
+    return UsageError(
+        f"File `{file}` already exists",
+        hint="give another name (`--out FILE`), or overwrite it with `--force`",
+    )
+
+
+def _identifier(text: str) -> str:
+    """The nearest thing to `text` that can name a table."""
+    plain = re.sub(r"[^A-Za-z0-9_]+", "_", text).strip("_")[:100] or "table"
+    return plain if not plain[0].isdigit() else f"t_{plain}"
+
+
+def _free_name(name: TableName, taken: Sequence[TableName]) -> TableName:
+    lowered = {one.lower() for one in taken}
+    tries = (name, *(f"{name}_{number}" for number in range(2, len(taken) + 3)))
+    return next(one for one in tries if one.lower() not in lowered)

@@ -1,0 +1,116 @@
+"""The materialized result of a query, read without planning it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from impctl.compile.answers import answer_of_rows, kept_rows, key_asked
+from impctl.errors import ImpctlError
+from impctl.service.answer_costs import is_slow_to_tell, record_told
+from impctl.service.maintain import NO_NEW_VERSION, has_nothing_to_do
+from impctl.service.resolve import only_query
+from impctl.service.results import QueryResult
+from impctl.service.stored import catch_up, known_ending, stored_moments, stored_query
+from impctl.stopwatch import Stopwatch
+from impctl.workload.models import AnsweredBy
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from impctl.engine.result_rows import AnswerRows
+    from impctl.expr.nodes import Expr
+    from impctl.rules.finalize import AnswerPlan, Ending
+    from impctl.service.context import Workbench
+    from impctl.store.reader import StoreReader
+    from impctl.types import QueryName
+
+
+KEPT = "from the materialized result"
+"""Why who reads them is quickest."""
+
+
+def kept_answer(
+    desk: Workbench,
+    store: StoreReader,
+    query: QueryName,
+    ending: Ending,
+    generation: int,
+    where: Expr | None = None,
+    plan: AnswerPlan | None = None,
+) -> pa.Table | None:
+    """The answer as of this commit; None where the store has another one by now.
+
+    With `where`, a condition on its columns, the rows that it is true for; where it asks for one
+    key, others are not looked at. `plan` is that of the rows: without it they must lie there as
+    they are (`service.stored`).
+    """
+    stored = store.load(query)
+    if stored is None or stored.generation != generation:
+        return None
+    kept: AnswerRows = kept_rows(ending)
+    if plan is not None and stored.state_meta.get("trees"):
+        # Where rows lie there as they are, nothing of plans is loaded.
+        from impctl.compile.compile import compile_answer
+
+        told = compile_answer(plan, {}).kept
+        assert told is not None
+        kept = told
+    runs = store.load_runs(query, kept.beginning)
+    now = store.load(query)
+    if now is None or now.generation != generation:
+        return None
+    kept.load(runs, None if where is None else key_asked(ending, kept, where))
+    return answer_of_rows(ending, kept.whole(), desk.session_zone, where)
+
+
+def told_at_once(
+    desk: Workbench, query: QueryName | None, condition: str | None = None
+) -> QueryResult | None:
+    """The answer, or of it the rows for which a condition on its columns is true.
+
+    None where there is none, or something has to be done or said first.
+    """
+    (spec,) = desk.queries([query if query is not None else only_query(desk)])
+    store = desk.reading_store()
+    if store is None or not spec.answer or not spec.is_sketched:
+        return None
+    try:
+        if condition is None and is_slow_to_tell(desk, store, spec):
+            # Whether somebody else is quicker takes reading the query.
+            return None
+        stored = stored_query(desk, store, spec)
+        catch_up(desk.tables, stored)
+        ending = known_ending(desk.tables, stored)
+        if ending is None or not has_nothing_to_do(desk, spec, stored, for_use=True):
+            return None
+        watch = Stopwatch()
+        where = None if condition is None else _read(desk, ending, condition)
+        table = kept_answer(desk, store, spec.name, ending, stored.generation, where)
+    except ImpctlError:
+        return None
+    if table is None:
+        return None
+    desk.count_answer(spec.name)
+    elapsed_ms = watch.ms
+    if condition is None:
+        record_told(desk, store, spec, table, elapsed_ms)
+    return QueryResult(
+        query=spec.name,
+        answer=table,
+        versions=stored.versions,
+        files_kept=0,
+        files_total=0,
+        elapsed_ms=elapsed_ms,
+        reason=NO_NEW_VERSION,
+        moments=stored_moments(stored),
+        by=AnsweredBy.STATE,
+        by_reason=KEPT,
+    )
+
+
+def _read(desk: Workbench, ending: Ending, condition: str) -> Expr:
+    # A condition is SQL, and what reads that is loaded for it alone.
+    from impctl.service.resolve import condition_on
+
+    outputs = [one.attribute for one in ending.outputs]
+    return condition_on(outputs, condition, desk.session_zone)

@@ -1,0 +1,883 @@
+"""Maintain: bring stored sketches up to the pinned versions of their tables."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from impctl.errors import EvaluationError, ImpctlError, RecaptureNeededError
+from impctl.service.advice import ranges_entry
+from impctl.service.budget.choice import is_asked_otherwise, pins_of
+from impctl.service.capture import Captured, capture_query, without_provenance
+from impctl.service.context import Isolated, Texts, Workbench, remember_histories
+from impctl.service.decide import (
+    NOT_INCREMENTALLY,
+    Decisions,
+    KeptStates,
+    Moved,
+    ReadChange,
+    Stage,
+    Stale,
+    Task,
+    changed_rows,
+    moved_at_once,
+    moved_to,
+)
+from impctl.service.expiry import next_expiry
+from impctl.service.partners import partners_of
+from impctl.service.prepare import PreparedQuery, is_refused, prepare
+from impctl.service.result_changes import (
+    ToldAnswer,
+    ToldRecapture,
+    change_files,
+    lead_of,
+    rows_kept,
+)
+from impctl.service.results import (
+    ANSWER_OPEN,
+    ANSWER_SAME,
+    Failure,
+    MaintainResult,
+    MaintainStep,
+    Outcome,
+    TreeWork,
+    unsketched_maintain,
+)
+from impctl.service.settings import DEFAULT_BATCH_ROWS, disk_of, scrub_of
+from impctl.service.step import Maintainer, StepDone
+from impctl.service.stored import (
+    catch_up,
+    check_not_replaced_meanwhile,
+    has_ending,
+    is_captured_alike,
+    is_current,
+    moved_moments,
+    still,
+    stored_moments,
+    stored_query,
+)
+from impctl.service.table_deltas import Need, by_version, grouped_change, refill_text
+from impctl.service.text import named_before
+from impctl.stopwatch import Stopwatch
+from impctl.tables.changes import no_changes
+from impctl.workload.models import Policy, QuerySpec
+
+if TYPE_CHECKING:
+    from impctl.service.pinned import PinnedTables
+    from impctl.service.query_state import TakenUp
+    from impctl.store.reader import StoreReader
+    from impctl.store.records import StoredQuery, StoredSketch
+    from impctl.store.store import Store
+    from impctl.tables.snapshot import Snapshot
+    from impctl.types import AccessId, QueryName, TableName, TableVersion
+
+
+def foreseen_results(tables: PinnedTables, task: Task, stage: Stage) -> list[MaintainResult]:
+    """The results of a stage that is not run."""
+    stored = task.stored
+    versions = tables.versions_of(pin.table for pin in stored.pins)
+    changes = 0 if stage.is_recapture else changed_rows(stage.read)
+    step = StepDone(stage.action, versions, changes=changes, read_ms=stage.read_ms)
+    results = step_results(stored, stored.versions, [step], stage.reason_code, stage.reason)
+    return [replace(result, foreseen=True, answer_changed=None) for result in results]
+
+
+def with_ranges(
+    desk: Workbench, stored: StoredQuery, results: Sequence[MaintainResult]
+) -> list[MaintainResult]:
+    """The results with how even the ranges of their sketches are now, and the clock's values."""
+    moments = stored_moments(stored)
+    return [
+        replace(
+            result,
+            ranges=ranges_entry(desk, stored, result.table, result.attribute),
+            moments=moments,
+        )
+        for result in results
+    ]
+
+
+def with_files(results: Sequence[MaintainResult], written: Sequence[str]) -> list[MaintainResult]:
+    """The results with the files that tell what came and went of the answer."""
+    return [replace(result, change_files=tuple(written)) for result in results]
+
+
+def with_sync(results: Sequence[MaintainResult], sync_ms: float) -> list[MaintainResult]:
+    """The results with their share of the one sync that they were committed by."""
+    return [
+        replace(
+            result,
+            elapsed_ms=result.elapsed_ms + sync_ms,
+            commit_ms=result.commit_ms + sync_ms,
+        )
+        for result in results
+    ]
+
+
+def file_diff_warning(snapshot: Snapshot) -> str:
+    """Why whole files were compared, and what helps."""
+    table = snapshot.table
+    if snapshot.has_change_feed:
+        return (
+            f"whole files of table `{table}` were compared, because its change feed does "
+            "not cover all of this change. The feed was off, the log names deletion vectors or "
+            "lacks details of a file, or another writer than Spark copied, added or removed files"
+        )
+    return (
+        f"whole files of table `{table}` were compared, because it has no change feed for "
+        "all of these versions; set `delta.enableChangeDataFeed` to true on it"
+    )
+
+
+def step_results(
+    stored: StoredQuery,
+    since: Mapping[TableName, TableVersion],
+    steps: Sequence[StepDone],
+    code: str,
+    reason: str,
+) -> list[MaintainResult]:
+    """One result per sketch; they share what the run cost."""
+    unsure = sum(step.unsure for step in steps)
+    if unsure:
+        reason = (
+            f"{reason}; {unsure} groups stay in the sketch because a sum of doubles is too "
+            "close to its limit"
+        )
+    refilled = refill_text(*_refilled(steps))
+    notes = dict.fromkeys(step.note for step in steps)
+    reason = "; ".join(filter(None, (reason, refilled, *notes)))
+    return [_result(stored.query, sketch, since, steps, code, reason) for sketch in stored.sketches]
+
+
+def _refilled(steps: Sequence[StepDone]) -> tuple[int, int]:
+    """Groups refilled over all steps, and the rows read for that."""
+    groups, rows = zip(*(step.refilled for step in steps), strict=True)
+    return sum(groups), sum(rows)
+
+
+def _result(
+    query: QueryName,
+    sketch: StoredSketch,
+    since: Mapping[TableName, TableVersion],
+    steps: Sequence[StepDone],
+    code: str,
+    reason: str,
+) -> MaintainResult:
+    added, removed = _net(steps, sketch.access)
+    refilled_groups, refilled_rows = _refilled(steps)
+    shown = tuple(
+        MaintainStep(
+            step.action,
+            step.versions,
+            step.added.get(sketch.access, ()),
+            step.removed.get(sketch.access, ()),
+            _changes([step]),
+            step.read_ms + step.engine_ms + step.commit_ms,
+            _answer_changed([step]),
+        )
+        for step in steps
+    )
+    return MaintainResult(
+        query=query,
+        table=sketch.table,
+        attribute=sketch.attribute,
+        total=sketch.partition.ranges,
+        action=steps[-1].action,
+        reason_code=code,
+        reason=reason,
+        since=since,
+        versions=steps[-1].versions,
+        added=added,
+        removed=removed,
+        changes=_changes(steps),
+        elapsed_ms=sum(step.elapsed_ms for step in shown),
+        read_ms=sum(step.read_ms for step in steps),
+        engine_ms=sum(step.engine_ms for step in steps),
+        commit_ms=sum(step.commit_ms for step in steps),
+        steps=shown if len(shown) > 1 else (),
+        refilled_groups=refilled_groups,
+        refilled_rows=refilled_rows,
+        tree=_tree_work(steps),
+        answer_changed=_answer_changed(steps),
+    )
+
+
+def _tree_work(steps: Sequence[StepDone]) -> TreeWork | None:
+    """What join trees did over all steps; None without any."""
+    works = [step.tree for step in steps if step.tree is not None]
+    if not works:
+        return None
+    return TreeWork(
+        sum(one.touched for one in works),
+        sum(one.flips for one in works),
+        sum(one.pairs for one in works),
+    )
+
+
+def _changes(steps: Sequence[StepDone]) -> int | None:
+    """The changed rows carried on; None where one step read whole tables instead."""
+    if any(step.action == "recapture" for step in steps):
+        return None
+    return sum(step.changes for step in steps)
+
+
+def _answer_changed(steps: Sequence[StepDone]) -> str:
+    return ANSWER_OPEN if any(step.may_change_answer for step in steps) else ANSWER_SAME
+
+
+def _net(steps: Sequence[StepDone], access: AccessId) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Fragments that entered and left an access's sketch over all steps together."""
+    change: dict[int, int] = {}
+    for step in steps:
+        for fragment in step.added.get(access, ()):
+            change[fragment] = change.get(fragment, 0) + 1
+        for fragment in step.removed.get(access, ()):
+            change[fragment] = change.get(fragment, 0) - 1
+    added = tuple(sorted(f for f, sign in change.items() if sign > 0))
+    removed = tuple(sorted(f for f, sign in change.items() if sign < 0))
+    return added, removed
+
+
+def recapture_results(
+    stored: StoredQuery, captured: Captured, stage: Stage, elapsed_ms: float
+) -> list[MaintainResult]:
+    """One result per new sketch, held against the old one where they have the same ranges."""
+    before = {(sketch.access, sketch.partition): sketch.fragments for sketch in stored.sketches}
+    results = []
+    for sketch in captured.sketches:
+        old = before.get((sketch.access, sketch.partition))
+        added = sketch.fragments.ids if old is None else sketch.fragments.minus(old).ids
+        removed = () if old is None else old.minus(sketch.fragments).ids
+        results.append(
+            MaintainResult(
+                query=stored.query,
+                table=sketch.table,
+                attribute=sketch.attribute,
+                total=sketch.partition.ranges,
+                action="recapture",
+                reason_code=stage.reason_code,
+                reason=stage.reason,
+                since=stored.versions,
+                versions=captured.versions,
+                added=added,
+                removed=removed,
+                changes=None,
+                elapsed_ms=elapsed_ms,
+                read_ms=captured.spark_ms,
+                engine_ms=captured.engine_ms,
+                commit_ms=captured.commit_ms,
+                answer_changed=ANSWER_OPEN,
+            )
+        )
+    return results
+
+
+_TOGETHER_MS = 1_000.0
+"""Work that a killed process may have to do again: how long steps wait for their commit."""
+
+
+class StaleRun:
+    """The stale queries of one run; failures and warnings go to the caller's lists."""
+
+    def __init__(
+        self,
+        desk: Workbench,
+        store: Store,
+        batch_rows: int,
+        failures: list[Failure],
+        warnings: list[str],
+        kept: KeptStates | None = None,
+    ) -> None:
+        self.desk = desk
+        self.store = store
+        self.batch_rows = batch_rows
+        self.failures = failures
+        self.warnings = warnings
+        self.kept = kept
+        self.decisions = Decisions(desk, store, failures, kept)
+        self._files = change_files(desk)
+        self._written: dict[QueryName, list[str]] = {}
+        """The files of changes, by query."""
+        self._start_told = 0.0
+        self._tasks = 0
+        self._unreplaced: set[object] = set()
+        """What was held against the tables since a change was read last."""
+
+    def results(self, stale: Stale) -> list[MaintainResult]:
+        """Maintain or recapture each; a query that fails adds its failure instead."""
+        results: list[MaintainResult] = []
+        waiting = deque(self.decisions.opened(stale))
+        self._tasks = len(waiting)
+        while waiting:
+            results += self._some(waiting)
+        return results
+
+    def results_of_clock(self, stale: Stale) -> list[MaintainResult]:
+        """Move on with the clock what stands at the pinned versions and still stands for another
+        time: an eager query passes the versions first."""
+        late = []
+        for spec, before in stale:
+            if not stored_moments(before):
+                continue
+            stored = self.store.load(spec.name)
+            is_passed = stored is not None and is_current(stored, self.desk.tables)
+            if stored is not None and is_passed and moved_moments(self.desk, stored):
+                late.append((spec, stored))
+        return self.results(late) if late else []
+
+    def _some(self, waiting: deque[Task]) -> list[MaintainResult]:
+        """As many of the tasks as get their steps into one commit, and then the recaptures among
+        them, which take too long for others to wait for."""
+        stepped: list[tuple[Task, list[MaintainResult]]] = []
+        again: list[tuple[Task, Stage]] = []
+        sync_ms = 0.0
+        try:
+            with self._together(len(waiting)):
+                watch = Stopwatch()
+                is_time = True
+                while waiting and is_time:
+                    task = waiting.popleft()
+                    number = self._tasks - len(waiting)
+                    self.desk.reporter.step(f"maintaining {task.spec.name}", number, self._tasks)
+                    with Isolated(self.failures, task.spec):
+                        done = self._stepped(task)
+                        if isinstance(done, Stage):
+                            again.append((task, done))
+                        else:
+                            stepped.append((task, done))
+                    is_time = watch.ms < _TOGETHER_MS
+                watch = Stopwatch()
+            sync_ms = watch.ms
+        except ImpctlError as error:
+            self.failures += [Failure(task.spec.name, error) for task, _ in stepped]
+            stepped = []
+        results: list[MaintainResult] = []
+        for task, result in stepped:
+            results += with_sync(result, sync_ms / len(stepped))
+            if self.kept is not None and task.taken is not None:
+                self.kept.keep(self.desk, task.taken)
+        for task, stage in again:
+            with Isolated(self.failures, task.spec):
+                results += self._recaptured(task, stage)
+        return results
+
+    def _together(self, tasks: int) -> AbstractContextManager[None]:
+        """What makes the steps of several tasks one commit; one alone has its own per step."""
+        return self.store.together() if tasks > 1 else nullcontext()
+
+    def _spark_start(self) -> float:
+        """Milliseconds that Spark took to start since this was last asked."""
+        before, self._start_told = self._start_told, self.desk.spark_start_ms
+        return self._start_told - before
+
+    def _stepped(self, task: Task) -> list[MaintainResult] | Stage:
+        """The results of the task's steps; or the recapture that is needed."""
+        stage = self.decisions.stage(task)
+        if stage.is_recapture:
+            return stage
+        try:
+            return self._advance(task, stage)
+        except NOT_INCREMENTALLY as trouble:
+            return self.decisions.instead(task, trouble)
+
+    def _advance(self, task: Task, stage: Stage) -> list[MaintainResult]:
+        """Exact or touch, in one step or one per batch of versions."""
+        taken = task.taken
+        assert taken is not None
+        since = dict(taken.versions)
+        self._spark_start()
+        if stage.is_grouped:
+            watch = Stopwatch()
+            pieces = [self._grouped(taken, stage.needs[0])]
+            read_ms = watch.ms
+        else:
+            pieces, read_ms = self._pieces(task, stage.read), stage.read_ms
+        size = self.decisions.size(stage.needs) if len(pieces) == 1 else None
+        for result in stage.read:
+            if result.changes.method == "file_diff":
+                self._warn(file_diff_warning(self.desk.tables.snapshot(result.need.table)))
+        self._check_not_replaced(task, stage)
+        partners = partners_of(self.desk, taken.way, taken.stored.partitions)
+        told = self._told(task, taken)
+        maintainer = Maintainer(
+            self.store,
+            taken,
+            partners,
+            self._spark_start,
+            task.move,
+            told,
+            partial(next_expiry, self.desk),
+        )
+        steps = []
+        for moved in pieces:
+            done = maintainer.step(
+                moved,
+                read_ms=read_ms,
+                reason_code=stage.reason_code,
+                reason=stage.reason,
+                changed_bytes=0 if size is None else size.bytes,
+            )
+            steps.append(done)
+            read_ms = 0.0
+        results = step_results(task.stored, since, steps, stage.reason_code, stage.reason)
+        return self._with_files(with_ranges(self.desk, taken.stored, results))
+
+    def _check_not_replaced(self, task: Task, stage: Stage) -> None:
+        """That no table was replaced while its change was read; asked once after each reading."""
+        pins = tuple((pin.table, pin.table_id, pin.version) for pin in task.stored.pins)
+        meta = task.stored.state_meta
+        held = (pins, repr(meta.get("marks")), repr(meta.get("files")))
+        if stage.is_grouped or any(result.elapsed_ms for result in stage.read):
+            self._unreplaced.clear()
+        if held not in self._unreplaced:
+            check_not_replaced_meanwhile(task.stored, self.desk.tables)
+            self._unreplaced.add(held)
+
+    def _is_told(self, task: Task) -> bool:
+        """Whether there are changes of the query's answer to write; warns where they begin anew."""
+        if task.spec.answer and not task.stored.state_meta.get("answer"):
+            never = "" if task.taken is None else task.taken.way.no_answer
+            self._warn(
+                f"the result of query `{task.spec.name}` "
+                + (
+                    f"cannot be materialized ({never})"
+                    if never
+                    else "was not materialized before this run"
+                )
+                + ", so no file with its changes was written"
+            )
+            return False
+        return task.spec.answer
+
+    def _with_files(self, results: list[MaintainResult]) -> list[MaintainResult]:
+        """One query's results with the files of all its steps."""
+        return with_files(results, self._written.get(results[0].query, ())) if results else []
+
+    def _told(self, task: Task, taken: TakenUp) -> ToldAnswer | None:
+        """What writes the changes of the answer, where they are asked for."""
+        if self._files is None or not self._is_told(task):
+            return None
+        before = None if task.move is None else task.move.answer
+        written = self._written.setdefault(task.spec.name, [])
+        return ToldAnswer(self._files, self.desk.session_zone, taken.way, before, written)
+
+    def _grouped(self, taken: TakenUp, need: Need) -> dict[TableName, Moved]:
+        """The one move of a change that Spark groups first."""
+        assert taken.way.compiled is not None
+        grouped = grouped_change(
+            self.desk,
+            taken.way.compiled,
+            taken.stored.partitions,
+            need,
+            taken.stored.assumptions,
+        )
+        nothing = no_changes(self.desk.tables.snapshot(need.table, need.until), need.columns)
+        return {
+            need.table: replace(
+                moved_to(self.desk.tables, need.table, nothing, need.until), grouped=grouped
+            )
+        }
+
+    def _pieces(self, task: Task, read: Sequence[ReadChange]) -> list[dict[TableName, Moved]]:
+        """What each step moves: all tables at once, or eagerly one batch of one table at a time."""
+        if not task.is_eager or task.move is not None:
+            return [moved_at_once(self.desk.tables, read)]
+        tables = self.desk.tables
+        return [
+            {f.need.table: moved_to(tables, f.need.table, piece.changes, piece.version)}
+            for f in read
+            for piece in by_version(f.changes, f.need.until, self.batch_rows)
+        ]
+
+    def _warn(self, warning: str) -> None:
+        if warning not in self.warnings:
+            self.warnings.append(warning)
+
+    def _recaptured(self, task: Task, stage: Stage) -> list[MaintainResult]:
+        trouble, reason = task.trouble, stage.reason
+        self.desk.reporter.step(f"recapturing {task.spec.name}: {reason}")
+        watch, prepared = Stopwatch(), prepare(self.desk, task.spec)
+        told = self._recapture_told(task, prepared)
+        captured = capture_query(
+            self.desk,
+            self.store,
+            prepared,
+            code=stage.reason_code,
+            reason=reason,
+            tell=None if told is None else told.tell,
+        )
+        stored = self.store.load(task.spec.name)
+        assert stored is not None
+        lost = _lost(task.stored, stored)
+        if lost or (trouble is not None and trouble.code != "not_incremental"):
+            name = task.spec.name
+            why = named_before(name, reason)
+            self.warnings.append(f"query `{name}` was recaptured: {why}{lost}")
+        if captured.no_provenance:
+            self._warn(without_provenance(task.spec.name, captured.no_provenance))
+        results = recapture_results(task.stored, captured, stage, watch.ms)
+        return self._with_files(with_ranges(self.desk, stored, results))
+
+    def _recapture_told(self, task: Task, prepared: PreparedQuery) -> ToldRecapture | None:
+        """The same for an answer that is captured anew; an error where it was not kept before."""
+        if self._files is None or not self._is_told(task):
+            return None
+        # Steps before the one that could not be made are committed.
+        stored = self.store.load(task.spec.name)
+        assert stored is not None
+        before = rows_kept(self.desk, self.store, task.spec, stored)
+        versions = self.desk.tables.versions_of(prepared.tables)
+        lead = lead_of(stored, versions, prepared.moments)
+        written = self._written.setdefault(task.spec.name, [])
+        return ToldRecapture(self._files, self.desk.session_zone, before, lead, written)
+
+
+def _lost(before: StoredQuery, after: StoredQuery) -> str:
+    """Which sketches a recapture did not make again; empty for none."""
+    left = {(one.table, one.attribute) for one in after.sketches}
+    gone = [one for one in before.sketches if (one.table, one.attribute) not in left]
+    if not gone:
+        return ""
+    names = dict.fromkeys(f"`{one.table}.{one.attribute}`" for one in gone)
+    return f"; it no longer has a sketch on {' and '.join(names)}"
+
+
+NO_NEW_VERSION = "no new version"
+
+
+def maintain_queries(
+    desk: Workbench,
+    specs: Sequence[QuerySpec],
+    batch_rows: int,
+    kept: KeptStates | None = None,
+    *,
+    for_use: bool = False,
+) -> Outcome:
+    """These queries maintained, or what would be done with them; one result per query and table.
+
+    `for_use` says that the sketches are going to be used: then the SQL is read even where no table
+    moved, and a sketch captured under another reading of it is not current.
+    """
+    sketched = [spec for spec in specs if spec.is_sketched]
+    outcome = _of_sketched(desk, sketched, batch_rows, kept, for_use=for_use)
+    if len(sketched) == len(specs):
+        return outcome
+    without = [unsketched_maintain(spec.name) for spec in specs if not spec.is_sketched]
+    done = [result for result in outcome.results if isinstance(result, MaintainResult)]
+    return replace(outcome, results=_in_order(specs, [*done, *without]))
+
+
+def _of_sketched(
+    desk: Workbench,
+    specs: Sequence[QuerySpec],
+    batch_rows: int,
+    kept: KeptStates | None,
+    *,
+    for_use: bool,
+) -> Outcome:
+    """The same for queries that are all to have a sketch."""
+    if desk.settings.dry_run:
+        return _foreseen(desk, specs, for_use=for_use)
+    current = _all_current(desk, specs, for_use)
+    if current is not None:
+        # Who only uses a sketch does not wait for a writer.
+        return Outcome(tuple(current), () if for_use else tuple(_kept_to_another(desk)))
+    with desk.writing("maintain") as store:
+        return _maintained(desk, store, specs, batch_rows, kept, for_use=for_use)
+
+
+def _all_current(
+    desk: Workbench, specs: Sequence[QuerySpec], for_use: bool
+) -> list[MaintainResult] | None:
+    """The results where nothing has to be written, so that a reader need not wait for a writer.
+
+    None where something has to be done, or said, for some query.
+    """
+    store = desk.reading_store()
+    results: list[MaintainResult] = []
+    try:
+        for spec in specs:
+            stored = stored_query(desk, store, spec)
+            catch_up(desk.tables, stored)
+            if not has_nothing_to_do(desk, spec, stored, for_use=for_use):
+                return None
+            results += unchanged_results(desk, stored)
+    except ImpctlError:
+        # Some query cannot even be looked at: the run says so for that query alone.
+        return None
+    return results
+
+
+def _foreseen(desk: Workbench, specs: Sequence[QuerySpec], *, for_use: bool) -> Outcome:
+    """What would be done, decided with the store's reading half alone."""
+    store = desk.reading_store()
+    failures: list[Failure] = []
+    results, stale = _sorted_out(desk, store, specs, failures, for_use)
+    if stale and store is not None:
+        from impctl.service.decide import Decisions
+
+        for task, stage in Decisions(desk, store, failures).stages(stale):
+            with Isolated(failures, task.spec):
+                results += foreseen_results(desk.tables, task, stage)
+    return Outcome(_in_order(specs, results), (), tuple(failures))
+
+
+def _maintained(
+    desk: Workbench,
+    store: Store,
+    specs: Sequence[QuerySpec],
+    batch_rows: int,
+    kept: KeptStates | None = None,
+    *,
+    for_use: bool,
+) -> Outcome:
+    failures: list[Failure] = []
+    warnings: list[str] = []
+    results, stale = _sorted_out(desk, store, specs, failures, for_use)
+    if stale:
+        # Planner and engine take longer to load than a run with nothing to do may last.
+
+        run = StaleRun(desk, store, batch_rows, failures, warnings, kept)
+        carried = [*run.results(stale), *run.results_of_clock(stale)]
+        results += carried
+        if carried:
+            # A run that failed for all leaves the store as it was.
+            warnings += _remembered(desk, store, stale, run.decisions.shared.texts())
+    is_asked = bool(stale) or (not for_use and _is_asked_otherwise(desk))
+    if is_asked and disk_of(desk.settings, desk.workload) is not None:
+        from impctl.service.budget.choice import keep_to_budget
+
+        is_late = _is_late(desk, stale)
+        warnings += keep_to_budget(desk, store, has_captured=False, is_late=is_late)
+    warnings += _scrubbed(desk, store)
+    return Outcome(_in_order(specs, results), tuple(warnings), tuple(failures))
+
+
+def _kept_to_another(desk: Workbench) -> list[str]:
+    """What a run with nothing to do has to say: a budget that is new is looked at."""
+    if not _is_asked_otherwise(desk):
+        return []
+    from impctl.service.budget.choice import keep_to_budget
+
+    with desk.writing("maintain") as store:
+        return keep_to_budget(desk, store, has_captured=False)
+
+
+def _is_asked_otherwise(desk: Workbench) -> bool:
+    """Whether the workload or a flag asks for another choice of state than the last one; a cheap
+    question, since runs with nothing to do ask it."""
+    budget, store = disk_of(desk.settings, desk.workload), desk.reading_store()
+    if budget is None or store is None:
+        return False
+    return is_asked_otherwise(store.chosen(), budget, pins_of(desk.sketched(None)))
+
+
+def _is_late(desk: Workbench, stale: Sequence[tuple[QuerySpec, StoredQuery]]) -> bool:
+    """Whether what was maintained waited longer than a bound allows."""
+    from impctl.service.schedule.due import fresh_entry
+
+    bounded = [
+        (spec, stored) for spec, stored in stale if spec.trigger and spec.trigger.fresh_within
+    ]
+    result = [fresh_entry(desk, spec, stored) for spec, stored in bounded]
+    return any(entry is not None and entry.late for entry in result)
+
+
+def _remembered(
+    desk: Workbench, store: Store, stale: Sequence[tuple[QuerySpec, StoredQuery]], texts: Texts
+) -> list[str]:
+    """What was committed to the tables, as numbers; what should not have been is told."""
+    before: dict[TableName, TableVersion] = {}
+    for _, stored in stale:
+        for pin in stored.pins:
+            before[pin.table] = min(pin.version, before.get(pin.table, pin.version))
+    return remember_histories(desk, store, before, texts)
+
+
+def _scrubbed(desk: Workbench, store: Store) -> list[str]:
+    """What is wrong with state that no run used lately, so much of it as a run looks at."""
+    try:
+        errors: list[ImpctlError] = [e for _, e in store.scrub(scrub_of(desk.settings)).damaged]
+    except ImpctlError as error:
+        # What was maintained is committed: looking further may not undo it.
+        errors = [error]
+    return [f"{error.message}; {error.hint}" for error in errors]
+
+
+def _sorted_out(
+    desk: Workbench,
+    store: StoreReader | None,
+    specs: Sequence[QuerySpec],
+    failures: list[Failure],
+    for_use: bool,
+) -> tuple[list[MaintainResult], list[tuple[QuerySpec, StoredQuery]]]:
+    """The results of what is current, and what is stale; what fails adds its failure instead."""
+    results: list[MaintainResult] = []
+    stale: list[tuple[QuerySpec, StoredQuery]] = []
+    for spec in specs:
+        with Isolated(failures, spec):
+            stored = _captured(desk, store, spec)
+            catch_up(desk.tables, stored)
+            if has_nothing_to_do(desk, spec, stored, for_use=for_use):
+                results += unchanged_results(desk, stored)
+            else:
+                stale.append((spec, stored))
+    return results, stale
+
+
+def _captured(desk: Workbench, store: StoreReader | None, spec: QuerySpec) -> StoredQuery:
+    """What the store has; what has nothing there is asked why, which takes the planner to say."""
+    try:
+        return stored_query(desk, store, spec)
+    except RecaptureNeededError:
+        from impctl.service.capture import captured_query
+
+        return captured_query(desk, store, spec)
+
+
+def _in_order(
+    specs: Sequence[QuerySpec], results: Sequence[MaintainResult]
+) -> tuple[MaintainResult, ...]:
+    """The results in the order of the queries asked for."""
+    order = {spec.name: index for index, spec in enumerate(specs)}
+    return tuple(sorted(results, key=lambda result: order[result.query]))
+
+
+def has_nothing_to_do(
+    desk: Workbench, spec: QuerySpec, stored: StoredQuery, *, for_use: bool = False
+) -> bool:
+    """Whether the sketch is current, so that no policy but `full` would do anything."""
+    if desk.policy(spec) is Policy.FULL or not is_captured_alike(desk, spec, stored):
+        return False
+    if not is_current(stored, desk.tables) or moved_moments(desk, stored):
+        return False
+    return not (for_use and _is_read_otherwise(desk, spec, stored))
+
+
+def _is_read_otherwise(desk: Workbench, spec: QuerySpec, stored: StoredQuery) -> bool:
+    """Whether the query's SQL reads now as another plan than the sketch was captured for.
+
+    Not where this very program took it up last, with the tables as they are.
+    """
+    if has_ending(desk.tables, stored):
+        return False
+    # Only who uses a sketch needs the planner anyway.
+    from impctl.service.maintenance_plan import is_same_circuit
+    from impctl.service.prepare import prepare
+
+    return not is_same_circuit(desk, prepare(desk, spec, still(stored)), stored)
+
+
+def unchanged_results(desk: Workbench, stored: StoredQuery) -> list[MaintainResult]:
+    """What is said of a query that nothing was done with: one result per sketch."""
+    return [
+        MaintainResult(
+            query=stored.query,
+            table=sketch.table,
+            attribute=sketch.attribute,
+            total=sketch.partition.ranges,
+            action="none",
+            reason_code="up_to_date",
+            reason=NO_NEW_VERSION,
+            since=stored.versions,
+            versions=stored.versions,
+            added=(),
+            removed=(),
+            changes=0,
+            elapsed_ms=0.0,
+            read_ms=0.0,
+            engine_ms=0.0,
+            commit_ms=0.0,
+            answer_changed=ANSWER_SAME,
+            moments=stored_moments(stored),
+            ranges=ranges_entry(desk, stored, sketch.table, sketch.attribute),
+        )
+        for sketch in stored.sketches
+    ]
+
+
+def maintain(
+    desk: Workbench,
+    queries: Sequence[QueryName] | None,
+    batch_rows: int | None = None,
+    kept: KeptStates | None = None,
+    *,
+    for_use: bool = False,
+) -> Outcome:
+    """Maintain the queries named (default: all); one result per query and table.
+
+    With `kept` the operator state stays in memory for a later run of this process. `for_use` says
+    that the sketches are going to be used: then the SQL is read even where no table moved, and a
+    sketch captured under another reading of it is not current.
+    """
+    specs = desk.queries(queries)
+    return maintain_specs(desk, specs, batch_rows, kept, is_named=bool(queries), for_use=for_use)
+
+
+def maintain_specs(
+    desk: Workbench,
+    specs: Sequence[QuerySpec],
+    batch_rows: int | None = None,
+    kept: KeptStates | None = None,
+    *,
+    is_named: bool,
+    for_use: bool = False,
+) -> Outcome:
+    """The same for these queries, in their order; `is_named` says that somebody asked for each."""
+    if desk.settings.changes is not None:
+        from impctl.service.result_changes import check_change_files
+
+        check_change_files(desk, specs, desk.settings.changes, is_named=is_named)
+    size = DEFAULT_BATCH_ROWS if batch_rows is None else batch_rows
+    outcome = maintain_queries(desk, specs, size, kept, for_use=for_use)
+    if not (for_use or desk.settings.strict):
+        outcome = _without_refused(desk, outcome)
+    fails_on_rows = any(isinstance(one.error, EvaluationError) for one in outcome.failures)
+    return _answered_by_spark(desk, outcome) if fails_on_rows and not for_use else outcome
+
+
+def _without_refused(desk: Workbench, outcome: Outcome) -> Outcome:
+    """The outcome with a result instead of a failure for each query that can have no sketch."""
+    specs = {spec.name: spec for spec in desk.queries(None)}
+    results, failures = [*outcome.results], list[Failure]()
+    for failure in outcome.failures:
+        error, query = failure.error, failure.query
+        if query is not None and is_refused(specs[query], error):
+            results.append(unsketched_maintain(query, error.code, error.message))
+        else:
+            failures.append(failure)
+    return replace(outcome, results=tuple(results), failures=tuple(failures))
+
+
+def _answered_by_spark(desk: Workbench, outcome: Outcome) -> Outcome:
+    """The outcome without failures on rows that Spark does not evaluate for the answer.
+
+    A subquery that divides by zero, for instance, fails where it is computed; Spark may find that
+    no row is left to compare with it.
+    """
+    from impctl.service.prepare import prepare
+    from impctl.service.spark_answer import answer_table
+
+    failures, warnings = [], [*outcome.warnings]
+    for failure in outcome.failures:
+        is_answered = False
+        if isinstance(failure.error, EvaluationError) and failure.query is not None:
+            (spec,) = desk.queries([failure.query])
+            if desk.policy(spec) in (Policy.AUTO, Policy.FULL):
+                try:
+                    answer_table(desk, prepare(desk, spec), {})
+                    is_answered = True
+                except ImpctlError:
+                    pass  # The failure says so already.
+        if is_answered:
+            warnings.append(
+                f"query `{failure.query}` was not maintained: {failure.error.message}. Spark "
+                "answers the query without its sketch, because the query does not need this row"
+            )
+        else:
+            failures.append(failure)
+    return replace(outcome, warnings=tuple(warnings), failures=tuple(failures))

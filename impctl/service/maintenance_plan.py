@@ -1,0 +1,526 @@
+"""How a query is maintained: verdict, sides of joins, circuit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import field, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from impctl.compile.buffers import FEWEST, KEEP_ALL, USUAL, BufferChoice, Buffers
+from impctl.compile.build import with_answer
+from impctl.compile.compile import Compiled, Way, answering_way, choose_way
+from impctl.compile.flows import AsRecorded, BlockedError, BySize, Chooser, Strategy
+from impctl.compile.jointree.cost import (
+    KeySide,
+    SideSize,
+    TreeChoice,
+    TreeChooser,
+    TreesAsRecorded,
+    TreesByFanOut,
+)
+from impctl.compile.jointree.graph import NoTree, Reason, TreeShape
+from impctl.compile.jointree.shape import tree_shapes, trees_id
+from impctl.engine.fixpoint.absorption import Absorbs, Ship
+from impctl.errors import (
+    ImpctlError,
+    RecaptureNeededError,
+    SchemaChangedError,
+    StateCorruptError,
+    UnsupportedError,
+)
+from impctl.plan.nodes import scans_of
+from impctl.rules.finalize import answer_plan
+from impctl.safety.judge import Verdict, check_safety
+from impctl.service.memory_limit import largest_side, memory_of
+from impctl.service.prepare import PreparedQuery, constraint_facts, fact_of
+from impctl.service.settings import disk_of
+from impctl.service.stored import StateMeta, answer_verdict, kept_plan
+from impctl.sketch.sketch import Mode
+from impctl.tables.changes import schema_change
+from impctl.tables.fan_out import KeyCounts, fan_out, one_in
+from impctl.values import dataclass
+from impctl.workload.models import JoinStrategy, Lineage, QuerySpec, StateKept
+
+if TYPE_CHECKING:
+    from impctl.expr.nodes import Span
+    from impctl.service.context import Workbench
+    from impctl.service.pinned import PinnedTables
+    from impctl.sketch.partition import RangePartition
+    from impctl.store.records import StoredQuery
+    from impctl.types import AccessId, TableName, TableVersion
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedFanOuts:
+    """What the tables of a run say; TableError and HistoryGoneError where they cannot be read."""
+
+    tables: PinnedTables
+
+    def met(self, changed: KeySide, other: KeySide) -> float:
+        """Rows, or tuples, of the other side that a changed row meets, in the mean."""
+        share = one_in(self._rows(changed), self._rows(other))
+        return fan_out(self._counts(changed, share), self._counts(other, share))
+
+    def alone(self, side: KeySide) -> float:
+        """Keys per row, at most one."""
+        counts = self._counts(side, one_in(self._rows(side)))
+        return min(counts.keys / max(counts.rows, 1), 1.0)
+
+    def size(self, side: KeySide) -> SideSize:
+        """Rows that its condition keeps, and what is different of them."""
+        counts = self._counts(side, one_in(self._rows(side)))
+        return SideSize(counts.rows, counts.share, counts.keys, counts.together)
+
+    def _rows(self, side: KeySide) -> int:
+        return self.tables.snapshot(side.table).likely_rows
+
+    def _counts(self, side: KeySide, share: int) -> KeyCounts:
+        return self.tables.key_counts(side.table, side.columns, share)
+
+
+_SIDES = {
+    JoinStrategy.AUTO: None,
+    JoinStrategy.INDEX: Strategy.INDEX,
+    JoinStrategy.FILES: Strategy.FILES,
+    JoinStrategy.SPARK: Strategy.SPARK,
+    JoinStrategy.SPARK_UNFILTERED: Strategy.SPARK,
+    JoinStrategy.TREE: None,
+}
+
+
+_PARTS_OF_BUDGET = 20
+"""A side that may take so much of all that may be kept is not built before it is known to pay."""
+
+
+@dataclass(frozen=True, slots=True)
+class JoinChooser:
+    """Chooses for every join, and for the blocks of joins that could be trees."""
+
+    sides: Chooser
+    trees: TreeChooser
+    buffers: Mapping[str, int] = field(default_factory=dict)
+    """How much is kept of pieces with first rows or values of MIN and MAX that were bounded."""
+    buffer: int | None = None
+    """The same of all of them, where each is to be bounded."""
+    absorbs: Absorbs | None = None
+    """How recursion is kept by absorption; None for by ranks."""
+
+
+def chooser_for(desk: Workbench, prepared: PreparedQuery, *, reads: bool = True) -> JoinChooser:
+    """How a capture chooses: as the workload asks, else by the tables' sizes and fan-outs.
+
+    Where it `reads` no rows, joins are not looked at, and the index is chosen. Under a budget what
+    was chosen before holds; a first capture does not build sides that may take a good part of it,
+    and what is worth it is kept again afterwards.
+    """
+    tables, disk = desk.tables, disk_of(desk.settings, desk.workload)
+    fits = largest_side(memory_of(desk.settings, desk.workload))
+    if prepared.moves_above:
+        disk = fits = None  # what moves with the clock moves through what is kept
+    largest = None if disk is None else disk // _PARTS_OF_BUDGET
+    rows = {scan.table: tables.snapshot(scan.table).rows for scan in prepared.scans}
+    asked = _asked(prepared)
+    is_least = prepared.spec.state is StateKept.LEAST and not prepared.moves_above
+    has_filter = _has_filter(prepared)
+    sides = BySize(
+        asked,
+        rows.__getitem__,
+        has_filter=has_filter,
+        from_files=largest,
+        fits=fits,
+        is_least=is_least,
+    )
+    before = None if disk is None else _described_before(desk, prepared)
+    return JoinChooser(
+        sides if before is None or asked is not None else _as_before(before),
+        _trees(tables, prepared, reads=reads),
+        {} if before is None or prepared.spec.state is StateKept.KEEP else before.buffers,
+        FEWEST if is_least else None,
+        _absorbs(prepared),
+    )
+
+
+def _absorbs(prepared: PreparedQuery) -> Absorbs | None:
+    """How the workload asks recursion to be kept."""
+    asked = prepared.spec.provenance
+    return None if asked is None else Absorbs(Ship(asked.ship), asked.nodes)
+
+
+def _asked(prepared: PreparedQuery) -> Strategy | None:
+    """What the workload says of all sides of a query; None where that is open."""
+    match prepared.spec.state:
+        case StateKept.KEEP:
+            return Strategy.INDEX
+        case StateKept.LEAST if not prepared.moves_above:
+            return Strategy.FILES
+    return _SIDES[prepared.spec.join]
+
+
+def _described_before(desk: Workbench, prepared: PreparedQuery) -> StateMeta | None:
+    """What is said of the state as it is kept now; None where there is none with such pieces."""
+    store = desk.reading_store()
+    stored = None if store is None else store.load(prepared.spec.name)
+    if stored is None or stored.mode is not Mode.EXACT:
+        return None
+    try:
+        meta = StateMeta.read(stored.query, stored.state_meta)
+    except StateCorruptError:
+        # A capture is what puts that right.
+        return None
+    return None if meta.trees else meta
+
+
+def _as_before(meta: StateMeta) -> AsRecorded:
+    """The sides as they are kept now."""
+    reasons = meta.side_reasons
+    return AsRecorded(meta.distant, from_files=meta.from_files, reasons=reasons, is_to_fill=True)
+
+
+def _trees(tables: PinnedTables, prepared: PreparedQuery, *, reads: bool) -> TreeChooser:
+    join = prepared.spec.join
+    if join is not JoinStrategy.AUTO:
+        return TreesAsRecorded(join is JoinStrategy.TREE, f"as set by `join: {join}`")
+    if prepared.spec.state is StateKept.LEAST:
+        return TreesAsRecorded(False, "`state: least` stores only what is needed")
+    if prepared.moves_above:
+        return TreesAsRecorded(False, "time-dependent constants need an index")
+    if not reads:
+        return TreesAsRecorded(False, "its fan-out is not known")
+    weights = {scan.table: tables.snapshot(scan.table).likely_rows for scan in prepared.scans}
+    return TreesByFanOut(PinnedFanOuts(tables), weights)
+
+
+def chooser_of(prepared: PreparedQuery, meta: StateMeta) -> JoinChooser:
+    """What the capture chose of the stored state."""
+    sides = AsRecorded(meta.distant, _has_filter(prepared), meta.from_files, meta.side_reasons)
+    is_tree = prepared.spec.join is JoinStrategy.TREE or bool(meta.trees)
+    absorbs = _absorbs(prepared) if meta.provenance else None
+    return JoinChooser(sides, TreesAsRecorded(is_tree), meta.buffers, absorbs=absorbs)
+
+
+def _has_filter(prepared: PreparedQuery) -> bool:
+    return prepared.spec.join is not JoinStrategy.SPARK_UNFILTERED
+
+
+_ASKED = "as set by `buffer`"
+_ALL_ASKED = "as set by `join: index` or `state: keep`"
+_BESIDE_CLOCK = "its time-dependent constants update stored rows"
+_UNCOUNTED = "the number of groups is unknown until the next capture"
+_WITNESSES = "the sketch holds only witnesses where these suffice, see `impctl explain`"
+
+
+def kept_buffers(spec: QuerySpec, chooser: JoinChooser) -> Buffers:
+    """How much MIN, MAX and top-k keep: as the workload asks, else as was chosen and is usual."""
+    match spec.buffer:
+        case None:
+            return replace(USUAL, of_group=chooser.buffer, of_piece=chooser.buffers)
+        case int(size):
+            return Buffers.of(size)
+    return KEEP_ALL
+
+
+def chosen_buffers(spec: QuerySpec, compiled: Compiled | None) -> Mapping[str, int]:
+    """How much is kept of each piece that was bounded without the workload asking for it."""
+    if spec.buffer is not None or compiled is None:
+        return {}
+    read = compiled.sides_by(Strategy.FILES)
+    return {
+        one.piece: one.size
+        for one in compiled.buffers
+        if one.size is not None and not one.pinned and one.piece not in read
+    }
+
+
+def why_not_bounded(prepared: PreparedQuery, meta: StateMeta | None, choice: BufferChoice) -> str:
+    """Why no budget may bound a piece, by what is said of its state; empty where one may."""
+    if prepared.spec.buffer is not None:
+        return _ASKED
+    if choice.pinned:
+        return choice.pinned
+    if prepared.moves_above:
+        return _BESIDE_CLOCK
+    if prepared.spec.join is JoinStrategy.INDEX or prepared.spec.state is StateKept.KEEP:
+        return _ALL_ASKED
+    is_counted = meta is None or choice.is_values or choice.piece in meta.buffer_groups
+    return "" if is_counted else _UNCOUNTED
+
+
+def chosen_way(
+    prepared: PreparedQuery,
+    verdict: Verdict,
+    partitions: Mapping[AccessId, RangePartition],
+    chooser: JoinChooser,
+    *,
+    has_answer: bool = True,
+) -> Way:
+    """How the query's sketches are maintained, under the whole plan's verdict.
+
+    Where the answer is to be kept and can be, by the plan of its rows; else by the core plan, and
+    so where the state was captured without (`has_answer` is false). UnsupportedError where
+    recursion is to be kept by absorption and cannot be.
+    """
+    way = _chosen(prepared, verdict, partitions, chooser, has_answer=has_answer)
+    if chooser.absorbs is not None:
+        _check_provenance(prepared, way)
+    return way
+
+
+def _chosen(
+    prepared: PreparedQuery,
+    verdict: Verdict,
+    partitions: Mapping[AccessId, RangePartition],
+    chooser: JoinChooser,
+    *,
+    has_answer: bool,
+) -> Way:
+    scans = (*prepared.scans, *scans_of(prepared.query.root))
+    accesses = {scan.access: scan.table for scan in scans}
+    by_core, why, is_planned = None, "", False
+    if prepared.spec.join is JoinStrategy.TREE:
+        is_planned = _is_planned(prepared, verdict, partitions)
+        if not is_planned:
+            # A tree that is asked for in vain is refused, whatever becomes of the answer.
+            by_core = _by_core(prepared, verdict, partitions, chooser)
+    if prepared.spec.answer and has_answer:
+        way = _by_answer(prepared, verdict, partitions, chooser, must_be_tree=is_planned)
+        if isinstance(way, Way):
+            return replace(way, accesses=accesses)
+        why = way
+    if by_core is None:
+        by_core = _by_core(prepared, verdict, partitions, chooser)
+    return replace(by_core, accesses=accesses, no_answer=why)
+
+
+def _is_planned(
+    prepared: PreparedQuery, verdict: Verdict, partitions: Mapping[AccessId, RangePartition]
+) -> bool:
+    """Whether sketches alone would be maintained by a tree; nothing is built to know it."""
+    core = kept_plan(prepared, verdict, partitions).core
+    return any(isinstance(shape, TreeShape) for shape in tree_shapes(core, {}))
+
+
+def _by_answer(
+    prepared: PreparedQuery,
+    verdict: Verdict,
+    partitions: Mapping[AccessId, RangePartition],
+    chooser: JoinChooser,
+    *,
+    must_be_tree: bool,
+) -> Way | str:
+    """How sketches are maintained beside the answer's rows, or why these are not kept.
+
+    Where no tree tells them, joins are no trees, unless they must be.
+    """
+    answer = answer_plan(prepared.planned)
+    judged = answer_verdict(prepared, answer, verdict, partitions)
+    buffers = kept_buffers(prepared.spec, chooser)
+    answering = partial(
+        answering_way,
+        answer,
+        judged,
+        partitions,
+        chooser.sides,
+        buffers=buffers,
+        absorbs=chooser.absorbs,
+    )
+    choice = chooser.trees.choose(answer.kept)
+    if choice.is_tree:
+        try:
+            way = answering(trees={})
+            why = _without_tree(way)
+            if way.has_tree:
+                return way if must_be_tree else replace(way, trees=choice)
+        except BlockedError as blocked:
+            why = blocked.message
+        if must_be_tree:
+            return why
+        choice = replace(
+            choice, is_tree=False, reason=f"a join tree cannot materialize its result: {why}"
+        )
+    try:
+        return replace(answering(), trees=choice)
+    except BlockedError as blocked:
+        return blocked.message
+
+
+def _without_tree(way: Way) -> str:
+    """Why no tree tells the rows of an answer, where one tells the sketches."""
+    texts = [shape.text for shape in way.shapes if isinstance(shape, NoTree)]
+    return f"a join tree cannot list its rows: {texts[0]}" if texts else ""
+
+
+def _by_core(
+    prepared: PreparedQuery,
+    verdict: Verdict,
+    partitions: Mapping[AccessId, RangePartition],
+    chooser: JoinChooser,
+) -> Way:
+    """How sketches are maintained that no answer is kept beside."""
+    kept = kept_plan(prepared, verdict, partitions)
+    # Touch rests on lineage: where a witness goes, a row that did not change takes its place.
+    whole = replace(verdict, root_keyed=False) if kept.has_witnesses else verdict
+    choose = partial(
+        choose_way,
+        kept.core,
+        whole,
+        kept.core_verdict(verdict, partitions),
+        partitions,
+        chooser.sides,
+        buffers=kept_buffers(prepared.spec, chooser),
+        absorbs=chooser.absorbs,
+    )
+    if prepared.spec.join is JoinStrategy.TREE:
+        way = _with_trees(prepared, choose)
+    else:
+        way = _trees_or_not(choose, chooser.trees.choose(kept.core))
+    reason = f"{way.reason}; {_WITNESSES}" if kept.has_witnesses else way.reason
+    return replace(way, reason=reason, core=kept.core)
+
+
+def _with_trees(prepared: PreparedQuery, choose: Callable[..., Way]) -> Way:
+    """The way by trees, which of them follows from the plan alone; UnsupportedError where joins
+    could be maintained, but not as trees."""
+    way = choose(trees={})
+    if way.has_tree:
+        return way
+    if way.compiled is None:
+        plain = choose()
+        if plain.compiled is None:
+            return plain
+        raise _no_tree(prepared, way.reason, way.span)
+    for shape in way.shapes:
+        if isinstance(shape, NoTree) and shape.reason is not Reason.ONE_TABLE:
+            raise _no_tree(prepared, shape.text, shape.span)
+    return way
+
+
+def _trees_or_not(choose: Callable[..., Way], choice: TreeChoice) -> Way:
+    """The way as chosen; without trees, too, where the engine has no circuit with them."""
+    if choice.is_tree:
+        way = choose(trees={}, blocks=choice.blocks)
+        if way.has_tree:
+            return replace(way, trees=choice)
+        choice = replace(
+            choice, is_tree=False, reason=f"a join tree cannot maintain it: {way.reason}"
+        )
+    return replace(choose(), trees=choice)
+
+
+def _no_tree(prepared: PreparedQuery, why: str, span: Span | None) -> UnsupportedError:
+    return UnsupportedError(
+        f"Query `{prepared.spec.name}` sets `join: tree`, but its joins cannot form a tree: {why}",
+        code="no_join_tree",
+        hint="use `join: index`, or remove `join`",
+        location=prepared.place(span),
+    )
+
+
+def _check_provenance(prepared: PreparedQuery, way: Way) -> None:
+    """UnsupportedError where no recursion of the query is kept by absorption."""
+    if way.provenance:
+        return
+    why = way.reason if way.compiled is None else "it has no WITH RECURSIVE with UNION"
+    raise UnsupportedError(
+        f"Query `{prepared.spec.name}` sets `provenance: absorption`, but cannot have it: {why}",
+        code="no_provenance",
+        hint="remove `provenance`: ranks maintain the same sketch",
+        location=prepared.place(way.span) or prepared.spec.location,
+    )
+
+
+def capture_way(
+    desk: Workbench,
+    prepared: PreparedQuery,
+    verdict: Verdict,
+    partitions: Mapping[AccessId, RangePartition],
+    *,
+    reads: bool = True,
+) -> Way:
+    """How the query's sketches are maintained if they are captured at the pinned versions.
+
+    Where it `reads` no rows, whatever fan-outs decide is left to the index join.
+    """
+    chooser = chooser_for(desk, prepared, reads=reads)
+    return chosen_way(prepared, verdict, partitions, chooser)
+
+
+def check_circuit(desk: Workbench, prepared: PreparedQuery, way: Way, stored: StoredQuery) -> None:
+    """RecaptureNeededError where the stored state is not that of the circuit built now."""
+    meta = StateMeta.read(stored.query, stored.state_meta)
+    is_same = is_same_circuit(desk, prepared, stored) and meta.trees == trees_id(way.shapes)
+    # What is read has no state but a filter: kept, it would be taken for empty.
+    is_same &= {*meta.from_files} == {*way.sides_by(Strategy.FILES)}
+    # Of a buffer the best are there: of more they would be taken for all.
+    is_same &= meta.buffers == chosen_buffers(prepared.spec, way.compiled)
+    is_same &= meta.provenance == way.provenance
+    # Older builds kept rows of results that the engine does not compute exactly.
+    is_same &= bool(stored.state_meta.get("answer")) == (way.answer is not None)
+    if way.mode is stored.mode and is_same:
+        return
+    name = prepared.spec.name
+    if stored.mode is Mode.RECAPTURE and is_same:
+        raise RecaptureNeededError(
+            f"Query `{name}` has no state that `maintain` could update: {meta.way}",
+            code="not_incremental",
+            hint="use policy `auto` to let `maintain` recapture it",
+        )
+    for pin in stored.pins:
+        changed = _schema_change(desk, pin.table, pin.version)
+        if changed is not None:
+            # `SELECT *` is another list of columns now.
+            raise changed
+    raise RecaptureNeededError(
+        f"The state of query `{name}` was written for a different circuit than this "
+        "version of impctl builds",
+        code="engine_changed",
+        hint=f"run `impctl capture {desk.workload.file} --query {name}`",
+    )
+
+
+def _schema_change(
+    desk: Workbench, table: TableName, version: TableVersion
+) -> SchemaChangedError | None:
+    """What happened to the columns since; None where nothing did, or the log tells no more."""
+    try:
+        before = desk.tables.snapshot(table, version)
+    except ImpctlError:
+        return None
+    return schema_change(before, desk.tables.snapshot(table))
+
+
+def is_same_circuit(desk: Workbench, prepared: PreparedQuery, stored: StoredQuery) -> bool:
+    """Whether the query reads as the plan that the stored sketch was captured for.
+
+    Where witnesses are enough depends on facts too, those of CHECKs that came and went among them.
+    """
+    if stored.state_meta.get("answer"):
+        kept = desk.memory.answer(prepared.planned).kept
+        circuit = with_answer(desk.memory.circuit(kept))
+        return prepared.spec.answer and bool(stored.state_meta.get("circuit") == circuit)
+    core = prepared.core
+    if prepared.spec.lineage is not Lineage.ALL:
+        try:
+            verdict, partitions = restored_verdict(desk.tables, prepared, stored)
+        except RecaptureNeededError:
+            return False
+        core = kept_plan(prepared, verdict, partitions).core
+    return bool(stored.state_meta.get("circuit") == desk.memory.circuit(core))
+
+
+def restored_verdict(
+    tables: PinnedTables, prepared: PreparedQuery, stored: StoredQuery
+) -> tuple[Verdict, Mapping[AccessId, RangePartition]]:
+    """Verdict and partitions by access; RecaptureNeededError where it is no longer safe."""
+    partitions = stored.partitions
+    sketched = {sketch.access: sketch.attribute for sketch in stored.sketches}
+    facts = [*constraint_facts(tables, prepared.scans), *map(fact_of, stored.assumptions)]
+    query = prepared.planned
+    verdict = check_safety(query, sketched, facts)
+    if not verdict.safe:
+        raise RecaptureNeededError(
+            f"The stored sketch is no longer safe for the query: {verdict.reason}",
+            code="no_longer_safe",
+            hint="run `impctl capture`",
+        )
+    return verdict, partitions

@@ -1,0 +1,112 @@
+"""Files and folders that the user asks impctl to write.
+
+Law: nothing is written into a Delta table, a store or a file that the run reads, not through a link
+either. A reader sees the old content of a file or the new one, never a part, and what it sees is
+safe on the disk. A device, a pipe or a link stays one: the content goes through it.
+Out of scope: what is written.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from impctl.errors import UsageError
+from impctl.store.disk import Layout
+
+NOTHING_ELSE: Mapping[str, str] = {}
+
+
+def check_output(path: Path, reserved: Mapping[str, str] = NOTHING_ELSE) -> None:
+    """UsageError where this file or folder must not be written.
+
+    `reserved` has local paths by what they are, such as "the workload file". Tables and stores are
+    found without being listed.
+    """
+    goal = Path(os.path.realpath(path))
+    for owner, known in reserved.items():
+        if goal.is_relative_to(os.path.realpath(known)):
+            raise _reserved(path, owner)
+    for folder in (goal, *goal.parents):
+        if (folder / "_delta_log").is_dir():
+            raise _reserved(path, f"the Delta table at `{folder}`")
+        if Layout(folder).catalog.is_file():
+            raise _reserved(path, f"the store at `{folder}`")
+
+
+def _reserved(path: Path, owner: str) -> UsageError:
+    return UsageError(
+        f"`{path}` cannot be written: it belongs to {owner}",
+        hint="name a file or folder outside of tables, stores and the files of the workload",
+        code="output_reserved",
+    )
+
+
+def write_whole(path: Path, text: str, reserved: Mapping[str, str] = NOTHING_ELSE) -> None:
+    """Write the text, and make missing folders; OSError where that cannot be done."""
+    with whole_file(path, reserved, makes_folders=True) as file:
+        file.write(text.encode())
+
+
+@contextmanager
+def whole_file(
+    path: Path, reserved: Mapping[str, str] = NOTHING_ELSE, *, makes_folders: bool = False
+) -> Iterator[BinaryIO]:
+    """A file to write bytes to, which takes its place, safe on the disk, when all went well.
+
+    Two that write the same file do not meet: the last one stands. Errors as for `check_output`.
+    """
+    check_output(path, reserved)
+    if is_special(path):
+        with path.open("wb") as file:
+            yield file
+        return
+    goal = Path(os.path.realpath(path))
+    if makes_folders:
+        goal.parent.mkdir(parents=True, exist_ok=True)
+    number, name = tempfile.mkstemp(prefix=f".{goal.name}.", suffix=".part", dir=goal.parent)
+    try:
+        with os.fdopen(number, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, _mode_for(goal))
+        os.replace(name, goal)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(name)
+        raise
+
+
+def try_output(path: Path, reserved: Mapping[str, str] = NOTHING_ELSE) -> None:
+    """Go as far as a file beside this one, and remove it again; errors as when it is written."""
+    check_output(path, reserved)
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if is_special(path):
+        if os.access(path, os.W_OK):
+            return  # Opening a pipe would wait for its reader.
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    goal = Path(os.path.realpath(path))
+    goal.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=goal.parent):
+        pass
+
+
+def _mode_for(goal: Path) -> int:
+    """The rights of the file that was there, or those that a new file gets."""
+    if goal.exists():
+        return goal.stat().st_mode & 0o777
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return 0o666 & ~mask
+
+
+def is_special(path: Path) -> bool:
+    """Whether a device or a pipe is there, which a file must not take the place of."""
+    return path.exists() and not path.is_file() and not path.is_dir()

@@ -1,0 +1,218 @@
+"""`--param NAME=VALUE`, or a Python value: other values for the parameters of a query.
+
+Law: a value takes the type of the one in the workload file, or the run ends with exit code 2; it
+is never guessed and never becomes anything but a value of that type. A Python value is written out
+and read as the command line's text is, so there is one way in.
+Out of scope: putting values into SQL (`sql.parameters`).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import date, datetime
+from decimal import Decimal
+from numbers import Integral, Real
+from reprlib import repr as shortened
+from typing import TYPE_CHECKING
+
+from impctl.errors import UsageError
+from impctl.expr.types import fixed_offset
+from impctl.workload.yaml import suggestion
+
+if TYPE_CHECKING:
+    from impctl.types import ParameterValue
+    from impctl.workload.models import QuerySpec
+
+_INTEGER = re.compile(r"[-+]?[0-9]{1,19}")
+_DECIMAL = re.compile(r"[-+]?([0-9]{1,38}(\.[0-9]{0,38})?|\.[0-9]{1,38})")
+_DOUBLE = re.compile(r"[-+]?([0-9]{1,38}(\.[0-9]{0,38})?|\.[0-9]{1,38})([eE][-+]?[0-9]{1,3})?")
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_TIMESTAMP = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?"
+    r"(?P<zone>Z|[-+][0-9]{2}:[0-9]{2})?"
+)
+
+
+GivenValues = Sequence[str] | Mapping[str, object]
+"""Texts NAME=VALUE, or Python values by name."""
+
+
+_DIGITS = 38
+_EXACT_DOUBLES = range(-(2**53), 2**53 + 1)
+
+
+def with_parameters(spec: QuerySpec, given: GivenValues) -> QuerySpec:
+    """The query with the values given in place of its own."""
+    written = _written_values(spec, given) if isinstance(given, Mapping) else _split(given)
+    changed: dict[str, ParameterValue] = {}
+    for name, text in written.items():
+        if name not in spec.params:
+            raise _unknown(spec, name)
+        changed[name] = _typed(spec, name, text)
+    return replace(spec, params={**spec.params, **changed})
+
+
+def split_moving(spec: QuerySpec, given: GivenValues) -> tuple[list[str], GivenValues]:
+    """The values of parameters that move, as texts NAME=VALUE, and the others."""
+    if isinstance(given, Mapping):
+        moving = [f"{name}={value}" for name, value in given.items() if name in spec.moves]
+        return moving, {name: value for name, value in given.items() if name not in spec.moves}
+    is_moving = [text.partition("=")[0] in spec.moves for text in given]
+    moving = [text for text, moves in zip(given, is_moving, strict=True) if moves]
+    return moving, [text for text, moves in zip(given, is_moving, strict=True) if not moves]
+
+
+def _split(given: Sequence[str]) -> dict[str, str]:
+    """The texts NAME=VALUE by name."""
+    result: dict[str, str] = {}
+    for text in given:
+        name, equals, written = text.partition("=")
+        if not equals:
+            raise UsageError(
+                f"`--param {text}` has no value",
+                hint="write `--param NAME=VALUE`",
+                code="parameter_syntax",
+            )
+        if name in result:
+            raise UsageError(
+                f"Parameter `{name}` occurs twice", hint="give it once", code="parameter_syntax"
+            )
+        result[name] = written
+    return result
+
+
+def _written_values(spec: QuerySpec, given: Mapping[str, object]) -> dict[str, str]:
+    """Python values as the texts that the command line would be given."""
+    result: dict[str, str] = {}
+    for name, value in given.items():
+        if name not in spec.params:
+            raise _unknown(spec, name)
+        text = as_text(value, spec.params[name])
+        if text is None:
+            shown = "None" if value is None else f"{shortened(value)} ({type(value).__name__})"
+            raise _misfit(spec, name, shown)
+        result[name] = text
+    return result
+
+
+def as_text(value: object, like: ParameterValue) -> str | None:
+    """A Python value as text, where its type is that of `like` or loses nothing on the way to it.
+
+    A `str` is taken as the command line takes its texts, whatever the parameter's type. None has
+    no type, and nothing compares as equal to NULL.
+    """
+    match value:
+        case str():
+            return str.__str__(value) if _is_unicode(value) else None
+        case bool():
+            return str(value) if isinstance(like, bool) else None
+        case datetime():
+            return value.isoformat() if isinstance(like, datetime) else None
+        case date():
+            is_date = isinstance(like, date) and not isinstance(like, datetime)
+            return value.isoformat() if is_date else None
+        case Decimal():
+            fits = value.is_finite() and abs(value.adjusted()) <= _DIGITS
+            return format(value, "f") if fits and isinstance(like, Decimal) else None
+        case _ if isinstance(like, bool):
+            return None
+        case Integral() if isinstance(like, float):
+            return str(int(value)) if int(value) in _EXACT_DOUBLES else None
+        case Integral() if isinstance(like, int | Decimal):
+            return str(int(value))
+        case Real() if isinstance(like, float):
+            return repr(float(value))
+        case _:
+            return None
+
+
+def _unknown(spec: QuerySpec, name: str) -> UsageError:
+    hint = suggestion(name, list(spec.params), "it has")
+    return UsageError(
+        f"Query `{spec.name}` has no parameter `{name}`",
+        hint=hint or "add `params` to the query, with a value for each parameter",
+        code="parameter_unknown",
+        location=spec.location,
+    )
+
+
+def _is_unicode(text: str) -> bool:
+    """Half a surrogate pair, which Python lets pass, is no character."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _typed(spec: QuerySpec, name: str, written: str) -> ParameterValue:
+    result = parsed(written, spec.params[name])
+    if result is None:
+        raise _misfit(spec, name, written)
+    return result
+
+
+def _misfit(spec: QuerySpec, name: str, shown: str) -> UsageError:
+    like = spec.params[name]
+    return UsageError(
+        f"Parameter `{name}` of query `{spec.name}` takes {_kind_of(like)}, not: {shown}",
+        hint=f"its value in the workload file, which fixes its type, is {like}",
+        code="parameter_type",
+        location=spec.location,
+    )
+
+
+def parsed(written: str, like: ParameterValue) -> ParameterValue | None:
+    """The text as a value of the type of `like`; None where it is none."""
+    try:
+        return _parsed(written, like)
+    except ValueError:
+        # Of the right form, but not in the calendar.
+        return None
+
+
+def _parsed(written: str, like: ParameterValue) -> ParameterValue | None:
+    match like:
+        case bool():
+            return {"true": True, "false": False}.get(written.lower())
+        case int():
+            value = int(written) if _INTEGER.fullmatch(written) else None
+            return value if value is not None and -(2**63) <= value < 2**63 else None
+        case Decimal():
+            number = Decimal(written) if _DECIMAL.fullmatch(written) else None
+            fits = number is not None and len(number.as_tuple().digits) <= 38
+            return number if fits else None
+        case float():
+            approximate = float(written) if _DOUBLE.fullmatch(written) else math.inf
+            return approximate if math.isfinite(approximate) else None
+        case str():
+            return written
+        case datetime():
+            moment = _TIMESTAMP.fullmatch(written)
+            if moment is None:
+                return None
+            is_zone = moment["zone"] is None or fixed_offset(moment["zone"]) is not None
+            return datetime.fromisoformat(written) if is_zone else None
+        case date():
+            return date.fromisoformat(written) if _DATE.fullmatch(written) else None
+
+
+def _kind_of(like: ParameterValue) -> str:
+    match like:
+        case bool():
+            return "true or false"
+        case int():
+            return "a whole number of 64 bits"
+        case Decimal():
+            return "a decimal number of up to 38 digits"
+        case float():
+            return "a number"
+        case str():
+            return "text"
+        case datetime():
+            return "a timestamp such as 2024-01-31 12:00:00, at most 18:00 from UTC"
+        case date():
+            return "a date such as 2024-01-31"

@@ -1,0 +1,328 @@
+"""Candidate partitions: boundaries as the file gives them, or equi-depth."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, date, datetime
+from decimal import Decimal, InvalidOperation, localcontext
+from typing import TYPE_CHECKING
+
+from impctl.data.schema import Column, Kind, SqlType
+from impctl.errors import UsageError
+from impctl.expr.numeric import INTEGRAL_BITS
+from impctl.sketch.boundaries import aligned_boundaries, equidepth_boundaries
+from impctl.sketch.partition import PARTITIONABLE, BoundaryValue, RangePartition
+from impctl.tables.sample import column_spread, sample_values, starts_of, with_overlaps
+from impctl.workload.yaml import suggestion
+
+if TYPE_CHECKING:
+    from impctl.plan.nodes import Scan
+    from impctl.service.context import Workbench
+    from impctl.service.pinned import PinnedTables
+    from impctl.service.prepare import PreparedQuery
+    from impctl.sketch.sketch import FragmentSet
+    from impctl.tables.snapshot import ColumnBounds
+    from impctl.types import AccessId, ColumnName, TableName
+    from impctl.workload.models import BoundaryLiteral, PartitionSpec
+
+_ALIAS = re.compile(r"\s+(?:as\s+)?`?([a-z_]\w*)`?", re.IGNORECASE)
+_CLAUSES = frozenset(
+    (
+        *("anti", "cluster", "cross", "distribute", "except", "full", "group", "having", "inner"),
+        *("intersect", "join", "lateral", "left", "limit", "minus", "natural", "on", "order"),
+        *("pivot", "qualify", "right", "semi", "sort", "tablesample", "union", "unpivot", "using"),
+        *("where", "window"),
+    )
+)
+"""Words that may follow a table's name and are no alias."""
+
+
+def occurrences(prepared: PreparedQuery) -> Mapping[AccessId, str]:
+    """`a`, `b` (aliases), or `1st`, `2nd`; empty for a table that is read once."""
+    result: dict[AccessId, str] = {}
+    for table in prepared.tables:
+        own = [scan for scan in prepared.scans if scan.table == table]
+        names = [_alias(prepared.query.sql, scan) for scan in own]
+        is_told = "" not in names and len(set(names)) == len(names)
+        for number, (scan, name) in enumerate(zip(own, names, strict=True), start=1):
+            said = name if is_told else _ordinal(number)
+            result[scan.access] = said if len(own) > 1 else ""
+    return result
+
+
+def _alias(sql: str, scan: Scan) -> str:
+    """What the text calls an occurrence; empty where that is the table's name, or not to be had."""
+    if scan.span is None:
+        return ""
+    written = _ALIAS.match(sql, scan.span.end)
+    return "" if written is None or written[1].lower() in _CLAUSES else written[1]
+
+
+def _ordinal(number: int) -> str:
+    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{'th' if 10 < number % 100 < 14 else ending}"
+
+
+DEFAULT_FRAGMENTS = 1000
+"""Ranges where the file asks for none and the table's files ask for no more."""
+
+MOST_FRAGMENTS = 1 << 15
+"""What is proposed at most, overlaps of files apart: a sketch of some KB, which is read whole."""
+_RANGES_PER_OVERLAP = 4
+"""Ranges over which that many files lie that overlap: more would leave out hardly another file."""
+
+SAMPLE_ROWS = 100_000
+_SEED = 20_220_117
+_EXACT_DIGITS = 500
+_LARGEST_EXPONENT = 400
+"""Beyond the range of every column type; keeps absurd numbers from being written out."""
+_EPOCH = date(1970, 1, 1)
+_DAYS = range((date.min - _EPOCH).days, (date.max - _EPOCH).days + 1)
+"""Years of four digits, in which every date and timestamp has a text."""
+_MICROSECONDS_A_DAY = 86_400 * 1_000_000
+
+
+def is_partitionable(column: Column) -> bool:
+    """Whether ranges of this column's type can be made."""
+    return column.type.kind in PARTITIONABLE
+
+
+def candidates(desk: Workbench, table: TableName) -> tuple[ColumnName, ...]:
+    """Columns the file names as candidates for a table, spelled as in the schema."""
+    return tuple(_column(desk.tables, part).name for part in _specs(desk, table))
+
+
+def _specs(desk: Workbench, table: TableName) -> Sequence[PartitionSpec]:
+    return [part for part in desk.workload.partitions if part.table == table]
+
+
+def _spec(desk: Workbench, table: TableName, name: ColumnName) -> PartitionSpec | None:
+    parts = (part for part in _specs(desk, table) if part.column.lower() == name.lower())
+    return next(parts, None)
+
+
+def _asked_ranges(desk: Workbench, table: TableName, name: ColumnName) -> int | None:
+    """As many ranges of the column as the file asks for; None where it leaves that open."""
+    spec = _spec(desk, table, name)
+    return None if spec is None else spec.ranges
+
+
+def _column(tables: PinnedTables, part: PartitionSpec) -> Column:
+    result = tables.snapshot(part.table).schema.find(part.column)
+    if result is None:
+        names = tables.snapshot(part.table).schema.names
+        raise UsageError(
+            f"Table `{part.table}` has no column `{part.column}` to partition",
+            hint=suggestion(part.column, names, "its columns"),
+            code="column_unknown",
+            location=part.location,
+        )
+    if not is_partitionable(result):
+        raise UsageError(
+            f"Column `{part.table}.{result.name}` of type `{result.type}` cannot be split "
+            "into ranges",
+            hint="choose a column of a number, text, date or timestamp type",
+            code="column_not_partitionable",
+            location=part.location,
+        )
+    return result
+
+
+def partition_of(
+    desk: Workbench, table: TableName, name: ColumnName, together: int = 1
+) -> RangePartition:
+    """The partition of a table on a column, as the file says or proposed.
+
+    `together`: of so many of the ranges that would be proposed one is made.
+    """
+    result = _given(desk, table, name)
+    if result is not None:
+        return result
+
+    def make() -> RangePartition:
+        desk.reporter.step(f"choosing ranges of {table}.{name}")
+        sample = sample_values(desk.tables.snapshot(table), name, SAMPLE_ROWS, _SEED)
+        return _proposed(desk, table, name, sample, together)
+
+    return desk.tables.partition(table, name, together, make)
+
+
+def partition_about(
+    desk: Workbench,
+    table: TableName,
+    name: ColumnName,
+    values: Sequence[BoundaryValue],
+    bounds: ColumnBounds,
+    depth: float,
+) -> RangePartition:
+    """What `partition_of` comes to, about and quickly: for estimates.
+
+    From a sample of `values`, files' bounds, and how many may hold a value on average.
+    """
+    result = _given(desk, table, name)
+    if result is not None:
+        return result
+    snapshot = desk.tables.snapshot(table)
+    column = snapshot.readable(name)
+    asked, starts = _asked_ranges(desk, table, name), starts_of(bounds)
+    wanted = _proposed_ranges(depth, len(snapshot.files)) if asked is None else asked
+    boundaries = equidepth_boundaries(values, wanted)
+    if len(starts) <= wanted:
+        between = equidepth_boundaries(values, wanted - len(starts) + 1)
+        boundaries = tuple(sorted({*starts, *between}))
+    if asked is None:
+        boundaries = with_overlaps(boundaries, bounds)
+    fitting = tuple(value for value in boundaries if _is_held(value, column.type))
+    return RangePartition(table, column.name, column.type, fitting)
+
+
+def _given(desk: Workbench, table: TableName, name: ColumnName) -> RangePartition | None:
+    """The partition by the boundaries that the file gives."""
+    spec = _spec(desk, table, name)
+    column = desk.tables.snapshot(table).schema.find(name)
+    assert column is not None
+    if spec is None or spec.boundaries is None:
+        return None
+    values = tuple(_canonical(value, column, spec) for value in spec.boundaries)
+    return RangePartition(table, column.name, column.type, values)
+
+
+def _proposed(
+    desk: Workbench,
+    table: TableName,
+    name: ColumnName,
+    values: Sequence[BoundaryValue],
+    together: int,
+) -> RangePartition:
+    """Even ranges, by the statistics of all files and these values."""
+    snapshot = desk.tables.snapshot(table)
+    column = snapshot.readable(name)
+    spread = column_spread(snapshot, column.name, values)
+    asked = _asked_ranges(desk, table, name)
+    proposed = _proposed_ranges(spread.depth, len(snapshot.files)) // together
+    wanted = max(proposed, DEFAULT_FRAGMENTS) if asked is None else asked
+    boundaries = aligned_boundaries(spread.weights, wanted, spread.starts)
+    if asked is None:
+        boundaries = with_overlaps(boundaries, spread.files)
+    # Statistics are rounded outwards, and the next value above a column's last is of no type.
+    fitting = tuple(value for value in boundaries if _is_held(value, column.type))
+    return RangePartition(table, column.name, column.type, fitting)
+
+
+def _proposed_ranges(depth: float, files: int) -> int:
+    """As many ranges as files where they hardly overlap, so that a range is in one or two files."""
+    useful = files * min(1.0, _RANGES_PER_OVERLAP / max(depth, 1.0))
+    return min(MOST_FRAGMENTS, max(DEFAULT_FRAGMENTS, round(useful)))
+
+
+def ranges_to_spare(desk: Workbench, table: TableName, name: ColumnName, ranges: int) -> int:
+    """Of how many of these ranges one could be made; 1 where the file says how many it wants."""
+    spec = _spec(desk, table, name)
+    is_asked = spec is not None and (spec.ranges is not None or spec.boundaries is not None)
+    return 1 if is_asked else max(1, ranges // DEFAULT_FRAGMENTS)
+
+
+def wanted_ranges(desk: Workbench, partition: RangePartition) -> int:
+    """How many ranges the file asks for, or as many as there are where it asks for none."""
+    asked = _asked_ranges(desk, partition.table, partition.attribute)
+    return max(DEFAULT_FRAGMENTS, partition.ranges) if asked is None else asked
+
+
+def values_within(
+    desk: Workbench, partition: RangePartition, fragments: FragmentSet
+) -> list[BoundaryValue]:
+    """A sample of the attribute's values in these fragments."""
+    desk.reporter.step(f"choosing ranges of {partition.table}.{partition.attribute}")
+    snapshot = desk.tables.snapshot(partition.table)
+    within = (partition, fragments)
+    return sample_values(snapshot, partition.attribute, SAMPLE_ROWS, _SEED, within)
+
+
+def _canonical(value: BoundaryLiteral, column: Column, spec: PartitionSpec) -> BoundaryValue:
+    """A boundary of the file in the column's canonical form; UsageError if it does not fit."""
+    result = _converted(value, column)
+    if result is None:
+        raise UsageError(
+            f"Boundary {value!r} is not a value of `{spec.table}.{column.name}` (`{column.type}`)",
+            hint="write boundaries in the column's own type",
+            code="boundary_type",
+            location=spec.location,
+        )
+    return result
+
+
+def _converted(value: BoundaryLiteral, column: Column) -> BoundaryValue | None:
+    kind = column.type.kind
+    if kind is Kind.STRING:
+        return value if isinstance(value, str) else None
+    if kind is Kind.DATE:
+        return _days(value)
+    if kind in (Kind.TIMESTAMP, Kind.TIMESTAMP_NTZ):
+        return _microseconds(value)
+    if isinstance(value, date | bool):
+        return None
+    return _number(value, column)
+
+
+def _number(value: int | float | str, column: Column) -> BoundaryValue | None:
+    """A number that the column's type can hold, exactly; None otherwise."""
+    try:
+        exact = Decimal(str(value))
+    except InvalidOperation:
+        return None
+    if not exact.is_finite() or abs(exact.adjusted()) > _LARGEST_EXPONENT:
+        return None
+    kind = column.type.kind
+    if kind in (Kind.FLOAT, Kind.DOUBLE):
+        # The nearest double, as the file's own numbers are read; digits it drops are refused.
+        return float(exact) if Decimal(repr(float(exact))) == exact else None
+    # Python's default context would round to 28 digits.
+    with localcontext(prec=_EXACT_DIGITS):
+        scaled = exact.scaleb(column.type.scale)
+        if scaled != scaled.to_integral_value():
+            return None
+    whole = int(scaled)
+    return whole if _is_held(whole, column.type) else None
+
+
+def _is_held(value: BoundaryValue, kind: SqlType) -> bool:
+    """Whether a canonical value is one of the type, and can be written as a constant of it."""
+    if not isinstance(value, int):
+        return True
+    match kind.kind:
+        case Kind.DECIMAL:
+            return len(str(abs(value))) <= kind.precision
+        case Kind.DATE:
+            return value in _DAYS
+        case Kind.TIMESTAMP | Kind.TIMESTAMP_NTZ:
+            return value // _MICROSECONDS_A_DAY in _DAYS
+    half = 1 << (INTEGRAL_BITS[kind.kind] - 1)
+    return -half <= value < half
+
+
+def _days(value: BoundaryLiteral) -> int | None:
+    if isinstance(value, str):
+        try:
+            value = date.fromisoformat(value)
+        except ValueError:
+            return None
+    if isinstance(value, datetime) or not isinstance(value, date):
+        return None
+    return (value - _EPOCH).days
+
+
+def _microseconds(value: BoundaryLiteral) -> int | None:
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value)
+        except ValueError:
+            return None
+    if isinstance(value, date) and not isinstance(value, datetime):
+        value = datetime(value.year, value.month, value.day)
+    if not isinstance(value, datetime):
+        return None
+    if value.tzinfo is None:
+        value = value.replace(tzinfo=UTC)
+    since = value - datetime(1970, 1, 1, tzinfo=UTC)
+    return since.days * _MICROSECONDS_A_DAY + since.seconds * 1_000_000 + since.microseconds

@@ -1,0 +1,336 @@
+"""Rows that a circuit does not keep, read by Spark or from files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import field
+from decimal import Decimal
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from impctl.compile.fill import Transient
+from impctl.compile.flows import FRAGMENT_COLUMN, Readable, Source, Strategy
+from impctl.compile.session import read_in_turn
+from impctl.data.keys import group_rows
+from impctl.data.schema import INTEGER, Kind, SqlType
+from impctl.data.vector import Vector, from_arrow
+from impctl.engine.batch import Batch, empty_batch
+from impctl.engine.tags import RowTags
+from impctl.plan.moved_conditions import MovedConditions
+from impctl.plan.nodes import Aggregate, Distinct, Plan, Scan, nodes_of, scans_of
+from impctl.rules.joined_columns import column_behind
+from impctl.service.filters import Uris, files_under, wanted_files
+from impctl.spark.render import render_plan
+from impctl.stopwatch import Stopwatch
+from impctl.store.records import SideRead
+from impctl.tables.lookup import ReadOnce, rows_with
+from impctl.tables.prune import prune_to_values
+from impctl.tables.rows import read_batches, read_rows
+from impctl.tables.schema import arrow_type
+from impctl.types import AccessId, AttributeId, ColumnName, TableName, TableVersion
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from impctl.compile.compile import Compiled, Way
+    from impctl.expr.nodes import Expr
+    from impctl.service.context import Workbench
+    from impctl.sketch.partition import RangePartition
+    from impctl.tables.snapshot import DataFile, Snapshot
+
+
+def tagged_frame(
+    desk: Workbench,
+    snapshot: Snapshot,
+    columns: Sequence[ColumnName],
+    partition: RangePartition | None,
+    files: Sequence[DataFile] | None = None,
+) -> DataFrame:
+    """The snapshot's rows, or those of some of its files, in at least these columns.
+
+    With a partition also its attribute, and the fragment as `FRAGMENT_COLUMN`.
+    """
+    from impctl.spark.sketches import with_fragment
+    from impctl.spark.snapshots import snapshot_frame
+
+    if partition is None:
+        return snapshot_frame(desk.spark(), snapshot, columns, files)
+    read = list(dict.fromkeys([*columns, partition.attribute]))
+    frame = snapshot_frame(desk.spark(), snapshot, read, files)
+    return with_fragment(frame, partition, partition.attribute, FRAGMENT_COLUMN)
+
+
+_SLICE_ROWS = 8_000_000
+"""Rows of the longest table behind a join per slice of its pairs: some hundred megabytes."""
+
+_MANY_KEYS = 100_000
+"""So many keys are in most files, and take longer to sort than a search by them saves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Partners:
+    """Reads sides of the joins of one circuit, and whole joins, at `versions` (others: pinned)."""
+
+    desk: Workbench
+    compiled: Compiled
+    partitions: Mapping[AccessId, RangePartition]
+    versions: Mapping[TableName, TableVersion]
+
+    def rows(self, side: str, keys: Sequence[Vector]) -> Batch:
+        """The rows of a side with these keys."""
+        from impctl.spark.run import with_keys
+
+        wanted = self.compiled.read_side(side)
+        self.desk.reporter.step(f"reading rows with {len(keys[0]):,} join keys")
+        names = [name for name, _ in wanted.columns]
+        places = [names.index(key) for key in wanted.keys]
+        table = pa.table([_typed(key) for key in keys], [f"k{at}" for at in range(len(keys))])
+        spark, files = self.desk.spark(), self._files(wanted)
+        for key, values in zip(wanted.keys, keys, strict=True):
+            self._keep_asked(files, wanted, key, values)
+        return self._read(wanted, files, lambda rows: with_keys(spark, rows, places, table))
+
+    def pairs(self, joined: Readable) -> Iterator[Batch]:
+        """All rows of a join, slice by slice."""
+        from impctl.spark.run import slice_of
+
+        files = self._files(joined)
+        longest = max(self._longest(scan) for scan in scans_of(joined.plan))
+        slices = max(1, -(-longest // _SLICE_ROWS))
+        for number in range(slices):
+            yield self._read(joined, files, partial(slice_of, number=number, slices=slices))
+
+    def _longest(self, scan: Scan) -> int:
+        return self._snapshot(scan).likely_rows
+
+    def _snapshot(self, scan: Scan) -> Snapshot:
+        return self.desk.tables.snapshot(scan.table, self.versions.get(scan.table))
+
+    def _files(self, wanted: Readable) -> Uris:
+        """The files that each access of the rows needs."""
+        snapshots = {scan.access: self._snapshot(scan) for scan in scans_of(wanted.plan)}
+        return wanted_files(wanted.plan, snapshots)
+
+    def _keep_asked(self, files: Uris, wanted: Readable, key: AttributeId, values: Vector) -> None:
+        """Leave out files that hold none of the values that a key column is asked for."""
+        result = column_behind(wanted.plan, key)
+        if result is None or len(values) > _MANY_KEYS:
+            return
+        (scan,) = (scan for scan in scans_of(wanted.plan) if scan.access == result.access)
+        kept = prune_to_values(self._snapshot(scan), {result.attribute.name: values})
+        files[result.access] &= {file.uri for file in kept}
+
+    def _read(
+        self, wanted: Readable, files: Uris, chosen: Callable[[DataFrame], DataFrame]
+    ) -> Batch:
+        from impctl.spark.failures import plain_failures
+        from impctl.spark.run import selected
+
+        views = {scan.access: f"impctl_side{at}" for at, scan in enumerate(scans_of(wanted.plan))}
+        frames = {
+            views[scan.access]: self._frame(scan, files[scan.access])
+            for scan in scans_of(wanted.plan)
+        }
+        spark = self.desk.spark()
+        with plain_failures(self.versions):
+            table = chosen(selected(spark, render_plan(wanted.plan, views).sql, frames)).toArrow()
+        columns = {
+            name: from_arrow(table.column(at), kind)
+            for at, (name, kind) in enumerate(wanted.columns)
+        }
+        first = len(wanted.columns)
+        tags = tuple(
+            RowTags(from_arrow(table.column(first + at), INTEGER).values.astype(np.int32))
+            for at in range(len(wanted.accesses))
+        )
+        return Batch(columns, np.ones(table.num_rows, dtype=np.int64), tags)
+
+    def _frame(self, scan: Scan, uris: Collection[str]) -> DataFrame:
+        snapshot, partition = self._snapshot(scan), self.partitions.get(scan.access)
+        columns = [a.name for a in scan.attributes if a.name != FRAGMENT_COLUMN]
+        files = [file for file in snapshot.files if file.uri in uris]
+        return tagged_frame(self.desk, snapshot, columns, partition, files)
+
+
+def _typed(key: Vector) -> pa.Array:
+    """The keys as Spark takes them; the loop over wide numbers is bounded by the keys asked for."""
+    kind, mask = key.type, None if key.valid is None else ~key.valid
+    if key.is_textual:
+        return key.to_arrow()
+    if kind.kind is Kind.DECIMAL:
+        return pa.array(_decimals(key, kind), arrow_type(kind))
+    if kind.kind is Kind.DATE:
+        return pa.array(key.values.astype(np.int32), mask=mask).cast(pa.date32())
+    return pa.array(key.values, mask=mask).cast(arrow_type(kind))
+
+
+def _decimals(key: Vector, kind: SqlType) -> list[Decimal | None]:
+    # Made from text, because arithmetic on Decimals rounds to 28 digits.
+    return [
+        Decimal(f"{value}e-{kind.scale}") if ok else None
+        for value, ok in zip(key.values.tolist(), key.validity().tolist(), strict=True)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class FilePartners:
+    """Reads sides of the joins of one circuit at `versions` (others: pinned)."""
+
+    desk: Workbench
+    compiled: Compiled
+    partitions: Mapping[AccessId, RangePartition]
+    versions: Mapping[TableName, TableVersion]
+
+    def rows(self, side: str, keys: Sequence[Vector]) -> Batch:
+        """The rows of a side with these keys.
+
+        Raises HistoryGoneError for a file that is gone.
+        """
+        self.desk.reporter.step(f"reading rows with {len(keys[0]):,} join keys")
+        return self._read(self.compiled.read_side(side), keys)
+
+    def _read(self, wanted: Readable, keys: Sequence[Vector]) -> Batch:
+        reading = Transient(wanted, self.partitions)
+        snapshots = {access: self._snapshot(one.table) for access, one in reading.sources.items()}
+        sizes = {access: snapshot.likely_rows for access, snapshot in snapshots.items()}
+        files = wanted_files(wanted.rows, snapshots)
+
+        def read(source: Source, asked: Mapping[ColumnName, Sequence[Vector]]) -> pa.Table:
+            return _rows(snapshots[source.access], source, asked, files, self.desk.tables.once)
+
+        tables = read_in_turn(wanted, reading.sources, keys, sizes, read)
+        return empty_batch(len(wanted.accesses)) if tables is None else reading.rows(tables)
+
+    def whole(self, side: str) -> Iterator[Batch]:
+        """All rows of a side; of one table's in parts, which bound the memory, unless they are
+        rows of groups, whose own rows may lie in several parts."""
+        wanted = self.compiled.read_side(side)
+        sources = Transient(wanted, self.partitions).sources
+        if len(sources) > 1 or _has_groups(wanted.rows):
+            yield self._read(wanted, ())
+            return
+        ((access, source),) = sources.items()
+        snapshot = self._snapshot(source.table)
+        uris = wanted_files(wanted.rows, {access: snapshot})[access]
+        chosen = [file for file in snapshot.files if file.uri in uris]
+        for rows in read_batches(snapshot, source.scan.table_columns, chosen):
+            yield Transient(wanted, self.partitions).rows({access: rows})
+
+    def moved(self, side: str, before: Expr, after: Expr) -> Iterator[Batch]:
+        """The rows of a side over one table that meet the one condition and not the other, of files
+        that may hold some; in parts."""
+        self.desk.reporter.step("reading rows affected by a changed scalar")
+        wanted = self.compiled.read_side(side)
+        ((access, source),) = Transient(wanted, self.partitions).sources.items()
+        snapshot = self._snapshot(source.table)
+        moved = MovedConditions((before,), (after,)).rows_that_move
+        uris = {uri for parts in moved for uri in files_under(wanted.rows, parts, snapshot)}
+        chosen = [file for file in snapshot.files if file.uri in uris]
+        for rows in read_batches(snapshot, source.scan.table_columns, chosen):
+            yield Transient(wanted, self.partitions).rows({access: rows})
+
+    def _snapshot(self, table: TableName) -> Snapshot:
+        return self.desk.tables.snapshot(table, self.versions.get(table))
+
+
+def _has_groups(plan: Plan) -> bool:
+    return any(isinstance(node, Aggregate | Distinct) for node in nodes_of(plan))
+
+
+def _rows(
+    snapshot: Snapshot,
+    source: Source,
+    asked: Mapping[ColumnName, Sequence[Vector]],
+    files: Uris,
+    once: ReadOnce,
+) -> pa.Table:
+    """The rows of the source's files with one of each list's values."""
+    columns, uris = source.scan.table_columns, files[source.access]
+    chosen = [file for file in snapshot.files if file.uri in uris]
+    if not asked:
+        return read_rows(snapshot, columns, chosen)
+    parts = list(rows_with(snapshot, columns, asked, chosen, once))
+    return pa.concat_tables(parts) if parts else read_rows(snapshot, columns, [])
+
+
+@dataclass(frozen=True, slots=True)
+class PartnerReader:
+    """Reads a side from files where that was chosen, by Spark else."""
+
+    by_files: FilePartners
+    by_spark: Partners
+    from_files: frozenset[str]
+    keys: Callable[[str], Sequence[AttributeId]]
+    """The columns by which a side is asked."""
+    _done: dict[str, SideRead] = field(default_factory=dict)
+
+    def rows(self, side: str, keys: Sequence[Vector]) -> Batch:
+        """As `engine.lookups.RowReader`."""
+        if side not in self.from_files:
+            return self.by_spark.rows(side, keys)
+        watch = Stopwatch()
+        result = self.by_files.rows(side, keys)
+        ms, asked = watch.ms, len(keys[0])
+        self._note(SideRead(side, asked, self._hits(side, asked, result), len(result), ms))
+        return result
+
+    def _note(self, read: SideRead) -> None:
+        """Add a read to those of its side."""
+        done = self._done.get(read.side, SideRead(read.side))
+        self._done[read.side] = SideRead(
+            read.side,
+            done.keys + read.keys,
+            done.hits + read.hits,
+            done.rows + read.rows,
+            done.ms + read.ms,
+        )
+
+    def whole(self, side: str) -> Iterator[Batch]:
+        """As `engine.lookups.RowReader`; only groups are read whole, and these from files."""
+        assert side in self.from_files
+        return self.by_files.whole(side)
+
+    def moved(self, side: str, before: Expr, after: Expr) -> Iterator[Batch]:
+        """As `engine.lookups.RowReader`; such rows are read from files."""
+        assert side in self.from_files
+        watch, rows = Stopwatch(), 0
+        for batch in self.by_files.moved(side, before, after):
+            rows += len(batch)
+            yield batch
+        self._note(SideRead(side, 1, 1, rows, watch.ms))
+
+    def _hits(self, side: str, asked: int, batch: Batch) -> int:
+        """How many keys have rows, at most those that were asked; rows of others may have come."""
+        if not len(batch):
+            return 0
+        columns = [batch.columns[key] for key in self.keys(side)]
+        return min(asked, len(group_rows(columns, len(batch)).codes))
+
+    def reads(self) -> tuple[SideRead, ...]:
+        """What was read of each side that files are read for, be it nothing."""
+        return tuple(self._done.get(side, SideRead(side)) for side in sorted(self.from_files))
+
+
+PartnersAt = Callable[[Mapping[TableName, TableVersion]], PartnerReader]
+"""Makes the reader of a step that leads to these versions."""
+
+
+def partners_of(
+    desk: Workbench, way: Way, partitions: Mapping[AccessId, RangePartition]
+) -> PartnersAt | None:
+    """The readers for a circuit; None where it keeps all rows it needs."""
+    compiled = way.compiled
+    if compiled is None or not compiled.distant:
+        return None
+    from_files = frozenset(compiled.sides_by(Strategy.FILES))
+
+    def at(versions: Mapping[TableName, TableVersion]) -> PartnerReader:
+        files = FilePartners(desk, compiled, partitions, versions)
+        spark = Partners(desk, compiled, partitions, versions)
+        return PartnerReader(files, spark, from_files, lambda side: compiled.read_side(side).keys)
+
+    return at

@@ -1,0 +1,427 @@
+"""One query, read and planned, with the facts about its columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import field, replace
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from impctl.data.schema import Column, Schema, quoted
+from impctl.data.vector import Bools, Ints, from_arrow
+from impctl.errors import (
+    AssumptionBrokenError,
+    ImpctlError,
+    Location,
+    NotReadError,
+    UnsafeSketchError,
+    UsageError,
+)
+from impctl.expr.evaluate import Condition
+from impctl.expr.nodes import ColumnRef, Compare, Expr, Literal, Span, conjuncts
+from impctl.plan.lineage import for_answer
+from impctl.plan.nodes import LiveRows, Plan, Query, Scan, Select, nodes_of, scans_of
+from impctl.safety.facts import NOTHING, Fact, FactKind, FactSource, broken_by, learn
+from impctl.service.expiry import LiveAt, has_expiry
+from impctl.sql.parameters import RUN, BoundSql, Clock, bind
+from impctl.sql.statement import NO_EXPIRY, parse_query
+from impctl.sql.views import ExpandedSql, called_in_messages, expand_views
+from impctl.store.records import Assumption
+from impctl.tables.changes import netted
+from impctl.tables.rows import read_batches
+from impctl.tables.statistics import ColumnStatistics, column_statistics
+from impctl.types import AccessId, AttributeId, ColumnName, TableName
+from impctl.values import dataclass
+from impctl.workload.models import Lineage, QuerySpec, ViewSpec
+from impctl.workload.yaml import offset_location, sql_location
+
+if TYPE_CHECKING:
+    from impctl.service.context import Workbench
+    from impctl.service.pinned import PinnedTables
+    from impctl.sql.names import FullName
+    from impctl.tables.snapshot import Snapshot
+
+
+def is_refused(spec: QuerySpec, error: ImpctlError) -> bool:
+    """Whether the error says that the query can have no sketch, and nothing worse."""
+    if isinstance(error, UnsafeSketchError):
+        return not spec.sketch
+    return isinstance(error, NotReadError)
+
+
+@dataclass(frozen=True, slots=True)
+class QuerySource:
+    """The query, the file's views, and what was made of the text so far."""
+
+    spec: QuerySpec
+    views: Mapping[FullName, ViewSpec] = field(default_factory=dict)
+    expanded: ExpandedSql | None = None
+    bound: BoundSql | None = None
+
+    def place(self, line: int, column: int) -> Location:
+        """Where line and column of the newest text stand in the workload file."""
+        if self.bound is not None:
+            line, column = self.bound.written_at(line, column)
+        if self.expanded is None or not self.expanded.stretches:
+            return sql_location(self.spec, line, column)
+        name, offset = self.expanded.written_at(line, column)
+        owner = next((view for view in self.views.values() if view.name == name), self.spec)
+        return offset_location(owner, offset)
+
+    def placed(self, error: ImpctlError) -> ImpctlError:
+        """The error at its place in the workload file."""
+        place = error.location
+        if place is None:
+            return error.at(self.spec.location) if isinstance(error, UsageError) else error
+        if place.file == f"query `{self.spec.name}`":
+            return error.at(self.place(place.line, place.column))
+        for view in self.views.values():
+            if place.file == f"query `{called_in_messages(view.name)}`":
+                return error.at(sql_location(view, place.line, place.column))
+        return error
+
+
+def constraint_facts(tables: PinnedTables, scans: Iterable[Scan]) -> tuple[Fact, ...]:
+    """What CHECKs say and statistics confirm, at the pinned versions; it needs no re-check, since
+    whoever asks at another version looks again.
+
+    Not NOT NULL: it may be added over rows that hold NULL.
+    """
+    said = _said_of(tables, scans)
+    return tuple(dict.fromkeys(fact for snapshot, fact in said if _is_confirmed(snapshot, fact)))
+
+
+def facts_of(
+    tables: PinnedTables, scans: Iterable[Scan], *, reads_checks: bool = False
+) -> tuple[Fact, ...]:
+    """What is known of the columns that a query reads, at the pinned versions.
+
+    With `reads_checks` also what CHECKs say and statistics leave open, if the rows confirm it: the
+    column is read for that.
+    """
+    scans = tuple(scans)
+    said = tuple(_said_of(tables, scans))
+    result = dict.fromkeys(fact for snapshot, fact in said if _is_confirmed(snapshot, fact))
+    for scan in scans:
+        snapshot = tables.snapshot(scan.table)
+        for attribute in scan.attributes:
+            column = snapshot.schema.find(attribute.name)
+            if column is not None:
+                result.update(dict.fromkeys(_facts(snapshot, scan.table, column)))
+    for snapshot, fact in said if reads_checks else ():
+        known = replace(fact, source=FactSource.STATISTICS)
+        if fact not in result and known not in result and _holds(snapshot, fact):
+            result[known] = None
+    return tuple(result)
+
+
+def _said_of(tables: PinnedTables, scans: Iterable[Scan]) -> Iterator[tuple[Snapshot, Fact]]:
+    """What CHECKs say of the tables that a query reads."""
+    for table in dict.fromkeys(scan.table for scan in scans):
+        snapshot = tables.snapshot(table)
+        for fact in _said_by_checks(snapshot, table):
+            yield snapshot, fact
+
+
+def _said_by_checks(snapshot: Snapshot, table: TableName) -> Iterator[Fact]:
+    """Signs of columns that CHECK conditions ask for; none of a condition that is not read.
+
+    They are not believed: a table whose protocol does not ask for it has writers that put in rows
+    without a look, and what they put in stays when the protocol changes.
+    """
+    for text in snapshot.constraints:
+        try:
+            query = parse_query(
+                f"SELECT * FROM {quoted(table)} WHERE {text}", {table: snapshot.schema}
+            )
+        except ImpctlError:
+            continue
+        names = {a.id: a.name for scan in scans_of(query.root) for a in scan.attributes}
+        for node in nodes_of(query.root):
+            for part in conjuncts(node.predicate) if isinstance(node, Select) else ():
+                sign = _sign_of(part)
+                if sign is not None:
+                    yield Fact(table, names[sign[0]], sign[1], FactSource.CONSTRAINT)
+
+
+def _sign_of(part: Expr) -> tuple[AttributeId, FactKind] | None:
+    """The column and sign of a condition such as `x >= 0`."""
+    if not (isinstance(part, Compare) and isinstance(part.left, ColumnRef)):
+        return None
+    if not (isinstance(part.right, Literal) and part.right.type.is_numeric):
+        return None
+    signs = learn(part, {}).get(part.left.id, NOTHING)
+    if signs.nonnegative:
+        return part.left.id, FactKind.NONNEGATIVE
+    if signs.nonpositive:
+        return part.left.id, FactKind.NONPOSITIVE
+    return None
+
+
+def _is_confirmed(snapshot: Snapshot, fact: Fact) -> bool:
+    return _has_sign(column_statistics(snapshot, fact.column), fact.kind)
+
+
+def _has_sign(statistics: ColumnStatistics, kind: FactKind) -> bool:
+    """Whether statistics leave no room for a value that breaks the sign."""
+    if kind is FactKind.NONNEGATIVE:
+        return statistics.minimum is not None and statistics.minimum >= 0  # type: ignore[operator]  # numeric columns only
+    is_bounded = statistics.maximum is not None and statistics.maximum <= 0  # type: ignore[operator]  # numeric columns only
+    return is_bounded and not statistics.may_be_nan
+
+
+def _holds(snapshot: Snapshot, fact: Fact) -> bool:
+    """Whether it is true of every row, by reading the column."""
+    column = snapshot.schema.find(fact.column)
+    assert column is not None, "the CHECK was read over this schema"
+    batches = read_batches(snapshot, [column.name])
+    return not any(bool(_breaking(rows, column, fact.kind).any()) for rows in batches)
+
+
+def _breaking(rows: pa.Table, column: Column, kind: FactKind) -> Bools:
+    """Which rows may break such a fact of the column, shape (rows,)."""
+    vector = from_arrow(rows.column(column.name), column.type)
+    broken = Condition(broken_by(kind, ColumnRef(column.name, column.type)))
+    return broken.truth({column.name: vector}, len(vector)).may_true
+
+
+def _facts(snapshot: Snapshot, table: TableName, column: Column) -> Iterator[Fact]:
+    # NULLs of other types are looked at only where NOT NULL is declared: each fact has to be
+    # checked again with every change.
+    is_declared = column.name in snapshot.not_null and column.name not in snapshot.columns.opaque
+    if not (column.type.is_numeric or is_declared):
+        return
+    statistics = column_statistics(snapshot, column.name)
+    source = FactSource.STATISTICS
+    if statistics.null_count == 0:
+        yield Fact(table, column.name, FactKind.NOT_NULL, source)
+    if not column.type.is_numeric:
+        return
+    # Statistics of floating columns leave NaN out. It is the greatest value, so it harms no lower
+    # bound (`safety.facts`), as a CHECK (x >= 0) lets it in too; they bound no upper side.
+    if _has_sign(statistics, FactKind.NONNEGATIVE):
+        yield Fact(table, column.name, FactKind.NONNEGATIVE, source)
+    if column.type.is_fractional:
+        return
+    if _has_sign(statistics, FactKind.NONPOSITIVE):
+        yield Fact(table, column.name, FactKind.NONPOSITIVE, source)
+
+
+def assumption_of(fact: Fact) -> Assumption:
+    """The fact as the store keeps it."""
+    return Assumption(fact.table, fact.column, str(fact.kind), str(fact.source))
+
+
+def fact_of(assumption: Assumption) -> Fact:
+    """The fact that the store keeps so."""
+    kind, source = FactKind(assumption.kind), FactSource(assumption.source)
+    return Fact(assumption.table, assumption.column, kind, source)
+
+
+_IN_WORDS = {
+    FactKind.NONNEGATIVE: ">= 0",
+    FactKind.NONPOSITIVE: "<= 0",
+    FactKind.NOT_NULL: "has no NULL",
+    FactKind.NAN_FREE: "has no NaN",
+}
+
+
+def assumption_text(assumption: Assumption) -> str:
+    """In words: the column, in backticks, and what is true of it, as in `>= 0`."""
+    return f"`{assumption.table}.{assumption.column}` {_IN_WORDS[FactKind(assumption.kind)]}"
+
+
+def columns_assumed(assumptions: Sequence[Assumption], table: TableName) -> tuple[ColumnName, ...]:
+    """Columns of a table that a re-check has to read."""
+    return tuple(dict.fromkeys(a.column for a in assumptions if a.table == table))
+
+
+def recheck(
+    assumptions: Sequence[Assumption],
+    snapshot: Snapshot,
+    rows: pa.Table,
+    weights: Ints,
+) -> None:
+    """Look at the inserted rows of a change; AssumptionBrokenError names fact and column."""
+    inserted = weights > 0
+    for assumption in assumptions:
+        if assumption.table != snapshot.table:
+            continue
+        column = snapshot.schema.find(assumption.column)
+        assert column is not None
+        breaking = _breaking(rows, column, FactKind(assumption.kind))
+        if bool((breaking & inserted).any()) and _is_left(rows, weights, breaking):
+            raise broken_assumption(assumption)
+
+
+def _is_left(rows: pa.Table, weights: Ints, doubtful: Bools) -> bool:
+    """Whether one of the doubtful rows is left at the end: one that came may have gone again."""
+    chosen = np.flatnonzero(doubtful)
+    _, left = netted(rows.take(pa.array(chosen)), weights[chosen])
+    return bool((left > 0).any())
+
+
+def broken_assumption(assumption: Assumption) -> AssumptionBrokenError:
+    """The error for a change that breaks it."""
+    return AssumptionBrokenError(
+        f"A change violates an assumption of the sketch: {assumption_text(assumption)}",
+        hint="run `impctl capture`; it chooses an attribute that is still safe, or reports why "
+        "there is none",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedQuery:
+    """The query as parsed, `planned` with the plan after the rules, and what a sketch depends on.
+
+    `core` yields the same rows without their columns: what is only put out decides nothing about
+    the sketch, so neither engine nor capture need remember it. Both say where the lineage of the
+    answer alone is asked for.
+    """
+
+    spec: QuerySpec
+    bound: BoundSql
+    query: Query
+    planned: Query
+    core: Plan
+    source: QuerySource | None = None
+    """Where the text came from; None where it has no views and parameters."""
+    now: str = ""
+    """The instant at which rows of tables with an expiry have to be live, where it reads one."""
+
+    @property
+    def root(self) -> Plan:
+        """The plan after the rules."""
+        return self.planned.root
+
+    @property
+    def moments(self) -> Mapping[str, str]:
+        """The constants of the clock in the text and in expiries, by name, with their values."""
+        return {**self.bound.moments, RUN: self.now} if self.now else self.bound.moments
+
+    @property
+    def moves_above(self) -> bool:
+        """Whether constants of the clock may stand elsewhere than right above scans."""
+        return bool(self.bound.moments)
+
+    @property
+    def scans(self) -> tuple[Scan, ...]:
+        """Table accesses of the plan that is maintained."""
+        return scans_of(self.root)
+
+    @property
+    def tables(self) -> tuple[TableName, ...]:
+        return tuple(dict.fromkeys(scan.table for scan in self.scans))
+
+    @property
+    def table_of(self) -> Mapping[AccessId, TableName]:
+        """The table that each access reads."""
+        return {scan.access: scan.table for scan in self.scans}
+
+    def place(self, span: Span | None) -> Location | None:
+        """Where a part of the SQL text stands in the workload file."""
+        if span is None:
+            return None
+        return self._source.place(span.line, span.column)
+
+    def located(self, error: ImpctlError) -> ImpctlError:
+        """The error with its place in the SQL text turned into one in the workload file."""
+        return self._source.placed(error)
+
+    @property
+    def _source(self) -> QuerySource:
+        return QuerySource(self.spec, bound=self.bound) if self.source is None else self.source
+
+
+class _Catalog(Mapping[TableName, Schema]):
+    """Schemas of the workload's tables, read only for tables that a query names."""
+
+    def __init__(self, desk: Workbench) -> None:
+        self._desk = desk
+
+    def __getitem__(self, table: TableName) -> Schema:
+        if table not in self._desk.workload.tables:
+            raise KeyError(table)
+        return self._desk.tables.snapshot(table).schema
+
+    def __iter__(self):  # type: ignore[no-untyped-def]  # Mapping's own signature
+        return iter(self._desk.workload.tables)
+
+    def __len__(self) -> int:
+        return len(self._desk.workload.tables)
+
+
+def prepare(
+    desk: Workbench, spec: QuerySpec, held: Mapping[str, str] | None = None
+) -> PreparedQuery:
+    """Parse and plan a query; QueryError names the place in the workload file.
+
+    Constants of the clock are those of the run, or those `held`, by name.
+    """
+    workload = desk.workload
+    source = QuerySource(spec, workload.views)
+    try:
+        clock = desk.clock if held is None else replace(desk.clock, held=held)
+        views = {full: (view.name, view.sql) for full, view in workload.views.items()}
+        expanded = expand_views(spec.sql, views, workload.names, name=spec.name)
+        source = replace(source, expanded=expanded)
+        bound = bind(expanded.sql, spec.params, name=spec.name, clock=clock, follows=spec.follows)
+        source = replace(source, bound=bound)
+        names, plans = workload.names, desk.memory.plans
+        zone = desk.session_zone
+        live, now = live_at(desk, clock)
+        result = plans.of(
+            bound.sql,
+            _Catalog(desk),
+            name=spec.name,
+            zone=zone,
+            names=names,
+            live=live,
+            at=now,
+        )
+        now = now if result.query.live else ""
+        ruled, core = result.ruled, result.core
+        if spec.lineage is Lineage.ANSWER:
+            ruled, core = replace(ruled, root=for_answer(ruled.root)), for_answer(core)
+        prepared = PreparedQuery(spec, bound, result.query, ruled, core, source, now)
+        _refuse_ambiguous(desk, prepared)
+        return prepared
+    except ImpctlError as error:
+        raise source.placed(error) from error.__cause__
+
+
+def live_at(desk: Workbench, clock: Clock) -> tuple[Mapping[TableName, LiveRows], str]:
+    """What queries see of tables with an expiry, and the instant; nothing where there is none."""
+    if not has_expiry(desk.workload.tables.values()):
+        return NO_EXPIRY, ""
+    now = clock.value(RUN)
+    assert isinstance(now, datetime)
+    return LiveAt(desk, now), clock.text(RUN)
+
+
+def column_like_clock(
+    tables: PinnedTables, bound: BoundSql, read: Iterable[TableName]
+) -> tuple[TableName, str] | None:
+    """A name taken for the clock's that is a column of a table read: Spark prefers that."""
+    for name in bound.bare:
+        for table in read:
+            if tables.snapshot(table).schema.find(name) is not None:
+                return table, name
+    return None
+
+
+def _refuse_ambiguous(desk: Workbench, prepared: PreparedQuery) -> None:
+    """UsageError where a name may be the clock's or a column's."""
+    read = {scan.table for scan in scans_of(prepared.query.root)} if prepared.bound.bare else ()
+    result = column_like_clock(desk.tables, prepared.bound, read)
+    if result is not None:
+        table, name = result
+        raise UsageError(
+            f"`{name}` in query `{prepared.spec.name}` may mean the column of `{table}` or "
+            "the current time",
+            hint=f"write `{name}()` for the current time, or `{table}.{name}` for the column",
+            code="clock_ambiguous",
+        )

@@ -1,0 +1,533 @@
+"""Query: run a query through its sketch, by whoever answers it fastest."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from impctl.compile.answers import answer_where
+from impctl.compile.compile import compile_answer
+from impctl.compile.flows import BlockedError
+from impctl.errors import (
+    EvaluationError,
+    ImpctlError,
+    JoinTooLargeError,
+    NotExactError,
+    OutOfMemoryError,
+    QueryError,
+    RecaptureNeededError,
+    TableError,
+    UnsafeSketchError,
+    UnsupportedError,
+    UsageError,
+)
+from impctl.plan.nodes import Attribute, Query, attributes_of, scans_of
+from impctl.safety.failures import Interval, Sizes, part_failure
+from impctl.service.answer_costs import (
+    SLOW_STATE_MS,
+    Estimate,
+    Foreseen,
+    answer_runs,
+    foreseen,
+    is_slow_to_tell,
+    record_answer,
+    record_told,
+    rows_of,
+    state_estimate,
+)
+from impctl.service.engine_answer import engine_answer
+from impctl.service.formats import check_goal, write_answer
+from impctl.service.kept_answer import KEPT, kept_answer, told_at_once
+from impctl.service.prepare import PreparedQuery, fact_of, facts_of
+from impctl.service.resolve import (
+    AtVersions,
+    Fresh,
+    Weighed,
+    asked,
+    condition_on,
+    fresh,
+    is_for_others,
+    record_use,
+    still_there,
+    sums_of,
+    weighed,
+    what_is_read,
+)
+from impctl.service.results import NO_SKETCH, AnsweredEntry, Outcome, QueryResult
+from impctl.service.spark_answer import Unread, answer_table, unread_table
+from impctl.service.stored import is_captured_alike
+from impctl.service.text import named_before
+from impctl.stopwatch import Stopwatch
+from impctl.tables.statistics import column_statistics
+from impctl.values import dataclass
+from impctl.workload.models import AnsweredBy, Policy, SketchUse
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from impctl.expr.nodes import Expr
+    from impctl.safety.lattice import Refusal
+    from impctl.service.context import Workbench
+    from impctl.service.parameters import GivenValues
+    from impctl.service.pinned import PinnedTables
+    from impctl.tables.snapshot import Snapshot
+    from impctl.types import AccessId, AttributeId
+
+
+_HINT = "rewrite the query so that it cannot fail, for instance with `nullif(y, 0)` or `try_divide`"
+
+
+def part_failure_of(tables: PinnedTables, result: Fresh) -> Refusal | None:
+    """What of the query may fail over the rows that its sketches let through; None for nothing."""
+    if not result.sketches:
+        return None
+    sketched = {sketch.access: sketch.attribute for sketch in result.sketches}
+    scans = scans_of(result.query.root)
+    assumed = [fact_of(one) for one in result.assumptions]
+    if part_failure(result.query, sketched, assumed, Sizes({}, {})) is None:
+        return None
+    # Only now are statistics worth reading.
+    facts = (*assumed, *facts_of(tables, scans))
+    return part_failure(result.query, sketched, facts, _sizes(tables, result))
+
+
+def never_failing(tables: PinnedTables, result: Fresh, *, required: bool) -> Fresh:
+    """The query with sketches through which it fails only if it fails without; else with none.
+
+    It is told then; UnsafeSketchError where the sketch is `required`.
+    """
+    failing = part_failure_of(tables, result)
+    if failing is None:
+        return result
+    name = result.prepared.spec.name
+    if required:
+        raise UnsafeSketchError(
+            f"Query `{name}` cannot be rewritten with its sketch: {failing.reason}",
+            hint=f"{_HINT}; or run it with `impctl query`, which tries again without the sketch",
+            code="fails_in_part",
+            location=result.prepared.spec.location,
+        )
+    warning = f"query `{name}` is rewritten without its sketch: {failing.reason}; {_HINT}"
+    warnings = (*result.warnings, f"{warning} [fails_in_part]")
+    return replace(result, sketches=(), warnings=warnings, action=NO_SKETCH, reason=failing.reason)
+
+
+def _sizes(tables: PinnedTables, result: Fresh) -> Sizes:
+    rows: dict[AccessId, int] = {}
+    bounds: dict[AttributeId, Interval] = {}
+    for scan in scans_of(result.query.root):
+        snapshot = tables.snapshot(scan.table)
+        if snapshot.rows is not None:
+            rows[scan.access] = snapshot.rows
+        for attribute in scan.attributes:
+            known = _bounds(snapshot, attribute)
+            if known is not None:
+                bounds[attribute.id] = known
+    return Sizes(rows, bounds)
+
+
+def _bounds(snapshot: Snapshot, attribute: Attribute) -> Interval | None:
+    """What the statistics say that all numbers of the column lie between."""
+    own = attribute.type
+    if own is None or not own.is_numeric or own.is_fractional:
+        return None
+    known = column_statistics(snapshot, attribute.name)
+    if known.minimum is None or known.maximum is None:
+        return None
+    assert isinstance(known.minimum, int), "decimals are unscaled"
+    assert isinstance(known.maximum, int), "decimals are unscaled"
+    return Fraction(known.minimum, 10**own.scale), Fraction(known.maximum, 10**own.scale)
+
+
+_ATTEMPTS = 10
+"""Times that other processes may move an answer on while it is being read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The answer, by whom and why; `read` is what was read of the tables, None from state.
+
+    `quicker` says, where impctl chose, who would have been clearly quicker.
+    """
+
+    found: Fresh
+    table: pa.Table
+    by: AnsweredBy
+    why: str
+    elapsed_ms: float
+    read: Weighed | None = None
+    quicker: str = ""
+    start_ms: float = 0.0
+    """What starting Spark took for it."""
+
+
+def answered(
+    desk: Workbench, result: Fresh, use: SketchUse, by: AnsweredBy, condition: str | None = None
+) -> Answered:
+    """The answer of the query found; UsageError or QueryError where `by` cannot give it.
+
+    Who asks to read through the sketch is not answered from what is kept. With a `condition` on
+    the answer's columns its rows for which this is true.
+    """
+    where = None
+    if condition is not None:
+        where = condition_on(
+            attributes_of(result.prepared.planned.root), condition, desk.session_zone
+        )
+    is_read = by is AnsweredBy.AUTO and use is SketchUse.ALWAYS
+    if by is AnsweredBy.AUTO and not is_read and where is None:
+        is_read = _is_state_slower(desk, result, use)
+    if by in (AnsweredBy.AUTO, AnsweredBy.STATE) and not is_read:
+        try:
+            got = _from_state(desk, result, where)
+        except (EvaluationError, RecaptureNeededError) as error:
+            if by is AnsweredBy.STATE:
+                raise
+            got, result = None, _without_state(desk, result, error)
+        if got is not None:
+            return got
+        if by is AnsweredBy.STATE:
+            raise _not_kept(result)
+    read = what_is_read(desk.tables, result, use)
+    try:
+        return _by_reading(desk, result, read, by, where)
+    except EvaluationError as error:
+        if not read.pruned.filters:
+            raise
+        result = _without_sketch(result, error)
+    read = what_is_read(desk.tables, result, SketchUse.NEVER)
+    return _by_reading(desk, result, read, by, where)
+
+
+def who_answers(desk: Workbench, prepared: PreparedQuery) -> AnsweredEntry | None:
+    """Who would answer the query now if nobody is asked for, and why; None where that cannot be
+    told. Nothing is brought up to date."""
+    try:
+        return _who_answers(desk, prepared)
+    except ImpctlError:
+        return None
+
+
+def _not_by_engine(prepared: PreparedQuery, blocked: ImpctlError) -> str:
+    """Why the engine cannot run the query, with the place in the file where one is to blame."""
+    place = prepared.place(blocked.span) if isinstance(blocked, BlockedError) else None
+    where = "" if place is None else f" ({place})"
+    return f"the engine cannot run it: {blocked.message}{where}"
+
+
+def _who_answers(desk: Workbench, prepared: PreparedQuery) -> AnsweredEntry:
+    store = desk.reading_store()
+    stored = None if store is None else store.load(prepared.spec.name)
+    if stored is not None and not is_captured_alike(desk, prepared.spec, stored):
+        stored = None
+    sketches, versions = ((), {}) if stored is None else (stored.sketches, stored.versions)
+    read = weighed(desk.tables, prepared, sketches, versions)
+    expected = foreseen(desk, prepared, versions, read.pruned)
+    spark_ms = round(expected.spark.ms)
+    try:
+        compile_answer(desk.memory.answer(prepared.planned))
+    except (BlockedError, UnsupportedError) as blocked:
+        why = _not_by_engine(prepared, blocked)
+        return AnsweredEntry(str(AnsweredBy.SPARK), why, None, spark_ms)
+    by, why = AnsweredBy.ENGINE if expected.is_engine else AnsweredBy.SPARK, expected.why
+    if stored is not None and stored.state_meta.get("answer"):
+        state = state_estimate(answer_runs(desk, prepared.spec))
+        if not _is_slower(state, expected):
+            by, why = AnsweredBy.STATE, f"{KEPT}; without them, {why}"
+    return AnsweredEntry(str(by), why, round(expected.engine.ms), spark_ms)
+
+
+def _is_state_slower(desk: Workbench, result: Fresh, use: SketchUse) -> bool:
+    """Whether kept rows take longer to be told than the quicker one of engine and Spark to read
+    the tables, by recorded runs of these."""
+    store, spec = desk.reading_store(), result.prepared.spec
+    if result.generation is None or store is None or not is_slow_to_tell(desk, store, spec):
+        return False
+    state = state_estimate(answer_runs(desk, spec))
+    read = what_is_read(desk.tables, result, use)
+    return _is_slower(state, foreseen(desk, result.prepared, result.versions, read.pruned))
+
+
+def _is_slower(state: Estimate, expected: Foreseen) -> bool:
+    least = expected.least
+    # Rates are right within a factor of two, so what they say is only tried where that is plain.
+    return state.ms >= SLOW_STATE_MS and least.ms * (1 if least.runs else 2) < state.ms
+
+
+def _by_reading(
+    desk: Workbench, result: Fresh, read: Weighed, by: AnsweredBy, where: Expr | None
+) -> Answered:
+    """The answer from these files; EvaluationError where the query fails on their rows."""
+    why, quicker = "requested", ""
+    if by is not AnsweredBy.SPARK:
+        expected = foreseen(desk, result.prepared, result.versions, read.pruned)
+        quicker = expected.quicker if by is AnsweredBy.AUTO else ""
+        if by is AnsweredBy.ENGINE or expected.is_engine:
+            run = _by_engine(desk, result, read, expected, by, where)
+            if isinstance(run, Answered):
+                return replace(run, quicker=quicker)
+            why = run
+        else:
+            why = expected.why
+    return replace(_by_spark(desk, result, read, why, where), quicker=quicker)
+
+
+def _from_state(desk: Workbench, result: Fresh, where: Expr | None) -> Answered | None:
+    """The kept answer; None where there is none."""
+    for _ in range(_ATTEMPTS):
+        store = desk.reading_store()
+        if result.generation is None or store is None:
+            return None
+        watch = Stopwatch()
+        plan = desk.memory.answer(result.prepared.planned)
+        name = result.prepared.spec.name
+        table = kept_answer(desk, store, name, plan.ending, result.generation, where, plan)
+        if table is not None:
+            return Answered(result, table, AnsweredBy.STATE, KEPT, watch.ms)
+        result = fresh(desk, result.prepared.spec.name)
+    return None
+
+
+def _without_state(desk: Workbench, result: Fresh, error: ImpctlError) -> Fresh:
+    """The query to be read through its sketch; with a warning where what is kept is damaged."""
+    if isinstance(error, EvaluationError | NotExactError):
+        return result
+    spec = result.prepared.spec
+    if desk.policy(spec) is Policy.STRICT:
+        raise error
+    why = named_before(spec.name, error.message)
+    hint = "" if error.hint is None else f"; {error.hint}"
+    warning = f"the materialized result of query `{spec.name}` is not used: {why}{hint}"
+    return replace(result, warnings=(*result.warnings, warning))
+
+
+def _without_sketch(result: Fresh, error: EvaluationError) -> Fresh:
+    """The query to be read whole, with a warning.
+
+    Of a group that a condition or LIMIT drops the sketch may show a part, and what is computed of
+    the part, such as a quotient, may fail where that of the group does not.
+    """
+    name = result.prepared.spec.name
+    warning = (
+        f"the sketch of query `{name}` was not used: the query fails on groups that it "
+        f"reads only in part: {error.message}"
+    )
+    return replace(result, sketches=(), warnings=(*result.warnings, warning))
+
+
+def _by_engine(
+    desk: Workbench,
+    result: Fresh,
+    read: Weighed,
+    expected: Foreseen,
+    by: AnsweredBy,
+    where: Expr | None,
+) -> Answered | str:
+    """The engine's answer, or why it has none."""
+    desk.reporter.step(f"running {result.prepared.spec.name}")
+    watch = Stopwatch()
+    try:
+        table = engine_answer(
+            desk, result.prepared, result.versions, read.pruned, result.sketches, where
+        )
+    except BlockedError as blocked:
+        if by is AnsweredBy.ENGINE:
+            raise _cannot(result.prepared, blocked) from None
+        return _not_by_engine(result.prepared, blocked)
+    except (
+        EvaluationError,
+        JoinTooLargeError,
+        NotExactError,
+        OutOfMemoryError,
+        TableError,
+    ) as error:
+        is_partial = isinstance(error, EvaluationError) and bool(read.pruned.filters)
+        if by is AnsweredBy.ENGINE or is_partial:
+            raise
+        return f"the engine could not answer: {error.message}"
+    except UnsupportedError as error:
+        if by is AnsweredBy.ENGINE or not _may_end_in_spark(result.prepared.query, error):
+            raise
+        return f"the engine could not answer: {error.message}"
+    why = expected.why if by is AnsweredBy.AUTO else "requested"
+    return Answered(result, table, AnsweredBy.ENGINE, why, watch.ms, read)
+
+
+def _may_end_in_spark(query: Query, error: UnsupportedError) -> bool:
+    """Whether Spark may answer what has no end: it derives no more rows than a LIMIT asks for."""
+    is_endless = error.code == "recursion_limit"
+    return is_endless and query.cut is not None and not is_for_others(query)
+
+
+def _by_spark(
+    desk: Workbench, result: Fresh, read: Weighed, why: str, where: Expr | None
+) -> Answered:
+    was_up = desk.has_spark
+    desk.spark()
+    desk.reporter.step(f"running {result.prepared.spec.name}")
+    watch = Stopwatch()
+    table = answer_table(desk, result.prepared, result.versions, read.pruned, result.sketches)
+    if where is not None:
+        table = answer_where(table, attributes_of(result.prepared.planned.root), where)
+    start_ms = 0.0 if was_up else desk.spark_start_ms
+    return Answered(result, table, AnsweredBy.SPARK, why, watch.ms, read, start_ms=start_ms)
+
+
+def _not_kept(result: Fresh) -> ImpctlError:
+    """That there is none, or what kept the sketch from being had with which it would be."""
+    if result.refusal is not None:
+        return result.refusal
+    spec = result.prepared.spec
+    hint = "omit `--by`, or write `answer: true` under the query and capture it"
+    if spec.answer:
+        hint = "`impctl explain` shows why its result is not materialized; omit `--by`"
+    return UsageError(
+        f"The result of query `{spec.name}` is not materialized", hint=hint, code="answer_not_kept"
+    )
+
+
+def _cannot(prepared: PreparedQuery, blocked: BlockedError) -> QueryError:
+    return QueryError(
+        f"The engine cannot run query `{prepared.spec.name}`: {blocked.message}",
+        hint="omit `--by` to let Spark answer",
+        code="engine_cannot",
+        location=prepared.place(blocked.span),
+    )
+
+
+def told(
+    desk: Workbench,
+    query: str | None,
+    params: GivenValues,
+    sql: str | None,
+    at: AtVersions | None,
+    use: SketchUse,
+    by: AnsweredBy,
+    *,
+    required: bool,
+    where: str | None,
+) -> tuple[QueryResult, tuple[str, ...]]:
+    """The answer and warnings; arguments as for `service.query`."""
+    result = asked(desk, query, params, sql, at, use, required=required)
+    if isinstance(result, Unread):
+        if by in (AnsweredBy.STATE, AnsweredBy.ENGINE) or where is not None:
+            raise result.refusal
+        return _as_it_stands(desk, result), result.warnings
+    with nullcontext() if at is None else still_there():
+        got = answered(desk, result, use, by, where)
+    spec = got.found.prepared.spec
+    if got.read is None:
+        desk.count_answer(spec.name)
+        store = desk.reading_store()
+        # Of a condition on the answer only part is told.
+        if store is not None and where is None:
+            record_told(desk, store, spec, got.table, got.elapsed_ms)
+    else:
+        pruned, read = got.read.pruned, got.read.plain
+        record_use(desk, got.found, pruned, read, command="query", elapsed_ms=got.elapsed_ms)
+        files, _, read_bytes = sums_of(pruned)
+        rows = sum(rows_of(own) for own in pruned.files.values())
+        of_run = (files, rows, read_bytes)
+        record_answer(desk, spec, got.by, of_run, got.elapsed_ms, got.start_ms)
+    return _told(desk, got), got.found.warnings
+
+
+def _told(desk: Workbench, got: Answered) -> QueryResult:
+    """The answer, and how it was come by."""
+    return QueryResult(
+        query=got.found.prepared.spec.name,
+        answer=got.table,
+        versions=got.found.versions,
+        files_kept=0 if got.read is None else got.read.pruned.files_kept,
+        files_total=0 if got.read is None else got.read.pruned.files_total,
+        elapsed_ms=got.elapsed_ms,
+        action=got.found.action,
+        reason=got.found.reason,
+        reuse=got.found.reuse,
+        spark_start_ms=desk.spark_start_ms,
+        left_away={} if got.read is None else got.read.left_away,
+        moments=got.found.prepared.moments,
+        by=got.by,
+        by_reason=got.why,
+        quicker=got.quicker,
+    )
+
+
+def _as_it_stands(desk: Workbench, result: Unread) -> QueryResult:
+    """The answer of a query that only Spark can read."""
+    desk.spark()
+    desk.reporter.step(f"running {result.spec.name}")
+    watch = Stopwatch()
+    got = unread_table(desk, result)
+    files = result.files(desk)
+    return QueryResult(
+        query=result.spec.name,
+        answer=got,
+        versions=result.versions,
+        files_kept=files,
+        files_total=files,
+        elapsed_ms=watch.ms,
+        action=result.action,
+        reason=result.reason,
+        spark_start_ms=desk.spark_start_ms,
+        by=AnsweredBy.SPARK,
+        by_reason="only Spark can read it",
+    )
+
+
+def query(
+    desk: Workbench,
+    query: str | None,
+    params: GivenValues = (),
+    sql: str | None = None,
+    at: AtVersions | None = None,
+    use: SketchUse = SketchUse.AUTO,
+    by: AnsweredBy = AnsweredBy.AUTO,
+    *,
+    required: bool = False,
+    where: str | None = None,
+    limit: int | None = None,
+    out: Path | None = None,
+    escape_formulas: bool = False,
+) -> Outcome:
+    """The answer of one query, its sketch maintained first where it is stale.
+
+    With `params` or another text the sketch may be that of another query. With `at` the answer is
+    that of these versions, through the sketch stored for them, and nothing is maintained. `use`
+    says whether to read through the sketch: where that pays, in any case, or not at all. Where
+    there is none for now the query is answered without, unless it is `required`. `by` says who
+    answers: what is kept, the engine or Spark; by default the quickest of those that can.
+    With `where`, a condition on its columns, the rows of the answer for which that is true.
+    `limit`: how many rows are shown, or written to the file `out`, with `escape_formulas` so that
+    a spreadsheet computes nothing.
+    """
+    if out is not None:
+        # Before anything that takes its time.
+        check_goal(out, desk.reserved)
+    is_plain = not params and sql is None and at is None and not required
+    if is_plain and use is SketchUse.AUTO and by in (AnsweredBy.AUTO, AnsweredBy.STATE):
+        known = told_at_once(desk, query, where)
+        if known is not None:
+            return _given_out(known, limit, out, (), escape_formulas=escape_formulas)
+    # Planner and engine take longer to load than telling what is kept.
+
+    result, warnings = told(desk, query, params, sql, at, use, by, required=required, where=where)
+    return _given_out(result, limit, out, warnings, escape_formulas=escape_formulas)
+
+
+def _given_out(
+    result: QueryResult,
+    limit: int | None,
+    out: Path | None,
+    warnings: tuple[str, ...],
+    *,
+    escape_formulas: bool,
+) -> Outcome:
+    """The rows asked for, in the file asked for."""
+    result = replace(result, limit=limit, written=None if out is None else str(out))
+    if out is not None:
+        write_answer(result.shown, out, escape_formulas=escape_formulas)
+    return Outcome((result,), warnings)

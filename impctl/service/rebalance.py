@@ -1,0 +1,402 @@
+"""Rebalance: even out the ranges of stored sketches."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from impctl.compile.session import (
+    MaintainedQuery,
+    TouchedQuery,
+    can_rederive,
+    needs_rows,
+    rederived,
+)
+from impctl.data.vector import Ints, from_arrow
+from impctl.service.advice import has_own_boundaries
+from impctl.service.capture import commit_capture
+from impctl.service.context import Isolated, Workbench
+from impctl.service.fill import filled_circuit
+from impctl.service.maintain import maintain
+from impctl.service.maintenance_plan import check_circuit, chosen_way
+from impctl.service.partitions import values_within, wanted_ranges
+from impctl.service.query_state import TakenUp, reopened
+from impctl.service.results import CaptureResult, Outcome
+from impctl.service.stored import (
+    check_definition,
+    is_captured_alike,
+    is_current,
+    moved_meanwhile,
+    moved_moments,
+    sketch_entry,
+    stored_query,
+)
+from impctl.sketch.boundaries import evened, heavy_ranges
+from impctl.sketch.sketch import FragmentSet, Mode, Renumbering, exact_filter
+from impctl.stopwatch import Stopwatch
+from impctl.store.records import RunRecord, StoredQuery
+from impctl.tables.prune import prune
+from impctl.tables.rows import read_batches
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.compile.compile import Way
+    from impctl.compile.fill import RangeRows
+    from impctl.service.pinned import PinnedTables
+    from impctl.sketch.partition import BoundaryValue, Fragments, RangePartition
+    from impctl.store.reader import StoreReader
+    from impctl.store.store import Store
+    from impctl.types import AccessId, ColumnName, QueryName
+    from impctl.workload.models import QuerySpec
+
+
+@dataclass(frozen=True, slots=True)
+class NewRanges:
+    """Where fragments go, and the counts as far as the old ones tell: without split ranges."""
+
+    renumbering: Renumbering
+    counts: Ints
+
+    @property
+    def split(self) -> FragmentSet:
+        """Old fragments whose rows have to be looked at."""
+        return FragmentSet.from_mask(self.renumbering.targets < 0)
+
+    @property
+    def merged(self) -> int:
+        """Old ranges that share a new one with others."""
+        targets = self.renumbering.targets
+        _, sizes = np.unique(targets[targets >= 0], return_counts=True)
+        return int(sizes[sizes > 1].sum())
+
+
+def new_ranges(desk: Workbench, partition: RangePartition, counts: Ints) -> NewRanges | None:
+    """Better ranges; None where these are even, or as even as the sample can make them."""
+    wanted = wanted_ranges(desk, partition)
+    rows = counts[:-1]
+    ids = heavy_ranges(rows, wanted)
+    sample: list[BoundaryValue] = []
+    if len(ids):
+        sample = values_within(desk, partition, FragmentSet.of(ids.tolist(), partition.size))
+    new = evened(partition, counts, wanted, sample)
+    if new == partition:
+        return None
+    renumbering = Renumbering(partition, new)
+    return NewRanges(renumbering, renumbering.carried(counts))
+
+
+def split_rows(
+    tables: PinnedTables, change: NewRanges, columns: Sequence[ColumnName]
+) -> Iterator[tuple[pa.Table, Fragments]]:
+    """The rows of the split ranges, each with its new fragment; at least `columns`."""
+    if not len(change.split):
+        return
+    old, new = change.renumbering.old, change.renumbering.new
+    snapshot = tables.snapshot(old.table)
+    names = tuple(dict.fromkeys((*columns, old.attribute)))
+    files = prune(snapshot, [exact_filter(change.split, old)])
+    for rows in read_batches(snapshot, names, files):
+        values = from_arrow(rows.column(old.attribute), old.type)
+        kept = np.flatnonzero(change.renumbering.targets[old.fragments_of(values)] < 0)
+        yield rows.take(pa.array(kept)), new.fragments_of(values.take(kept))
+
+
+def rebalance(desk: Workbench, queries: Sequence[QueryName] | None) -> Outcome:
+    """Bring the queries named (default: all) up to date, then even out their ranges."""
+    specs = desk.sketched(queries)
+    results: list[CaptureResult] = []
+    if not specs:
+        return Outcome()
+    outcome = maintain(desk, [spec.name for spec in specs], for_use=True)
+    failures = list(outcome.failures)
+    failed = {failure.query for failure in failures}
+    left = [spec for spec in specs if spec.name not in failed]
+    if desk.settings.dry_run:
+        held = desk.reading_store()
+        for spec in left:
+            with Isolated(failures, spec):
+                results.append(_foreseen(desk, held, spec))
+        return Outcome(tuple(results), outcome.warnings, tuple(failures))
+    with desk.writing("capture") as store:
+        for spec in left:
+            with Isolated(failures, spec):
+                results.append(_Rebalanced(desk, store, spec).result(store))
+    return Outcome(tuple(results), outcome.warnings, tuple(failures))
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Sketches and state under the new ranges, and how they came about."""
+
+    fragments: Mapping[AccessId, FragmentSet]
+    state: MaintainedQuery | TouchedQuery
+    how: str
+    uses_spark: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """What is going to be done: partitions that get other ranges, and what is said of the rest."""
+
+    taken: TakenUp
+    moved: Mapping[RangePartition, NewRanges]
+    kept: tuple[str, ...]
+
+
+class _Rebalanced:
+    """One query, at the pinned versions."""
+
+    def __init__(self, desk: Workbench, store: StoreReader, spec: QuerySpec) -> None:
+        self.desk = desk
+        self.store = store
+        self.watch = Stopwatch()
+        self.stored = stored_query(desk, store, spec)
+        check_definition(desk, spec, self.stored)
+        if not is_current(self.stored, desk.tables) or moved_moments(desk, self.stored):
+            raise moved_meanwhile(spec.name)
+        result = reopened(desk, spec, self.stored)
+        self.prepared, self.verdict = result.prepared, result.verdict
+        self.partitions = result.partitions
+        self.chooser, self.has_answer, self.way = result.chooser, result.meta.answer, result.way
+        check_circuit(desk, self.prepared, self.way, self.stored)
+
+    def result(self, store: Store) -> CaptureResult:
+        """Even the ranges out where that is possible and worth it, and commit."""
+        change = self._change()
+        if isinstance(change, str):
+            return self._left(change)
+        moved = change.moved
+        partitions = {
+            access: _new(moved[p]) if p in moved else p for access, p in self.partitions.items()
+        }
+        way = self._way(partitions)
+        before = {old: _largest(change.taken.range_rows, old) for old in moved}
+        done = self._found(change.taken, moved, way, partitions)
+        if done is None:
+            return self._left("the engine could not build its state with other ranges")
+        after = {old: _largest(done.state.range_rows, _new(moved[old])) for old in moved}
+        if any(after[old] > rows for old, rows in before.items()):
+            return self._left("other ranges would make the largest one larger")
+        reason = "; ".join([*map(_moved_text, moved.values()), done.how, *change.kept])
+        return self._committed(store, way, partitions, done, reason)
+
+    def foreseen(self) -> CaptureResult:
+        """What `result` would do, as far as the counts kept of the ranges tell."""
+        change = self._change()
+        if isinstance(change, str):
+            return replace(self._left(change), foreseen=True, stored="even")
+        reason = "; ".join([*map(_foreseen_text, change.moved.values()), *change.kept])
+        return replace(self._left(reason), foreseen=True, stored="uneven")
+
+    def _change(self) -> _Change | str:
+        """What to do, or why nothing."""
+        if self.way.mode is Mode.RECAPTURE:
+            return "it is recaptured after every change, which also chooses its ranges again"
+        taken = TakenUp(self.way, self.stored, self.store.load_runs(self.stored.query))
+        own = [p for p in self._distinct() if has_own_boundaries(self.desk, p.table, p.attribute)]
+        moved = self._moved(taken.range_rows, own)
+        kept = [_own_text(partition) for partition in own]
+        if not moved:
+            others = ["splitting or merging ranges would not help"]
+            told = others if len(own) < len(self._distinct()) else []
+            return "; ".join([*told, *kept])
+        return _Change(taken, moved, tuple(kept))
+
+    def _way(self, partitions: Mapping[AccessId, RangePartition]) -> Way:
+        """How the query is maintained over these ranges, with the same sides of joins kept."""
+        return chosen_way(
+            self.prepared, self.verdict, partitions, self.chooser, has_answer=self.has_answer
+        )
+
+    def _moved(
+        self, counted: RangeRows, own: Sequence[RangePartition]
+    ) -> dict[RangePartition, NewRanges]:
+        """The partitions that get other ranges."""
+        moved = {}
+        for partition in self._distinct():
+            if partition not in own:
+                result = new_ranges(self.desk, partition, counted.counts(partition))
+                if result is not None:
+                    moved[partition] = result
+        return moved
+
+    def _distinct(self) -> list[RangePartition]:
+        return list(dict.fromkeys(self.partitions.values()))
+
+    def _found(
+        self,
+        taken: TakenUp,
+        moved: Mapping[RangePartition, NewRanges],
+        way: Way,
+        partitions: Mapping[AccessId, RangePartition],
+    ) -> _Found | None:
+        if taken.session is None:
+            return self._touched(taken, moved)
+        assert way.compiled is not None
+        if not can_rederive(way.compiled):
+            filled = filled_circuit(self.desk, self.prepared, way, self.verdict, partitions)
+            if filled is None:
+                return None
+            how = "state recaptured: it cannot be derived for other ranges"
+            return _Found(filled.session.fragments(), filled.session, how, filled.uses_spark)
+        (change,) = moved.values()
+        reading = _Reading(self.desk, change)
+        is_read = needs_rows(way.compiled, change.renumbering)
+        columns = way.compiled.columns_of(change.renumbering.old.table) if is_read else ()
+        rows = reading.rows(columns)
+        session = rederived(
+            taken.session, way.compiled, change.renumbering, rows if is_read else ()
+        )
+        reading.fill(session.range_rows, rows, taken.range_rows)
+        return _Found(session.fragments(), session, reading.how(is_read))
+
+    def _touched(self, taken: TakenUp, moved: Mapping[RangePartition, NewRanges]) -> _Found:
+        """Touch mode remembers its sketch alone: every part of a split range is in it."""
+        ((access, held),) = taken.fragments.items()
+        (change,) = moved.values()
+        reading = _Reading(self.desk, change)
+        fragments = change.renumbering.fragments(held)
+        query = TouchedQuery(change.renumbering.new, fragments)
+        reading.fill(query.range_rows, reading.rows(()), taken.range_rows)
+        how = "sketch derived from the stored one, including every part of a split range"
+        return _Found({access: fragments}, query, how)
+
+    def _committed(
+        self,
+        store: Store,
+        way: Way,
+        partitions: Mapping[AccessId, RangePartition],
+        result: _Found,
+        reason: str,
+    ) -> CaptureResult:
+        sketches = tuple(
+            replace(s, partition=partitions[s.access], fragments=result.fragments[s.access])
+            for s in self.stored.sketches
+        )
+        elapsed = self.watch.ms
+        spark_ms = elapsed if result.uses_spark else 0.0
+        record = RunRecord(
+            action="rebalance",
+            reason_code="asked",
+            reason=reason,
+            started_at=time.time(),
+            elapsed_ms=elapsed,
+            read_ms=spark_ms,
+            engine_ms=elapsed - spark_ms,
+            commit_ms=0.0,
+            changes=0,
+            added=0,
+            removed=0,
+            versions=self.stored.versions,
+        )
+        commit_capture(
+            self.desk,
+            store,
+            self.prepared,
+            way,
+            result.state,
+            sketches,
+            self.stored.assumptions,
+            record,
+        )
+        whole = self.watch.ms
+        return _result(
+            replace(self.stored, sketches=sketches), "rebalance", reason, whole, spark_ms
+        )
+
+    def _left(self, reason: str) -> CaptureResult:
+        elapsed = self.watch.ms
+        return _result(self.stored, "none", reason, elapsed, 0.0)
+
+
+class _Reading:
+    """The rows of the split ranges, read at most once; counts what passes."""
+
+    def __init__(self, desk: Workbench, change: NewRanges) -> None:
+        self._desk = desk
+        self._change = change
+        self._counts = change.counts.copy()
+        self._rows = 0
+
+    def rows(self, columns: Sequence[str]) -> Iterator[pa.Table]:
+        """The rows with these columns."""
+        for table, fragments in split_rows(self._desk.tables, self._change, columns):
+            self._counts += np.bincount(fragments, minlength=len(self._counts))
+            self._rows += len(table)
+            yield table
+
+    def fill(self, counted: RangeRows, rows: Iterator[pa.Table], before: RangeRows) -> None:
+        """Rows per new fragment, once what is left of `rows` has passed; estimates stay such."""
+        for _ in rows:
+            pass
+        old, new = self._change.renumbering.old, self._change.renumbering.new
+        if before.is_estimate(old):
+            counted.estimate(new, self._counts)
+        else:
+            counted.fill(new, self._counts)
+
+    def how(self, is_read: bool) -> str:
+        """What the state was derived from."""
+        if is_read:
+            return f"state derived from the stored one and from {self._rows:,} rows of split ranges"
+        return "state derived from the stored one"
+
+
+def _foreseen(desk: Workbench, store: StoreReader | None, spec: QuerySpec) -> CaptureResult:
+    """A dry run: ranges that would be split and merged, where the sketch is current."""
+    stored = stored_query(desk, store, spec)
+    assert store is not None
+    is_of_now = is_current(stored, desk.tables) and not moved_moments(desk, stored)
+    if is_of_now and is_captured_alike(desk, spec, stored):
+        return _Rebalanced(desk, store, spec).foreseen()
+    reason = "would be maintained first, and its ranges checked after that"
+    result = _result(stored, "none", reason, 0.0, 0.0)
+    return replace(result, foreseen=True, stored="stale")
+
+
+def _result(
+    stored: StoredQuery, action: str, reason: str, elapsed_ms: float, spark_ms: float
+) -> CaptureResult:
+    return CaptureResult(
+        query=stored.query,
+        action=action,
+        sketches=tuple(sketch_entry(sketch) for sketch in stored.sketches),
+        versions=stored.versions,
+        mode=stored.mode.value,
+        elapsed_ms=elapsed_ms,
+        spark_ms=spark_ms,
+        engine_ms=elapsed_ms - spark_ms,
+        reason=reason,
+    )
+
+
+def _new(change: NewRanges) -> RangePartition:
+    """The ranges as they will be."""
+    return change.renumbering.new
+
+
+def _largest(counted: RangeRows, partition: RangePartition) -> int:
+    """Rows of the range with the most of them."""
+    return int(counted.counts(partition)[:-1].max())
+
+
+def _own_text(partition: RangePartition) -> str:
+    name = f"{partition.table}.{partition.attribute}"
+    return f"the workload file sets the `boundaries` of `{name}`, so they did not change"
+
+
+def _foreseen_text(change: NewRanges) -> str:
+    return f"would even out {_moved_text(change).removesuffix(' now')}"
+
+
+def _moved_text(change: NewRanges) -> str:
+    old, new = change.renumbering.old, change.renumbering.new
+    return (
+        f"`{old.table}.{old.attribute}`: of {old.ranges} ranges, {len(change.split)} split "
+        f"and {change.merged} merged with neighbors, {new.ranges} in total now"
+    )

@@ -1,0 +1,1147 @@
+"""A request for a query resolved: parameters, table versions, and the sketch that serves it."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from numbers import Integral
+from reprlib import repr as shortened
+from typing import TYPE_CHECKING
+
+from impctl.compile.build import template_id
+from impctl.data.schema import BOOLEAN, Column, Kind, Schema, SqlType, other
+from impctl.errors import (
+    EvaluationError,
+    HistoryGoneError,
+    ImpctlError,
+    Location,
+    PolicyRefusedError,
+    QueryError,
+    RecaptureNeededError,
+    RetryableError,
+    TableError,
+    TableRecreatedError,
+    UnsafeSketchError,
+    UnsupportedError,
+    UsageError,
+)
+from impctl.expr.evaluate import find_blocker
+from impctl.expr.nodes import Expr, substitute
+from impctl.expr.types import type_of
+from impctl.plan.nodes import Attribute, Fixpoint, Project, Query, Scan, Select, nodes_of
+from impctl.plan.recursion import is_recursive
+from impctl.reuse.verdict import ReuseVerdict, has_recursion_like
+from impctl.service.capture import refusal_of
+from impctl.service.filters import Pruned, filters_of, guards_of
+from impctl.service.maintain import maintain_queries
+from impctl.service.maintenance_plan import is_same_circuit, restored_verdict
+from impctl.service.parameters import GivenValues, split_moving, with_parameters
+from impctl.service.prepare import PreparedQuery, fact_of, facts_of, prepare
+from impctl.service.results import (
+    ASKED_FOR_NONE,
+    NO_SKETCH,
+    NOT_USED,
+    MaintainResult,
+    Outcome,
+    ReuseCandidate,
+    ReuseEntry,
+)
+from impctl.service.settings import DEFAULT_BATCH_ROWS
+from impctl.service.spark_answer import Unread, unread
+from impctl.service.stored import (
+    catch_up,
+    check_definition,
+    check_marked,
+    is_current,
+    is_defined_alike,
+    is_stamp_of_this_release,
+    may_be_marked,
+    moved_meanwhile,
+    moved_moments,
+    sketch_entry,
+    still,
+    stored_moments,
+    stored_query,
+)
+from impctl.service.text import named_before
+from impctl.sketch.sketch import MAX_INTERVALS, RangeFilter, fragments_between, range_filter
+from impctl.spark.predicates import plain_condition, rewrite_sql
+from impctl.sql.statement import parse_query
+from impctl.store.disk import STORE_READ_ONLY, Layout
+from impctl.store.ledger import Ledger, Use
+from impctl.tables.footers import hiding_columns
+from impctl.tables.rows import ReadPart
+from impctl.tables.snapshot import bytes_of
+from impctl.tables.source import oldest_version
+from impctl.types import AttributeId, QueryName, TableName, TableVersion
+from impctl.values import dataclass
+from impctl.version import is_stamped_alike
+from impctl.workload.models import (
+    JoinStrategy,
+    Lineage,
+    MaintainMode,
+    Policy,
+    QuerySpec,
+    SketchUse,
+    SqlOrigin,
+    SqlRun,
+    TextPiece,
+)
+from impctl.workload.yaml import suggestion
+
+if TYPE_CHECKING:
+    from impctl.service.context import Workbench
+    from impctl.service.pinned import PinnedTables
+    from impctl.sql.names import TableNames
+    from impctl.store.reader import StoreReader
+    from impctl.store.records import Assumption, StoredQuery, StoredSketch
+
+
+def only_query(desk: Workbench) -> QueryName:
+    """The one query of the file; UsageError where it has several."""
+    names = tuple(desk.workload.queries)
+    if len(names) != 1:
+        raise UsageError(
+            f"{desk.workload.file} has {len(names)} queries",
+            hint=f"choose one with `--query`: {', '.join(names)}",
+            code="query_ambiguous",
+        )
+    return names[0]
+
+
+AtVersions = Sequence[str] | int | Mapping[str, int]
+"""Texts VERSION or TABLE=VERSION, or a version, or versions by table."""
+
+_VERSION = re.compile(r"[0-9]{1,18}")
+
+
+@contextmanager
+def still_there(option: str = "--at") -> Iterator[None]:
+    """What reads an older version asked for, whose log or files may be gone: as `version_gone` or
+    `data_files_gone`, and to capture now, as is advised of a stored version, brings none back."""
+    try:
+        yield
+    except HistoryGoneError as error:
+        code = "version_gone" if option == "--since" else "data_files_gone"
+        hint = f"`{option}` takes versions whose log and files still exist"
+        raise HistoryGoneError(error.message, code=code, hint=hint) from error
+
+
+def versions_at(
+    spec: QuerySpec,
+    tables: Sequence[TableName],
+    at: AtVersions,
+    names: TableNames,
+    option: str = "--at",
+) -> dict[TableName, TableVersion]:
+    """The version of each of the query's tables, which may be called by any of their names."""
+    result: dict[TableName, TableVersion] = {}
+    for table, version in _said(at):
+        if table is None and len(tables) > 1:
+            raise _usage(
+                f"Query `{spec.name}` reads {len(tables)} tables, but `{option} {version}` "
+                "names none",
+                _form(tables, option),
+            )
+        name = tables[0] if table is None else names.called(table) or table
+        if name not in tables:
+            raise UsageError(
+                f"Query `{spec.name}` does not read a table `{name}`",
+                hint=suggestion(name, list(tables), "it reads"),
+                code="at_table_unknown",
+                location=spec.location,
+            )
+        if name in result:
+            raise _usage(f"The version of table `{name}` occurs twice", "give it once")
+        result[name] = _version(name, version)
+    missing = [table for table in tables if table not in result]
+    if missing:
+        listed = " and ".join(f"`{table}`" for table in missing)
+        raise _usage(f"`{option}` lacks the version of table {listed}", _form(tables, option))
+    return result
+
+
+def _said(at: AtVersions) -> Iterator[tuple[TableName | None, object]]:
+    """Table and version of each text or value; no table where none is named."""
+    if isinstance(at, Mapping):
+        yield from at.items()
+    elif isinstance(at, Sequence) and not isinstance(at, str):
+        for text in at:
+            table, equals, version = text.rpartition("=")
+            yield (table if equals else None), version
+    else:
+        yield None, at
+
+
+def _version(table: TableName, said: object) -> TableVersion:
+    is_number = isinstance(said, Integral) and not isinstance(said, bool)
+    text = str(int(said)) if is_number else said  # type: ignore[call-overload]  # an Integral
+    if isinstance(text, str) and _VERSION.fullmatch(text):
+        return int(text)
+    shown = said if isinstance(said, str) else shortened(said)
+    raise _usage(
+        f"The version of table `{table}` must be a whole number from 0, not: {shown}",
+        "`impctl status` shows the version of the newest sketch",
+    )
+
+
+def _form(tables: Sequence[TableName], option: str) -> str:
+    given = " ".join(f"{option} {table}=VERSION" for table in tables)
+    return f"give it for every table: `{given}`"
+
+
+def _usage(message: str, hint: str) -> UsageError:
+    return UsageError(message, hint=hint, code="at_syntax")
+
+
+_TABLE = "answer"
+_QUERY = "query"
+"""What the condition is called while it is read."""
+
+
+def condition_on(
+    outputs: Sequence[Attribute],
+    text: str,
+    zone: str,
+    option: str = "--where",
+    of: str = "the result",
+) -> Expr:
+    """The condition over the attributes of an answer; UsageError where it is none.
+
+    `option` is what it was given by, `of` what it is a condition on: errors say so.
+    """
+    schema = Schema(tuple(Column(a.name, a.type or other("unknown")) for a in outputs))
+    names = [name.lower() for name in schema.names]
+    if len(set(names)) < len(names):
+        raise UsageError(
+            f"`{option}` needs unique column names in the result",
+            hint="give the columns of the query different names with AS",
+            code="where_ambiguous",
+        )
+    try:
+        root = parse_query(
+            f"SELECT * FROM {_TABLE} WHERE {text}", {_TABLE: schema}, name=_QUERY, zone=zone
+        ).root
+    except QueryError as error:
+        raise UsageError(
+            f"`{option}` cannot be read: {_of_condition(error.message)}",
+            hint=f"write a condition on {', '.join(schema.names)}, such as "
+            f"`{_example(schema.columns[0])}`"
+            if schema.names
+            else f"{of} has no columns",
+            code="where_unread",
+        ) from None
+    select = root.child if isinstance(root, Project) else root
+    if not isinstance(select, Select) or not isinstance(select.child, Scan):
+        raise UsageError(
+            f"`{option}` takes one condition on the columns of {of}",
+            hint="remove subqueries, ORDER BY and LIMIT; `--limit` shows fewer rows",
+            code="where_unread",
+        )
+    by_name = {a.name.lower(): a for a in outputs}
+    shown: dict[AttributeId, Expr] = {
+        a.id: by_name[a.name.lower()].ref() for a in select.child.attributes
+    }
+    condition = substitute(select.predicate, shown)
+    objection = _objection(condition)
+    if objection is not None:
+        raise UsageError(
+            f"`{option}` cannot be applied to {of}: {objection}",
+            hint="compare each column with a value of the same type, and NULL with IS NULL",
+            code="where_unread",
+        )
+    return condition
+
+
+def _of_condition(message: str) -> str:
+    """What is wrong, without the query that the condition is read in."""
+    message = message.replace(f" in query `{_QUERY}`", "")
+    return named_before(_QUERY, message).replace("its SQL cannot be parsed near", "near", 1)
+
+
+_VALUES = {
+    Kind.STRING: "'abc'",
+    Kind.BOOLEAN: "true",
+    Kind.DATE: "DATE '2026-01-31'",
+    Kind.TIMESTAMP: "TIMESTAMP '2026-01-31 12:00:00Z'",
+    Kind.TIMESTAMP_NTZ: "TIMESTAMP_NTZ '2026-01-31 12:00:00'",
+}
+"""A value as SQL writes it; of other types it is a number."""
+
+
+def _example(column: Column) -> str:
+    """A condition on the column that compares it with a value of its own type."""
+    if column.type.kind is Kind.BINARY:
+        return f"{column.name} IS NOT NULL"
+    return f"{column.name} = {_VALUES.get(column.type.kind, '5')}"
+
+
+def _objection(condition: Expr) -> str | None:
+    """Why it has no truth, or none that the evaluator finds as Spark does."""
+    blocker = find_blocker(condition)
+    if blocker is not None:
+        return blocker.reason
+    result = type_of(condition)
+    if result in (BOOLEAN, SqlType(Kind.NULL)):
+        return None
+    return f"a value of type `{result}` is neither true nor false"
+
+
+_FILTERED, _FILTERED_BY_SHARE = 0.75, 0.65
+"""What a byte read through a filter costs where a share of the rows passes: 0.75 of one read
+without where hardly any does, 1.4 where all do."""
+_ONE_MORE_PART, _MOST_PARTS = 0.25, 4
+"""What each further part read through a filter of its own adds, up to so many parts."""
+_ONE_MORE_COLUMN = 4.0
+"""What decoding and asking a column costs that the query does not read, over its other columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Weighed:
+    """What to read, what the query would read by its own conditions alone, and per table whose
+    sketch is left away the reason."""
+
+    pruned: Pruned
+    plain: Pruned
+    left_away: Mapping[TableName, str]
+
+
+def what_is_read(tables: PinnedTables, result: Fresh, use: SketchUse) -> Weighed:
+    """What the query reads through the sketches found for it; with `auto`, where they pay."""
+    if use is SketchUse.AUTO:
+        return weighed(tables, result.prepared, result.sketches, result.versions)
+    pruned = filters_of(tables, result.prepared, result.sketches, result.versions)
+    plain = filters_of(tables, result.prepared, (), result.versions)
+    return Weighed(pruned, plain, {})
+
+
+def worth_using(
+    tables: PinnedTables, result: Fresh, use: SketchUse
+) -> tuple[tuple[StoredSketch, ...], Mapping[TableName, str]]:
+    """The sketches to read through, and per table whose own is left away the reason."""
+    if use is not SketchUse.AUTO:
+        return tuple(result.sketches), {}
+    left_away = weighed(tables, result.prepared, result.sketches, result.versions).left_away
+    return tuple(one for one in result.sketches if one.table not in left_away), left_away
+
+
+def weighed(
+    tables: PinnedTables,
+    prepared: PreparedQuery,
+    sketches: Sequence[StoredSketch],
+    versions: Mapping[TableName, TableVersion],
+) -> Weighed:
+    """What the query reads through these sketches where they pay."""
+    plain = filters_of(tables, prepared, (), versions)
+    if not sketches:
+        return Weighed(plain, plain, {})
+    left_away: dict[TableName, str] = {}
+    pruned = filters_of(tables, prepared, sketches, versions)
+    while away := _not_worth_it(prepared, pruned, plain):
+        left_away |= away
+        # Anew: what a sketch leaves of its table narrows the tables that it is joined with.
+        used = [sketch for sketch in sketches if sketch.table not in left_away]
+        pruned = filters_of(tables, prepared, used, versions) if used else plain
+    return Weighed(pruned, plain, left_away)
+
+
+def _not_worth_it(prepared: PreparedQuery, pruned: Pruned, plain: Pruned) -> dict[TableName, str]:
+    """The tables whose sketches cost more than they save, with the reason."""
+    result: dict[TableName, str] = {}
+    for table in prepared.tables:
+        scans = [scan for scan in prepared.scans if scan.table == table]
+        if any(scan.access in pruned.filters for scan in scans):
+            total = bytes_of(plain.files[table])
+            if _cost(scans, pruned, table) >= total:
+                result[table] = _reason(pruned, plain, table)
+    return result
+
+
+def _cost(scans: list[Scan], pruned: Pruned, table: TableName) -> float:
+    """Bytes read with the sketch, those through a filter at their rate."""
+    filters = [pruned.filters[scan.access] for scan in scans if scan.access in pruned.filters]
+    parts = pruned.parts.get(table)
+    if parts is None:
+        parts = (ReadPart(pruned.files[table], filters[0]),)
+    inside = bytes_of(file for part in parts if part.filter is None for file in part.files)
+    filtered = bytes_of(file for part in parts if part.filter is not None for file in part.files)
+    if not filtered:
+        return inside
+    share = max(_share(wanted) for wanted in filters)
+    columns = {attribute.name for scan in scans for attribute in scan.attributes}
+    filtered_parts = sum(part.filter is not None for part in parts)
+    rate = _FILTERED + _FILTERED_BY_SHARE * share
+    rate += _ONE_MORE_PART * (min(filtered_parts, _MOST_PARTS) - 1)
+    if not all(wanted.partition.attribute in columns for wanted in filters):
+        rate += _ONE_MORE_COLUMN / max(len(columns), 1)
+    return inside + filtered * rate
+
+
+def _share(wanted: RangeFilter) -> float:
+    """The share of the rows that pass, by ranges of the partition, which are about even."""
+    partition = wanted.partition
+    passing = sum(len(fragments_between(result, partition)) for result in wanted.intervals)
+    return passing / partition.ranges
+
+
+def _reason(pruned: Pruned, plain: Pruned, table: TableName) -> str:
+    kept, total = len(pruned.files[table]), len(plain.files[table])
+    if total == 1:
+        return "it cannot skip the table's only file"
+    if kept == total:
+        return f"it skips none of the {total:,} files"
+    costs = "checking rows against its ranges costs more"
+    return f"it skips only {total - kept:,} of {total:,} files, and {costs}"
+
+
+OF_THE_SKETCH = (
+    EvaluationError,
+    QueryError,
+    RecaptureNeededError,
+    RetryableError,
+    TableError,
+    UnsafeSketchError,
+)
+"""What may stop a sketch from being had. Some of it stops the query as well: then reading without
+one fails with it again, or is not tried (`unread`)."""
+
+
+def is_of_the_sketch(error: ImpctlError) -> bool:
+    """Whether it kept the sketch from being had; so does a store that may not be written."""
+    return isinstance(error, OF_THE_SKETCH) or error.code == STORE_READ_ONLY
+
+
+def without_sketch(desk: Workbench, spec: QuerySpec, error: ImpctlError) -> Fresh | Unread:
+    """The query without the sketch that `error` kept it from; raises it where it must."""
+    if desk.policy(spec) is Policy.STRICT:
+        raise error
+    result = plain(desk, spec, error)
+    told = _reason_without(desk, result, error)
+    warnings = (_warning(spec, told),)
+    if isinstance(result, Fresh):
+        refusal = told if spec.answer else None
+        return replace(
+            result, action=NO_SKETCH, reason=told.message, warnings=warnings, refusal=refusal
+        )
+    return replace(result, action=NO_SKETCH, reason=told.message, warnings=warnings)
+
+
+def plain(desk: Workbench, spec: QuerySpec, error: ImpctlError | None = None) -> Fresh | Unread:
+    """The query as it is, at the newest versions; `error`, if any, where it cannot be read."""
+    try:
+        prepared = prepare(desk, spec)
+        versions = desk.tables.versions_of(prepared.tables)
+    except QueryError as refused:
+        return unread(desk, spec, refused)
+    except ImpctlError:
+        # What came first says more than what came of it, but for a capture that would fail so too.
+        if error is None or error.code == "not_captured":
+            raise
+        raise error from None
+    return Fresh(prepared=prepared, sketches=(), versions=versions, action=NOT_USED)
+
+
+def why_none(desk: Workbench, spec: QuerySpec, error: ImpctlError) -> ImpctlError:
+    """The error that kept the sketch from being had, or what kept it from being captured."""
+    if error.code != "not_captured":
+        return error
+    return _reason_without(desk, plain(desk, spec, error), error)
+
+
+def _reason_without(desk: Workbench, result: Fresh | Unread, error: ImpctlError) -> ImpctlError:
+    """Why a query that was never captured could not be, which no capture would mend."""
+    if error.code != "not_captured":
+        return error
+    refusal = result.refusal if isinstance(result, Unread) else refusal_of(desk, result.prepared)
+    return error if refusal is None else refusal
+
+
+def _warning(spec: QuerySpec, error: ImpctlError) -> str:
+    """Why there is no sketch, where in the file, and what to do."""
+    place = "" if error.location is None else f" ({error.location})"
+    hint = "" if error.hint is None else f"; {error.hint}"
+    why = named_before(spec.name, error.message)
+    return f"query `{spec.name}` is answered without a sketch: {why}{place}{hint}"
+
+
+def record_use(
+    desk: Workbench,
+    result: Fresh,
+    read: Pruned,
+    plain: Pruned,
+    *,
+    command: str,
+    elapsed_ms: float = 0.0,
+) -> None:
+    """Write down one use of the sketches found, where there is a store to write it in.
+
+    A use of another query's sketch counts for the query that it was captured for.
+    """
+    if not result.sketches or not Layout(desk.store_path).catalog.is_file():
+        return
+    lender = None if result.reuse is None else result.reuse.query
+    (files, rows, size), (all_files, all_rows, total) = (sums_of(read), sums_of(plain))
+    use = Use(
+        query=lender or result.prepared.spec.name,
+        at=time.time(),
+        command=command,
+        versions=json.dumps(dict(result.versions), sort_keys=True),
+        is_used=bool(read.filters),
+        files=files,
+        files_plain=all_files,
+        rows=rows,
+        rows_plain=all_rows,
+        bytes=size,
+        bytes_plain=total,
+        elapsed_ms=elapsed_ms,
+    )
+    if not Ledger(desk.store_path).record(use):
+        desk.reporter.step("this use was not recorded, because the ledger could not be written")
+
+
+def sums_of(pruned: Pruned) -> tuple[int, int, int]:
+    """Files, rows as far as the log tells them, bytes."""
+    files = [file for own in pruned.files.values() for file in own]
+    return len(files), sum(file.rows or 0 for file in files), sum(file.size for file in files)
+
+
+_OWN_TEXT_ALONE = {
+    Lineage.WITNESS: "its sketch holds only witnesses (`lineage: witness`), "
+    "so it serves only its own text",
+    Lineage.ANSWER: "its sketch holds only the lineage of that query's result (`lineage: answer`)",
+}
+_NO_TEMPLATE = "no captured query has the same template"
+
+
+@dataclass(frozen=True, slots=True)
+class _Looked:
+    """A stored query of the same template, or the one that was named."""
+
+    candidate: ReuseCandidate
+    rank: tuple[float, float]
+
+
+def reused(desk: Workbench, spec: QuerySpec, own: QuerySpec | None) -> Fresh:
+    """The query with the smallest sketch that serves it; `own` is the one it is an instance of."""
+    prepared = prepare(desk, spec)
+    looked = _looked_at(desk, prepared, own)
+    order = sorted(range(len(looked)), key=lambda index: looked[index].rank)
+    entries = [result.candidate for result in looked]
+    passing: RetryableError | None = None
+    for index in order:
+        if not entries[index].allowed:
+            continue
+        try:
+            result = _used(desk, prepared, entries[index].query)
+        except RetryableError as error:
+            # Another writer, or the disk of the store: the tables can be read all the same.
+            passing, result = error, _not_fresh(error)
+        if isinstance(result, str):
+            entries[index] = replace(entries[index], allowed=False, reason=result)
+            continue
+        entries[index] = replace(
+            entries[index],
+            chosen=True,
+            reason=result.reason,
+            sketches=tuple(sketch_entry(sketch) for sketch in result.fresh.sketches),
+        )
+        reuse = ReuseEntry(entries[index].query, result.reason, _told(entries))
+        return replace(result.fresh, reuse=reuse)
+    return _without(desk, prepared, tuple(entries), passing)
+
+
+def _told(entries: Sequence[ReuseCandidate]) -> tuple[ReuseCandidate, ...]:
+    """The candidates, where one that would have served says that another was taken."""
+    return tuple(
+        replace(entry, reason="also usable, but a smaller one was chosen")
+        if entry.allowed and not entry.chosen
+        else entry
+        for entry in entries
+    )
+
+
+def _without(
+    desk: Workbench,
+    prepared: PreparedQuery,
+    candidates: tuple[ReuseCandidate, ...],
+    passing: RetryableError | None,
+) -> Fresh:
+    """The query on its whole tables; `passing` is what the same command may not meet again."""
+    spec = prepared.spec
+    reason = "no stored sketch can be used" if candidates else _NO_TEMPLATE
+    if desk.policy(spec) is Policy.STRICT:
+        if passing is not None:
+            raise passing
+        why = "; ".join(f"`{entry.query}`: {entry.reason}" for entry in candidates)
+        raise PolicyRefusedError(
+            f"Policy `strict` does not run query `{spec.name}` without a sketch: {why or reason}",
+            hint="capture it under its own name, or set the policy to `auto`",
+            code="no_sketch_to_reuse",
+            location=spec.location,
+        )
+    versions = desk.tables.versions_of(prepared.tables)
+    warning = f"query `{spec.name}` runs without a sketch, because {reason}"
+    return Fresh(
+        prepared=prepared,
+        sketches=(),
+        versions=versions,
+        warnings=(warning,),
+        reuse=ReuseEntry(None, reason, candidates),
+    )
+
+
+def _looked_at(desk: Workbench, prepared: PreparedQuery, own: QuerySpec | None) -> list[_Looked]:
+    """Every stored query of the workload with the same template, or with a recursion alike, and the
+    one that was named.
+    """
+    store = desk.reading_store()
+    wanted = template_id(prepared.core)
+    looked = []
+    for spec in desk.workload.queries.values():
+        is_named = own is not None and spec.name == own.name
+        is_looked_at = store is not None and spec.is_sketched
+        stored = store.load(spec.name) if store is not None and is_looked_at else None
+        if stored is None:
+            if is_named:
+                looked.append(_refused(spec, "it has not been captured"))
+            continue
+        try:
+            result = _judged(desk, prepared, spec, stored, wanted, is_named=is_named)
+        except ImpctlError as error:
+            result = _refused(spec, error.message)
+        if result is not None:
+            looked.append(result)
+    return looked
+
+
+def _judged(
+    desk: Workbench,
+    prepared: PreparedQuery,
+    spec: QuerySpec,
+    stored: StoredQuery,
+    wanted: str,
+    *,
+    is_named: bool,
+) -> _Looked | None:
+    """One stored query judged as it stands; None where it has another template."""
+    known = stored.state_meta.get("template", "")
+    is_known = is_stamped_alike(known, wanted)
+    is_other = is_known and known != wanted and not is_named
+    if is_other and not is_recursive(prepared.core):
+        return None
+    if not is_defined_alike(desk, spec, stored):
+        is_told = is_known and not is_other
+        return _refused(spec, "it changed since the capture") if is_told else None
+    # As of now: before its sketch is used, that follows the clock, and is judged again.
+    captured = _prepared(desk, spec, is_other=is_other)
+    if captured is None or not (is_named or _is_alike(prepared, captured, wanted)):
+        return None
+    if spec.lineage in _OWN_TEXT_ALONE:
+        return _refused(spec, _OWN_TEXT_ALONE[spec.lineage])
+    verdict = verdict_of(desk, prepared, captured, stored.sketches, stored.assumptions)
+    entries = tuple(sketch_entry(sketch) for sketch in stored.sketches)
+    if not verdict.allowed:
+        return _refused(spec, verdict.reason)
+    own = mapped(stored.sketches, verdict)
+    rows = _rows_left(desk.tables, prepared, own)
+    share = sum(len(s.fragments) / s.partition.size for s in own) / max(len(prepared.scans), 1)
+    bare = 1 - len(own) / max(len(prepared.scans), 1)
+    candidate = ReuseCandidate(spec.name, True, False, verdict.reason, entries, rows)
+    return _Looked(candidate, (float("inf") if rows is None else rows, share + bare))
+
+
+def _prepared(desk: Workbench, spec: QuerySpec, *, is_other: bool) -> PreparedQuery | None:
+    """The query; None where one of another template cannot be read: it is not asked about."""
+    try:
+        return prepare(desk, spec)
+    except ImpctlError:
+        if is_other:
+            return None
+        raise
+
+
+def _is_alike(prepared: PreparedQuery, captured: PreparedQuery, wanted: str) -> bool:
+    """Whether the queries have one template, or recursions that have."""
+    return template_id(captured.core) == wanted or has_recursion_like(prepared.core, captured.core)
+
+
+def _refused(spec: QuerySpec, reason: str) -> _Looked:
+    return _Looked(ReuseCandidate(spec.name, False, False, reason), (0.0, 0.0))
+
+
+def verdict_of(
+    desk: Workbench,
+    prepared: PreparedQuery,
+    captured: PreparedQuery,
+    sketches: Sequence[StoredSketch],
+    assumptions: Sequence[Assumption],
+) -> ReuseVerdict:
+    """Judged with what is true of the pinned versions, the sketch's assumptions among it."""
+    facts = [*facts_of(desk.tables, prepared.scans), *map(fact_of, assumptions)]
+    sketched = tuple((sketch.access, sketch.attribute) for sketch in sketches)
+    return desk.memory.reuse(prepared.planned, captured.planned, sketched, facts)
+
+
+def mapped(sketches: Sequence[StoredSketch], verdict: ReuseVerdict) -> tuple[StoredSketch, ...]:
+    """The sketches under the accesses of the query that is asked."""
+    known = {sketch.access: sketch for sketch in sketches}
+    return tuple(
+        replace(known[other], access=access)
+        for access, other in verdict.accesses.items()
+        if other in known
+    )
+
+
+def _rows_left(
+    tables: PinnedTables, prepared: PreparedQuery, sketches: Sequence[StoredSketch]
+) -> int | None:
+    """Rows of the files that the sketches leave to read now; None where a log does not say."""
+    versions = tables.versions_of(prepared.tables)
+    kept = filters_of(tables, prepared, sketches, versions, for_text=True).files
+    rows = [file.rows for files in kept.values() for file in files]
+    known = [count for count in rows if count is not None]
+    return sum(known) if len(known) == len(rows) else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Used:
+    """The asked query with the sketches of another one, and why that is allowed."""
+
+    fresh: Fresh
+    reason: str
+
+
+def _used(desk: Workbench, prepared: PreparedQuery, name: str) -> _Used | str:
+    """The sketch of a query brought up to date and judged again; a text says why it cannot be.
+
+    RetryableError where only something that passes is in the way.
+    """
+    try:
+        current = fresh(desk, name)
+    except (PolicyRefusedError, RecaptureNeededError, UnsupportedError) as error:
+        return _not_fresh(error)
+    verdict = verdict_of(desk, prepared, current.prepared, current.sketches, current.assumptions)
+    if not verdict.allowed:
+        return verdict.reason
+    # Queries that share no more than a recursion may read other tables beside. An answer that is
+    # kept is that of the other query's own constants.
+    versions = {**desk.tables.versions_of(prepared.tables), **current.versions}
+    result = replace(
+        current,
+        prepared=prepared,
+        sketches=mapped(current.sketches, verdict),
+        versions={table: versions[table] for table in prepared.tables},
+        assumptions=(),
+        generation=None,
+    )
+    return _Used(result, verdict.reason)
+
+
+def _not_fresh(error: ImpctlError) -> str:
+    return f"it could not be maintained: {error.message}"
+
+
+Versions = Mapping[TableName, TableVersion]
+
+KEPT = "kept"
+"""The action told: the sketch is the one kept from then."""
+
+_LISTED = 8
+"""Versions, or runs of them, that an error names."""
+
+
+def older(desk: Workbench, spec: QuerySpec, at: AtVersions) -> Fresh:
+    """The query with the sketch stored for these versions; RecaptureNeededError without one."""
+    store = desk.reading_store()
+    newest = stored_query(desk, store, spec)
+    assert store is not None
+    check_definition(desk, spec, newest)
+    wanted = versions_at(spec, tuple(newest.versions), at, desk.workload.names)
+    result = [store.load_kept(spec.name, kept.generation) for kept in store.kept(spec.name, wanted)]
+    candidates = [stored for stored in result if stored is not None]
+    if not candidates:
+        raise _none_there(desk.tables, store, spec, wanted)
+    for table, version in wanted.items():
+        _pin(desk.tables, store, spec, table, version)
+    return _older_use(desk, store, spec, candidates)
+
+
+def _older_use(
+    desk: Workbench, store: StoreReader, spec: QuerySpec, candidates: Sequence[StoredQuery]
+) -> Fresh:
+    """The first that may be used: the same versions may have been reached more than once."""
+    refused: RecaptureNeededError | None = None
+    for stored in candidates:
+        try:
+            check_definition(desk, spec, stored)
+            check_marked(stored, desk.tables)
+            prepared = prepare(desk, spec, stored_moments(stored))
+            if not is_same_circuit(desk, prepared, stored):
+                raise RecaptureNeededError(
+                    f"Query `{spec.name}` has a different plan over the schema of "
+                    f"{_older_explanation(stored.versions)} than the stored sketch",
+                    code="engine_changed",
+                    hint="run without `--at`",
+                )
+            restored_verdict(desk.tables, prepared, stored)
+        except RecaptureNeededError as error:
+            refused = error if refused is None else refused
+            continue
+        return Fresh(
+            prepared=prepared,
+            sketches=stored.sketches,
+            versions=stored.versions,
+            assumptions=stored.assumptions,
+            action=KEPT,
+            reason="stored for these versions",
+        )
+    assert refused is not None
+    if isinstance(refused, TableRecreatedError | HistoryGoneError):
+        refused = refused.hinting(f"{refused.hint}; {_offer(desk.tables, store, spec)}")
+    raise refused
+
+
+def _pin(
+    tables: PinnedTables,
+    store: StoreReader,
+    spec: QuerySpec,
+    table: TableName,
+    version: TableVersion,
+) -> None:
+    """The table at the version; an error that names those that are left where it is gone."""
+    newest = tables.source(table)
+    try:
+        tables.pin_at(table, version)
+    except HistoryGoneError as error:
+        raise HistoryGoneError(
+            error.message, code="version_gone", hint=_offer(tables, store, spec)
+        ) from error
+    except RecaptureNeededError as error:
+        raise type(error)(
+            f"The sketch of {_older_explanation({table: version})} belongs to another history: "
+            f"table `{table}` at {newest.path} is at version {newest.version}",
+            hint=_offer(tables, store, spec),
+        ) from error
+
+
+def _none_there(
+    tables: PinnedTables, store: StoreReader, spec: QuerySpec, wanted: Versions
+) -> RecaptureNeededError:
+    return RecaptureNeededError(
+        f"Query `{spec.name}` has no stored sketch for {_older_explanation(wanted)}",
+        code="no_sketch_at",
+        hint=_offer(tables, store, spec),
+    )
+
+
+def _offer(tables: PinnedTables, store: StoreReader, spec: QuerySpec) -> str:
+    """The versions with a sketch, as far as can be told without building each of them."""
+    there: dict[tuple[tuple[TableName, TableVersion], ...], None] = {}
+    left: dict[TableName, range] = {}
+    for kept in store.kept(spec.name):
+        for table in kept.versions.keys() - left.keys():
+            source = tables.repin(table)
+            left[table] = range(oldest_version(source) or 0, source.version + 1)
+        is_left = all(version in left[table] for table, version in kept.versions.items())
+        if is_left and is_stamp_of_this_release(kept.basis) and may_be_marked(kept, tables):
+            there[tuple(sorted(kept.versions.items()))] = None
+    is_eager = spec.maintain is MaintainMode.EAGER
+    more = "" if is_eager else "; with `maintain: eager` there would be one for every version"
+    if not there:
+        return f"no usable sketch is left{more}"
+    listed = _runs([one[0][1] for one in there]) if _has_one_table(there) else _several(there)
+    return f"there are sketches for {listed}{more}"
+
+
+def _has_one_table(there: Mapping[tuple[tuple[TableName, TableVersion], ...], None]) -> bool:
+    return all(len(one) == 1 for one in there)
+
+
+def _runs(versions: Sequence[TableVersion]) -> str:
+    """`versions 0 to 4 and 7`, the newest ones where they are many."""
+    runs: list[list[TableVersion]] = []
+    for version in sorted(set(versions)):
+        if runs and runs[-1][1] == version - 1:
+            runs[-1][1] = version
+        else:
+            runs.append([version, version])
+    texts = []
+    for low, high in runs[-_LISTED:]:
+        is_short = high - low < 2
+        texts += [str(at) for at in range(low, high + 1)] if is_short else [f"{low} to {high}"]
+    older = f", and {len(runs) - _LISTED} older ranges of versions" if len(runs) > _LISTED else ""
+    word = "version" if len(runs) == 1 and runs[0][0] == runs[0][1] else "versions"
+    return f"{word} {_joined(texts)}{older}"
+
+
+def _several(there: Mapping[tuple[tuple[TableName, TableVersion], ...], None]) -> str:
+    texts = [", ".join(f"{table}={version}" for table, version in one) for one in there]
+    older = f"; and {len(texts) - _LISTED} older" if len(texts) > _LISTED else ""
+    return "; ".join(texts[:_LISTED]) + older
+
+
+def _joined(texts: Sequence[str]) -> str:
+    return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} and {texts[-1]}"
+
+
+def _older_explanation(versions: Versions) -> str:
+    """`version 5 of table `t``, of several tables each."""
+    return _joined([f"version {version} of table `{table}`" for table, version in versions.items()])
+
+
+_ATTEMPTS = 10
+"""Times that other processes may move a sketch on while it is being taken up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fresh:
+    """A query with its current sketches, and what bringing them up to date took.
+
+    `sketches` are by the query's own accesses, none where no sketch serves; `action` and `reason`
+    say how they were maintained first. `reuse` is set where they may be those of another query.
+    `generation` is the commit with which the query's own answer is kept, None where none is;
+    `refusal` what kept the sketch of a query from being had whose answer is to be kept with it.
+    """
+
+    prepared: PreparedQuery
+    sketches: tuple[StoredSketch, ...]
+    versions: Mapping[TableName, TableVersion]
+    assumptions: tuple[Assumption, ...] = ()
+    action: str = "none"
+    reason: str = ""
+    warnings: tuple[str, ...] = ()
+    reuse: ReuseEntry | None = None
+    generation: int | None = None
+    refusal: ImpctlError | None = None
+
+    @property
+    def query(self) -> Query:
+        return self.prepared.query
+
+
+def fresh(desk: Workbench, query: str | None) -> Fresh:
+    """The query named (or the only one of the file) with its sketch at the pinned versions."""
+    name = query if query is not None else only_query(desk)
+    (spec,) = desk.queries([name])
+    outcome, stored = _brought_up_to_date(desk, spec)
+    prepared = prepare(desk, spec)
+    restored_verdict(desk.tables, prepared, stored)
+    first = outcome.results[0]
+    assert isinstance(first, MaintainResult)
+    return Fresh(
+        prepared=prepared,
+        sketches=stored.sketches,
+        versions=stored.versions,
+        assumptions=stored.assumptions,
+        action=first.action,
+        reason=first.reason,
+        warnings=outcome.warnings,
+        generation=stored.generation if stored.state_meta.get("answer") else None,
+    )
+
+
+def _brought_up_to_date(desk: Workbench, spec: QuerySpec) -> tuple[Outcome, StoredQuery]:
+    """What maintaining did, and the sketch at the pinned versions.
+
+    Another process may maintain the sketch past them in between: then they are pinned again.
+    """
+    # Without a sketch there is nothing to lock, nor a store to make.
+    stored_query(desk, desk.reading_store(), spec)
+    for _ in range(_ATTEMPTS):
+        outcome = maintain_queries(desk, [spec], DEFAULT_BATCH_ROWS, for_use=True)
+        if outcome.failures:
+            raise outcome.failures[0].error
+        stored = stored_query(desk, desk.reading_store(), spec)
+        check_definition(desk, spec, stored)
+        catch_up(desk.tables, stored)
+        is_of_now = is_current(stored, desk.tables) and not moved_moments(desk, stored)
+        if is_of_now and is_same_circuit(desk, prepare(desk, spec, still(stored)), stored):
+            return outcome, stored
+    raise moved_meanwhile(spec.name)
+
+
+SQL_NAME = "--sql"
+"""What a query given on the command line is called; no query of a file can have this name."""
+
+
+def asked(
+    desk: Workbench,
+    query: str | None,
+    params: GivenValues,
+    sql: str | None,
+    at: AtVersions | None = None,
+    use: SketchUse = SketchUse.ALWAYS,
+    *,
+    required: bool = False,
+) -> Fresh | Unread:
+    """The query with the sketches to use; UsageError where the wishes exclude each other.
+
+    With `at` they are those stored for these versions, of a query with its own constants. Where
+    none are to be used, none is brought up to date. Where none can be had the query comes without,
+    and with a warning; with `required` what is in the way is raised.
+    """
+    if required and use is SketchUse.NEVER:
+        raise UsageError(
+            "`--require-sketch` excludes `--sketch never`",
+            hint="give one of them",
+            code="sketch_and_never",
+        )
+    if at is not None:
+        return _older(desk, query, params, sql, at, use)
+    spec, own = _wanted(desk, query, params, sql)
+    if use is SketchUse.NEVER:
+        return plain(desk, spec)
+    if not spec.is_sketched and not required:
+        return replace(plain(desk, spec), action=NO_SKETCH, reason=ASKED_FOR_NONE)
+    try:
+        if not spec.is_sketched:
+            raise _asked_for_none(spec)
+        result = fresh(desk, spec.name) if spec == own else reused(desk, spec, own)
+        if required and not result.sketches:
+            raise _none_serves(spec, result)
+        return result
+    except ImpctlError as error:
+        if required:
+            raise why_none(desk, spec, error) from None
+        if not is_of_the_sketch(error):
+            raise
+        return without_sketch(desk, spec, error)
+
+
+def _older(
+    desk: Workbench,
+    query: str | None,
+    params: GivenValues,
+    sql: str | None,
+    at: AtVersions,
+    use: SketchUse,
+) -> Fresh:
+    """The query with the sketch stored for older versions: asked for by version, or an error."""
+    if params or sql is not None:
+        raise UsageError(
+            "`--at` excludes `--param` and `--sql`",
+            hint="the sketch stored for a version belongs to a query with its own constants",
+            code="at_and_constants",
+        )
+    (own,) = desk.queries([query if query is not None else only_query(desk)])
+    stored = older(desk, own, at)
+    return replace(stored, sketches=(), action=NOT_USED) if use is SketchUse.NEVER else stored
+
+
+def _wanted(
+    desk: Workbench, query: str | None, params: GivenValues, sql: str | None
+) -> tuple[QuerySpec, QuerySpec | None]:
+    """The query that is asked, and the one of the file that it is or is an instance of."""
+    if sql is None:
+        (own,) = desk.queries([query if query is not None else only_query(desk)])
+        moving, others = split_moving(own, params)
+        desk.give(moving)
+        return with_parameters(own, others), own
+    if query is not None or params:
+        raise UsageError(
+            "`--sql` excludes `--query` and `--param`",
+            hint="write the constants into the SQL text",
+            code="sql_and_query",
+        )
+    return _spec_of(sql), None
+
+
+def _asked_for_none(spec: QuerySpec) -> UnsafeSketchError:
+    return UnsafeSketchError(
+        f"Query `{spec.name}` has `sketch: none` in the workload file",
+        hint="remove `sketch: none` and capture it, or run it without `--require-sketch`",
+        code="sketch_required",
+        location=spec.location,
+    )
+
+
+def _none_serves(spec: QuerySpec, result: Fresh) -> UnsafeSketchError:
+    """The error where no query's sketch serves these constants."""
+    looked = () if result.reuse is None else result.reuse.candidates
+    why = "; ".join(f"`{entry.query}`: {entry.reason}" for entry in looked)
+    reason = "no sketch is stored for it" if result.reuse is None else result.reuse.reason
+    return UnsafeSketchError(
+        f"Query `{spec.name}` has no usable sketch: {why or reason}",
+        hint="capture it under its own name, or run it without `--require-sketch`",
+        code="sketch_required",
+        location=spec.location,
+    )
+
+
+def _spec_of(sql: str) -> QuerySpec:
+    """The text as a query; places in it are places of `--sql`."""
+    runs: list[SqlRun] = []
+    offset = 0
+    for number, line in enumerate(sql.split("\n"), start=1):
+        runs.append(SqlRun(offset, number, 1))
+        offset += len(line) + 1
+    start = Location(SQL_NAME, 1, 1)
+    origin = SqlOrigin(start, tuple(runs), (TextPiece(0, 0, True),))
+    return QuerySpec(
+        name=SQL_NAME,
+        sql=sql,
+        sketch={},
+        policy=Policy.AUTO,
+        maintain=MaintainMode.LAZY,
+        join=JoinStrategy.AUTO,
+        location=start,
+        sql_origin=origin,
+    )
+
+
+_MOST_INTERVALS = 256
+"""Of a filter that Spark does not compile: DuckDB's time grows slowly with their number."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenQuery:
+    """The text, and what it leaves to read."""
+
+    sql: str
+    pruned: Pruned
+
+
+def written_query(
+    tables: PinnedTables,
+    prepared: PreparedQuery,
+    query: Query,
+    sketches: Sequence[StoredSketch],
+    versions: Mapping[TableName, TableVersion],
+    *,
+    has_files: bool = False,
+) -> WrittenQuery:
+    """`query`, as it was asked, with the sketches as range predicates, at these versions.
+
+    `has_files`: the reader gets a list of files, so it is not Spark, and its text may have more
+    intervals.
+    """
+    limit = _MOST_INTERVALS if has_files else MAX_INTERVALS
+    if is_for_others(query):
+        sketches = [one for one in sketches if _has_plain_text(tables, one, versions)]
+        pruned = filters_of(tables, prepared, sketches, versions, for_text=True, limit=limit)
+        return WrittenQuery(rewrite_sql(query, pruned.filters, is_plain=True), pruned)
+    pruned = filters_of(tables, prepared, sketches, versions, for_text=True, limit=limit)
+    # Others' Spark hands conditions down to the files too.
+    guards = guards_of(tables, pruned, versions)
+    return WrittenQuery(rewrite_sql(query, pruned.filters, guards=guards), pruned)
+
+
+def is_for_others(query: Query) -> bool:
+    """Whether Spark does not run the text: it has WITH RECURSIVE of UNION, used or not."""
+    every = (*nodes_of(query.root), *query.unused)
+    return any(isinstance(node, Fixpoint) and node.is_set for node in every)
+
+
+def _has_plain_text(
+    tables: PinnedTables, sketch: StoredSketch, versions: Mapping[TableName, TableVersion]
+) -> bool:
+    """Whether other engines keep its rows; those that prune by statistics may lose NaN."""
+    wanted = range_filter(sketch.fragments, sketch.partition)
+    if plain_condition(wanted, sketch.attribute) is None:
+        return False
+    snapshot = tables.snapshot(sketch.table, versions.get(sketch.table))
+    return not hiding_columns(snapshot, [sketch.attribute])

@@ -1,0 +1,567 @@
+"""Which rows of a query's result were inserted and deleted by a step."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import quote
+
+import numpy as np
+import pyarrow as pa
+
+from impctl.compile.answers import arrow_column, arrow_type, kept_rows, rows_asked_for
+from impctl.compile.compile import Way, compile_answer
+from impctl.compile.flows import typed
+from impctl.compile.session import MaintainedQuery, TouchedQuery
+from impctl.data.keys import group_rows
+from impctl.data.vector import Bools, Ints, Vector, concat, from_arrow
+from impctl.engine.batch import Batch, empty_batch, identity_of
+from impctl.engine.extremes import OrderKey, exact_ranks
+from impctl.engine.linear import fragments_of
+from impctl.errors import (
+    EvaluationError,
+    NotExactError,
+    RecaptureNeededError,
+    StorageError,
+    UsageError,
+)
+from impctl.expr.error_bounds import exactly
+from impctl.expr.evaluate import Condition, Evaluator
+from impctl.expr.nodes import Expr, columns_of
+from impctl.service.maintenance_plan import is_same_circuit
+from impctl.service.output import check_output, whole_file
+from impctl.service.prepare import prepare
+from impctl.service.stored import check_definition, stored_moments
+from impctl.store.disk import sync_entries
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.engine.result_rows import AnswerRows
+    from impctl.rules.finalize import Ending
+    from impctl.service.context import Workbench
+    from impctl.service.decide import Moved
+    from impctl.service.query_state import TakenUp
+    from impctl.sketch.sketch import FragmentSet
+    from impctl.store.reader import StoreReader
+    from impctl.store.records import StoredQuery
+    from impctl.types import AccessId, AttributeId, QueryName, TableName, TableVersion
+    from impctl.workload.models import QuerySpec
+
+
+def may_change_answer(
+    taken: TakenUp, moved: Mapping[TableName, Moved], after: Mapping[AccessId, FragmentSet]
+) -> bool:
+    """Whether the answer may be another one with the sketches `after` the step than before it."""
+    schemas = {pin.table: pin.schema_json for pin in taken.stored.pins}
+    if any(change.ending.schema_json != schemas[table] for table, change in moved.items()):
+        return True
+    changed = {table: change for table, change in moved.items() if change.rows}
+    if not changed:
+        return False
+    if taken.session is None:
+        return True
+    return any(
+        _lies_in_sketch(taken, access, changed[table], after)
+        for access, table in taken.way.accesses.items()
+        if table in changed
+    )
+
+
+def _lies_in_sketch(
+    taken: TakenUp, access: AccessId, change: Moved, after: Mapping[AccessId, FragmentSet]
+) -> bool:
+    """Whether a changed row is in a range of the access's sketch, before the step or after it;
+    so is every row of an access without one, and of a change whose rows are not at hand."""
+    partition = taken.stored.partitions.get(access)
+    if partition is None or change.grouped is not None:
+        return True
+    changes = change.changes
+    column = from_arrow(changes.table.column(partition.attribute), partition.type)
+    held = taken.fragments[access].union(after[access]).to_mask()
+    return bool(held[fragments_of(partition, column, changes.shared)].any())
+
+
+CHANGE, COPIES, SURE = "_change", "_copies", "_sure"
+"""The columns that say what became of a row, of how many copies, and whether that is sure."""
+
+INSERT, DELETE = "insert", "delete"
+
+NO_ROWS = empty_batch(0)
+"""What an answer is made of before anything was there."""
+
+
+def changes_by_rows(
+    ending: Ending, change: Batch, bounded: Collection[AttributeId], zone: str
+) -> pa.Table:
+    """The changes by those of the rows kept, with their bounds; of an answer that is not cut."""
+    assert not ending.is_cut, "what is cut is compared"
+    change = _netted(change)
+    values = {name: exactly(column) for name, column in change.columns.items()}
+    kept, unsure = np.ones(len(change), dtype=np.bool_), np.zeros(len(change), dtype=np.bool_)
+    for predicate in ending.predicates:
+        if len(change):
+            unsure |= _unsure_outcomes(predicate, change)
+            kept &= Condition(predicate).truth(values, len(change)).sure_true()
+    for one in ending.outputs:
+        if len(change):
+            unsure |= _unsure_values(one.expr, change)
+    rows = Batch(values, change.weights, ()).keep(kept)
+    return _put_out(ending, [_Part(ending, rows, 1)], unsure[kept] if bounded else None, zone)
+
+
+@dataclass(frozen=True, slots=True)
+class RowsOf:
+    """Rows kept, and how the answer is made of them; which of its columns may have bounds."""
+
+    ending: Ending
+    rows: Batch
+    bounded: frozenset[AttributeId] = frozenset()
+
+
+def changes_between(before: RowsOf, after: RowsOf, zone: str) -> pa.Table:
+    """The changes from one answer to another of the same columns."""
+    went, came = (rows_asked_for(one.ending, one.rows) for one in (before, after))
+    unsure = np.ones(len(went) + len(came), dtype=np.bool_) if after.bounded else None
+    parts = [_Part(before.ending, went, -1), _Part(after.ending, came, 1)]
+    return _put_out(after.ending, parts, unsure, zone)
+
+
+def whole_answer(after: RowsOf, zone: str) -> pa.Table:
+    """The answer as changes from nothing."""
+    return changes_between(RowsOf(after.ending, NO_ROWS), after, zone)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Rows to put out as an answer's, with what their weights are multiplied by."""
+
+    ending: Ending
+    rows: Batch
+    sign: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Values put out, each row once with its sum, in order; `unsure` where that may be asked."""
+
+    columns: Sequence[Vector]
+    weights: Ints
+    unsure: Bools | None
+
+
+def _put_out(ending: Ending, parts: Sequence[_Part], unsure: Bools | None, zone: str) -> pa.Table:
+    filled = [part for part in parts if len(part.rows)]
+    types = typed((one.attribute for one in ending.outputs), None)
+    wanted = [arrow_type(kind, zone) for _, kind in types]
+    result = _consolidated(filled, unsure) if filled else None
+    if result is None:
+        columns = [pa.array([], kind) for kind in wanted]
+        weights, unsure = np.zeros(0, np.int64), None if unsure is None else np.zeros(0, np.bool_)
+    else:
+        weights, unsure = result.weights, result.unsure
+        ones = np.ones(len(weights), dtype=np.int64)
+        pairs = zip(result.columns, wanted, strict=True)
+        columns = [arrow_column(column, ones, kind) for column, kind in pairs]
+    said = {CHANGE: pa.array(np.where(weights < 0, DELETE, INSERT), pa.string())}
+    said[COPIES] = pa.array(np.abs(weights), pa.int64())
+    if unsure is not None:
+        said[SURE] = pa.array(~unsure, pa.bool_())
+    names = [one.attribute.name for one in ending.outputs]
+    return pa.Table.from_arrays([*said.values(), *columns], names=[*said, *names])
+
+
+def _consolidated(parts: Sequence[_Part], unsure: Bools | None) -> _Rows:
+    length = sum(len(part.rows) for part in parts)
+    weights = np.concatenate([part.rows.weights * part.sign for part in parts])
+    values = [_values(part) for part in parts]
+    columns = [concat(list(same)) for same in zip(*values, strict=True)]
+    grouping = group_rows([identity_of(column) for column in columns], length)
+    sums = np.add.reduceat(weights[grouping.order], grouping.starts)
+    left = np.flatnonzero(sums)
+    kept, sums = grouping.first[left], sums[left]
+    if unsure is not None:
+        unsure = np.logical_or.reduceat(unsure[grouping.order], grouping.starts)[left]
+    columns = [column.take(kept) for column in columns]
+    order = _order(columns, sums)
+    columns = [column.take(order) for column in columns]
+    return _Rows(columns, sums[order], None if unsure is None else unsure[order])
+
+
+def _values(part: _Part) -> list[Vector]:
+    """The columns put out, every NaN the same."""
+    rows = part.rows
+    return [
+        _same_nan(Evaluator(o.expr).values(rows.columns, len(rows))) for o in part.ending.outputs
+    ]
+
+
+def _order(columns: Sequence[Vector], weights: Ints) -> Ints:
+    """What went before what came, each by its columns."""
+    key = OrderKey("", descending=False, nulls_first=True)
+    # Where values tie, as 0.0 and -0.0 do, their bits decide.
+    ways = [way for column in columns for way in (column, identity_of(column))]
+    ranks = [np.sign(weights), *(exact_ranks(way, key) for way in ways)]
+    return np.lexsort(ranks[::-1])
+
+
+def _same_nan(column: Vector) -> Vector:
+    """The column without bounds, every NaN of it the same."""
+    if not column.type.is_fractional:
+        return column
+    values = np.where(np.isnan(column.values), np.nan, column.values)
+    return Vector(column.type, values, column.valid)
+
+
+def _netted(change: Batch) -> Batch:
+    """Each row once, with the widest of its bounds; what comes and goes alike left out."""
+    if not len(change):
+        return change
+    columns = change.columns
+    grouping = group_rows([identity_of(column) for column in columns.values()], len(change))
+    sums = np.add.reduceat(change.weights[grouping.order], grouping.starts)
+    left = np.flatnonzero(sums)
+    result = {}
+    for name, column in columns.items():
+        taken = exactly(column).take(grouping.first[left])
+        error = None
+        if column.error is not None:
+            error = np.maximum.reduceat(column.error[grouping.order], grouping.starts)[left]
+        result[name] = Vector(taken.type, taken.values, taken.valid, error)
+    return Batch(result, sums[left], ())
+
+
+def _unsure_outcomes(predicate: Expr, rows: Batch) -> Bools:
+    """Of which rows the condition may come out otherwise."""
+    if not bool(_has_bound(predicate, rows).any()):
+        return np.zeros(len(rows), dtype=np.bool_)
+    try:
+        return Condition(predicate).truth(rows.columns, len(rows)).is_unsure
+    except (NotExactError, EvaluationError):
+        return _has_bound(predicate, rows)
+
+
+def _unsure_values(expr: Expr, rows: Batch) -> Bools:
+    """Of which rows the value may come out otherwise."""
+    bounded = _has_bound(expr, rows)
+    if not bool(bounded.any()):
+        return bounded
+    try:
+        value = Evaluator(expr).values(rows.columns, len(rows))
+    except (NotExactError, EvaluationError):
+        return bounded
+    if value.error is None:
+        return np.zeros(len(rows), dtype=np.bool_)
+    return np.asarray((value.error != 0) & value.validity(), dtype=np.bool_)
+
+
+def _has_bound(expr: Expr, rows: Batch) -> Bools:
+    """Which rows have a value with a bound that the expression reads."""
+    result = np.zeros(len(rows), dtype=np.bool_)
+    for name in columns_of(expr):
+        column = rows.columns[name]
+        if column.error is not None:
+            result |= (column.error != 0) & column.validity()
+    return result
+
+
+class Sink(Protocol):
+    """Where changes go; `write` gives the file, if it is one."""
+
+    def write(self, lead: Lead, changes: pa.Table) -> Path | None:
+        """Take the changes of one step."""
+        ...
+
+
+class NotedStep:
+    """One step watched: made before it, asked after it."""
+
+    def __init__(self, kept: AnswerRows, before: Ending, after: Ending) -> None:
+        """The answers differ where the step follows the clock."""
+        self._kept = kept
+        self._after = after
+        is_compared = after.is_cut or before is not after
+        self._before = RowsOf(before, _named_for(before, kept)) if is_compared else None
+        self._change: Batch | None = None
+        kept.note()
+
+    def changes(self, zone: str) -> pa.Table:
+        """What came and went."""
+        change, kept = self._noted(), self._kept
+        if self._before is None:
+            return changes_by_rows(self._after, change, kept.bounded, zone)
+        return changes_between(self._before, RowsOf(self._after, kept.whole(), kept.bounded), zone)
+
+    def rows_before(self) -> Batch:
+        """The rows kept before the step, which may have broken off."""
+        return self._kept.before(self._noted())
+
+    def _noted(self) -> Batch:
+        if self._change is None:
+            self._change = self._kept.noted()
+        return self._change
+
+
+class ToldAnswer:
+    """Hands on what came and went of one query's answer, commit by commit."""
+
+    def __init__(
+        self, sink: Sink, zone: str, way: Way, before: Ending | None, written: list[str]
+    ) -> None:
+        """`way` is that of the steps; `before` the answer before the first one, if another.
+
+        Files are added to those `written`.
+        """
+        assert way.answer is not None
+        assert way.compiled is not None
+        assert way.compiled.kept is not None
+        self._sink, self._zone = sink, zone
+        self._kept, self._ending = way.compiled.kept, way.answer.ending
+        self._before = self._ending if before is None else before
+        self.noted: NotedStep | None = None
+        self._written = written
+
+    def begin(self) -> None:
+        """A step begins."""
+        self.noted = NotedStep(self._kept, self._before, self._ending)
+        self._before = self._ending
+
+    def tell(self, lead: Lead) -> None:
+        """The step is about to be committed."""
+        assert self.noted is not None
+        path = self._sink.write(lead, self.noted.changes(self._zone))
+        if path is not None:
+            self._written.append(str(path))
+
+
+class ToldRecapture:
+    """Writes what came and went of an answer that is captured anew."""
+
+    def __init__(
+        self, files: ChangeFiles, zone: str, before: RowsOf, lead: Lead, written: list[str]
+    ) -> None:
+        self._files, self._zone = files, zone
+        self._before, self._lead = before, lead
+        self._written = written
+
+    def tell(self, way: Way, state: MaintainedQuery | TouchedQuery | None) -> None:
+        """The capture is about to be committed."""
+        # What filled the state may be another circuit than the way's, made alike.
+        kept = state.compiled.kept if isinstance(state, MaintainedQuery) else None
+        if way.answer is None or kept is None:
+            raise not_told(self._lead.query, way.no_answer or way.reason)
+        after = RowsOf(way.answer.ending, kept.whole(), kept.bounded)
+        changes = changes_between(self._before, after, self._zone)
+        self._written.append(str(self._files.write(self._lead, changes)))
+
+
+def rows_kept(desk: Workbench, store: StoreReader, spec: QuerySpec, stored: StoredQuery) -> RowsOf:
+    """The rows that are kept with the newest sketch of a query, and its answer as it stood then.
+
+    UsageError where none are kept; RecaptureNeededError where they are of another reading of it.
+    """
+    check_kept(spec, stored)
+    check_definition(desk, spec, stored)
+    prepared = prepare(desk, spec, stored_moments(stored))
+    if not is_same_circuit(desk, prepared, stored):
+        raise not_told(spec.name, "its plan is different now")
+    answer = desk.memory.answer(prepared.planned)
+    trees: Mapping[TableName, int] | None = {} if stored.state_meta.get("trees") else None
+    kept = compile_answer(answer, trees).kept
+    assert kept is not None
+    kept.load(store.load_runs(stored.query, kept.beginning))
+    return RowsOf(answer.ending, kept.whole(), kept.bounded)
+
+
+def check_kept(spec: QuerySpec, stored: StoredQuery) -> None:
+    """UsageError where the store has no rows of the query's answer."""
+    if not stored.state_meta.get("answer"):
+        raise answer_not_kept(spec)
+
+
+def not_told(query: QueryName, why: str) -> RecaptureNeededError:
+    """The error for a commit that would leave out what came and went."""
+    return RecaptureNeededError(
+        f"The changes of the result of query `{query}` are unknown: {why}",
+        code="changes_unknown",
+        hint=f"run `impctl capture --query {query}`, read the whole result (`impctl changes "
+        "--all`), and continue from there",
+    )
+
+
+def _named_for(ending: Ending, kept: AnswerRows) -> Batch:
+    """The rows by the names of the answer whose circuit left the state that they come from."""
+    rows = kept.whole()
+    names = [name for name, _ in kept_rows(ending).columns]
+    held = [rows.columns[name] for name, _ in kept.columns] if len(rows) else []
+    return Batch(dict(zip(names, held, strict=True)) if held else {}, rows.weights, ())
+
+
+_LONGEST = 200
+"""Characters of a file's name that all file systems take."""
+
+_SAID = b"impctl"
+"""The key of what a file says of itself, in its schema."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lead:
+    """Whose changes they are, the number of the commit that they come with, and the versions that
+    they lead from and to; `moments` are the clock's values after it."""
+
+    query: QueryName
+    number: int
+    since: Mapping[TableName, TableVersion]
+    until: Mapping[TableName, TableVersion]
+    moments: Mapping[str, str]
+
+    @property
+    def file_name(self) -> str:
+        """Such as `000012_orders-5-7.parquet`."""
+        parts = [f"{quote(t, safe='')}-{self.since[t]}-{self.until[t]}" for t in sorted(self.until)]
+        parts += [f"{quote(n, safe='')}-{quote(v, safe='')}" for n, v in self.moments.items()]
+        text = "_".join(parts)
+        if len(text) > _LONGEST:
+            text = hashlib.sha256(text.encode()).hexdigest()
+        return f"{self.number:06}_{text}.parquet"
+
+    def as_json(self) -> str:
+        """The same for who reads the file."""
+        said = {"query": self.query, "commit": self.number}
+        return json.dumps({**said, "since": dict(self.since), "versions": dict(self.until)})
+
+
+def lead_of(
+    stored: StoredQuery, until: Mapping[TableName, TableVersion], moments: Mapping[str, str]
+) -> Lead:
+    """From what the store has to the commit that comes next."""
+    return Lead(stored.query, stored.generation + 1, stored.versions, until, moments)
+
+
+class ChangeFiles:
+    """The files below one folder, in a folder for each query."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def write(self, lead: Lead, changes: pa.Table) -> Path:
+        """Write the changes of a step that is about to be committed."""
+        import pyarrow.parquet as pq
+
+        path = self.folder / lead.query / lead.file_name
+        said = {**(changes.schema.metadata or {}), _SAID: lead.as_json().encode()}
+        with _translated(path):
+            _make_lasting(path.parent)
+            with whole_file(path) as file:
+                pq.write_table(changes.replace_schema_metadata(said), file)
+            for other in _left_behind(lead, path):
+                other.unlink(missing_ok=True)
+            sync_entries(path.parent)
+        return path
+
+
+def change_files(desk: Workbench) -> ChangeFiles | None:
+    """Where the run writes changes of answers; None where it does not."""
+    given = desk.settings.changes
+    return None if given is None else ChangeFiles(given.absolute())
+
+
+def check_change_files(
+    desk: Workbench, specs: Sequence[QuerySpec], given: Path, *, is_named: bool
+) -> None:
+    """UsageError where the run cannot write changes of answers, before anything is done.
+
+    Of queries that were named each has to have an answer that is kept; of all of the file, one.
+    """
+    without = [spec for spec in specs if not spec.answer]
+    if without and (is_named or len(without) == len(specs)):
+        raise answer_not_kept(without[0])
+    if desk.settings.dry_run:
+        return
+    folder = given.absolute()
+    check_output(folder, desk.reserved)
+    try:
+        _make_lasting(folder)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise UsageError(
+            f"Changes cannot be written to `{given}`: {error.strerror or error}",
+            hint="name a folder with write access; it may be new",
+            code="changes_folder",
+        ) from error
+
+
+def answer_not_kept(spec: QuerySpec) -> UsageError:
+    """The error for a query that has no rows of its answer in the store."""
+    hint = "write `answer: true` under the query and run `impctl capture`"
+    if spec.answer:
+        hint = "`impctl explain` shows why its result is not materialized"
+    return UsageError(
+        f"The result of query `{spec.name}` is not materialized, so its inserted and "
+        "deleted rows are unknown",
+        hint=hint,
+        code="answer_not_kept",
+        location=spec.location,
+    )
+
+
+def _left_behind(lead: Lead, path: Path) -> list[Path]:
+    """Files of runs that did not live to commit them: of the same commit from the same versions,
+    and of steps that would have gone on from there.
+
+    The last of them first: whoever is killed while removing them leaves a beginning to find.
+    """
+    numbers: dict[int, list[Path]] = {}
+    for other in path.parent.glob("*.parquet"):
+        written = other.name.partition("_")[0]
+        if written.isdecimal() and int(written) >= lead.number:
+            numbers.setdefault(int(written), []).append(other)
+    paths: list[Path] = []
+    number, since, reached = lead.number, [dict(lead.since)], [dict(lead.until)]
+    while since:
+        for other in numbers.get(number, ()):
+            said = None if other == path else _told(other, lead.query)
+            if said is not None and said["since"] in since:
+                paths.append(other)
+                reached.append(said["versions"])
+        number, since, reached = number + 1, reached, []
+    parts = path.parent.glob(f".{lead.number:06}_*.part")
+    return [*reversed(paths), *parts]
+
+
+def _told(path: Path, query: QueryName) -> dict[str, Any] | None:
+    """What a file says of itself; None where it is no file of ours, of this query."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with suppress(OSError, pa.ArrowException, ValueError, AttributeError):
+        said = json.loads((pq.read_schema(path).metadata or {}).get(_SAID, b"null"))
+        if said.get("query") == query and said.keys() >= {"since", "versions"}:
+            return dict(said)
+    return None
+
+
+def _make_lasting(folder: Path) -> None:
+    """Make the folder, so that a power cut after the commit does not take it away."""
+    missing = [one for one in (*reversed(folder.parents), folder) if not one.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for one in missing:
+        sync_entries(one.parent)
+
+
+@contextmanager
+def _translated(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(
+            f"The changes could not be written to `{path}`: {error.strerror or error}",
+            hint="free disk space or grant write access, and run the command again; nothing was "
+            "committed",
+            code="changes_not_written",
+        ) from error

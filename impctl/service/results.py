@@ -1,0 +1,1355 @@
+"""Results of commands as frozen records: all that the command line and Python show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import field
+from datetime import datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Self
+
+from impctl.bench.compare import RecordComparison as RecordComparison
+from impctl.bench.record import Record as Record
+from impctl.bench.record import RecordKind as RecordKind
+from impctl.errors import ImpctlError, Location, ProblemsFoundError
+from impctl.service.answer import ArrowAnswer, RowValue
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from impctl.types import TableName
+
+
+class Level(StrEnum):
+    """How bad it is."""
+
+    OK = "ok"
+    WARNING = "warning"
+    PROBLEM = "problem"
+
+
+class Area(StrEnum):
+    """What a finding is about, in the order of the report."""
+
+    SOFTWARE = "software"
+    SPARK = "spark"
+    TABLE = "table"
+    STORE = "store"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing looked at; `check` is its stable name, `subject` the table or query it is about.
+
+    `exit_code` is that of a command that fails for this problem, 0 otherwise.
+    """
+
+    area: str
+    subject: str
+    check: str
+    level: str
+    message: str
+    fix: str | None = None
+    exit_code: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """Makes the findings about one thing."""
+
+    area: Area
+    name: str
+
+    @classmethod
+    def of_table(cls, table: TableName) -> Self:
+        """A table of the workload."""
+        return cls(Area.TABLE, table)
+
+    def ok(self, check: str, message: str) -> Finding:
+        """Nothing to do."""
+        return Finding(self.area.value, self.name, check, Level.OK.value, message)
+
+    def warning(self, check: str, message: str, fix: str) -> Finding:
+        """Works, but costs or may fail one day."""
+        return Finding(self.area.value, self.name, check, Level.WARNING.value, message, fix)
+
+    def problem(self, check: str, message: str, fix: str, exit_code: int) -> Finding:
+        """A command fails, or would in the next run."""
+        level = Level.PROBLEM.value
+        return Finding(self.area.value, self.name, check, level, message, fix, exit_code)
+
+    def failed(self, check: str, error: ImpctlError) -> Finding:
+        """The problem that an error stands for."""
+        fix = error.hint or "run the command again with `-vv` and report it"
+        return self.problem(check, error.message, fix, error.exit_code)
+
+
+def problems_error(findings: Iterable[Finding], gravity: tuple[int, ...]) -> ImpctlError | None:
+    """The error of a run that found problems, with the gravest one's exit code; None without."""
+    problems = [finding for finding in findings if finding.level == Level.PROBLEM]
+    if not problems:
+        return None
+    worst = min(problems, key=lambda finding: gravity.index(finding.exit_code))
+    count = "a problem" if len(problems) == 1 else f"{len(problems)} problems"
+    about = f"{worst.area} `{worst.subject}`" if worst.area != worst.subject else worst.area
+    which = "" if len(problems) == 1 else "; the most serious one"
+    return ProblemsFoundError(
+        f"Found {count}{which} is about {about}" if which else f"Found {count} with {about}",
+        hint=worst.fix,
+        exit_code=worst.exit_code,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TreeWork:
+    """`touched` tuples, `flips` of their being live, `pairs` of tuple and fragment told."""
+
+    touched: int
+    flips: int
+    pairs: int
+
+
+@dataclass(frozen=True, slots=True)
+class TreeRecord:
+    """What the trees of a query have done for all `changes` since the capture.
+
+    `expected` tuples were to be touched per changed row by the capture's estimate; None where the
+    trees were asked for, so nobody estimated.
+    """
+
+    changes: int
+    touched: int
+    flips: int
+    pairs: int
+    expected: float | None
+
+    @property
+    def touched_each(self) -> float | None:
+        """Tuples touched per changed row; None before the first."""
+        return self.touched / self.changes if self.changes else None
+
+
+def work_text(work: TreeWork | None) -> str:
+    """What a run's reason says of it; empty without a tree."""
+    if work is None:
+        return ""
+    return f"trees: {work.touched:,} tuples touched, {work.flips:,} flips, {work.pairs:,} pairs"
+
+
+STATE = "state"
+"""Who told, where the rows that are kept were carried on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChangesResult(ArrowAnswer):
+    """Rows that came and went from the versions `since` to `versions`; of the whole answer none.
+
+    `by`: state, where the kept rows were carried on, or engine, where answers were compared;
+    `by_reason` why so.
+    """
+
+    query: str
+    since: Mapping[str, int]
+    versions: Mapping[str, int]
+    elapsed_ms: float
+    by: str
+    by_reason: str = ""
+    moments: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusteredSketch:
+    """Files and bytes that one query reads of the table through its sketch and its conditions.
+
+    `files_after` and `bytes_after` are None where nothing was written.
+    """
+
+    query: str
+    attribute: str
+    files: int
+    bytes: int
+    files_expected: int
+    bytes_expected: int
+    files_after: int | None = None
+    bytes_after: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterResult:
+    """One table: `action` is cluster, or none (a dry run, or nothing to gain: see `reason`).
+
+    `bytes` is the size of the table's files, all of which are written again.
+    """
+
+    table: str
+    action: str
+    by: tuple[str, ...]
+    reason: str
+    files: int
+    bytes: int = 0
+    files_after: int | None = None
+    version: int | None = None
+    elapsed_ms: float = 0.0
+    sketches: tuple[ClusteredSketch, ...] = ()
+    foreseen: bool = False
+
+    @property
+    def losers(self) -> tuple[ClusteredSketch, ...]:
+        """The sketches that are expected to read more than now."""
+        return tuple(one for one in self.sketches if one.bytes_expected > one.bytes)
+
+    @property
+    def winners(self) -> tuple[ClusteredSketch, ...]:
+        """Those that are expected to read less."""
+        return tuple(one for one in self.sketches if one.bytes_expected < one.bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class GcEntry:
+    """Something that nothing needs any more.
+
+    `kind` is versions (old sketch versions of query `name`), partitions (that no sketch uses),
+    file (of state that no run refers to) or folder (scratch of a run that was killed); of the
+    last two `name` is the path. `bytes` is what its removal gives back.
+    """
+
+    kind: str
+    name: str
+    count: int
+    bytes: int
+    removed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GcResult:
+    """What was removed from the store and beside the tables; with `foreseen` it still is there."""
+
+    store: str
+    keep: int
+    entries: tuple[GcEntry, ...]
+    bytes: int
+    foreseen: bool = False
+
+
+NOT_DUE = "not_due"
+"""Reason code of a stale query that `maintain --due` leaves for later."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DueResult:
+    """When a query is maintained next, and why.
+
+    `due` says that a run would start for it now. `due_at` is what its `trigger` names (a commit, a
+    moment, the end of a bound), `due_by` until when it has to be done, `start_at` when a run starts
+    for it. `rows` are pending, None where a log does not tell; `cost_ms` is what they are estimated
+    to take, None without a recorded run, and `margin` how far that may be off.
+    """
+
+    query: str
+    trigger: str
+    due: bool
+    why: str
+    due_at: datetime | None
+    due_by: datetime | None
+    start_at: datetime | None
+    pending: bool
+    rows: int | None
+    oldest_at: datetime | None
+    cost_ms: float | None
+    margin: float
+
+
+@dataclass(frozen=True, slots=True)
+class FreshEntry:
+    """How old the oldest change is that a sketch does not have, in seconds; 0 without any.
+
+    `bound_s` is what `fresh_within` allows, None without it; `late` says that it is exceeded.
+    """
+
+    bound_s: float | None
+    age_s: float
+    late: bool
+
+
+PAYS, COSTS_MORE, NOT_USED_YET = "pays", "costs_more", "not_used"
+ANSWERS = "answers"
+"""The materialized result was read, and saved less than its upkeep so far."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GainResult:
+    """The uses of one query's sketches since a moment, and the runs that kept them up to date.
+
+    `files`, `rows` and `bytes` were read, `..._plain` would have been by the query's conditions
+    alone; of `uses`, `used` went through a sketch. `kept_answers` came from the materialized
+    result and read no file; they are no uses, but `last_use` is of either. `answers_bytes` is what
+    they would have read of the tables as they are now. `upkeep_ms` is what captures and maintaining
+    took. `saved_ms` is an estimate: all bytes skipped, at the rate at which Spark reads.
+    """
+
+    query: str
+    since: datetime | None
+    uses: int
+    used: int
+    last_use: datetime | None
+    files: int
+    files_plain: int
+    rows: int
+    rows_plain: int
+    bytes: int
+    bytes_plain: int
+    query_ms: float
+    upkeep_runs: int
+    upkeep_ms: float
+    saved_ms: float
+    verdict: str
+    kept_answers: int = 0
+    answers_bytes: int = 0
+    hint: str = ""
+
+    @property
+    def bytes_left_out(self) -> int:
+        return self.bytes_plain - self.bytes
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateResult:
+    """A table written for the demo or a benchmark."""
+
+    table: str
+    path: str
+    rows: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenResult:
+    """A file written beside the result: `kind` is record or report."""
+
+    kind: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class PendingEntry:
+    """What was committed to a table since the sketch's version, by the log; None is not known.
+
+    `rows` are those that maintaining reads: an updated row counts twice, and so does every row of
+    a file that was rewritten without a change feed and without the writer's own count.
+    """
+
+    table: str
+    since: int
+    versions: int
+    files: int | None
+    rows: int | None
+    bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunEntry:
+    """A run recorded for a query; `at` is when it started (UTC).
+
+    `changes` are the changed rows it carried on; None where it read whole tables.
+    """
+
+    action: str
+    reason_code: str
+    reason: str
+    at: datetime
+    elapsed_ms: float
+    changes: int | None
+    versions: Mapping[str, int]
+
+
+VERIFY = "verify"
+"""The action under which a verification is recorded: `added` is the slack, `removed` how many
+fragments were missing."""
+WHOLE_TABLES = frozenset({"capture", "recapture", VERIFY})
+"""Actions that read whole tables, not their changes."""
+VERIFIED = "verified"
+"""The reason code of one that found nothing wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedEntry:
+    """The last verification that was recorded: what it found, when, and for which versions."""
+
+    sound: bool
+    slack: int
+    at: datetime
+    versions: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedSetting:
+    """One budget with one trigger, and what they come to over the time that is replayed.
+
+    `disk_bytes` None keeps all, `trigger` None is each query's own. `steps` are queries maintained,
+    `work_ms` is what these take; ages are of the oldest change in a step when it is done, the
+    median, that of 99 in 100, and the worst. `late` steps end after their bound. `reads` of sides
+    from files are expected, `conversions` are queries whose state is kept otherwise now.
+    """
+
+    setting: str
+    present: bool
+    disk_bytes: int | None
+    trigger: str | None
+    runs: int
+    steps: int
+    work_ms: float
+    age_s: float | None
+    age_99_s: float | None
+    age_worst_s: float | None
+    late: int
+    state_bytes: int
+    over_budget: bool
+    reads: float
+    conversions: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedRuns:
+    """What the store recorded from `since` on, beside what the model says of the same time.
+
+    Shares say how far the model is off: 0.1 is a tenth too much, None where nothing tells.
+    """
+
+    since: datetime
+    runs: int
+    steps: int
+    work_ms: float
+    model_runs: int
+    model_steps: int
+    model_work_ms: float
+    runs_off: float
+    steps_off: float
+    work_off: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulateResult:
+    """What was replayed, and what each setting comes to, the present one first.
+
+    `commits` are by table, `costs_by` says of each query what tells what its steps take: `runs`,
+    its `capture`, or `priors`. `recorded` is None where nothing was. `late` says how the rows of
+    commits are spread, None where they come with these.
+    """
+
+    source: str
+    since: datetime
+    until: datetime
+    look_s: float
+    commits: Mapping[str, int]
+    rows: int
+    costs_by: Mapping[str, str]
+    settings: tuple[SimulatedSetting, ...]
+    recorded: RecordedRuns | None = None
+    late: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StartedResult:
+    """What `init` wrote: a workload file with its tables and queries, and what to run next."""
+
+    file: str
+    tables: tuple[str, ...]
+    queries: tuple[str, ...]
+    next_commands: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadEntry:
+    """What would be read of a table; `rows` is None where its log does not tell."""
+
+    table: str
+    version: int
+    rows: int | None
+    files: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedChange:
+    """A table's change that a sketch does not have yet; None is what its log does not tell."""
+
+    table: str
+    since: int
+    until: int
+    rows: int | None
+    files: int | None
+    bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NextChange:
+    """The next change of a query's tables, in seconds from now, with what it lies between four
+    times in five.
+
+    `by` says what speaks for the time, `rows_by` for the rows. What is not known is None, and
+    `unknown` says why where that is everything.
+    """
+
+    tables: tuple[str, ...] = ()
+    in_s: float | None = None
+    in_s_low: float | None = None
+    in_s_high: float | None = None
+    rows: float | None = None
+    rows_low: float | None = None
+    rows_high: float | None = None
+    by: str | None = None
+    rows_by: str | None = None
+    unknown: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedPiece:
+    """A piece of state under a budget: the `mode` that is chosen for it, the one that it has `now`,
+    bytes in the chosen mode and if it is kept, and why. `buffer` is how many of the best rows or
+    values of a group are kept where it is bounded."""
+
+    name: str
+    mode: str
+    now: str
+    bytes: int
+    kept_bytes: int
+    reason: str
+    buffer: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanResult:
+    """What `maintain` would do with a query now, under its policy.
+
+    `action` is exact, touch, recapture, none, capture where there is no sketch to maintain, or
+    refused where there can be none (`hint` says what to do); `by` is who would compute. Estimates
+    are milliseconds, None without a recorded run to learn from.
+    """
+
+    query: str
+    action: str
+    by: str | None
+    reason_code: str
+    reason: str
+    policy: str
+    since: Mapping[str, int]
+    versions: Mapping[str, int]
+    pending: tuple[PlannedChange, ...] = ()
+    maintain_ms: float | None = None
+    maintain_runs: int = 0
+    recapture_ms: float | None = None
+    recapture_runs: int = 0
+    hint: str | None = None
+    next_change: NextChange | None = None
+    """None of a query that has no sketch to maintain."""
+    due: DueResult | None = None
+    """When it is due; None of a query without a sketch, or that is maintained at each commit."""
+    state: tuple[PlannedPiece, ...] = ()
+    """Under a budget, the pieces of its state that are chosen about."""
+    next_expiry: str | None = None
+    """As of `status`."""
+
+
+ENGINE, SPARK = "engine", "Spark"
+
+REFUSED = "refused"
+"""The action of a query that can have no sketch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpectedReading:
+    """What a sketch of an attribute is expected to leave to read of a table, from a sample.
+
+    `files` lie between `files_low` and `files_high` nine times out of ten, as far as a sample of
+    files can tell. `upkeep` is the state that is kept for the sketch, in bytes, which every run of
+    `maintain` reads. `is_measured`: by a capture that stored nothing, not from a sample.
+    """
+
+    files: int
+    files_low: int
+    files_high: int
+    files_total: int
+    rows: int
+    bytes: int
+    upkeep: int = 0
+    is_measured: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateEntry:
+    """An attribute looked at for a sketch: safe or not, chosen or not, and why.
+
+    `expected` is None where nothing was to choose, or nothing could be estimated. `occurrence` is
+    the alias, or else the number, of one of several places where the query reads the table.
+    """
+
+    table: str
+    attribute: str
+    safe: bool
+    chosen: bool
+    reason: str
+    expected: ExpectedReading | None = None
+    occurrence: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """Whether a query can have a sketch; `mode` is how it would be maintained.
+
+    `hint` says what to do about a query that can have none, `place` where in the file that stands
+    which is in the way. `answer` says whether its answer would be kept, None where it is not to be.
+    `answered` says who answers it, None where that cannot be told.
+    """
+
+    query: str
+    supported: bool
+    mode: str | None
+    reason: str
+    candidates: tuple[CandidateEntry, ...] = ()
+    hint: str | None = None
+    answer: AnswerEntry | None = None
+    place: Location | None = None
+    answered: AnsweredEntry | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanEntry:
+    """A line of the plan tree; `how` an operator is maintained, why so, and where it stands.
+
+    `state_bytes` is what the stored state keeps for it (None where nothing is stored), `pushed`
+    what is done early at a scan or on a change: columns, conditions, the sketch's ranges, files.
+    """
+
+    depth: int
+    operator: str
+    detail: str
+    how: str = ""
+    why: str = ""
+    place: Location | None = None
+    state_bytes: int | None = None
+    pushed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class JoinSideEntry:
+    """How one side of a join finds partners: `index` keeps its rows, `files` and `spark` read them;
+    *rebuilt* (`mode`) of all rows where no key narrows these.
+
+    `rows` and `bytes` are the most that the index can come to, None where nobody knows.
+    """
+
+    side: str
+    tables: tuple[str, ...]
+    strategy: str
+    mode: str
+    reason: str
+    rows: int | None
+    bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupsEntry:
+    """The groups of a grouping, or of a DISTINCT, over these tables: *kept*, or *read* from files
+    when they change, or *rebuilt* of all rows where no key narrows these; and why. There are no
+    tables where the rows below it are computed."""
+
+    name: str
+    tables: tuple[str, ...]
+    mode: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class BuffersEntry:
+    """First rows over these tables, or values of MIN and MAX: all *kept*, or *bounded* to the best
+    `buffer` of each group; and why. `chosen` says that a budget or `state: least` bounds them,
+    `state_bytes` what is stored of them, None where the query is not captured as it stands."""
+
+    name: str
+    tables: tuple[str, ...]
+    mode: str
+    buffer: int | None
+    chosen: bool
+    reason: str
+    state_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TreeNodeEntry:
+    """A node of a join tree: the accesses of its `bag` (none of a virtual root) and what it keeps.
+
+    `key` is what it shares with its `parent` (a place among the nodes) over an `edge` of that kind;
+    the root's are the group columns. Its tuples differ in `kept`, `calls` are added up over them.
+    `ranges` has each sketched column, and whether its fragments are `counted` or told `by column`.
+    `bytes` are those of its stored state, None where it is not captured as it stands.
+    The rows of a `probed` bag are found by look-ups over its tables' rows.
+    """
+
+    bag: tuple[str, ...]
+    parent: int | None
+    edge: str
+    key: tuple[str, ...]
+    kept: tuple[str, ...]
+    calls: tuple[str, ...]
+    ranges: tuple[tuple[str, str], ...]
+    probed: bool
+    bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TreeEntry:
+    """Joins that are `used` as a tree, that could be one, or why they cannot.
+
+    `mode` is `ring` where counts and sums decide, `bits` where nothing does; `height` counts edges.
+    `nodes` has the root first; `drawn` are they as lines. `joined` are the rows that a changed row
+    is joined to, `touched` the tuples of the tree that it touches, both estimated in the mean, as
+    are milliseconds of a step of a thousand changed rows and the bytes of state, both ways.
+    """
+
+    used: bool
+    reason: str
+    place: Location | None = None
+    mode: str = ""
+    height: int = 0
+    nodes: tuple[TreeNodeEntry, ...] = ()
+    drawn: tuple[str, ...] = ()
+    joined: float | None = None
+    touched: float | None = None
+    index_ms: float | None = None
+    tree_ms: float | None = None
+    index_bytes: int | None = None
+    tree_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerEntry:
+    """Whether the rows of a query's answer are `kept` with its state; `reason` says why not.
+
+    A row takes some `row_bytes`, none where a join tree tells it; there are `most_rows` but for
+    ties, None without a LIMIT. `state_bytes` is what is stored of them, None where the query is not
+    captured as it stands.
+    """
+
+    kept: bool
+    reason: str
+    columns: tuple[str, ...] = ()
+    row_bytes: int = 0
+    most_rows: int | None = None
+    state_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AnsweredEntry:
+    """Who answers a query if nobody is asked for: `state`, `engine` or `spark`, and why.
+
+    What the engine and Spark are estimated to take, in milliseconds; None where one cannot.
+    """
+
+    by: str
+    reason: str
+    engine_ms: int | None = None
+    spark_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainResult:
+    """Whether a query is sketchable and maintainable, and what stands in the way.
+
+    `state_bytes` is all that is stored for it, with the counts of fragments that no operator owns;
+    None where it was not captured as it stands now. `answer` is set where it is to be kept,
+    `provenance` where recursion is to be kept by absorption: how it is, or `given_up`. `answered`
+    says who answers it.
+    """
+
+    query: str
+    mode: str
+    reason: str
+    policy: str
+    plan: tuple[PlanEntry, ...]
+    attributes: tuple[CandidateEntry, ...]
+    joins: tuple[JoinSideEntry, ...] = ()
+    groups: tuple[GroupsEntry, ...] = ()
+    buffers: tuple[BuffersEntry, ...] = ()
+    trees: tuple[TreeEntry, ...] = ()
+    state_bytes: int | None = None
+    answer: AnswerEntry | None = None
+    provenance: str | None = None
+    answered: AnsweredEntry | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WhyEntry:
+    """A row of a table, by the columns that the query reads."""
+
+    table: str
+    row: Mapping[str, RowValue]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhyResult:
+    """Rows of tables that derive a row of the answer together, the first `limit` of `row_count`.
+
+    `claim`: smallest (no fewer rows do), minimal (no part of them does), or group (all rows of the
+    groups that it is made of). `lineage`: how many rows take part in any derivation.
+    `by`: engine, which read tables, or state.
+    """
+
+    query: str
+    row: Mapping[str, RowValue]
+    claim: str
+    rows: tuple[WhyEntry, ...]
+    row_count: int
+    lineage: int
+    limit: int | None
+    versions: Mapping[str, int]
+    files_kept: int
+    files_total: int
+    elapsed_ms: float
+    action: str
+    reason: str
+    moments: Mapping[str, str] = field(default_factory=dict)
+    by: str = ENGINE
+
+
+@dataclass(frozen=True, kw_only=True)
+class WithoutResult(ArrowAnswer):
+    """Rows of the answer that would go, or come, if rows for which a condition is true were not
+    there; each with `_change` and `_copies`.
+
+    `without`: the conditions by table; `removed`: how many rows that is, of those read, or of those
+    in the state where `by` is state.
+    """
+
+    query: str
+    without: Mapping[str, tuple[str, ...]]
+    removed: Mapping[str, int]
+    versions: Mapping[str, int]
+    files_kept: int
+    files_total: int
+    elapsed_ms: float
+    action: str
+    reason: str
+    moments: Mapping[str, str] = field(default_factory=dict)
+    by: str = ENGINE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableFiles:
+    """What to read of one table; `path` is its folder or URI.
+
+    `listing` has a row per file: `file` (absolute path or URI), `size`, `rows` (deleted ones too,
+    NULL where the log does not say), `deleted` (positions of deleted rows from 0, NULL for none),
+    and where the table has partition columns `partition_values`, a struct of typed values.
+
+    `predicate` is SQL that DuckDB and Polars read, times in UTC; None for all rows of the files.
+    `names_in_files` is empty unless the table maps column names: then each column's name in the
+    files, by the name that predicate and query have for it.
+    """
+
+    table: str
+    path: str
+    version: int
+    files_total: int
+    listing: pa.Table = field(repr=False)
+    predicate: str | None
+    names_in_files: Mapping[str, str]
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files to read, in the order of the log."""
+        return tuple(self.listing.column("file").to_pylist())
+
+    @property
+    def deleted(self) -> dict[str, pa.Array]:
+        """Positions of deleted rows, by file; no file without any."""
+        column = self.listing.column("deleted")
+        pairs = zip(self.files, column, strict=True)
+        return {file: places.values for file, places in pairs if places.is_valid}
+
+    @property
+    def deleted_rows(self) -> pa.Table:
+        """The same as a table of `file` and `position`, for an anti-join."""
+        import pyarrow as pa
+
+        deleted = self.deleted
+        files = [file for file, places in deleted.items() for _ in range(len(places))]
+        places = pa.chunked_array(list(deleted.values()), pa.int64())
+        return pa.table({"file": pa.array(files, pa.string()), "position": places})
+
+    @property
+    def partition_values(self) -> dict[str, dict[str, RowValue]]:
+        """Values of the partition columns, by file; empty ones where the table has none."""
+        if "partition_values" not in self.listing.column_names:
+            return {file: {} for file in self.files}
+        values = self.listing.column("partition_values").to_pylist()
+        return dict(zip(self.files, values, strict=True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryFiles:
+    """What a query needs of its tables, by name; `action`, `reuse` and the like as for `rewrite`.
+
+    `sql` is the query as Spark reads it, values of parameters in it, ranges not: they are the
+    tables' predicates. `left_away`: why a table is read without its sketch, though there is one.
+    """
+
+    query: str
+    sql: str
+    tables: Mapping[str, TableFiles]
+    action: str = "none"
+    reason: str = ""
+    reuse: ReuseEntry | None = None
+    left_away: Mapping[str, str] = field(default_factory=dict)
+    moments: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def versions(self) -> dict[str, int]:
+        """The version of each table that all of this holds for."""
+        return {name: table.version for name, table in self.tables.items()}
+
+
+SCHEMA_VERSION = 1
+
+ANSWER_SAME, ANSWER_OPEN = "no", "maybe"
+"""Whether a query's answer has changed, as far as maintaining its sketch tells."""
+
+NOT_USED = "not_used"
+"""Action of a query that was to be read without a sketch."""
+
+NO_SKETCH = "no_sketch"
+"""Action of a query that is read without a sketch because there is none for it now."""
+
+
+@dataclass(frozen=True, slots=True)
+class SketchEntry:
+    """The fragments a sketch holds, out of `total` range fragments."""
+
+    table: str
+    attribute: str
+    fragments: tuple[int, ...]
+    total: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftEntry:
+    """What a query reads of a table through its sketch and its own conditions.
+
+    `expected` is what was foreseen of the attribute when it was chosen, None where nothing was.
+    """
+
+    table: str
+    files: int
+    files_total: int
+    bytes: int
+    bytes_total: int
+    expected: ExpectedReading | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RangesEntry:
+    """How evenly the ranges of a sketch are filled, rows with NULL left out.
+
+    `imbalance` is the largest range over the mean, 0 without rows; `at_capture` what it was when
+    the ranges were chosen. `drifted` ranges have become more uneven than the run's threshold, and
+    `hint` says what to do.
+    """
+
+    table: str
+    attribute: str
+    ranges: int
+    rows: int
+    largest: int
+    imbalance: float
+    at_capture: float
+    drifted: bool
+    hint: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaptureResult:
+    """A sketch found; `action` is capture, rebalance, or none (a dry run, or nothing to do).
+
+    `moments`, here as in others, are the constants of the clock in the query, with their values.
+
+    A dry run (`foreseen`) says who would find it (`by`), what it would read, and what is `stored`
+    now: none, stale or current (of ranges: uneven or even).
+    """
+
+    query: str
+    action: str
+    sketches: tuple[SketchEntry, ...]
+    versions: Mapping[str, int]
+    mode: str
+    elapsed_ms: float
+    spark_ms: float
+    """Time in Spark; 0 where the engine captured by itself."""
+    engine_ms: float
+    considered: tuple[CandidateEntry, ...] = ()
+    left: tuple[LeftEntry, ...] = ()
+    assumptions: tuple[str, ...] = ()
+    reason: str = ""
+    """What became of ranges and state, where ranges were to be evened out."""
+    foreseen: bool = False
+    by: str | None = None
+    reads: tuple[ReadEntry, ...] = ()
+    stored: str | None = None
+    moments: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplyResult:
+    """One update batch; `version` is the one that it made, None where nothing was committed.
+
+    With `already_applied` an earlier run made that version, and this one did nothing. A dry run
+    gives the `foreseen_version` that its `statement` would make, and counts the rows of an insert;
+    a delete or update that finds no row makes no version.
+    """
+
+    name: str
+    table: str
+    version: int | None = None
+    inserted: int = 0
+    deleted: int = 0
+    updated: int = 0
+    statement: str = ""
+    foreseen_version: int | None = None
+    already_applied: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MaintainStep:
+    """One step of a run: the versions it reached and what it cost."""
+
+    action: str
+    versions: Mapping[str, int]
+    added: tuple[int, ...]
+    removed: tuple[int, ...]
+    changes: int | None
+    elapsed_ms: float
+    answer_changed: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaintainResult:
+    """One sketch of `total` ranges brought up to date; `action` is exact, touch, recapture or none.
+
+    `since` are the versions the run started from, `versions` those it reached; `steps` has an
+    entry per version passed where the query is maintained eagerly. `foreseen` marks a dry run: the
+    action is what would be taken, the new sketch was not computed. `refilled_groups` counts groups
+    whose bounded buffer was filled again, from `refilled_rows` rows of the table. `changes` are
+    the changed rows that were carried on; None for a recapture, which reads tables, not changes.
+    """
+
+    query: str
+    table: str
+    attribute: str
+    total: int
+    action: str
+    reason_code: str
+    reason: str
+    since: Mapping[str, int]
+    versions: Mapping[str, int]
+    added: tuple[int, ...]
+    removed: tuple[int, ...]
+    changes: int | None
+    elapsed_ms: float
+    read_ms: float
+    engine_ms: float
+    commit_ms: float
+    steps: tuple[MaintainStep, ...] = ()
+    foreseen: bool = False
+    ranges: RangesEntry | None = None
+    """How even the sketch's ranges are now; None where that is not counted."""
+    refilled_groups: int = 0
+    refilled_rows: int = 0
+    tree: TreeWork | None = None
+    answer_changed: str | None = None
+    """`no` where the query's answer is surely what it was, else `maybe`; None in a dry run."""
+    moments: Mapping[str, str] = field(default_factory=dict)
+    change_files: tuple[str, ...] = ()
+    """Files written of what came and went of the answer, one per step (`--changes`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReuseCandidate:
+    """A stored sketch looked at, and why (not) used; `rows` of the files it leaves to read."""
+
+    query: str
+    allowed: bool
+    chosen: bool
+    reason: str
+    sketches: tuple[SketchEntry, ...] = ()
+    rows: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReuseEntry:
+    """Which query's sketch was used for another query, and why; `query` None is none."""
+
+    query: str | None
+    reason: str
+    candidates: tuple[ReuseCandidate, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewriteResult:
+    """The query with its range predicates; `intervals` are those predicates, one text each.
+
+    `action`: how the sketch was maintained first; `reuse` is set for constants of its own;
+    `left_away` is as for `query`. Not everything that impctl reads `runs_on_spark`.
+    """
+
+    query: str
+    sql: str
+    sketches: tuple[SketchEntry, ...]
+    versions: Mapping[str, int]
+    files_kept: int
+    files_total: int
+    intervals: tuple[str, ...]
+    action: str = "none"
+    reason: str = ""
+    reuse: ReuseEntry | None = None
+    left_away: Mapping[str, str] = field(default_factory=dict)
+    moments: Mapping[str, str] = field(default_factory=dict)
+    runs_on_spark: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueryResult(ArrowAnswer):
+    """The answer; `action` and `reuse` are as for `rewrite`. Its JSON has rows in place of Arrow.
+
+    `left_away`: why a table was read without its sketch, though there is one. `elapsed_ms` is the
+    query alone; `spark_start_ms` came before it, 0 where Spark was running. `by`: who answered,
+    `by_reason` why; by state no file was read. `quicker` says who else would have been so.
+    """
+
+    query: str
+    versions: Mapping[str, int]
+    files_kept: int
+    files_total: int
+    elapsed_ms: float
+    action: str = "none"
+    reason: str = ""
+    reuse: ReuseEntry | None = None
+    spark_start_ms: float = 0.0
+    left_away: Mapping[str, str] = field(default_factory=dict)
+    moments: Mapping[str, str] = field(default_factory=dict)
+    by: str = "spark"
+    by_reason: str = ""
+    quicker: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusResult:
+    """What the store knows of a query; without `versions` it was never captured.
+
+    `pending_versions` counts the table versions committed since, `pending` what is in them;
+    `runs` are the latest, newest first; `verified` is None where nobody verified the sketch.
+    `kept_answers` counts those told from kept rows, of a query that has such or had. `provenance`
+    is as of `explain`.
+    """
+
+    query: str
+    sketches: tuple[SketchEntry, ...]
+    versions: Mapping[str, int]
+    pending_versions: Mapping[str, int]
+    stale: bool
+    mode: str | None
+    policy: str
+    state_bytes: int
+    last_action: str | None = None
+    last_reason: str | None = None
+    stale_reason: str | None = None
+    ranges: tuple[RangesEntry, ...] = ()
+    sketch_bytes: int = 0
+    pending: tuple[PendingEntry, ...] = ()
+    runs: tuple[RunEntry, ...] = ()
+    verified: VerifiedEntry | None = None
+    uses: int = 0
+    last_use: datetime | None = None
+    bytes_left_out: int = 0
+    tree: TreeRecord | None = None
+    moments: Mapping[str, str] = field(default_factory=dict)
+    keeps_answer: bool = False
+    kept_answers: int = 0
+    provenance: str | None = None
+    fresh: FreshEntry | None = None
+    """How old what is pending is; None without a sketch, or where the logs do not tell."""
+    trigger: str | None = None
+    """When it is maintained, as the file says it; None where that says nothing."""
+    next_expiry: str | None = None
+    """No row expires before this instant, or `never`; None where none can, or nobody looked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyResult:
+    """A stored sketch against recapture; `results_equal` is None where it was not asked for,
+    or where only the sketch makes the query fail.
+
+    `counts_only` says that only the numbers of rows were compared, because a LIMIT without ORDER BY
+    leaves any of more rows. `answer_equal` is about the rows of the answer that are kept, None
+    where none are, or results were not asked for.
+    """
+
+    query: str
+    table: str
+    attribute: str
+    total: int
+    covers: bool
+    slack: int
+    missing: tuple[int, ...]
+    extra: tuple[int, ...]
+    results_equal: bool | None
+    versions: Mapping[str, int]
+    moments: Mapping[str, str] = field(default_factory=dict)
+    counts_only: bool = False
+    answer_equal: bool | None = None
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether nothing that was looked at is wrong."""
+        return self.covers and self.results_equal is not False and self.answer_equal is not False
+
+
+Result = (
+    CheckResult
+    | CaptureResult
+    | ApplyResult
+    | ClusterResult
+    | GainResult
+    | MaintainResult
+    | PlanResult
+    | DueResult
+    | RewriteResult
+    | QueryResult
+    | ChangesResult
+    | WhyResult
+    | WithoutResult
+    | StatusResult
+    | ExplainResult
+    | Finding
+    | StartedResult
+    | VerifyResult
+    | GenerateResult
+    | Record
+    | RecordComparison
+    | WrittenResult
+    | GcResult
+    | SimulateResult
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What went wrong with one query (or update); None where it concerns the whole run."""
+
+    query: str | None
+    error: ImpctlError
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """All of a run: what was done, what to know, and what failed without hiding the rest."""
+
+    results: tuple[Result, ...] = ()
+    warnings: tuple[str, ...] = ()
+    failures: tuple[Failure, ...] = ()
+    note: str = ""
+    """What to know of the run itself, for people."""
+
+
+SKETCH_NONE = "sketch_none"
+"""The reason code, and the mode told."""
+
+ASKED_FOR_NONE = "the workload file sets `sketch: none`"
+"""Why a query is read whole."""
+
+
+def unsketched_check(query: str) -> CheckResult:
+    """As `check` says it."""
+    return CheckResult(query, False, SKETCH_NONE, ASKED_FOR_NONE)
+
+
+def unsketched_capture(query: str) -> CaptureResult:
+    """As `capture` says it, of a dry run too."""
+    return CaptureResult(
+        query=query,
+        action="none",
+        sketches=(),
+        versions={},
+        mode=SKETCH_NONE,
+        elapsed_ms=0.0,
+        spark_ms=0.0,
+        engine_ms=0.0,
+        reason=ASKED_FOR_NONE,
+    )
+
+
+def unsketched_plan(query: str, policy: str) -> PlanResult:
+    """As `plan` says it."""
+    return PlanResult(
+        query=query,
+        action="none",
+        by=None,
+        reason_code=SKETCH_NONE,
+        reason=ASKED_FOR_NONE,
+        policy=policy,
+        since={},
+        versions={},
+    )
+
+
+def unsketched_maintain(
+    query: str, code: str = SKETCH_NONE, reason: str = ASKED_FOR_NONE
+) -> MaintainResult:
+    """As `maintain` says it, of no table and no attribute; of a query that can have none, too."""
+    return MaintainResult(
+        query=query,
+        table="",
+        attribute="",
+        total=0,
+        action="none",
+        reason_code=code,
+        reason=reason,
+        since={},
+        versions={},
+        added=(),
+        removed=(),
+        changes=0,
+        elapsed_ms=0.0,
+        read_ms=0.0,
+        engine_ms=0.0,
+        commit_ms=0.0,
+    )
+
+
+def unsketched_status(query: str, policy: str) -> StatusResult:
+    """As `status` says it: there is nothing that could be stale."""
+    return StatusResult(
+        query=query,
+        sketches=(),
+        versions={},
+        pending_versions={},
+        stale=False,
+        mode=SKETCH_NONE,
+        policy=policy,
+        state_bytes=0,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class FollowedRun:
+    """One run of `maintain --follow`; `started_at` is ISO 8601 in UTC.
+
+    `retry_ms` is the pause until the first query is tried again that failed for a reason that may
+    pass. `late_ms` is by how much the run missed the bound of one of its queries, 0 where it missed
+    none; None where none has a bound.
+    """
+
+    number: int
+    started_at: str
+    elapsed_ms: float
+    exit_code: int
+    retry_ms: float | None = None
+    late_ms: float | None = None

@@ -1,0 +1,391 @@
+"""Rewrite: the text or the files by which another reader runs a query through its sketches."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from impctl.data.schema import Column, Kind
+from impctl.errors import StorageError, TableError
+from impctl.plan.nodes import Fixpoint, nodes_of
+from impctl.service.filters import Pruned, filters_of, interval_texts
+from impctl.service.output import check_output, write_whole
+from impctl.service.query import never_failing
+from impctl.service.resolve import (
+    AtVersions,
+    Fresh,
+    asked,
+    is_for_others,
+    record_use,
+    what_is_read,
+    worth_using,
+    written_query,
+)
+from impctl.service.results import Outcome, QueryFiles, RewriteResult, TableFiles
+from impctl.service.spark_answer import Unread, answer_frame, losing_nan, unread_frame
+from impctl.service.stored import sketch_entry
+from impctl.spark.predicates import plain_condition, plain_live
+from impctl.tables.footers import miscopied_columns
+from impctl.tables.rows import partition_literal, why_not_plain
+from impctl.tables.schema import arrow_type
+from impctl.values import dataclass
+from impctl.workload.models import SketchUse
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from impctl.service.context import Workbench
+    from impctl.service.parameters import GivenValues
+    from impctl.service.pinned import PinnedTables
+    from impctl.service.prepare import PreparedQuery
+    from impctl.store.records import StoredSketch
+    from impctl.tables.snapshot import DataFile, Snapshot
+    from impctl.types import ColumnName, TableName, TableVersion
+
+
+def file_listing(snapshot: Snapshot, files: Sequence[DataFile]) -> pa.Table:
+    """A row per file: `file`, `size`, `rows`, `deleted`, and `partition_values` where there are.
+
+    Raises TableError for a partition value that Arrow cannot read.
+    """
+    deleted = [None if file.deleted is None else file.deleted for file in files]
+    columns = {
+        "file": pa.array([file.uri for file in files], pa.string()),
+        "size": pa.array([file.size for file in files], pa.int64()),
+        "rows": pa.array([file.rows for file in files], pa.int64()),
+        "deleted": pa.array(deleted, pa.list_(pa.int64())),
+    }
+    if snapshot.partition_columns:
+        own = [snapshot.column(name) for name in snapshot.partition_columns]
+        values = [_values(column, [file.partition_values for file in files]) for column in own]
+        names = [column.name for column in own]
+        columns["partition_values"] = pa.StructArray.from_arrays(values, names=names)
+    return pa.table(columns)
+
+
+def _values(column: Column, texts: Sequence[Mapping[str, str | None]]) -> pa.Array:
+    """The values of one partition column, each text read once."""
+    result = [values[column.name] for values in texts]
+    distinct = list(dict.fromkeys(result))
+    if not distinct:
+        return pa.array([], arrow_type(column.type))
+    read = pa.concat_arrays([partition_literal(column, text, 1) for text in distinct])
+    places = {text: at for at, text in enumerate(distinct)}
+    return read.take(pa.array([places[text] for text in result], pa.int64()))
+
+
+@dataclass(frozen=True, slots=True)
+class Framed:
+    """The frame, and what to know about it."""
+
+    frame: DataFrame
+    warnings: tuple[str, ...]
+
+
+def dataframe(
+    desk: Workbench,
+    query: str | None,
+    params: GivenValues = (),
+    sql: str | None = None,
+    at: AtVersions | None = None,
+    use: SketchUse = SketchUse.AUTO,
+    *,
+    required: bool = False,
+) -> Framed:
+    """The frame of one query; arguments as for `service.query`."""
+    result = asked(desk, query, params, sql, at, use, required=required)
+    if isinstance(result, Unread):
+        return Framed(unread_frame(desk, result), result.warnings)
+    result = never_failing(desk.tables, result, required=required)
+    read = what_is_read(desk.tables, result, use)
+    frame = answer_frame(desk, result.prepared, result.versions, read.pruned, result.sketches)
+    record_use(desk, result, read.pruned, read.plain, command="dataframe")
+    return Framed(frame, result.warnings)
+
+
+_DATED = (Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMP_NTZ)
+_NO_TEXT = "other engines may interpret its boundary values differently"
+_NAN = "its files may contain NaN, and engines that read Parquet may skip such rows"
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """The files, and what to know about them."""
+
+    files: QueryFiles
+    warnings: tuple[str, ...]
+
+
+def files(
+    desk: Workbench,
+    query: str | None,
+    params: GivenValues = (),
+    sql: str | None = None,
+    at: AtVersions | None = None,
+    use: SketchUse = SketchUse.ALWAYS,
+    *,
+    required: bool = False,
+) -> Listed:
+    """The files of one query; arguments as for `service.rewrite`."""
+    result = asked(desk, query, params, sql, at, use, required=required)
+    if isinstance(result, Unread):
+        return _as_they_stand(desk, result)
+    pruned, predicates, left_away = _left_to_read(desk.tables, result, use)
+    read = _columns_read(result)
+    tables = {}
+    # A table that only an unused WITH entry names is looked up all the same.
+    for table in dict.fromkeys((*result.prepared.tables, *result.prepared.query.tables)):
+        snapshot = desk.tables.snapshot(table, result.versions.get(table))
+        left = pruned.files.get(table, snapshot.files)
+        _check(snapshot, read.get(table, ()), left)
+        tables[table] = _table_files(snapshot, left, predicates.get(table))
+    listed = QueryFiles(
+        query=result.prepared.spec.name,
+        sql=result.query.sql,
+        tables=tables,
+        action=result.action,
+        reason=result.reason,
+        reuse=result.reuse,
+        left_away=left_away,
+        moments=result.prepared.moments,
+    )
+    plain = filters_of(desk.tables, result.prepared, (), result.versions)
+    record_use(desk, result, pruned, plain, command="files")
+    return Listed(listed, result.warnings)
+
+
+def _as_they_stand(desk: Workbench, result: Unread) -> Listed:
+    """All files of a query that only Spark can read."""
+    tables = {}
+    for table, version in result.versions.items():
+        snapshot = desk.tables.snapshot(table, version)
+        # Which columns the query reads is not known.
+        _check(snapshot, snapshot.schema.names, snapshot.files)
+        tables[table] = _table_files(snapshot, snapshot.files, None)
+    listed = QueryFiles(
+        query=result.spec.name,
+        sql=result.sql,
+        tables=tables,
+        action=result.action,
+        reason=result.reason,
+    )
+    return Listed(listed, result.warnings)
+
+
+def _left_to_read(
+    tables: PinnedTables, result: Fresh, use: SketchUse
+) -> tuple[Pruned, Mapping[TableName, str], Mapping[TableName, str]]:
+    """Files and predicates that belong together, and why a sketch is not among them."""
+    sketches, reasons = worth_using(tables, result, use)
+    left_away = dict(reasons)
+    while True:
+        pruned = filters_of(tables, result.prepared, sketches, result.versions, by_table=True)
+        predicates, refused = _predicates(tables, pruned, result.versions)
+        if not refused:
+            break
+        # Anew: what a sketch leaves of its table narrows the tables that it is joined with.
+        left_away |= refused
+        sketches = tuple(one for one in sketches if one.table not in refused)
+    for table in dict.fromkeys(sketch.table for sketch in sketches):
+        if table not in predicates and _leaves_out(sketches, table):
+            left_away[table] = "the query reads it several times, with different ranges"
+    return pruned, _of_live_rows(result, predicates), left_away
+
+
+def _leaves_out(sketches: Sequence[StoredSketch], table: TableName) -> bool:
+    own = [sketch for sketch in sketches if sketch.table == table]
+    return any(len(one.fragments) < one.partition.size for one in own)
+
+
+def _predicates(
+    tables: PinnedTables, pruned: Pruned, versions: Mapping[TableName, TableVersion]
+) -> tuple[dict[TableName, str], dict[TableName, str]]:
+    """The predicate of each filtered table, and why another one can have none."""
+    result: dict[TableName, str] = {}
+    refused: dict[TableName, str] = dict.fromkeys(losing_nan(tables, pruned, versions), _NAN)
+    for wanted in pruned.filters.values():
+        table = wanted.partition.table
+        snapshot = tables.snapshot(table, versions.get(table))
+        column = snapshot.column(wanted.partition.attribute)
+        text = plain_condition(wanted, column.name)
+        if text is None:
+            refused[table] = _NO_TEXT
+        else:
+            result[table] = text
+    return result, refused
+
+
+def _of_live_rows(result: Fresh, predicates: Mapping[TableName, str]) -> Mapping[TableName, str]:
+    """The predicates, with what expiries ask of rows beside them."""
+    told = dict(predicates)
+    for table, live in result.query.live:
+        text = plain_live(live, live.column, predicates.get(table))
+        assert text is not None, "an expiry ends within what has a text"
+        told[table] = text
+    return told
+
+
+def _columns_read(result: Fresh) -> dict[TableName, set[ColumnName]]:
+    """The columns of each table that the query reads."""
+    columns: dict[TableName, set[ColumnName]] = {}
+    for scan in result.prepared.scans:
+        columns.setdefault(scan.table, set()).update(one.name for one in scan.attributes)
+    return columns
+
+
+def _check(snapshot: Snapshot, names: Iterable[ColumnName], left: Sequence[DataFile]) -> None:
+    """TableError for a column that readers of plain files would not read as Spark does."""
+    columns = [snapshot.readable(name) for name in names]
+    dated = {column.name for column in columns if column.type.kind in _DATED}
+    old = miscopied_columns(snapshot, left).in_old_calendar & dated if dated else ()
+    if old:
+        raise TableError(
+            f"Column `{min(old)}` of table `{snapshot.table}` may contain old dates or "
+            "times in Spark 2's calendar, which other engines read as different values",
+            hint="rewrite the files with Spark 3.1 or newer, or do not use the column",
+            code="legacy_calendar",
+        )
+
+
+def _table_files(snapshot: Snapshot, left: Sequence[DataFile], predicate: str | None) -> TableFiles:
+    names = snapshot.column_mapping
+    return TableFiles(
+        table=snapshot.table,
+        path=snapshot.path,
+        version=snapshot.version,
+        files_total=len(snapshot.files),
+        listing=file_listing(snapshot, left),
+        predicate=predicate,
+        names_in_files={} if names is None else dict(names),
+    )
+
+
+BEST_ROWS_ONLY = "best_rows_only"
+
+
+def rewrite(
+    desk: Workbench,
+    query: str | None,
+    params: GivenValues = (),
+    sql: str | None = None,
+    at: AtVersions | None = None,
+    files: Path | None = None,
+    use: SketchUse = SketchUse.ALWAYS,
+    *,
+    required: bool = False,
+) -> Outcome:
+    """The rewritten SQL of one query; `params`, `sql`, `at`, `use` and `required` as for
+    `service.query`.
+
+    `files`: where to write which data files the text reads, by table, as JSON.
+    """
+    if files is not None:
+        check_output(files, desk.reserved)
+    match = asked(desk, query, params, sql, at, use, required=required)
+    if isinstance(match, Unread):
+        return _as_it_stands(desk, match, files)
+    match = never_failing(desk.tables, match, required=required)
+    sketches, left_away = worth_using(desk.tables, match, use)
+    written = written_query(
+        desk.tables,
+        match.prepared,
+        match.query,
+        sketches,
+        match.versions,
+        has_files=files is not None,
+    )
+    pruned = written.pruned
+    texts = [text for one in dict.fromkeys(pruned.filters.values()) for text in interval_texts(one)]
+    result = RewriteResult(
+        query=match.prepared.spec.name,
+        sql=written.sql,
+        sketches=tuple(sketch_entry(sketch) for sketch in sketches),
+        versions=match.versions,
+        files_kept=pruned.files_kept,
+        files_total=pruned.files_total,
+        intervals=tuple(texts),
+        action=match.action,
+        reason=match.reason,
+        reuse=match.reuse,
+        left_away=left_away,
+        moments=match.prepared.moments,
+        runs_on_spark=not is_for_others(match.query),
+    )
+    if files is not None:
+        _check_nan(desk, match.versions, pruned)
+        _write_files(desk, match.versions, pruned.files, files)
+    plain = filters_of(desk.tables, match.prepared, (), match.versions)
+    record_use(desk, match, pruned, plain, command="rewrite")
+    return Outcome((result,), (*match.warnings, *_endless(match.prepared)))
+
+
+def _endless(prepared: PreparedQuery) -> list[str]:
+    """That another reader of the text may find no end where impctl does."""
+    best = {node.id for node in nodes_of(prepared.root) if isinstance(node, Fixpoint) and node.best}
+    return [
+        f"recursive `{name}` terminates because impctl keeps only its best rows; elsewhere "
+        f"the text may run forever on data with cycles [{BEST_ROWS_ONLY}]"
+        for name in sorted(best)
+    ]
+
+
+def _as_it_stands(desk: Workbench, match: Unread, files: Path | None) -> Outcome:
+    """The text of a query that only Spark can read: the user's own."""
+    read = {t: desk.tables.snapshot(t, version).files for t, version in match.versions.items()}
+    if files is not None:
+        _write_files(desk, match.versions, read, files)
+    count = match.files(desk)
+    result = RewriteResult(
+        query=match.spec.name,
+        sql=match.sql,
+        sketches=(),
+        versions=match.versions,
+        files_kept=count,
+        files_total=count,
+        intervals=(),
+        action=match.action,
+        reason=match.reason,
+    )
+    return Outcome((result,), match.warnings)
+
+
+def _check_nan(desk: Workbench, versions: Mapping[TableName, TableVersion], pruned: Pruned) -> None:
+    """TableError where readers of the files would lose rows that the ranges ask for."""
+    for table in sorted(losing_nan(desk.tables, pruned, versions)):
+        raise TableError(
+            f"Table `{table}` cannot be read file by file through its sketch: its files may "
+            "contain NaN in the requested range, and Parquet readers may skip such rows",
+            hint="omit `--files` and run the text on Spark, or do not use the sketch: `--sketch "
+            "never`",
+            code="files_not_plain",
+        )
+
+
+def _write_files(
+    desk: Workbench,
+    versions: Mapping[TableName, TableVersion],
+    files: Mapping[TableName, Sequence[DataFile]],
+    path: Path,
+) -> None:
+    """Which files are left of each table; an error where rows are not simply those of the files."""
+    for table in files:
+        reason = why_not_plain(desk.tables.snapshot(table, versions.get(table)))
+        if reason:
+            raise TableError(
+                f"Table `{table}` cannot be read file by file: {reason}",
+                hint="omit `--files` and run the text with a reader that supports Delta",
+                code="files_not_plain",
+            )
+    listed = {table: [file.uri for file in own] for table, own in files.items()}
+    try:
+        write_whole(path, json.dumps(listed, indent=1) + "\n")
+    except OSError as error:
+        raise StorageError(
+            f"The list of files could not be written to `{path}`: {error.strerror}",
+            hint="name a file in a folder with write access",
+            code="files_not_written",
+        ) from error

@@ -1,0 +1,6 @@
+"""When queries are due: what is pending, what their triggers make of it, when a run has to start.
+
+Law: nothing here decides what is done or writes anything; being wrong here costs time, never an
+answer. Out of scope: what a trigger may say (`workload.sections`), running
+(`service.schedule.daemon`).
+"""

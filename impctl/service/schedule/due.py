@@ -1,0 +1,812 @@
+"""When queries are due: what is pending, what their triggers say, and when a run has to start."""
+
+from __future__ import annotations
+
+import time as looking_time
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import field, replace
+from datetime import UTC, date, datetime, time, timedelta, tzinfo
+from functools import lru_cache
+from itertools import accumulate
+from typing import TYPE_CHECKING, Protocol
+
+from impctl.errors import ImpctlError
+from impctl.service.decide import Size, estimated, recorded
+from impctl.service.results import DueResult, FreshEntry
+from impctl.service.schedule.forecast import RowsToCome
+from impctl.service.stored import catch_up, expires, is_captured_alike, is_current, moved_moments
+from impctl.service.text import duration_text
+from impctl.sql.parameters import NEVER, RUN, read_moment, zone_of
+from impctl.store.records import RunCost, RunKind, StoredQuery, TablePin
+from impctl.tables.log import Committed, committed_since
+from impctl.values import dataclass
+from impctl.workload.models import ON_COMMIT, Alone, Cron, QuerySpec, Trigger, written
+
+if TYPE_CHECKING:
+    from impctl.service.context import Workbench
+    from impctl.store.reader import StoreReader
+    from impctl.tables.source import DeltaSource
+    from impctl.types import QueryName, TableName, TableVersion
+
+_DAYS = 366 * 8 + 2
+"""Days looked through: a 29th of February is at most eight years away."""
+
+AN_INSTANT = 1e-5
+"""Seconds after a moment from which on the one that follows is asked for; times of days that are
+decades away differ by a fortieth of it at least."""
+
+_SECOND = timedelta(seconds=1)
+_MIDNIGHT = time()
+
+
+def next_moment(trigger: Trigger, since: float) -> float | None:
+    """The first moment of the trigger's `every` or `cron` not before `since`; None without them."""
+    if trigger.every is None and trigger.cron is None:
+        return None
+    return _next_moment(trigger, since)
+
+
+@lru_cache(maxsize=64)
+def _next_moment(trigger: Trigger, since: float) -> float | None:
+    """Kept, since many queries have one trigger and ask at one time."""
+    at = datetime.fromtimestamp(since, UTC)
+    if trigger.every is not None:
+        return _next_multiple(timedelta(seconds=trigger.every), trigger.zone, at).timestamp()
+    if trigger.cron is not None:
+        result = _next_of_cron(trigger.cron, trigger.zone, at)
+        return None if result is None else result.timestamp()
+    return None
+
+
+def last_moment(trigger: Trigger, since: float, before: float) -> float | None:
+    """The last moment of the trigger's clock after `since` and before `before`; None without one.
+
+    Found by halves, so that it costs the same whether few moments lie between or millions.
+    """
+    result = next_moment(trigger, since + AN_INSTANT)
+    if result is None or result >= before:
+        return None
+    end = before
+    while (following := next_moment(trigger, result + AN_INSTANT)) is not None and following < end:
+        result = following
+        middle = next_moment(trigger, (result + end) / 2)
+        if middle is not None and middle < before:
+            result = middle
+        else:
+            # None lies between the middle and what it is before.
+            end = (result + end) / 2
+    return result
+
+
+def instant_of(local: datetime, zone: tzinfo) -> datetime:
+    """When it is this local time first, in UTC; where it never is, when the clock jumps over it."""
+    first = local.replace(tzinfo=zone, fold=0).astimezone(UTC)
+    if first.astimezone(zone).replace(tzinfo=None) == local:
+        return first
+    # Within a gap the offset before it leads beyond the jump, the offset after it before the jump.
+    late, early = first, local.replace(tzinfo=zone, fold=1).astimezone(UTC)
+    after = late.astimezone(zone).utcoffset()
+    while late - early > _SECOND:
+        middle = early + (late - early) // 2
+        middle = middle.replace(microsecond=0)
+        if middle <= early:
+            break
+        if middle.astimezone(zone).utcoffset() == after:
+            late = middle
+        else:
+            early = middle
+    return late
+
+
+def _next_multiple(every: timedelta, zone: tzinfo, at: datetime) -> datetime:
+    """The first multiple since its local midnight; midnight itself is one."""
+    day = at.astimezone(zone).date()
+    while (start := _midnight(day, zone)) > at:
+        day -= timedelta(days=1)
+    while (following := _midnight(day + timedelta(days=1), zone)) <= at:
+        day += timedelta(days=1)
+        start = following
+    passed = -((start - at) // every)
+    return min(start + passed * every, following)
+
+
+def _midnight(day: date, zone: tzinfo) -> datetime:
+    return instant_of(datetime.combine(day, _MIDNIGHT), zone)
+
+
+def _next_of_cron(cron: Cron, zone: tzinfo, at: datetime) -> datetime | None:
+    """The first of its times; None where none comes in so many years."""
+    # The day before too: what it jumps over may come late, and midnight may come twice.
+    day = at.astimezone(zone).date() - timedelta(days=1)
+    for _ in range(_DAYS):
+        if cron.has_day(day):
+            result = _first_of_day(cron, day, zone, at)
+            if result is not None:
+                return result
+        day += timedelta(days=1)
+    return None
+
+
+def _first_of_day(cron: Cron, day: date, zone: tzinfo, at: datetime) -> datetime | None:
+    for hour in cron.hours:
+        # An hour that is over cannot hold it; a jump moves a time by less than a day.
+        last = datetime.combine(day, time(hour, cron.minutes[-1]))
+        if instant_of(last, zone) < at:
+            continue
+        for minute in cron.minutes:
+            result = instant_of(datetime.combine(day, time(hour, minute)), zone)
+            if result >= at:
+                return result
+    return None
+
+
+_TOLERATED = 5.0
+"""Seconds by which clocks of two machines may well differ: so much ahead is now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A commit, or the clock that moved: seconds since 1970, rows (None: not told) and bytes."""
+
+    at: float
+    rows: int | None
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """Changes by their times; `unsure` says why they may not be all, None where they are.
+
+    `moved_at` is when the first version came that the sketch does not have, be it one that changes
+    no row. `mark` is equal for equal things pending. `moved` are the tables that went on.
+    """
+
+    changes: tuple[Change, ...] = ()
+    unsure: str | None = None
+    moved_at: float | None = None
+    mark: object = None
+    moved: tuple[TableName, ...] = ()
+
+    @property
+    def oldest(self) -> float | None:
+        """When the first of the changes came."""
+        return self.changes[0].at if self.changes else None
+
+    @property
+    def is_some(self) -> bool:
+        """Whether a sketch may lack rows."""
+        return bool(self.changes) or self.unsure is not None
+
+    @property
+    def rows(self) -> int | None:
+        """Rows of all changes; None where one is not told."""
+        rows = [change.rows for change in self.changes if change.rows is not None]
+        return sum(rows) if len(rows) == len(self.changes) else None
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all changes."""
+        return sum(change.bytes for change in self.changes)
+
+
+@dataclass(slots=True)
+class CommitLog:
+    """Commits that were read, so that none is read twice by a process that follows."""
+
+    _known: dict[tuple[TableName, str], dict[TableVersion, Committed]] = field(default_factory=dict)
+
+    def since(self, source: DeltaSource, version: TableVersion) -> tuple[Committed, ...] | None:
+        """The commits after `version`, as of `committed_since`."""
+        known = self._known.setdefault((source.name, source.table_id), {})
+        result = committed_since(source, version, known)
+        known.update({one.version: one for one in result or ()})
+        return result
+
+    def __len__(self) -> int:
+        """How many are held."""
+        return sum(len(known) for known in self._known.values())
+
+    def keep(self, pins: Iterable[TablePin]) -> None:
+        """Forget all but what comes after one of these versions."""
+        least: dict[TableName, TableVersion] = {}
+        for pin in pins:
+            least[pin.table] = min(pin.version, least.get(pin.table, pin.version))
+        for (table, _), known in self._known.items():
+            for version in [v for v in known if table not in least or v <= least[table]]:
+                del known[version]
+
+
+def pending_of(
+    desk: Workbench, spec: QuerySpec, stored: StoredQuery | None, now: float, log: CommitLog
+) -> Pending:
+    """What the sketch of this query does not have at the pinned versions."""
+    if stored is None:
+        return Pending(unsure="it was never captured", mark="not captured")
+    try:
+        return _pending(desk, spec, stored, now, log)
+    except ImpctlError as error:
+        return Pending(unsure=error.message, mark=error.message)
+
+
+def _pending(
+    desk: Workbench, spec: QuerySpec, stored: StoredQuery, now: float, log: CommitLog
+) -> Pending:
+    catch_up(desk.tables, stored)
+    moved = moved_moments(desk, stored)
+    # Of expiry there is a new instant at each look, though nothing else need be pending.
+    told = {name: values for name, values in moved.items() if name != RUN} | dict.fromkeys(
+        moved.keys() & {RUN}
+    )
+    mark = (stored.generation, tuple(desk.tables.versions_of(stored.versions).items()), str(told))
+    if not is_captured_alike(desk, spec, stored):
+        return Pending(unsure="the query or impctl changed since the capture", mark=mark)
+    if is_current(stored, desk.tables) and not moved:
+        return Pending(mark=mark)
+    changes: list[Change] = []
+    tables: list[TableName] = []
+    moved_at: list[float] = []
+    for pin in stored.pins:
+        commits = _commits(desk.tables.source(pin.table), pin, log)
+        if commits is None:
+            return Pending(unsure=f"the log of table `{pin.table}` does not show it", mark=mark)
+        said = [one.at for one in commits]
+        if stored.maintained_at > now and any(not _is_told(at, now) for at in said[:1]):
+            # The clock was put back, so the sketch says no more than the commit.
+            why = f"the times of the changes of table `{pin.table}` are unknown"
+            return Pending(unsure=why, mark=mark)
+        times = in_order(said, stored.maintained_at, now)
+        moved_at += times[:1]
+        tables += [pin.table] if commits else []
+        changes += [
+            Change(at, one.rows, one.bytes)
+            for at, one in zip(times, commits, strict=True)
+            if not one.only_moves
+        ]
+    if moved:
+        turned = min(
+            _expired(stored, now) if name == RUN else _turned(before, to, desk.session_zone)
+            for name, (before, to) in moved.items()
+        )
+        changes.append(Change(min(turned, now), None))
+        moved_at.append(min(turned, now))
+    if not moved_at:
+        # Versions are the stored ones, and yet it is not current: another log stands there.
+        return Pending(unsure="a table is not the one the sketch was captured from", mark=mark)
+    ordered = tuple(sorted(changes, key=lambda change: change.at))
+    return Pending(ordered, None, min(moved_at), mark, tuple(sorted(tables)))
+
+
+def _commits(source: DeltaSource, pin: TablePin, log: CommitLog) -> tuple[Committed, ...] | None:
+    """The table's commits since its pin; None where they are not to be had."""
+    if source.table_id != pin.table_id or source.version < pin.version:
+        return None
+    return log.since(source, pin.version)
+
+
+def in_order(times: Iterable[float | None], since: float, now: float) -> list[float]:
+    """Times of commits, one after the other: none before the one before it, none after `now`.
+
+    Of a commit without a time, or with one in the future, the one before it tells; of the first
+    one, when the sketch was last brought up to date (`since`), which is the longest ago that it
+    can be.
+    """
+    result: list[float] = []
+    for at in times:
+        known = [*result[-1:], *([at] if at is not None and _is_told(at, now) else [])]
+        result.append(min(max(known, default=since), now))
+    return result
+
+
+def _is_told(at: float | None, now: float) -> bool:
+    """Whether a commit says a time that can be."""
+    return at is not None and at <= now + _TOLERATED
+
+
+def _expired(stored: StoredQuery, now: float) -> float:
+    """When the first row expired that the sketch still has, as far as anybody looked."""
+    until = expires(stored)
+    return now if until in ("", NEVER) else datetime.fromisoformat(until).timestamp()
+
+
+def _turned(before: str, to: str, zone: str) -> float:
+    """When the clock went on from one value of a moment, as far as its values tell."""
+    was, now = read_moment(before), read_moment(to)
+    if isinstance(was, datetime) or isinstance(now, datetime):
+        assert isinstance(now, datetime)
+        return now.astimezone(UTC).timestamp()
+    following: date = was + timedelta(days=1)
+    return datetime.combine(following, time(), zone_of(zone)).timestamp()
+
+
+CHEAP_S = 1.0
+"""What takes less may be done before it is due, where `cheap` says so."""
+
+_ALONG = 0.1
+"""The share of its bound by which a query may be maintained early to share another one's run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What maintaining takes, in seconds: for what is pending, for the rows `expected` beside it
+    until the next moment, and for the rows of one look.
+
+    `is_known` says that recorded runs tell; `longest` is the longest of these.
+    """
+
+    pending: float
+    expected: float = 0.0
+    each_look: float = 0.0
+    longest: float = 0.0
+    is_known: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A query, its trigger, what is pending for it, what that takes, and when it was done last."""
+
+    query: QueryName
+    trigger: Trigger
+    pending: Pending
+    costs: Costs
+    last: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How runs go: what opening one takes, how far costs may be off, the pause between looks."""
+
+    opening: float
+    margin: float
+    look: float
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """When a query is due, and why; what is None never comes by itself, or has no bound.
+
+    `due_at` is what the trigger names: a commit, a moment, the end of a bound; `due_by` until when
+    it has to be in the sketch; `start_at` when a run starts for it. `is_pending` says that there is
+    something to do; `early` that nothing but sharing a run or idle time has it done now.
+    """
+
+    query: QueryName
+    why: str
+    due_at: float | None = None
+    due_by: float | None = None
+    start_at: float | None = None
+    is_pending: bool = False
+    cost: float = 0.0
+    early: str = ""
+
+    def is_now(self, now: float) -> bool:
+        """Whether a run has to start for it."""
+        return self.is_pending and self.start_at is not None and self.start_at <= now
+
+
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    """One reason to maintain: when it comes, its deadline, and how much before that to start.
+
+    `ahead` of the deadline a run has to start; `at` is the start of what has no deadline. Of a
+    moment, `left` is what may be left to do at it.
+    """
+
+    why: str
+    at: float
+    deadline: float | None = None
+    left: float | None = None
+
+
+def dues(waiting: Sequence[Waiting], pace: Pace, now: float) -> list[Due]:
+    """When each is due, in the order given."""
+    wishes = [list(_wishes(one, now)) for one in waiting]
+    loads = _Loads(
+        (min((wish.deadline or wish.at) for wish in result), one.costs.pending)
+        for one, result in zip(waiting, wishes, strict=True)
+        if result and one.pending.is_some
+    )
+    return [
+        _due(one, result, loads, pace, now) for one, result in zip(waiting, wishes, strict=True)
+    ]
+
+
+def taken(
+    result: Sequence[Due],
+    waiting: Sequence[Waiting],
+    now: float,
+    failed: Collection[QueryName] = (),
+) -> list[Due]:
+    """What a run that starts now maintains, the earliest deadline first; empty for no run.
+
+    With those that are due go those whose start comes within a tenth of their bound, unless all
+    that is due `failed` the last time; where nothing is due, those that are cheap.
+    """
+    of = {one.query: one for one in waiting}
+    chosen = [due for due in result if due.is_now(now)]
+    if not chosen:
+        cheap = [due for due in result if due.is_pending and _is_cheap(of[due.query])]
+        chosen = [replace(due, early="cheap, and nothing else is due") for due in cheap]
+    elif any(due.query not in failed for due in chosen):
+        known = {due.query for due in chosen}
+        chosen += [
+            replace(due, early="shares a run with other queries")
+            for due in result
+            if due.query not in known and _goes_along(due, of[due.query], now)
+        ]
+    return sorted(chosen, key=_deadline)
+
+
+def _goes_along(due: Due, one: Waiting, now: float) -> bool:
+    """Whether its start is so near that sharing the reading of changes pays."""
+    bound = one.trigger.fresh_within
+    if bound is None or not due.is_pending or due.start_at is None:
+        return False
+    return (
+        due.due_by is not None and due.due_by == due.due_at and due.start_at - now <= _ALONG * bound
+    )
+
+
+def _is_cheap(one: Waiting) -> bool:
+    return one.trigger.cheap and one.costs.is_known and one.costs.pending < CHEAP_S
+
+
+def _deadline(due: Due) -> float:
+    for at in (due.due_by, due.due_at, due.start_at):
+        if at is not None:
+            return at
+    return float("inf")
+
+
+class _Loads:
+    """Work that has to be done by a time: the sum of the costs of all deadlines up to it."""
+
+    def __init__(self, parts: Iterable[tuple[float, float]]) -> None:
+        ordered = sorted(parts)
+        self._deadlines = [at for at, _ in ordered]
+        self._sums = [0.0, *accumulate(cost for _, cost in ordered)]
+
+    def until(self, deadline: float) -> float:
+        return self._sums[bisect_right(self._deadlines, deadline)]
+
+
+def _wishes(one: Waiting, now: float) -> Iterator[_Wish]:
+    """What the trigger makes of what is pending, a wish per key; none of `use` and `point`."""
+    trigger, pending = one.trigger, one.pending
+    if pending.unsure is not None:
+        if trigger.alone is not Alone.USE and not _is_point_alone(trigger):
+            yield _Wish(pending.unsure, now)
+        return
+    if trigger.is_on_commit and pending.moved_at is not None:
+        yield _Wish("at the next check after a commit", pending.moved_at)
+    oldest = pending.oldest
+    if oldest is not None and trigger.fresh_within is not None:
+        deadline = oldest + trigger.fresh_within
+        yield _Wish(f"fresh_within {written(trigger.fresh_within)}", deadline, deadline)
+    if trigger.rows is not None:
+        at = _enough_at(pending, trigger.rows)
+        if at is not None:
+            yield _Wish(f"{trigger.rows:,} rows are pending", at)
+    moment = next_moment(trigger, now if oldest is None else oldest)
+    if moment is not None:
+        said = f"every {written(trigger.every)}" if trigger.every is not None else "cron"
+        left = trigger.ready_within
+        yield _Wish(said, moment, None if left is None else moment + left, left)
+
+
+def _is_point_alone(trigger: Trigger) -> bool:
+    clocks = (trigger.rows, trigger.every, trigger.cron, trigger.fresh_within)
+    return trigger.point is not None and all(one is None for one in clocks)
+
+
+def _enough_at(pending: Pending, rows: int) -> float | None:
+    """When so many rows were pending; a change whose rows are not told counts as enough."""
+    seen = 0
+    for change in pending.changes:
+        if change.rows is None:
+            return change.at
+        seen += change.rows
+        if seen >= rows:
+            return change.at
+    return None
+
+
+def _due(one: Waiting, wishes: Sequence[_Wish], loads: _Loads, pace: Pace, now: float) -> Due:
+    """The wish whose run has to start first."""
+    is_pending = one.pending.is_some or (
+        one.trigger.is_on_commit and one.pending.moved_at is not None
+    )
+    result = [_of_wish(one, wish, loads, pace, is_pending=is_pending) for wish in wishes]
+    if is_pending and one.trigger.ready_within is not None and _is_point_alone(one.trigger):
+        needed = pace.margin * (pace.opening + one.costs.pending)
+        oldest = one.pending.oldest
+        if needed > one.trigger.ready_within and oldest is not None:
+            why = f"more than ready_within {written(one.trigger.ready_within)} is pending"
+            result.append(Due(one.query, why, oldest, None, now, True, one.costs.pending))
+    if not result:
+        return Due(one.query, _why_not(one), is_pending=is_pending, cost=one.costs.pending)
+    return min(result, key=lambda due: float("inf") if due.start_at is None else due.start_at)
+
+
+def _of_wish(one: Waiting, wish: _Wish, loads: _Loads, pace: Pace, *, is_pending: bool) -> Due:
+    """When a run has to start for one wish."""
+    why, start = wish.why, wish.at
+    work = 0.0
+    if not is_pending:
+        why = f"nothing is pending; next: {wish.why}"
+    elif wish.deadline is not None:
+        work = pace.margin * (pace.opening + loads.until(wish.deadline))
+        if wish.left is None:
+            start = wish.deadline - work - pace.look
+    due = Due(one.query, why, wish.at, wish.deadline, start, is_pending, one.costs.pending)
+    if not is_pending or wish.left is None:
+        return due
+    work += pace.margin * one.costs.expected
+    early, is_too_much = wish.at - work, work > wish.left
+    # Once is as late as possible; a run that was made since then did what could be done ahead.
+    if is_too_much and (one.last is None or one.last < early):
+        return replace(due, start_at=early, why=f"{wish.why}, started early for ready_within")
+    return due
+
+
+def _why_not(one: Waiting) -> str:
+    """Why nothing makes the query due as things stand."""
+    trigger, rows = one.trigger, one.pending.rows
+    if trigger.alone is Alone.USE:
+        return "use: when its sketch is used, or when `maintain` names the query"
+    if _is_point_alone(trigger):
+        return f"point: on `maintain --point {trigger.point}`"
+    if not one.pending.is_some:
+        return "nothing is pending"
+    return f"{rows or 0:,} of {trigger.rows or 0:,} rows are pending"
+
+
+def shortest_bounds(one: Waiting, pace: Pace) -> list[tuple[str, str]]:
+    """Codes and texts of bounds that cannot be held, each with the shortest that can."""
+    result = []
+    fresh, ready = one.trigger.fresh_within, one.trigger.ready_within
+    usual = max(one.costs.longest, one.costs.each_look)
+    if fresh is not None and fresh < max(one.costs.longest, pace.look):
+        least = pace.look + pace.margin * (pace.opening + usual)
+        step = f" and a step of {duration_text(usual * 1000)}" if usual > 0 else ""
+        result.append(
+            (
+                "fresh_impossible",
+                f"query `{one.query}` cannot meet fresh_within {written(fresh)}: a check "
+                f"every {duration_text(pace.look * 1000)}{step} take at least "
+                f"{duration_text(least * 1000)}, including opening a run and a safety "
+                f"factor of {pace.margin:g}",
+            )
+        )
+    least_ready = pace.margin * (pace.opening + one.costs.each_look)
+    if ready is not None and least_ready > ready:
+        result.append(
+            (
+                "ready_impossible",
+                f"query `{one.query}` cannot meet ready_within {written(ready)}: opening a "
+                "run and processing the rows of one check may take "
+                f"{duration_text(least_ready * 1000)}",
+            )
+        )
+    return result
+
+
+def now_of(desk: Workbench) -> float:
+    """What time it is, in seconds since 1970; as `IMPCTL_NOW` has it, where that is set."""
+    return looking_time.time() if desk.settings.now is None else desk.clock.instant.timestamp()
+
+
+def trigger_of(spec: QuerySpec) -> Trigger:
+    """The query's trigger; without one each commit is."""
+    return ON_COMMIT if spec.trigger is None else spec.trigger
+
+
+def looked_at(
+    desk: Workbench,
+    specs: Sequence[QuerySpec],
+    look: float,
+    log: CommitLog,
+    triggers: Mapping[QueryName, Trigger] | None = None,
+) -> list[Waiting]:
+    """What waits for each of the queries, at the versions that are pinned when it is asked.
+
+    `look` are the seconds until the next look; `triggers` are by query, None for their own.
+    """
+    store, now = desk.reading_store(), now_of(desk)
+    held = {spec.name: _stored(store, spec) for spec in specs}
+    own = {spec.name: trigger_of(spec) for spec in specs} if triggers is None else triggers
+    coming = RowsToCome(
+        desk,
+        store,
+        {
+            name: stored.versions
+            for name, stored in held.items()
+            if stored is not None and own[name].ready_within is not None
+        },
+        now,
+    )
+    result: list[Waiting] = []
+    pins: list[TablePin] = []
+    for spec in specs:
+        stored = held[spec.name]
+        trigger = own[spec.name]
+        pending = pending_of(desk, spec, stored, now, log)
+        runs = recorded(store, stored) if store is not None and stored is not None else ()
+        # Only who has to be ready at a moment asks for what is yet to come.
+        expected = None if trigger.ready_within is None else coming
+        costs = costs_of(spec.name, trigger, pending, runs, (now, now + look), expected)
+        last = None if stored is None else stored.maintained_at
+        result.append(Waiting(spec.name, trigger, pending, costs, last))
+        pins += () if stored is None else stored.pins
+    log.keep(pins)
+    return result
+
+
+def fresh_entry(desk: Workbench, spec: QuerySpec, stored: StoredQuery) -> FreshEntry | None:
+    """How old what is pending is, against the query's bound; None where the logs do not tell."""
+    now, bound = now_of(desk), trigger_of(spec).fresh_within
+    pending = pending_of(desk, spec, stored, now, CommitLog())
+    if pending.unsure is not None:
+        return None
+    age = 0.0 if pending.oldest is None else now - pending.oldest
+    return FreshEntry(bound, age, bound is not None and age > bound)
+
+
+def _stored(store: StoreReader | None, spec: QuerySpec) -> StoredQuery | None:
+    """What the store has of the query; None where it cannot be read, which the run then tells."""
+    try:
+        return None if store is None else store.load(spec.name)
+    except ImpctlError:
+        return None
+
+
+DEFAULT_LOOK = 60.0
+"""Seconds until the next run of `--due`, as crontabs have it at their most frequent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What waits for each query, when it is due, and which of these a run takes that starts now."""
+
+    waiting: Sequence[Waiting]
+    dues: Sequence[Due]
+    taken: Sequence[Due]
+    pace: Pace
+
+    def results(self) -> list[DueResult]:
+        """A result for each query."""
+        chosen = {due.query: due for due in self.taken}
+        return [
+            _told(one, chosen.get(due.query, due), self.pace, is_due=due.query in chosen)
+            for one, due in zip(self.waiting, self.dues, strict=True)
+        ]
+
+    def warnings(self) -> list[str]:
+        """Bounds that cannot be held, each with its code."""
+        pairs = [pair for one in self.waiting for pair in shortest_bounds(one, self.pace)]
+        return [f"{text} [{code}]" for code, text in pairs]
+
+
+def look_once(desk: Workbench, specs: Sequence[QuerySpec], look: float | None) -> Look:
+    """At these queries; the next look is in `look` seconds (None: `DEFAULT_LOOK`)."""
+    pace = Pace(OPENING_FRESH_S, FIRST_MARGIN, DEFAULT_LOOK if look is None else look)
+    waiting = looked_at(desk, specs, pace.look, CommitLog())
+    result = dues(waiting, pace, now_of(desk))
+    return Look(waiting, result, taken(result, waiting, now_of(desk)), pace)
+
+
+def _told(one: Waiting, due: Due, pace: Pace, *, is_due: bool) -> DueResult:
+    return DueResult(
+        query=one.query,
+        trigger=one.trigger.text,
+        due=is_due,
+        why=f"{due.why}; {due.early}" if due.early else due.why,
+        due_at=_time(due.due_at),
+        due_by=_time(due.due_by),
+        start_at=_time(due.start_at),
+        pending=due.is_pending,
+        rows=one.pending.rows,
+        oldest_at=_time(one.pending.oldest),
+        cost_ms=one.costs.pending * 1000 if one.costs.is_known else None,
+        margin=pace.margin,
+    )
+
+
+def _time(seconds: float | None) -> datetime | None:
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
+
+
+OPENING_S = 0.05
+"""What a run of a process that goes on takes before its first query."""
+
+OPENING_FIRST_S = 1.0
+"""The same of its first run, which loads what runs need."""
+
+OPENING_FRESH_S = 2.0
+"""The same of a process that is started for it."""
+
+UNKNOWN_S = 1.0
+"""What a query takes of which nobody knows."""
+
+LEAST_MARGIN = 1.5
+FIRST_MARGIN = 3.0
+_FEWEST = 20
+_LOOKED_BACK = 200
+_OF_HUNDRED = 99
+
+
+class ExpectedRows(Protocol):
+    """What is going to change, by forecasts of arrivals."""
+
+    def rows(self, query: QueryName, since: float, until: float) -> float | None:
+        """Rows expected to change in the query's tables between two times; None: no forecast."""
+        ...
+
+    def moved(self, query: QueryName, since: float, until: float) -> Collection[TableName]:
+        """The tables of which these are; none where there is no forecast."""
+        ...
+
+
+class Margin:
+    """How many times as long as thought runs take."""
+
+    def __init__(self) -> None:
+        self._ratios: deque[float] = deque(maxlen=_LOOKED_BACK)
+
+    def ran(self, thought: float, took: float) -> None:
+        """Learn from one run."""
+        if thought > 0:
+            self._ratios.append(took / thought)
+
+    @property
+    def value(self) -> float:
+        """The factor that thought times are multiplied with."""
+        if len(self._ratios) < _FEWEST:
+            return FIRST_MARGIN
+        at = -(-len(self._ratios) * _OF_HUNDRED // 100) - 1
+        return max(LEAST_MARGIN, sorted(self._ratios)[at])
+
+
+def costs_of(
+    query: QueryName,
+    trigger: Trigger,
+    pending: Pending,
+    runs: Sequence[RunCost],
+    look: tuple[float, float],
+    expected: ExpectedRows | None = None,
+) -> Costs:
+    """What the query takes now; `look` is this look and the next one."""
+    size = Size(pending.rows, pending.bytes) if pending.changes else Size(0, 0)
+    is_known, cost = _seconds(runs, size, pending.moved)
+    more, each_look = 0.0, _seconds(runs, Size(0, 0), ())[1] if is_known else 0.0
+    if expected is not None and is_known:
+        usual = expected.rows(query, *look)
+        if usual is not None:
+            each_look = _seconds(runs, Size(round(usual), 0), expected.moved(query, *look))[1]
+        moment = next_moment(trigger, look[0])
+        coming = None if moment is None else expected.rows(query, look[0], moment)
+        if coming is not None and moment is not None:
+            both = Size((pending.rows or 0) + round(coming), pending.bytes)
+            moved = {*pending.moved, *expected.moved(query, look[0], moment)}
+            more = max(0.0, _seconds(runs, both, moved)[1] - cost)
+    longest = max((one.elapsed_ms for one in runs if one.kind is RunKind.MAINTAIN), default=0.0)
+    return Costs(cost if pending.is_some else 0.0, more, each_look, longest / 1000, is_known)
+
+
+def _seconds(
+    runs: Sequence[RunCost], size: Size, moved: Collection[TableName]
+) -> tuple[bool, float]:
+    """Whether recorded runs tell, and what they say of a change of these tables; else a guess."""
+    # Without a recapture's estimate, which asks the tables for their rows.
+    mine = [one for one in runs if one.kind is RunKind.MAINTAIN]
+    tables = sorted(moved)
+    result = estimated(
+        mine, RunKind.MAINTAIN, size, has_spark=True, table_rows=lambda: 0, moved=tables
+    )
+    if result.maintain_ms is not None:
+        return True, result.maintain_ms / 1000
+    guess = estimated(
+        runs, RunKind.MAINTAIN, size, has_spark=True, table_rows=lambda: 0, moved=tables
+    )
+    return False, UNKNOWN_S if guess.maintain_ms is None else guess.maintain_ms / 1000

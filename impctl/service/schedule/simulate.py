@@ -1,0 +1,1440 @@
+"""Simulate: what other budgets and triggers would have cost, by commits of the past."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import field, replace
+from datetime import UTC, datetime
+from enum import StrEnum
+from functools import cached_property
+from itertools import groupby
+from math import ceil, floor, inf
+from operator import itemgetter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from impctl.bench.headlines import Headline
+from impctl.bench.record import Cell, Chart, Figure, Label, Metric, Record
+from impctl.bench.report import Page, render_page
+from impctl.bench.summary import Section, Summary
+from impctl.errors import StorageError, UsageError, count_text
+from impctl.placement.graph import Graph, Mode, Node, Piece, Work
+from impctl.placement.search import Modes, evaluate
+from impctl.service.budget.bounds import Bound, bounds_of, chosen_within, late_runs
+from impctl.service.budget.choice import Kept, graphs_of, is_worth, kept_within
+from impctl.service.budget.costs import rows_of_change
+from impctl.service.decide import Size, estimated, recorded
+from impctl.service.expiry import has_expiry
+from impctl.service.output import write_whole
+from impctl.service.results import (
+    Outcome,
+    RecordedRuns,
+    Result,
+    SimulatedSetting,
+    SimulateResult,
+    WrittenResult,
+)
+from impctl.service.schedule.due import (
+    OPENING_FIRST_S,
+    OPENING_S,
+    UNKNOWN_S,
+    Change,
+    Costs,
+    Due,
+    Pace,
+    Pending,
+    Waiting,
+    last_moment,
+    next_moment,
+    now_of,
+    trigger_of,
+)
+from impctl.service.schedule.forecast import Expectations, Expected
+from impctl.service.schedule.replay import (
+    Commits,
+    Late,
+    Noise,
+    Replay,
+    late_from,
+    merged,
+    replay_of_file,
+    replay_of_store,
+    steady,
+)
+from impctl.service.schedule.timetable import Timetable
+from impctl.service.settings import SimulateRequest, disk_of
+from impctl.service.text import duration_text, moment_text, number_text, size_text, span_text
+from impctl.store.records import RunCost, RunKind, RunRecord
+from impctl.types import QueryName, TableName
+from impctl.values import dataclass
+from impctl.workload.models import QuerySpec, Trigger
+from impctl.workload.sections import read_trigger
+from impctl.workload.yaml import SIZE_HINT, FileReading, Lines, YamlFault, compose, size_from
+
+if TYPE_CHECKING:
+    from impctl.service.context import Workbench
+    from impctl.store.reader import StoreReader
+
+
+def figures_of(setting: Setting, choice: Choice, ran: Ran) -> SimulatedSetting:
+    """What is told of a setting."""
+    ages = sorted(ran.ages)
+    return SimulatedSetting(
+        setting=setting.name,
+        present=setting.is_present,
+        disk_bytes=setting.disk,
+        trigger=None if setting.trigger is None else setting.trigger.text,
+        runs=ran.runs,
+        steps=ran.steps,
+        work_ms=ran.work_s * 1000,
+        age_s=quantile(ages, 0.5),
+        age_99_s=quantile(ages, 0.99),
+        age_worst_s=max([*ages[-1:], *ran.left], default=None),
+        late=ran.late,
+        state_bytes=choice.bytes,
+        over_budget=choice.exceeds,
+        reads=ran.reads,
+        conversions=choice.conversions,
+    )
+
+
+def quantile(rising: Sequence[float], share: float) -> float | None:
+    """The least of the numbers that so many are no greater than; None without numbers."""
+    return rising[max(0, ceil(share * len(rising)) - 1)] if rising else None
+
+
+ALL = "all"
+"""A budget that keeps all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Bytes for all state (None: all is kept), and a trigger for all queries (None: their own)."""
+
+    disk: int | None
+    trigger: Trigger | None
+    is_present: bool = False
+
+    @property
+    def name(self) -> str:
+        """In a few words."""
+        if self.is_present:
+            return "as it is"
+        kept = "all kept" if self.disk is None else size_text(self.disk)
+        return kept if self.trigger is None else f"{kept}, {self.trigger.text}"
+
+
+def settings_of(
+    present: int | None, disks: Sequence[int | None], triggers: Sequence[Trigger]
+) -> list[Setting]:
+    """All settings; `present` is the budget of the file, None without one."""
+    result = [Setting(present, None, is_present=True)]
+    result += [
+        Setting(disk, trigger)
+        for disk in (dict.fromkeys(disks) if disks else (present,))
+        for trigger in (dict.fromkeys(triggers) if triggers else (None,))
+        if trigger is not None or disks
+    ]
+    return result
+
+
+def disks_from(texts: Sequence[str]) -> list[int | None]:
+    """Budgets as flags give them: sizes, several with commas, or `all`; UsageError else."""
+    return [_disk(word.strip()) for text in texts for word in text.split(",")]
+
+
+def _disk(word: str) -> int | None:
+    if word.lower() == ALL:
+        return None
+    try:
+        return size_from(word)
+    except ValueError:
+        hint = f"{SIZE_HINT}, or `{ALL}`"
+        raise UsageError(f"`--disk` is invalid: {word}", hint=hint) from None
+
+
+def trigger_from(text: str) -> Trigger:
+    """A trigger as the file has it: a word or `key: value`; WorkloadError for what is none."""
+    reading = FileReading(Lines("--trigger", text), {})
+    try:
+        root = compose(text)
+    except YamlFault as fault:
+        reading.report_index(fault.index, fault.message, fault.hint)
+        root = None
+    result = read_trigger(root, "`--trigger`", reading)
+    problem = next(iter(reading.problems), None)
+    if result is None or problem is not None:
+        message = "`--trigger` is empty" if problem is None else problem.message
+        hint = None if problem is None else problem.hint
+        raise UsageError(
+            message,
+            hint=hint or "write `commit`, or `fresh_within: 10m`",
+            location=None if problem is None else problem.location,
+        )
+    return result
+
+
+Tables = frozenset[TableName]
+
+_OTHERS = frozenset([""])
+"""Tables that no run carried on, so that all runs tell."""
+
+_FAR = 1 << 40
+"""Rows by which the slope of a line is asked."""
+
+
+class CostsBy(StrEnum):
+    """What tells what the steps of a query take."""
+
+    RUNS = "runs"
+    CAPTURE = "capture"
+    PRIORS = "priors"
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """Milliseconds of a step of so many rows, and so many bytes."""
+
+    fixed: float
+    per_row: float
+    per_byte: float = 0.0
+
+    def at(self, rows: float, size: float) -> float:
+        return self.fixed + max(self.per_row * rows, self.per_byte * size)
+
+
+@dataclass
+class QueryLines:
+    """The lines of one query, by the tables that moved."""
+
+    runs: Sequence[RunCost]
+    by: CostsBy
+    _lines: dict[Tables, _Line | None] = field(default_factory=dict)
+
+    def ms(self, moved: Tables, rows: float, size: float) -> float | None:
+        """What a step takes that carries on so many rows of these tables; None: nobody knows."""
+        if moved not in self._lines:
+            self._lines[moved] = _line(self.runs, self.by, moved)
+        line = self._lines[moved]
+        return None if line is None else line.at(rows, size)
+
+    def most_ms(self, rows: float, size: float) -> float:
+        """No less than that for any tables."""
+        return max([line.at(rows, size) for line in self._told], default=0.0)
+
+    @cached_property
+    def _told(self) -> Sequence[_Line]:
+        """The lines there are."""
+        asked = {frozenset(run.moved) for run in self.runs} | {_OTHERS}
+        lines = [_line(self.runs, self.by, one) for one in asked]
+        return [line for line in lines if line is not None]
+
+
+def lines_of(runs: Sequence[RunCost]) -> QueryLines:
+    """Of the runs that were recorded of a query."""
+    if any(run.kind is RunKind.MAINTAIN for run in runs):
+        by = CostsBy.RUNS
+    else:
+        by = CostsBy.PRIORS if _line(runs, CostsBy.CAPTURE, _OTHERS) is None else CostsBy.CAPTURE
+    return QueryLines(runs, by)
+
+
+def _line(runs: Sequence[RunCost], by: CostsBy, moved: Tables) -> _Line | None:
+    """The line of the estimates, asked for at its ends."""
+    fixed = _asked(runs, Size(0, 0), moved)
+    rows = _asked(runs, Size(_FAR, 0), moved)
+    if fixed is None or rows is None:
+        return None
+    size = _asked(runs, Size(0, _FAR), moved) if by is CostsBy.CAPTURE else None
+    per_byte = 0.0 if size is None else (size - fixed) / _FAR
+    return _Line(fixed, (rows - fixed) / _FAR, per_byte)
+
+
+def _asked(runs: Sequence[RunCost], size: Size, moved: Tables) -> float | None:
+    # Without a recapture's estimate, and without the start of Spark in each step.
+    result = estimated(
+        runs,
+        RunKind.MAINTAIN,
+        size,
+        has_spark=True,
+        table_rows=lambda: 0,
+        moved=sorted(moved),
+    )
+    return result.maintain_ms
+
+
+_Asked = tuple[int | None, tuple[tuple[QueryName, float], ...]]
+"""A budget, and the milliseconds of each bound."""
+
+_SCALES = (0.25, 1.0, 4.0, 16.0, 64.0, 256.0)
+"""Sizes of changes that prices are asked for, times what is expected."""
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """Of a kind of change, by its rows, which never fall: milliseconds, those above the state as it
+    is, and reads."""
+
+    rows: tuple[float, ...]
+    ms: tuple[float, ...]
+    more_ms: tuple[float, ...]
+    reads: tuple[float, ...]
+
+
+Prices = Mapping[QueryName, Mapping[Tables, Price]]
+"""Of each query, by the tables that move."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The modes of all pieces under one budget; `bytes` are those of all state.
+
+    `prices` are one object for all choices of the same modes. `conversions` counts queries that are
+    kept otherwise now.
+    """
+
+    prices: Prices
+    bytes: int
+    exceeds: bool
+    conversions: int
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """The queries whose state can be chosen, and their graphs for changes of all sizes."""
+
+    kept: Kept
+    expected: tuple[Expected, ...]
+    graphs: tuple[Mapping[QueryName, Graph], ...]
+    now: Mapping[QueryName, Modes]
+    _modes: dict[_Asked, Mapping[QueryName, Modes]] = field(default_factory=dict)
+    _costs_now: dict[QueryName, Sequence[tuple[float, ...]]] = field(default_factory=dict)
+    _prices_of: list[tuple[Mapping[QueryName, Modes], Prices]] = field(default_factory=list)
+
+    def within(self, budget: int | None, bounds: Mapping[QueryName, Bound]) -> Choice:
+        """The choice under a budget, None keeps all; `bounds` are those of the queries."""
+        asked = (budget, tuple(sorted((name, bound.ms) for name, bound in bounds.items())))
+        if asked not in self._modes:
+            self._modes[asked] = self._modes_within(budget, bounds)
+        return self._choice(self._modes[asked], budget)
+
+    def as_run(self, budget: int | None, bounds: Mapping[QueryName, Bound]) -> Choice:
+        """The state as it is now; where that is over a budget, what is chosen in its place.
+
+        That a run converts within the budget, where that pays, is not replayed.
+        """
+        now = self._choice(self.now, budget)
+        return self.within(budget, bounds) if now.exceeds else now
+
+    @cached_property
+    def _usual(self) -> Mapping[QueryName, Graph]:
+        return self.graphs[_SCALES.index(1.0)]
+
+    def _modes_within(
+        self, budget: int | None, bounds: Mapping[QueryName, Bound]
+    ) -> Mapping[QueryName, Modes]:
+        if budget is None:
+            return {
+                name: {piece.name: _kept_of(piece) for piece in graph.pieces}
+                for name, graph in self._usual.items()
+            }
+        graphs, chances = self._usual, [one.chance for one in self.expected]
+        fixed = self.kept.fixed
+        choice, unheld = chosen_within(graphs, budget, bounds, chances, fixed, self.now)
+        then = {name: one.modes for name, one in choice.queries.items()}
+        late, late_now = (
+            len(late_runs(graphs, modes, bounds, chances)) for modes in (then, self.now)
+        )
+        weighed = replace(
+            self.kept,
+            choice=choice,
+            graphs=graphs,
+            now=self.now,
+            unheld=unheld,
+            holds_more=late < late_now,
+            budget=budget,
+        )
+        is_over = self._choice(self.now, budget).exceeds
+        # What may not be kept as it is now goes with the first run, whatever it saves.
+        is_asked = any(self.kept.now[name] != self.now[name] for name in self.now)
+        return then if is_asked or is_worth(weighed, is_over=is_over) else self.now
+
+    def _choice(self, modes: Mapping[QueryName, Modes], budget: int | None) -> Choice:
+        sizes = [self._usual[name].bytes_of(result) for name, result in modes.items()]
+        size = self.kept.fixed + sum(sizes)
+        return Choice(
+            self._all_prices(modes),
+            size,
+            budget is not None and size > budget,
+            sum(result != self.now[name] for name, result in modes.items()),
+        )
+
+    def _all_prices(self, modes: Mapping[QueryName, Modes]) -> Prices:
+        """One object for equal modes, so that it tells whether two choices are one."""
+        for known, prices in self._prices_of:
+            if known == modes:
+                return prices
+        made = {name: self._prices(name, result) for name, result in modes.items()}
+        self._prices_of.append((modes, made))
+        return made
+
+    def _before(self, name: QueryName) -> Sequence[tuple[float, ...]]:
+        """Milliseconds as it is kept now, by the sizes of changes and their kinds."""
+        if name not in self._costs_now:
+            modes = self.now[name]
+            self._costs_now[name] = [evaluate(g[name], modes).per_kind for g in self.graphs]
+        return self._costs_now[name]
+
+    def _prices(self, name: QueryName, modes: Modes) -> dict[Tables, Price]:
+        """Prices of the query by the tables of its own that move, the most frequent kind's."""
+        tables = frozenset(self.kept.queries[name].stored.versions)
+        result: dict[Tables, Price] = {}
+        after = [evaluate(graphs[name], modes).per_kind for graphs in self.graphs]
+        before = self._before(name)
+        for at, kind in enumerate(self.expected):
+            mine = kind.tables & tables
+            if not mine or mine in result:
+                continue
+            ms = tuple(costs[at] for costs in after)
+            more = tuple(one - other[at] for one, other in zip(ms, before, strict=True))
+            reads = tuple(_reads(graphs[name], modes, at) for graphs in self.graphs)
+            rows = tuple(rows_of_change(_scaled(kind, scale), mine) for scale in _SCALES)
+            result[mine] = Price(rows, ms, more, reads)
+        return result
+
+
+def pieces_of(
+    desk: Workbench, store: StoreReader, specs: Sequence[QuerySpec], replay: Replay
+) -> Pieces:
+    """Of these stored queries, with what is replayed for the history of changes."""
+    kept = kept_within(desk, store, specs, None)
+    tables = {table for one in kept.queries.values() for table in one.stored.versions}
+    coming = Expectations(desk.workload.tables, replay.histories, replay.until)
+    expected = coming.expected(tables)
+    graphs = tuple(
+        graphs_of(desk, store, kept.queries, [_scaled(one, scale) for one in expected])
+        for scale in _SCALES
+    )
+    usual = graphs[_SCALES.index(1.0)]
+    now = {name: _as_it_can(kept.now[name], usual[name]) for name in kept.queries}
+    return Pieces(kept, expected, graphs, now)
+
+
+def _scaled(kind: Expected, scale: float) -> Expected:
+    rows = {name: None if rows is None else rows * scale for name, rows in kind.rows.items()}
+    return replace(kind, rows=rows)
+
+
+def _as_it_can(now: Modes, graph: Graph) -> Modes:
+    """How pieces are kept, those that may not be kept so as they will be."""
+    return {
+        piece.name: now[piece.name] if now[piece.name] in piece.sizes else _kept_of(piece)
+        for piece in graph.pieces
+    }
+
+
+def _kept_of(piece: Piece) -> Mode:
+    return Mode.KEPT if Mode.KEPT in piece.sizes else piece.modes[0]
+
+
+def _reads(graph: Graph, modes: Modes, kind: int) -> float:
+    """Reads of tables, for a side or for groups, that are expected in a run of this kind."""
+    return sum(_hits(graph, node, modes, kind) for node in graph.nodes)
+
+
+def _hits(graph: Graph, node: Node, modes: Modes, kind: int) -> float:
+    result = 0.0
+    for at, piece in enumerate(node.pieces):
+        # A side is asked by the other one's change, groups by their own.
+        asking = [node.inputs[1 - at]] if node.work is Work.JOIN else node.inputs
+        is_asked = any(graph.active[wire][kind] for wire in asking)
+        if is_asked and modes[piece.name] is Mode.READ and piece.read:
+            result += piece.hit[kind] if piece.hit else 1.0
+    return result
+
+
+def price_of_step(prices: Mapping[Tables, Price], moved: Tables, rows: float) -> tuple[float, ...]:
+    """Milliseconds of a step over so many rows of these tables, those above now, and reads.
+
+    A set of tables that is no kind of change is taken as the largest kinds that make it up.
+    """
+    exact = prices.get(moved)
+    if exact is not None:
+        return _at(exact, rows)
+    left, parts = set(moved), [(0.0, 0.0, 0.0)]
+    for tables, price in sorted(prices.items(), key=lambda one: (-len(one[0]), sorted(one[0]))):
+        if tables <= left:
+            left -= tables
+            parts.append(_at(price, rows))
+    return tuple(sum(column) for column in zip(*parts, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class MostPriced:
+    """What no step of at most so many rows exceeds, by rising rows: milliseconds, and those above
+    now."""
+
+    rows: tuple[float, ...]
+    ms: tuple[float, ...]
+    more_ms: tuple[float, ...]
+
+    @classmethod
+    def of(cls, prices: Iterable[Price]) -> MostPriced:
+        """Over all kinds of change, as if all of them came together."""
+        told = list(prices)
+        rows = sorted({rows for price in told for rows in price.rows})
+        ms, more = [0.0] * (len(rows) + 1), [0.0] * (len(rows) + 1)
+        for price in told:
+            for at, size in enumerate([*rows, inf]):
+                # The first size that is no smaller, since prices lie on lines.
+                last = min(len(price.rows) - 1, bisect_left(price.rows, size))
+                ms[at] += max(price.ms[: last + 1])
+                more[at] += max(0.0, *price.more_ms[: last + 1])
+        return cls(tuple(rows), tuple(ms), tuple(more))
+
+    def at(self, rows: float) -> tuple[float, float]:
+        """Of at most so many rows."""
+        at = bisect_left(self.rows, rows)
+        return self.ms[at], self.more_ms[at]
+
+
+def _at(price: Price, rows: float) -> tuple[float, float, float]:
+    """On the lines between the sizes; beyond them as at the last, below them as at the first."""
+    at = bisect_left(price.rows, rows)
+    if at in (0, len(price.rows)):
+        at = min(at, len(price.rows) - 1)
+        return price.ms[at], price.more_ms[at], price.reads[at]
+    share = (rows - price.rows[at - 1]) / (price.rows[at] - price.rows[at - 1])
+    between = [
+        column[at - 1] + share * (column[at] - column[at - 1])
+        for column in (price.ms, price.more_ms, price.reads)
+    ]
+    return between[0], between[1], between[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one step takes, in seconds, and how many reads of sides are expected in it."""
+
+    seconds: float
+    reads: float
+
+
+@dataclass(frozen=True)
+class StepCosts:
+    """Of one query in one setting."""
+
+    lines: QueryLines
+    prices: Mapping[Tables, Price]
+    _known: dict[tuple[Tables, float, float], Step] = field(default_factory=dict)
+
+    def step(self, moved: Tables, rows: float, size: float) -> Step:
+        """A step that carries on so many rows and bytes of these tables."""
+        key = (moved, rows, size)
+        result = self._known.get(key)
+        if result is None:
+            result = self._known[key] = self._step(moved, rows, size)
+        return result
+
+    def _step(self, moved: Tables, rows: float, size: float) -> Step:
+        ms, more, reads = price_of_step(self.prices, moved, rows)
+        known = self.lines.ms(moved, rows, size)
+        if known is None:
+            return Step(ms / 1000 if ms else UNKNOWN_S, reads)
+        return Step(max(known + more, ms) / 1000, reads)
+
+    @cached_property
+    def _most_priced(self) -> MostPriced:
+        return MostPriced.of(self.prices.values())
+
+    @cached_property
+    def is_known(self) -> bool:
+        """Whether recorded runs tell."""
+        return self.lines.by is CostsBy.RUNS
+
+    def most(self, rows: float, size: float) -> float:
+        """No less than any step takes over at most so much."""
+        ms, more = self._most_priced.at(rows)
+        known = self.lines.most_ms(rows, size)
+        least = UNKNOWN_S * 1000 if self.lines.by is CostsBy.PRIORS else 0.0
+        return max(known + more, ms, least) / 1000
+
+
+class Model:
+    """The queries over what is replayed, in any setting."""
+
+    def __init__(
+        self,
+        desk: Workbench,
+        store: StoreReader,
+        specs: Sequence[QuerySpec],
+        tables: Mapping[QueryName, Sequence[TableName]],
+        replay: Replay,
+        look: float,
+        noise: Callable[[], Noise] = lambda: steady,
+    ) -> None:
+        """`noise` makes that of a run, which are each as if there were no other."""
+        self.replay = replay
+        self._specs, self._look, self._noise = specs, look, noise
+        self._pieces = pieces_of(desk, store, specs, replay)
+        held = {spec.name: store.load(spec.name) for spec in specs}
+        self._lines = {
+            name: lines_of(() if stored is None else recorded(store, stored))
+            for name, stored in held.items()
+        }
+        self._ran: dict[tuple[tuple[Trigger, ...], int, float], Ran] = {}
+        """By what decides a run; settings may come to the same."""
+        made: dict[frozenset[TableName], Stream] = {}
+        self._streams = {name: self._stream(made, frozenset(tables[name])) for name in tables}
+
+    @property
+    def costs_by(self) -> dict[QueryName, str]:
+        """What tells what the steps of each query take."""
+        return {name: str(lines.by) for name, lines in self._lines.items()}
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is to be known of the figures."""
+        return tuple(self._warnings())
+
+    def run(self, setting: Setting, since: float | None = None) -> SimulatedSetting:
+        """What a setting comes to, over all that is replayed or what comes after `since`."""
+        begin = self.replay.since if since is None else since
+        choice = self._choice(setting)
+        triggers = tuple(setting.trigger or trigger_of(spec) for spec in self._specs)
+        key = (triggers, id(choice.prices), begin)
+        if key not in self._ran:
+            queries = [
+                self._query(spec, trigger, choice, begin)
+                for spec, trigger in zip(self._specs, triggers, strict=True)
+            ]
+            self._ran[key] = VirtualRun(queries, self._look, self._noise()).run(
+                begin, self.replay.until
+            )
+        return figures_of(setting, choice, self._ran[key])
+
+    def _choice(self, setting: Setting) -> Choice:
+        trigger = setting.trigger
+        specs = self._specs
+        if trigger is not None:
+            specs = [replace(spec, trigger=trigger) for spec in specs]
+        chosen = self._pieces.as_run if setting.is_present else self._pieces.within
+        return chosen(setting.disk, bounds_of(specs))
+
+    def _query(
+        self, spec: QuerySpec, trigger: Trigger, choice: Choice, since: float
+    ) -> ReplayedQuery:
+        stream = self._streams[spec.name]
+        costs = StepCosts(self._lines[spec.name], choice.prices.get(spec.name, {}))
+        span = self.replay.until - self.replay.since
+        result = ReplayedQuery(
+            spec.name, trigger, stream, costs, stream.all.rows[-1] / span if span > 0 else 0.0
+        )
+        if since > self.replay.since:
+            result.pin(since)
+        return result
+
+    def _stream(
+        self, made: dict[frozenset[TableName], Stream], tables: frozenset[TableName]
+    ) -> Stream:
+        if tables not in made:
+            made[tables] = Stream.made({name: self.replay.commits[name] for name in sorted(tables)})
+        return made[tables]
+
+    def _warnings(self) -> Iterator[str]:
+        guessed = sum(one.guessed for one in self.replay.commits.values())
+        if guessed:
+            yield (
+                f"the log has no row count for {guessed:,} commits, so their rows are estimated "
+                "from bytes"
+            )
+        for name, why in self._pieces.kept.troubles.items():
+            yield f"the replay uses the present state of `{name}`: {why}"
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """Commits one after the other: when the first came, their tables, rows and bytes."""
+
+    oldest: float
+    moved: frozenset[TableName]
+    rows: int
+    bytes: int
+
+
+@dataclass(slots=True)
+class Stream:
+    """The commits of a query's tables in one order, and the table of each."""
+
+    all: Commits
+    tables: Sequence[TableName]
+    _asked: tuple[int, float] = (-1, 0.0)
+    _told: Amount | None = None
+
+    @classmethod
+    def made(cls, of: Mapping[TableName, Commits]) -> Stream:
+        """Of these tables."""
+        told = sorted((at, name) for name, commits in of.items() for at in commits.times)
+        return cls(merged(of), [name for _, name in told])
+
+    def pending(self, seen: int, now: float) -> Amount | None:
+        """What came by now, but for the first commits that were seen; None where nothing did."""
+        # Queries of one run ask the same, one after the other.
+        if self._asked != (seen, now):
+            self._asked, self._told = (seen, now), self._pending(seen, now)
+        return self._told
+
+    def _pending(self, seen: int, now: float) -> Amount | None:
+        commits = self.all
+        last = commits.until(now)
+        if last <= seen:
+            return None
+        return Amount(
+            commits.times[seen],
+            frozenset(self.tables[seen:last]),
+            commits.rows[last] - commits.rows[seen],
+            commits.bytes[last] - commits.bytes[seen],
+        )
+
+
+@dataclass(slots=True)
+class ReplayedQuery:
+    """A query over commits; of these its sketch has the first `seen`, all that came by `last`."""
+
+    name: QueryName
+    trigger: Trigger
+    stream: Stream
+    costs: StepCosts
+    rows_per_s: float = 0.0
+    seen: int = 0
+    last: float | None = None
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether a timetable may start it by itself: not where its use or a point alone may."""
+        asked = self.trigger
+        clocks = (asked.rows, asked.every, asked.cron, asked.fresh_within, asked.ready_within)
+        return any(one is not None for one in clocks)
+
+    @property
+    def is_on_clock(self) -> bool:
+        """Whether moments of a clock make it due."""
+        return self.trigger.every is not None or self.trigger.cron is not None
+
+    def oldest(self, now: float) -> float | None:
+        """When the first commit came that its sketch does not have; None without one."""
+        times = self.stream.all.times
+        return times[self.seen] if self.seen < len(times) and times[self.seen] <= now else None
+
+    def next_after(self, now: float) -> float | None:
+        """When the next commit comes after now."""
+        return self.stream.all.next_after(now)
+
+    def pending(self, now: float) -> Amount | None:
+        """What its sketch does not have of what came; None where that is nothing."""
+        return self.stream.pending(self.seen, now)
+
+    def step(self, amount: Amount, more_rows: float = 0.0) -> Step:
+        """What a step takes that carries this on, and some rows more."""
+        return self.costs.step(amount.moved, amount.rows + more_rows, amount.bytes)
+
+    def most(self, until: float, now: float) -> float:
+        """No less than a step is thought to take at any time until then; 0 where nothing comes."""
+        commits = self.stream.all
+        last = commits.until(until)
+        if last == self.seen:
+            return 0.0
+        rows = commits.rows[last] - commits.rows[self.seen]
+        ready = self.trigger.ready_within is not None
+        coming = self.rows_per_s * max(0.0, until - now) if ready else 0.0
+        return self.costs.most(rows + coming, commits.bytes[last] - commits.bytes[self.seen])
+
+    def pin(self, at: float) -> None:
+        """Bring its sketch to what came by then."""
+        self.seen, self.last = self.stream.all.until(at), at
+
+    def waiting(self, now: float) -> Waiting | None:
+        """What waits for it; None where nothing can make it due by itself."""
+        result = self.pending(now)
+        if result is None:
+            if self.trigger.every is None and self.trigger.cron is None:
+                return None
+            return Waiting(self.name, self.trigger, Pending(), Costs(0.0), self.last)
+        cost = self.step(result).seconds
+        more = max(0.0, self._expected(result, now) - cost)
+        costs = Costs(cost, more, is_known=self.costs.is_known)
+        pending = Pending(self._changes(result, now), None, result.oldest, self.last)
+        return Waiting(self.name, self.trigger, pending, costs, self.last)
+
+    def enough_at(self) -> tuple[float, int] | None:
+        """When as many rows are pending as the trigger asks for, and how many came before that.
+
+        None where they never are, or it asks for none.
+        """
+        wanted, commits = self.trigger.rows, self.stream.all
+        if wanted is None:
+            return None
+        result = bisect_left(commits.rows, commits.rows[self.seen] + wanted)
+        if result == len(commits.rows):
+            return None
+        return commits.times[result - 1], commits.rows[result - 1] - commits.rows[self.seen]
+
+    def _expected(self, amount: Amount, now: float) -> float:
+        """What it takes with the rows that usually come until the moment that is next."""
+        if self.trigger.ready_within is None:
+            return 0.0
+        moment = next_moment(self.trigger, amount.oldest)
+        coming = 0.0 if moment is None else self.rows_per_s * max(0.0, moment - now)
+        return self.step(amount, coming).seconds
+
+    def _changes(self, amount: Amount, now: float) -> tuple[Change, ...]:
+        """One change; or two, the one that makes enough of them apart."""
+        enough = self.enough_at()
+        if enough is None or enough[0] > now:
+            return (Change(amount.oldest, amount.rows),)
+        at, before = enough
+        return Change(amount.oldest, before), Change(at, amount.rows - before)
+
+
+_STEPS = frozenset({"exact", "touch", "recapture"})
+_ALL_RUNS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """The steps of all queries from `since` on, in order."""
+
+    since: float
+    steps: Sequence[tuple[QueryName, RunRecord]]
+
+
+def recorded_of(
+    store: StoreReader, queries: Sequence[QueryName], since: float, until: float
+) -> Recorded | None:
+    """What was recorded from `since` on, or from when all of the queries were there.
+
+    None where nothing was.
+    """
+    known: Mapping[QueryName, Sequence[RunRecord]] = {
+        name: store.history(name, _ALL_RUNS) for name in queries
+    }
+    firsts = [records[-1].started_at for records in known.values() if records]
+    begin = max([since, *firsts])
+    steps = [
+        (name, record)
+        for name, records in known.items()
+        for record in records
+        if record.action in _STEPS and begin < record.started_at <= until
+    ]
+    steps.sort(key=lambda step: step[1].started_at)
+    return Recorded(begin, steps) if steps else None
+
+
+def compared(result: Recorded, model: SimulatedSetting, look: float) -> RecordedRuns:
+    """The recorded runs, and by which share the model says more (above 0) or less."""
+    runs = runs_in(result.steps, look / 2)
+    work = sum(record.elapsed_ms for _, record in result.steps)
+    return RecordedRuns(
+        since=datetime.fromtimestamp(result.since, UTC),
+        runs=runs,
+        steps=len(result.steps),
+        work_ms=work,
+        model_runs=model.runs,
+        model_steps=model.steps,
+        model_work_ms=model.work_ms,
+        runs_off=model.runs / runs - 1,
+        steps_off=model.steps / len(result.steps) - 1,
+        work_off=model.work_ms / work - 1 if work else None,
+    )
+
+
+def runs_in(steps: Sequence[tuple[QueryName, RunRecord]], pause: float) -> int:
+    """How many runs the steps were done in."""
+    runs, ended, seen = 0, 0.0, set[QueryName]()
+    for name, record in steps:
+        # A record is made when its step is computed, and about to be committed.
+        begun = record.started_at - (record.read_ms + record.engine_ms) / 1000
+        if not runs or name in seen or begun - ended > pause:
+            runs, seen = runs + 1, set()
+        seen.add(name)
+        ended = record.started_at + record.commit_ms / 1000
+    return runs
+
+
+_SLACK = 1e-6
+"""Seconds by which sums of floats may be off."""
+
+
+@dataclass(slots=True)
+class Ran:
+    """What the runs came to: of each step its age when it was done, in seconds.
+
+    An age is that of the oldest change in the step. `late` counts steps that were done after their
+    bound, `left` are ages of what was pending at the end.
+    """
+
+    runs: int = 0
+    work_s: float = 0.0
+    reads: float = 0.0
+    late: int = 0
+    ages: list[float] = field(default_factory=list)
+    left: list[float] = field(default_factory=list)
+
+    @property
+    def steps(self) -> int:
+        """Queries maintained, over all runs."""
+        return len(self.ages)
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """A time before which nothing starts; `is_start` says that the process wakes at it."""
+
+    until: float
+    is_start: bool
+
+    def lets_sleep(self, now: float, look: float) -> bool:
+        """Whether the next look, or start, is known without asking the timetable."""
+        return self.until > now + look or (self.is_start and self.until > now)
+
+
+class VirtualRun:
+    """Queries on `commit`, which run at each look, and a timetable of the others."""
+
+    def __init__(
+        self, queries: Sequence[ReplayedQuery], look: float, noise: Noise = steady
+    ) -> None:
+        self._queries = {query.name: query for query in queries}
+        self._on_commit = [query for query in queries if query.trigger.is_on_commit]
+        self._timed = [query for query in queries if query.is_timed]
+        self._has_bounds_alone = all(
+            query.trigger == Trigger(fresh_within=query.trigger.fresh_within)
+            for query in self._timed
+        )
+        self._timetable = Timetable(look)
+        self._look = look
+        self._noise = noise
+        self._opening = OPENING_FIRST_S
+        self.ran = Ran()
+
+    def run(self, since: float, until: float) -> Ran:
+        """From one time to another, looking first at `since`."""
+        now = since
+        while now < until:
+            ready = [query for query in self._on_commit if query.pending(now) is not None]
+            idle = self._idle_until(now)
+            due = [] if idle.lets_sleep(now, self._look) and not ready else self._due(now)
+            if ready or due:
+                now = self._works(ready, due, now)
+                now += self._pause(now)
+            else:
+                moment = self._idle_moment(now, until)
+                now = now + self._quiet(now, idle) if moment is None else moment
+        for query in self._queries.values():
+            pending = query.pending(until)
+            if pending is not None:
+                self.ran.left.append(until - pending.oldest)
+        return self.ran
+
+    def _due(self, now: float) -> list[Due]:
+        result = (query.waiting(now) for query in self._timed)
+        self._timetable.saw([one for one in result if one is not None])
+        return self._timetable.due(now)
+
+    def _works(self, ready: Sequence[ReplayedQuery], due: Sequence[Due], now: float) -> float:
+        """One run; gives when it is over."""
+        asked = [*ready, *(self._queries[one.query] for one in due)]
+        oldest, took = [], []
+        for query in asked:
+            pending = query.pending(now)
+            assert pending is not None, "nothing runs without something pending"
+            step = query.step(pending)
+            oldest.append(pending.oldest)
+            took.append(step.seconds * self._noise())
+            self.ran.reads += step.reads
+            query.pin(now)
+        end = now + self._opening + sum(took)
+        self._opening = OPENING_S
+        self.ran.runs += 1
+        self.ran.work_s += sum(took)
+        self.ran.late += sum(one.due_by is not None and end > one.due_by + _SLACK for one in due)
+        self.ran.ages += [end - at for at in oldest]
+        if due:
+            opening = self._timetable.pace.opening
+            self._timetable.ran(due, end, opening + sum(took[len(ready) :]))
+        return end
+
+    def _pause(self, now: float) -> float:
+        """Until the next look, or the next start."""
+        start = self._timetable.next_start(now) if self._timed else None
+        return self._look if start is None else min(self._look, max(0.0, start - now))
+
+    def _quiet(self, now: float, idle: Idle) -> float:
+        """The pause where nothing started now, over all looks at which nothing can start."""
+        if idle.until <= now + self._look:
+            is_known = idle.lets_sleep(now, self._look)
+            pause = idle.until - now if is_known else self._pause(now)
+            if pause < self._look:
+                return pause
+        event = self._event_after(now)
+        looks = []
+        if idle.until < inf:
+            looks.append(floor((idle.until - now - _SLACK) / self._look))
+        if event < inf:
+            looks.append(ceil((event - now) / self._look))
+        return self._look * max(1, min(looks)) if looks else inf
+
+    def _idle_moment(self, now: float, until: float) -> float | None:
+        """The last moment after now to which the clock alone wakes the process, of those queries
+        of which nothing is pending then; None without one. Looks go on from there.
+
+        It is before anything else that may start a query, and before the next commit of these.
+        """
+        idle, first = set[Trigger](), [self._event_after(now), until]
+        for query in self._timed:
+            if not query.is_on_clock:
+                continue
+            if query.oldest(now) is None:
+                idle.add(query.trigger)
+                first.append(query.next_after(now) or inf)
+            else:
+                first.append(self._moment(query, now))
+        if not idle:
+            return None
+        end = min(*first, self._other_until(now, self._timetable.pace, min(first)))
+        woken = [self._woken(trigger, now, end) for trigger in idle]
+        return max((at for at in woken if at is not None), default=None)
+
+    def _woken(self, trigger: Trigger, now: float, end: float) -> float | None:
+        """The last moment before `end`, where the one before it is a look away at least."""
+        result = last_moment(trigger, now, end)
+        if result is None:
+            return None
+        # From a moment on the next thing is a look, which passes over moments that come sooner.
+        earlier = last_moment(trigger, result - self._look, result)
+        return result if earlier is None else None
+
+    def _event_after(self, now: float) -> float:
+        """When the next commit comes for a query on `commit`."""
+        coming = (query.next_after(now) for query in self._on_commit)
+        return min((at for at in coming if at is not None), default=inf)
+
+    def _idle_until(self, now: float) -> Idle:
+        """A time before which no timed query starts, whatever comes until then.
+
+        A start is a deadline less the work until it, and work is no more than all that is pending
+        by the deadline takes.
+        """
+        pace = self._timetable.pace
+        sure = self._first_start(now, pace) if self._has_bounds_alone else Idle(now, False)
+        if sure.is_start:
+            return sure
+        moment = min((self._moment(query, now) for query in self._timed), default=inf)
+        other = self._other_until(now, pace, moment)
+        return Idle(max(sure.until, min(moment, other)), moment < other)
+
+    def _other_until(self, now: float, pace: Pace, moment: float) -> float:
+        """A time before which nothing but a moment of the clock starts any; what is not before
+        `moment` need not be known to be more."""
+        other = inf
+        bounds: set[float] = set()
+        for query in self._timed:
+            other = min(other, *self._other_starts(query, now), inf)
+            bounds.update(self._deadlines(query, now))
+        in_order = sorted(bounds)
+        longest = self._most_work(in_order[-1], now, pace) if in_order else 0.0
+        for deadline in in_order:
+            if deadline - longest - self._look >= min(moment, other):
+                break
+            other = min(other, deadline - self._most_work(deadline, now, pace) - self._look)
+        return other
+
+    def _most_work(self, until: float, now: float, pace: Pace) -> float:
+        """No less than what is reckoned with for all that is pending at any time until then."""
+        most = sum(query.most(until, now) for query in self._timed)
+        return pace.margin * (pace.opening + most)
+
+    def _first_start(self, now: float, pace: Pace) -> Idle:
+        """The first start of what is pending, to the last digit that of the timetable; where
+        something comes before it, when that comes. Of queries whose triggers are bounds alone."""
+        work, coming = [], inf
+        for query in self._timed:
+            assert query.trigger.fresh_within is not None
+            result, following = query.pending(now), query.next_after(now)
+            if following is not None:
+                coming = min(coming, following)
+            if result is not None:
+                deadline = result.oldest + query.trigger.fresh_within
+                work.append((deadline, query.step(result).seconds))
+        start, sums = inf, 0.0
+        for deadline, same in groupby(sorted(work), key=itemgetter(0)):
+            for _, seconds in same:
+                sums += seconds
+            start = min(start, deadline - pace.margin * (pace.opening + sums) - self._look)
+        return Idle(min(start, coming), is_start=start < coming)
+
+    def _moment(self, query: ReplayedQuery, now: float) -> float:
+        """The next moment of its clock; it wakes the process, be anything pending or not."""
+        trigger = query.trigger
+        if trigger.every is None and trigger.cron is None:
+            return inf
+        pending = query.pending(now)
+        moment = next_moment(trigger, now if pending is None else pending.oldest)
+        return inf if moment is None else moment
+
+    def _deadlines(self, query: ReplayedQuery, now: float) -> Iterator[float]:
+        """Ends of bounds of what is pending, or comes next."""
+        trigger = query.trigger
+        if trigger.fresh_within is None and trigger.ready_within is None:
+            return
+        pending = query.pending(now)
+        oldest = query.next_after(now) if pending is None else pending.oldest
+        if oldest is None:
+            return
+        if trigger.fresh_within is not None:
+            yield oldest + trigger.fresh_within
+        if trigger.ready_within is not None:
+            moment = next_moment(trigger, oldest)
+            if moment is not None:
+                yield moment
+
+    def _other_starts(self, query: ReplayedQuery, now: float) -> Iterator[float]:
+        """When something else may start it: enough rows, idle time, a point far ahead."""
+        trigger = query.trigger
+        if trigger.rows is not None:
+            enough = query.enough_at()
+            if enough is not None:
+                yield enough[0]
+        is_ahead_of_point = trigger.ready_within is not None and trigger.point is not None
+        if trigger.cheap or is_ahead_of_point:
+            is_some = query.pending(now) is not None
+            yield now if is_some else query.next_after(now) or inf
+
+
+_OWN = "as in the file"
+_HEADS = (
+    *("Budget", "Trigger", "Runs", "Steps", "Work", "Age", "99%", "Worst", "Late", "State"),
+    *("Reads", "Converts"),
+)
+_METHOD = (
+    "Past commits run through the same scheduler and choice of state as real runs, in "
+    "virtual time. No table rows are read.",
+    "The time of a step is estimated from recorded runs of the query with as many rows "
+    "of the same tables. Without a recorded run, the estimate uses the capture, or "
+    "else default times. The extra cost that the choice of state expects, compared "
+    "with the present state, is added.",
+    "The age is that of the oldest change in a step when its run ends. Reads of join "
+    "sides from files are estimates, counted for each query even if a run shares them.",
+)
+
+
+def write_page(path: Path, result: SimulateResult, reserved: Mapping[str, str]) -> WrittenResult:
+    """Write the page; StorageError where that cannot be."""
+    try:
+        write_whole(path, render(result), reserved)
+    except OSError as error:
+        raise StorageError(
+            f"The report could not be written to `{path}`: {error.strerror}",
+            hint="name a file in a folder with write access",
+        ) from error
+    return WrittenResult("report", str(path))
+
+
+def render(result: SimulateResult) -> str:
+    """The page."""
+    page = Page(
+        command="simulate",
+        kicker=result.source if result.late is None else f"{result.source}, late ({result.late})",
+        title="Costs of other settings",
+        facts=_facts(result),
+        summary=Summary((), tuple(_headlines(result)), (_table(result),)),
+        record=_record(result),
+        here="In this replay",
+        how="How these figures were computed",
+        method=_METHOD,
+        made="from one replay",
+    )
+    return render_page(page)
+
+
+def _facts(result: SimulateResult) -> dict[str, str]:
+    tables = (f"{name} {count:,}" for name, count in result.commits.items())
+    return {
+        "From": moment_text(result.since),
+        "To": moment_text(result.until),
+        "Commits": f"{sum(result.commits.values()):,} ({', '.join(tables)})",
+        "Rows": f"{result.rows:,}",
+        "Looks": f"every {duration_text(result.look_s * 1000)}",
+        "Queries": str(len(result.costs_by)),
+    }
+
+
+def _headlines(result: SimulateResult) -> Iterator[Headline]:
+    present = result.settings[0]
+    over = span_text((result.until - result.since).total_seconds())
+    yield Headline(duration_text(present.work_ms), "work with the setting as it is", f"in {over}")
+    least = min(result.settings, key=lambda one: one.work_ms if one.steps else float("inf"))
+    if least is not present and least.steps and present.work_ms:
+        share = f"{least.work_ms / present.work_ms:.0%}"
+        yield Headline(share, "of that work, with the cheapest setting", least.setting)
+    match = result.recorded
+    if match is not None and match.work_off is not None:
+        where = f"{match.steps:,} steps since {moment_text(match.since)}"
+        yield Headline(
+            f"{match.work_off:+.0%}", "difference between the model and the recorded work", where
+        )
+
+
+def _table(result: SimulateResult) -> Section:
+    rows = tuple(_row(one) for one in result.settings)
+    late = [one.setting for one in result.settings if one.late]
+    points = [f"Steps are late with: {'; '.join(late)}."] if late else []
+    over = [one.setting for one in result.settings if one.over_budget]
+    points += [f"Even the minimum exceeds the budget of: {'; '.join(over)}."] if over else []
+    numbers = tuple(range(2, len(_HEADS)))
+    return Section("Settings", (), tuple(points), _HEADS, numbers, rows)
+
+
+def _row(one: SimulatedSetting) -> tuple[str, ...]:
+    return (
+        _budget(one),
+        _trigger(one),
+        f"{one.runs:,}",
+        f"{one.steps:,}",
+        duration_text(one.work_ms),
+        *(_age(age) for age in (one.age_s, one.age_99_s, one.age_worst_s)),
+        f"{one.late:,}",
+        size_text(one.state_bytes),
+        number_text(round(one.reads, 1)),
+        str(one.conversions),
+    )
+
+
+def _age(seconds: float | None) -> str:
+    return "" if seconds is None else duration_text(seconds * 1000)
+
+
+def _budget(one: SimulatedSetting) -> str:
+    if one.present:
+        return "as it is"
+    return "all kept" if one.disk_bytes is None else size_text(one.disk_bytes)
+
+
+def _trigger(one: SimulatedSetting) -> str:
+    return _OWN if one.trigger is None else one.trigger
+
+
+def _record(result: SimulateResult) -> Record:
+    """Figures and cells, in the form that figures are drawn from."""
+    return Record(
+        suite="simulate",
+        title="",
+        scale=1.0,
+        repeat=0,
+        seed=0,
+        started=result.since.isoformat(),
+        elapsed_s=0.0,
+        noise=0.0,
+        machine={},
+        figures=_FIGURES,
+        cells=(*_by_bytes(result.settings), *_by_trigger(result.settings)),
+    )
+
+
+_FIGURES = (
+    Figure(
+        "work",
+        "Work by bytes of state and trigger",
+        "Total time of all steps. With less state, tables are read more often.",
+        Chart("state_bytes", ("work_ms",), ("trigger",)),
+    ),
+    Figure(
+        "reads",
+        "Reads of join sides by bytes of state and trigger",
+        "Expected number of reads from files, for join sides that are not stored.",
+        Chart("state_bytes", ("reads",), ("trigger",)),
+    ),
+    Figure(
+        "age",
+        "Age of sketches by trigger",
+        "Age of the oldest change of a step when it is done: median, 99th percentile, maximum.",
+        Chart("trigger", ("median_ms", "at_99_of_100_ms", "worst_ms"), log=("y",)),
+    ),
+    Figure(
+        "runs",
+        "Runs and steps by trigger",
+        "Runs of a follower, and queries maintained in them.",
+        Chart("trigger", ("runs", "steps"), log=("y",)),
+    ),
+)
+
+
+def _by_bytes(settings: Sequence[SimulatedSetting]) -> Iterator[Cell]:
+    """A point for each trigger and size of state; budgets may come to the same."""
+    alike: dict[tuple[str, int], list[SimulatedSetting]] = {}
+    for one in settings:
+        alike.setdefault((_trigger(one), one.state_bytes), []).append(one)
+    for (trigger, size), result in alike.items():
+        note = "; ".join(one.setting for one in result)
+        for figure, name, value in (
+            ("work", "work_ms", result[0].work_ms),
+            ("reads", "reads", result[0].reads),
+        ):
+            labels: dict[str, Label] = {"trigger": trigger, "state_bytes": size}
+            yield Cell(figure, labels, _metrics({name: value}), note=note)
+
+
+def _by_trigger(settings: Sequence[SimulatedSetting]) -> Iterator[Cell]:
+    """A cell for each trigger, with the budget that comes first."""
+    first: dict[str, SimulatedSetting] = {}
+    for one in settings:
+        first.setdefault(_trigger(one), one)
+    for trigger, one in first.items():
+        labels = {"trigger": trigger}
+        ages = (one.age_s, one.age_99_s, one.age_worst_s)
+        names = ("median_ms", "at_99_of_100_ms", "worst_ms")
+        told = zip(names, ages, strict=True)
+        known = {name: age * 1000 for name, age in told if age is not None}
+        yield Cell("age", labels, _metrics(known), note=one.setting)
+        counts = {"runs": float(one.runs), "steps": float(one.steps)}
+        yield Cell("runs", labels, _metrics(counts), note=one.setting)
+
+
+def _metrics(values: dict[str, float]) -> dict[str, Metric]:
+    return {name: Metric(value, value, value, 0) for name, value in values.items()}
+
+
+NOTHING_TO_REPLAY = "nothing_to_replay"
+_NO_EXPIRY = "the replay ignores rows that expire: figures cover commits only"
+_FEW = 20
+"""Commits below which a replay says little."""
+_TAIL = 60.0
+"""Seconds after the last commit of a file that are replayed, beside the longest bound."""
+
+
+def simulate(
+    desk: Workbench, queries: Sequence[QueryName] | None, request: SimulateRequest
+) -> Outcome:
+    """One result for all settings; UsageError where there is nothing to replay."""
+    triggers = [trigger_from(text) for text in request.triggers]
+    late = None if request.late is None else late_from(request.late)
+    present = disk_of(desk.settings, desk.workload)
+    settings = settings_of(present, disks_from(request.disks), triggers)
+    store = desk.reading_store()
+    specs, warnings = _captured(desk, store, queries)
+    assert store is not None, "what was captured is in a store"
+    tables = _tables(store, specs)
+    replay = _replay(desk, store, specs, tables, settings, request, late)
+    if not replay.count:
+        raise _nothing(replay, request)
+    if replay.count < _FEW:
+        warnings.append(
+            f"only {count_text(replay.count, 'commit')} to replay, so figures are rough"
+        )
+    if has_expiry(desk.workload.tables[name] for name in _names(tables)):
+        warnings.append(_NO_EXPIRY)
+    model = Model(desk, store, specs, tables, replay, request.look)
+    figures = []
+    for number, setting in enumerate(settings, start=1):
+        desk.reporter.step(f"replaying {setting.name}", number, len(settings))
+        figures.append(model.run(setting))
+    result = SimulateResult(
+        source=replay.source,
+        since=datetime.fromtimestamp(replay.since, UTC),
+        until=datetime.fromtimestamp(replay.until, UTC),
+        look_s=request.look,
+        commits={name: len(one) for name, one in replay.commits.items()},
+        rows=replay.rows,
+        costs_by=model.costs_by,
+        settings=tuple(figures),
+        recorded=_recorded(store, model, settings[0], request),
+        late=None if late is None else late.text,
+    )
+    results: list[Result] = [result]
+    if request.report is not None:
+        results.append(write_page(request.report, result, desk.reserved))
+    return Outcome(tuple(results), (*warnings, *replay.warnings, *model.warnings))
+
+
+def _captured(
+    desk: Workbench, store: StoreReader | None, queries: Sequence[QueryName] | None
+) -> tuple[list[QuerySpec], list[str]]:
+    """The queries that have a sketch, and what is said of the others."""
+    asked = desk.sketched(queries)
+    known = frozenset[QueryName]() if store is None else frozenset(store.queries())
+    result = [spec for spec in asked if spec.name in known]
+    if not result:
+        raise UsageError(
+            "None of the queries has been captured, so the cost of maintaining them is unknown",
+            hint="run `impctl capture`, and `impctl maintain` a few times",
+            code=NOTHING_TO_REPLAY,
+        )
+    left = [f"`{spec.name}`" for spec in asked if spec.name not in known]
+    told = f"not replayed, because never captured: {', '.join(left)}; run `impctl capture`"
+    return result, [told] if left else []
+
+
+def _tables(
+    store: StoreReader, specs: Sequence[QuerySpec]
+) -> dict[QueryName, tuple[TableName, ...]]:
+    result = {}
+    for spec in specs:
+        stored = store.load(spec.name)
+        assert stored is not None, "it was captured"
+        result[spec.name] = tuple(stored.versions)
+    return result
+
+
+def _names(tables: Mapping[QueryName, Sequence[TableName]]) -> list[TableName]:
+    return sorted({name for table in tables.values() for name in table})
+
+
+def _replay(
+    desk: Workbench,
+    store: StoreReader,
+    specs: Sequence[QuerySpec],
+    tables: Mapping[QueryName, Sequence[TableName]],
+    settings: Sequence[Setting],
+    request: SimulateRequest,
+    late: Late | None,
+) -> Replay:
+    names = _names(tables)
+    if request.arrivals is not None:
+        triggers = [trigger_of(spec) for spec in specs]
+        triggers += [one.trigger for one in settings if one.trigger is not None]
+        spans = [span for one in triggers for span in (one.fresh_within, one.every) if span]
+        tail = max([_TAIL, request.look, *spans]) + request.look
+        return replay_of_file(request.arrivals, names, desk.workload.tables, tail, late)
+    now = now_of(desk)
+    since = None if request.since is None else now - request.since
+    return replay_of_store(desk, store, names, since, now, late)
+
+
+def _nothing(replay: Replay, request: SimulateRequest) -> UsageError:
+    if request.arrivals is not None:
+        hint = "write a line for each commit: time,table,inserted,deleted"
+        return UsageError(
+            f"No line of {request.arrivals} names a table of these queries",
+            hint=hint,
+            code=NOTHING_TO_REPLAY,
+        )
+    return UsageError(
+        "No commit is known in the requested time span",
+        hint="`capture` and `maintain` store the history of commits from the tables' logs; give "
+        "a longer `--since`, or commits in a file with `--arrivals`",
+        code=NOTHING_TO_REPLAY,
+    )
+
+
+def _recorded(
+    store: StoreReader, model: Model, present: Setting, request: SimulateRequest
+) -> RecordedRuns | None:
+    """What was recorded of the same time; None where commits are others than came then."""
+    if request.arrivals is not None or request.late is not None:
+        return None
+    replay = model.replay
+    result = recorded_of(store, tuple(model.costs_by), replay.since, replay.until)
+    if result is None:
+        return None
+    return compared(result, model.run(present, since=result.since), request.look)

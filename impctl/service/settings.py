@@ -1,0 +1,407 @@
+"""What a run may do: flags and environment variables, and how they go together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import KW_ONLY
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from impctl.errors import UsageError
+from impctl.values import dataclass
+from impctl.workload.models import AnsweredBy as AnsweredBy
+from impctl.workload.models import Policy as Policy
+from impctl.workload.models import QuerySpec, SparkSpec, Workload
+from impctl.workload.models import SketchUse as SketchUse
+from impctl.workload.models import seconds_in as seconds_in
+from impctl.workload.sections import DEFAULT_FILE as DEFAULT_FILE
+from impctl.workload.sections import why_no_store
+from impctl.workload.yaml import SIZE_HINT, size_from
+
+if TYPE_CHECKING:
+    from impctl.types import QueryName
+
+PREFIX = "IMPCTL_"
+
+STORE = "IMPCTL_STORE"
+POLICY = "IMPCTL_POLICY"
+SKETCH = "IMPCTL_SKETCH"
+LOCK_TIMEOUT = "IMPCTL_LOCK_TIMEOUT"
+SPARK_PROFILE = "IMPCTL_SPARK_PROFILE"
+BATCH_ROWS = "IMPCTL_BATCH_ROWS"
+IMBALANCE = "IMPCTL_IMBALANCE"
+CRIMES = "IMPCTL_CRIMES"
+DATA = "IMPCTL_DATA"
+FIXTURES = "IMPCTL_FIXTURES"
+LARGE_CHANGE = "IMPCTL_LARGE_CHANGE"
+SCRUB = "IMPCTL_SCRUB"
+DISK = "IMPCTL_DISK"
+SHARED_STORE = "IMPCTL_SHARED_STORE"
+TPCDS = "IMPCTL_TPCDS"
+FUZZ = "IMPCTL_FUZZ"
+SOAK = "IMPCTL_SOAK"
+DAYS = "IMPCTL_DAYS"
+NOW = "IMPCTL_NOW"
+SPARK_MEMORY = "IMPCTL_SPARK_MEMORY"
+MEMORY = "IMPCTL_MEMORY"
+BY = "IMPCTL_BY"
+
+
+@dataclass(frozen=True, slots=True)
+class EnvVar:
+    """One variable: what it sets, the flag that wins over it (if any), and when it came."""
+
+    name: str
+    purpose: str
+    flag: str | None
+    since: str
+
+
+ENVVARS = (
+    EnvVar(STORE, "Folder of sketches and state", "--store", "0.1.0"),
+    EnvVar(POLICY, "What `maintain` may do, for all queries of the run", "--policy", "0.1.0"),
+    EnvVar(SKETCH, "Whether queries use their sketches", "--sketch", "0.1.0"),
+    EnvVar(LOCK_TIMEOUT, "Seconds to wait for another writer", "--lock-timeout", "0.1.0"),
+    EnvVar(SPARK_PROFILE, "YAML file with Spark settings", "--spark-profile", "0.1.0"),
+    EnvVar(BATCH_ROWS, "Number of changes per eager batch", "--batch-rows", "0.1.0"),
+    EnvVar(
+        BY,
+        "Who answers queries: materialized results (state), the engine or Spark",
+        "--by",
+        "0.1.0",
+    ),
+    EnvVar(
+        MEMORY,
+        "Memory limit of a process: to answer a query, to build the state of a capture, to follow",
+        "--memory",
+        "0.1.0",
+    ),
+    EnvVar(IMBALANCE, "Skew of ranges that causes a warning", "--imbalance", "0.1.0"),
+    EnvVar(
+        LARGE_CHANGE,
+        "Megabytes of a change above which Spark pre-aggregates it",
+        "--large-change",
+        "0.1.0",
+    ),
+    EnvVar(SCRUB, "Megabytes of unused state that each run verifies", "--scrub", "0.1.0"),
+    EnvVar(DISK, "Disk budget for the state of all queries", "--disk", "0.1.0"),
+    EnvVar(SHARED_STORE, "`1`: other users may own and write the store", None, "0.1.0"),
+    EnvVar(
+        NOW,
+        "Override of the current time, for expiries, `current_date` and the like",
+        "--now",
+        "0.1.0",
+    ),
+    EnvVar(CRIMES, "Parquet file with the crimes data, for demo and tests", "--source", "0.1.0"),
+    EnvVar(DATA, "Folder of the tables in `workloads/*.yaml`", None, "0.1.0"),
+    EnvVar(FIXTURES, "Folder of Delta tables written by other programs, for tests", None, "0.1.0"),
+    EnvVar(
+        TPCDS,
+        "Workload file of TPC-DS with its tables in the same folder, for a test",
+        None,
+        "0.1.0",
+    ),
+    EnvVar(FUZZ, "Factor for the number of random test cases", None, "0.1.0"),
+    EnvVar(SOAK, "Random operations of the soak test; `N@SEED` for another seed", None, "0.1.0"),
+    EnvVar(DAYS, "Days of a moving window that a test compares with Spark", None, "0.1.0"),
+    EnvVar(
+        SPARK_MEMORY,
+        "Driver memory in `configs/*.yaml`, and of the Spark session that the tests share",
+        None,
+        "0.1.0",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DueRequest:
+    """What is asked for: queries by name (none: all), of these what is due, or a point.
+
+    `look` is the pause until the next look, None where nothing was said.
+    """
+
+    queries: tuple[QueryName, ...]
+    due: bool
+    point: str | None
+    look: float | None
+
+    @property
+    def pause(self) -> float | None:
+        """The pause of a process that goes on."""
+        return None if self.due else self.look
+
+
+def due_request(
+    due: bool,
+    point: str | None,
+    interval: float | None,
+    queries: tuple[QueryName, ...],
+    *,
+    follow: bool = False,
+) -> DueRequest:
+    """What `maintain` is asked for; UsageError for what excludes each other."""
+    given = {"--follow": follow, "--due": due, "--point": point is not None}
+    names = [name for name, is_given in given.items() if is_given]
+    if len(names) > 1:
+        hint = "`--follow` maintains whatever is due" if follow else "give one of them"
+        raise UsageError(f"Options `{names[0]}` and `{names[1]}` exclude each other", hint=hint)
+    if point is not None and queries:
+        raise UsageError(
+            "Options `--point` and `--query` exclude each other",
+            hint="a named query is maintained regardless of its trigger",
+        )
+    if interval is not None and not follow and not due:
+        raise UsageError(
+            "Option `--interval` requires `--follow` or `--due`", hint="add one of them"
+        )
+    return DueRequest(queries, due, point, interval)
+
+
+def check_planned_look(due: bool, interval: float | None) -> None:
+    """UsageError where `plan` is told of a next look that it does not reckon with."""
+    if interval is not None and not due:
+        raise UsageError("Option `--interval` requires `--due`", hint="add it")
+
+
+def simulate_request(
+    since: float | None,
+    arrivals: Path | None,
+    disks: Sequence[str],
+    triggers: Sequence[str],
+    interval: float | None,
+    report: Path | None,
+    late: str | None,
+) -> SimulateRequest:
+    """What `simulate` is asked for; durations in seconds."""
+    if since is not None and arrivals is not None:
+        raise UsageError(
+            "Options `--since` and `--arrivals` exclude each other",
+            hint="with a file, all its commits are replayed",
+        )
+    look = DEFAULT_INTERVAL if interval is None else interval
+    return SimulateRequest(since, arrivals, tuple(disks), tuple(triggers), look, report, late)
+
+
+DEFAULT_LOCK_TIMEOUT = 10.0
+"""Seconds that a writing command waits for another writer."""
+
+DEFAULT_BATCH_ROWS = 1
+"""Changes after which an eager query is maintained: every version is a batch of its own."""
+
+
+DEFAULT_IMBALANCE = 4.0
+"""How many times as uneven as when they were chosen ranges may become before that is reported."""
+
+
+DEFAULT_LARGE_CHANGE = 512
+"""Megabytes of changed files from which on Spark groups a change before the engine sees it: some
+ten million rows, which the engine takes about as long over as Spark takes to start and to read."""
+
+
+DEFAULT_SCRUB = 64
+"""Megabytes of state that a run looks at although nothing used them for a day."""
+
+
+DEFAULT_INTERVAL = 5.0
+"""Seconds between two looks at the tables, for `maintain --follow`."""
+
+
+DEFAULT_MAX_WAIT = 60.0
+"""Seconds after which a change is maintained although fewer rows than asked for are pending."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """One run as asked for; `dry_run` promises that nothing at all is written."""
+
+    workload: Path
+    _: KW_ONLY
+    store: Path | None = None
+    policy: Policy | None = None
+    lock_timeout: float | None = None
+    spark_profile: Path | None = None
+    dry_run: bool = False
+    imbalance: float | None = None
+    large_change: int | None = None
+    scrub: int | None = None
+    memory: int | None = None
+    """Bytes that the engine may take to answer a query; None: half of the machine's."""
+    disk: int | None = None
+    """Bytes that the state of all queries may take; None: as the workload file says."""
+    shared_store: bool = False
+    params: tuple[str, ...] = ()
+    """Values `NAME=VALUE` for parameters that move, of all queries of the run."""
+    now: str | None = None
+    """What the clock is to say, as written; None: the machine's time."""
+    changes: Path | None = None
+    strict: bool = False
+    """Whether a query that can have no sketch fails a run of `maintain`."""
+    """Where `maintain` writes what came and went of answers; None: nowhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class FollowRequest:
+    """How `maintain --follow` goes on; durations in seconds.
+
+    Tables are looked at every `interval`. With `pending_rows` or `max_wait` queries without a
+    trigger have one: so many rows, or `fresh_within`. `max_runs` counts runs that had something to
+    do.
+    """
+
+    interval: float = DEFAULT_INTERVAL
+    pending_rows: int | None = None
+    max_wait: float | None = None
+    max_runs: int | None = None
+
+
+def store_of(settings: Settings, workload: Workload) -> str:
+    """Folder of the store; a flag or variable is relative to the working directory."""
+    return workload.store if settings.store is None else str(settings.store.absolute())
+
+
+def store_folder(given: str | Path) -> Path:
+    """The store as a flag, a variable or an argument gives it; UsageError for a URI."""
+    wrong = why_no_store(str(given))
+    if wrong is not None:
+        raise UsageError(wrong[0], hint=wrong[1])
+    return Path(given)
+
+
+def is_shared_store(text: str | None) -> bool:
+    """What `IMPCTL_SHARED_STORE` says; UsageError for what is neither yes nor no."""
+    if not text or text == "0":
+        return False
+    if text != "1":
+        raise UsageError(
+            f"Variable `IMPCTL_SHARED_STORE` is invalid: {text}", hint="set it to 1, or unset it"
+        )
+    return True
+
+
+def policy_of(settings: Settings, query: QuerySpec) -> Policy:
+    """The policy that holds for `query` in this run."""
+    return query.policy if settings.policy is None else settings.policy
+
+
+def lock_timeout_of(settings: Settings) -> float:
+    """Seconds to wait for another writer."""
+    return DEFAULT_LOCK_TIMEOUT if settings.lock_timeout is None else settings.lock_timeout
+
+
+def imbalance_of(settings: Settings) -> float:
+    """How many times as uneven as at their choice ranges may become (`service.advice`)."""
+    return DEFAULT_IMBALANCE if settings.imbalance is None else settings.imbalance
+
+
+def large_change_of(settings: Settings) -> int:
+    """Megabytes of changed files from which on Spark groups a change first."""
+    return DEFAULT_LARGE_CHANGE if settings.large_change is None else settings.large_change
+
+
+def scrub_of(settings: Settings) -> int:
+    """Bytes of state to look at that nothing uses."""
+    return (DEFAULT_SCRUB if settings.scrub is None else settings.scrub) * 1_000_000
+
+
+def disk_of(settings: Settings, workload: Workload) -> int | None:
+    """Bytes that the state of all queries may take; None is without bounds."""
+    return workload.budget.disk if settings.disk is None else settings.disk
+
+
+def disk_from(text: str) -> int:
+    """Bytes of a budget such as `500MB`, 0 for the least; UsageError for what is none."""
+    try:
+        return size_from(text)
+    except ValueError:
+        raise UsageError(f"`--disk` is invalid: {text}", hint=SIZE_HINT) from None
+
+
+def spark_of(workload: Workload, profile: SparkSpec | None) -> SparkSpec:
+    """Spark settings: the profile asked for, key by key, before those of the workload file."""
+    if profile is None:
+        return workload.spark
+    master = workload.spark.master if profile.master is None else profile.master
+    return SparkSpec(master, {**workload.spark.conf, **profile.conf})
+
+
+@dataclass(frozen=True, slots=True)
+class SimulateRequest:
+    """What `simulate` replays, and in which settings; texts are as the flags have them.
+
+    Commits of the last `since` seconds, or of the file `arrivals`; None: all that are known. Every
+    one of `disks` by every one of `triggers`; `look` are the seconds between two looks. Rows come
+    as `late` as that says, None with their commits.
+    """
+
+    since: float | None = None
+    arrivals: Path | None = None
+    disks: tuple[str, ...] = ()
+    triggers: tuple[str, ...] = ()
+    look: float = DEFAULT_INTERVAL
+    report: Path | None = None
+    late: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DoctorRequest:
+    """What `doctor` is to look at; without `settings` only at what impctl runs on.
+
+    `every` is the time between two runs of `maintain`; `spark` starts a session; without `state`
+    of files of state only the heads are read.
+    """
+
+    settings: Settings | None = None
+    every: str | None = None
+    spark: bool = False
+    state: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class InitRequest:
+    """The workload file to write: for `tables`, or with `demo`, the folder of a demo."""
+
+    tables: tuple[str, ...] = ()
+    out: Path | None = None
+    demo: Path | None = None
+    force: bool = False
+
+
+class Example(StrEnum):
+    """The tables that `bench --generate` can write."""
+
+    ORDERS = "orders"
+    RUNNING = "running"
+    SYNTHETIC = "synthetic"
+    CRIMES = "crimes"
+    TPCH = "tpch"
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateRequest:
+    """A table to write below `folder`; None leaves a choice to the example.
+
+    `rows`, `groups`, `sort_rows` and `seed` shape the synthetic table, `rows` and `seed` the
+    orders; `source` is what `crimes` and `tpch` are made from. The running example has no choices.
+    """
+
+    folder: Path
+    example: Example
+    _: KW_ONLY
+    table: str | None = None
+    rows: int | None = None
+    groups: int | None = None
+    sort_rows: bool = False
+    seed: int = 1
+    source: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MeasureRequest:
+    """Which figures `bench` measures, how often, and the files to write the record and its page to;
+    None leaves a choice to the workload."""
+
+    only: tuple[str, ...] = ()
+    repeat: int | None = None
+    out: Path | None = None
+    report: Path | None = None

@@ -1,0 +1,457 @@
+"""The result of a query by Spark, with its sketch or as it stands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from impctl.compile.flows import BlockedError
+from impctl.errors import (
+    EvaluationError,
+    ImpctlError,
+    NotExactError,
+    NotReadError,
+    OutOfMemoryError,
+    QueryError,
+    TableError,
+)
+from impctl.plan.fingerprint import fingerprint
+from impctl.plan.nodes import Fixpoint, Join, Plan, nodes_of, scans_of
+from impctl.service.answer import RowValue, rows_of
+from impctl.service.context import Workbench, limits_of
+from impctl.service.filters import Pruned, guards_of
+from impctl.service.prepare import PreparedQuery, column_like_clock
+from impctl.service.results import NOT_USED
+from impctl.spark.expressions import DIALECT
+from impctl.spark.predicates import Guard, filter_condition, local_name, rewrite_sql
+from impctl.sql.parameters import bind
+from impctl.sql.views import named_tables
+from impctl.tables.footers import hiding_columns
+from impctl.tables.snapshot import DataFile, Snapshot, bytes_of
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+    from impctl.expr.nodes import Span
+    from impctl.service.pinned import PinnedTables
+    from impctl.sketch.partition import RangePartition
+    from impctl.sketch.sketch import RangeFilter
+    from impctl.store.records import StoredSketch
+    from impctl.types import AccessId, ColumnName, TableName, TableVersion
+    from impctl.workload.models import QuerySpec
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Columns and rows of a result."""
+
+    columns: tuple[ColumnName, ...]
+    rows: tuple[tuple[RowValue, ...], ...]
+
+
+def answer(
+    desk: Workbench,
+    prepared: PreparedQuery,
+    versions: Mapping[TableName, TableVersion],
+    pruned: Pruned | None = None,
+) -> Answer:
+    """The query's result at `versions`; `pruned` makes it read through the sketch."""
+    return answer_of(answer_table(desk, prepared, versions, pruned))
+
+
+def answer_table(
+    desk: Workbench,
+    prepared: PreparedQuery,
+    versions: Mapping[TableName, TableVersion],
+    pruned: Pruned | None = None,
+    sketches: Sequence[StoredSketch] | None = None,
+) -> pa.Table:
+    """The result as Arrow.
+
+    Given `sketches`, those that it was pruned by, the engine derives its recursive entries; else
+    Spark does, which shares nothing with the engine.
+    """
+    from impctl.spark.run import run_sql
+    from impctl.spark.session import shuffles_for
+
+    views, sql = _text(desk, prepared, versions, pruned, sketches)
+    if any(isinstance(node, Join) for node in nodes_of(prepared.query.root)):
+        # A join may give many more rows than it reads.
+        table = run_sql(desk.spark(), sql, views, versions=versions)
+    else:
+        with shuffles_for(desk.spark(), _bytes(desk.tables, prepared, versions, pruned)):
+            table = run_sql(desk.spark(), sql, views, versions=versions)
+    return with_one_schema(table, desk.session_zone)
+
+
+def with_one_schema(table: pa.Table, zone: str) -> pa.Table:
+    """Spark's answer with the schema that the engine gives: every column may be NULL, and a
+    TIMESTAMP is shown in the session's time zone."""
+    import pyarrow as pa
+
+    fields = [
+        pa.field(one.name, pa.timestamp("us", tz=zone) if _has_zone(one.type) else one.type)
+        for one in table.schema
+    ]
+    arrays = [column.cast(one.type) for column, one in zip(table.columns, fields, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def _has_zone(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_timestamp(kind)) and kind.tz is not None
+
+
+def answer_frame(
+    desk: Workbench,
+    prepared: PreparedQuery,
+    versions: Mapping[TableName, TableVersion],
+    pruned: Pruned,
+    sketches: Sequence[StoredSketch],
+) -> DataFrame:
+    """The result as a frame that Spark computes when it is asked for rows."""
+    from impctl.spark.run import frame_of
+
+    views, sql = _text(desk, prepared, versions, pruned, sketches)
+    return frame_of(desk.spark(), sql, views, versions=versions)
+
+
+def _bytes(
+    tables: PinnedTables,
+    prepared: PreparedQuery,
+    versions: Mapping[TableName, TableVersion],
+    pruned: Pruned | None,
+) -> int:
+    """Bytes of the files that are read."""
+    if pruned is None:
+        return sum(tables.snapshot(t, versions.get(t)).bytes for t in prepared.tables)
+    return sum(map(bytes_of, pruned.files.values()))
+
+
+def _text(
+    desk: Workbench,
+    prepared: PreparedQuery,
+    versions: Mapping[TableName, TableVersion],
+    pruned: Pruned | None,
+    sketches: Sequence[StoredSketch] | None,
+) -> tuple[dict[str, DataFrame], str]:
+    """The text to run, and what it reads by name; its recursive entries are derived for it."""
+
+    views = _views(desk, prepared, versions, pruned)
+    entries = derived_entries(desk, prepared, versions, pruned, sketches)
+    views |= {entry.view: entry.rows for entry in entries}
+    texts = {entry.span: entry.view for entry in entries}
+    return views, _sql(desk.tables, prepared, versions, pruned, texts)
+
+
+def _sql(
+    tables: PinnedTables,
+    prepared: PreparedQuery,
+    versions: Mapping[TableName, TableVersion],
+    pruned: Pruned | None,
+    entries: Mapping[Span, str],
+) -> str:
+    """The text to run: the query's own over guarded views, or one with ranges and guards in it.
+
+    A range must reach the files, so it stands below the guard of its column; what is read in parts
+    has its ranges in the views.
+    """
+    if pruned is None:
+        return rewrite_sql(prepared.query, {}, entries=entries, is_local=True)
+    guards = guards_of(tables, pruned, versions)
+    in_text = {
+        access: wanted
+        for access, wanted in pruned.filters.items()
+        if wanted.partition.table not in pruned.parts
+    }
+    trusted = [
+        access for access, wanted in in_text.items() if not _is_guarded(wanted.partition, guards)
+    ]
+    return rewrite_sql(
+        prepared.query, in_text, nan_free=trusted, guards=guards, entries=entries, is_local=True
+    )
+
+
+def _is_guarded(partition: RangePartition, guards: Mapping[TableName, Guard]) -> bool:
+    guard = guards.get(partition.table)
+    guarded = frozenset[str]() if guard is None else guard.guarded
+    return partition.attribute.lower() in map(str.lower, guarded)
+
+
+def _views(
+    desk: Workbench,
+    prepared: PreparedQuery,
+    versions: Mapping[TableName, TableVersion],
+    pruned: Pruned | None,
+) -> dict[str, DataFrame]:
+    """The tables by the names that the text has for them."""
+    from impctl.spark.snapshots import parted_frame, snapshot_frame
+
+    guards = {} if pruned is None else guards_of(desk.tables, pruned, versions)
+    views = {}
+    # A table that only an unused WITH entry names is analysed all the same.
+    for table in dict.fromkeys((*prepared.tables, *prepared.query.tables)):
+        snapshot = desk.tables.snapshot(table, versions.get(table))
+        parts = None if pruned is None else pruned.parts.get(table)
+        name = local_name(prepared.query, table)
+        if parts is not None:
+            read = [(part.files, _condition(part.filter, guards)) for part in parts]
+            views[name] = parted_frame(desk.spark(), snapshot, read)
+        else:
+            files = None if pruned is None else pruned.files.get(table)
+            views[name] = snapshot_frame(
+                desk.spark(), snapshot, files=files, is_guarded=files is None
+            )
+    return views
+
+
+def _condition(wanted: RangeFilter | None, guards: Mapping[TableName, Guard]) -> str | None:
+    """The filter of one part as SQL."""
+    if wanted is None:
+        return None
+    is_nan_free = not _is_guarded(wanted.partition, guards)
+    return filter_condition(wanted, is_nan_free=is_nan_free).sql(DIALECT)
+
+
+def answer_of(table: pa.Table) -> Answer:
+    """An Arrow result as plain rows."""
+    return Answer(tuple(table.column_names), rows_of(table))
+
+
+_VIEW = "impctl_rows_of"
+
+
+@dataclass(frozen=True, slots=True)
+class DerivedEntry:
+    """An entry: where its text stands, and the view that has its rows."""
+
+    span: Span
+    view: str
+    rows: DataFrame
+
+
+def derived_entries(
+    desk: Workbench,
+    prepared: PreparedQuery,
+    versions: Mapping[TableName, TableVersion],
+    pruned: Pruned | None,
+    sketches: Sequence[StoredSketch] | None = None,
+) -> tuple[DerivedEntry, ...]:
+    """The outermost of these entries; UnsupportedError (`recursion_limit`) where one has no end.
+
+    Given `sketches`, those that the query was pruned by, the engine derives what it can: in rounds
+    of Spark the same takes seconds a round.
+    """
+    outer, unused = list(_outer(prepared)), _unused(prepared)
+    if not outer and not unused:
+        return ()
+    from impctl.spark.failures import plain_failures
+    from impctl.spark.recursion import Rounds
+
+    if outer:
+        desk.reporter.step(f"deriving rows of {prepared.spec.name}")
+    name = prepared.spec.name
+
+    def tell(line: str) -> None:
+        desk.reporter.step(f"{name}: {line}")
+
+    result, rounds = [], Rounds(desk.spark(), limits_of(desk), tell)
+    for place, (span, fixpoint) in enumerate(unused.items()):
+        rows = desk.spark().createDataFrame([], _schema(fixpoint))
+        result.append(DerivedEntry(span, f"{_VIEW}_unused_{place}", rows))
+    for place, (span, fixpoint) in enumerate(outer):
+        rows = None
+        if sketches is not None and pruned is not None:
+            rows = _by_engine(desk, prepared, fixpoint, versions, pruned, sketches)
+        if rows is None:
+            frames = {
+                scan.access: _rows(desk, scan.table, scan.access, versions, pruned)
+                for scan in scans_of(fixpoint)
+            }
+            with plain_failures(versions):
+                rows = rounds.rows(fixpoint, frames)
+        names = (attribute.name for attribute in fixpoint.attributes)
+        result.append(DerivedEntry(span, f"{_VIEW}_{place}", rows.toDF(*names)))
+    return tuple(result)
+
+
+def _by_engine(
+    desk: Workbench,
+    prepared: PreparedQuery,
+    fixpoint: Fixpoint,
+    versions: Mapping[TableName, TableVersion],
+    pruned: Pruned,
+    sketches: Sequence[StoredSketch],
+) -> DataFrame | None:
+    """The rows of a fixpoint as the engine derives them; None where it cannot."""
+    from impctl.service.engine_answer import engine_answer
+
+    alone = replace(prepared, planned=replace(prepared.planned, root=fixpoint, cut=None))
+    try:
+        rows = engine_answer(desk, alone, versions, pruned, sketches)
+    except (BlockedError, EvaluationError, NotExactError, OutOfMemoryError, TableError):
+        return None
+    return desk.spark().createDataFrame(rows)
+
+
+def _outer(prepared: PreparedQuery) -> Iterator[tuple[Span, Fixpoint]]:
+    """Sets, once each, that stand in the text of no other one.
+
+    One that the text reads once, or in one way, is taken with the filters that moved into it, and
+    with the best of its rows where these are all that count: its other rows would not pass above.
+    """
+    every = _sets(prepared.query.root)
+    ruled = _sets(prepared.planned.root)
+    for span, copies in every.items():
+        around = (one for one in every if one.start <= span.start and span.end <= one.end)
+        if all(one == span for one in around):
+            result = ruled.get(span, [])
+            is_one = len(copies) == len(result) and len({fingerprint(one) for one in result}) == 1
+            yield span, (result if is_one else copies)[0]
+
+
+def _unused(prepared: PreparedQuery) -> dict[Span, Fixpoint]:
+    """Sets of entries that nothing reads, which stand in no other one: no row of them is asked for,
+    but Spark refuses the text with them in it.
+    """
+    read = {span for span, _ in _outer(prepared)}
+    alone = {one.span: one for one in prepared.query.unused if one.is_set and one.span is not None}
+    every = {*read, *alone}
+    return {
+        span: one
+        for span, one in alone.items()
+        if span not in read and not any(_is_within(span, other) for other in every)
+    }
+
+
+def _is_within(span: Span, other: Span) -> bool:
+    return span != other and other.start <= span.start and span.end <= other.end
+
+
+def _schema(fixpoint: Fixpoint) -> str:
+    """The columns as Spark has them written."""
+    names = (attribute.name.replace("`", "``") for attribute in fixpoint.attributes)
+    kinds = (attribute.type or "string" for attribute in fixpoint.attributes)
+    return ", ".join(f"`{name}` {kind}" for name, kind in zip(names, kinds, strict=True))
+
+
+def _sets(plan: Plan) -> dict[Span, list[Fixpoint]]:
+    """The fixpoints of UNION, by their places in the text."""
+    result: dict[Span, list[Fixpoint]] = {}
+    for node in nodes_of(plan):
+        if isinstance(node, Fixpoint) and node.is_set and node.span is not None:
+            result.setdefault(node.span, []).append(node)
+    return result
+
+
+def _rows(
+    desk: Workbench,
+    table: TableName,
+    access: AccessId,
+    versions: Mapping[TableName, TableVersion],
+    pruned: Pruned | None,
+) -> DataFrame:
+    """What the query reads of an access; columns that hide values are guarded above files."""
+    from impctl.spark.snapshots import snapshot_frame
+
+    snapshot = desk.tables.snapshot(table, versions.get(table))
+    if pruned is None:
+        return snapshot_frame(desk.spark(), snapshot)
+    rows = snapshot_frame(desk.spark(), snapshot, files=pruned.files.get(table))
+    wanted = pruned.filters.get(access)
+    return rows if wanted is None else rows.where(filter_condition(wanted).sql(DIALECT))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unread:
+    """The text to run, the versions of the tables it reads, and what impctl does not read in it."""
+
+    spec: QuerySpec
+    sql: str
+    versions: Mapping[TableName, TableVersion]
+    refusal: NotReadError
+    action: str = NOT_USED
+    reason: str = ""
+    warnings: tuple[str, ...] = ()
+
+    def files(self, desk: Workbench) -> int:
+        """Files of the tables, all of which are read."""
+        return sum(len(desk.tables.snapshot(t, at).files) for t, at in self.versions.items())
+
+
+def unread(desk: Workbench, spec: QuerySpec, error: ImpctlError) -> Unread:
+    """The query as it stands; `error`, which says what was not read, where that would be a guess.
+
+    Only what is refused for a construct goes on: what Spark refuses too is told better here.
+    """
+    if not isinstance(error, NotReadError):
+        raise error
+    follows = spec.follows
+    bound = bind(spec.sql, spec.params, name=spec.name, clock=desk.clock, follows=follows)
+    try:
+        tables = named_tables(bound.sql, desk.workload.tables, name=spec.name)
+    except QueryError:
+        raise error from None
+    if not tables or column_like_clock(desk.tables, bound, tables) is not None:
+        raise error
+    for table in tables:
+        if desk.workload.tables[table].expiry is not None:
+            raise error.hinting(
+                f"rows of table `{table}` expire, which impctl handles only in queries it "
+                "can read; rewrite the query without the unsupported part, or list the "
+                "table a second time without `expiry`"
+            )
+    versions = desk.tables.versions_of(tables)
+    return Unread(spec=spec, sql=bound.sql, versions=versions, refusal=error)
+
+
+def unread_table(desk: Workbench, result: Unread) -> pa.Table:
+    """The answer as Arrow."""
+    from impctl.spark.run import run_sql
+
+    table = run_sql(desk.spark(), result.sql, _views_read(desk, result), versions=result.versions)
+    return with_one_schema(table, desk.session_zone)
+
+
+def unread_frame(desk: Workbench, result: Unread) -> DataFrame:
+    """The answer as a frame that Spark computes when it is asked for rows."""
+    from impctl.spark.run import frame_of
+
+    return frame_of(desk.spark(), result.sql, _views_read(desk, result), versions=result.versions)
+
+
+def _views_read(desk: Workbench, result: Unread) -> dict[TableName, DataFrame]:
+    from impctl.spark.snapshots import snapshot_frame
+
+    return {
+        table: snapshot_frame(desk.spark(), desk.tables.snapshot(table, at), is_guarded=True)
+        for table, at in result.versions.items()
+    }
+
+
+def losing_nan(
+    tables: PinnedTables, pruned: Pruned, versions: Mapping[TableName, TableVersion]
+) -> frozenset[TableName]:
+    """The tables whose filter asks for the range of NaN, of files that may hide one."""
+    table_names: set[TableName] = set()
+    for wanted in dict.fromkeys(pruned.filters.values()):
+        table = wanted.partition.table
+        snapshot = tables.snapshot(table, versions.get(table))
+        if table not in table_names and _may_lose_nan(snapshot, wanted, pruned.files[table]):
+            table_names.add(table)
+    return frozenset(table_names)
+
+
+def _may_lose_nan(snapshot: Snapshot, wanted: RangeFilter, left: Sequence[DataFile]) -> bool:
+    column = snapshot.column(wanted.partition.attribute)
+    is_asked_for = any(interval.high is None for interval in wanted.intervals)
+    if not column.type.is_fractional or not is_asked_for:
+        return False
+    if column.name in snapshot.partition_columns:
+        # Not in the files; whether the reader's NaN is greater than all is not known.
+        return True
+    return column.name in hiding_columns(snapshot, (column.name,), left)

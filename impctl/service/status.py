@@ -1,0 +1,180 @@
+"""Use case: what the store knows of each query, and how far behind its tables it is.
+
+Law: reads the store and the tables' logs, never a data file; never starts Spark.
+Out of scope: whether the sketch is right (`service.verify`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from impctl.errors import RecaptureNeededError
+from impctl.service.advice import ranges_entries
+from impctl.service.context import Isolated, Workbench
+from impctl.service.results import (
+    VERIFIED,
+    VERIFY,
+    WHOLE_TABLES,
+    Failure,
+    Outcome,
+    PendingEntry,
+    RunEntry,
+    StatusResult,
+    VerifiedEntry,
+    unsketched_status,
+)
+from impctl.service.schedule.due import fresh_entry
+from impctl.service.stored import (
+    catch_up,
+    check_pins,
+    expires,
+    is_defined_alike,
+    is_of_this_release,
+    moved_moments,
+    moved_text,
+    provenance_kept,
+    sketch_entry,
+    stored_moments,
+    tree_record,
+)
+from impctl.store.ledger import Ledger
+from impctl.tables.log import pending_changes
+
+if TYPE_CHECKING:
+    from impctl.service.pinned import PinnedTables
+    from impctl.store.reader import StoreReader
+    from impctl.store.records import RunRecord, StoredQuery, TablePin
+    from impctl.types import QueryName
+    from impctl.workload.models import QuerySpec
+
+DEFAULT_RUNS = 3
+_LOOKED_BACK = 200
+"""Runs among which the last verification is looked for."""
+
+
+def status(
+    desk: Workbench, queries: Sequence[QueryName] | None, *, runs: int = DEFAULT_RUNS
+) -> Outcome:
+    """One result per query; a query that was never captured has no sketches."""
+    store = desk.reading_store()
+    results: list[StatusResult] = []
+    failures: list[Failure] = []
+    for spec in desk.queries(queries):
+        with Isolated(failures, spec):
+            results.append(_status(desk, store, spec, runs))
+    return Outcome(tuple(results), (), tuple(failures))
+
+
+def _status(desk: Workbench, store: StoreReader | None, spec: QuerySpec, runs: int) -> StatusResult:
+    policy = str(desk.policy(spec))
+    if not spec.is_sketched:
+        return unsketched_status(spec.name, policy)
+    stored = None if store is None else store.load(spec.name)
+    if store is None or stored is None:
+        return StatusResult(
+            query=spec.name,
+            sketches=(),
+            versions={},
+            pending_versions={},
+            stale=True,
+            mode=None,
+            policy=policy,
+            state_bytes=0,
+            trigger=_trigger(spec),
+        )
+    catch_up(desk.tables, stored)
+    history = store.history(spec.name, max(runs, _LOOKED_BACK))
+    pending, reason = _pending(desk, spec, stored)
+    uses = Ledger(desk.store_path).sums(spec.name)
+    return StatusResult(
+        query=spec.name,
+        sketches=tuple(sketch_entry(sketch) for sketch in stored.sketches),
+        versions=stored.versions,
+        pending_versions=pending,
+        stale=reason is not None,
+        mode=stored.mode.value,
+        policy=policy,
+        state_bytes=sum(run.bytes for run in store.run_refs(spec.name)),
+        last_action=history[0].action if history else None,
+        last_reason=history[0].reason if history else None,
+        stale_reason=reason,
+        ranges=ranges_entries(desk, stored),
+        sketch_bytes=sum(len(sketch.fragments.to_bytes()) for sketch in stored.sketches),
+        pending=tuple(_changes(desk.tables, pin) for pin in stored.pins if pending[pin.table]),
+        runs=tuple(map(_run, history[:runs])),
+        verified=_verified(history),
+        uses=uses.uses,
+        last_use=None if uses.last is None else datetime.fromtimestamp(uses.last, UTC),
+        bytes_left_out=uses.bytes_plain - uses.bytes,
+        tree=tree_record(stored),
+        moments=stored_moments(stored),
+        keeps_answer=bool(stored.state_meta.get("answer")),
+        kept_answers=uses.answers,
+        provenance=provenance_kept(spec, str(stored.state_meta.get("provenance", ""))),
+        fresh=fresh_entry(desk, spec, stored),
+        trigger=_trigger(spec),
+        next_expiry=expires(stored) or None,
+    )
+
+
+def _trigger(spec: QuerySpec) -> str | None:
+    """As the file says it, that of its `defaults` too; a query without a sketch has none."""
+    return None if spec.trigger is None else spec.trigger.text
+
+
+def _changes(tables: PinnedTables, pin: TablePin) -> PendingEntry:
+    """What the log says of the commits since the sketch's version."""
+    source = tables.source(pin.table)
+    if source.table_id != pin.table_id:
+        return PendingEntry(pin.table, pin.version, source.version - pin.version, None, None, None)
+    result = pending_changes(source, pin.version)
+    return PendingEntry(
+        pin.table, pin.version, result.versions, result.files, result.rows, result.bytes
+    )
+
+
+def _run(record: RunRecord) -> RunEntry:
+    return RunEntry(
+        record.action,
+        record.reason_code,
+        record.reason,
+        datetime.fromtimestamp(record.started_at, UTC),
+        record.elapsed_ms,
+        None if record.action in WHOLE_TABLES else record.changes,
+        record.versions,
+    )
+
+
+def _verified(history: Sequence[RunRecord]) -> VerifiedEntry | None:
+    """The latest verification, as `verify` records it."""
+    for record in history:
+        if record.action == VERIFY:
+            at = datetime.fromtimestamp(record.started_at, UTC)
+            return VerifiedEntry(record.reason_code == VERIFIED, record.added, at, record.versions)
+    return None
+
+
+def _pending(
+    desk: Workbench, spec: QuerySpec, stored: StoredQuery
+) -> tuple[dict[str, int], str | None]:
+    """Versions committed since per table, and why the sketch is stale, if it is."""
+    pending = {
+        pin.table: max(desk.tables.source(pin.table).version - pin.version, 0)
+        for pin in stored.pins
+    }
+    if not is_defined_alike(desk, spec, stored):
+        return pending, "the query or its partitions changed since the capture; capture it again"
+    if not is_of_this_release(stored):
+        return pending, "it was captured by another release of impctl; capture it again"
+    try:
+        check_pins(stored, desk.tables)
+    except RecaptureNeededError as replaced:
+        return pending, f"{replaced.message}; capture it again"
+    moved = moved_moments(desk, stored)
+    if moved:
+        return pending, f"{moved_text(moved)}; run `maintain` to update the sketch"
+    if any(pending.values()):
+        return pending, "the table has newer versions; run `maintain` to update the sketch"
+    return pending, None

@@ -1,0 +1,384 @@
+"""One maintenance step of a stored query: changes in, sketches and state committed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, field, replace
+from typing import TYPE_CHECKING
+
+from impctl.compile.session import Checkpoint, MaintainedQuery, TableChange
+from impctl.errors import count_text
+from impctl.service.advice import depths
+from impctl.service.capture import amend
+from impctl.service.prepare import recheck
+from impctl.service.result_changes import ToldAnswer, lead_of, may_change_answer
+from impctl.service.results import TreeWork, work_text
+from impctl.service.table_deltas import GroupedChange, refill_text, rows_with
+from impctl.sql.parameters import RUN
+from impctl.stopwatch import Stopwatch
+from impctl.store.records import (
+    MaintainCommit,
+    RunCost,
+    RunKind,
+    RunParts,
+    RunRecord,
+    SideRead,
+    TablePin,
+    buffer_name,
+)
+from impctl.types import AccessId, ColumnName, TableName, TableVersion
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from impctl.compile.compile import Way
+    from impctl.compile.flows import Source
+    from impctl.data.vector import Vector
+    from impctl.service.clock import Move
+    from impctl.service.decide import Moved
+    from impctl.service.partners import PartnersAt
+    from impctl.service.query_state import TakenUp
+    from impctl.service.stored import StateMeta
+    from impctl.sketch.sketch import FragmentSet
+    from impctl.store.store import Store
+    from impctl.tables.changes import FilesMark
+
+
+@dataclass(frozen=True, slots=True)
+class StepDone:
+    """What one step did and cost; fragments by access."""
+
+    action: str
+    versions: Mapping[TableName, TableVersion]
+    added: Mapping[AccessId, tuple[int, ...]] = field(default_factory=dict)
+    removed: Mapping[AccessId, tuple[int, ...]] = field(default_factory=dict)
+    changes: int = 0
+    changed_bytes: int = 0
+    read_ms: float = 0.0
+    engine_ms: float = 0.0
+    commit_ms: float = 0.0
+    unsure: int = 0
+    refilled: tuple[int, int] = (0, 0)
+    """Groups whose bounded buffer was filled again, and the rows read for that."""
+    tree: TreeWork | None = None
+    """What its join trees did, where it has some."""
+    note: str = ""
+    """What expired in it and what was read for that, and whether a recursion was found anew."""
+    may_change_answer: bool = True
+    parts: RunParts | None = None
+    """What its operators took and its sides read, where the engine stepped a circuit."""
+
+
+NextExpiry = Callable[[Mapping[TableName, TableVersion], str], str]
+"""As of `service.expiry`."""
+
+_ANEW = "most rows of the recursion were deleted, so they were recomputed from its state"
+
+
+class Maintainer:
+    """Takes a query that was taken up forward, step by step."""
+
+    def __init__(
+        self,
+        store: Store | None,
+        taken: TakenUp,
+        partners: PartnersAt | None,
+        spark_start: Callable[[], float] = lambda: 0.0,
+        move: Move | None = None,
+        told: ToldAnswer | None = None,
+        next_expiry: NextExpiry = lambda versions, now: "",
+    ) -> None:
+        """`partners` reads rows that the circuit does not keep, and is needed where there are.
+
+        `spark_start` tells what of a step's time went into starting Spark. With a `move` the first
+        step follows the clock too; there is no other one then. What comes and goes of the answer is
+        `told` before each commit, if anybody asks. Without a `store` nothing is committed: what was
+        taken up moves on in memory alone. `next_expiry` finds that of versions, as of an instant.
+        """
+        self.store = store
+        self.taken = taken
+        self._partners = partners
+        self._spark_start = spark_start
+        self._move = move
+        self._told = told
+        self._next_expiry = next_expiry
+
+    def step(
+        self,
+        moved: Mapping[TableName, Moved],
+        *,
+        read_ms: float,
+        reason_code: str,
+        reason: str,
+        changed_bytes: int = 0,
+    ) -> StepDone:
+        """Maintain with these tables' changes and commit; other tables stay where they are."""
+        watch = Stopwatch()
+        taken = self.taken
+        if taken.stored.assumptions:
+            for change in moved.values():
+                changes = change.changes
+                recheck(taken.stored.assumptions, change.ending, changes.table, changes.weights)
+        done = StepDone(
+            str(taken.way.mode),
+            self._leading_to(moved),
+            changes=sum(change.rows for change in moved.values()),
+            changed_bytes=changed_bytes,
+            read_ms=read_ms,
+        )
+        if self._told is not None:
+            self._told.begin()
+        grouped = [change.grouped for change in moved.values() if change.grouped is not None]
+        if taken.session is not None and grouped:
+            done, after = self._absorbed(taken.session, grouped[0], done)
+        elif taken.session is not None:
+            done, after = self._computed(taken.session, moved, done)
+        else:
+            after, count = self._touch(moved)
+            done = replace(done, changes=done.changes + count)
+            new = {
+                access: kept.minus(taken.fragments[access]).ids for access, kept in after.items()
+            }
+            done = replace(done, added=new)
+        expired = self._note(done.changes - sum(change.rows for change in moved.values()))
+        done = replace(done, note="; ".join(filter(None, (expired, done.note))))
+        may_change = self._move is not None or may_change_answer(taken, moved, after)
+        done = replace(done, engine_ms=watch.ms, may_change_answer=may_change)
+        return self._commit(done, after, moved, reason_code, reason)
+
+    def _note(self, count: int) -> str:
+        """What is said of rows that expired, with how many files were read for them."""
+        if self._move is None or not self._move.is_of_expiry:
+            return ""
+        files = self._move.files
+        read = f"{files.read:,} of {count_text(files.total, 'file')}"
+        verb = "was" if files.read == 1 else "were"
+        return f"{count_text(count, 'row')} expired; {read} {verb} read for them"
+
+    def _computed(
+        self, session: MaintainedQuery, moved: Mapping[TableName, Moved], done: StepDone
+    ) -> tuple[StepDone, Mapping[AccessId, FragmentSet]]:
+        """The step through the circuit, and the sketches after it."""
+        reader = None if self._partners is None else self._partners(self._leading_to(moved))
+        if reader is not None:
+            session.read_by(reader)
+        before = session.circuit.spent
+        unsure, (groups, rows) = session.unsure_rows(), session.refilled()
+        work, filled, anew = session.tree_work(), session.refills(), session.begun_anew()
+        changes = {
+            table: TableChange(result.table, result.weights, result.shared)
+            for table, change in moved.items()
+            if (result := change.changes).rows
+        }
+        move, count = self._move, 0
+
+        def table_rows(source: Source, keys: Mapping[ColumnName, Vector]) -> Iterable[pa.Table]:
+            change = moved.get(source.table)
+            if change is not None:
+                return rows_with(change.reached(), source, keys)
+            assert move is not None, "what did not change is not refilled"
+            return rows_with(move.snapshot(source.table), source, keys)
+
+        if move is None:
+            deltas = session.step(changes, table_rows)
+        else:
+            deltas, count = session.move(
+                changes, move.conditions, move.rows, table_rows, move.above
+            )
+        groups_after, rows_after = session.refilled()
+        done = replace(
+            done,
+            added={access: tuple(delta.added.tolist()) for access, delta in deltas.items()},
+            removed={access: tuple(delta.removed.tolist()) for access, delta in deltas.items()},
+            changes=done.changes + count,
+            unsure=session.unsure_rows() - unsure,
+            refilled=(groups_after - groups, rows_after - rows),
+            note=_ANEW if session.begun_anew() > anew else "",
+            tree=_work(self.taken.way, work, session.tree_work()),
+            parts=RunParts(
+                tuple(now - then for now, then in zip(session.circuit.spent, before, strict=True)),
+                (*(() if reader is None else reader.reads()), *_refills(session, filled)),
+            ),
+        )
+        return done, session.fragments()
+
+    def _absorbed(
+        self, session: MaintainedQuery, grouped: GroupedChange, done: StepDone
+    ) -> tuple[StepDone, Mapping[AccessId, FragmentSet]]:
+        """The step with a change that Spark has grouped, and the sketches after it."""
+        unsure, before = session.unsure_rows(), self.taken.fragments
+        session.absorb(grouped.pass_, grouped.came, grouped.went, grouped.partition)
+        after = session.fragments()
+        done = replace(
+            done,
+            added={access: after[access].minus(before[access]).ids for access in after},
+            removed={access: before[access].minus(after[access]).ids for access in after},
+            unsure=session.unsure_rows() - unsure,
+        )
+        return done, after
+
+    def _leading_to(self, moved: Mapping[TableName, Moved]) -> Mapping[TableName, TableVersion]:
+        """The versions of all tables after the step."""
+        return {**self.taken.versions, **{table: change.until for table, change in moved.items()}}
+
+    def _marks(self, moved: Mapping[TableName, Moved]) -> dict[TableName, str]:
+        """The marks of all tables' commits after the step."""
+        marks = {table: mark for table, mark in self.taken.meta.marks.items() if table not in moved}
+        result = {table: change.mark for table, change in moved.items()}
+        return {**marks, **{table: mark for table, mark in result.items() if mark is not None}}
+
+    def _files(self, moved: Mapping[TableName, Moved]) -> dict[TableName, FilesMark]:
+        """The marks of all tables' files after the step; none where nobody looked at them."""
+        files = {table: mark for table, mark in self.taken.meta.files.items() if table not in moved}
+        result = {table: change.files for table, change in moved.items()}
+        return {**files, **{table: mark for table, mark in result.items() if mark is not None}}
+
+    def _touch(
+        self, moved: Mapping[TableName, Moved]
+    ) -> tuple[Mapping[AccessId, FragmentSet], int]:
+        """The sketch with the fragments of all changed rows, and how many moved with the clock."""
+        touched = self.taken.touched
+        assert touched is not None
+        sketch = self.taken.stored.sketches[0]
+        if sketch.table in moved:
+            changes = moved[sketch.table].changes
+            touched.step(TableChange(changes.table, changes.weights))
+        count = 0 if self._move is None else touched.move(self._move.moved_rows())
+        return {sketch.access: touched.fragments}, count
+
+    def _commit(
+        self,
+        done: StepDone,
+        fragments: Mapping[AccessId, FragmentSet],
+        moved: Mapping[TableName, Moved],
+        reason_code: str,
+        reason: str,
+    ) -> StepDone:
+        watch = Stopwatch()
+        taken, stored = self.taken, self.taken.stored
+        pins = self._pins(moved)
+        checkpoint: Checkpoint = taken.state.checkpoint()
+        meta = self._meta(done, moved, checkpoint)
+        stored_meta = meta.as_stored()
+        record = _record(done, reason_code, reason, self._cost(done, moved))
+        commit = MaintainCommit(
+            query=stored.query,
+            expected_generation=stored.generation,
+            pins=pins,
+            sketches=tuple(fragments.items()),
+            put_runs=checkpoint.put,
+            drop_runs=checkpoint.drop,
+            state_meta=stored_meta,
+            basis=meta.basis(pins),
+            record=record,
+        )
+        if self._told is not None:
+            self._told.tell(lead_of(stored, done.versions, meta.moments))
+        generation = stored.generation
+        if self.store is not None:
+            generation = self.store.commit_maintain(commit)
+        taken.committed(generation, commit.at, pins, fragments, meta, stored_meta)
+        commit_ms = watch.ms
+        if self.store is not None:
+            amend(self.store, stored.query, record, commit_ms)
+        return replace(done, commit_ms=commit_ms)
+
+    def _meta(
+        self, done: StepDone, moved: Mapping[TableName, Moved], checkpoint: Checkpoint
+    ) -> StateMeta:
+        """What is told of the state after the step."""
+        meta, move = self.taken.meta, self._move
+        return replace(
+            meta if move is None else replace(meta, moments=move.moments, circuit=move.circuit),
+            expires=self._expires(done, moved),
+            marks=self._marks(moved),
+            files=self._files(moved),
+            counters=dict(checkpoint.counters),
+            unsure=meta.unsure + done.unsure,
+            depths=depths(self.taken.range_rows, meta.depths),
+            work=_added(meta.work, done),
+        )
+
+    def _expires(self, done: StepDone, moved: Mapping[TableName, Moved]) -> str:
+        """The next instant at which a row expires; not looked for between two versions."""
+        meta = self.taken.meta if self._move is None else self._move
+        now = meta.moments.get(RUN)
+        is_between = any(change.ending.version != change.until for change in moved.values())
+        return "" if now is None or is_between else self._next_expiry(done.versions, now)
+
+    def _pins(self, moved: Mapping[TableName, Moved]) -> tuple[TablePin, ...]:
+        """What all tables are pinned at after the step."""
+        return tuple(
+            pin
+            if (change := moved.get(pin.table)) is None
+            else replace(pin, version=change.until, schema_json=change.ending.schema_json)
+            for pin in self.taken.stored.pins
+        )
+
+    def _cost(self, done: StepDone, moved: Mapping[TableName, Moved]) -> RunCost:
+        """What the step took, without starting Spark and without its commit."""
+        start_ms = self._spark_start()
+        is_grouped = any(change.grouped is not None for change in moved.values())
+        compiled = self.taken.way.compiled
+        asks_spark = is_grouped or (compiled is not None and compiled.asks_spark)
+        return RunCost(
+            kind=RunKind.GROUPED if is_grouped else RunKind.MAINTAIN,
+            rows=done.changes,
+            bytes=done.changed_bytes,
+            elapsed_ms=max(0.0, done.read_ms + done.engine_ms - start_ms),
+            spark=asks_spark,
+            start_ms=start_ms,
+            moved=tuple(sorted(moved)),
+            # What Spark was waited for is in some operator's time, its start too.
+            parts=None if asks_spark else done.parts,
+            layout=self.taken.meta.layout,
+        )
+
+
+def _refills(
+    session: MaintainedQuery, before: Mapping[str, tuple[int, int, float]]
+) -> Iterable[SideRead]:
+    """What filled buffers again in this step, of each piece that is bounded; 0 where none did."""
+    for piece, (groups, rows, ms) in session.refills().items():
+        known = before[piece]
+        count = groups - known[0]
+        yield SideRead(buffer_name(piece), count, count, rows - known[1], ms - known[2])
+
+
+def _work(way: Way, before: tuple[int, int, int], after: tuple[int, int, int]) -> TreeWork | None:
+    """What the trees did between; None without any."""
+    if not way.has_tree:
+        return None
+    touched, flips, pairs = (now - then for then, now in zip(before, after, strict=True))
+    return TreeWork(touched, flips, pairs)
+
+
+def _added(work: Mapping[str, int], done: StepDone) -> Mapping[str, int]:
+    """What trees have done since the capture, this step included."""
+    if done.tree is None:
+        return work
+    more = {"changes": done.changes, **asdict(done.tree)}
+    return {name: work.get(name, 0) + count for name, count in more.items()}
+
+
+def _record(done: StepDone, reason_code: str, reason: str, cost: RunCost) -> RunRecord:
+    """The step as history keeps it; its own commit is not timed yet when it is written."""
+    refilled = refill_text(*done.refilled)
+    reason = "; ".join(filter(None, (reason, refilled, work_text(done.tree), done.note)))
+    return RunRecord(
+        action=done.action,
+        reason_code=reason_code,
+        reason=reason,
+        started_at=time.time(),
+        elapsed_ms=done.read_ms + done.engine_ms,
+        read_ms=done.read_ms,
+        engine_ms=done.engine_ms,
+        commit_ms=0.0,
+        changes=done.changes,
+        added=sum(len(result) for result in done.added.values()),
+        removed=sum(len(result) for result in done.removed.values()),
+        versions=dict(done.versions),
+        cost=cost,
+    )

@@ -1,0 +1,835 @@
+"""A stored query: what is kept beside its state, whether it is current, and its state restored."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field, fields, replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Self
+
+from impctl.data.schema import Column, quoted
+from impctl.errors import (
+    HistoryGoneError,
+    RecaptureNeededError,
+    RetryableError,
+    StateCorruptError,
+    TableRecreatedError,
+    UnsupportedError,
+    masked,
+)
+from impctl.plan.lineage import answer_notes
+from impctl.plan.nodes import Fixpoint, Plan, Query, Witness, nodes_of
+from impctl.rules.optimize import core_of
+from impctl.rules.witnesses import witnessed
+from impctl.safety.judge import Verdict, carried
+from impctl.service.choose import sketched_nodes
+from impctl.service.context import Workbench, build_mark
+from impctl.service.results import SketchEntry, TreeRecord
+from impctl.sql.names import SPARK_CATALOG, SPARK_SCHEMA, FullName
+from impctl.sql.parameters import CURRENT_DATE, HOUR, NEVER, RUN, read_moment
+from impctl.tables.changes import FilesMark, files_mark
+from impctl.tables.log import commit_mark
+from impctl.tables.schema import schema_mark
+from impctl.tables.source import DeltaSource, refresh
+from impctl.values import dataclass
+from impctl.version import is_stamped_alike, stamped
+from impctl.workload.models import JoinStrategy, Lineage, QuerySpec, TableSpec, Workload
+
+if TYPE_CHECKING:
+    from impctl.rules.finalize import AnswerPlan, Ending
+    from impctl.service.pinned import PinnedTables
+    from impctl.service.prepare import PreparedQuery
+    from impctl.sketch.partition import RangePartition
+    from impctl.store.reader import StoreReader
+    from impctl.store.records import KeptVersion, StoredQuery, StoredSketch, TablePin
+    from impctl.types import AccessId, ColumnName, QueryName, TableName, TableVersion
+
+
+@dataclass(frozen=True, slots=True)
+class RangeDepth:
+    """How evenly one partition's ranges are filled.
+
+    `at_capture` is the imbalance when the ranges were chosen, 0 for a table without rows.
+    """
+
+    table: TableName
+    attribute: ColumnName
+    ranges: int
+    rows: int
+    largest: int
+    at_capture: float
+
+
+def result_bytes(store: StoreReader, query: QueryName) -> int:
+    """What is stored of the rows of a query's answer."""
+    from impctl.compile.answers import ANSWER
+
+    runs = store.run_refs(query)
+    return sum(run.bytes for run in runs if run.arrangement.startswith(f"{ANSWER}."))
+
+
+def ending_to_store(answer: AnswerPlan | None) -> tuple[Any, ...]:
+    """What is stored of it; nothing where no answer is kept, or SQL has to be read to tell it."""
+    from impctl.rules.finalize import written_ending
+
+    mark = build_mark()
+    if answer is None or not mark:
+        return ()
+    try:
+        return (mark, written_ending(answer.ending))
+    except TypeError:
+        # A constant of a class that is not written: asking for the answer reads the SQL then.
+        return ()
+
+
+def has_ending(tables: PinnedTables, stored: StoredQuery) -> bool:
+    """Whether this program wrote how the answer is made of what is kept, of these very tables."""
+    mark, result = build_mark(), stored.state_meta.get("ending") or [""]
+    return mark == result[0] != "" and are_entries_there(stored, tables)
+
+
+def known_ending(tables: PinnedTables, stored: StoredQuery) -> Ending | None:
+    """How the answer is made of what is kept; None where SQL has to be read to know."""
+    from impctl.rules.finalize import read_ending
+
+    if not has_ending(tables, stored):
+        return None
+    try:
+        return read_ending(stored.state_meta["ending"][1])
+    except (ValueError, LookupError):
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class StateMeta:
+    """`way` is why the query is maintained as it is; `counters` number an aggregate's groups.
+
+    `circuit` tells which circuit the state belongs to, `answer` whether it keeps the rows of the
+    query's answer, `template` which release captured the sketch
+    and which queries may ask for it with other constants (empty in older sketches), `moments` which
+    values of the clock the query had, `marks` which commit of each table it stands at and `files`
+    which files. `unsure` counts groups kept because a sum of doubles was too close to call: where
+    slack may come from. `distant` names the sides of joins whose rows the state does not hold
+    and Spark reads, `from_files` those that the engine reads, and groupings whose groups it does
+    not hold; `read_rows` how many rows or groups each of these had when it was last filled or kept,
+    `group_bytes` what such groups took then. `buffers` are pieces of which the best so many rows or
+    values are kept, as was chosen; of these `group_bytes` tells what all took; `buffer_groups`
+    how many groups those of first rows had that could be bounded. `side_reasons` say of all these
+    why they are read, bounded or kept, where some are not kept.
+    `depths` tell how evenly the ranges are filled, where that is counted. `ending` is how the
+    answer is made of its rows, as of `service.stored`. `trees` names the join trees
+    that the state is of, empty without, `estimate` what was to be expected of a changed row where
+    they were chosen by that: rows that it is joined to, tuples that it touches. `work` is what they
+    have done since, for how many changes. `expires` is the next instant at which a row of a table
+    with an expiry is no longer live, as of `service.expiry`, empty where nobody looked.
+    `provenance` says how functions of recursion are shipped, empty where none are kept.
+    """
+
+    way: str
+    circuit: str
+    answer: bool = False
+    template: str = ""
+    moments: Mapping[str, str] = field(default_factory=dict)
+    marks: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, FilesMark] = field(default_factory=dict)
+    counters: Mapping[str, int] = field(default_factory=dict)
+    unsure: int = 0
+    distant: Sequence[str] = ()
+    from_files: Sequence[str] = ()
+    read_rows: Mapping[str, int] = field(default_factory=dict)
+    group_bytes: Mapping[str, int] = field(default_factory=dict)
+    buffers: Mapping[str, int] = field(default_factory=dict)
+    buffer_groups: Mapping[str, int] = field(default_factory=dict)
+    side_reasons: Mapping[str, str] = field(default_factory=dict)
+    depths: Sequence[RangeDepth] = ()
+    ending: Sequence[Any] = ()
+    trees: str = ""
+    estimate: Mapping[str, float] = field(default_factory=dict)
+    work: Mapping[str, int] = field(default_factory=dict)
+    expires: str = ""
+    provenance: str = ""
+
+    def as_stored(self) -> dict[str, Any]:
+        """What `read` takes, made of what JSON has."""
+        return {
+            "way": self.way,
+            "circuit": self.circuit,
+            "answer": self.answer,
+            "template": self.template,
+            "moments": dict(self.moments),
+            "marks": dict(self.marks),
+            "files": {
+                table: {"digest": mark.digest, "rows": mark.rows}
+                for table, mark in self.files.items()
+            },
+            "counters": dict(self.counters),
+            "unsure": self.unsure,
+            "distant": list(self.distant),
+            **({"from_files": list(self.from_files)} if self.from_files else {}),
+            **({"read_rows": dict(self.read_rows)} if self.read_rows else {}),
+            **({"group_bytes": dict(self.group_bytes)} if self.group_bytes else {}),
+            **({"buffers": dict(self.buffers)} if self.buffers else {}),
+            **({"buffer_groups": dict(self.buffer_groups)} if self.buffer_groups else {}),
+            **({"side_reasons": dict(self.side_reasons)} if self.side_reasons else {}),
+            "depths": [_stored_depth(depth) for depth in self.depths],
+            "ending": list(self.ending),
+            **({"trees": self.trees} if self.trees else {}),
+            **({"estimate": dict(self.estimate)} if self.estimate else {}),
+            **({"work": dict(self.work)} if self.work else {}),
+            **({"expires": self.expires} if self.expires else {}),
+            **({"provenance": self.provenance} if self.provenance else {}),
+        }
+
+    @property
+    def layout(self) -> str:
+        """How the state is kept; what a run took tells nothing of states that are kept otherwise.
+        Empty where all of it is kept."""
+        distant = [f"{side} by Spark" for side in self.distant]
+        read = [f"{piece} read" for piece in self.from_files]
+        bounded = [f"{piece} best {size}" for piece, size in self.buffers.items()]
+        trees = [f"trees {self.trees}"] if self.trees else []
+        return ", ".join(sorted([*distant, *read, *bounded, *trees]))
+
+    def basis(self, pins: Sequence[TablePin]) -> dict[str, Any]:
+        """What tells later whether a sketch stored with this may still be used.
+
+        Of tables whose files are marked the schema is marked too: it is that of the same version.
+        """
+        schemas = {
+            pin.table: schema_mark(pin.schema_json) for pin in pins if pin.table in self.files
+        }
+        stored = self.as_stored()
+        return {**{name: stored[name] for name in _OF_BASIS if name in stored}, "schemas": schemas}
+
+    @classmethod
+    def read(cls, query: str, stored: Mapping[str, Any]) -> Self:
+        """The meta of a stored query; StateCorruptError where it is not what impctl writes."""
+        try:
+            return cls(**{name: _CHECKS[name](value) for name, value in stored.items()})
+        except (KeyError, TypeError, ValueError) as error:
+            raise StateCorruptError(
+                f"The stored state of query `{query}` has a description that impctl did not write",
+                hint="run `impctl capture` to start again",
+            ) from error
+
+
+def layout_of(stored: StoredQuery) -> str | None:
+    """How the state of a stored query is kept; None where its description cannot be read."""
+    try:
+        return StateMeta.read(stored.query, stored.state_meta).layout if stored.state_meta else ""
+    except StateCorruptError:
+        return None
+
+
+def tree_record(stored: StoredQuery) -> TreeRecord | None:
+    """What the trees of a stored query have done since its capture; None where it has none."""
+    meta = StateMeta.read(stored.query, stored.state_meta)
+    if not meta.trees:
+        return None
+    done = {name: meta.work.get(name, 0) for name in ("changes", "touched", "flips", "pairs")}
+    return TreeRecord(**done, expected=meta.estimate.get("touched"))
+
+
+_DEPTH = tuple(field.name for field in fields(RangeDepth))
+_OF_BASIS = ("circuit", "answer", "template", "moments", "marks", "files")
+
+
+def _stored_depth(depth: RangeDepth) -> dict[str, Any]:
+    return {name: getattr(depth, name) for name in _DEPTH}
+
+
+def _text(value: Any) -> str:
+    if type(value) is not str:
+        raise TypeError("not a text")
+    return value
+
+
+def _flag(value: Any) -> bool:
+    if type(value) is not bool:
+        raise TypeError("neither true nor false")
+    return value
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int:
+        raise TypeError("not a whole number")
+    return value
+
+
+def _count(value: Any) -> int:
+    if _whole(value) < 0:
+        raise ValueError("below zero")
+    return int(value)
+
+
+def _number(value: Any) -> float:
+    if type(value) not in (int, float) or not math.isfinite(value):
+        raise TypeError("not a number")
+    return float(value)
+
+
+def _by_name(check: Callable[[Any], Any]) -> Callable[[Any], dict[str, Any]]:
+    def checked(value: Any) -> dict[str, Any]:
+        if type(value) is not dict:
+            raise TypeError("not an object")
+        return {_text(name): check(item) for name, item in value.items()}
+
+    return checked
+
+
+def _each(check: Callable[[Any], Any]) -> Callable[[Any], list[Any]]:
+    def checked(value: Any) -> list[Any]:
+        if type(value) is not list:
+            raise TypeError("not a list")
+        return [check(item) for item in value]
+
+    return checked
+
+
+def _files_mark(value: Any) -> FilesMark:
+    _exactly(FilesMark, value)
+    rows = value["rows"]
+    return FilesMark(_text(value["digest"]), None if rows is None else _whole(rows))
+
+
+def _mark_and_value(value: Any) -> list[Any]:
+    """A text and what it marks, which is checked when it is asked for; or nothing."""
+    if type(value) is not list or len(value) not in (0, 2):
+        raise TypeError("not a mark with a value")
+    return [_text(value[0]), value[1]] if value else []
+
+
+def _depth(value: Any) -> RangeDepth:
+    _exactly(RangeDepth, value)
+    return RangeDepth(
+        table=_text(value["table"]),
+        attribute=_text(value["attribute"]),
+        ranges=_whole(value["ranges"]),
+        rows=_whole(value["rows"]),
+        largest=_whole(value["largest"]),
+        at_capture=_number(value["at_capture"]),
+    )
+
+
+def _exactly(record: type[FilesMark] | type[RangeDepth], value: Any) -> None:
+    """An object with the fields of this record, no more and no less."""
+    if type(value) is not dict or value.keys() != {field.name for field in fields(record)}:
+        raise TypeError("not a record of the expected form")
+
+
+_CHECKS: Mapping[str, Callable[[Any], Any]] = {
+    "way": _text,
+    "circuit": _text,
+    "answer": _flag,
+    "template": _text,
+    "moments": _by_name(_text),
+    "marks": _by_name(_text),
+    "files": _by_name(_files_mark),
+    "counters": _by_name(_count),
+    "unsure": _count,
+    "distant": _each(_text),
+    "from_files": _each(_text),
+    "read_rows": _by_name(_count),
+    "group_bytes": _by_name(_count),
+    "buffers": _by_name(_count),
+    "buffer_groups": _by_name(_count),
+    "side_reasons": _by_name(_text),
+    "depths": _each(_depth),
+    "ending": _mark_and_value,
+    "trees": _text,
+    "estimate": _by_name(_number),
+    "work": _by_name(_count),
+    "expires": _text,
+    "provenance": _text,
+}
+"""What each field is made of; a name that is not here is not impctl's."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptPlan:
+    """The query with the plan that is captured, the verdict on it, and its core (0008).
+
+    `notes` say what the nodes of the query's own plan keep, by their position in it.
+    """
+
+    query: Query
+    verdict: Verdict
+    core: Plan
+    notes: Mapping[int, str]
+
+    def core_verdict(
+        self, verdict: Verdict, partitions: Mapping[AccessId, RangePartition]
+    ) -> Verdict:
+        """The query's verdict as it holds of the core."""
+        sketched = {access: partition.attribute for access, partition in partitions.items()}
+        return carried(verdict, replace(self.query, root=self.core), sketched)
+
+    @property
+    def has_witnesses(self) -> bool:
+        """Whether the lineage is a choice: another row may come to decide that did not change."""
+        nodes = nodes_of(self.query.root)
+        return any(isinstance(n, Witness) or (isinstance(n, Fixpoint) and n.chooses) for n in nodes)
+
+
+def answer_verdict(
+    prepared: PreparedQuery,
+    answer: AnswerPlan,
+    verdict: Verdict,
+    partitions: Mapping[AccessId, RangePartition],
+) -> Verdict:
+    """The query's verdict as it holds of the plan whose rows are kept for the answer."""
+    sketched = {access: partition.attribute for access, partition in partitions.items()}
+    return carried(verdict, replace(prepared.planned, root=answer.kept), sketched)
+
+
+def kept_plan(
+    prepared: PreparedQuery, verdict: Verdict, partitions: Mapping[AccessId, RangePartition]
+) -> KeptPlan:
+    """The plan that sketches of these partitions are kept by, under the query's verdict."""
+    if prepared.spec.lineage is Lineage.ALL:
+        return KeptPlan(prepared.planned, verdict, prepared.core, {})
+    if prepared.spec.lineage is Lineage.ANSWER:
+        # Its plan says so by itself (`service.prepare`).
+        sketched = {access: partition.attribute for access, partition in partitions.items()}
+        barriers, _ = sketched_nodes(prepared, verdict, sketched)
+        notes = answer_notes(prepared.root, barriers)
+        return KeptPlan(prepared.planned, verdict, prepared.core, notes)
+    columns = {a: Column(p.attribute, p.type) for a, p in partitions.items()}
+    result = witnessed(prepared.planned, verdict, columns)
+    sketched = {access: column.name for access, column in columns.items()}
+    of_kept = carried(verdict, result.query, sketched)
+    core = core_of(result.query.root)
+    return KeptPlan(result.query, of_kept, core, result.notes)
+
+
+def stored_moments(stored: StoredQuery) -> Mapping[str, str]:
+    """The values by name; none for a query that does not ask the clock."""
+    result: Mapping[str, str] = stored.state_meta.get("moments", {})
+    return result
+
+
+def moved_moments(desk: Workbench, stored: StoredQuery) -> Mapping[str, tuple[str, str]]:
+    """Those that have another value now, with that of the sketch and that of now.
+
+    The instant of the run itself only where a row may have expired since, or the clock went back:
+    as with versions, a run goes on to what another process has reached meanwhile.
+    """
+    held = stored_moments(stored)
+    if RUN in held and read_moment(held[RUN]) > desk.clock.value(RUN):
+        desk.look_at_clock_again()
+    moved = {
+        name: (before, now)
+        for name, before in held.items()
+        if (now := desk.clock.text(name, _followed(name, before))) != before
+    }
+    if RUN in moved and _is_still(desk, stored, *moved[RUN]):
+        del moved[RUN]
+    return moved
+
+
+def still(stored: StoredQuery) -> Mapping[str, str]:
+    """The instant that a sketch stands for, to read its query with where it has not moved."""
+    held = stored_moments(stored)
+    return {RUN: held[RUN]} if RUN in held else {}
+
+
+def expires(stored: StoredQuery) -> str:
+    """The next instant at which a row expires, as of what is stored; `NEVER`, or empty where
+    nobody looked or no row expires."""
+    return str(stored.state_meta.get("expires", ""))
+
+
+def check_clock(desk: Workbench, stored: StoredQuery) -> None:
+    """UnsupportedError where a sketch knows of a later instant: what expired is not live again."""
+    before = stored_moments(stored).get(RUN)
+    if before is not None and read_moment(before) > desk.clock.value(RUN):
+        raise UnsupportedError(
+            f"The current time is {desk.clock.text(RUN)}, but the sketch of query "
+            f"`{stored.query}` is already valid at {before}",
+            code="clock_went_back",
+            hint="correct the system clock, `--now` or IMPCTL_NOW; to start again at an earlier "
+            "time, run `impctl capture`",
+        )
+
+
+def _is_still(desk: Workbench, stored: StoredQuery, before: str, now: str) -> bool:
+    """Whether the same rows are live at both instants."""
+    until = expires(stored)
+    is_later = read_moment(before) <= read_moment(now)
+    is_before = until == NEVER or (until != "" and read_moment(now) < read_moment(until))
+    return is_later and is_before and is_current(stored, desk.tables)
+
+
+def _followed(name: str, before: str) -> str | None:
+    """What a parameter is unless given, by the value that it had."""
+    if not name.startswith(":"):
+        return None
+    return HOUR if isinstance(read_moment(before), datetime) else CURRENT_DATE
+
+
+def moved_text(moved: Mapping[str, tuple[str, str]]) -> str:
+    """What moved, from which value to which."""
+    return " and ".join(_moved_text(name, old, new) for name, (old, new) in moved.items())
+
+
+def _moved_text(name: str, old: str, new: str) -> str:
+    if name != RUN:
+        return f"{name} changed from {old} to {new}"
+    if read_moment(new) < read_moment(old):
+        return f"the current time went back from {old} to {new}"
+    return f"rows may have expired between {old} and {new}"
+
+
+_TUNING = frozenset({"spark.sql.shuffle.partitions", "spark.sql.adaptive.enabled"})
+"""SQL settings that change how fast a query runs, never what it means."""
+
+
+def stored_query(desk: Workbench, store: StoreReader | None, spec: QuerySpec) -> StoredQuery:
+    """What the store has of a query; RecaptureNeededError where it has nothing."""
+    stored = None if store is None else store.load(spec.name)
+    if stored is None:
+        raise RecaptureNeededError(
+            f"Query `{spec.name}` has not been captured",
+            code="not_captured",
+            hint=f"run `impctl capture {desk.workload.file} --query {spec.name}`",
+        )
+    return stored
+
+
+def check_definition(desk: Workbench, spec: QuerySpec, stored: StoredQuery) -> None:
+    """RecaptureNeededError where the sketch was captured for another definition of the query.
+
+    So too where another release of impctl captured it.
+    """
+    if not is_defined_alike(desk, spec, stored):
+        raise RecaptureNeededError(
+            f"Query `{spec.name}`, its partitions or its settings changed since the capture",
+            code="definition_changed",
+            hint=f"run `impctl capture {desk.workload.file} --query {spec.name}`; if another "
+            "file has a query with this name in the same store, give one of them a "
+            "separate `store`",
+        )
+    if not is_of_this_release(stored):
+        raise RecaptureNeededError(
+            f"The sketch of query `{spec.name}` was captured by another release of impctl, "
+            "which may interpret the query differently",
+            code="engine_changed",
+            hint=f"run `impctl capture {desk.workload.file} --query {spec.name}`",
+        )
+
+
+def is_captured_alike(desk: Workbench, spec: QuerySpec, stored: StoredQuery) -> bool:
+    """Whether this release captured the stored sketch for what the workload file says now."""
+    return is_of_this_release(stored) and is_defined_alike(desk, spec, stored)
+
+
+def is_of_this_release(stored: StoredQuery) -> bool:
+    """Whether the stored sketch was captured by the release of impctl that runs."""
+    return is_stamp_of_this_release(stored.state_meta)
+
+
+def is_stamp_of_this_release(described: Mapping[str, Any]) -> bool:
+    """Whether the release that runs wrote what is beside a stored sketch."""
+    return is_stamped_alike(str(described.get("template", "")), stamped(""))
+
+
+def is_defined_alike(desk: Workbench, spec: QuerySpec, stored: StoredQuery) -> bool:
+    """Whether the stored sketch was captured for what the workload file says now."""
+    return stored.fingerprint == definition(desk, spec, tuple(stored.versions))
+
+
+def definition(desk: Workbench, spec: QuerySpec, tables: Sequence[TableName]) -> str:
+    """Content hash of all that makes a stored sketch the sketch of this query.
+
+    `tables` are those the query reads. Spark's SQL settings count, because the session's time zone
+    decides what some expressions mean. A URI that is signed anew names the same table.
+    """
+    partitions = [
+        (part.table, part.column, part.boundaries, part.ranges)
+        for part in desk.workload.partitions
+        if part.table in tables
+    ]
+    known = desk.workload.tables
+    paths = [(name, masked(known[name].path) if name in known else None) for name in sorted(tables)]
+    sketch = sorted(spec.sketch.items())
+    settings = sorted(
+        (name, value)
+        for name, value in desk.spark_spec.conf.items()
+        if name.startswith("spark.sql.") and name not in _TUNING
+    )
+    params = sorted((name, type(value).__name__, str(value)) for name, value in spec.params.items())
+    text = repr((spec.sql, sketch, partitions, paths, settings, *((params,) if params else ())))
+    views = _views_in(spec.sql, desk.workload)
+    if views:
+        text += f" views {views}"
+    named = _names_in("\n".join((spec.sql, *(sql for _, sql in views))), desk.workload)
+    if named:
+        names = desk.workload.names
+        text += f" names {(names.catalog, names.schema)} {named}"
+    if spec.join is not JoinStrategy.AUTO:
+        text += spec.join
+    if spec.buffer is not None:
+        text += f" buffer {spec.buffer}"
+    if spec.moves:
+        text += f" moves {sorted(spec.moves.items())}"
+    if spec.lineage is not Lineage.ALL:
+        text += f" lineage {spec.lineage}"
+    if spec.answer:
+        text += " answer"
+    if spec.provenance is not None:
+        text += f" provenance {spec.provenance.ship} {spec.provenance.nodes}"
+    text += _expiry_of(tables, known)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _expiry_of(tables: Sequence[TableName], known: Mapping[TableName, TableSpec]) -> str:
+    """How rows of these tables expire; empty where none do."""
+    result = [(name, known[name].expiry) for name in sorted(tables) if name in known]
+    lives = [(name, how.column.lower(), how.after) for name, how in result if how is not None]
+    return f" expiry {lives}" if lives else ""
+
+
+def _views_in(sql: str, workload: Workload) -> list[tuple[FullName, str]]:
+    """The views that may stand in the text, and those that may stand in these."""
+    result: dict[FullName, str] = {}
+    texts = [sql.lower()]
+    while texts:
+        text = texts.pop()
+        for full, view in workload.views.items():
+            if full not in result and ("`" in full[-1] or full[-1] in text):
+                result[full] = view.sql
+                texts.append(view.sql.lower())
+    return sorted(result.items())
+
+
+def _names_in(sql: str, workload: Workload) -> list[tuple[str, TableName]]:
+    """What names that may stand in the text mean, but for a table's own name by itself.
+
+    A name that ends in a word which the text has nowhere does not stand in it.
+    """
+    names, text = workload.names, sql.lower()
+    result = []
+    for full, table in names.tables.items():
+        is_plain = full == (SPARK_CATALOG, SPARK_SCHEMA, table.lower())
+        if not is_plain and ("`" in full[-1] or full[-1] in text):
+            result.append((".".join(map(quoted, full)), table))
+    return sorted(result)
+
+
+def catch_up(tables: PinnedTables, stored: StoredQuery) -> None:
+    """Pin tables again that another process has maintained the sketch past.
+
+    They grew after this run pinned them: without this they would look re-created. To be called
+    before anything is computed from the versions pinned.
+    """
+    for pin in stored.pins:
+        source = tables.source(pin.table)
+        if source.version < pin.version and source.table_id == pin.table_id:
+            tables.repin(pin.table)
+
+
+def commit_marks(
+    tables: PinnedTables, versions: Mapping[TableName, TableVersion]
+) -> dict[str, str]:
+    """A mark of each table's log entry at a version, for tables whose log can be read.
+
+    A backup put in place of a table keeps identity and version numbers; its log entries differ.
+    """
+    marks = {}
+    for table, version in versions.items():
+        mark = commit_mark(tables.source(table), version)
+        if mark is not None:
+            marks[table] = mark
+    return marks
+
+
+def is_current(stored: StoredQuery, tables: PinnedTables) -> bool:
+    """Whether the sketch stands at the pinned versions of the same tables."""
+    return all(
+        tables.source(pin.table).version == pin.version
+        and tables.source(pin.table).table_id == pin.table_id
+        and _is_same(stored, tables, pin.table)
+        for pin in stored.pins
+    )
+
+
+def moved_meanwhile(query: QueryName) -> RetryableError:
+    """The error for a sketch that was brought up to date and no longer is."""
+    return RetryableError(
+        f"Another process changed the sketch of query `{query}` at the same time",
+        code="sketch_moved",
+        hint="run the command again",
+    )
+
+
+def are_entries_there(stored: StoredQuery, tables: PinnedTables) -> bool:
+    """Whether the log's entries of the stored versions are there to compare, all of them.
+
+    Files alone do not tell what their columns are called.
+    """
+    marks = _marks(stored)
+    return all(
+        pin.table in marks and mark_at(tables, pin.table, pin.version) is not None
+        for pin in stored.pins
+    )
+
+
+def check_pins(stored: StoredQuery, tables: PinnedTables) -> None:
+    """TableRecreatedError where a pinned table was re-created, replaced or went back in time.
+
+    So too where nothing is left that could tell. A table that has moved on past a log entry that is
+    gone is held against its files when its change is read (`tables.changes`).
+    """
+    for pin in stored.pins:
+        source = tables.source(pin.table)
+        is_other = source.table_id != pin.table_id or source.version < pin.version
+        is_same = None if is_other else _is_same(stored, tables, pin.table)
+        if is_other or is_same is False:
+            raise TableRecreatedError(
+                f"Table `{pin.table}` at {source.path} is not the one the sketch was captured from",
+                hint="run `impctl capture` to start again from the new table",
+            )
+        if is_same is None and not (source.version > pin.version and _held(stored, pin.table)):
+            raise HistoryGoneError(
+                f"The log entry of version {pin.version} of table `{pin.table}` was removed, "
+                "and the store has no fingerprint of its files, so the table may be another one",
+                code="version_unproven",
+                hint="run `impctl capture`; later runs compare the files",
+            )
+
+
+def check_marked(stored: StoredQuery, tables: PinnedTables) -> None:
+    """TableRecreatedError where a table, pinned at its version, is not what a kept sketch saw.
+
+    Held against all that was marked with the sketch: the log's entry, and the files as they are
+    built from the log now. HistoryGoneError where neither is left to compare.
+    """
+    for pin in stored.pins:
+        source, held = tables.source(pin.table), _held(stored, pin.table)
+        mark, now = _marks(stored).get(pin.table), tables.mark(pin.table)
+        has_entry = mark is not None and now is not None
+        snapshot = tables.snapshot(pin.table)
+        is_other = (has_entry and mark != now) or source.table_id != pin.table_id
+        if held is not None and not is_other:
+            is_other = files_mark(snapshot).digest != held
+        if held is not None and not has_entry and not is_other:
+            # Files alone do not tell what their columns are called.
+            schemas: Mapping[TableName, str] = stored.state_meta.get("schemas", {})
+            is_other = schemas.get(pin.table) != schema_mark(snapshot.schema_json)
+        if is_other:
+            raise TableRecreatedError(
+                f"Version {pin.version} of table `{pin.table}` at {source.path} is not the one "
+                "that the stored sketch was captured at",
+                hint="the table was replaced, or its log was altered",
+            )
+        if held is None and not has_entry:
+            raise HistoryGoneError(
+                f"The log entry of version {pin.version} of table `{pin.table}` was removed, "
+                "and the store has no fingerprint of its files, so the table may be another one",
+                code="version_unproven",
+                hint="the store has fingerprints of the last version of each run",
+            )
+
+
+def may_be_marked(kept: KeptVersion, tables: PinnedTables) -> bool:
+    """Whether `check_marked` may let a kept version pass, by the log's entries alone."""
+    marks: Mapping[TableName, str] = kept.basis.get("marks", {})
+    files: Mapping[TableName, object] = kept.basis.get("files", {})
+    for table, version in kept.versions.items():
+        now = commit_mark(tables.source(table), version)
+        is_unmarked = now is None or table not in marks
+        if table not in files if is_unmarked else now != marks[table]:
+            return False
+    return True
+
+
+def check_not_replaced_meanwhile(stored: StoredQuery, tables: PinnedTables) -> None:
+    """RetryableError where another table took a pinned one's place while this run read it.
+
+    To be called when all was read and before anything is written: what was read may be the other
+    table's. Where the log's entry of the stored version cannot be marked, the table is opened anew
+    and its files are compared.
+    """
+    for pin in stored.pins:
+        source = tables.source(pin.table)
+        is_marked = pin.table in _marks(stored) and commit_mark(source, pin.version) is not None
+        is_other = _is_same(stored, tables, pin.table) is False
+        if is_other or not (is_marked or _is_still_pinned(tables, source)):
+            raise replaced_meanwhile(pin.table)
+        check_pinned_commit(tables, pin.table)
+
+
+def check_pinned_commit(tables: PinnedTables, table: TableName) -> None:
+    """RetryableError where the log's entry of a pinned version is not what it was."""
+    mark, source = tables.mark(table), tables.source(table)
+    if mark is not None and commit_mark(source, source.version) not in (mark, None):
+        raise replaced_meanwhile(table)
+
+
+def _is_still_pinned(tables: PinnedTables, source: DeltaSource) -> bool:
+    """Whether what stands at the path now has the pinned version, with the files it had."""
+    result = refresh(source)
+    if result.table_id != source.table_id or result.version < source.version:
+        return False
+    now, pinned = result.snapshot(source.version), tables.snapshot(source.name)
+    return files_mark(now).digest == files_mark(pinned).digest
+
+
+def replaced_meanwhile(table: TableName) -> RetryableError:
+    """The error for a table that another one took the place of during the run."""
+    return RetryableError(
+        f"Another table replaced table `{table}` while it was being read",
+        code="table_replaced_meanwhile",
+        hint="run the command again; it starts with the new table",
+    )
+
+
+def _is_same(stored: StoredQuery, tables: PinnedTables, table: TableName) -> bool | None:
+    """Whether the table at the stored version is the one that the sketch stands for.
+
+    By the log's entry of that version, or where it is gone by the files, if the table is still at
+    it; None where neither can tell.
+    """
+    version, mark = stored.versions[table], _marks(stored).get(table)
+    now = None if mark is None else mark_at(tables, table, version)
+    if now is not None:
+        return now == mark
+    held = _held(stored, table)
+    if held is None or tables.source(table).version != version:
+        return None
+    return files_mark(tables.snapshot(table)).digest == held
+
+
+def _marks(stored: StoredQuery) -> Mapping[TableName, str]:
+    result: Mapping[TableName, str] = stored.state_meta.get("marks", {})
+    return result
+
+
+def _held(stored: StoredQuery, table: TableName) -> str | None:
+    """The digest of the files that the table had; None where nobody took it."""
+    result: Mapping[TableName, Mapping[str, str]] = stored.state_meta.get("files", {})
+    return result[table]["digest"] if table in result else None
+
+
+def mark_at(tables: PinnedTables, table: TableName, version: TableVersion) -> str | None:
+    """The mark of the table's log entry at a version; of the pinned one as it was pinned.
+
+    Another log may stand there by now, which is not the one that is going to be read.
+    """
+    source = tables.source(table)
+    taken = tables.mark(table) if source.version == version else None
+    return commit_mark(source, version) if taken is None else taken
+
+
+def sketch_entry(sketch: StoredSketch) -> SketchEntry:
+    """A stored sketch as results show it."""
+    return SketchEntry(
+        sketch.table, sketch.attribute, sketch.fragments.ids, sketch.partition.ranges
+    )
+
+
+def provenance_kept(spec: QuerySpec, kept: str) -> str | None:
+    """How recursion is kept that is to be by absorption: `kept` as of the state, or given up."""
+    return None if spec.provenance is None else kept or "given_up"

@@ -1,0 +1,340 @@
+"""Each table's change, read once for all queries of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from impctl.compile.session import GroupedRows
+from impctl.errors import SchemaChangedError, TableError, count_text
+from impctl.expr.nodes import ColumnRef
+from impctl.safety.facts import FactKind, broken_by
+from impctl.service.fill import counted_rows, run_pass
+from impctl.service.filters import files_of_table, own_files
+from impctl.service.prepare import broken_assumption
+from impctl.service.settings import Settings, large_change_of
+from impctl.spark.expressions import DIALECT, render_expr
+from impctl.stopwatch import Stopwatch
+from impctl.tables.changes import (
+    Changes,
+    FilesMark,
+    changed_files,
+    check_same_columns,
+    files_mark,
+    read_changes,
+)
+from impctl.tables.log import ChangeSize, Commits, change_size, read_commits
+from impctl.tables.prune import prune_to_values
+from impctl.tables.rows import read_batches
+from impctl.tables.source import other_history
+from impctl.types import AccessId, ColumnName, TableName, TableVersion
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from impctl.compile.builder import Partials
+    from impctl.compile.compile import Compiled
+    from impctl.compile.flows import Source
+    from impctl.data.vector import Vector
+    from impctl.service.context import Reporter, Workbench
+    from impctl.service.pinned import PinnedTables
+    from impctl.service.query_state import TakenUp
+    from impctl.sketch.partition import RangePartition
+    from impctl.store.records import Assumption
+    from impctl.tables.snapshot import DataFile, Snapshot
+
+_MEGABYTE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedChange:
+    """What came and what went between two versions, grouped by the same pass."""
+
+    pass_: Partials
+    came: GroupedRows
+    went: GroupedRows
+    partition: RangePartition
+
+    @property
+    def rows(self) -> int:
+        """Rows of the files that differ."""
+        return int(self.came.range_rows.sum() + self.went.range_rows.sum())
+
+
+def is_large(
+    shared: SharedChanges, settings: Settings, compiled: Compiled | None, needs: Sequence[Need]
+) -> bool:
+    """Whether Spark is to group the change first: enough bytes changed, and the plan allows it."""
+    if compiled is None or compiled.chain is None or len(needs) != 1:
+        return False
+    commits = shared.commits(needs[0])
+    limit = large_change_of(settings) * _MEGABYTE
+    return commits is not None and commits.changed_bytes > limit
+
+
+def grouped_change(
+    desk: Workbench,
+    compiled: Compiled,
+    partitions: Mapping[AccessId, RangePartition],
+    need: Need,
+    assumptions: Sequence[Assumption],
+) -> GroupedChange:
+    """The change, read and grouped by Spark.
+
+    Raises AssumptionBrokenError for an inserted row that breaks what made the sketch safe,
+    SchemaChangedError, HistoryGoneError and TableRecreatedError as reading the change would.
+    """
+    chain = compiled.chain
+    assert chain is not None
+    partition = partitions[chain.scan.access]
+    before = desk.tables.snapshot(need.table, need.since)
+    after = desk.tables.snapshot(need.table, need.until)
+    check_same_columns(before.columns, before.version, after, need.columns)
+    if need.held is not None and files_mark(before).digest != need.held.digest:
+        raise other_history(desk.tables.source(need.table))
+    files = changed_files(before, after)
+    desk.reporter.step(f"grouping the change of {need.table} with Spark")
+    sides = ((after, files.came), (before, files.went))
+    _recheck(desk, after, files.came, assumptions)
+    pass_ = chain.partials()
+    read = [(snapshot, _left(compiled, snapshot, files)) for snapshot, files in sides]
+    tables = [run_pass(desk, chain.scan, partition, pass_, *side) for side in read]
+    if any(pass_.needs_specials(table) for table in tables):
+        pass_ = chain.partials(counts_specials=True)
+        tables = [run_pass(desk, chain.scan, partition, pass_, *side) for side in read]
+    came, went = (
+        GroupedRows(table, counted_rows(desk, pass_, table, partition, *side))
+        for table, side in zip(tables, sides, strict=True)
+    )
+    return GroupedChange(pass_, came, went, partition)
+
+
+def _left(compiled: Compiled, snapshot: Snapshot, files: Sequence[DataFile]) -> list[DataFile]:
+    """Of these files those with rows that come through the conditions right above the access."""
+    kept = {file.uri for file in files_of_table(snapshot, compiled)}
+    return [file for file in files if file.uri in kept]
+
+
+def _recheck(
+    desk: Workbench,
+    snapshot: Snapshot,
+    files: Sequence[DataFile],
+    assumptions: Sequence[Assumption],
+) -> None:
+    """AssumptionBrokenError where a row of the files breaks an assumption about its table."""
+    from impctl.spark.snapshots import snapshot_frame
+
+    for assumption in assumptions:
+        if assumption.table != snapshot.table:
+            continue
+        frame = snapshot_frame(desk.spark(), snapshot, [assumption.column], files)
+        if not frame.where(_broken_by(snapshot, assumption)).isEmpty():
+            raise broken_assumption(assumption)
+
+
+def _broken_by(snapshot: Snapshot, assumption: Assumption) -> str:
+    """The condition, as Spark's SQL, that is true of a row that breaks the assumption."""
+    column = snapshot.column(assumption.column)
+    broken = broken_by(FactKind(assumption.kind), ColumnRef(column.name, column.type))
+    return render_expr(broken, {column.name: column.name}).sql(DIALECT)
+
+
+def rows_with(
+    snapshot: Snapshot, source: Source, keys: Mapping[ColumnName, Vector]
+) -> Iterator[pa.Table]:
+    """The rows of the files that may hold these values; without keys, all that come further."""
+    wanted = {file.uri for file in own_files(snapshot, source)}
+    files = [file for file in prune_to_values(snapshot, keys) if file.uri in wanted]
+    yield from read_batches(snapshot, source.scan.table_columns, files)
+
+
+def refill_text(groups: int, rows: int) -> str:
+    """What refilling came to, as history and results say it; empty if there was none."""
+    if groups == 0:
+        return ""
+    # A grouping's state refills what lies above it; then no row was read.
+    origin = f" from {count_text(rows, 'row')} of the table" if rows else ""
+    return f"refilled the buffers of {count_text(groups, 'group')}{origin}"
+
+
+Span = tuple[TableName, TableVersion, TableVersion]
+"""A table's change: after one version, up to another."""
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What one query needs to read: columns of a table between two versions.
+
+    `held` marks the files that the table had when its sketch was taken to `since`. `net_by` are all
+    columns of the table that the query reads, those too that only go out: a row that is the same in
+    these did not change. None where nobody knows them.
+    """
+
+    table: TableName
+    table_id: str
+    since: TableVersion
+    until: TableVersion
+    columns: tuple[ColumnName, ...]
+    per_version: bool
+    held: FilesMark | None = None
+    net_by: tuple[ColumnName, ...] | None = None
+
+    @property
+    def span(self) -> Span:
+        """Whose change it is, and between which versions."""
+        return self.table, self.since, self.until
+
+
+def need_of(taken: TakenUp, table: TableName, until: TableVersion, *, per_version: bool) -> Need:
+    """What has to be read of a table for a query that was taken up to reach `until`."""
+    pin, held = taken.pin(table), taken.meta.files.get(table)
+    columns = taken.columns_of(table)
+    net_by = taken.reads.get(table)
+    return Need(table, pin.table_id, pin.version, until, columns, per_version, held, net_by)
+
+
+@dataclass(slots=True)
+class SharedChanges:
+    """Changes read so far in this run, and what is going to be asked for."""
+
+    tables: PinnedTables
+    reporter: Reporter
+    _columns: dict[Span, dict[ColumnName, None]] = field(default_factory=dict)
+    _net_by: dict[Span, frozenset[ColumnName] | None] = field(default_factory=dict)
+    """The columns that count for any query; None where one does not say."""
+    _versioned: set[Span] = field(default_factory=set)
+    _apart: set[Span] = field(default_factory=set)
+    """Spans of which each query reads its own columns."""
+    _read: dict[tuple[Span, FilesMark | None], tuple[Changes, float]] = field(default_factory=dict)
+    _commits: dict[Span, tuple[Commits | None, float]] = field(default_factory=dict)
+    _sizes: dict[Span, ChangeSize | None] = field(default_factory=dict)
+
+    def announce(self, needs: Iterable[Need]) -> None:
+        """Say what will be read, so that one read serves all."""
+        for need in needs:
+            self._columns.setdefault(need.span, {}).update(dict.fromkeys(need.columns))
+            known = self._net_by.get(need.span, frozenset())
+            if known is None or need.net_by is None:
+                self._net_by[need.span] = None
+            else:
+                self._net_by[need.span] = known | set(need.net_by)
+            if need.per_version:
+                self._versioned.add(need.span)
+
+    def commits(self, need: Need) -> Commits | None:
+        """The log's entries that the change consists of; None where one cannot be read."""
+        return self._read_log(need.span)[0]
+
+    def texts(self) -> dict[TableName, dict[TableVersion, str]]:
+        """The entries read so far, by table and version."""
+        result: dict[TableName, dict[TableVersion, str]] = {}
+        for (table, since, _), (commits, _ms) in self._commits.items():
+            texts = () if commits is None else commits.texts
+            result.setdefault(table, {}).update(enumerate(texts, start=since + 1))
+        return result
+
+    def size(self, span: Span) -> ChangeSize | None:
+        """How large the change is, by the log; None where an entry of it cannot be read."""
+        if span not in self._sizes:
+            commits, _ = self._read_log(span)
+            self._sizes[span] = None if commits is None else change_size(commits)
+        return self._sizes[span]
+
+    def read(self, need: Need) -> tuple[Changes, float]:
+        """The change and the milliseconds its reading took (0 when it was read before)."""
+        span = need.span
+        before = self._net_by.get(span)
+        self.announce([need])
+        if (span, need.held) in self._read and self._net_by[span] == before:
+            return self._read[span, need.held][0], 0.0
+        self.reporter.step(f"reading changes of {need.table}")
+        commits, log_ms = self._read_log(span)
+        watch = Stopwatch()
+        changes = self._read_for_all(need, commits)
+        if changes is None:
+            changes = self._read_columns(need, need.columns, commits)
+        elapsed = watch.ms + log_ms
+        if span not in self._apart:
+            self._read[span, need.held] = (changes, elapsed)
+        return changes, elapsed
+
+    def _read_for_all(self, need: Need, commits: Commits | None) -> Changes | None:
+        """The change in the columns of all queries; None where it fails for a column that only
+        other queries need."""
+        columns = tuple(self._columns[need.span])
+        if need.span in self._apart:
+            return None
+        try:
+            return self._read_columns(need, columns, commits)
+        except (SchemaChangedError, TableError):
+            if set(columns) == set(need.columns):
+                raise
+            self._apart.add(need.span)
+            return None
+
+    def _read_columns(
+        self, need: Need, columns: tuple[ColumnName, ...], commits: Commits | None
+    ) -> Changes:
+        return read_changes(
+            self.tables.source(need.table),
+            need.since,
+            need.until,
+            columns,
+            table_id=need.table_id,
+            with_versions=need.span in self._versioned,
+            commits=commits,
+            held=need.held,
+            net_by=self._counting(need),
+        )
+
+    def _counting(self, need: Need) -> tuple[ColumnName, ...] | None:
+        """The columns that count for those who share what is read."""
+        if need.span in self._apart:
+            return need.net_by
+        result = self._net_by[need.span]
+        return None if result is None else tuple(sorted(result))
+
+    def _read_log(self, span: Span) -> tuple[Commits | None, float]:
+        """The entries, and the milliseconds that reading them took."""
+        if span not in self._commits:
+            table, since, until = span
+            watch = Stopwatch()
+            commits = read_commits(self.tables.source(table), since, until)
+            self._commits[span] = (commits, watch.ms)
+        return self._commits[span]
+
+
+@dataclass(frozen=True, slots=True)
+class VersionedChange:
+    """A part of a change that ends at `version`."""
+
+    version: TableVersion
+    changes: Changes
+
+
+def by_version(changes: Changes, until: TableVersion, batch_rows: int) -> list[VersionedChange]:
+    """The change cut into batches of whole versions with at least `batch_rows` rows each.
+
+    What is left over at the end is a batch of its own, so that the last one reaches `until`.
+    """
+    versions = changes.commit_versions
+    if versions is None or changes.rows == 0:
+        return [VersionedChange(until, changes)]
+    order = np.argsort(versions, kind="stable")
+    ordered = versions[order]
+    ends = np.flatnonzero(np.append(ordered[1:] != ordered[:-1], True)) + 1
+    batches: list[VersionedChange] = []
+    start = 0
+    for end in ends.tolist():
+        is_last = end == len(ordered)
+        if end - start < batch_rows and not is_last:
+            continue
+        rows = order[start:end]
+        part = Changes(changes.table.take(rows), changes.weights[rows], changes.method)
+        batches.append(VersionedChange(until if is_last else int(ordered[end - 1]), part))
+        start = end
+    return batches

@@ -1,0 +1,82 @@
+"""Sizes, durations, ratios and texts of others as people read them."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+
+from impctl.bench.quantity import number
+
+_SIZES = ("B", "kB", "MB", "GB")
+_LARGEST_SIZE = "TB"
+_NEXT = 999.5
+"""From here on three digits are a thousand of the unit."""
+
+
+CONTROL = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f"
+    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # the order in which text is shown
+    "\u2028\u2029]"  # line ends that only some programs know
+)
+
+
+def plain(text: str) -> str:
+    """`text` with control characters (not tab and newline) escaped."""
+    return CONTROL.sub(lambda match: _escape(ord(match.group())), text)
+
+
+def _escape(code: int) -> str:
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
+def number_text(value: float) -> str:
+    """`0.123`, `12.3`, `1,235`."""
+    return number(value)
+
+
+def duration_text(milliseconds: float) -> str:
+    """In ms, s, min or h."""
+    if milliseconds < _NEXT:
+        return f"{number(milliseconds)} ms"
+    seconds = milliseconds / 1000
+    if seconds < 100:
+        return f"{number(seconds)} s"
+    minutes = seconds / 60
+    return f"{number(minutes)} min" if minutes < _NEXT else f"{number(minutes / 60)} h"
+
+
+def span_text(seconds: float) -> str:
+    """A stretch of time as people say it: `40 s`, `41 min`, `1 h 10`, `2.5 days`, `30 days`."""
+    if seconds < 59.5:
+        return f"{round(seconds)} s"
+    minutes = round(seconds / 60)
+    if minutes < 60:
+        return f"{minutes} min"
+    hours, left = divmod(minutes, 60)
+    if hours < 48:
+        return f"{hours} h {left:02}" if left else f"{hours} h"
+    days = f"{round(minutes / 1440, 1 if hours < 240 else 0):,}"
+    return f"{days.removesuffix('.0')} days"
+
+
+def moment_text(at: datetime) -> str:
+    """A moment to the second, as what is in UTC is shown: `2026-11-27 10:41:58Z`."""
+    return at.strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def size_text(count: int) -> str:
+    """Bytes in the largest unit that keeps the number at 1 or more."""
+    size = float(count)
+    for unit in _SIZES:
+        if size < _NEXT:
+            return f"{number(size)} {unit}"
+        size /= 1000
+    return f"{number(size)} {_LARGEST_SIZE}"
+
+
+def named_before(query: str, message: str) -> str:
+    """The message as the end of a sentence that begins with the query's name."""
+    name = f"[Qq]uery `{re.escape(query)}`"
+    message = re.sub(rf"^{name}(?!\w)", "it", message)
+    message = re.sub(rf"^The (\w+) of {name}", r"its \1", message)
+    return re.sub(name, "the query", message)

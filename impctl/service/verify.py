@@ -1,0 +1,392 @@
+"""Verify: recapture in Spark at the stored versions and compare."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Collection, Mapping, Sequence
+from decimal import Decimal
+from functools import cache
+from typing import TYPE_CHECKING, TypeVar
+
+from impctl.errors import EvaluationError, ImpctlError, RetryableError
+from impctl.expr.nodes import ColumnRef, Expr
+from impctl.plan.nodes import Plan, Project, TopK, attributes_of, scans_of
+from impctl.plan.properties import loose_columns
+from impctl.rules.error_columns import with_rounding
+from impctl.service.answer import RowValue, rows_of
+from impctl.service.capture import captured_query
+from impctl.service.context import Isolated, Workbench
+from impctl.service.fill import needed
+from impctl.service.filters import filters_of
+from impctl.service.kept_answer import kept_answer
+from impctl.service.maintenance_plan import restored_verdict
+from impctl.service.prepare import PreparedQuery, prepare
+from impctl.service.results import (
+    ASKED_FOR_NONE,
+    VERIFIED,
+    VERIFY,
+    Failure,
+    Outcome,
+    VerifyResult,
+)
+from impctl.service.spark_answer import Answer, answer, answer_of
+from impctl.service.stored import check_definition, known_ending, stored_moments
+from impctl.sketch.sketch import compare
+from impctl.spark.render import render_plan
+from impctl.stopwatch import Stopwatch
+from impctl.store.records import RunRecord, StoredQuery
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.types import QueryName, TableName, TableVersion
+    from impctl.workload.models import QuerySpec
+
+Rows = Sequence[Sequence[RowValue]]
+
+
+@dataclass(frozen=True, slots=True)
+class CutOrder:
+    """The positions of the output columns that the order goes by, and where rows are cut off."""
+
+    places: tuple[int, ...]
+    count: int
+    has_offset: bool
+
+    def are_both_right(self, mine: Rows, theirs: Rows) -> bool:
+        """Whether two answers, each in its order, differ in nothing but rows that tie at a cut."""
+        if len(mine) != len(theirs) or len(mine) < self.count:
+            return False
+        if not same_rows(self._keys(mine), self._keys(theirs)):
+            return False
+        return same_rows(self._inside(mine), self._inside(theirs))
+
+    def _keys(self, rows: Rows) -> Rows:
+        return [[row[at] for at in self.places] for row in rows]
+
+    def _inside(self, rows: Rows) -> Rows:
+        """The rows that do not tie with one at a cut."""
+        keys = self._keys(rows)
+        edges = [keys[-1], keys[0]] if self.has_offset else [keys[-1]]
+        return [
+            row
+            for row, own in zip(rows, keys, strict=True)
+            if not any(same_rows([own], [edge]) for edge in edges)
+        ]
+
+
+def cut_order(root: Plan) -> CutOrder | None:
+    """Where the plan ends with ORDER BY and LIMIT; None where not, or the order is not put out."""
+    shown: list[Expr] = [attribute.ref() for attribute in attributes_of(root)]
+    node = root
+    while isinstance(node, Project):
+        below = {output.attribute.id: output.expr for output in node.outputs}
+        shown = [below.get(one.id, one) if isinstance(one, ColumnRef) else one for one in shown]
+        node = node.child
+    if not isinstance(node, TopK) or node.rank is not None or not node.count or not node.order:
+        return None
+    if any(key.expr not in shown for key in node.order):
+        return None
+    places = tuple(shown.index(key.expr) for key in node.order)
+    return CutOrder(places, node.count, bool(node.offset))
+
+
+_RELATIVE = 1e-9
+"""Doubles closer than this count as equal: two orders of a sum of values of one sign never differ
+by more in practice, and a wrong group differs by far more."""
+
+
+_ABSOLUTE = 1e-12
+"""What is left of a sum that cancels to nothing."""
+
+_Double = tuple[float, float]
+"""A double, and by how much it may be off beside that."""
+
+
+def same_rows(
+    left: Sequence[Sequence[RowValue]],
+    right: Sequence[Sequence[RowValue]],
+    *,
+    errors: Sequence[Sequence[float]] | None = None,
+) -> bool:
+    """Whether two results are one bag, doubles compared with a tolerance.
+
+    `errors`: for each row of the right, how far each of its cells may be off (0 where not known).
+    """
+    if len(left) != len(right):
+        return False
+    mine, theirs = _by_exact_part(left), _by_exact_part(right, errors)
+    if mine.keys() != theirs.keys():
+        return False
+    return all(_same_doubles(mine[part], theirs[part]) for part in mine)
+
+
+def _by_exact_part(
+    rows: Sequence[Sequence[RowValue]], errors: Sequence[Sequence[float]] | None = None
+) -> dict[tuple[str, ...], list[tuple[_Double, ...]]]:
+    """The doubles of rows that are alike in everything else."""
+    result: dict[tuple[str, ...], list[tuple[_Double, ...]]] = {}
+    for at, row in enumerate(rows):
+        part = tuple(map(_exact_part, row))
+        off = [0.0] * len(row) if errors is None else errors[at]
+        doubles = tuple(
+            (cell, error) for cell, error in zip(row, off, strict=True) if isinstance(cell, float)
+        )
+        result.setdefault(part, []).append(doubles)
+    return result
+
+
+def _exact_part(cell: RowValue) -> str:
+    if isinstance(cell, float):
+        return "double"
+    if isinstance(cell, Decimal) and cell.is_finite():
+        return f"decimal {cell.as_integer_ratio()}"
+    return repr(cell)
+
+
+def _same_doubles(left: list[tuple[_Double, ...]], right: list[tuple[_Double, ...]]) -> bool:
+    """Whether rows of doubles can be paired so that each pair is close."""
+    if len(left) != len(right):
+        return False
+    pairs = zip(sorted(left, key=_numeric), sorted(right, key=_numeric), strict=True)
+    if all(_close_rows(mine, theirs) for mine, theirs in pairs):
+        return True
+    # Near ties in one column may order the next one differently: look for partners one by one.
+    open_rows = list(right)
+    for row in left:
+        partner = next((other for other in open_rows if _close_rows(row, other)), None)
+        if partner is None:
+            return False
+        open_rows.remove(partner)
+    return True
+
+
+def _numeric(row: tuple[_Double, ...]) -> tuple[tuple[bool, float], ...]:
+    """An order of doubles with NaN last."""
+    return tuple((math.isnan(value), 0.0 if math.isnan(value) else value) for value, _ in row)
+
+
+def _close_rows(left: tuple[_Double, ...], right: tuple[_Double, ...]) -> bool:
+    return all(_close(mine, *theirs) for (mine, _), theirs in zip(left, right, strict=True))
+
+
+def _close(left: float, right: float, error: float) -> bool:
+    if math.isnan(left) or math.isnan(right):
+        return math.isnan(left) and math.isnan(right)
+    tolerance = max(_ABSOLUTE, error)
+    return math.isclose(left, right, rel_tol=_RELATIVE, abs_tol=tolerance)
+
+
+Rounded = tuple[list[tuple[RowValue, ...]], list[tuple[float, ...]]]
+
+
+def rounded_answer(
+    desk: Workbench, prepared: PreparedQuery, versions: Mapping[TableName, TableVersion]
+) -> Rounded | None:
+    """Rows, and for each of their cells the most it may be off; None where nothing is known."""
+    from impctl.spark.run import run_sql
+    from impctl.spark.snapshots import snapshot_frame
+
+    bounded = with_rounding(prepared.query.root)
+    if bounded is None:
+        return None
+    plan, inexact = bounded
+    names, frames = {}, {}
+    for place, scan in enumerate(scans_of(plan)):
+        name = names[scan.access] = f"impctl_view{place}"
+        columns = [attribute.name for attribute in scan.attributes]
+        snapshot = desk.tables.snapshot(scan.table, versions.get(scan.table))
+        frames[name] = snapshot_frame(desk.spark(), snapshot, columns)
+    try:
+        table = run_sql(desk.spark(), render_plan(plan, names).sql, frames, versions=versions)
+    except ImpctlError:
+        # It computes more than the query, and may not be written in Spark's SQL as a whole.
+        return None
+    shown = len(attributes_of(prepared.query.root))
+    rows, errors = [], []
+    for row in rows_of(table):
+        off = [0.0] * shown
+        for at, error in zip(inexact, row[shown:], strict=True):
+            off[at] = error if isinstance(error, float) and not math.isnan(error) else 0.0
+        rows.append(row[:shown])
+        errors.append(tuple(off))
+    return rows, errors
+
+
+_FAILS_IN_PART = (
+    "query `{}` fails on groups that its sketch covers only in part, so it is answered "
+    "without its sketch, and there is no result with it to compare"
+)
+
+
+def verify(
+    desk: Workbench, queries: Sequence[QueryName] | None, *, results: bool = False
+) -> Outcome:
+    """One result per stored sketch; results_equal only where `results` asks for it."""
+    result: list[VerifyResult] = []
+    failures: list[Failure] = []
+    warnings: list[str] = []
+    specs = desk.sketched(queries)
+    for number, spec in enumerate(specs, start=1):
+        desk.reporter.step(f"verifying {spec.name}", number, len(specs))
+        with Isolated(failures, spec):
+            watch, at = Stopwatch(), time.time()
+            verified = _verified(desk, spec, results)
+            result += verified
+            if results and any(one.results_equal is None for one in verified):
+                warnings.append(_FAILS_IN_PART.format(spec.name))
+            warnings += _recorded(desk, spec, verified, at, watch.ms)
+    warnings += _left_out(desk, queries)
+    return Outcome(tuple(result), tuple(warnings), tuple(failures))
+
+
+def _left_out(desk: Workbench, queries: Sequence[QueryName] | None) -> list[str]:
+    """That some have no sketch to look at, and are not among the results."""
+    names = [f"`{spec.name}`" for spec in desk.queries(queries) if not spec.is_sketched]
+    verb = "is" if len(names) == 1 else "are"
+    listed = ", ".join(names)
+    return [f"{listed} {verb} not verified: {ASKED_FOR_NONE}"] if names else []
+
+
+def _recorded(
+    desk: Workbench, spec: QuerySpec, verified: Sequence[VerifyResult], at: float, took: float
+) -> list[str]:
+    """Remember what was found; a store that is locked or may not be written is no failure."""
+    if not verified:
+        return []
+    slack = sum(one.slack for one in verified)
+    missing = sum(len(one.missing) for one in verified)
+    is_sound = all(one.is_sound for one in verified)
+    code = VERIFIED if is_sound else "sketch_unsound"
+    reason = f"slack {slack}" if is_sound else "the sketch or its results were wrong"
+    versions = verified[0].versions
+    record = RunRecord(
+        action=VERIFY,
+        reason_code=code,
+        reason=reason,
+        started_at=at,
+        elapsed_ms=took,
+        read_ms=0,
+        engine_ms=0,
+        commit_ms=0,
+        changes=0,
+        added=slack,
+        removed=missing,
+        versions=versions,
+    )
+    try:
+        desk.store().add_record(spec.name, record)
+    except RetryableError as error:
+        return [f"the verification of `{spec.name}` was not recorded: {error.message}"]
+    return []
+
+
+def _verified(desk: Workbench, spec: QuerySpec, results: bool) -> list[VerifyResult]:
+    stored = captured_query(desk, desk.reading_store(), spec)
+    check_definition(desk, spec, stored)
+    prepared = prepare(desk, spec, stored_moments(stored))
+    verdict, _ = restored_verdict(desk.tables, prepared, stored)
+    desk.spark()
+    desk.reporter.step(f"recapturing {spec.name}")
+    held = {one.access: (one.partition, one.fragments) for one in stored.sketches}
+    accurate = needed(desk, prepared, verdict, held, stored.versions)
+    equal: bool | None = None
+    counts_only, kept = False, None
+    if results:
+        equal, counts_only, kept = _results_equal(desk, prepared, stored)
+    verified = []
+    for sketch in stored.sketches:
+        relation = compare(sketch.fragments, accurate[sketch.access])
+        verified.append(
+            VerifyResult(
+                query=spec.name,
+                table=sketch.table,
+                attribute=sketch.attribute,
+                total=sketch.partition.ranges,
+                covers=relation.covers,
+                slack=relation.slack,
+                missing=relation.missing,
+                extra=relation.extra,
+                results_equal=equal,
+                versions=stored.versions,
+                moments=prepared.moments,
+                counts_only=counts_only,
+                answer_equal=kept,
+            )
+        )
+    return verified
+
+
+def _results_equal(
+    desk: Workbench, prepared: PreparedQuery, stored: StoredQuery
+) -> tuple[bool | None, bool, bool | None]:
+    """Whether the answers are equal, whether only their numbers of rows could be compared, and
+    whether the kept answer is (None without one).
+
+    None where the query fails through its sketch alone, which nobody then uses.
+    """
+    desk.reporter.step(f"running {prepared.spec.name} with and without its sketch")
+    pruned = filters_of(desk.tables, prepared, stored.sketches, stored.versions)
+    without = answer(desk, prepared, stored.versions)
+    try:
+        with_sketch = answer(desk, prepared, stored.versions, pruned)
+    except EvaluationError:
+        with_sketch = None
+    kept = _kept(desk, prepared, stored)
+    if len(without.rows) == prepared.query.cut:
+        # Any rows are right, once there are more than the LIMIT leaves.
+        result = [None if one is None else len(one.rows) for one in (with_sketch, kept)]
+        equal, is_kept = (None if n is None else n == len(without.rows) for n in result)
+        return equal, True, is_kept
+    loose = loose_columns(prepared.query.root)
+    cut = None if loose else cut_order(prepared.query.root)
+
+    @cache
+    def rounded() -> Rounded | None:
+        return rounded_answer(desk, prepared, stored.versions)
+
+    def is_same(result: Answer | None) -> bool | None:
+        if result is None:
+            return None
+        if same_rows(_without(result.rows, loose), _without(without.rows, loose)):
+            return True
+        if cut is not None and cut.are_both_right(result.rows, without.rows):
+            return True
+        # Sums that cancel: Spark says what they were made of.
+        by_spark = rounded()
+        if by_spark is None:
+            return False
+        rows, errors = by_spark
+        return same_rows(
+            _without(result.rows, loose),
+            _without(rows, loose),
+            errors=_without(errors, loose),
+        )
+
+    return is_same(with_sketch), False, is_same(kept)
+
+
+def _kept(desk: Workbench, prepared: PreparedQuery, stored: StoredQuery) -> Answer | None:
+    """The answer that is kept for the stored versions; None where none is."""
+    store = desk.reading_store()
+    if store is None or not stored.state_meta.get("answer"):
+        return None
+    # Told as `query` tells it, where nothing moved since.
+    ending, plan = known_ending(desk.tables, stored), None
+    if ending is None:
+        plan = desk.memory.answer(prepared.planned)
+        ending = plan.ending
+    table = kept_answer(desk, store, stored.query, ending, stored.generation, plan=plan)
+    return None if table is None else answer_of(table)
+
+
+_Cell = TypeVar("_Cell")
+
+
+def _without(
+    rows: Sequence[Sequence[_Cell]], columns: Collection[int]
+) -> Sequence[Sequence[_Cell]]:
+    """The rows without the columns of which two runs need not agree."""
+    if not columns:
+        return rows
+    return [[value for at, value in enumerate(row) if at not in columns] for row in rows]

@@ -1,0 +1,739 @@
+"""Why: the table rows from which a row of a result is derived, and what needs some of them."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from functools import partial
+from itertools import compress
+from reprlib import repr as shortened
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from impctl.compile.compile import compile_answer
+from impctl.compile.flows import BlockedError
+from impctl.compile.provenance.absorbed import (
+    AbsorbedRows,
+    KeptDerivations,
+    derivations_of,
+    leaves_of,
+    numbered,
+    rows_without,
+    smallest_by_functions,
+)
+from impctl.compile.provenance.derivation import Derivation, Lineage, derivation_of
+from impctl.compile.provenance.program import Made, made_rows
+from impctl.compile.session import MaintainedQuery
+from impctl.data.schema import INTEGRAL, Column, Kind, SqlType
+from impctl.data.vector import from_arrow
+from impctl.engine.fixpoint.absorption import Ship
+from impctl.errors import QueryError, UsageError
+from impctl.expr.nodes import (
+    And,
+    Compare,
+    CompareOp,
+    Expr,
+    IsNull,
+    Literal,
+    LiteralValue,
+    Or,
+    columns_of,
+)
+from impctl.plan.nodes import (
+    Attribute,
+    Distinct,
+    Fixpoint,
+    Join,
+    JoinKind,
+    Plan,
+    Project,
+    Recursive,
+    Scan,
+    Select,
+    SetKind,
+    SetOperation,
+    Sort,
+    attributes_of,
+    inputs_of,
+    nodes_of,
+    scans_of,
+    with_inputs,
+)
+from impctl.rules.optimize import apply_rules
+from impctl.service.answer import RowValue, rows_of
+from impctl.service.context import Workbench, limits_of
+from impctl.service.engine_answer import LeftOut, engine_rows
+from impctl.service.filters import Pruned, files_by_table, filters_of, wanted_files
+from impctl.service.memory_limit import MemoryLimit, held_to, memory_of
+from impctl.service.parameters import GivenValues, parsed
+from impctl.service.query_state import reopened
+from impctl.service.resolve import Fresh, asked, condition_on, only_query, what_is_read
+from impctl.service.result_changes import RowsOf, changes_between
+from impctl.service.results import ENGINE, STATE, Outcome, WhyEntry, WhyResult, WithoutResult
+from impctl.service.spark_answer import Unread
+from impctl.service.stored import StateMeta
+from impctl.stopwatch import Stopwatch
+from impctl.tables.rows import read_rows
+from impctl.values import dataclass
+from impctl.workload.models import Lineage as LineageRecord
+from impctl.workload.models import SketchUse
+from impctl.workload.yaml import suggestion
+
+if TYPE_CHECKING:
+    from impctl.engine.batch import Batch
+    from impctl.rules.finalize import AnswerPlan
+    from impctl.service.prepare import PreparedQuery
+    from impctl.store.records import StoredSketch
+    from impctl.tables.snapshot import DataFile
+    from impctl.types import AccessId, ColumnName, ParameterValue, QueryName, TableName
+
+
+RowGiven = Sequence[str] | Mapping[str, object]
+"""Texts `NAME=VALUE,NAME=VALUE`, or Python values by name."""
+
+_PART = re.compile(
+    r"\s*(?P<name>`[^`]+`|[^=,'\s]+)\s*=\s*(?P<value>'(?:[^']|'')*'|[^,']*?)\s*(,|$)"
+)
+_START = datetime(1970, 1, 1, tzinfo=UTC)
+_NOT_FINITE = {
+    "nan": math.nan,
+    **dict.fromkeys(("infinity", "+infinity", "inf", "+inf"), math.inf),
+    **dict.fromkeys(("-infinity", "-inf"), -math.inf),
+}
+"""As answers have them, and as Python does."""
+_LIKE: Mapping[Kind, ParameterValue] = {
+    **dict.fromkeys(INTEGRAL, 0),
+    Kind.STRING: "",
+    Kind.BOOLEAN: True,
+    Kind.DECIMAL: Decimal(0),
+    Kind.DATE: date(1970, 1, 1),
+    Kind.TIMESTAMP: datetime(1970, 1, 1),
+    Kind.TIMESTAMP_NTZ: datetime(1970, 1, 1),
+}
+"""How a parameter with such a value is written (`service.parameters`)."""
+
+
+def condition_of_row(given: RowGiven, outputs: Sequence[Attribute]) -> Expr:
+    """The condition on an answer's columns; UsageError where it is none."""
+    values = _texts(given) if isinstance(given, Mapping) else _split(given)
+    if not values:
+        raise UsageError(
+            "`--row` names no row",
+            hint=f"give values of columns, such as `--row {_example(outputs)}`",
+            code="row_unread",
+        )
+    parts = [_equal(_column(name, outputs), text) for name, text in values.items()]
+    return parts[0] if len(parts) == 1 else And(tuple(parts))
+
+
+def _split(given: Sequence[str]) -> dict[str, str | None]:
+    result: dict[str, str | None] = {}
+    for text in given:
+        at = 0
+        while at < len(text):
+            part = _PART.match(text, at)
+            if part is None:
+                raise UsageError(
+                    f"`--row` cannot be read: {text}",
+                    hint="write NAME=VALUE, separated by commas; quote a text that contains a "
+                    "comma with single quotes",
+                    code="row_unread",
+                )
+            name, value, at = part["name"].strip("`"), part["value"], part.end()
+            if name in result:
+                raise UsageError(
+                    f"Column `{name}` is given twice", hint="give it once", code="row_unread"
+                )
+            is_quoted = value.startswith("'")
+            plain = value[1:-1].replace("''", "'") if is_quoted else value
+            result[name] = None if not is_quoted and value.upper() == "NULL" else plain
+    return result
+
+
+def _texts(given: Mapping[str, object]) -> dict[str, str | None]:
+    """Python values as texts."""
+    result: dict[str, str | None] = {}
+    for name, value in given.items():
+        match value:
+            case None:
+                result[name] = None
+            case str() | bool() | int() | float() | Decimal():
+                result[name] = format(value, "f") if isinstance(value, Decimal) else str(value)
+            case datetime() | date():
+                result[name] = value.isoformat()
+            case _:
+                raise UsageError(
+                    f"Column `{name}` cannot be {shortened(value)} ({type(value).__name__})",
+                    hint="give a text, a number, a date or None",
+                    code="row_unread",
+                )
+    return result
+
+
+def _column(name: str, outputs: Sequence[Attribute]) -> Attribute:
+    result = [one for one in outputs if one.name.lower() == name.lower()]
+    if len(result) == 1:
+        return result[0]
+    if result:
+        raise UsageError(
+            f"The result has several columns `{name}`",
+            hint="give the columns of the query different names with AS",
+            code="row_unread",
+        )
+    names = [one.name for one in outputs]
+    raise UsageError(
+        f"The result has no column `{name}`",
+        hint=suggestion(name, names, "it has") or f"it has {', '.join(names)}",
+        code="row_unread",
+    )
+
+
+def _equal(column: Attribute, text: str | None) -> Expr:
+    """That the column has this value; NULL for None."""
+    if text is None:
+        return IsNull(column.ref())
+    kind = column.type
+    value = None if kind is None else _value(text, kind)
+    if kind is None or value is None:
+        raise UsageError(
+            f"Column `{column.name}` has type `{kind or 'unknown'}`, but `{text}` is not "
+            "such a value",
+            hint="give a value of that type (for a timestamp with its zone, such as '2026-01-31 "
+            "12:00:00Z'), NULL for none, or omit the column",
+            code="row_unread",
+        )
+    return Compare(CompareOp.EQUAL, column.ref(), Literal(value, kind))
+
+
+def _value(text: str, kind: SqlType) -> LiteralValue:
+    """The text as a literal's value; None where it is none."""
+    like = _LIKE.get(kind.kind)
+    if like is None:
+        return _NOT_FINITE.get(text.lower(), _number(text)) if kind.is_fractional else None
+    result = parsed(text, like)
+    match result:
+        case datetime():
+            has_zone = result.tzinfo is not None
+            if has_zone != (kind.kind is Kind.TIMESTAMP):
+                return None
+            since = result - (_START if has_zone else _START.replace(tzinfo=None))
+            return since // timedelta(microseconds=1)
+        case date():
+            return (result - _START.date()).days
+        case Decimal():
+            return result if result == round(result, kind.scale) else None
+    return result
+
+
+def _number(text: str) -> float | None:
+    result = parsed(text, 0.0)
+    return result if isinstance(result, float) else None
+
+
+def _example(outputs: Sequence[Attribute]) -> str:
+    return f"{outputs[0].name}=5" if outputs else "NAME=VALUE"
+
+
+_SHOWN = 3
+"""Rows of an answer that are named where a row could be any of several."""
+
+
+@dataclass(frozen=True, slots=True)
+class DerivedRow:
+    """A row of the answer and the rows that derive it; what was read for it, or that it was told
+    from the state. `lineage`: how many rows take part in any derivation."""
+
+    row: Mapping[ColumnName, RowValue]
+    derivation: Derivation
+    rows: tuple[WhyEntry, ...]
+    files: int
+    files_total: int
+    lineage: int
+    from_state: bool = False
+
+
+def derived_row(desk: Workbench, result: Fresh, given: RowGiven) -> DerivedRow:
+    """The one row of the answer that has these values, and what derives it.
+
+    UsageError where it is not one row, QueryError where the query is not traced to rows; other
+    errors as of `engine_answer`.
+    """
+    outputs = attributes_of(result.prepared.planned.root)
+    wanted = condition_of_row(given, outputs)
+    root = apply_rules(Select(result.prepared.query.root, wanted))
+    pruned = what_is_read(desk.tables, result, SketchUse.ALWAYS).pruned
+    limit = MemoryLimit(memory_of(desk.settings, desk.workload))
+    try:
+        with held_to(limit):
+            tables = _Tables(desk, result, root, pruned)
+            made = made_rows(
+                root, tables.of_accesses(), tables.rows, limit.check, limits=limits_of(desk)
+            )
+    except BlockedError as blocked:
+        raise _not_traced(result, blocked) from None
+    (number, row) = the_row(result, desk.session_zone, root, made)
+    derivation = derivation_of(made.makings, number, tables.rows)
+    entries = tables.entries(derivation.rows)
+    files = (tables.files, pruned.files_total)
+    return DerivedRow(row, derivation, entries, *files, derivation.lineage)
+
+
+class _Tables:
+    """What is read of the tables, each row with a number of its own."""
+
+    def __init__(self, desk: Workbench, result: Fresh, root: Plan, pruned: Pruned) -> None:
+        snapshots = {
+            scan.access: desk.tables.snapshot(scan.table, result.versions.get(scan.table))
+            for scan in scans_of(root)
+        }
+        files = files_by_table(snapshots, wanted_files(root, snapshots, pruned.filters))
+        self._scans = scans_of(root)
+        self._used = {one.access: one for one in result.sketches if one.access in pruned.filters}
+        self._shown = _columns((*scans_of(result.prepared.root), *self._scans))
+        self._rows: dict[TableName, pa.Table] = {}
+        self._starts: dict[TableName, int] = {}
+        self.files = sum(map(len, files.values()))
+        self.rows = 0
+        for table, snapshot in {one.table: one for one in snapshots.values()}.items():
+            wanted = list(self._shown[table])
+            wanted += [one.attribute for one in self._used.values() if one.table == table]
+            own: Sequence[DataFile] = files[table]
+            rows = read_rows(snapshot, list(dict.fromkeys(wanted)), own)
+            self._rows[table] = rows
+            self._starts[table] = self.rows
+            self.rows += len(rows)
+
+    def of_accesses(self) -> dict[AccessId, pa.Table]:
+        """The rows that each access reads, with their numbers."""
+        return {scan.access: self._of(scan) for scan in self._scans}
+
+    def _of(self, scan: Scan) -> pa.Table:
+        rows = self._rows[scan.table]
+        rows = numbered(rows, self._starts[scan.table])
+        sketch = self._used.get(scan.access)
+        return rows if sketch is None else _inside(sketch, rows)
+
+    def entries(self, numbers: Sequence[int]) -> tuple[WhyEntry, ...]:
+        """The rows of these numbers, in their order."""
+        result: dict[int, WhyEntry] = {}
+        for table, rows in self._rows.items():
+            start, names = self._starts[table], self._shown[table]
+            own = [number for number in numbers if start <= number < start + len(rows)]
+            places = pa.array([number - start for number in own], pa.int64())
+            taken = rows_of(rows.select(list(names)).take(places))
+            # Without columns there is nothing to tell rows by.
+            values = taken if names else ((),) * len(own)
+            for number, row in zip(own, values, strict=True):
+                result[number] = WhyEntry(table, dict(zip(names, row, strict=True)))
+        return tuple(result[number] for number in numbers)
+
+
+def _columns(scans: Sequence[Scan]) -> dict[TableName, tuple[ColumnName, ...]]:
+    """The columns that are read of each table."""
+    result: dict[TableName, dict[ColumnName, None]] = {}
+    for scan in scans:
+        result.setdefault(scan.table, {}).update(dict.fromkeys(a.name for a in scan.attributes))
+    return {table: tuple(names) for table, names in result.items()}
+
+
+def _inside(sketch: StoredSketch, rows: pa.Table) -> pa.Table:
+    """The rows whose fragment is in the sketch."""
+    partition = sketch.partition
+    values = from_arrow(rows.column(sketch.attribute), partition.type)
+    mask = sketch.fragments.to_mask()[partition.fragments_of(values)]
+    return rows.filter(pa.array(mask))
+
+
+def the_row(
+    result: Fresh, zone: str, root: Plan, made: Made
+) -> tuple[int, Mapping[ColumnName, RowValue]]:
+    """The number of the only row that was made, and the row."""
+    names = [one.name for one in attributes_of(root)]
+    rows = rows_of(made.to_arrow(attributes_of(root), zone))
+    if len(made.numbers) == 1:
+        return int(made.numbers[0]), dict(zip(names, rows[0], strict=True)) if names else {}
+    name = result.prepared.spec.name
+    if not len(made.numbers):
+        raise UsageError(
+            f"The result of query `{name}` has no such row",
+            hint="`impctl query` shows the rows; text must match exactly",
+            code="row_not_there",
+        )
+    some = "; ".join(
+        ", ".join(f"{column}={value!s}" for column, value in zip(names, row, strict=True))
+        for row in rows[:_SHOWN]
+    )
+    raise UsageError(
+        f"The result of query `{name}` has {len(made.numbers):,} different rows like this: "
+        f"{some}{'; ...' if len(rows) > _SHOWN else ''}",
+        hint="give values of more columns with `--row`",
+        code="row_ambiguous",
+    )
+
+
+def _not_traced(result: Fresh, blocked: BlockedError) -> QueryError:
+    return QueryError(
+        f"impctl cannot trace a row of query `{result.prepared.spec.name}` to rows of its "
+        f"tables: {blocked.message}",
+        hint="the engine traces filters, inner joins, EXISTS, IN, UNION, DISTINCT, GROUP BY and "
+        "WITH RECURSIVE; `--without` shows for other queries, too, which results disappear "
+        "without some rows",
+        code="not_traced",
+        location=result.prepared.place(blocked.span),
+    )
+
+
+_OF_TABLE = re.compile(r"\s*(?P<table>[\w.`-]+?)\s*:(?!:)\s*(?P<condition>.*)", re.DOTALL)
+_OPTION = "--without"
+
+
+@dataclass(frozen=True, slots=True)
+class Without:
+    """The changes from the answer to that without the rows, and how many went of those read, or of
+    those in the state."""
+
+    changes: pa.Table
+    conditions: Mapping[TableName, tuple[str, ...]]
+    removed: Mapping[TableName, int]
+    files: int
+    files_total: int
+    from_state: bool = False
+
+
+def answer_without(desk: Workbench, result: Fresh, texts: Sequence[str]) -> Without:
+    """What would come and go of the answer without rows for which one of these is true.
+
+    Each is a condition on columns of the query's only table, or `TABLE: CONDITION`. UsageError for
+    one that cannot be read, QueryError where the engine lacks a part of the plan; errors of values
+    as of `engine_answer`.
+    """
+    prepared = result.prepared
+    conditions = conditions_by_table(prepared, texts)
+    left_out = {table: rows_left_out(desk, table, some) for table, some in conditions.items()}
+    use = SketchUse.ALWAYS if is_monotone(prepared.root) else SketchUse.NEVER
+    if use is SketchUse.ALWAYS:
+        pruned, sketches = what_is_read(desk.tables, result, use).pruned, result.sketches
+    else:
+        pruned, sketches = filters_of(desk.tables, prepared, (), result.versions), ()
+    try:
+        limit = MemoryLimit(memory_of(desk.settings, desk.workload))
+        with held_to(limit):
+            asked = (desk, limit, prepared, result.versions, pruned, sketches)
+            before, after = engine_rows(*asked), engine_rows(*asked, left_out)
+            changes = changes_between(before, after, desk.session_zone)
+    except BlockedError as blocked:
+        raise _cannot(prepared, blocked) from None
+    removed = {table: one.rows for table, one in left_out.items()}
+    return Without(changes, conditions, removed, pruned.files_kept, pruned.files_total)
+
+
+def is_monotone(root: Plan) -> bool:
+    """Whether rows that are there never keep a row of the answer away, nor change one."""
+    return all(_is_monotone(node) for node in nodes_of(root))
+
+
+def _is_monotone(node: Plan) -> bool:
+    match node:
+        case Scan() | Select() | Project() | Sort() | Distinct() | Fixpoint() | Recursive():
+            return True
+        case Join(kind=kind):
+            return kind in (JoinKind.INNER, JoinKind.SEMI)
+        case SetOperation(kind=kind):
+            return kind is SetKind.UNION
+    return False
+
+
+def conditions_by_table(
+    prepared: PreparedQuery, texts: Sequence[str]
+) -> dict[TableName, tuple[str, ...]]:
+    """The conditions of each table."""
+    names = {table.lower(): table for table in prepared.tables}
+    result: dict[TableName, tuple[str, ...]] = {}
+    for text in texts:
+        match = _OF_TABLE.fullmatch(text)
+        if match is not None:
+            written = match["table"].replace("`", "")
+            table = names.get(written.lower())
+            if table is None:
+                raise UsageError(
+                    f"Query `{prepared.spec.name}` reads no table `{written}`",
+                    hint=suggestion(written, prepared.tables, "it reads"),
+                    code="without_table",
+                )
+            text = match["condition"]
+        elif len(names) == 1:
+            (table,) = names.values()
+        else:
+            listed = ", ".join(f"`{name}`" for name in prepared.tables)
+            raise UsageError(
+                f"`{_OPTION}` does not name the table of its rows: {text}",
+                hint=f'write `{_OPTION} "TABLE: CONDITION"`; the query reads {listed}',
+                code="without_table",
+            )
+        result[table] = (*result.get(table, ()), text)
+    return result
+
+
+def rows_left_out(desk: Workbench, table: TableName, texts: Sequence[str]) -> LeftOut:
+    """The rows of a table for which one of these conditions is true."""
+    columns: Sequence[Column] = desk.tables.snapshot(table).schema.columns
+    attributes = [Attribute(one.name, one.name, one.type) for one in columns]
+    zone = desk.session_zone
+    parts = tuple(condition_on(attributes, text, zone, _OPTION, "the table") for text in texts)
+    condition = parts[0] if len(parts) == 1 else Or(parts)
+    read: dict[ColumnName, Column] = {one.name: one for one in columns}
+    return LeftOut(condition, tuple(read[name] for name in sorted(columns_of(condition))))
+
+
+def _cannot(prepared: PreparedQuery, blocked: BlockedError) -> QueryError:
+    return QueryError(
+        f"The engine cannot run query `{prepared.spec.name}`, which `{_OPTION}` requires: "
+        f"{blocked.message}",
+        hint="run the query on Spark over `SELECT * FROM table WHERE NOT (condition)`",
+        code="engine_cannot",
+        location=prepared.place(blocked.span),
+    )
+
+
+def absorbed_rows(desk: Workbench, result: Fresh, root: Plan) -> AbsorbedRows | None:
+    """The recursion of a plan, with its state; None where there is none that tells all of it."""
+    spec, store = result.prepared.spec, desk.reading_store()
+    if spec.provenance is None or store is None or not result.sketches or result.reuse is not None:
+        return None
+    fixpoint = _only_fixpoint(root)
+    stored = store.load(spec.name)
+    if fixpoint is None or stored is None or dict(stored.versions) != dict(result.versions):
+        return None
+    if not StateMeta.read(stored.query, stored.state_meta).provenance:
+        return None
+    again = reopened(desk, spec, stored)
+    kept, compiled = again.way.core, again.way.compiled
+    plan = again.prepared.core if kept is None else kept
+    if compiled is None or len(compiled.absorbed) != 1 or fixpoint not in [*nodes_of(plan)]:
+        return None
+    session = MaintainedQuery(compiled)
+    session.restore(store.load_runs(spec.name), again.meta.counters)
+    now = store.load(spec.name)
+    if now is None or now.generation != stored.generation:
+        return None
+    (absorbed,) = compiled.absorbed
+    return absorbed
+
+
+def files_left_out(desk: Workbench, result: Fresh) -> int:
+    """How many files the tables have, none of which is read."""
+    return sum(len(desk.tables.snapshot(*pinned).files) for pinned in result.versions.items())
+
+
+def _only_fixpoint(root: Plan) -> Fixpoint | None:
+    """The fixpoint below which a plan reads all its tables."""
+    result = [node for node in nodes_of(root) if isinstance(node, Fixpoint)]
+    if len(result) != 1 or len(scans_of(root)) != len(scans_of(result[0])):
+        return None
+    return result[0]
+
+
+def row_from_state(desk: Workbench, result: Fresh, given: RowGiven) -> DerivedRow | None:
+    """As `derived_row`; None where the state does not tell it."""
+    root = result.prepared.planned.root
+    absorbed = absorbed_rows(desk, result, root)
+    told = None if absorbed is None else derivations_of(absorbed)
+    if absorbed is None or told is None:
+        return None
+    kept, known = told
+    asked = Select(root, condition_of_row(given, attributes_of(root)))
+    limit = MemoryLimit(memory_of(desk.settings, desk.workload))
+    try:
+        with held_to(limit):
+            made = made_rows(asked, {}, kept.first, limit.check, known, limits_of(desk))
+    except BlockedError:
+        # What stands above is not traced: the other way says so, by its place.
+        return None
+    number, row = the_row(result, desk.session_zone, asked, made)
+    absorbs, smallest = absorbed.operator.absorbs, None
+    if absorbs.ship is Ship.EAGER:
+        smallest = partial(smallest_by_functions, first=kept.first, absorbs=absorbs)
+    derivation = derivation_of(made.makings, number, kept.first, smallest=smallest)
+    entries, copies = _entries(kept)
+    lineage = sum(
+        copies[leaf] for leaf in Lineage(made.makings, number, kept.first).leaves.tolist()
+    )
+    rows = tuple(entries[one] for one in derivation.rows)
+    files = files_left_out(desk, result)
+    return DerivedRow(row, derivation, rows, 0, files, lineage, from_state=True)
+
+
+def _entries(kept: KeptDerivations) -> tuple[dict[int, WhyEntry], dict[int, int]]:
+    """The rows of tables by their numbers, and how many copies there are."""
+    entries, copies = dict[int, WhyEntry](), dict[int, int]()
+    for table, held in kept.tables.items():
+        copies.update(zip(held.numbers, held.copies, strict=True))
+        for number, row in zip(held.numbers, rows_of(held.rows), strict=True):
+            entries[number] = WhyEntry(table, dict(zip(held.columns, row, strict=True)))
+    return entries, copies
+
+
+_MADE = "made"
+
+
+def without_from_state(desk: Workbench, result: Fresh, texts: Sequence[str]) -> Without | None:
+    """As `answer_without`; None where the state does not tell it."""
+    answer: AnswerPlan = desk.memory.answer(result.prepared.planned)
+    absorbed = absorbed_rows(desk, result, answer.kept)
+    if absorbed is None:
+        return None
+    conditions = conditions_by_table(result.prepared, texts)
+    left_out = {table: rows_left_out(desk, table, some) for table, some in conditions.items()}
+    leaves = _leaves(absorbed, left_out)
+    if leaves is None:
+        return None
+    try:
+        before, after = (
+            _answered(absorbed, answer, rows) for rows in rows_without(absorbed, leaves)
+        )
+    except BlockedError:
+        # The other way says so, by its place.
+        return None
+    changes = changes_between(before, after, desk.session_zone)
+    removed = {table: one.rows for table, one in left_out.items()}
+    return Without(changes, conditions, removed, 0, files_left_out(desk, result), from_state=True)
+
+
+def _leaves(absorbed: AbsorbedRows, left_out: Mapping[TableName, LeftOut]) -> list[int] | None:
+    """The numbers of the leaves that are left out; None where the state does not tell which.
+
+    Counts for each table the rows of the access that has most of them.
+    """
+    result: list[int] = []
+    most = dict.fromkeys(left_out, 0)
+    for at, (of, ingredient) in enumerate(
+        zip(absorbed.of, absorbed.operator.ingredients, strict=True)
+    ):
+        if of is None and ingredient.is_leaf:
+            return None
+        if of is None or of.table not in left_out:
+            continue
+        out = left_out[of.table]
+        if not set(out.columns) <= set(of.columns):
+            return None
+        rows, numbers, copies = leaves_of(absorbed, at)
+        if not len(rows):
+            continue
+        is_out = out.are_out(rows).tolist()
+        result += compress(numbers, is_out)
+        most[of.table] = max(most[of.table], sum(compress(copies, is_out)))
+    for table, count in most.items():
+        left_out[table].rows = count
+    return result
+
+
+def _answered(absorbed: AbsorbedRows, answer: AnswerPlan, rows: Batch) -> RowsOf:
+    """What the answer is made of, over some of the recursion's rows."""
+    compiled = compile_answer(replace(answer, kept=_over_rows(answer.kept, absorbed)))
+    compiled.circuit.start()
+    if len(rows):
+        compiled.circuit.step(rows)
+    assert compiled.kept is not None, "a result is materialized"
+    return RowsOf(answer.ending, compiled.kept.whole(), compiled.kept.bounded)
+
+
+def _over_rows(plan: Plan, absorbed: AbsorbedRows) -> Plan:
+    """The plan that reads the recursion's rows as those of a table."""
+    if isinstance(plan, Fixpoint) and plan.id == absorbed.fixpoint:
+        return Scan(_MADE, _MADE, plan.attributes, span=plan.span)
+    return with_inputs(plan, tuple(_over_rows(one, absorbed) for one in inputs_of(plan)))
+
+
+def why(
+    desk: Workbench,
+    query: QueryName | None,
+    params: GivenValues = (),
+    row: RowGiven = (),
+    without: Sequence[str] = (),
+    *,
+    limit: int | None = None,
+) -> Outcome:
+    """What derives the row of the answer with these values, or what would go without some rows.
+
+    `row` has values of columns of the answer, `without` conditions on rows of its tables; one of
+    them is given. `limit`: how many rows are told.
+    """
+    if query is not None:
+        # Before anything else is said of a query that is not there.
+        desk.queries([query])
+    if bool(row) == bool(without):
+        raise UsageError(
+            "`why` takes either a row of the result or rows to remove, not both",
+            hint="give `--row NAME=VALUE`, or `--without CONDITION`",
+            code="why_of_what",
+        )
+    match = _asked(desk, query, params)
+    watch = Stopwatch()
+    if without:
+        return Outcome((_without(desk, match, without, limit, watch),), match.warnings)
+    told = row_from_state(desk, match, row) or derived_row(desk, match, row)
+    result = WhyResult(
+        query=match.prepared.spec.name,
+        row=told.row,
+        claim=str(told.derivation.claim),
+        rows=told.rows[:limit],
+        row_count=len(told.rows),
+        lineage=told.lineage,
+        limit=limit,
+        versions=match.versions,
+        files_kept=told.files,
+        files_total=told.files_total,
+        elapsed_ms=watch.ms,
+        action=match.action,
+        reason=match.reason,
+        moments=match.prepared.moments,
+        by=_by(is_from_state=told.from_state),
+    )
+    return Outcome((result,), match.warnings)
+
+
+def _asked(desk: Workbench, query: QueryName | None, params: GivenValues) -> Fresh:
+    """The query with sketches that hold the whole lineage; NotReadError for what is not read."""
+    (spec,) = desk.queries([query if query is not None else only_query(desk)])
+    use = SketchUse.NEVER if spec.lineage is LineageRecord.WITNESS else SketchUse.ALWAYS
+    result = asked(desk, spec.name, params, None, None, use)
+    if isinstance(result, Unread):
+        raise result.refusal
+    if use is SketchUse.NEVER:
+        reason = "its sketch holds only witnesses (`lineage: witness`), not all relevant rows"
+        return replace(result, reason=reason)
+    return result
+
+
+def _by(*, is_from_state: bool) -> str:
+    return STATE if is_from_state else ENGINE
+
+
+def _without(
+    desk: Workbench,
+    result: Fresh,
+    without: Sequence[str],
+    limit: int | None,
+    watch: Stopwatch,
+) -> WithoutResult:
+    told = without_from_state(desk, result, without) or answer_without(desk, result, without)
+    return WithoutResult(
+        query=result.prepared.spec.name,
+        answer=told.changes,
+        limit=limit,
+        without=told.conditions,
+        removed=told.removed,
+        versions=result.versions,
+        files_kept=told.files,
+        files_total=told.files_total,
+        elapsed_ms=watch.ms,
+        action=result.action,
+        reason=result.reason,
+        moments=result.prepared.moments,
+        by=_by(is_from_state=told.from_state),
+    )

@@ -1,0 +1,234 @@
+"""Boundaries of ranges that hold about equally many rows each."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import cached_property
+from itertools import accumulate
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+
+from impctl.sketch.sketch import Renumbering
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.data.vector import Ints
+    from impctl.sketch.partition import BoundaryValue, RangePartition
+
+
+@dataclass(frozen=True)
+class ValueWeights:
+    """Values and the rows that each stands for."""
+
+    values: tuple[BoundaryValue, ...]
+    weights: tuple[float, ...]
+
+    @classmethod
+    def of(cls, pairs: Iterable[tuple[BoundaryValue, float]]) -> Self:
+        """From pairs in any order; those of one value are added up, those without weight left."""
+        result: dict[BoundaryValue, float] = {}
+        for value, weight in pairs:
+            if weight > 0:
+                result[value] = result.get(value, 0.0) + weight
+        # Values alone are compared in a third of the time that pairs take.
+        ordered = tuple(sorted(result))
+        return cls(ordered, tuple(map(result.__getitem__, ordered)))
+
+    @cached_property
+    def before(self) -> tuple[float, ...]:
+        """Rows before each value, and all rows at the end; shape (values + 1,)."""
+        return tuple(accumulate(self.weights, initial=0.0))
+
+    @property
+    def total(self) -> float:
+        return self.before[-1]
+
+    def rows_before(self, value: BoundaryValue) -> float:
+        """Rows with less than this value."""
+        return self.before[bisect_left(self.values, value)]
+
+
+_LEAST, _MOST = 0.67, 1.5
+"""How much of its share a range may hold so that it starts where a file does."""
+_WIDER = 1.1
+_ENOUGH = 0.95
+"""Ranges found of those asked for with which no smaller share is tried."""
+_HALVINGS = 8
+
+
+def equidepth_boundaries(sample: Iterable[BoundaryValue], ranges: int) -> tuple[BoundaryValue, ...]:
+    """At most `ranges - 1` boundaries that split the sample evenly; NULL and NaN must be left out.
+
+    A value that fills several quantiles gets a fragment of its own, so that it does not drag its
+    neighbours along; with no more distinct values than ranges, every value gets its own fragment.
+    """
+    ordered = sorted(sample)
+    distinct: list[BoundaryValue] = []
+    first_at: list[int] = []
+    for position, value in enumerate(ordered):
+        if not distinct or value != distinct[-1]:
+            distinct.append(value)
+            first_at.append(position)
+    if len(distinct) <= ranges:
+        return tuple(distinct[1:])
+    chosen: list[int] = []
+    for quantile in range(1, ranges):
+        target = quantile * len(ordered) // ranges
+        index = _last_at_or_before(first_at, target)
+        if not chosen or index > chosen[-1]:
+            chosen.append(index)
+        elif chosen[-1] + 1 < len(distinct) and chosen[-1] == index:
+            chosen.append(index + 1)
+    return tuple(distinct[index] for index in chosen if index > 0)
+
+
+def _last_at_or_before(first_at: list[int], target: int) -> int:
+    return bisect_right(first_at, target) - 1
+
+
+def aligned_boundaries(
+    weights: ValueWeights, ranges: int, starts: Sequence[BoundaryValue]
+) -> tuple[BoundaryValue, ...]:
+    """At most `ranges - 1` boundaries, even by weight, at one of `starts` wherever one is near.
+
+    `starts` ascend: the least values of files, so that a file lies in as few ranges as may be. A
+    heavy value stands alone; with no more values than ranges each has its own.
+    """
+    if len(weights.values) <= ranges:
+        return weights.values[1:]
+    placed = _Starts.of(weights, starts)
+    share = weights.total / max(ranges, 1)
+    while len(result := _swept(weights, share, placed)) >= ranges:
+        share *= _WIDER
+    # Heavy values fill several shares each: smaller shares cut what is between them as finely as
+    # was asked for.
+    too_small = 0.0
+    for _ in range(_HALVINGS):
+        if len(result) + 1 >= _ENOUGH * ranges:
+            break
+        smaller = (too_small + share) / 2
+        finer = _swept(weights, smaller, placed)
+        if len(finer) < ranges:
+            result, share = finer, smaller
+        else:
+            too_small = smaller
+    return tuple(result)
+
+
+@dataclass(frozen=True, slots=True)
+class _Starts:
+    """Values where files start, ascending, and the rows before each."""
+
+    values: tuple[BoundaryValue, ...]
+    rows: tuple[float, ...]
+
+    @classmethod
+    def of(cls, weights: ValueWeights, starts: Sequence[BoundaryValue]) -> _Starts:
+        return cls(tuple(starts), tuple(weights.rows_before(value) for value in starts))
+
+    def nearest(self, least: float, wanted: float, most: float) -> int | None:
+        """The start with the rows nearest to `wanted` before it; None without one between."""
+        first, end = bisect_left(self.rows, least), bisect_right(self.rows, most)
+        at = bisect_left(self.rows, wanted, first, end)
+        near = range(max(first, at - 1), min(end, at + 1))
+        return min(near, key=lambda at: abs(self.rows[at] - wanted), default=None)
+
+
+def _swept(weights: ValueWeights, share: float, starts: _Starts) -> list[BoundaryValue]:
+    """Boundaries from left to right, each about `share` rows after the one before."""
+    result: list[BoundaryValue] = []
+    last = 0.0
+    while weights.total - last > share * _MOST:
+        at = starts.nearest(last + share * _LEAST, last + share, last + share * _MOST)
+        if at is not None:
+            value, rows = starts.values[at], starts.rows[at]
+        else:
+            value, rows = _cut(weights, last, share)
+        if rows >= weights.total:
+            break
+        result.append(value)
+        last = rows
+    return result
+
+
+def _cut(weights: ValueWeights, last: float, share: float) -> tuple[BoundaryValue, float]:
+    """The value to cut at, `share` rows after `last`: before a heavy one, or else behind it."""
+    at = bisect_left(weights.before, last + share)
+    rows = weights.before[at]
+    if rows > last + share * _MOST and weights.before[at - 1] > last:
+        at, rows = at - 1, weights.before[at - 1]
+    return weights.values[min(at, len(weights.values) - 1)], rows
+
+
+HEAVY = 2
+"""Sampled boundaries alone make ranges up to about half as large again as their share."""
+
+
+def heavy_ranges(rows: Ints, wanted: int) -> Ints:
+    """Ids of the ranges to split; `rows` per range, shape (ranges,), `wanted` ranges in all."""
+    return np.flatnonzero(rows * wanted > HEAVY * rows.sum())
+
+
+def evened(
+    partition: RangePartition, counts: Ints, wanted: int, sample: Sequence[BoundaryValue]
+) -> RangePartition:
+    """The partition with heavy ranges split and light ones merged; as it is where the largest range
+    would come out larger, as it may where fewer ranges are wanted than there are.
+
+    `counts` has shape (fragments,); `sample` are values in the heavy ranges.
+    """
+    finer = with_splits(partition, counts[:-1], wanted, sample)
+    new = merged_to(finer, estimated_rows(partition, finer, counts, sample)[:-1], wanted)
+    largest = int(estimated_rows(partition, new, counts, sample)[:-1].max())
+    return partition if largest > int(counts[:-1].max()) else new
+
+
+def with_splits(
+    partition: RangePartition, rows: Ints, wanted: int, sample: Sequence[BoundaryValue]
+) -> RangePartition:
+    """The partition with its heavy ranges split; `sample` are values in those, in any order."""
+    by_range: dict[int, list[BoundaryValue]] = {}
+    for value in sample:
+        by_range.setdefault(bisect_right(partition.boundaries, value), []).append(value)
+    cuts: list[BoundaryValue] = []
+    for fragment in heavy_ranges(rows, wanted).tolist():
+        inside = by_range.get(fragment, [])
+        pieces = max(2, round(int(rows[fragment]) * wanted / int(rows.sum())))
+        cuts += equidepth_boundaries(inside, pieces)
+    return replace(partition, boundaries=tuple(sorted({*partition.boundaries, *cuts})))
+
+
+def estimated_rows(
+    partition: RangePartition,
+    finer: RangePartition,
+    counts: Ints,
+    sample: Sequence[BoundaryValue],
+) -> Ints:
+    """Rows per fragment of `finer`; those of a split range by the parts' shares of the sample.
+
+    `counts` are those of `partition`; both of shape (fragments,).
+    """
+    renumbering = Renumbering(partition, finer)
+    result = renumbering.carried(counts)
+    drawn = np.zeros(finer.size, dtype=np.int64)
+    for value in sample:
+        drawn[bisect_right(finer.boundaries, value)] += 1
+    for fragment in np.flatnonzero(renumbering.targets < 0).tolist():
+        parts = slice(int(renumbering.first[fragment]), int(renumbering.last[fragment]) + 1)
+        shares = drawn[parts] / max(int(drawn[parts].sum()), 1)
+        result[parts] += (shares * int(counts[fragment])).astype(np.int64)
+    return result
+
+
+def merged_to(partition: RangePartition, rows: Ints, wanted: int) -> RangePartition:
+    """The partition with the lightest neighbours merged until `wanted` ranges are left."""
+    counts = rows.astype(np.int64)
+    kept = np.arange(len(partition.boundaries))
+    while len(counts) > max(wanted, 1):
+        at = int(np.argmin(counts[:-1] + counts[1:]))
+        counts[at] += counts[at + 1]
+        counts, kept = np.delete(counts, at + 1), np.delete(kept, at)
+    return replace(partition, boundaries=tuple(partition.boundaries[at] for at in kept.tolist()))

@@ -1,0 +1,623 @@
+"""The Spark SQL that finds the sketches of a query."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from enum import StrEnum
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from impctl.data.schema import INTEGER, LONG, Column, other
+from impctl.errors import QueryError, UnsafeSketchError
+from impctl.expr.nodes import (
+    And,
+    Arithmetic,
+    ArithmeticOp,
+    Call,
+    Cast,
+    Compare,
+    CompareOp,
+    Expr,
+    Literal,
+    Span,
+    columns_of,
+    conjuncts,
+)
+from impctl.expr.types import groups_as_compared, type_of
+from impctl.plan.lineage import follow, reads, trace
+from impctl.plan.nodes import (
+    Aggregate,
+    AggregateCall,
+    AggregateOutput,
+    Attribute,
+    ComputedColumn,
+    Distinct,
+    Explode,
+    Fixpoint,
+    Join,
+    JoinKind,
+    Plan,
+    Project,
+    Query,
+    Scan,
+    Select,
+    SetKind,
+    SetOperation,
+    Sort,
+    TopK,
+    Window,
+    WindowCall,
+    Witness,
+    attributes_of,
+    inputs_of,
+    nodes_of,
+    scans_of,
+    with_inputs,
+)
+from impctl.spark.render import with_ties
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.safety.judge import Verdict
+    from impctl.types import AccessId, AttributeId
+
+_SET_TYPE = other("array<int>")
+_SETS_TYPE = other("array<array<int>>")
+
+
+@dataclass(frozen=True, slots=True)
+class Annotated:
+    """A plan whose column `fragments` annotates each row, with an id or with an array of them."""
+
+    plan: Plan
+    fragments: Attribute
+
+    @property
+    def is_set(self) -> bool:
+        return self.fragments.type == _SET_TYPE
+
+
+def collect(plan: Plan, source: Scan, fragment: AttributeId) -> Annotated:
+    """The plan annotated with the fragments that rows of `source` are in by column `fragment`.
+
+    `source` is one of the plan's scans and has the column.
+    """
+    result = _Collector(source, fragment, _fresh()).visit(plan)
+    assert result is not None, "the scan is part of the plan"
+    return result
+
+
+def distinct_fragments(annotated: Annotated) -> Plan:
+    """All fragments of all rows, once each, as the plan's only column."""
+    column, child = annotated.fragments, annotated.plan
+    if not annotated.is_set:
+        return Distinct(Project(child, (ComputedColumn(column, column.ref()),)))
+    single = Attribute(f"{column.id}/each", "fragment", INTEGER)
+    return Distinct(
+        Project(child, (ComputedColumn(single, Call("explode", (column.ref(),), INTEGER)),))
+    )
+
+
+def _fresh() -> Iterator[AttributeId]:
+    number = 0
+    while True:
+        yield f"impctl/fragments{number}"
+        number += 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Collector:
+    source: Scan
+    fragment: AttributeId
+    ids: Iterator[AttributeId]
+
+    def visit(self, plan: Plan) -> Annotated | None:
+        """The node annotated, or None where `source` is not below it."""
+        if plan == self.source and isinstance(plan, Scan):
+            column = next(a for a in plan.attributes if a.id == self.fragment)
+            return Annotated(plan, column)
+        if not any(node == self.source for node in nodes_of(plan)):
+            return None
+        match plan:
+            case Join():
+                return self._join(plan)
+            case Fixpoint():
+                raise _refusal("rows that WITH RECURSIVE derives", plan.span)
+            case SetOperation():
+                return self._set_operation(plan)
+            case _:
+                return self._unary(plan)
+
+    def _unary(self, plan: Plan) -> Annotated | None:
+        child = self.visit(inputs_of(plan)[0])
+        if child is None:
+            return None
+        match plan:
+            case Select():
+                return Annotated(replace(plan, child=child.plan), child.fragments)
+            case Sort():
+                return child
+            case TopK() | Witness() | Explode():
+                return Annotated(replace(plan, child=child.plan), child.fragments)
+            case Project():
+                column = self._column(child.is_set)
+                outputs = (*plan.outputs, ComputedColumn(column, child.fragments.ref()))
+                return Annotated(replace(plan, child=child.plan, outputs=outputs), column)
+            case Aggregate():
+                return self._grouped(plan, child)
+            case Distinct():
+                return self._without_duplicates(attributes_of(plan), child)
+            case Window():
+                return self._window(plan, child)
+        return None
+
+    def _column(self, is_set: bool) -> Attribute:
+        return Attribute(next(self.ids), "fragments", _SET_TYPE if is_set else INTEGER)
+
+    def _grouped(self, plan: Aggregate, child: Annotated) -> Annotated:
+        """The same aggregation, whose groups have the fragments of all their rows."""
+        call = self._collecting(child)
+        gathered = replace(
+            plan, child=child.plan, aggregates=(*plan.aggregates, AggregateOutput(*call))
+        )
+        return self._flat(gathered, call[0], attributes_of(plan))
+
+    def _without_duplicates(self, attributes: tuple[Attribute, ...], child: Annotated) -> Annotated:
+        """Grouping by all columns keeps one row of each, with the fragments of all its copies."""
+        keys = tuple(ComputedColumn(attribute, attribute.ref()) for attribute in attributes)
+        renamed = tuple(
+            ComputedColumn(replace(key.attribute, id=f"{key.attribute.id}/once"), key.expr)
+            for key in keys
+        )
+        result = self._grouped(Aggregate(child.plan, renamed, ()), child)
+        back = tuple(
+            ComputedColumn(key.attribute, once.attribute.ref())
+            for key, once in zip(keys, renamed, strict=True)
+        )
+        column = ComputedColumn(result.fragments, result.fragments.ref())
+        return Annotated(Project(result.plan, (*back, column)), result.fragments)
+
+    def _collecting(self, child: Annotated) -> tuple[Attribute, AggregateCall]:
+        function = "collect_list" if child.is_set else "collect_set"
+        kind = _SETS_TYPE if child.is_set else _SET_TYPE
+        column = Attribute(next(self.ids), "fragments", kind)
+        return column, AggregateCall(function, (child.fragments.ref(),))
+
+    def _flat(
+        self, plan: Plan, gathered: Attribute, attributes: tuple[Attribute, ...]
+    ) -> Annotated:
+        """`gathered` as one array: arrays of arrays are laid end to end."""
+        if gathered.type == _SET_TYPE:
+            return Annotated(plan, gathered)
+        column = self._column(is_set=True)
+        outputs = tuple(ComputedColumn(attribute, attribute.ref()) for attribute in attributes)
+        flat = ComputedColumn(column, _union_of_sets(gathered.ref()))
+        return Annotated(Project(plan, (*outputs, flat)), column)
+
+    def _window(self, plan: Window, child: Annotated) -> Annotated:
+        """A row's value comes from its window partition, so all rows of that are its lineage."""
+        function = "collect_list" if child.is_set else "collect_set"
+        kind = _SETS_TYPE if child.is_set else _SET_TYPE
+        calls = tuple(
+            WindowCall(
+                Attribute(next(self.ids), "fragments", kind),
+                function,
+                (child.fragments.ref(),),
+                partition_by,
+                (),
+            )
+            for partition_by in dict.fromkeys(call.partition_by for call in plan.calls)
+        )
+        windowed = replace(plan, child=child.plan, calls=(*plan.calls, *calls))
+        sets: list[Expr] = [
+            _union_of_sets(call.attribute.ref()) if child.is_set else call.attribute.ref()
+            for call in calls
+        ]
+        column = self._column(is_set=True)
+        union = reduce(lambda a, b: Call("array_union", (a, b), _SET_TYPE), sets)
+        outputs = tuple(ComputedColumn(a, a.ref()) for a in attributes_of(plan))
+        return Annotated(Project(windowed, (*outputs, ComputedColumn(column, union))), column)
+
+    def _join(self, plan: Join) -> Annotated:
+        left = self.visit(plan.left)
+        if left is not None:
+            return Annotated(replace(plan, left=left.plan), left.fragments)
+        right = self.visit(plan.right)
+        assert right is not None, "the scan is below one of the sides"
+        match plan.kind:
+            case JoinKind.SEMI:
+                return self._matched(plan, right)
+            case JoinKind.ANTI:
+                raise _refusal("rows that NOT IN, NOT EXISTS or an anti join looks for", plan.span)
+            case _:
+                return Annotated(replace(plan, right=right.plan), right.fragments)
+
+    def _matched(self, plan: Join, right: Annotated) -> Annotated:
+        """A semi join's rows with the fragments of all rows they match.
+
+        The right side is grouped by what is compared, so that a left row meets one group at most
+        and no row is repeated; that needs one type, since several texts can equal one number.
+        """
+        pairs = _equalities(plan)
+        if pairs is None:
+            raise _refusal("an EXISTS whose condition is not a list of equalities", plan.span)
+        if not all(groups_as_compared(type_of(one), type_of(other)) for one, other in pairs):
+            raise _refusal("an IN or EXISTS that compares values of different types", plan.span)
+        keys = tuple(
+            ComputedColumn(Attribute(next(self.ids), "matched", None), right_side)
+            for _, right_side in pairs
+        )
+        groups = self._grouped(Aggregate(right.plan, keys, ()), right)
+        matches = tuple(
+            Compare(CompareOp.EQUAL, left_side, key.attribute.ref())
+            for (left_side, _), key in zip(pairs, keys, strict=True)
+        )
+        joined = Join(JoinKind.INNER, plan.left, groups.plan, And(matches), span=plan.span)
+        kept = tuple(ComputedColumn(a, a.ref()) for a in attributes_of(plan))
+        column = self._column(is_set=True)
+        outputs = (*kept, ComputedColumn(column, groups.fragments.ref()))
+        return Annotated(Project(joined, outputs), column)
+
+    def _set_operation(self, plan: SetOperation) -> Annotated:
+        if plan.kind is SetKind.UNION:
+            united = self._union_all(plan)
+            return united if plan.all else self._without_duplicates(plan.attributes, united)
+        left, right = self.visit(plan.left), self.visit(plan.right)
+        if left is None and plan.kind is SetKind.EXCEPT:
+            raise _refusal("rows that EXCEPT removes", plan.span)
+        return self._copies(plan) if plan.all else self._members(plan, left, right)
+
+    def _union_all(self, plan: SetOperation) -> Annotated:
+        """Rows of the side without annotation have none."""
+        sides = [(self.visit(part), part) for part in inputs_of(plan)]
+        is_set = any(result is not None and result.is_set for result, _ in sides)
+        branches: list[Plan] = []
+        for result, part in sides:
+            column = self._column(is_set)
+            own: Expr = Literal(None, _SET_TYPE if is_set else INTEGER)
+            if result is not None:
+                own = result.fragments.ref()
+            kept = tuple(ComputedColumn(a, a.ref()) for a in attributes_of(part))
+            below = part if result is None else result.plan
+            branches.append(Project(below, (*kept, ComputedColumn(column, own))))
+        column = self._column(is_set)
+        united = replace(
+            plan,
+            all=True,
+            left=branches[0],
+            right=branches[1],
+            attributes=(*plan.attributes, column),
+        )
+        return Annotated(united, column)
+
+    def _copies(self, plan: SetOperation) -> Annotated:
+        """INTERSECT ALL or EXCEPT ALL: the copies each side has are counted, what is left repeated.
+
+        Which of a side's copies are left does not show, so all of them are a row's lineage.
+        """
+        sides = (plan.left, plan.right)
+        marks = tuple(Attribute(next(self.ids), "copies", LONG) for _ in sides)
+        marked = []
+        for place, side in enumerate(sides):
+            ones = tuple(
+                ComputedColumn(
+                    replace(mark, id=f"{mark.id}/{place}"), Literal(int(at == place), LONG)
+                )
+                for at, mark in enumerate(marks)
+            )
+            kept = tuple(ComputedColumn(a, a.ref()) for a in attributes_of(side))
+            marked.append(Project(side, (*kept, *ones)))
+        left, right = marked
+        both = replace(
+            plan,
+            kind=SetKind.UNION,
+            all=True,
+            left=left,
+            right=right,
+            attributes=(*plan.attributes, *marks),
+        )
+        return self._repeated(plan, self._union_all(both), marks)
+
+    def _repeated(
+        self, plan: SetOperation, both: Annotated, marks: tuple[Attribute, ...]
+    ) -> Annotated:
+        """Each row of both sides once, then as often as its copies, counted by `marks`, leave."""
+        keys = tuple(
+            ComputedColumn(replace(a, id=f"{a.id}/once"), a.ref()) for a in plan.attributes
+        )
+        sums = tuple(
+            AggregateOutput(replace(mark, id=f"{mark.id}/sum"), AggregateCall("sum", (mark.ref(),)))
+            for mark in marks
+        )
+        once = self._grouped(Aggregate(both.plan, keys, sums), both)
+        mine, theirs = (total.attribute.ref() for total in sums)
+        left: Expr = Call("least", (mine, theirs), LONG)
+        if plan.kind is SetKind.EXCEPT:
+            left = Arithmetic(ArithmeticOp.SUBTRACT, mine, theirs)
+        some = Select(once.plan, Compare(CompareOp.GREATER, left, Literal(0, LONG)), plan.span)
+        copies = Call("array_repeat", (once.fragments.ref(), Cast(left, INTEGER)), _SETS_TYPE)
+        back = tuple(
+            ComputedColumn(out, key.attribute.ref())
+            for out, key in zip(plan.attributes, keys, strict=True)
+        )
+        column = self._column(is_set=True)
+        each = ComputedColumn(column, Call("explode", (copies,), _SET_TYPE))
+        return Annotated(Project(some, (*back, each)), column)
+
+    def _members(
+        self, plan: SetOperation, left: Annotated | None, right: Annotated | None
+    ) -> Annotated:
+        """INTERSECT or EXCEPT: distinct rows of the annotated side that are (not) in the other."""
+        annotated, own, other_side = (
+            (left, plan.left, plan.right) if left is not None else (right, plan.right, plan.left)
+        )
+        assert annotated is not None, "the scan is below one of the sides"
+        once = self._without_duplicates(attributes_of(own), annotated)
+        pairs = zip(attributes_of(own), attributes_of(other_side), strict=True)
+        same = tuple(
+            Compare(CompareOp.NULL_SAFE_EQUAL, mine.ref(), theirs.ref()) for mine, theirs in pairs
+        )
+        kind = JoinKind.SEMI if plan.kind is SetKind.INTERSECT else JoinKind.ANTI
+        joined = Join(kind, once.plan, other_side, And(same), span=plan.span)
+        outputs = tuple(
+            ComputedColumn(out, mine.ref())
+            for out, mine in zip(plan.attributes, attributes_of(own), strict=True)
+        )
+        column = self._column(is_set=True)
+        return Annotated(
+            Project(joined, (*outputs, ComputedColumn(column, once.fragments.ref()))), column
+        )
+
+
+def _union_of_sets(sets: Expr) -> Expr:
+    return Call("array_distinct", (Call("flatten", (sets,), _SET_TYPE),), _SET_TYPE)
+
+
+def _equalities(plan: Join) -> list[tuple[Expr, Expr]] | None:
+    """The condition as pairs (left side, right side) that must be equal; None if it is more."""
+    left = {attribute.id for attribute in attributes_of(plan.left)}
+    right = {attribute.id for attribute in attributes_of(plan.right)}
+    pairs: list[tuple[Expr, Expr]] = []
+    for part in () if plan.condition is None else conjuncts(plan.condition):
+        if not isinstance(part, Compare) or part.op is not CompareOp.EQUAL:
+            return None
+        for a, b in ((part.left, part.right), (part.right, part.left)):
+            if columns_of(a) <= left and columns_of(b) <= right:
+                pairs.append((a, b))
+                break
+        else:
+            return None
+    return pairs
+
+
+def _refusal(construct: str, span: Span | None) -> QueryError:
+    place = "" if span is None else f" (line {span.line}, column {span.column} of the query)"
+    return QueryError(
+        f"impctl cannot yet capture a sketch of {construct}{place}",
+        hint="do not sketch this table of the query",
+        code="capture_unsupported",
+    )
+
+
+STAGED: AccessId = "impctl/staged"
+"""The access of `SketchPass.above` that stands for the rows with their fragments."""
+
+FRAGMENT: AttributeId = "impctl/fragment"
+"""The fragment's column there, and its name."""
+
+
+class PassKind(StrEnum):
+    """How a pass finds fragments."""
+
+    ROWS = "rows"
+    """Result rows are rows of the table: the distinct fragments of the result."""
+    KEYED = "keyed"
+    """Each result row stems from rows of one fragment, which its key tells."""
+    GROUPS = "groups"
+    """The groups in the result are joined back to the rows."""
+    COLLECTED = "collected"
+    """Fragments are collected along the whole plan."""
+
+
+@dataclass(frozen=True, slots=True)
+class SketchPass:
+    """One pass. `keys` has, per access, the column of `rows` that tells the fragment of a row.
+
+    ROWS, KEYED: the fragments of all rows. GROUPS: of those rows whose columns `group` are, NULL
+    being equal to NULL, a row of `groups`. COLLECTED: of one access, the only column of `above`,
+    which reads `rows` as the access STAGED, named as `staged` says.
+    """
+
+    way: PassKind
+    rows: Plan
+    keys: Mapping[AccessId, AttributeId]
+    group: tuple[AttributeId, ...] = ()
+    groups: Plan | None = None
+    above: Plan | None = None
+
+
+def sketch_passes(
+    query: Query, verdict: Verdict, columns: Mapping[AccessId, Column]
+) -> tuple[SketchPass, ...]:
+    """How to find, for every access, the fragments of its column that the query needs.
+
+    Each access is in the keys of one pass. `verdict` is that of this very query (`check_safety`).
+    Raises UnsafeSketchError for an unsafe one, QueryError for a construct whose lineage impctl
+    cannot capture.
+    """
+    if not verdict.safe:
+        names = ", ".join(f"`{column.name}`" for column in columns.values())
+        raise UnsafeSketchError(
+            f"A sketch on {names} is not safe for the query: {verdict.reason}",
+            hint="sketch another attribute",
+        )
+    shared: list[tuple[_Basis, dict[AccessId, Column]]] = []
+    for access, column in columns.items():
+        whole = _without_top(_whole_result(query.root, verdict, access))
+        if isinstance(whole, TopK):
+            whole = with_ties(whole)
+        basis = _basis(whole, access, column)
+        for candidate, members in shared:
+            if basis == candidate and _traced(basis.plan, {**members, access: column}) is not None:
+                members[access] = column
+                break
+        else:
+            shared.append((basis, {access: column}))
+    return tuple(_pass(basis, members) for basis, members in shared)
+
+
+def staged(rows: Plan) -> Scan:
+    """`rows` as a table of columns `r0`, `r1`, ... and the fragment."""
+    named = tuple(
+        replace(attribute, name=staged_name(place))
+        for place, attribute in enumerate(attributes_of(rows))
+    )
+    return Scan(STAGED, STAGED, (*named, Attribute(FRAGMENT, FRAGMENT, INTEGER)))
+
+
+def staged_name(place: int) -> str:
+    """Name of the column at that place of the staged rows."""
+    return f"r{place}"
+
+
+def _whole_result(root: Plan, verdict: Verdict, access: AccessId) -> Plan:
+    """The lowest node whose rows' lineage in the access is all in the sketch.
+
+    That is the barrier next above the access, whose rows count whether they survive or not, and
+    include what nodes above it keep; without one it is the query.
+    """
+    result, nodes = root, tuple(nodes_of(root))
+    for position in verdict.barrier_positions:
+        node = nodes[position]
+        if not isinstance(node, TopK | Fixpoint):
+            raise ValueError("the verdict is of another plan than the query's")
+        if reads(node, access):
+            result = node
+    return result
+
+
+def _without_top(plan: Plan) -> Plan:
+    """The plan without last steps that change nothing about where its rows come from."""
+    while isinstance(plan, Project | Sort | Distinct):
+        plan = plan.child
+    return plan
+
+
+@dataclass(frozen=True, slots=True)
+class _Basis:
+    """What a sketch follows from: the rows of `plan`, those of surviving groups if it has any.
+
+    Without a plan to trace the access in, fragments are collected along `whole`.
+    """
+
+    plan: Plan | None
+    node: Aggregate | None = None
+    groups: Plan | None = None
+    whole: Plan | None = None
+
+
+def _basis(whole: Plan, access: AccessId, column: Column) -> _Basis:
+    if trace(whole, access, column) is not None:
+        return _Basis(whole)
+    return _by_groups(whole, access, column) or _Basis(None, whole=whole)
+
+
+def _pass(basis: _Basis, members: Mapping[AccessId, Column]) -> SketchPass:
+    traced = _traced(basis.plan, members)
+    if traced is None:
+        assert basis.whole is not None
+        ((access, column),) = members.items()
+        return _collected(basis.whole, access, column)
+    if basis.node is not None:
+        return _joined_back(basis, traced)
+    is_keyed = all(_is_grouped(traced.plan, access) for access in traced.keys)
+    ids = {access: key.id for access, key in traced.keys.items()}
+    return SketchPass(PassKind.KEYED if is_keyed else PassKind.ROWS, traced.plan, ids)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """The rows of a pass and, per access, the column that tells the fragment."""
+
+    plan: Plan
+    keys: Mapping[AccessId, Attribute]
+
+
+def _traced(plan: Plan | None, columns: Mapping[AccessId, Column]) -> _Rows | None:
+    """The plan with the columns of all the accesses, traced one after another, or None."""
+    if plan is None:
+        return None
+    keys: dict[AccessId, Attribute] = {}
+    for access, column in columns.items():
+        traced = trace(plan, access, column)
+        if traced is None:
+            return None
+        plan, keys[access] = traced.plan, traced.key
+    # Tracing a later access may project an earlier key away.
+    known = {attribute.id for attribute in attributes_of(plan)}
+    return _Rows(plan, keys) if all(key.id in known for key in keys.values()) else None
+
+
+def _is_grouped(plan: Plan, access: AccessId) -> bool:
+    return any(isinstance(node, Aggregate | Distinct) for node in _path(plan, access))
+
+
+def _path(plan: Plan, access: AccessId) -> Iterator[Plan]:
+    """The nodes from this one down to the access."""
+    yield plan
+    for child in inputs_of(plan):
+        if reads(child, access):
+            yield from _path(child, access)
+
+
+def _by_groups(plan: Plan, access: AccessId, column: Column) -> _Basis | None:
+    """By the lowest grouping of the access that mixes fragments, if it is the only one."""
+    for node in _path(plan, access):
+        if not isinstance(node, Aggregate) or node.grouping_sets is not None:
+            continue
+        if trace(node.child, access, column) is None:
+            continue
+        if _keeps_all(plan, node):
+            return _Basis(node.child)
+        groups = follow(plan, node, tuple(key.attribute.id for key in node.keys))
+        return None if groups is None else _Basis(node.child, node, groups)
+    return None
+
+
+def _keeps_all(plan: Plan, node: Aggregate) -> bool:
+    """Whether every group of `node` is in the result: only groupings and projections above."""
+    while plan is not node:
+        if not isinstance(plan, Project | Sort | Distinct | Aggregate):
+            return False
+        plan = plan.child
+    return True
+
+
+def _joined_back(basis: _Basis, traced: _Rows) -> SketchPass:
+    assert basis.node is not None
+    result = traced.keys
+    keys = {access: replace(key, id=f"{key.id}/key/{access}") for access, key in result.items()}
+    outputs = (ComputedColumn(keys[access], key.ref()) for access, key in result.items())
+    rows = Project(traced.plan, (*basis.node.keys, *outputs))
+    group = tuple(output.attribute.id for output in basis.node.keys)
+    ids = {access: key.id for access, key in keys.items()}
+    return SketchPass(PassKind.GROUPS, rows, ids, group=group, groups=basis.groups)
+
+
+def _collected(plan: Plan, access: AccessId, column: Column) -> SketchPass:
+    scan = next(scan for scan in scans_of(plan) if scan.access == access)
+    rows = trace(scan, access, column)
+    assert rows is not None, "a scan has its own column"
+    source = staged(rows.plan)
+    # Above it there are the scan's own columns only: DISTINCT and set operations go by all.
+    own = Project(source, tuple(ComputedColumn(a, a.ref()) for a in scan.attributes))
+    annotated = collect(_replaced(plan, scan, own), source, FRAGMENT)
+    above = distinct_fragments(annotated)
+    return SketchPass(PassKind.COLLECTED, rows.plan, {access: rows.key.id}, above=above)
+
+
+def _replaced(plan: Plan, scan: Scan, source: Plan) -> Plan:
+    if plan is scan:
+        return source
+    return with_inputs(plan, tuple(_replaced(child, scan, source) for child in inputs_of(plan)))

@@ -1,0 +1,458 @@
+"""Sketches as range predicates in the user's SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from functools import reduce
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from sqlglot import exp, parse_one
+
+from impctl.data.schema import Kind, SqlType, name_parts
+from impctl.errors import QueryError
+from impctl.expr.nodes import Span, columns_of
+from impctl.plan.nodes import LiveRows, Query, Scan, expressions_of, nodes_of, scans_of
+from impctl.sketch.sketch import FragmentSet, Interval, RangeFilter, fragments_between, range_filter
+from impctl.spark.expressions import DIALECT, boundary, bracketed, column, literal
+from impctl.sql.text import without_levels
+from impctl.types import AccessId, AttributeId, ColumnName, TableName
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from sqlglot.expressions import Expr as Sql
+
+    from impctl.sketch.partition import BoundaryValue
+
+
+PLAIN_DIALECT = "duckdb"
+"""As sqlglot calls it; names in double quotes are SQL's own."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_WHOLE = (Kind.BYTE, Kind.SHORT, Kind.INTEGER, Kind.LONG)
+
+
+def plain_condition(wanted: RangeFilter, name: ColumnName) -> str | None:
+    """The filter on the column called `name` as text; None where a boundary has none."""
+    result = plain_filter(wanted, name)
+    return None if result is None else result.sql(PLAIN_DIALECT)
+
+
+def plain_filter(wanted: RangeFilter, name: ColumnName) -> Sql | None:
+    """The same as a tree."""
+    column = exp.column(exp.to_identifier(name, quoted=True))
+    parts: list[Sql] = []
+    for interval in wanted.intervals:
+        part = _range(interval, wanted.partition.type, column)
+        if part is None:
+            return None
+        parts.append(part)
+    if wanted.includes_null:
+        parts.append(exp.Is(this=column.copy(), expression=exp.null()))
+    if not parts:
+        return exp.false()
+    closed = [part if len(parts) == 1 else exp.Paren(this=part) for part in parts]
+    return reduce(lambda left, right: exp.Or(this=left, expression=right), closed)
+
+
+def plain_live(live: LiveRows, name: ColumnName, beside: str | None) -> str | None:
+    """What an expiry asks of the column called `name`, and what else is asked `beside` it."""
+    constant = plain_edge(live)
+    if constant is None:
+        return None
+    column = exp.column(exp.to_identifier(name, quoted=True))
+    result = exp.GT(this=column, expression=constant).sql(PLAIN_DIALECT)
+    return result if beside is None else f"{result} AND ({beside})"
+
+
+def plain_edge(live: LiveRows) -> Sql | None:
+    """What rows have to be later than; None for a time without a text."""
+    value = live.later_than.value
+    return _constant(value, live.later_than.type) if isinstance(value, int) else None
+
+
+def _range(interval: Interval, kind: SqlType, column: exp.Column) -> Sql | None:
+    parts: list[Sql] = []
+    for value, compared in ((interval.low, exp.GTE), (interval.high, exp.LT)):
+        if value is None:
+            continue
+        constant = _constant(value, kind)
+        if constant is None:
+            return None
+        parts.append(compared(this=column.copy(), expression=constant))
+    if not parts:
+        return exp.Not(this=exp.Paren(this=exp.Is(this=column.copy(), expression=exp.null())))
+    return parts[0] if len(parts) == 1 else exp.And(this=parts[0], expression=parts[1])
+
+
+def _constant(value: BoundaryValue, kind: SqlType) -> Sql | None:
+    """A boundary in canonical form as a constant; None for one that engines may read otherwise."""
+    match kind.kind:
+        case Kind.BOOLEAN:
+            return exp.Boolean(this=bool(value))
+        case Kind.FLOAT | Kind.DOUBLE:
+            return _cast(repr(float(value)), "DOUBLE")
+        case Kind.DECIMAL:
+            text = f"{Decimal(f'{int(value)}e-{kind.scale}'):f}"
+            return _cast(text, f"DECIMAL({kind.precision}, {kind.scale})")
+        case Kind.STRING:
+            return None if "\0" in str(value) else exp.Literal.string(str(value))
+        case Kind.DATE:
+            return _moment(timedelta(days=int(value)), kind.kind)
+        case Kind.TIMESTAMP | Kind.TIMESTAMP_NTZ:
+            return _moment(timedelta(microseconds=int(value)), kind.kind)
+        case whole if whole in _WHOLE:
+            return exp.Literal(this=str(int(value)), is_string=False)
+    return None
+
+
+def _moment(since: timedelta, kind: Kind) -> Sql | None:
+    try:
+        moment = _EPOCH + since
+    except OverflowError:
+        return None
+    if kind is Kind.DATE:
+        return _cast(date.isoformat(moment), "DATE")
+    if kind is Kind.TIMESTAMP:
+        return _cast(moment.isoformat(sep=" "), "TIMESTAMPTZ")
+    return _cast(moment.replace(tzinfo=None).isoformat(sep=" "), "TIMESTAMP")
+
+
+def _cast(text: str, kind: str) -> Sql:
+    return exp.Cast(
+        this=exp.Literal.string(text), to=exp.DataType.build(kind, dialect=PLAIN_DIALECT)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """Columns of a table that are guarded, and all that it has, in order."""
+
+    guarded: frozenset[ColumnName]
+    columns: tuple[ColumnName, ...]
+
+
+def rewrite_sql(
+    query: Query,
+    filters: Mapping[AccessId, RangeFilter],
+    *,
+    nan_free: Collection[AccessId] = (),
+    guards: Mapping[TableName, Guard] = MappingProxyType({}),
+    entries: Mapping[Span, str] = MappingProxyType({}),
+    is_local: bool = False,
+    is_plain: bool = False,
+) -> str:
+    """The query's text over the filtered tables; unchanged where nothing is left out or guarded.
+
+    The filters are those of `place_filters`, or are made so. `nan_free` are accesses whose
+    partition attribute is known to hide no NaN, so that Parquet statistics can be used to the full.
+    `guards` has the tables with columns to guard; those that the query has no use for are not.
+    Where the text `is_local`, it reads views that are called by `local_name`. `entries` are views
+    that have the rows of what stands in some places of the text, WITH entries: these read them.
+    Where it `is_plain`, it is for other engines than Spark, without guards; all filters have a
+    plain text (`spark.predicates`).
+    """
+    used, filters = _used(query), place_filters(query, filters)
+    news = {
+        place: (_condition(scans, filters, nan_free, is_plain), _needed(guard, scans, used))
+        for place, scans in _places(query).items()
+        for guard in (guards.get(scans[0].table),)
+    }
+    live = dict(query.live)
+    for place, scans in _places(query).items():
+        own = live.get(scans[0].table)
+        if own is not None:
+            condition, guard = news[place]
+            news[place] = (live_condition(own, condition, is_plain=is_plain), guard)
+    names = _local_names(query) if is_local else {}
+    if not names and not entries and all(new == (None, None) for new in news.values()):
+        return query.sql
+    tree = parse_one(without_levels(query.sql), dialect=DIALECT)
+    tables = {_start(node.parts[0]): node for node in tree.find_all(exp.Table)}
+    # What stands in the place of a table is called by the end of its name alone.
+    edits = _whole_names(tree)
+    for place in {*news, *names}:
+        condition, guard = news.get(place, (None, None))
+        if condition is not None or guard is not None or place in names:
+            table = _named(tables[place[0]], names.get(place))
+            new = _rows(table, condition, guard, PLAIN_DIALECT if is_plain else DIALECT)
+            edits.append((*place, new))
+    edits = _with_entries(edits, entries)
+    text = query.sql
+    for start, end, new in sorted(edits, reverse=True):
+        text = text[:start] + new + text[end:]
+    return text
+
+
+def live_condition(live: LiveRows, beside: Sql | None = None, *, is_plain: bool = False) -> Sql:
+    """What an expiry asks, and what else is asked `beside` it.
+
+    Where it `is_plain`, in words that other engines than Spark take for the same.
+    """
+    after = plain_edge(live) if is_plain else None
+    if after is None:
+        after = literal(live.later_than.value, live.later_than.type)
+    result = exp.GT(this=column(live.column), expression=after)
+    return result if beside is None else exp.And(this=result, expression=bracketed(beside))
+
+
+def _with_entries(
+    edits: Sequence[tuple[int, int, str]], entries: Mapping[Span, str]
+) -> list[tuple[int, int, str]]:
+    """The edits outside of the entries, and those that have the entries read their views."""
+    kept = [
+        edit
+        for edit in edits
+        if not any(span.start <= edit[0] and edit[1] <= span.end for span in entries)
+    ]
+    for span, name in entries.items():
+        view = exp.Table(this=exp.to_identifier(name, quoted=True))
+        rows = exp.select(exp.Star()).from_(view)
+        kept.append((span.start, span.end, rows.sql(DIALECT)))
+    return kept
+
+
+def local_name(query: Query, table: TableName) -> str:
+    """What the view of a table is called where the text runs here: as the workload file calls it.
+
+    Where the text calls it otherwise, a WITH entry may be called so, which Spark finds before any
+    view: then it is a name that the text has nowhere.
+    """
+    text = query.sql.lower()
+    own = [span for span, other in query.mentions if other == table]
+    if "with" not in text or all(_is_written(query, span, table) for span in own):
+        return table
+    # The number tells apart what is made of two tables' names.
+    result = f"{table}_{query.tables.index(table)}"
+    while result.lower() in text:
+        result += "_"
+    return result
+
+
+def _is_written(query: Query, span: Span, name: str) -> bool:
+    """Whether this name alone stands there."""
+    parts = name_parts(query.sql[span.start : span.end]) or ()
+    return [part.lower() for part in parts] == [name.lower()]
+
+
+def _local_names(query: Query) -> dict[tuple[int, int], str]:
+    """The places where the text calls a table otherwise than its view is called."""
+    names = {table: local_name(query, table) for table in query.tables}
+    return {
+        (span.start, span.end): names[table]
+        for span, table in query.mentions
+        if not _is_written(query, span, names[table])
+    }
+
+
+def _start(part: Sql) -> int:
+    return int(part.meta.get("start", -1))
+
+
+def _whole_names(tree: Sql) -> list[tuple[int, int, str]]:
+    """What stands in columns such as `main.shop.sales.x` before the end of the table's name."""
+    result = []
+    for node in tree.find_all(exp.Column):
+        parts = node.parts
+        if len(parts) > 2:
+            result.append((_start(parts[0]), _start(parts[-2]), ""))
+    return result
+
+
+def place_filters(
+    query: Query,
+    filters: Mapping[AccessId, RangeFilter],
+    groups: Iterable[Collection[AccessId]] = (),
+) -> dict[AccessId, RangeFilter]:
+    """The filter that each access can have in the query's text; none for one that reads all.
+
+    A table named once in the text but read by several accesses (a CTE used twice) gets a filter
+    only if all of them have one over one partition, and then what any of them needs. Over two
+    partitions, each access would see what the other one needs: ranges of its own in part. So it is
+    of `groups` of accesses whose filter must be the same, wherever they stand in the text.
+    """
+    tied: list[list[Scan]] = [list(scans) for scans in _places(query).values()]
+    for group in groups:
+        met = [scans for scans in tied if any(scan.access in group for scan in scans)]
+        tied = [scans for scans in tied if scans not in met]
+        tied.append([scan for scans in met for scan in scans])
+    return _shared(tied, filters)
+
+
+def table_filters(
+    query: Query, filters: Mapping[AccessId, RangeFilter]
+) -> dict[AccessId, RangeFilter]:
+    """The filter that each access can have where tables are filtered before the query reads them.
+
+    As for a place of the text: all accesses of a table share one filter, or have none.
+    """
+    scans: dict[TableName, list[Scan]] = {}
+    for scan in scans_of(query.root):
+        scans.setdefault(scan.table, []).append(scan)
+    return _shared(scans.values(), filters)
+
+
+def _shared(
+    groups: Iterable[Sequence[Scan]], filters: Mapping[AccessId, RangeFilter]
+) -> dict[AccessId, RangeFilter]:
+    """One filter for all accesses of a group that reads the same rows, where there can be one."""
+    result: dict[AccessId, RangeFilter] = {}
+    for scans in groups:
+        wanted = [filters[scan.access] for scan in scans if scan.access in filters]
+        is_one = len({one.partition.id for one in wanted}) == 1
+        if len(wanted) < len(scans) or not is_one:
+            continue
+        united = _united(wanted)
+        if not united.is_everything:
+            result |= {scan.access: united for scan in scans}
+    return result
+
+
+def _places(query: Query) -> dict[tuple[int, int], list[Scan]]:
+    """The accesses of each place in the text that names a table."""
+    places: dict[tuple[int, int], list[Scan]] = {}
+    for scan in scans_of(query.root):
+        place = _place(scan.span, scan.table)
+        places.setdefault((place.start, place.end), []).append(scan)
+    return places
+
+
+def _used(query: Query) -> frozenset[AttributeId]:
+    """What some expression of the query reads; no condition is on anything else."""
+    return frozenset[AttributeId]().union(
+        *(columns_of(expr) for node in nodes_of(query.root) for expr in expressions_of(node))
+    )
+
+
+def _needed(
+    guard: Guard | None, scans: Sequence[Scan], used: frozenset[AttributeId]
+) -> Guard | None:
+    """The guard of those columns that one of the accesses uses; None for none."""
+    if guard is None:
+        return None
+    names = {a.name for scan in scans for a in scan.attributes if a.id in used}
+    needed = guard.guarded & names
+    return replace(guard, guarded=needed) if needed else None
+
+
+def filter_condition(wanted: RangeFilter, *, is_nan_free: bool = False) -> Sql:
+    """The filter as a sorted OR of ranges on the bare column."""
+    name = column(wanted.partition.attribute)
+    if wanted.is_everything:
+        return exp.true()
+    parts = [_range_of_access(interval, wanted, is_nan_free) for interval in wanted.intervals]
+    if wanted.includes_null:
+        parts.append(exp.Is(this=name, expression=exp.null()))
+    return _any_of(parts)
+
+
+def _place(span: Span | None, table: str) -> Span:
+    if span is None:
+        raise QueryError(
+            f"The query cannot be rewritten, because the position of table `{table}` in it is "
+            "unknown",
+            hint="write the table's name in the query's own text",
+        )
+    return span
+
+
+def _condition(
+    scans: Sequence[Scan],
+    filters: Mapping[AccessId, RangeFilter],
+    nan_free: Collection[AccessId],
+    is_plain: bool,
+) -> Sql | None:
+    """What the accesses of one place need; None for everything."""
+    wanted = filters.get(scans[0].access)
+    if wanted is None:
+        return None
+    if is_plain:
+        return plain_filter(wanted, wanted.partition.attribute)
+    return filter_condition(wanted, is_nan_free=all(scan.access in nan_free for scan in scans))
+
+
+def _united(filters: list[RangeFilter]) -> RangeFilter:
+    """One filter that keeps what any of these keep; all over one partition."""
+    if len(filters) == 1:
+        return filters[0]
+    partition = filters[0].partition
+    ids: set[int] = set()
+    for wanted in filters:
+        if wanted.includes_null:
+            ids.add(partition.null_fragment)
+        for interval in wanted.intervals:
+            ids.update(fragments_between(interval, partition))
+    return range_filter(FragmentSet.of(ids, partition.size), partition)
+
+
+def _range_of_access(interval: Interval, wanted: RangeFilter, is_nan_free: bool) -> Sql:
+    name, kind = column(wanted.partition.attribute), wanted.partition.type
+    parts: list[Sql] = []
+    if interval.low is not None:
+        parts.append(exp.GTE(this=name.copy(), expression=boundary(interval.low, kind)))
+    if interval.high is not None:
+        parts.append(exp.LT(this=name.copy(), expression=boundary(interval.high, kind)))
+    if not parts:
+        return exp.Not(this=exp.Paren(this=exp.Is(this=name, expression=exp.null())))
+    if len(parts) == 2:
+        return exp.And(this=parts[0], expression=parts[1])
+    if interval.high is None and kind.is_fractional and not is_nan_free:
+        # NaN is greater than any bound, but the statistics of a file do not count it, and Spark
+        # would skip a row group that has one. IsNaN is not pushed, so nothing is skipped.
+        return exp.Or(this=parts[0], expression=exp.Anonymous(this="ISNAN", expressions=[name]))
+    return parts[0]
+
+
+def _any_of(parts: list[Sql]) -> Sql:
+    if not parts:
+        return exp.false()
+    if len(parts) == 1:
+        return parts[0]
+    closed: list[Sql] = [
+        part if isinstance(part, exp.GTE | exp.LT | exp.Is) else bracketed(part) for part in parts
+    ]
+    return reduce(lambda left, right: exp.Or(this=left, expression=right), closed)
+
+
+def _named(table: exp.Table, name: str | None) -> exp.Table:
+    """The table by itself, under this name or its own; an alias keeps what the text calls it."""
+    bare = table.copy()
+    for part in ("joins", "laterals", "pivots"):
+        bare.set(part, None)
+    bare.set("alias", None)
+    if not table.alias:
+        own = exp.to_identifier(table.name, quoted=table.this.quoted)
+        bare.set("alias", exp.TableAlias(this=own))
+    if name is not None:
+        bare.set("this", exp.to_identifier(name, quoted=True))
+        bare.set("db", None)
+        bare.set("catalog", None)
+    return bare
+
+
+def _rows(
+    table: exp.Table, condition: Sql | None, guard: Guard | None, dialect: str = DIALECT
+) -> str:
+    """The table, or `(SELECT * FROM t WHERE condition)` with its alias behind."""
+    if condition is None and guard is None:
+        return table.sql(dialect)
+    alias = table.args.get("alias")
+    table.set("alias", None)
+    rows = exp.select(*_columns(guard)).from_(table)
+    if condition is not None:
+        rows = rows.where(condition)
+    return rows.subquery(None if alias is None else alias.this).sql(dialect)
+
+
+def _columns(guard: Guard | None) -> list[Sql]:
+    if guard is None:
+        return [exp.Star()]
+    return [_guarded(name) if name in guard.guarded else column(name) for name in guard.columns]
+
+
+def _guarded(name: ColumnName) -> Sql:
+    value = column(name)
+    twice = exp.Coalesce(this=value, expressions=[value.copy()])
+    return exp.alias_(twice, exp.to_identifier(name, quoted=True))

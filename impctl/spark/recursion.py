@@ -1,0 +1,358 @@
+"""Recursive queries and their sketches, derived in Spark round by round."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import field, replace
+from typing import TYPE_CHECKING
+
+from impctl.data.schema import LONG
+from impctl.engine.operator import LIMITS, Limits, level_limits
+from impctl.errors import QueryError
+from impctl.plan.lineage import is_open
+from impctl.plan.nodes import BestOnly, Fixpoint, Plan, Query, nodes_of, scans_of
+from impctl.plan.recursion import (
+    column_names,
+    deriving,
+    is_linear,
+    keyed_rows,
+    leaves_of,
+    of_rows,
+    outer_fixpoints,
+    over_tables,
+    reads_fixpoint,
+    step_over_table,
+    table_of,
+)
+from impctl.safety.judge import Verdict, carried, states_of
+from impctl.safety.transfer import facts_of_rows
+from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import FragmentSet
+from impctl.spark.failures import plain_failures
+from impctl.spark.render import render_plan
+from impctl.spark.run import selected
+from impctl.spark.sketches import capture_sketches, with_fragment
+from impctl.types import AccessId, TableName, TableVersion
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from impctl.safety.facts import Fact
+
+
+Frames = Mapping[AccessId, "DataFrame"]
+
+Tell = Callable[[str], None]
+"""Is told what begins now, as one short line."""
+
+
+def tell_nobody(line: str) -> None:
+    """Nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """The recursive queries of one plan, each derived once.
+
+    All methods stand inside `plain_failures`; UnsupportedError (`recursion_limit`) beyond limits.
+    `frames` are always the rows of a plan's own accesses. Counting rows for `tell` costs no job of
+    its own.
+    """
+
+    spark: SparkSession
+    limits: Limits = LIMITS
+    tell: Tell = tell_nobody
+    known: dict[AccessId, DataFrame] = field(default_factory=dict)
+
+    def frames_over(self, plan: Plan, frames: Frames) -> Frames:
+        """The rows of all accesses of the plan with tables for fixpoints (`over_tables`)."""
+        result = dict(frames)
+        for fixpoint in outer_fixpoints(plan):
+            result[table_of(fixpoint).access] = self.rows(fixpoint, frames)
+        return result
+
+    def rows(self, fixpoint: Fixpoint, frames: Frames) -> DataFrame:
+        """The rows of a fixpoint, in columns called by their places."""
+        access = table_of(fixpoint).access
+        if access not in self.known:
+            self.known[access] = self._derived(fixpoint, frames)
+        return self.known[access]
+
+    def _derived(self, fixpoint: Fixpoint, frames: Frames) -> DataFrame:
+        for inner in outer_fixpoints(fixpoint.step):
+            if reads_fixpoint(inner, fixpoint.id):
+                raise QueryError(
+                    "In Spark, a WITH entry that reads itself cannot be inside another one",
+                    code="capture_unsupported",
+                    hint="derive the rows of both in one entry, with a column that distinguishes "
+                    "them",
+                )
+        names, step = column_names(fixpoint), step_over_table(fixpoint)
+        leaves = [table_of(leaf).access for leaf in leaves_of(fixpoint)]
+        of_step = self.frames_over(step, frames)
+        in_base = self.frames_over(fixpoint.base, frames)
+        self.tell(f"initial rows of {fixpoint.id}")
+        front = self._of(fixpoint.base, in_base).toDF(*names)
+        front = (front.distinct() if fixpoint.is_set else front).localCheckpoint()
+        if fixpoint.best is not None:
+            return self._best(fixpoint, fixpoint.best, front, of_step)
+        limits = self.limits if fixpoint.is_set else level_limits(fixpoint.levels)
+        every, rounds, count, more = front, 0, 0, front.count()
+        while more:
+            rounds, count = rounds + 1, count + more
+            limits.check(rounds, count)
+            self._tell_round(fixpoint, rounds, count, more)
+            # With two references a row of this round may meet one of any round before.
+            read = front if is_linear(fixpoint) else every
+            front = self._of(step, {**of_step, **dict.fromkeys(leaves, read)}).toDF(*names)
+            front = (front.subtract(every) if fixpoint.is_set else front).localCheckpoint()
+            more = front.count()
+            if more:
+                every = every.unionAll(front)
+                # Of UNION ALL nobody reads them all in a round.
+                every = every.localCheckpoint() if fixpoint.is_set else every
+        return every
+
+    def _best(
+        self, fixpoint: Fixpoint, best: BestOnly, front: DataFrame, of_step: Frames
+    ) -> DataFrame:
+        """The best rows, from those of the base; every round beats some or ends it."""
+        names, step = column_names(fixpoint), step_over_table(fixpoint)
+        leaves = [table_of(leaf).access for leaf in leaves_of(fixpoint)]
+        every = front = _best_of(front, best, names).localCheckpoint()
+        rounds = 0
+        while more := front.count():
+            rounds, count = rounds + 1, every.count()
+            self.limits.check(rounds, count)
+            self._tell_round(fixpoint, rounds, count, more)
+            result = self._of(step, {**of_step, **dict.fromkeys(leaves, front)}).toDF(*names)
+            better = _best_of(every.unionAll(result).distinct(), best, names).localCheckpoint()
+            front, every = better.subtract(every).localCheckpoint(), better
+        return every
+
+    def _tell_round(self, fixpoint: Fixpoint, number: int, rows: int, new: int) -> None:
+        """What a round begins with: rows so far, and those of them that it goes on from."""
+        self.tell(f"round {number:,} of {fixpoint.id}, rows so far: {rows:,}, new: {new:,}")
+
+    def _of(self, plan: Plan, frames: Frames) -> DataFrame:
+        """The rows of a plan over those of its accesses."""
+        plan = over_tables(plan)
+        views = {scan.access: f"impctl_view{place}" for place, scan in enumerate(scans_of(plan))}
+        read = {name: frames[access] for access, name in views.items()}
+        return selected(self.spark, render_plan(plan, views).sql, read)
+
+
+def _best_of(rows: DataFrame, best: BestOnly, names: Sequence[str]) -> DataFrame:
+    """Of rows that are there once those that are best of their group."""
+    from pyspark.sql import Window
+    from pyspark.sql.functions import col, lit, rank
+
+    kept, by = lit(False), Window.partitionBy(*(names[place] for place in best.keys))
+    for at, value in enumerate(best.values):
+        column = col(names[value.place])
+        order = column.desc_nulls_last() if value.greatest else column.asc_nulls_last()
+        rows = rows.withColumn(f"rank{at}", rank().over(by.orderBy(order)))
+        kept = kept | (col(f"rank{at}") == 1)
+        kept = kept | column.isNull() if best.keeps_null else kept
+    return rows.where(kept).select(*names)
+
+
+_FRAGMENT, _NUMBER = "impctl_fragment", "impctl_number"
+
+
+def capture_recursive(
+    spark: SparkSession,
+    query: Query,
+    verdict: Verdict,
+    partitions: Mapping[AccessId, RangePartition],
+    frames: Frames,
+    *,
+    versions: Mapping[TableName, TableVersion] | None = None,
+    limits: Limits = LIMITS,
+    tell: Tell = tell_nobody,
+) -> dict[AccessId, FragmentSet]:
+    """The same as `capture_sketches`, of any query; and UnsupportedError beyond the limits."""
+    keyed = {table.access: table for table in _keyed_tables(query.root, verdict, partitions)}
+    verdict = replace(verdict, facts=(*verdict.facts, *_facts(query, verdict, partitions)))
+    # What a keyed fixpoint's rows need, its accesses do, and they alone are sketched below it.
+    every = {**partitions, **{access: table.partition for access, table in keyed.items()}}
+    run = _Run(Rounds(spark, limits, tell), query, verdict, every, versions or {}, keyed)
+    run.capture(query.root, frames)
+    result = run.found
+    for access, table in keyed.items():
+        for one in table.stands_for:
+            result[one] |= result[access]
+    return {a: FragmentSet.of(result[a], p.size) for a, p in partitions.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """What was found so far of `partitions`, those of tables that stand for fixpoints included."""
+
+    rounds: Rounds
+    query: Query
+    verdict: Verdict
+    partitions: dict[AccessId, RangePartition]
+    versions: Mapping[TableName, TableVersion]
+    keyed: Collection[AccessId]
+    found: dict[AccessId, set[int]] = field(default_factory=lambda: defaultdict(set))
+
+    def capture(self, plan: Plan, frames: Frames, part: str = "the query") -> None:
+        """The plan, and what derives the rows of its fixpoints; `frames` are of its accesses.
+
+        `part` says what the plan is of.
+        """
+        open_ones = [one for one in outer_fixpoints(plan) if self._is_open(one)]
+        with plain_failures(self.versions):
+            rows = dict(self.rounds.frames_over(plan, frames))
+            for fixpoint in open_ones:
+                access = table_of(fixpoint).access
+                rows[access], self.partitions[access] = _numbered(rows[access], fixpoint)
+        self.rounds.tell(f"ranges for {part}")
+        self._add(self._captured(over_tables(plan), rows, self.partitions))
+        for fixpoint in outer_fixpoints(plan):
+            own, leaves = _accesses(fixpoint)
+            if own in self.keyed:
+                continue
+            known = {**frames, **dict.fromkeys((own, *leaves), rows[own])}
+            parts = deriving(fixpoint)
+            if fixpoint in open_ones:
+                known[own] = self._taking_part(fixpoint, known)
+                parts = of_rows(parts[0], fixpoint), of_rows(parts[1], fixpoint)
+            for place, plan_of_part in zip(("base", "step"), parts, strict=True):
+                self.capture(plan_of_part, known, f"the {place} of {fixpoint.id}")
+
+    def _is_open(self, fixpoint: Fixpoint) -> bool:
+        """Whether what its rows are used for decides what is sketched below it."""
+        is_sketched = any(scan.access in self.partitions for scan in scans_of(fixpoint))
+        return is_open(fixpoint) and is_sketched and table_of(fixpoint).access not in self.keyed
+
+    def _taking_part(self, fixpoint: Fixpoint, frames: Frames) -> DataFrame:
+        """The rows that those used are derived from, with these: back, derivation by derivation."""
+        own, leaves = _accesses(fixpoint)
+        # From here on it only tells which rows count.
+        ranges = self.partitions.pop(own)
+        step = of_rows(step_over_table(fixpoint), fixpoint)
+        numbers = dict.fromkeys(leaves, ranges)
+        front = taking_part = frozenset(self.found[own])
+        rounds = 0
+        while front:
+            rounds += 1
+            self.rounds.tell(
+                f"round {rounds:,} back through {fixpoint.id}, rows so far: {len(taking_part):,}, "
+                f"new: {len(front):,}"
+            )
+            heads = _within(frames[own], ranges, FragmentSet.of(front, ranges.size))
+            with plain_failures(self.versions):
+                rows = self.rounds.frames_over(step, {**frames, own: heads})
+            bodies = self._captured(over_tables(step), rows, numbers)
+            front = frozenset().union(*bodies.values()) - taking_part
+            taking_part |= front
+        return _within(frames[own], ranges, FragmentSet.of(taking_part, ranges.size))
+
+    def _captured(
+        self, plan: Plan, frames: Frames, partitions: Mapping[AccessId, RangePartition]
+    ) -> Mapping[AccessId, FragmentSet]:
+        """What the rows of a plan without fixpoints need of its accesses."""
+        own = {s.access: partitions[s.access] for s in scans_of(plan) if s.access in partitions}
+        if not own:
+            return {}
+        part = replace(self.query, root=plan)
+        judged = carried(self.verdict, part, {a: p.attribute for a, p in own.items()})
+        spark = self.rounds.spark
+        return capture_sketches(spark, part, judged, own, frames, versions=self.versions)
+
+    def _add(self, captured: Mapping[AccessId, FragmentSet]) -> None:
+        for access, fragments in captured.items():
+            self.found[access].update(fragments)
+
+
+def _accesses(fixpoint: Fixpoint) -> tuple[AccessId, list[AccessId]]:
+    """Those of the table with its rows: where it stands, and inside its step."""
+    return table_of(fixpoint).access, [table_of(leaf).access for leaf in leaves_of(fixpoint)]
+
+
+def _numbered(rows: DataFrame, fixpoint: Fixpoint) -> tuple[DataFrame, RangePartition]:
+    """The rows of a fixpoint with a number each, and ranges with one number each."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    number = F.row_number().over(Window.orderBy(*column_names(fixpoint))) - 1
+    numbered = rows.withColumn(_NUMBER, number.cast("bigint")).localCheckpoint()
+    boundaries = tuple(range(1, numbered.count()))
+    return numbered, RangePartition(table_of(fixpoint).table, _NUMBER, LONG, boundaries)
+
+
+@dataclass(frozen=True, slots=True)
+class _KeyedTable:
+    """The table of a keyed fixpoint's rows: the accesses that it stands for, and their ranges."""
+
+    access: AccessId
+    stands_for: tuple[AccessId, ...]
+    partition: RangePartition
+
+
+def _keyed_tables(
+    root: Plan, verdict: Verdict, partitions: Mapping[AccessId, RangePartition]
+) -> Iterator[_KeyedTable]:
+    keyed = keyed_rows(root, verdict.key_columns)
+    for node in nodes_of(root):
+        if not isinstance(node, Fixpoint):
+            continue
+        table = table_of(node)
+        for attribute in table.attributes:
+            if attribute.id in keyed:
+                accesses = keyed[attribute.id]
+                own = partitions[accesses[0]]
+                assert {partitions[access].id for access in accesses} == {own.id}
+                ranges = replace(own, table=table.table, attribute=attribute.name)
+                yield _KeyedTable(table.access, accesses, ranges)
+
+
+def _facts(
+    query: Query, verdict: Verdict, partitions: Mapping[AccessId, RangePartition]
+) -> Iterator[Fact]:
+    """What is known of the rows of fixpoints, where these are tables."""
+    states = states_of(verdict, query, {a: p.attribute for a, p in partitions.items()})
+    for node, state in zip(nodes_of(query.root), states, strict=True):
+        if isinstance(node, Fixpoint):
+            yield from facts_of_rows(node, state)
+
+
+def derives_all(
+    spark: SparkSession,
+    fixpoint: Fixpoint,
+    partitions: Mapping[AccessId, RangePartition],
+    held: Mapping[AccessId, FragmentSet],
+    frames: Frames,
+    *,
+    versions: Mapping[TableName, TableVersion] | None = None,
+    limits: Limits = LIMITS,
+    tell: Tell = tell_nobody,
+) -> bool:
+    """Whether over the rows in the sketches `held` the fixpoint has the rows it has over them all.
+
+    `frames` have the columns of the partitions.
+    """
+    with plain_failures(versions):
+        some = {
+            access: _within(frame, partitions[access], held[access]) if access in held else frame
+            for access, frame in frames.items()
+        }
+        over = Rounds(spark, limits, lambda line: tell(f"{line} (over the sketch)"))
+        over_all = Rounds(spark, limits, lambda line: tell(f"{line} (over the tables)"))
+        result, every = over.rows(fixpoint, some), over_all.rows(fixpoint, frames)
+        apart = result.exceptAll(every).unionAll(every.exceptAll(result))
+        return not apart.take(1)
+
+
+def _within(frame: DataFrame, partition: RangePartition, held: FragmentSet) -> DataFrame:
+    """The rows of these fragments."""
+    from pyspark.sql import functions as F
+
+    tagged = with_fragment(frame, partition, partition.attribute, _FRAGMENT)
+    rows = [(number,) for number in held.ids]
+    ids = frame.sparkSession.createDataFrame(rows, f"{_FRAGMENT} int")
+    return tagged.join(F.broadcast(ids), _FRAGMENT, "left_semi").drop(_FRAGMENT)

@@ -1,0 +1,479 @@
+"""Plans as Spark SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import field, replace
+from functools import reduce
+from typing import TYPE_CHECKING, assert_never
+
+from sqlglot import exp, parse_one
+
+from impctl.data.schema import INTEGER, Kind
+from impctl.errors import QueryError
+from impctl.expr.nodes import ColumnRef, Expr, Mean, columns_of, transform, walk
+from impctl.plan.nodes import (
+    Aggregate,
+    AggregateCall,
+    AggregateOutput,
+    Attribute,
+    ComputedColumn,
+    Distinct,
+    Explode,
+    Fixpoint,
+    Join,
+    JoinKind,
+    OneRow,
+    Plan,
+    Project,
+    Recursive,
+    Scan,
+    Select,
+    SetKind,
+    SetOperation,
+    Sort,
+    SortKey,
+    TopK,
+    Window,
+    WindowCall,
+    Witness,
+    attributes_of,
+    expressions_of,
+    inputs_of,
+    with_inputs,
+)
+from impctl.rules.prune import prune_columns
+from impctl.rules.witnesses import first_by
+from impctl.spark.expressions import DIALECT, bracketed, column, render_expr
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from sqlglot.expressions import Expr as Sql
+
+    from impctl.types import AccessId, AttributeId, FixpointId
+
+
+_RANK = Attribute("impctl/rank", "rank", INTEGER, nullable=False)
+
+
+def with_ties(node: TopK) -> Plan:
+    """The node with every row tied at the last place; at the end there may be a rank more."""
+    order = tuple(key for key in node.order if columns_of(key.expr))
+    if node.count is None or not order:
+        return node.child
+    rank = WindowCall(_RANK, "rank", (), (), order) if node.rank is None else node.rank
+    if rank.function == "row_number":
+        rank = replace(rank, function="rank")
+    return replace(node, order=order, count=node.offset + node.count, offset=0, rank=rank)
+
+
+def whole_averages(root: Plan) -> Plan:
+    """The plan with AVG for every average of decimals; raises QueryError where one is left."""
+    whole = _whole(root)
+    if whole is root:
+        return root
+    # Sums and counts that only averages read would cost, and the pass is a baseline.
+    return prune_columns(whole)
+
+
+def _whole(plan: Plan) -> Plan:
+    inputs = inputs_of(plan)
+    rebuilt = tuple(_whole(child) for child in inputs)
+    if any(new is not old for new, old in zip(rebuilt, inputs, strict=True)):
+        plan = with_inputs(plan, rebuilt)
+    wanted = dict.fromkeys(_means(plan))
+    if not wanted:
+        return plan
+    if not isinstance(plan, Project | Select):
+        raise _unsupported()
+    child, result = plan.child, {}
+    for mean in wanted:
+        child, average = _averaged(child, mean)
+        result[mean] = average
+
+    def swap(expr: Expr) -> Expr | None:
+        return result.get(expr) if isinstance(expr, Mean) else None
+
+    if isinstance(plan, Project):
+        outputs = tuple(replace(out, expr=transform(out.expr, swap)) for out in plan.outputs)
+        return replace(plan, child=child, outputs=outputs)
+    kept = tuple(ComputedColumn(attribute, attribute.ref()) for attribute in attributes_of(plan))
+    return Project(replace(plan, child=child, predicate=transform(plan.predicate, swap)), kept)
+
+
+def _means(plan: Plan) -> Iterator[Mean]:
+    """Averages of decimals in the node's own expressions."""
+    for expr in expressions_of(plan):
+        for part in walk(expr):
+            if isinstance(part, Mean) and part.type.kind is Kind.DECIMAL:
+                yield part
+
+
+def _averaged(plan: Plan, mean: Mean) -> tuple[Plan, ColumnRef]:
+    """The plan with the average as one more column, and that column."""
+    total, count = mean.total, mean.count
+    if not (isinstance(total, ColumnRef) and isinstance(count, ColumnRef)):
+        raise _unsupported()
+    match plan:
+        case Aggregate():
+            return _with_average(plan, mean, total, count)
+        case Select():
+            child, average = _averaged(plan.child, mean)
+            return replace(plan, child=child), average
+        case Project():
+            exprs = {output.attribute.id: output.expr for output in plan.outputs}
+            inner = replace(mean, total=exprs[total.id], count=exprs[count.id])
+            child, average = _averaged(plan.child, inner)
+            if average.id not in exprs:
+                passed = ComputedColumn(Attribute(average.id, "average", mean.type), average)
+                plan = replace(plan, child=child, outputs=(*plan.outputs, passed))
+            return plan, average
+        case Join():
+            return _averaged_side(plan, mean, total)
+        case _:
+            raise _unsupported()
+
+
+def _averaged_side(plan: Join, mean: Mean, total: ColumnRef) -> tuple[Plan, ColumnRef]:
+    is_left = any(attribute.id == total.id for attribute in attributes_of(plan.left))
+    if is_left:
+        side, average = _averaged(plan.left, mean)
+        return replace(plan, left=side), average
+    if plan.kind in (JoinKind.SEMI, JoinKind.ANTI):
+        raise _unsupported()
+    side, average = _averaged(plan.right, mean)
+    return replace(plan, right=side), average
+
+
+def _with_average(
+    plan: Aggregate, mean: Mean, total: ColumnRef, count: ColumnRef
+) -> tuple[Plan, ColumnRef]:
+    calls = {output.attribute.id: output.call for output in plan.aggregates}
+    summed, counted = calls.get(total.id), calls.get(count.id)
+    if summed is None or counted is None or replace(summed, function="count") != counted:
+        raise _unsupported()
+    column = Attribute(f"{total.id}/whole", "average", mean.type)
+    if column.id not in calls:
+        whole = AggregateOutput(column, replace(summed, function="avg"))
+        plan = replace(plan, aggregates=(*plan.aggregates, whole))
+    return plan, column.ref()
+
+
+def _unsupported() -> QueryError:
+    return QueryError(
+        "An average of decimals is in a place where Spark cannot capture it",
+        code="capture_unsupported",
+        hint="use AVG of `CAST(... AS DOUBLE)`, or compute the average in a separate query",
+    )
+
+
+def spelled_out(node: Witness) -> Plan:
+    """The node as a union of first ranks."""
+    columns = attributes_of(node)
+
+    def both(left: Plan, right: Plan) -> Plan:
+        return SetOperation(SetKind.UNION, True, left, right, columns, span=node.span)
+
+    return reduce(both, (_first(node, order) for order in node.orders))
+
+
+def _first(node: Witness, order: tuple[SortKey, ...]) -> Plan:
+    columns = tuple(ComputedColumn(a, a.ref()) for a in attributes_of(node))
+    return Project(first_by(node, order), columns)
+
+
+_JOIN_WORDS = {
+    JoinKind.INNER: ("", "INNER"),
+    JoinKind.LEFT: ("LEFT", "OUTER"),
+    JoinKind.RIGHT: ("RIGHT", "OUTER"),
+    JoinKind.FULL: ("FULL", "OUTER"),
+    JoinKind.SEMI: ("LEFT", "SEMI"),
+    JoinKind.ANTI: ("LEFT", "ANTI"),
+}
+_SET_NODES = {
+    SetKind.UNION: exp.Union,
+    SetKind.EXCEPT: exp.Except,
+    SetKind.INTERSECT: exp.Intersect,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A SELECT and what its columns, and all columns below, are called in it."""
+
+    select: exp.Select
+    names: Mapping[AttributeId, str]
+
+    @property
+    def sql(self) -> str:
+        """The text for Spark."""
+        return self.select.sql(DIALECT)
+
+
+@dataclass(frozen=True, slots=True)
+class Renderer:
+    """Turns nodes into SELECTs, giving out names as columns appear.
+
+    `views` names the relation each access reads. A fixpoint that is written twice is two entries.
+    """
+
+    views: Mapping[AccessId, str]
+    names: dict[AttributeId, str] = field(default_factory=dict)
+    entries: dict[FixpointId, str] = field(default_factory=dict)
+    """What the WITH entries are called that stand for the fixpoints around."""
+
+    def name(self, attribute: AttributeId) -> str:
+        """The SQL name of a column, the same at every call."""
+        return self.names.setdefault(attribute, f"c{len(self.names)}")
+
+    def columns(self, attributes: Sequence[Attribute]) -> list[Sql]:
+        """The columns as they stand; a constant where there are none, since SELECT needs one."""
+        if not attributes:
+            return [exp.alias_(exp.Literal.number(1), "nothing", quoted=True)]
+        return [column(self.name(attribute.id)) for attribute in attributes]
+
+    def outputs(self, outputs: Sequence[ComputedColumn]) -> list[Sql]:
+        """Computed columns under their names."""
+        if not outputs:
+            return self.columns(())
+        return [self.aliased(self.expr(output.expr), output.attribute) for output in outputs]
+
+    def aliased(self, node: Sql, attribute: Attribute) -> Sql:
+        """`node AS name`."""
+        return exp.alias_(node, self.name(attribute.id), quoted=True)
+
+    def expr(self, expr: Expr) -> Sql:
+        """A scalar expression over the columns named so far."""
+        return render_expr(expr, self.names)
+
+    def source(self, plan: Plan) -> exp.Subquery:
+        """The plan as something to select from."""
+        return self.select(plan).subquery()
+
+    def select(self, plan: Plan) -> exp.Select:
+        """The plan as a SELECT of exactly its columns."""
+        match plan:
+            case Scan() | OneRow():
+                return self._relation(plan)
+            case Select():
+                child = self.source(plan.child)
+                rows = exp.select(*self.columns(attributes_of(plan.child))).from_(child)
+                return rows.where(self.expr(plan.predicate))
+            case Project():
+                child = self.source(plan.child)
+                return exp.select(*self.outputs(plan.outputs)).from_(child)
+            case Distinct():
+                child = self.source(plan.child)
+                return exp.select(*self.columns(attributes_of(plan))).from_(child).distinct()
+            case Sort():
+                # Which rows there are does not depend on it, and ordering them costs.
+                return self.select(plan.child)
+            case TopK():
+                return self._top_k(plan)
+            case Join():
+                return self._join(plan)
+            case SetOperation():
+                return self._set_operation(plan)
+            case Aggregate():
+                return self._aggregate(plan)
+            case Window():
+                return self._window(plan)
+            case Explode():
+                return self._explode(plan)
+            case Witness():
+                return self.select(spelled_out(plan))
+            case Recursive() | Fixpoint():
+                return self._recursion(plan)
+            case _:
+                assert_never(plan)
+
+    def _recursion(self, plan: Recursive | Fixpoint) -> exp.Select:
+        """A WITH RECURSIVE entry and its rows; Spark knows that of UNION ALL alone."""
+        if isinstance(plan, Recursive):
+            return self._of_entry(self.entries[plan.fixpoint], plan.attributes)
+        if plan.is_set:
+            raise QueryError(
+                "impctl cannot write WITH RECURSIVE with UNION for Spark, which does not support "
+                "it",
+                hint="do not sketch the query's tables",
+                code="capture_unsupported",
+            )
+        # Another one each time: the same entry may be written twice, with other filters in it.
+        number = self.name(f"{plan.id}/{len(self.names)}")
+        entry = _unused(f"recursion_{number}", self.views.values())
+        self.entries[plan.id] = entry
+        parts = []
+        for part in (plan.base, plan.step):
+            made = self.source(part)
+            parts.append(exp.select(*self._as_entry(attributes_of(part))).from_(made))
+        name: Sql = exp.to_identifier(entry, quoted=True)
+        if plan.levels is not None:
+            # No node of sqlglot has this clause.
+            name = exp.Var(this=f"{name.sql(DIALECT)} MAX RECURSION LEVEL {plan.levels}")
+        both = exp.Union(this=parts[0], expression=parts[1], distinct=False)
+        clause = exp.With(
+            expressions=[exp.CTE(this=both, alias=exp.TableAlias(this=name))], recursive=True
+        )
+        rows = self._of_entry(entry, plan.attributes)
+        rows.set("with_", clause)
+        return rows
+
+    def _as_entry(self, attributes: Sequence[Attribute]) -> list[Sql]:
+        """Columns under the names that an entry calls its own by."""
+        named = enumerate(map(self.name, (attribute.id for attribute in attributes)))
+        return [exp.alias_(column(name), f"r{at}", quoted=True) for at, name in named]
+
+    def _of_entry(self, entry: str, attributes: Sequence[Attribute]) -> exp.Select:
+        """The columns of an entry under the names of these."""
+        read = [self.aliased(column(f"r{at}"), each) for at, each in enumerate(attributes)]
+        return exp.select(*read).from_(exp.Table(this=exp.to_identifier(entry, quoted=True)))
+
+    def _relation(self, plan: Scan | OneRow) -> exp.Select:
+        if isinstance(plan, OneRow):
+            return exp.select(*self.columns(()))
+        view = exp.Table(this=exp.to_identifier(self.views[plan.access], quoted=True))
+        if not plan.attributes:
+            return exp.select(*self.columns(())).from_(view)
+        read = [self.aliased(column(a.name), a) for a in plan.attributes]
+        return exp.select(*read).from_(view)
+
+    def _explode(self, plan: Explode) -> exp.Select:
+        child = self.source(plan.child)
+        names = [exp.to_identifier(self.name(made.id), quoted=True) for made in plan.made]
+        alias = exp.TableAlias(this=exp.to_identifier("exploded"), columns=names)
+        call = exp.Anonymous(this=plan.function, expressions=[self.expr(plan.array)])
+        rows = exp.select(*self.columns(attributes_of(plan))).from_(child)
+        lateral = exp.Lateral(this=call, view=True, outer=plan.outer, alias=alias)
+        rows.append("laterals", lateral)
+        return rows
+
+    def _top_k(self, plan: TopK) -> exp.Select:
+        if plan.rank is not None:
+            ranked = self.source(Window(plan.child, (plan.rank,)))
+            rows = exp.select(*self.columns(attributes_of(plan))).from_(ranked)
+            rank = column(self.name(plan.rank.attribute.id))
+            last = exp.Literal.number(0 if plan.count is None else plan.count)
+            return rows.where(exp.LTE(this=rank, expression=last))
+        child = self.source(plan.child)
+        rows = exp.select(*self.columns(attributes_of(plan))).from_(child)
+        if plan.order:
+            rows = rows.order_by(*self.order(plan.order))
+        if plan.count is not None:
+            rows = rows.limit(plan.count)
+        return rows.offset(plan.offset) if plan.offset else rows
+
+    def order(self, keys: Sequence[SortKey]) -> list[Sql]:
+        """ORDER BY terms. A constant orders nothing, and a bare number would mean a column."""
+        return [
+            exp.Ordered(this=self.expr(key.expr), desc=key.descending, nulls_first=key.nulls_first)
+            for key in keys
+            if columns_of(key.expr)
+        ]
+
+    def _join(self, plan: Join) -> exp.Select:
+        left, right = self.source(plan.left), self.source(plan.right)
+        condition = exp.true() if plan.condition is None else self.expr(plan.condition)
+        if plan.null_aware:
+            unknown = exp.Is(this=bracketed(condition.copy()), expression=exp.null())
+            condition = exp.Or(this=bracketed(condition), expression=bracketed(unknown))
+        side, kind = _JOIN_WORDS[plan.kind]
+        join = exp.Join(this=right, side=side, kind=kind, on=condition)
+        rows = exp.select(*self.columns(attributes_of(plan))).from_(left)
+        rows.append("joins", join)
+        return rows
+
+    def _set_operation(self, plan: SetOperation) -> exp.Select:
+        # Both sides get a SELECT of their own: an ORDER BY ... LIMIT of the right one would
+        # otherwise count for the whole.
+        left_source, right_source = self.source(plan.left), self.source(plan.right)
+        pairs = zip(plan.attributes, attributes_of(plan.left), strict=True)
+        renamed = [self.aliased(column(self.name(own.id)), out) for out, own in pairs]
+        left = exp.select(*renamed).from_(left_source)
+        right = exp.select(*self.columns(attributes_of(plan.right))).from_(right_source)
+        both = _SET_NODES[plan.kind](this=left, expression=right, distinct=not plan.all)
+        return exp.select(*self.columns(plan.attributes)).from_(both.subquery())
+
+    def _aggregate(self, plan: Aggregate) -> exp.Select:
+        """GROUP BY over plain columns: a constant there would be taken for a column's number."""
+        child = self.source(plan.child)
+        below = [
+            *self.columns(attributes_of(plan.child)),
+            *(self.aliased(self.expr(key.expr), key.attribute) for key in plan.keys),
+        ]
+        rows = exp.select(*below).from_(child).subquery()
+        keys = [column(self.name(key.attribute.id)) for key in plan.keys]
+        calls = [
+            self.aliased(self.call(_over_keys(a.call, plan.keys)), a.attribute)
+            for a in plan.aggregates
+        ]
+        listed = [*keys, *calls] or [exp.alias_(exp.Count(this=exp.Star()), "nothing", quoted=True)]
+        grouped = exp.select(*listed).from_(rows)
+        if plan.grouping_sets is not None:
+            sets = [
+                exp.Tuple(expressions=[keys[at].copy() for at in members])
+                for members in plan.grouping_sets
+            ]
+            group = exp.Group(grouping_sets=[exp.GroupingSets(expressions=sets)])
+            grouped.set("group", group)
+        elif keys:
+            grouped = grouped.group_by(*(key.copy() for key in keys))
+        return grouped
+
+    def call(self, call: AggregateCall) -> Sql:
+        """An aggregate call; COUNT without arguments is COUNT(*)."""
+        arguments = [self.expr(argument) for argument in call.arguments]
+        if not arguments and call.function == "count":
+            arguments = [exp.Star()]
+        if call.distinct:
+            arguments = [exp.Distinct(expressions=arguments)]
+        node = exp.Anonymous(this=call.function.upper(), expressions=arguments)
+        if call.condition is None:
+            return node
+        return exp.Filter(this=node, expression=exp.Where(this=self.expr(call.condition)))
+
+    def _window(self, plan: Window) -> exp.Select:
+        child = self.source(plan.child)
+        computed = [self.aliased(self._over(call), call.attribute) for call in plan.calls]
+        return exp.select(*self.columns(attributes_of(plan.child)), *computed).from_(child)
+
+    def _over(self, call: WindowCall) -> Sql:
+        arguments = [self.expr(argument) for argument in call.arguments]
+        if not arguments and call.function == "count":
+            arguments = [exp.Star()]
+        order = self.order(call.order)
+        return exp.Window(
+            this=exp.Anonymous(this=call.function.upper(), expressions=arguments),
+            partition_by=[self.expr(part) for part in call.partition_by],
+            order=exp.Order(expressions=order) if order else None,
+            spec=None if call.frame is None else _frame(call.frame),
+        )
+
+
+def render_plan(plan: Plan, table_names: Mapping[AccessId, str]) -> Rendered:
+    """The plan for Spark, over views called `table_names`; its columns come in the plan's order."""
+    renderer = Renderer(table_names)
+    select = renderer.select(whole_averages(plan))
+    return Rendered(select, renderer.names)
+
+
+def _unused(name: str, others: Collection[str]) -> str:
+    """The name, made another one than those."""
+    while name in others:
+        name += "_"
+    return name
+
+
+def _over_keys(call: AggregateCall, keys: Sequence[ComputedColumn]) -> AggregateCall:
+    """GROUPING and GROUPING_ID take grouping columns, which have names of their own here."""
+    if call.function not in ("grouping", "grouping_id"):
+        return call
+    refs = {key.expr: key.attribute.ref() for key in keys}
+    return replace(call, arguments=tuple(refs.get(each, each) for each in call.arguments))
+
+
+def _frame(frame: str) -> exp.WindowSpec:
+    """The frame clause as a node; it came from the query's own text."""
+    over = parse_one(f"SUM(1) OVER (ORDER BY 1 {frame})", dialect=DIALECT)
+    spec = over.args["spec"]
+    assert isinstance(spec, exp.WindowSpec)
+    return spec

@@ -1,0 +1,759 @@
+"""Scalar expressions, function calls and casts of the SQL text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import field, replace
+from typing import TYPE_CHECKING, Protocol
+
+from sqlglot import exp
+
+from impctl.data.schema import (
+    BINARY,
+    BOOLEAN,
+    DATE,
+    DOUBLE,
+    INTEGER,
+    LONG,
+    STRING,
+    TIMESTAMP,
+    TIMESTAMP_NTZ,
+    Kind,
+    SqlType,
+    decimal,
+    from_delta,
+)
+from impctl.expr.functions import number_type
+from impctl.expr.nodes import (
+    And,
+    Arithmetic,
+    ArithmeticOp,
+    Call,
+    Case,
+    Cast,
+    Coalesce,
+    Compare,
+    CompareOp,
+    Expr,
+    InList,
+    IsNull,
+    Like,
+    Literal,
+    Negate,
+    Not,
+    Or,
+    Span,
+)
+from impctl.expr.types import narrowed, rounded_type, type_of, uncounted
+from impctl.plan.functions import (
+    AGGREGATES,
+    FOREIGN,
+    GENERATORS,
+    SCALARS,
+    UNIT_DIFFERENCES,
+    UNIT_SUMS,
+    UNITS,
+    VOLATILE,
+    WINDOW_ONLY,
+)
+from impctl.sql import literals
+from impctl.sql import literals as parse_literal
+from impctl.sql.scope import Names, Reading, did_you_mean
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.sql.text import SqlText
+
+_ARITHMETIC: dict[type[exp.Expression], ArithmeticOp] = {
+    exp.Add: ArithmeticOp.ADD,
+    exp.Sub: ArithmeticOp.SUBTRACT,
+    exp.Mul: ArithmeticOp.MULTIPLY,
+    exp.Div: ArithmeticOp.DIVIDE,
+    exp.IntDiv: ArithmeticOp.INTEGER_DIVIDE,
+    exp.Mod: ArithmeticOp.REMAINDER,
+}
+COMPARISONS: dict[type[exp.Expression], CompareOp] = {
+    exp.EQ: CompareOp.EQUAL,
+    exp.NEQ: CompareOp.NOT_EQUAL,
+    exp.LT: CompareOp.LESS,
+    exp.LTE: CompareOp.LESS_EQUAL,
+    exp.GT: CompareOp.GREATER,
+    exp.GTE: CompareOp.GREATER_EQUAL,
+    exp.NullSafeEQ: CompareOp.NULL_SAFE_EQUAL,
+    exp.NullSafeNEQ: CompareOp.NULL_SAFE_EQUAL,
+}
+_FUNCTION_OPERATORS: dict[type[exp.Expression], str] = {
+    exp.DPipe: "concat",
+    exp.BitwiseLeftShift: "shiftleft",
+    exp.BitwiseRightShift: "shiftright",
+    exp.ILike: "ilike",
+    exp.RegexpLike: "rlike",
+}
+_WHOLE_DAYS = (INTEGER, SqlType(Kind.SHORT), SqlType(Kind.BYTE))
+_PREDICATES = (exp.Predicate, exp.Not, exp.Connector, exp.Is, exp.In, exp.Between)
+_SUBQUERIES = (exp.Subquery, exp.Select, exp.SetOperation, exp.Exists)
+
+
+class Special(Protocol):
+    """What a clause does with aggregate and window functions; None leaves the node alone."""
+
+    def __call__(self, reader: ExprReader, node: exp.Expression) -> Expr | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ExprReader:
+    """Reads expressions of one clause; `clause` names it in messages."""
+
+    reading: Reading
+    names: Names
+    clause: str
+    special: Special | None = None
+    in_aggregate: bool = False
+    beside: Mapping[int, Expr] = field(default_factory=dict)
+    """What subqueries stand for that are joined beside the rows, by the `id` of their nodes."""
+
+    @property
+    def text(self) -> SqlText:
+        return self.reading.text
+
+    def read(self, node: exp.Expression) -> Expr:
+        """The expression a tree stands for."""
+        if id(node) in self.beside:
+            return self.beside[id(node)]
+        if self.special is not None:
+            result = self.special(self, node)
+            if result is not None:
+                return result
+        span = self.text.span_of(node)
+        kind = type(node)
+        if kind in _ARITHMETIC:
+            return self._arithmetic(node, span)
+        if kind in COMPARISONS:
+            return self._comparison(node, span)
+        if kind in _FUNCTION_OPERATORS:
+            return self._operator(node, span)
+        result = self._constant(node, span)
+        if result is None:
+            result = self._predicate(node, span)
+        if result is None:
+            result = read_call(self, node, span)
+        return result if result is not None else self._other(node, span)
+
+    def read_all(self, nodes: Sequence[exp.Expression]) -> tuple[Expr, ...]:
+        """Several expressions in order."""
+        return tuple(self.read(node) for node in nodes)
+
+    def _constant(self, node: exp.Expression, span: Span | None) -> Expr | None:
+        match node:
+            case exp.Literal() | exp.RawString():
+                result = parse_literal.number(self.text, node)
+                if result is not None:
+                    return result
+                return parse_literal.constant(parse_literal.string_value(self.text, node), span)
+            case exp.Boolean():
+                return parse_literal.constant(bool(node.this), span)
+            case exp.Null():
+                return parse_literal.constant(None, span)
+            case exp.HexString():
+                digits = str(node.this)
+                return parse_literal.constant(bytes.fromhex("0" * (len(digits) % 2) + digits), span)
+            case exp.Interval():
+                return literals.interval(self.text, node, span)
+            case exp.Neg():
+                return self._negative(node, span)
+        return None
+
+    def _negative(self, node: exp.Neg, span: Span | None) -> Expr:
+        inner = node.this
+        result = parse_literal.number(self.text, inner, negative=True)
+        if result is not None:
+            return result
+        if isinstance(inner, exp.Cast) and isinstance(inner.this, exp.Literal):
+            raise self._parentheses(node)
+        return Negate(self.read(inner), span=span)
+
+    def _arithmetic(self, node: exp.Expression, span: Span | None) -> Expr:
+        left, right = self.read(node.this), self.read(node.expression)
+        moved = self._moved_date(node, left, span) or self._moved_column(node, left, right, span)
+        return moved or Arithmetic(_ARITHMETIC[type(node)], left, right, span=span)
+
+    def _moved_date(self, node: exp.Expression, left: Expr, span: Span | None) -> Expr | None:
+        """A constant day or time plus or minus INTERVAL, computed."""
+        step = node.expression
+        if not (isinstance(step, exp.Interval) and isinstance(left, Literal)):
+            return None
+        if not isinstance(node, exp.Add | exp.Sub):
+            return None
+        amount, unit = literals.interval_parts(self.text, step)
+        sign = 1 if isinstance(node, exp.Add) else -1
+        return literals.shifted(left, sign * amount, unit, self.reading.zone, span)
+
+    def _moved_column(
+        self, node: exp.Expression, left: Expr, right: Expr, span: Span | None
+    ) -> Expr | None:
+        """A DATE plus or minus days, or a timestamp plus or minus an INTERVAL of units of a fixed
+        length, by the functions that Spark has for them."""
+        kind, step = type_of(left), node.expression
+        if not isinstance(node, exp.Add | exp.Sub) or kind not in (DATE, TIMESTAMP, TIMESTAMP_NTZ):
+            return None
+        is_sum = isinstance(node, exp.Add)
+        if kind != DATE:
+            return self._later(left, step, span, is_sum=is_sum)
+        if isinstance(step, exp.Interval):
+            days = literals.days_of(*literals.interval_parts(self.text, step))
+            right = right if days is None else Literal(days, INTEGER, span=right.span)
+        if type_of(right) not in _WHOLE_DAYS:
+            return None
+        return Call("date_add" if is_sum else "date_sub", (left, right), DATE, span=span)
+
+    def _later(
+        self, left: Expr, step: exp.Expression, span: Span | None, *, is_sum: bool
+    ) -> Expr | None:
+        if not isinstance(step, exp.Interval):
+            return None
+        amount, unit = literals.interval_parts(self.text, step)
+        if not literals.is_fixed(unit, amount):
+            return None
+        parts = (
+            parse_literal.constant(unit.upper(), span),
+            Literal(amount if is_sum else -amount, INTEGER, span=span),
+            left,
+        )
+        return Call("timestampadd", parts, type_of(left), self.reading.zone, span=span)
+
+    def _comparison(self, node: exp.Expression, span: Span | None) -> Expr:
+        for side in (node.this, node.expression):
+            if isinstance(side, _PREDICATES):
+                raise self._parentheses(node)
+            if isinstance(side, _SUBQUERIES) and id(side) not in self.beside:
+                raise self._subquery(side)
+        left, right = self.read(node.this), self.read(node.expression)
+        return self.compare(node, left, right, span)
+
+    def compare(self, node: exp.Expression, left: Expr, right: Expr, span: Span | None) -> Expr:
+        """A comparison of two read sides, dates brought to dates."""
+        left, right = self.alike(left, right)
+        result = Compare(COMPARISONS[type(node)], left, right, span=span)
+        return Not(result, span=span) if isinstance(node, exp.NullSafeNEQ) else result
+
+    def alike(self, left: Expr, right: Expr) -> tuple[Expr, Expr]:
+        """Two sides of a comparison, as Spark compares them.
+
+        Rounding of decimals without a type in common then stands in the plan, as casts.
+        """
+        zone = self.reading.zone
+        left, right = literals.alike(left, right, zone), literals.alike(right, left, zone)
+        own, other = type_of(left), type_of(right)
+        if own is None or other is None:
+            return left, right
+        common = rounded_type(narrowed(left, own, other), narrowed(right, other, own))
+        if common is None:
+            return left, right
+        return _rounded(left, own, common), _rounded(right, other, common)
+
+    def _operator(self, node: exp.Expression, span: Span | None) -> Expr:
+        for side in (node.this, node.expression):
+            if isinstance(side, exp.Binary) and not isinstance(side, type(node)):
+                raise self._parentheses(node)
+        if isinstance(node, exp.ILike) and isinstance(node.expression, exp.Any | exp.All):
+            raise self.text.unsupported("ILIKE ANY or ALL", node)
+        name = _FUNCTION_OPERATORS[type(node)]
+        parts = self.read_all((node.this, node.expression))
+        kind = BOOLEAN if name in ("ilike", "rlike") else None
+        if name == "concat" and all(type_of(part) == STRING for part in parts):
+            kind = STRING
+        result = Call(name, parts, kind, span=span)
+        # sqlglot says NOT ILIKE on the node itself.
+        return Not(result, span=span) if node.args.get("negate") else result
+
+    def _predicate(self, node: exp.Expression, span: Span | None) -> Expr | None:
+        match node:
+            case exp.Paren():
+                return self.read(node.this)
+            case exp.And():
+                return And(self.read_all(_flat(node, exp.And)), span=span)
+            case exp.Or():
+                return Or(self.read_all(_flat(node, exp.Or)), span=span)
+            case exp.Not():
+                return self._negated(node, span)
+            case exp.Is():
+                return self._is(node, span)
+            case exp.Between():
+                return self._between(node, span)
+            case exp.In():
+                return self._in_list(node, span)
+            case exp.Like() | exp.Escape():
+                return self._like(node, span)
+            case exp.Case() | exp.If():
+                return self._case(node, span)
+        return None
+
+    def _negated(self, node: exp.Not, span: Span | None) -> Expr:
+        inner = self.read(node.this)
+        if isinstance(inner, IsNull | InList | Like):
+            return Not(replace(inner, span=span), span=span)
+        return Not(inner, span=span)
+
+    def _is(self, node: exp.Is, span: Span | None) -> Expr:
+        if isinstance(node.this, _PREDICATES) or node.args.get("negate"):
+            raise self._parentheses(node)
+        operand = self.read(node.this)
+        match node.expression:
+            case exp.Null():
+                return IsNull(operand, span=span)
+            case exp.Boolean() as wanted:
+                truth = parse_literal.constant(bool(wanted.this), span)
+                return Compare(CompareOp.NULL_SAFE_EQUAL, operand, truth, span=span)
+        raise self.text.unsupported("IS in this form", node)
+
+    def _between(self, node: exp.Between, span: Span | None) -> Expr:
+        if node.args.get("symmetric") is not None:
+            raise self.text.unsupported("BETWEEN SYMMETRIC", node, hint="write two comparisons")
+        if any(
+            isinstance(part, _PREDICATES)
+            for part in (node.this, node.args["low"], node.args["high"])
+        ):
+            raise self._parentheses(node)
+        low, high = self.read(node.args["low"]), self.read(node.args["high"])
+        operand = uncounted(self.read(node.this), low, high)
+        above = Compare(CompareOp.GREATER_EQUAL, *self.alike(operand, low), span=span)
+        below = Compare(CompareOp.LESS_EQUAL, *self.alike(operand, high), span=span)
+        return And((above, below), span=span)
+
+    def _in_list(self, node: exp.In, span: Span | None) -> Expr:
+        if node.args.get("query") is not None:
+            raise self._subquery(node)
+        if node.args.get("unnest") is not None or node.args.get("field") is not None:
+            raise self.text.unsupported(
+                "IN in this form", node, hint="list the values in parentheses"
+            )
+        if isinstance(node.this, exp.Tuple):
+            raise self.text.unsupported(
+                "IN over several columns", node, hint="write it with AND and OR"
+            )
+        if not node.expressions:
+            raise self.text.error("IN needs at least one value", node, hint="list the values")
+        operand = self.read(node.this)
+        options = self.read_all(node.expressions)
+        brought = tuple(literals.alike(option, operand, self.reading.zone) for option in options)
+        if all(type_of(option) == type_of(operand) for option in brought):
+            options = brought
+        return InList(operand, options, span=span)
+
+    def _like(self, node: exp.Expression, span: Span | None) -> Expr:
+        escape = "\\"
+        like = node
+        if isinstance(node, exp.Escape):
+            like = node.this
+            escape = parse_literal.string_value(self.text, node.expression)
+        if not isinstance(like, exp.Like) or isinstance(like.expression, exp.Any | exp.All):
+            raise self.text.unsupported("LIKE ANY, LIKE ALL or ILIKE with ESCAPE", node)
+        negated = bool(like.args.get("negate"))
+        operand, pattern = self.read(like.this), self.read(like.expression)
+        if isinstance(pattern, Literal) and isinstance(pattern.value, str):
+            expr: Expr = Like(operand, pattern.value, escape, span=span)
+        elif like is node:
+            expr = Call("like", (operand, pattern), BOOLEAN, span=span)
+        else:
+            expr = Call(
+                "like", (operand, pattern, parse_literal.constant(escape, span)), BOOLEAN, span=span
+            )
+        return Not(expr, span=span) if negated else expr
+
+    def _case(self, node: exp.Expression, span: Span | None) -> Expr:
+        default = node.args.get("default" if isinstance(node, exp.Case) else "false")
+        otherwise = (
+            self.read(default) if default is not None else parse_literal.constant(None, span)
+        )
+        if isinstance(node, exp.If):
+            if default is None:
+                raise self.text.unsupported("`if` with 2 arguments", node)
+            return Case(
+                ((self.read(node.this), self.read(node.args["true"])),), otherwise, span=span
+            )
+        subject = None if node.this is None else self.read(node.this)
+        branches = []
+        for branch in node.args["ifs"]:
+            condition = self.read(branch.this)
+            if subject is not None:
+                equal = Compare(CompareOp.EQUAL, *self.alike(subject, condition))
+                condition = replace(equal, span=self.text.span_of(branch.this))
+            branches.append((condition, self.read(branch.args["true"])))
+        return Case(tuple(branches), otherwise, span=span)
+
+    def _other(self, node: exp.Expression, span: Span | None) -> Expr:
+        match node:
+            case exp.Column() if not isinstance(node.this, exp.Star):
+                return self.names.column(node, in_aggregate=self.in_aggregate)
+            case exp.BitwiseAnd() | exp.BitwiseOr() | exp.BitwiseXor() | exp.BitwiseNot():
+                raise self.text.unsupported("a bitwise operator", node)
+            case exp.Placeholder() | exp.Parameter() | exp.SessionParameter():
+                raise self.text.unsupported(
+                    f"the parameter `{node.name}`" if node.name.isalnum() else "a parameter",
+                    self.text.place_of("?") or self.text.place_of(":"),
+                    hint="write the value into the query",
+                )
+            case exp.Dot() | exp.Bracket():
+                raise self.text.unsupported(
+                    "a nested field or array element",
+                    node,
+                    hint="impctl reads top-level columns only; store the value in its own column",
+                )
+        if isinstance(node, _SUBQUERIES):
+            raise self._subquery(node)
+        raise self.text.unsupported(f"{construct_name(node)} in {self.clause}", node)
+
+    def _subquery(self, node: exp.Expression) -> Exception:
+        what = "IN or EXISTS" if isinstance(node, exp.In | exp.Exists) else "a scalar subquery"
+        if what == "a scalar subquery":
+            return self.text.unsupported(
+                f"{what} in {self.clause}", node, hint="join the subquery in FROM instead"
+            )
+        return self.text.unsupported(
+            f"{what} with a subquery inside another expression in {self.clause}",
+            node,
+            hint=(
+                "write it as a separate condition in WHERE or HAVING, combined with the others by "
+                "AND"
+            ),
+        )
+
+    def _parentheses(self, node: exp.Expression) -> Exception:
+        return self.text.unsupported(
+            "operators whose precedence differs between SQL parsers",
+            node,
+            hint="put parentheses around the part to evaluate first",
+        )
+
+
+def construct_name(node: exp.Expression) -> str:
+    """A readable name of a construct that is refused."""
+    if isinstance(node, exp.Window):
+        return "a window function"
+    if isinstance(node, exp.Lambda | exp.Transform):
+        return "a lambda function"
+    return f"`{node.key.upper().replace('_', ' ')}`"
+
+
+def _flat(node: exp.Expression, kind: type[exp.Expression]) -> list[exp.Expression]:
+    """The operands of nested AND or OR, in order; deep chains are walked, not recursed."""
+    pending, result = [node], []
+    while pending:
+        current = pending.pop()
+        if isinstance(current, kind):
+            pending += [current.expression, current.this]
+        else:
+            result.append(current)
+    return result
+
+
+def _rounded(expr: Expr, own: SqlType, wanted: SqlType) -> Expr:
+    return expr if own == wanted else Cast(expr, wanted, span=expr.span)
+
+
+_NO_PARENTHESES = {
+    "CurrentDate": "current_date",
+    "CurrentTimestamp": "current_timestamp",
+    "CurrentUser": "current_user",
+    "SessionUser": "session_user",
+}
+"""By the name of the node class, since older versions of sqlglot lack some."""
+CAST_FUNCTIONS = {
+    "bigint": "long",
+    "binary": "binary",
+    "boolean": "boolean",
+    "date": "date",
+    "double": "double",
+    "float": "float",
+    "int": "integer",
+    "smallint": "short",
+    "string": "string",
+    "timestamp": "timestamp",
+    "tinyint": "byte",
+}
+"""Casts that are written as functions, and their types."""
+_INTERVALS = frozenset({"interval day", "interval month", "interval year"})
+_RESULT_TYPES = (
+    (
+        STRING,
+        "btrim chr concat_ws date_format format_number initcap lower lpad ltrim md5 regexp_extract "
+        "regexp_replace repeat replace rpad rtrim sha1 substring_index translate trim upper",
+    ),
+    (
+        INTEGER,
+        "ascii char_length character_length datediff date_diff day dayofmonth dayofweek dayofyear "
+        "bit_length hour instr len length locate minute month octet_length position quarter second "
+        "weekday weekofyear year",
+    ),
+    (DATE, "add_months date_add date_sub last_day make_date next_day to_date trunc"),
+    (TIMESTAMP, "date_trunc to_timestamp"),
+    (
+        DOUBLE,
+        "acos asin atan atan2 cbrt cos degrees exp ln log log10 log1p log2 months_between pow "
+        "power radians sign signum sin sqrt tan tanh",
+    ),
+    (BOOLEAN, "contains endswith isnan regexp_like startswith"),
+)
+"""Functions whose result type is the same for all arguments; STRING only for plain ones."""
+_FIELDS = {
+    "days": "day", "dow": "dayofweek", "doy": "dayofyear", "week": "weekofyear", "hours": "hour",
+    "minutes": "minute", "months": "month", "years": "year",
+}  # fmt: skip
+_FIELD_FUNCTIONS = frozenset(
+    {"year", "quarter", "month", "weekofyear", "day", "dayofweek", "dayofyear", "hour", "minute"}
+)
+"""Fields of EXTRACT that are functions of their own."""
+_WITH_FIELDS = (DATE, TIMESTAMP, TIMESTAMP_NTZ)
+_SAME_TYPE = frozenset({"abs", "negative", "nullifzero", "positive"})
+
+
+def read_call(reader: ExprReader, node: exp.Expression, span: Span | None) -> Expr | None:
+    """A call or cast; None for any other node."""
+    match node:
+        case exp.Cast():
+            return _cast(reader, node, span)
+        case exp.Anonymous():
+            return _function(reader, node, span)
+        case exp.Substring():
+            parts = [node.this, node.args.get("start"), node.args.get("length")]
+            return _call(reader, "substring", [part for part in parts if part is not None], span)
+        case exp.Trim():
+            return _trim(reader, node, span)
+        case exp.Extract():
+            name = node.this.name.lower()
+            name = _FIELDS.get(name, name)
+            operand = reader.read(node.expression)
+            if name in _FIELD_FUNCTIONS and type_of(operand) in _WITH_FIELDS:
+                return _made(reader, name, (operand,), span)
+            # An interval has fields, too, for which Spark has no function of their own.
+            return Call("date_part", (parse_literal.constant(name, span), operand), span=span)
+        case exp.StrPosition():
+            if any(node.args.get(part) for part in ("position", "occurrence")):
+                hint = "use locate(part, text, start)"
+                raise reader.text.unsupported("POSITION with a start", node, hint=hint)
+            return _call(reader, "locate", [node.args["substr"], node.this], span)
+    name = _NO_PARENTHESES.get(type(node).__name__)
+    if name is None:
+        return None
+    span = reader.text.place_of(name) if span is None else span
+    reader.reading.note_volatile(name, span)
+    return Call(name, (), span=span)
+
+
+def function_name(node: exp.Expression) -> str | None:
+    """Lower-case name of a plain function call; None for another node."""
+    if isinstance(node, exp.Any) and isinstance(node.this, exp.Paren):
+        # sqlglot takes `any(x)` for the quantifier.
+        return "any"
+    if not isinstance(node, exp.Anonymous):
+        return None
+    return node.name.lower()
+
+
+def arguments_of(node: exp.Expression) -> list[exp.Expression]:
+    """The written arguments of a plain function call."""
+    return [node.this.this] if isinstance(node, exp.Any) else list(node.expressions)
+
+
+def _cast(reader: ExprReader, node: exp.Cast, span: Span | None) -> Expr:
+    text = reader.text
+    number = parse_literal.number(text, node)
+    if number is not None:
+        return number
+    for option in ("format", "default"):
+        if node.args.get(option) is not None:
+            raise text.unsupported(f"CAST with {option.upper()}", node)
+    target = _cast_type(text, node)
+    if not isinstance(node, exp.TryCast):
+        # Only typed literals come as a plain cast: Spark's CAST reads as exp.TryCast.
+        return _typed_literal(reader, node, target, span)
+    if node.args.get("safe"):
+        raise text.unsupported(
+            "TRY_CAST", node, hint="use CAST, which fails where TRY_CAST returns NULL"
+        )
+    return literals.folded(Cast(reader.read(node.this), target, reader.reading.zone, span=span))
+
+
+def _typed_literal(reader: ExprReader, node: exp.Cast, kind: SqlType, span: Span | None) -> Expr:
+    """`DATE '2024-01-31'`. The parser reads `DATE '2024-01-31'::STRING` as a date made of a cast
+    text, while in Spark the date is cast."""
+    text, zone, literal = reader.text, reader.reading.zone, node.this
+    casts: list[exp.Cast] = []
+    while isinstance(literal, exp.Cast):
+        casts.append(literal)
+        literal = literal.this
+    written = parse_literal.string_value(text, literal)
+    value = literals.typed(text, kind, written, node, zone, span)
+    for cast in reversed(casts):
+        value = literals.folded(Cast(value, _cast_type(text, cast), zone, span=span))
+    return value
+
+
+def _cast_type(text: SqlText, node: exp.Cast) -> SqlType:
+    written = str(node.to.sql(dialect="spark")).lower()
+    name = CAST_FUNCTIONS.get(written, written)
+    if name in ("decimal", "numeric", "dec"):
+        return decimal(10, 0)
+    if name.startswith("decimal("):
+        inside = name[len("decimal(") : -1].replace(" ", "")
+        name = f"decimal({inside if ',' in inside else inside + ',0'})"
+    result = from_delta(name)
+    if result.kind in (Kind.OTHER, Kind.NULL) and name not in _INTERVALS:
+        raise text.unsupported(f"CAST to `{written}`", node, hint="cast to a simple type")
+    return result
+
+
+def _trim(reader: ExprReader, node: exp.Trim, span: Span | None) -> Expr:
+    position = str(node.args.get("position") or "BOTH").upper()
+    name = {"BOTH": "btrim", "LEADING": "ltrim", "TRAILING": "rtrim"}[position]
+    parts: tuple[Expr, ...] = (reader.read(node.this),)
+    if node.expression is None:
+        name = "trim" if name == "btrim" else name
+    else:
+        characters = reader.read(node.expression)
+        parts = (*parts, characters) if name == "btrim" else (characters, *parts)
+    return Call(name, parts, _result_type(name, parts), span=span)
+
+
+def _function(reader: ExprReader, node: exp.Anonymous, span: Span | None) -> Expr:
+    name = function_name(node) or ""
+    by_unit = _function_by_unit(reader, node, name, span)
+    if by_unit is not None:
+        return by_unit
+    _refuse_kinds(reader, node, name)
+    for argument in node.expressions:
+        if isinstance(argument, exp.Distinct | exp.Star | exp.Kwarg | exp.Lambda):
+            what = type(argument).__name__.lower()
+            raise reader.text.unsupported(f"`{name}` with a {what} argument", node)
+    parts = reader.read_all(node.expressions)
+    rewritten = _rewritten(name, parts, reader.reading.zone, span)
+    if rewritten is not None:
+        return rewritten
+    if name in VOLATILE and not (name == "unix_timestamp" and parts):
+        reader.reading.note_volatile(name, span)
+    return _made(reader, name, parts, span)
+
+
+def _function_by_unit(
+    reader: ExprReader, node: exp.Anonymous, name: str, span: Span | None
+) -> Expr | None:
+    """`timestampadd(HOUR, 3, at)` and `datediff(HOUR, since, until)`; None for calls of another
+    form. Their first argument is a bare word."""
+    if name not in UNIT_SUMS | UNIT_DIFFERENCES or len(node.expressions) != 3:
+        return None
+    unit, *rest = node.expressions
+    if not isinstance(unit, exp.Column) or unit.name.lower() not in UNITS:
+        return None
+    parts = (parse_literal.constant(unit.name.upper(), span), *reader.read_all(rest))
+    is_sum = name in UNIT_SUMS
+    called = "timestampadd" if is_sum else "timestampdiff"
+    # A timestamp stays one of its kind. What a DATE becomes is left to Spark.
+    moment = type_of(parts[2])
+    moment = moment if moment in (TIMESTAMP, TIMESTAMP_NTZ) else None
+    return Call(called, parts, moment if is_sum else LONG, reader.reading.zone, span=span)
+
+
+def _refuse_kinds(reader: ExprReader, node: exp.Anonymous, name: str) -> None:
+    text = reader.text
+    if name in FOREIGN:
+        raise text.unsupported(
+            f"function `{name}`", node, hint="remove it; impctl cannot know what it does"
+        )
+    if name in AGGREGATES:
+        where = "inside another aggregate" if reader.in_aggregate else f"in {reader.clause}"
+        raise text.error(
+            f"Query `{text.name}` uses the aggregate function `{name}` {where}",
+            node,
+            hint="Spark does not allow it there; use HAVING or a subquery",
+        )
+    if name in WINDOW_ONLY:
+        raise text.unsupported(f"`{name}` without OVER", node, hint="add OVER (...)")
+    if name in GENERATORS:
+        raise text.unsupported(f"the function `{name}`", node)
+    if name not in SCALARS and name not in CAST_FUNCTIONS:
+        raise text.error(
+            f"Query `{text.name}` uses the function `{name}`, which Spark does not have",
+            node,
+            hint=did_you_mean(name, SCALARS | AGGREGATES)
+            or "user-defined functions are not supported",
+            code="function_unknown",
+        )
+
+
+def _call(
+    reader: ExprReader, name: str, arguments: list[exp.Expression], span: Span | None
+) -> Expr:
+    return _made(reader, name, reader.read_all(arguments), span)
+
+
+def _made(reader: ExprReader, name: str, parts: tuple[Expr, ...], span: Span | None) -> Expr:
+    result = Call(name, parts, _result_type(name, parts), reader.reading.zone, span=span)
+    return literals.computed(result)
+
+
+def _result_type(name: str, parts: tuple[Expr, ...]) -> SqlType | None:
+    for kind, names in _RESULT_TYPES:
+        if name in names.split():
+            return kind if kind != STRING or _is_plain_text(name, parts) else None
+    if name in _SAME_TYPE and len(parts) == 1:
+        result = type_of(parts[0])
+        return result if result is not None and result.is_numeric else None
+    if name in ("concat", "substring", "substr", "left", "right", "reverse"):
+        first = parts if name == "concat" else parts[:1]
+        return STRING if first and all(type_of(part) == STRING for part in first) else None
+    return number_type(name, parts)
+
+
+def _is_plain_text(name: str, parts: tuple[Expr, ...]) -> bool:
+    """Whether a text function gives plain text: of collated text most of them give collated text,
+    and padded bytes stay bytes."""
+    types = [type_of(part) for part in parts]
+    if name in ("lpad", "rpad") and BINARY in types:
+        return False
+    return all(result is not None and result.kind is not Kind.OTHER for result in types)
+
+
+def _rewritten(name: str, parts: tuple[Expr, ...], zone: str, span: Span | None) -> Expr | None:
+    """A function that has a node of its own; None where it has not."""
+    null = parse_literal.constant(None, span)
+    match name, parts:
+        case "coalesce", (_, *_):
+            return Coalesce(parts, span=span)
+        case (("nvl" | "ifnull"), (_, _)):
+            return Coalesce(parts, span=span)
+        case "nvl2", (tested, present, absent):
+            return Case(((Not(IsNull(tested)), present),), absent, span=span)
+        case "nullif", (value, unwanted):
+            value = uncounted(value, unwanted)
+            return Case(
+                ((Compare(CompareOp.EQUAL, value, unwanted, span=span), null),), value, span=span
+            )
+        case "if", (condition, yes, no):
+            return Case(((condition, yes),), no, span=span)
+        case "mod", (left, right):
+            return Arithmetic(ArithmeticOp.REMAINDER, left, right, span=span)
+        case "negative", (operand,):
+            return Negate(operand, span=span)
+        case "positive", (operand,):
+            return _positive(operand, span)
+        case "isnull", (operand,):
+            return IsNull(operand, span=span)
+        case "isnotnull", (operand,):
+            return Not(IsNull(operand, span=span), span=span)
+        case "equal_null", (left, right):
+            return Compare(CompareOp.NULL_SAFE_EQUAL, left, right, span=span)
+        case (("lcase" | "ucase"), (operand,)):
+            name = "lower" if name == "lcase" else "upper"
+            return Call(name, parts, _result_type(name, parts), span=span)
+    if name in CAST_FUNCTIONS and len(parts) == 1:
+        return literals.folded(Cast(parts[0], from_delta(CAST_FUNCTIONS[name]), zone, span=span))
+    return None
+
+
+def _positive(operand: Expr, span: Span | None) -> Expr | None:
+    """`+x` of a number is the number, but a constant's digits do not count as those of a literal;
+    None where it may be a cast."""
+    result = type_of(operand)
+    if result is None or not result.is_numeric:
+        return None
+    return Cast(operand, result, span=span) if isinstance(operand, Literal) else operand

@@ -1,0 +1,472 @@
+"""Named parameters, and constants that the clock gives a SQL text."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import field
+from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
+from decimal import Decimal
+from difflib import get_close_matches
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NoReturn
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from sqlglot.dialects.spark import Spark
+from sqlglot.errors import TokenError
+from sqlglot.tokens import Token, TokenType  # type: ignore[attr-defined]  # re-exported silently
+
+from impctl.errors import Location, UsageError
+from impctl.expr.types import fixed_offset
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.types import ParameterValue, QueryName
+
+CURRENT_DATE = "current_date"
+HOUR = "date_trunc('hour', current_timestamp)"
+RUN = "now"
+"""The instant of the run itself, cut to whole seconds: no text asks for it, expiry does."""
+NEVER = "never"
+"""In place of an instant: no row that is there will ever expire."""
+_UNITS = {
+    **dict.fromkeys(("hour",), "hour"),
+    **dict.fromkeys(("day", "dd"), "day"),
+    "week": "week",
+    **dict.fromkeys(("month", "mon", "mm"), "month"),
+    "quarter": "quarter",
+    **dict.fromkeys(("year", "yyyy", "yy"), "year"),
+}
+"""What `date_trunc` may cut to, by the ways to write it."""
+_CUT_NAMES = {f"date_trunc('{unit}', current_timestamp)": unit for unit in _UNITS.values()}
+NOW = frozenset({"now", "current_timestamp"})
+BARE = frozenset({"current_date", "current_timestamp"})
+"""What needs no parentheses, so that a column may have the name."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClockUse:
+    """One place of a text, offsets included, where a constant of the clock stands."""
+
+    moment: str
+    start: int
+    end: int
+    before: int | None
+    """The place among the tokens of the one before; None at the start of the text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """An instant (UTC) in a session's zone; the values in `held` stand before what it gives."""
+
+    instant: datetime
+    zone: str = "UTC"
+    held: Mapping[str, str] = field(default_factory=dict)
+    given: Mapping[str, date | datetime] = field(default_factory=dict)
+
+    def text(self, moment: str, follows: str | None = None) -> str:
+        """The value as it is written down and shown, of the moment with this name."""
+        return self.value(moment, follows).isoformat()
+
+    def value(self, moment: str, follows: str | None = None) -> date | datetime:
+        """The value: a date, or a timestamp with its offset from UTC.
+
+        What is `given` for a parameter stands for it; else it `follows` another moment.
+        """
+        if moment in self.held:
+            return read_moment(self.held[moment])
+        if moment in self.given:
+            return self.given[moment]
+        moment = moment if follows is None else follows
+        local = self.instant.astimezone(zone_of(self.zone))
+        if moment == CURRENT_DATE:
+            return local.date()
+        if moment == RUN:
+            return self.instant.replace(microsecond=0)
+        return _cut(local, _CUT_NAMES[moment]).astimezone(UTC)
+
+
+def read_moment(written: str) -> date | datetime:
+    """The value that `Clock.text` wrote."""
+    is_day = len(written) == len("2026-11-25")
+    return date.fromisoformat(written) if is_day else datetime.fromisoformat(written)
+
+
+def given_moment(name: str, written: str, follows: str, zone: str) -> date | datetime:
+    """The value given for a parameter that follows the day or the hour; UsageError for none."""
+    try:
+        if follows == CURRENT_DATE:
+            return date.fromisoformat(written) if _DAY.fullmatch(written) else _no_time(written)
+        return _instant(written, zone)
+    except (ValueError, OverflowError):
+        kind = "a day such as 2026-11-25" if follows == CURRENT_DATE else "a time: 2026-11-25 13:00"
+        raise UsageError(
+            f"Parameter `{name}` must be {kind}, not: {written}",
+            hint="or omit it to use the current time",
+            code="parameter_type",
+        ) from None
+
+
+def zone_of(name: str) -> tzinfo:
+    """The time zone of this name; UsageError where this machine does not know it."""
+    offset = fixed_offset(name)
+    if offset is not None:
+        return timezone(timedelta(microseconds=offset))
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise UsageError(
+            f"This machine has no data for time zone `{name}`, so the current day cannot be "
+            "computed",
+            hint="install the package `tzdata`, or set `spark.sql.session.timeZone` to a known one",
+            code="zone_unknown",
+        ) from None
+
+
+_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_NOW = re.compile(r"\d{4}-\d{2}-\d{2}([ T]\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?(Z|[+-]\d{2}:\d{2})?)?")
+
+
+def instant_of(written: str, zone: str) -> datetime:
+    """The time meant by `2026-11-25` or `2026-11-25 13:00:00`, in the session's zone or with an
+    offset of its own; UsageError for any other text."""
+    try:
+        return _instant(written, zone)
+    except (ValueError, OverflowError):
+        raise UsageError(
+            f"The value of `--now` or IMPCTL_NOW is not a time: {written}",
+            hint="write 2026-11-25, 2026-11-25 13:00 or 2026-11-25T13:00:00+01:00",
+            code="now_syntax",
+        ) from None
+
+
+def _instant(written: str, zone: str) -> datetime:
+    result = datetime.fromisoformat(written) if _NOW.fullmatch(written) else _no_time(written)
+    return (result.replace(tzinfo=zone_of(zone)) if result.tzinfo is None else result).astimezone(
+        UTC
+    )
+
+
+def _no_time(written: str) -> NoReturn:
+    raise ValueError(written)
+
+
+def _cut(local: datetime, unit: str) -> datetime:
+    """The start of the hour, day, ... that a local time is in, as Spark's `date_trunc` cuts it."""
+    if unit == "hour":
+        return local.replace(minute=0, second=0, microsecond=0)
+    # Midnight that comes twice is the first; one that there is not is when the clock was put on.
+    day = local.replace(hour=0, minute=0, second=0, microsecond=0, fold=0)
+    match unit:
+        case "week":
+            return day - timedelta(days=day.weekday())
+        case "month":
+            return day.replace(day=1)
+        case "quarter":
+            return day.replace(month=(day.month - 1) // 3 * 3 + 1, day=1)
+        case "year":
+            return day.replace(month=1, day=1)
+        case _:
+            return day
+
+
+def clock_uses(sql: str, tokens: Sequence[Token]) -> Iterator[ClockUse]:
+    """The constants of the clock in a text, from left to right."""
+    words = [sql[token.start : token.end + 1].lower() for token in tokens]
+    at = 0
+    while at < len(tokens):
+        result = None if at and words[at - 1] == "." else _use(words, at)
+        if result is None:
+            at += 1
+            continue
+        moment, length = result
+        last = tokens[at + length - 1]
+        yield ClockUse(moment, tokens[at].start, last.end + 1, at - 1 if at else None)
+        at += length
+
+
+def _use(words: Sequence[str], at: int) -> tuple[str, int] | None:
+    """The moment written from this word on, and in how many words."""
+    match words[at : at + 4]:
+        case ["current_date" | "curdate", "(", ")", *_]:
+            return CURRENT_DATE, 3
+        case ["current_date", *rest]:
+            return None if rest[:1] in (["."], ["("]) else (CURRENT_DATE, 1)
+        case ["to_date" | "date" | "cast", "(", *_]:
+            return _to_day(words, at)
+        case ["date_trunc", "(", unit, ","]:
+            now = _now(words, at + 4)
+            result = _UNITS.get(unit.strip("'\""))
+            if now and result is not None and words[at + 4 + now : at + 5 + now] == [")"]:
+                return f"date_trunc('{result}', current_timestamp)", 5 + now
+            return None
+    now = _now(words, at)
+    is_cast = bool(now) and words[at + now : at + now + 2] == ["::", "date"]
+    return (CURRENT_DATE, now + 2) if is_cast else None
+
+
+def _to_day(words: Sequence[str], at: int) -> tuple[str, int] | None:
+    """`to_date(now())`, `date(now())` or `CAST(now() AS DATE)`."""
+    now = _now(words, at + 2)
+    if not now:
+        return None
+    end = ["as", "date", ")"] if words[at] == "cast" else [")"]
+    is_whole = list(words[at + 2 + now : at + 2 + now + len(end)]) == end
+    return (CURRENT_DATE, 2 + now + len(end)) if is_whole else None
+
+
+def _now(words: Sequence[str], at: int) -> int:
+    """In how many words the clock's time stands here; 0 where it does not."""
+    match words[at : at + 3]:
+        case ["now" | "current_timestamp", "(", ")"]:
+            return 3
+        case ["current_timestamp", *rest]:
+            return 0 if rest[:1] in (["."], ["("]) else 1
+    return 0
+
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PLAIN = re.compile(r"[^\x00-\x1f\x7f'\"\\$\u2028\u2029]*")
+_LONG = range(-(2**63), 2**63)
+_BEFORE = frozenset(
+    {"(", ",", "=", "==", "<", ">", "<=", ">=", "<>", "!=", "<=>", "+", "-", "*", "/", "%", "||"}
+    | {"and", "or", "not", "between", "like", "ilike", "rlike", "then", "else", "when", "select"}
+    | {"where", "having", "qualify", "limit", "offset", "on", "case", "div", "distinct", "["}
+)
+"""What may stand directly before an operand; after anything else a literal could change its
+meaning (`DATE :day` would become a typed literal, `day :key` a call)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """One parameter replaced: where it stood and where its literal stands, on the same line."""
+
+    line: int
+    column: int
+    written: int
+    bound_column: int
+    bound: int
+
+
+@dataclass(frozen=True, slots=True)
+class BoundSql:
+    """A text without parameters, and the way back to the places of the text that had them."""
+
+    sql: str
+    bindings: tuple[Binding, ...] = ()
+    moments: Mapping[str, str] = field(default_factory=dict)
+    """The constants of the clock that were put in, by name, with their values."""
+    bare: frozenset[str] = frozenset()
+    """Of these the names that stood without parentheses, as a column's would."""
+
+    def written_at(self, line: int, column: int) -> tuple[int, int]:
+        """Line and column (1-based) in the text with parameters."""
+        own = [binding for binding in self.bindings if binding.line == line]
+        index = bisect_right(own, column, key=lambda binding: binding.bound_column) - 1
+        if index < 0:
+            return line, column
+        before = own[index]
+        inside = column - before.bound_column
+        if inside < before.bound:
+            return line, before.column
+        return line, before.column + before.written + inside - before.bound
+
+
+def bind(
+    sql: str,
+    values: Mapping[str, ParameterValue],
+    *,
+    name: QueryName,
+    clock: Clock | None = None,
+    follows: Mapping[str, str] = MappingProxyType({}),
+) -> BoundSql:
+    """The text with every parameter replaced by a literal of its value, and so the clock's.
+
+    Raises UsageError for a parameter without a value, a value without a parameter, and a
+    parameter where no operand can stand; its location is a place in the text. Without a `clock`
+    its constants stay as they are written. Parameters that follow the clock are no values: for
+    each, `follows` has the moment that it is unless another is given.
+    """
+    moving = {f":{own}": moment for own, moment in follows.items()}
+    if clock is not None:
+        values = {**values, **{own: clock.value(f":{own}", follows[own]) for own in follows}}
+    asks_clock = clock is not None and _CLOCK.search(sql) is not None
+    if ":" not in sql and not values and not asks_clock:
+        return BoundSql(sql)
+    try:
+        tokens = Spark().tokenize(sql)
+    except TokenError:
+        # The reader of the text says what is wrong with it.
+        return BoundSql(sql)
+    result = list(_parameters(sql, tokens))
+    _refuse_unused(values, {parameter.name for parameter in result}, name)
+    places = [(one.start, one.end, _literal(one, values, name)) for one in result]
+    uses = _clock_places(sql, tokens) if asks_clock else []
+    moments: dict[str, str] = {}
+    if clock is not None:
+        places += [(u.start, u.end, literal_text(clock.value(u.moment))) for u in uses]
+        moments = {use.moment: clock.text(use.moment) for use in uses}
+        moments |= {name: clock.text(name, moment) for name, moment in moving.items()}
+    text, bindings = _replaced(sql, sorted(places))
+    bare = frozenset(sql[use.start : use.end].lower() for use in uses) & BARE
+    return BoundSql(text, bindings, moments, bare)
+
+
+_CLOCK = re.compile(rf"curdate|{'|'.join(sorted(NOW | BARE))}", re.IGNORECASE)
+
+
+def _clock_places(sql: str, tokens: Sequence[Token]) -> list[ClockUse]:
+    """Where constants of the clock stand as operands.
+
+    A name without parentheses that is an alias somewhere, in backticks too, may mean that, so it
+    is left alone.
+    """
+    uses = list(clock_uses(sql, tokens))
+    operands = [
+        use for use in uses if use.before is not None and _is_before(sql, tokens[use.before])
+    ]
+    names = {sql[use.start : use.end].lower() for use in uses if use not in operands} & BARE
+    names |= {token.text.lower() for token in tokens if sql[token.start] == "`"}
+    return [use for use in operands if sql[use.start : use.end].lower() not in names]
+
+
+def _is_before(sql: str, token: Token) -> bool:
+    """Whether an operand may follow."""
+    return sql[token.start : token.end + 1].lower() in _BEFORE
+
+
+def _literal(parameter: _Parameter, values: Mapping[str, ParameterValue], name: QueryName) -> str:
+    """The literal for one parameter; UsageError where it has none or none can stand there."""
+    if parameter.name not in values:
+        raise _unknown(parameter, values, name)
+    if not parameter.is_operand:
+        raise UsageError(
+            f"Parameter `:{parameter.name}` of query `{name}` is in a place that cannot hold a "
+            "value",
+            hint="use a parameter as an operand, for example `x > :low`",
+            code="parameter_misplaced",
+            location=parameter.location(name),
+        )
+    return literal_text(values[parameter.name])
+
+
+def _replaced(sql: str, places: Sequence[tuple[int, int, str]]) -> tuple[str, tuple[Binding, ...]]:
+    """The text with these stretches (start, end, new text; ascending) replaced, lines kept."""
+    pieces: list[str] = []
+    bindings: list[Binding] = []
+    at = 0
+    for start, end, literal in places:
+        line = sql.count("\n", 0, start) + 1
+        column = start - sql.rfind("\n", 0, start)
+        first, *others = sql[start:end].split("\n")
+        # What follows on a later line keeps its place there.
+        rest = "\n" * len(others) + " " * len(others[-1]) if others else ""
+        pieces += [sql[at:start], literal, rest]
+        at = end
+        shift = sum(b.bound - b.written for b in bindings if b.line == line)
+        bindings.append(Binding(line, column, len(first), column + shift, len(literal)))
+    return "".join((*pieces, sql[at:])), tuple(bindings)
+
+
+def literal_text(value: ParameterValue) -> str:
+    """The value as one Spark SQL literal of its own type; UsageError where it has none."""
+    match value:
+        case bool():
+            return "TRUE" if value else "FALSE"
+        case int() if value in _LONG:
+            return _signed(str(value))
+        case int():
+            raise _too_long()
+        case float():
+            return _signed(f"{value!r}D".replace("e+", "e"))
+        case Decimal():
+            if len(value.as_tuple().digits) > 38 or abs(value.adjusted()) > 38:
+                raise _too_long()
+            text = format(value, "f")
+            return _signed(text if "." in text else f"{text}BD")
+        case str():
+            return f"'{_escaped(value)}'"
+        case datetime():
+            return f"TIMESTAMP '{value.isoformat(sep=' ')}'"
+        case date():
+            return f"DATE '{value.isoformat()}'"
+
+
+def _signed(text: str) -> str:
+    return f"({text})" if text.startswith("-") else text
+
+
+def _too_long() -> UsageError:
+    return UsageError(
+        "A parameter has more digits than Spark's numbers can hold",
+        hint="integers have at most 64 bits, decimals at most 38 digits",
+        code="parameter_type",
+    )
+
+
+def _escaped(text: str) -> str:
+    return "".join(c if _PLAIN.fullmatch(c) else f"\\u{ord(c):04x}" for c in text)
+
+
+@dataclass(frozen=True, slots=True)
+class _Parameter:
+    """One occurrence of `:name`."""
+
+    name: str
+    start: int
+    end: int
+    line: int
+    column: int
+    is_operand: bool
+
+    def location(self, query: QueryName) -> Location:
+        return Location(f"query `{query}`", self.line, self.column)
+
+
+def _parameters(sql: str, tokens: Sequence[Token]) -> Iterator[_Parameter]:
+    before: Token | None = None
+    for token in tokens:
+        word = _NAME.match(sql, token.end + 1)
+        if token.token_type is TokenType.COLON and word is not None:
+            follows_a_value = token.start > 0 and re.match(r"[\w`'\")\]]", sql[token.start - 1])
+            if not follows_a_value:
+                line_start = sql.rfind("\n", 0, token.start) + 1
+                yield _Parameter(
+                    word.group(),
+                    token.start,
+                    word.end(),
+                    sql.count("\n", 0, token.start) + 1,
+                    token.start - line_start + 1,
+                    before is not None
+                    and _is_before(sql, before)
+                    # `:low.5` with 7 for `low` is not 7.5.
+                    and not sql.startswith(".", word.end()),
+                )
+        before = token
+
+
+def _refuse_unused(values: Mapping[str, ParameterValue], used: set[str], query: QueryName) -> None:
+    for name in values:
+        if name not in used:
+            listed = ", ".join(f"`:{other}`" for other in sorted(used))
+            raise UsageError(
+                f"Parameter `{name}` does not occur in the SQL of query `{query}`",
+                hint=f"the query has: {listed}"
+                if used
+                else (f"write `:{name}` in the SQL where its value belongs"),
+                code="parameter_unused",
+            )
+
+
+def _unknown(
+    parameter: _Parameter, values: Mapping[str, ParameterValue], query: QueryName
+) -> UsageError:
+    close = get_close_matches(parameter.name, list(values), n=1)
+    hint = f"add `{parameter.name}: VALUE` under `params` of the query, or write the value itself"
+    return UsageError(
+        f"Parameter `:{parameter.name}` of query `{query}` has no value",
+        hint=f"did you mean `:{close[0]}`?" if close else hint,
+        code="parameter_unknown",
+        location=parameter.location(query),
+    )

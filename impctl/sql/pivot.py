@@ -1,0 +1,362 @@
+"""PIVOT as one grouping in which every call counts the rows of one value only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from decimal import Decimal, localcontext
+
+from sqlglot import exp
+
+from impctl.data.schema import LONG, Kind, SqlType
+from impctl.errors import EvaluationError, NotExactError, count_text
+from impctl.expr.evaluate import Evaluator, find_blocker
+from impctl.expr.nodes import (
+    And,
+    Case,
+    ColumnRef,
+    Compare,
+    CompareOp,
+    Expr,
+    IsNull,
+    Literal,
+    LiteralValue,
+    Span,
+    columns_of,
+)
+from impctl.expr.types import MAX_PRECISION, type_of
+from impctl.plan.nodes import (
+    Aggregate,
+    AggregateCall,
+    AggregateOutput,
+    Attribute,
+    ComputedColumn,
+    Plan,
+    Project,
+)
+from impctl.sql.aggregates import (
+    AggregateCollector,
+    Lift,
+    call_is_nullable,
+    has_placeholder,
+    placeholder,
+    result_type,
+)
+from impctl.sql.expressions import ExprReader
+from impctl.sql.scope import Names, Reading, Scope, ScopeEntry, attribute_for, known_type
+from impctl.values import dataclass
+
+_EXACT_DIGITS = 100
+"""More than any decimal value or its scaling needs."""
+_PLAIN_BELOW = 6
+"""Zeros after the point up to which every way to write a decimal writes it plainly."""
+
+
+def constant_of(expr: Expr) -> Literal | None:
+    """The constant that an expression without columns is, such as `CAST('1' AS INT)` or `1 + 1`."""
+    if isinstance(expr, Literal):
+        return expr
+    if columns_of(expr) or find_blocker(expr) is not None:
+        return None
+    try:
+        result = Evaluator(expr).values({}, 1)
+    except (EvaluationError, NotExactError):
+        return None
+    if not result.validity()[0]:
+        return Literal(None, result.type, span=expr.span)
+    value = _plain(result.values[0], result.type)
+    return None if value is None else Literal(value, result.type, span=expr.span)
+
+
+def _plain(value: object, kind: SqlType) -> LiteralValue:
+    """A computed value as a literal holds it; None for kinds that are not taken here."""
+    if kind.kind is Kind.STRING:
+        return str(value)
+    if kind.kind is Kind.BOOLEAN:
+        return bool(value)
+    if kind.is_integral:
+        return int(str(value))
+    if kind.kind is Kind.DECIMAL:
+        with localcontext(prec=_EXACT_DIGITS):
+            return Decimal(str(value)).scaleb(-kind.scale)
+    return None
+
+
+def as_column(value: Literal, column: SqlType | None) -> Literal | None:
+    """The value in the column's type; None where Spark's cast would change it, or might."""
+    if value.value is None:
+        return value
+    if column is None:
+        return None
+    if value.type == column or (value.type.is_integral and column.is_integral):
+        return value
+    is_exact = value.type.is_integral or value.type.kind is Kind.DECIMAL
+    if not is_exact or not (column.is_integral or column.kind is Kind.DECIMAL):
+        return None
+    with localcontext(prec=_EXACT_DIGITS):
+        number = Decimal(str(value.value))
+        unscaled = number.scaleb(column.scale)
+        digits = column.precision if column.kind is Kind.DECIMAL else MAX_PRECISION
+        if unscaled != unscaled.to_integral_value() or abs(unscaled) >= Decimal(10) ** digits:
+            return None
+        if column.is_integral:
+            return Literal(int(number), column, span=value.span)
+        return Literal(number.quantize(Decimal(1).scaleb(-column.scale)), column, span=value.span)
+
+
+def name_of(values: Sequence[Literal]) -> str | None:
+    """What Spark calls the columns of one value, or of several in brackets."""
+    texts = [_text(value) for value in values]
+    known = [text for text in texts if text is not None]
+    if len(known) < len(texts):
+        return None
+    return known[0] if len(known) == 1 else f"{{{', '.join(known)}}}"
+
+
+def _text(value: Literal) -> str | None:
+    if value.value is None:
+        return "null"
+    if isinstance(value.value, bool):
+        return "true" if value.value else "false"
+    if value.type.is_integral or value.type.kind is Kind.STRING:
+        return str(value.value)
+    if value.type.kind is Kind.DECIMAL and value.type.scale <= _PLAIN_BELOW:
+        return f"{Decimal(str(value.value)):.{value.type.scale}f}"
+    return None
+
+
+_SKIPPING_NULL = frozenset(
+    {"sum", "avg", "min", "max", "count", "count_if", "bool_and", "bool_or"}
+    | {"stddev", "stddev_pop", "variance", "var_pop"}
+)
+"""Aggregates that pass over NULL, which is what Spark makes of the rows of other values."""
+_ALIAS_HINT = "give it a name with AS"
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """What is computed for every value: expressions over the placeholders of calls."""
+
+    calls: tuple[AggregateCall, ...]
+    columns: tuple[tuple[str | None, Expr], ...]
+    """What a column's name ends with, None where there is one expression only."""
+
+    @property
+    def is_two_phase(self) -> bool:
+        """Whether Spark groups by the values as well (`PivotFirst.supportsDataType`)."""
+        kinds = [known_type(expr) for _, expr in self.columns]
+        return all(
+            kind is not None and (kind.is_numeric or kind.kind is Kind.BOOLEAN) for kind in kinds
+        )
+
+    def is_null_without_rows(self, expr: Expr) -> bool:
+        """Whether the expression needs nothing around it to be NULL where no row was counted."""
+        calls = {placeholder(number): call for number, call in enumerate(self.calls)}
+        return isinstance(expr, ColumnRef) and call_is_nullable(calls[expr.id])
+
+
+def pivoted(plan: Plan, scope: Scope, node: exp.Pivot, reading: Reading) -> tuple[Plan, Scope]:
+    """What the rows of `plan` become by `PIVOT (calls FOR columns IN (values))`, and its names.
+
+    QueryError where the form is refused.
+    """
+    field = _field(node, reading)
+    collector = AggregateCollector()
+    reader = ExprReader(reading, Names(reading.text, scope), "PIVOT", collector)
+    columns = tuple(
+        (_suffix(one, node, reading), reader.read(one.unalias())) for one in node.expressions
+    )
+    made = _Made(tuple(collector.calls), columns)
+    _check_calls(node, made, reading)
+    plain = replace(reader, special=None)
+    axes = field.this.expressions if isinstance(field.this, exp.Tuple) else [field.this]
+    keys = _keys(scope, plain, axes, made)
+    values = [_value(item, axes, plain) for item in field.expressions]
+    grouped = _grouped(plan, keys, made.calls, values, reading.text.span_of(node), reading)
+    named: list[tuple[str, Expr]] = []
+    width = len(made.calls) + 1
+    for number, (name, _) in enumerate(values):
+        *mine, rows = grouped.aggregates[number * width :][:width]
+        refs = {placeholder(at): one.attribute.ref() for at, one in enumerate(mine)}
+        lift = Lift(reading.text, (), refs, scope.ids())
+        for suffix, expr in made.columns:
+            value = lift(expr)
+            if made.is_two_phase and not made.is_null_without_rows(expr):
+                value = _where_there(value, rows.attribute)
+            named.append((name if suffix is None else f"{name}_{suffix}", value))
+    return _projected(scope, keys, grouped, named, reading)
+
+
+def _grouped(
+    plan: Plan,
+    keys: list[ScopeEntry],
+    calls: tuple[AggregateCall, ...],
+    values: list[tuple[str, Expr]],
+    span: Span | None,
+    reading: Reading,
+) -> Aggregate:
+    """For every value the calls over its rows, and how many rows these are."""
+    filtered = [
+        (name, _filtered(call, condition))
+        for name, condition in values
+        for call in (*calls, AggregateCall("count"))
+    ]
+    ids = reading.fresh("a", [*(entry.name for entry in keys), *(name for name, _ in filtered)])
+    key_columns = tuple(
+        ComputedColumn(attribute_for(identity, entry.name, entry.expr), entry.expr)
+        for identity, entry in zip(ids, keys, strict=False)
+    )
+    results = tuple(
+        AggregateOutput(Attribute(identity, name, result_type(call), call_is_nullable(call)), call)
+        for identity, (name, call) in zip(ids[len(keys) :], filtered, strict=True)
+    )
+    return Aggregate(plan, key_columns, results, span=span)
+
+
+def _field(node: exp.Pivot, reading: Reading) -> exp.In:
+    text = reading.text
+    fields = node.args.get("fields") or []
+    if node.args.get("unpivot"):
+        raise text.unsupported("UNPIVOT", node, hint="use UNION ALL of SELECTs instead")
+    if len(fields) != 1 or not isinstance(fields[0], exp.In) or not fields[0].expressions:
+        raise text.unsupported("PIVOT in this form", node)
+    result: exp.In = fields[0]
+    return result
+
+
+def _suffix(item: exp.Expression, node: exp.Pivot, reading: Reading) -> str | None:
+    """What the name of a column ends with; None where there is one call only."""
+    if len(node.expressions) == 1:
+        return None
+    if not item.alias:
+        raise reading.text.unsupported(
+            "a PIVOT with several aggregates of which one has no name", item, hint=_ALIAS_HINT
+        )
+    return str(item.alias)
+
+
+def _check_calls(node: exp.Pivot, made: _Made, reading: Reading) -> None:
+    for call in made.calls:
+        if call.function not in _SKIPPING_NULL:
+            raise reading.text.unsupported(
+                f"`{call.function}` in PIVOT",
+                call.span,
+                hint="group by the columns and use FILTER (WHERE ...) for each value, or keep the "
+                "query without a sketch (`sketch: none`)",
+            )
+    for item, (_, expr) in zip(node.expressions, made.columns, strict=True):
+        reads_call = has_placeholder(expr)
+        is_bare = reads_call and isinstance(expr, ColumnRef)
+        if not is_bare and not (made.is_two_phase and reads_call):
+            raise reading.text.unsupported(
+                "an expression around the aggregates of a PIVOT",
+                item,
+                hint="compute it in a SELECT around the PIVOT",
+            )
+
+
+def _keys(
+    scope: Scope,
+    reader: ExprReader,
+    axes: list[exp.Expression],
+    made: _Made,
+) -> list[ScopeEntry]:
+    """The columns that nothing else of the pivot reads: what Spark groups by."""
+    read = set[str]()
+    for axis in axes:
+        read |= columns_of(reader.read(axis))
+    for _, expr in made.columns:
+        read |= columns_of(expr)
+    for call in made.calls:
+        for part in (*call.arguments, *(() if call.condition is None else (call.condition,))):
+            read |= columns_of(part)
+    return [entry for entry in scope.star(None) if not columns_of(entry.expr) & read]
+
+
+def _value(
+    item: exp.Expression, axes: list[exp.Expression], reader: ExprReader
+) -> tuple[str, Expr]:
+    """One value of IN: the name of its columns, and which rows it counts."""
+    text = reader.text
+    value = item.this if isinstance(item, exp.PivotAlias) else item
+    parts = value.expressions if isinstance(value, exp.Tuple) else [value]
+    if len(parts) != len(axes):
+        raise text.error(
+            f"A value of PIVOT has {count_text(len(parts), 'part')}, but FOR names "
+            f"{count_text(len(axes), 'column')}",
+            item,
+            hint="write one value for each column",
+        )
+    conditions: list[Expr] = []
+    values: list[Literal] = []
+    for axis, part in zip(axes, parts, strict=True):
+        left = reader.read(axis)
+        written = constant_of(reader.read(part))
+        if written is None:
+            raise text.unsupported(
+                "a PIVOT value that is not a constant, or that only Spark can compute",
+                part,
+                hint="write the value itself, for example -1.50",
+            )
+        right = as_column(written, type_of(left))
+        if right is None:
+            raise text.unsupported(
+                "a PIVOT value whose type differs from its column's",
+                part,
+                hint="write a literal of the column's type, for example DATE '2026-01-01'",
+            )
+        values.append(written)
+        conditions.append(_is_value(left, right, text.span_of(part)))
+    condition = conditions[0] if len(conditions) == 1 else And(tuple(conditions))
+    if isinstance(item, exp.PivotAlias):
+        return str(item.args["alias"].name), condition
+    name = name_of(values)
+    if name is None:
+        raise text.unsupported("a PIVOT value without a name", item, hint=_ALIAS_HINT)
+    return name, condition
+
+
+def _is_value(column: Expr, value: Literal, span: Span | None) -> Expr:
+    """`column <=> value`; of NULL in the form that the engine evaluates."""
+    if value.value is None:
+        return IsNull(column, span=span)
+    return Compare(CompareOp.NULL_SAFE_EQUAL, column, value, span=span)
+
+
+def _filtered(call: AggregateCall, condition: Expr) -> AggregateCall:
+    both = condition if call.condition is None else And((call.condition, condition))
+    return replace(call, condition=both)
+
+
+def _where_there(value: Expr, rows: Attribute) -> Expr:
+    """The value where a row was counted, else NULL."""
+    some = Compare(CompareOp.GREATER, rows.ref(), Literal(0, LONG))
+    kind = type_of(value)
+    assert kind is not None, "only what Spark pivots in two phases comes here"
+    return Case(((some, value),), Literal(None, kind))
+
+
+def _projected(
+    scope: Scope,
+    keys: list[ScopeEntry],
+    grouped: Aggregate,
+    columns: list[tuple[str, Expr]],
+    reading: Reading,
+) -> tuple[Plan, Scope]:
+    """Key columns under the names they had, then those of the values, which no relation owns."""
+    refs = [key.attribute.ref() for key in grouped.keys]
+    named: list[tuple[str, Expr]] = [
+        *((entry.name, ref) for entry, ref in zip(keys, refs, strict=True)),
+        *columns,
+    ]
+    ids = reading.fresh("p", [name for name, _ in named])
+    outputs = tuple(
+        ComputedColumn(attribute_for(identity, name, expr), expr)
+        for identity, (name, expr) in zip(ids, named, strict=True)
+    )
+    owners = [*(entry.relation for entry in keys), *(None for _ in columns)]
+    entries = tuple(
+        ScopeEntry(owner, output.attribute.name, output.attribute.ref())
+        for owner, output in zip(owners, outputs, strict=True)
+    )
+    return Project(grouped, outputs, span=grouped.span), Scope(entries, scope.relations)

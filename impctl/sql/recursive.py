@@ -1,0 +1,547 @@
+"""WITH clauses, including entries that read themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from sqlglot import exp
+from sqlglot.tokens import TokenType  # type: ignore[attr-defined]  # re-exported silently
+
+from impctl.data.schema import Kind
+from impctl.errors import QueryError, count_text
+from impctl.plan.nodes import (
+    Aggregate,
+    Attribute,
+    ComputedColumn,
+    Distinct,
+    Explode,
+    Fixpoint,
+    Join,
+    JoinKind,
+    Plan,
+    Project,
+    Recursive,
+    Select,
+    SetKind,
+    SetOperation,
+    Sort,
+    TopK,
+    Window,
+    attributes_of,
+    nodes_of,
+)
+from impctl.plan.recursion import approximate_columns
+from impctl.sql.relations import CommonTable, Environment, name_span, part, refuse_parts
+from impctl.sql.select import refuse_misread
+from impctl.sql.subqueries import is_membership, unwrapped
+from impctl.sql.text import SqlText, read_by_none
+from impctl.types import AttributeId, FixpointId
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.expr.nodes import Span
+
+
+def body_of(entry: exp.CTE, text: SqlText) -> Span | None:
+    """The stretch from behind the opening bracket up to the closing one; None where it is lost."""
+    alias = entry.args["alias"]
+    # A list of columns may come first.
+    ends = [name.meta.get("end") for name in (alias.this, *alias.columns)]
+    if any(end is None for end in ends):
+        return None
+    behind = max(ends)
+    depth, start = 0, 0
+    for word in text.tokens:
+        if word.start <= behind:
+            continue
+        if word.token_type is TokenType.L_PAREN:
+            start = start if depth else word.end + 1
+            depth += 1
+        elif word.token_type is TokenType.R_PAREN and depth:
+            depth -= 1
+            if not depth:
+                return text.span(start, word.start)
+    return None
+
+
+_FOREIGN = ("search", "cycle")
+"""Clauses on WITH that its grammar lacks."""
+
+
+def is_refused_by_spark(tree: exp.Expression) -> bool:
+    """Whether a WITH clause anywhere in the query, in use or not, has what Spark does not run."""
+    return any(_is_refused(clause) for clause in tree.find_all(exp.With))
+
+
+def _is_refused(clause: exp.With) -> bool:
+    entries: list[exp.CTE] = clause.expressions
+    if any(clause.args.get(name) for name in _FOREIGN):
+        return True
+    if any(entry.args.get("key_expressions") for entry in entries):
+        return True
+    return bool(clause.args.get("recursive")) and any(
+        reads_name(entry.this, entry.alias.lower()) and not _is_union_all(entry.this)
+        for entry in entries
+    )
+
+
+def _is_union_all(query: exp.Expression) -> bool:
+    """Of several parts the last UNION counts: what stands before it may drop what comes twice."""
+    result = unwrapped(query)
+    return isinstance(result, exp.Union) and not result.args.get("distinct")
+
+
+def reads_name(node: exp.Expression, name: str) -> bool:
+    """Whether the query reads a relation of that name which no WITH inside it gives."""
+    waiting = [node]
+    while waiting:
+        current = waiting.pop()
+        if isinstance(current, exp.Table) and [p.name.lower() for p in current.parts] == [name]:
+            return True
+        clause = part(current, "with")
+        if clause is None:
+            waiting += [child for child in current.iter_expressions() if child is not clause]
+            continue
+        is_hidden = False
+        for entry in clause.expressions:
+            is_same = entry.alias.lower() == name
+            is_hidden |= is_same and bool(clause.args.get("recursive"))
+            waiting += [] if is_hidden else [entry.this]
+            is_hidden |= is_same
+            if is_hidden:
+                break
+        if not is_hidden:
+            waiting += [child for child in current.iter_expressions() if child is not clause]
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A leaf, and the name in the text that it was read from."""
+
+    leaf: Recursive
+    place: exp.Expression
+
+
+_ONLY_ONCE = (
+    "use UNION if each row is needed once, or use a join: with UNION ALL it would count how often "
+    "a row is derived"
+)
+_ONE_ROW = (
+    "use UNION, which joins all rows so far; UNION ALL joins only the rows of the last round, so "
+    "the result depends on the number of rounds"
+)
+
+References = Mapping[AttributeId, Reference]
+"""By the identity of the leaf's first column."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """The WITH entry of a step: its name and id, of UNION or UNION ALL, and where the step is."""
+
+    fixpoint: FixpointId
+    name: str
+    is_set: bool
+    place: Span | None
+
+
+def as_step(plan: Plan, entry: Entry, references: References, text: SqlText) -> Plan:
+    """The plan of a step as it is kept; QueryError for what a step may not be."""
+    step = _Step(entry, references, text)
+    step.refuse_without(plan, entry.place)
+    return step.of(plan)
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    entry: Entry
+    references: References
+    text: SqlText
+
+    def refuse_without(self, plan: Plan, place: Span | None) -> None:
+        """Of UNION ALL, rows that are made of no row of the entry would come in every round."""
+        if self.entry.is_set or self._leaves(plan):
+            return
+        raise self.text.unsupported(
+            f"rows derived without `{self.entry.name}` in its own step of UNION ALL",
+            plan.span if plan.span is not None else place,
+            hint="move them to the first part: here every round derives them again",
+        )
+
+    def of(self, plan: Plan) -> Plan:
+        """The node over its inputs, all that reads the entry looked at."""
+        if not self._leaves(plan):
+            return plan
+        match plan:
+            case Recursive():
+                return plan
+            case Distinct() if self.entry.is_set:
+                return self.of(plan.child)
+            case Join():
+                return self._join(plan)
+            case SetOperation(kind=SetKind.UNION) if self.entry.is_set or plan.all:
+                for side in (plan.left, plan.right):
+                    self.refuse_without(side, plan.span)
+                left, right = self.of(plan.left), self.of(plan.right)
+                return replace(plan, all=True, left=left, right=right)
+            case Select() | Project():
+                return replace(plan, child=self.of(plan.child))
+            case Distinct() | SetOperation(kind=SetKind.UNION):
+                raise self._refusal(plan, _construct(plan), _ONLY_ONCE)
+            case _:
+                raise self._refusal(plan, _construct(plan))
+
+    def _leaves(self, plan: Plan) -> tuple[Recursive, ...]:
+        return tuple(
+            node
+            for node in nodes_of(plan)
+            if isinstance(node, Recursive) and node.fixpoint == self.entry.fixpoint
+        )
+
+    def _join(self, join: Join) -> Plan:
+        sides = bool(self._leaves(join.left)), bool(self._leaves(join.right))
+        padded = {
+            JoinKind.LEFT: (False, True),
+            JoinKind.RIGHT: (True, False),
+            JoinKind.FULL: (True, True),
+        }.get(join.kind, (False, False))
+        if any(here and there for here, there in zip(sides, padded, strict=True)):
+            raise self._refusal(join, f"the optional side of a {join.kind.value} join")
+        if join.kind is JoinKind.ANTI and sides[1]:
+            raise self._refusal(join, "NOT IN, NOT EXISTS or an anti join")
+        if not self.entry.is_set and join.kind is JoinKind.SEMI and sides[1]:
+            raise self._refusal(join, "IN, EXISTS or a semi join", _ONLY_ONCE)
+        if not self.entry.is_set and all(sides):
+            raise self._refusal(join, "a join of two of its rows", _ONE_ROW)
+        left, right = self.of(join.left), self.of(join.right)
+        if join.kind is not JoinKind.SEMI or not sides[1]:
+            return replace(join, left=left, right=right)
+        # A row comes once for each partner, which a set does not tell from once.
+        kept = tuple(ComputedColumn(a, a.ref()) for a in attributes_of(join.left))
+        both = replace(join, kind=JoinKind.INNER, left=left, right=right)
+        return Project(both, kept, span=join.span)
+
+    def _refusal(self, node: Plan, construct: str, hint: str = "") -> QueryError:
+        leaf = self._leaves(node)[0]
+        reference = self.references[leaf.attributes[0].id]
+        construct = self._around(reference.place, node) or construct
+        return self.text.unsupported(
+            f"{construct} over recursive `{self.entry.name}` in its own step",
+            node.span if node.span is not None else leaf.span,
+            hint=hint
+            or "a step can only filter, join and compute; move this to a query that reads "
+            f"`{self.entry.name}`",
+        )
+
+    def _around(self, place: exp.Expression, node: Plan) -> str | None:
+        """What the text has around the name, where the plan spells it in other operators."""
+        if not isinstance(node, Join | Aggregate):
+            return None
+        inner: Any = place
+        outer: Any = place.parent
+        while outer is not None and not isinstance(outer, exp.CTE):
+            if is_membership(outer) and isinstance(node, Join) and node.kind is JoinKind.LEFT:
+                return "IN or EXISTS under OR"
+            is_relation = isinstance(outer, exp.From | exp.Join | exp.SetOperation | exp.Subquery)
+            if isinstance(inner, exp.Subquery) and not is_relation and not is_membership(outer):
+                return "a subquery used as a value"
+            inner, outer = outer, outer.parent
+        return None
+
+
+def _construct(node: Plan) -> str:
+    """What the user calls the node."""
+    match node:
+        case Aggregate(aggregates=()):
+            return "GROUP BY"
+        case Aggregate():
+            return "an aggregate function"
+        case Window():
+            return "a window function"
+        case Sort():
+            return "ORDER BY"
+        case TopK(rank=None):
+            return "LIMIT"
+        case TopK():
+            return "DISTINCT ON"
+        case SetOperation():
+            return node.kind.value.upper()
+        case Distinct():
+            return "DISTINCT"
+        case Explode():
+            return "LATERAL VIEW"
+        case Fixpoint():
+            return "another recursion"
+    return type(node).__name__.upper()
+
+
+_UNION_PARTS = frozenset({"this", "expression", "distinct", "with"})
+_TAIL = ("order", "limit", "offset")
+MOST_LEVELS = 2**31 - 1
+"""What an INT holds, as Spark reads MAX RECURSION LEVEL."""
+
+
+def with_common_tables(node: exp.Expression, environment: Environment) -> Environment:
+    """The environment of a query, with the entries of its WITH clause in sight."""
+    clause = part(node, "with")
+    if clause is None:
+        return environment
+    _refuse_clauses(clause, environment)
+    entries: list[exp.CTE] = clause.expressions
+    for place, entry in enumerate(entries):
+        visible = dict(environment.common_tables)
+        if clause.args.get("recursive"):
+            result = _recursive_table(entry, entries[place + 1 :], environment)
+        else:
+            result = CommonTable(entry, environment)
+        visible[entry.alias.lower()] = result
+        environment = replace(environment, common_tables=visible)
+    return environment
+
+
+def read_unused(node: exp.Expression, environment: Environment) -> None:
+    """Read what no plan holds: Spark is handed the text with these entries in it."""
+    clause = part(node, "with")
+    for entry in () if clause is None else clause.expressions:
+        if id(entry) not in environment.reading.read_entries:
+            plan = environment.common_tables[entry.alias.lower()].plan(entry)
+            environment.reading.unused.append(plan)
+
+
+def _refuse_clauses(clause: exp.Expression, environment: Environment) -> None:
+    text = environment.reading.text
+    for name in ("search", "cycle"):
+        result = clause.args.get(name)
+        if result:
+            kind = "CYCLE" if str(result.args.get("kind") or name).upper() == "CYCLE" else "SEARCH"
+            raise text.unsupported(
+                f"{kind} on a recursive WITH entry",
+                result,
+                hint="remove it: UNION stops at cycles, and a column can hold the path or depth",
+            )
+    for entry in clause.expressions:
+        levels = text.levels.get(id(entry))
+        if levels is not None and not clause.args.get("recursive"):
+            raise text.error(
+                f"MAX RECURSION LEVEL is in WITH entry `{entry.alias}`, which is not a WITH "
+                "RECURSIVE",
+                text.span(levels.start, levels.end),
+                hint="remove it, or write WITH RECURSIVE",
+                code="query_syntax",
+            )
+        keys = entry.args.get("key_expressions")
+        if keys:
+            raise text.unsupported(
+                "USING KEY on a WITH entry",
+                keys[0],
+                hint="remove it, and select the best row per key in the query that reads the entry",
+            )
+
+
+def _recursive_table(
+    entry: exp.CTE, later: Iterable[exp.CTE], environment: Environment
+) -> CommonTable:
+    """An entry of WITH RECURSIVE, whether it reads itself or not."""
+    name = entry.alias.lower()
+    known = environment.common_tables
+    visible = dict(known)
+    for other in later:
+        called = other.alias
+        is_known = called.lower() in known or environment.reading.names.find([called]) is not None
+        if called.lower() != name and not is_known:
+            visible[called.lower()] = _not_yet(other, environment)
+    inside = replace(environment, common_tables=visible)
+    if not reads_name(entry.this, name):
+        return CommonTable(entry, inside)
+    return CommonTable(entry, inside, _Entry(entry, inside).read)
+
+
+def _not_yet(entry: exp.CTE, environment: Environment) -> CommonTable:
+    def refuse(place: exp.Expression) -> Plan:
+        # To Spark such a name is none that it knows.
+        raise read_by_none(
+            environment.reading.text.unsupported(
+                f"`{entry.alias}` before its own WITH entry (mutual recursion)",
+                place,
+                hint="derive the rows of both in one entry, with a column that distinguishes them",
+            )
+        )
+
+    return CommonTable(entry, environment, refuse)
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A WITH entry that reads itself, and what is in sight where it stands."""
+
+    node: exp.CTE
+    environment: Environment
+
+    @property
+    def name(self) -> str:
+        return self.node.alias
+
+    def read(self, place: exp.Expression) -> Plan:
+        """The fixpoint, for one place that reads it."""
+        environment, text = self.environment, self.environment.reading.text
+        union = self._union()
+        base = self._part(union, union.this, CommonTable(self.node, environment, self._in_base))
+        columns = self._columns(base)
+        identity = environment.reading.fixpoint_of(self.node)
+        references: dict[str, Reference] = {}
+
+        def leaf(at: exp.Expression) -> Plan:
+            made = self._attributes("r", columns)
+            span = name_span(at, environment) if isinstance(at, exp.Table) else text.span_of(at)
+            result = Recursive(identity, made, span=span)
+            references[made[0].id] = Reference(result, at)
+            return result
+
+        step = self._part(union, union.expression, CommonTable(self.node, environment, leaf))
+        self._refuse_types(base, step, union)
+        is_set = bool(union.args.get("distinct"))
+        levels = self._levels(is_set=is_set)
+        entry = Entry(identity, self.name, is_set, text.span_of(union.expression))
+        as_read = as_step(step, entry, references, text)
+        self._refuse_approximate(base, as_read, union)
+        made, span = self._attributes("f", columns), body_of(self.node, text)
+        return Fixpoint(identity, base, as_read, made, is_set, levels, span=span)
+
+    def _levels(self, *, is_set: bool) -> int | None:
+        """What MAX RECURSION LEVEL says of it."""
+        text = self.environment.reading.text
+        result = text.levels.get(id(self.node))
+        if result is not None and is_set:
+            raise text.unsupported(
+                "MAX RECURSION LEVEL on a recursion of UNION",
+                text.span(result.start, result.end),
+                hint="remove it: UNION stops at cycles, and a column can hold the level",
+            )
+        if result is not None and result.most > MOST_LEVELS:
+            raise text.error(
+                f"MAX RECURSION LEVEL is more than {MOST_LEVELS:,}, the largest value that Spark "
+                "accepts",
+                text.span(result.start, result.end),
+                hint="write a smaller number",
+            )
+        return None if result is None else result.most
+
+    def _part(self, union: exp.Union, query: exp.Expression, own: CommonTable) -> Plan:
+        """Base or step, with the entry's name meaning `own`."""
+        visible = {**self.environment.common_tables, self.name.lower(): own}
+        inside = with_common_tables(union, replace(self.environment, common_tables=visible))
+        reading = inside.reading
+        volatile = len(reading.volatile)
+        plan = inside.read_query(query, inside)
+        for construct, span in reading.volatile[volatile:]:
+            raise reading.text.unsupported(
+                f"`{construct}` in recursive `{self.name}`, which has no fixed result",
+                span,
+                hint="pass the value as a parameter",
+            )
+        if query is union.expression:
+            read_unused(union, inside)
+        return plan
+
+    def _union(self) -> exp.Union:
+        """The UNION that the entry is, if it is one of these that are read."""
+        text = self.environment.reading.text
+        union = unwrapped(self.node.this)
+        if not isinstance(union, exp.Union):
+            kind = (
+                f"{union.key.upper()} between the parts"
+                if isinstance(union, exp.SetOperation)
+                else "one part only"
+            )
+            raise text.unsupported(
+                f"recursive `{self.name}` with {kind}",
+                union,
+                hint=f"write it as a part without `{self.name}`, UNION, and one that reads it",
+            )
+        for name in _TAIL:
+            if union.args.get(name):
+                raise text.unsupported(
+                    f"{name.upper()}{' BY' if name == 'order' else ''} on the UNION of recursive "
+                    f"`{self.name}`",
+                    union.args[name],
+                    hint=f"move it to a query that reads `{self.name}`",
+                )
+        refuse_parts(union, _UNION_PARTS, self.environment, f"recursive `{self.name}`")
+        refuse_misread(union, self.environment)
+        return union
+
+    def _in_base(self, place: exp.Expression) -> Plan:
+        raise self.environment.reading.text.unsupported(
+            f"`{self.name}` in the first part of its UNION",
+            place,
+            hint="put all parts that read it after the first UNION, in parentheses if there are "
+            "several",
+        )
+
+    def _columns(self, base: Plan) -> tuple[Attribute, ...]:
+        """Name and type of the entry's columns; the identities are the base's."""
+        text = self.environment.reading.text
+        attributes = attributes_of(base)
+        names = self.node.alias_column_names or [attribute.name for attribute in attributes]
+        if len(names) != len(attributes):
+            raise text.error(
+                f"The alias `{self.name}` lists {count_text(len(names), 'column')}, but the "
+                f"relation has {len(attributes)}",
+                self.node,
+                hint="name every column, or none",
+            )
+        for name, attribute in zip(names, attributes, strict=True):
+            if attribute.type is None or attribute.type.kind is Kind.OTHER:
+                raise text.unsupported(
+                    f"column `{name}` of recursive `{self.name}`, whose type has values it cannot "
+                    "compare",
+                    self.node,
+                    hint="CAST it in both parts of the UNION",
+                )
+        return tuple(replace(a, name=n) for n, a in zip(names, attributes, strict=True))
+
+    def _attributes(self, letter: str, columns: tuple[Attribute, ...]) -> tuple[Attribute, ...]:
+        """The columns under new identities; a step may make any of them NULL."""
+        ids = self.environment.reading.fresh(letter, [column.name for column in columns])
+        return tuple(
+            replace(column, id=identity, nullable=True)
+            for identity, column in zip(ids, columns, strict=True)
+        )
+
+    def _refuse_types(self, base: Plan, step: Plan, union: exp.Union) -> None:
+        text = self.environment.reading.text
+        here, there = self._columns(base), attributes_of(step)
+        if len(here) != len(there):
+            raise text.error(
+                f"Recursive `{self.name}` has {count_text(len(here), 'column')} in its first part, "
+                f"but {len(there)} in its second",
+                union.expression,
+                hint="select the same number of columns in both",
+            )
+        for one, other in zip(here, there, strict=True):
+            if one.type != other.type:
+                raise text.unsupported(
+                    f"recursive `{self.name}` with `{one.type}` and `{other.type or 'unknown'}` in "
+                    f"column `{one.name}`",
+                    union.expression,
+                    hint=f"CAST one of them, so that `{one.name}` has the same type in both parts",
+                )
+
+    def _refuse_approximate(self, base: Plan, step: Plan, union: exp.Union) -> None:
+        for plan, query in ((base, union.this), (step, union.expression)):
+            loose = approximate_columns(plan)
+            for column, attribute in zip(self._columns(base), attributes_of(plan), strict=True):
+                if attribute.id in loose:
+                    raise self._inexact(column, query)
+
+    def _inexact(self, column: Attribute, query: exp.Expression) -> QueryError:
+        return self.environment.reading.text.unsupported(
+            f"a sum of doubles in column `{column.name}` of recursive `{self.name}`",
+            query,
+            hint=(
+                "the last digits vary from run to run; sum decimals, or CAST the values to DECIMAL"
+            ),
+        )

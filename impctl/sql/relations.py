@@ -1,0 +1,702 @@
+"""FROM clauses: tables, derived tables, VALUES, LATERAL VIEW and joins."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field, replace
+from typing import TYPE_CHECKING
+
+from sqlglot import exp
+from sqlglot.tokens import TokenType  # type: ignore[attr-defined]  # re-exported silently
+
+from impctl.data.schema import INTEGER, Kind, SqlType, from_spark
+from impctl.errors import count_text
+from impctl.expr.nodes import And, Coalesce, Compare, CompareOp, Expr, Span
+from impctl.plan.nodes import (
+    Attribute,
+    Explode,
+    Join,
+    JoinKind,
+    OneRow,
+    Plan,
+    Scan,
+    Select,
+    attributes_of,
+)
+from impctl.sql.expressions import ExprReader, arguments_of, function_name
+from impctl.sql.names import is_path
+from impctl.sql.pivot import pivoted
+from impctl.sql.scope import (
+    Names,
+    Reading,
+    Scope,
+    ScopeEntry,
+    joined_scope,
+    known_type,
+    meant_by,
+    relation_scope,
+    side_by_side,
+)
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.sql.text import SqlText
+
+Pairs = Sequence[tuple[ScopeEntry, ScopeEntry]]
+
+
+def same_names(left: Scope, right: Scope, node: exp.Join, text: SqlText) -> Pairs | None:
+    """The columns that USING or NATURAL pairs; None for any other join."""
+    if str(node.args.get("method") or "").upper() == "NATURAL":
+        return _natural(left, right, node, text)
+    using = node.args.get("using") or []
+    if not using:
+        return None
+    result = []
+    for identifier in using:
+        if not isinstance(identifier, exp.Identifier | exp.Column):
+            raise text.unsupported("an expression in USING", identifier, hint="use ON instead")
+        column = identifier if isinstance(identifier, exp.Column) else exp.column(identifier.copy())
+        for side in (left, right):
+            Names(text, side).column(column)
+        result.append((left.find(None, column.name)[0], right.find(None, column.name)[0]))
+    return result
+
+
+def _natural(left: Scope, right: Scope, node: exp.Join, text: SqlText) -> Pairs:
+    pairs = [(one, other) for one in left.star(None) for other in right.find(None, one.name)]
+    counts = Counter(one.name.lower() for one, _ in pairs)
+    if any(count > 1 for count in counts.values()) or any(a.name != b.name for a, b in pairs):
+        # Spark pairs the first ones there, and tells upper from lower case.
+        raise text.unsupported(
+            "a NATURAL join whose sides have duplicate column names, or names that differ in case",
+            node,
+            hint="use USING or ON",
+        )
+    return pairs
+
+
+def equal_names(pairs: Pairs, span: Span | None) -> Expr | None:
+    """The condition that the columns of each pair are equal; None without pairs."""
+    equals = tuple(Compare(CompareOp.EQUAL, a.expr, b.expr, span=span) for a, b in pairs)
+    if not equals:
+        return None
+    return equals[0] if len(equals) == 1 else And(equals, span=span)
+
+
+def merged_scope(kind: JoinKind, left: Scope, right: Scope, pairs: Pairs) -> Scope:
+    """The names after the join: merged columns once, and first, in `*`; first in `t.*`, too."""
+    seen = joined_scope(kind, left, right, side_by_side(left, right))
+    count = len(left.entries)
+    lefts = [left.entries.index(a) for a, _ in pairs]
+    if kind in (JoinKind.SEMI, JoinKind.ANTI):
+        return replace(seen, entries=_first(lefts, seen.entries))
+    rights = [count + right.entries.index(b) for _, b in pairs]
+    merged = [
+        ScopeEntry(None, a.name, _merged_value(kind, seen.entries[i].expr, seen.entries[j].expr))
+        for (a, _), i, j in zip(pairs, lefts, rights, strict=True)
+    ]
+    hidden = {*lefts, *rights}
+    rest = tuple(
+        replace(entry, is_plain=False) if position in hidden else entry
+        for position, entry in enumerate(seen.entries)
+    )
+    return replace(seen, entries=(*merged, *_first([*lefts, *rights], rest)))
+
+
+def _first(positions: Sequence[int], entries: Sequence[ScopeEntry]) -> tuple[ScopeEntry, ...]:
+    """The entries at these positions, then all others."""
+    others = [entry for place, entry in enumerate(entries) if place not in positions]
+    return (*(entries[place] for place in positions), *others)
+
+
+def _merged_value(kind: JoinKind, left: Expr, right: Expr) -> Expr:
+    if kind is JoinKind.FULL:
+        return Coalesce((left, right))
+    return right if kind is JoinKind.RIGHT else left
+
+
+_AS_VIEW = "`LATERAL VIEW explode(x) t AS element`"
+
+_GENERATORS = {
+    "explode": ("explode", False),
+    "explode_outer": ("explode", True),
+    "posexplode": ("posexplode", False),
+    "posexplode_outer": ("posexplode", True),
+}
+
+
+def exploded(plan: Plan, scope: Scope, node: exp.Lateral, reading: Reading) -> tuple[Plan, Scope]:
+    """The rows of `plan` taken apart, and the names of what they have then.
+
+    QueryError where the form is refused.
+    """
+    alias = node.args.get("alias")
+    names = [column.name for column in (alias.columns if alias is not None else [])]
+    is_view = bool(node.args.get("view"))
+    view = _Written("LATERAL VIEW", node.this, names, "LATERAL VIEW explode(x) t AS element")
+    if not is_view or not is_generator(node.this):
+        raise reading.text.unsupported(
+            f"LATERAL VIEW of `{function_name(node.this) or node.this.key}`",
+            node.this,
+            hint="explode and posexplode are supported",
+        )
+    whole = _taken_apart(plan, scope, view, reading, outer=bool(node.args.get("outer")))
+    called = None if alias is None or alias.this is None else (alias.this.name,)
+    return whole, side_by_side(scope, relation_scope(called, whole.made))
+
+
+def is_generator(node: exp.Expression) -> bool:
+    """Whether it is a call that is read as one row for every element."""
+    return function_name(node) in _GENERATORS
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """A generator of a SELECT list: its item, the rows taken apart, and the columns made."""
+
+    item: exp.Expression
+    plan: Explode
+
+    @property
+    def columns(self) -> list[tuple[str, Expr, Span | None]]:
+        """What stands in the list in place of the item: name, value and place."""
+        span = self.plan.span
+        return [(each.name, each.ref(span), span) for each in self.plan.made]
+
+    def refuse_beside(self, what: str, text: SqlText) -> None:
+        """Refuse the generator in a query that has this too."""
+        raise text.unsupported(
+            f"`{self.plan.function}` in the SELECT list of a query with {what}",
+            self.plan.span,
+            hint=f"write {_AS_VIEW} after FROM, or expand the rows in a subquery in FROM",
+        )
+
+
+def read_generated(
+    items: Sequence[exp.Expression], plan: Plan, scope: Scope, reading: Reading
+) -> Generated | None:
+    """The generator that is an item of the SELECT list; None without one."""
+    result = [item for item in items if is_generator(_called(item))]
+    if not result:
+        return None
+    if len(result) > 1:
+        raise reading.text.unsupported(
+            "several generator functions in one SELECT list",
+            _called(result[1]),
+            hint=f"write each as {_AS_VIEW} after FROM",
+        )
+    (item,) = result
+    if isinstance(item, exp.Aliases):
+        names = [part.name for part in item.expressions]
+    else:
+        names = [item.alias] if item.alias else []
+    written = _Written("SELECT", _called(item), names, "SELECT explode(x) AS element")
+    return Generated(item, _taken_apart(plan, scope, written, reading, outer=False))
+
+
+def _called(item: exp.Expression) -> exp.Expression:
+    """An item of a SELECT list without its alias or aliases."""
+    inner = item.this if isinstance(item, exp.Aliases) else item.unalias()
+    return inner if isinstance(inner, exp.Expression) else item
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """A generator as it is written: in which clause, the call, and the names for its columns."""
+
+    clause: str
+    call: exp.Expression
+    names: list[str]
+    example: str
+
+    @property
+    def what(self) -> str:
+        """It, for messages."""
+        return "a generator" if self.clause == "SELECT" else f"a {self.clause}"
+
+
+def _taken_apart(
+    plan: Plan, scope: Scope, written: _Written, reading: Reading, *, outer: bool
+) -> Explode:
+    call, text = written.call, reading.text
+    name = function_name(call) or ""
+    function, is_outer = _GENERATORS[name]
+    arguments = arguments_of(call)
+    if len(arguments) != 1:
+        raise text.unsupported(f"{written.clause} of `{name}` with several values", call)
+    array = ExprReader(reading, Names(text, scope), written.clause).read(arguments[0])
+    made = _columns(written, function, known_type(array), reading)
+    ids = reading.fresh("x", [attribute.name for attribute in made])
+    made = tuple(replace(item, id=identity) for item, identity in zip(made, ids, strict=True))
+    return Explode(plan, function, array, made, is_outer or outer, span=text.span_of(call))
+
+
+def _columns(
+    written: _Written, function: str, kind: SqlType | None, reading: Reading
+) -> tuple[Attribute, ...]:
+    """The columns made, without an identity yet: a place, then an element or a key and a value."""
+    names = written.names
+    place = ["pos"] if function == "posexplode" else []
+    of_map = ["key", "value"]
+    is_map = kind is not None and kind.kind is Kind.OTHER and kind.detail.startswith("map<")
+    is_array = kind is not None and kind.kind is Kind.OTHER and kind.detail.startswith("array<")
+    if not names and not is_map and not is_array:
+        raise reading.text.unsupported(
+            f"{written.what} without column names",
+            written.call,
+            hint=f"name the columns, as in `{written.example}`",
+        )
+    elements = len(names) - len(place) if names else (2 if is_map else 1)
+    if elements not in (1, 2) or (is_map and elements != 2) or (is_array and elements != 1):
+        raise reading.text.error(
+            f"{written.clause} names {count_text(len(names), 'column')}, but `{function}` returns "
+            "a different number",
+            written.call,
+            hint="name one column for an array, two for a map, and one more for a position",
+        )
+    own = [*place, *(of_map if elements == 2 else ["col"])]
+    types = [*(INTEGER for _ in place), *_element_types(kind, elements)]
+    return tuple(
+        Attribute("", name, type_, nullable=True)
+        for name, type_ in zip(names or own, types, strict=True)
+    )
+
+
+def _element_types(kind: SqlType | None, elements: int) -> list[SqlType | None]:
+    """Of what is inside: None where it is not a plain type."""
+    detail = "" if kind is None else kind.detail
+    if elements == 1:
+        return [from_spark(detail.removeprefix("array<").removesuffix(">"))]
+    key, _, value = detail.removeprefix("map<").removesuffix(">").partition(",")
+    return [from_spark(key), from_spark(value)]
+
+
+MOST_ROWS = 200
+"""An operator or two each; more belong in a table."""
+
+
+def read_values(node: exp.Values, text: SqlText, read: Callable[[exp.Expression], Plan]) -> Plan:
+    """The plan of the rows, by the way to `read` a query; QueryError for what is not read."""
+    rows = [_values_of(row) for row in node.expressions]
+    widths = {len(row) for row in rows}
+    if len(widths) > 1:
+        raise text.error(
+            f"The rows of VALUES have different numbers of values, from {min(widths)} to "
+            f"{max(widths)}",
+            node,
+            hint="write the same number of values in each row",
+        )
+    if len(rows) > MOST_ROWS:
+        raise text.unsupported(
+            f"VALUES of more than {MOST_ROWS} rows", node, hint="store them in a table"
+        )
+    for value in (value for row in rows for value in row):
+        if isinstance(value, exp.Alias):
+            raise text.unsupported(
+                "an alias inside VALUES",
+                value,
+                hint="put parentheses around each row: `(VALUES (1), (2)) AS v(n)`",
+            )
+    selects = [_selected(row) for row in rows]
+    _refuse_types(selects, node, text, read)
+    return read(_together(selects))
+
+
+def _values_of(row: exp.Expression) -> Sequence[exp.Expression]:
+    return row.expressions if isinstance(row, exp.Tuple) else [row]
+
+
+def _selected(row: Sequence[exp.Expression]) -> exp.Expression:
+    items = (
+        exp.Alias(this=value, alias=exp.to_identifier(f"col{place}"))
+        for place, value in enumerate(row, start=1)
+    )
+    return exp.Select(expressions=list(items))
+
+
+def _together(rows: Sequence[exp.Expression]) -> exp.Expression:
+    if len(rows) == 1:
+        return rows[0]
+    half = len(rows) // 2
+    # In brackets, as a set operation on the right side of another one is.
+    right = exp.Subquery(this=_together(rows[half:]))
+    return exp.Union(this=_together(rows[:half]), expression=right, distinct=False)
+
+
+def _refuse_types(
+    selects: Sequence[exp.Expression],
+    node: exp.Values,
+    text: SqlText,
+    read: Callable[[exp.Expression], Plan],
+) -> None:
+    """QueryError where values of a column have several types; NULL has none."""
+    rows = [attributes_of(read(one)) for one in selects]
+    for place, column in enumerate(zip(*rows, strict=True), start=1):
+        result = {attribute.type for attribute in column}
+        kinds = {kind for kind in result if kind is not None and kind.kind is not Kind.NULL}
+        if len(kinds) > 1:
+            named = " and ".join(f"`{kind}`" for kind in sorted(map(str, kinds)))
+            raise text.unsupported(
+                f"VALUES with {named} in column {place}",
+                node,
+                hint="cast the values to one type",
+            )
+
+
+_KINDS = {
+    ("", ""): JoinKind.INNER,
+    ("", "INNER"): JoinKind.INNER,
+    ("", "CROSS"): JoinKind.INNER,
+    ("LEFT", ""): JoinKind.LEFT,
+    ("LEFT", "OUTER"): JoinKind.LEFT,
+    ("RIGHT", ""): JoinKind.RIGHT,
+    ("RIGHT", "OUTER"): JoinKind.RIGHT,
+    ("FULL", ""): JoinKind.FULL,
+    ("FULL", "OUTER"): JoinKind.FULL,
+    ("LEFT", "SEMI"): JoinKind.SEMI,
+    ("", "SEMI"): JoinKind.SEMI,
+    ("LEFT", "ANTI"): JoinKind.ANTI,
+    ("", "ANTI"): JoinKind.ANTI,
+}
+_JOIN_PARTS = frozenset({"this", "side", "kind", "method", "on", "using"})
+_TABLE_PARTS = frozenset({"this", "db", "catalog", "alias", "joins", "pivots"})
+_SUBQUERY_PARTS = frozenset({"this", "alias", "joins", "pivots"})
+_VALUES_PARTS = frozenset({"expressions", "alias"})
+
+
+@dataclass(frozen=True, slots=True)
+class CommonTable:
+    """A WITH entry and what was visible where it stands."""
+
+    node: exp.CTE
+    environment: Environment
+    read: Callable[[exp.Expression], Plan] | None = None
+    """Of an entry that reads itself: its rows, for the place that names it."""
+
+    def plan(self, place: exp.Expression) -> Plan:
+        """The entry read anew, for the place that names it."""
+        if self.read is not None:
+            return self.read(place)
+        return self.environment.read_query(self.node.this, self.environment)
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """What a query is read with: the reading, WITH entries in sight, the way to read a query."""
+
+    reading: Reading
+    read_query: Callable[[exp.Expression, Environment], Plan]
+    common_tables: Mapping[str, CommonTable] = field(default_factory=dict)
+    """By lower-case name."""
+
+
+@dataclass(frozen=True, slots=True)
+class FromSource:
+    """What a FROM clause yields: a plan, and the names of its columns."""
+
+    plan: Plan
+    scope: Scope
+
+
+def read_from(select: exp.Select, environment: Environment) -> FromSource:
+    """The FROM clause of one SELECT block."""
+    clause = part(select, "from")
+    if clause is None:
+        return FromSource(OneRow(), Scope(()))
+    source = _joined(clause.this, select.args.get("joins") or [], environment)
+    for lateral in select.args.get("laterals") or []:
+        source = FromSource(*exploded(source.plan, source.scope, lateral, environment.reading))
+    return source
+
+
+def part(node: exp.Expression, name: str) -> exp.Expression | None:
+    """An argument whose name newer sqlglot versions write with an underscore."""
+    result = node.args.get(name)
+    return result if result is not None else node.args.get(f"{name}_")
+
+
+def refuse_parts(
+    node: exp.Expression, known: frozenset[str], environment: Environment, what: str
+) -> None:
+    """Refuses a node that carries anything but the parts that are understood."""
+    text = environment.reading.text
+    for name, value in node.args.items():
+        if name.rstrip("_") in known or not value:
+            continue
+        place = next((item for item in _nodes_in(value) if text.span_of(item) is not None), node)
+        label = name.rstrip("_").upper().replace("_", " ")
+        raise text.unsupported(f"{_CLAUSES.get(name.rstrip('_'), label)} in {what}", place)
+
+
+_CLAUSES = {
+    "sample": "TABLESAMPLE",
+    "laterals": "LATERAL VIEW",
+    "version": "time travel",
+    "when": "time travel",
+    "sort": "SORT BY",
+    "cluster": "CLUSTER BY",
+    "distribute": "DISTRIBUTE BY",
+    "by_name": "BY NAME",
+    "locks": "FOR UPDATE",
+}
+
+
+def _nodes_in(value: object) -> list[exp.Expression]:
+    items = value if isinstance(value, list) else [value]
+    return [item for item in items if isinstance(item, exp.Expression)]
+
+
+def _joined(first: exp.Expression, joins: list[exp.Join], environment: Environment) -> FromSource:
+    """The comma-separated groups of a FROM clause, each a chain of joins."""
+    groups: list[tuple[exp.Expression, list[exp.Join]]] = [(first, [])]
+    for join in joins:
+        if _is_comma(join, environment):
+            _refuse_pivot(join, environment)
+            groups.append((join.this, []))
+        else:
+            if len(groups) > 1:
+                _refuse_behind_comma(join, environment)
+            groups[-1][1].append(join)
+    sources = [_chain(head, chain, environment) for head, chain in groups]
+    result = sources[0]
+    for source, (head, _) in zip(sources[1:], groups[1:], strict=True):
+        if set(result.scope.relations).isdisjoint(source.scope.relations):
+            _refuse_same_name(result, source, head, environment)
+        plan = Join(JoinKind.INNER, result.plan, source.plan, None)
+        result = FromSource(plan, side_by_side(result.scope, source.scope))
+    return result
+
+
+def _refuse_pivot(join: exp.Join, environment: Environment) -> None:
+    """To Spark a PIVOT behind a join is one of the joined rows, in the tree it is the side's."""
+    pivots = join.this.args.get("pivots") or join.args.get("pivots")
+    if pivots:
+        raise environment.reading.text.unsupported(
+            "a PIVOT after a join",
+            pivots[0],
+            hint="pivot a subquery in parentheses: `(SELECT ... FROM a JOIN b ...) PIVOT (...)`",
+        )
+
+
+def _refuse_behind_comma(join: exp.Join, environment: Environment) -> None:
+    """To Spark its left side is all that stands before it, relations before the comma, too."""
+    is_merging = join.args.get("method") or join.args.get("using")
+    if is_merging or (join.side or "").upper() in ("RIGHT", "FULL"):
+        raise environment.reading.text.unsupported(
+            "a RIGHT, FULL, NATURAL or USING join after a comma",
+            join,
+            hint=(
+                "write CROSS JOIN instead of the comma, or put parentheses around the joined tables"
+            ),
+        )
+
+
+def _is_comma(join: exp.Join, environment: Environment) -> bool:
+    text = environment.reading.text
+    span = text.span_of(join.this)
+    token = None if span is None else text.token_before(span.start)
+    while token is not None and token.token_type is TokenType.L_PAREN:
+        token = text.token_before(token.start)
+    return token is not None and token.token_type is TokenType.COMMA
+
+
+def _chain(head: exp.Expression, joins: list[exp.Join], environment: Environment) -> FromSource:
+    source = _relation(head, environment)
+    for join in joins:
+        source = _join(source, join, environment)
+    return source
+
+
+def _relation(node: exp.Expression, environment: Environment) -> FromSource:
+    text = environment.reading.text
+    match node:
+        case exp.Table() if isinstance(node.this, exp.Identifier):
+            refuse_parts(node, _TABLE_PARTS, environment, f"table `{node.name}`")
+            source = _table(node, environment)
+        case exp.Subquery() if isinstance(node.this, exp.Table):
+            refuse_parts(node, _SUBQUERY_PARTS, environment, "FROM")
+            source = _aliased(_relation(node.this, environment), node, environment)
+        case exp.Subquery():
+            refuse_parts(node, _SUBQUERY_PARTS, environment, "a subquery in FROM")
+            source = _derived(environment.read_query(node.this, environment), node, environment)
+        case exp.Values():
+            refuse_parts(node, _VALUES_PARTS, environment, "VALUES")
+            rows = read_values(node, text, lambda query: environment.read_query(query, environment))
+            source = _derived(rows, node, environment)
+        case exp.Table() if isinstance(node.this, exp.Dot):
+            hint = "a table's name has at most a catalog, a schema and the table name"
+            raise text.unsupported("a name with more than three parts", node, hint=hint)
+        case exp.Table():
+            raise text.unsupported(f"the table function `{node.this.name}`", node)
+        case _:
+            raise text.unsupported(f"{node.key.upper()} in FROM", node)
+    for pivot in node.args.get("pivots") or []:
+        pivot_source = FromSource(*pivoted(source.plan, source.scope, pivot, environment.reading))
+        source = _aliased(pivot_source, pivot, environment)
+    return _chain_onto(source, node.args.get("joins") or [], environment)
+
+
+def _chain_onto(source: FromSource, joins: list[exp.Join], environment: Environment) -> FromSource:
+    for join in joins:
+        source = _join(source, join, environment)
+    return source
+
+
+def _table(node: exp.Table, environment: Environment) -> FromSource:
+    reading = environment.reading
+    written = ".".join(piece.name for piece in node.parts)
+    # In Spark `a.b` is never the WITH entry that is called "a.b".
+    common = environment.common_tables.get(written.lower()) if len(node.parts) == 1 else None
+    if common is not None:
+        reading.read_entries.add(id(common.node))
+        plan = common.plan(node)
+        renamed = _relation_columns(common.node, attributes_of(plan), environment)
+        scope = relation_scope((node.alias or node.name,), renamed)
+        return _aliased(FromSource(plan, scope), node, environment)
+    table = _catalog_name(node, written, environment)
+    # `delta` and a path are no names of two parts, but columns are called by them as if they were.
+    full = reading.names.full([piece.name for piece in node.parts])
+    schema = reading.catalog[table]
+    access = reading.next_access(table)
+    attributes = tuple(
+        Attribute(f"{access}.{column.name}", column.name, column.type) for column in schema
+    )
+    span = name_span(node, environment)
+    reading.mentions[span] = table
+    rows = _live(Scan(access, table, attributes, span=span), reading)
+    scope = relation_scope((node.alias,) if node.alias else full, attributes)
+    return _aliased(FromSource(rows, scope), node, environment)
+
+
+def _live(scan: Scan, reading: Reading) -> Plan:
+    """The rows of a table that are there for queries: all, but where it has an expiry."""
+    live = reading.live.get(scan.table)
+    if live is None:
+        return scan
+    (column,) = (a for a in scan.attributes if a.name == live.column)
+    return Select(scan, live.condition(column.ref()))
+
+
+def name_span(node: exp.Table, environment: Environment) -> Span:
+    """The written table name, without its alias, checked against the text."""
+    text = environment.reading.text
+    spans = [text.span_of(piece) for piece in node.parts]
+    first, last = spans[0], spans[-1]
+    if first is None or last is None:
+        raise text.unsupported(f"the table `{node.name}` in an unsupported form", node)
+    for piece, span in zip(node.parts, spans, strict=True):
+        written = "" if span is None else text.sql[span.start : span.end]
+        if written.strip("`").replace("``", "`") != piece.name:
+            raise text.unsupported(f"the table `{node.name}` in an unsupported form", node)
+    return text.span(first.start, last.end)
+
+
+def _catalog_name(node: exp.Table, written: str, environment: Environment) -> str:
+    reading = environment.reading
+    parts = [piece.name for piece in node.parts]
+    result = reading.names.find(parts)
+    if result is not None:
+        return result
+    known = [*reading.catalog, *environment.common_tables]
+    hint = meant_by(node, written, known)
+    near = next((t for t in known if t.lower().split(".")[-1] == parts[-1].lower()), None)
+    if is_path(parts):
+        hint = "declare the table with this path under `tables`; in SQL its path must be absolute"
+    elif len(parts) > 1 and near is not None:
+        hint = f"if you mean `{near}`, add this name to its `names`, or set `catalog` and `schema`"
+    raise reading.text.error(
+        f"Table `{written}` is unknown in query `{reading.text.name}`",
+        node,
+        hint=hint or "declare it under `tables` in the workload file",
+        code="table_unknown",
+    )
+
+
+def _derived(plan: Plan, node: exp.Expression, environment: Environment) -> FromSource:
+    alias = node.alias or None
+    renamed = _relation_columns(node, attributes_of(plan), environment)
+    return FromSource(plan, relation_scope(None if alias is None else (alias,), renamed))
+
+
+def _aliased(source: FromSource, node: exp.Expression, environment: Environment) -> FromSource:
+    """The source under the alias of a node, its columns renamed where the alias lists names."""
+    if not node.alias:
+        return source
+    entries = source.scope.star(None)
+    names = node.alias_column_names or [entry.name for entry in entries]
+    if len(names) != len(entries):
+        raise _column_count(node, len(names), len(entries), environment)
+    alias = (node.alias.lower(),)
+    renamed = tuple(
+        ScopeEntry(alias, name, entry.expr) for name, entry in zip(names, entries, strict=True)
+    )
+    return FromSource(source.plan, Scope(renamed, (alias,)))
+
+
+def _relation_columns(
+    node: exp.Expression, attributes: tuple[Attribute, ...], environment: Environment
+) -> tuple[Attribute, ...]:
+    """The attributes under the names an alias such as `t(a, b)` gives."""
+    names = node.alias_column_names
+    if not names:
+        return attributes
+    if len(names) != len(attributes):
+        raise _column_count(node, len(names), len(attributes), environment)
+    return tuple(
+        replace(attribute, name=name) for attribute, name in zip(attributes, names, strict=True)
+    )
+
+
+def _column_count(
+    node: exp.Expression, listed: int, there: int, environment: Environment
+) -> Exception:
+    return environment.reading.text.error(
+        f"The alias `{node.alias}` lists {count_text(listed, 'column')}, but the relation has "
+        f"{there}",
+        node,
+        hint="name every column, or none",
+    )
+
+
+def _join(left: FromSource, node: exp.Join, environment: Environment) -> FromSource:
+    reading = environment.reading
+    _refuse_pivot(node, environment)
+    refuse_parts(node, _JOIN_PARTS, environment, "a join")
+    right = _relation(node.this, environment)
+    kind = _KINDS.get(((node.side or "").upper(), (node.kind or "").upper()))
+    method = str(node.args.get("method") or "").upper()
+    if kind is None or method not in ("", "NATURAL"):
+        raise reading.text.unsupported(
+            f"{' '.join((method, node.side, node.kind)).strip()} JOIN", node
+        )
+    _refuse_same_name(left, right, node, environment)
+    pairs = same_names(left.scope, right.scope, node, reading.text)
+    if pairs is not None:
+        span = reading.text.span_of(node)
+        plan = Join(kind, left.plan, right.plan, equal_names(pairs, span), span=span)
+        return FromSource(plan, merged_scope(kind, left.scope, right.scope, pairs))
+    both = side_by_side(left.scope, right.scope)
+    on = node.args.get("on")
+    condition = None
+    if on is not None:
+        reader = ExprReader(reading, Names(reading.text, both), "a join condition")
+        condition = reader.read(on)
+    plan = Join(kind, left.plan, right.plan, condition, span=reading.text.span_of(node))
+    return FromSource(plan, joined_scope(kind, left.scope, right.scope, both))
+
+
+def _refuse_same_name(
+    left: FromSource, right: FromSource, node: exp.Expression, environment: Environment
+) -> None:
+    # Rewritten texts call a table by the end of its name alone.
+    twice = {name[-1] for name in left.scope.relations}
+    twice &= {name[-1] for name in right.scope.relations}
+    if twice:
+        name = sorted(twice)[0]
+        raise environment.reading.text.unsupported(
+            f"two relations named `{name}` in one FROM",
+            node,
+            hint="give each occurrence of the table its own alias",
+        )

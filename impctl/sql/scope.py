@@ -1,0 +1,389 @@
+"""What the names in one SELECT block refer to."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import field, replace
+from difflib import get_close_matches
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from sqlglot import exp
+
+from impctl.data.schema import Kind, SqlType
+from impctl.expr.nodes import ColumnRef, Expr, Span, transform, walk
+from impctl.expr.types import is_nullable, type_of
+from impctl.plan.nodes import Attribute, Catalog, JoinKind, LiveRows, Plan
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.errors import QueryError
+    from impctl.sql.names import TableNames
+    from impctl.sql.text import SqlText
+    from impctl.types import AccessId, AttributeId, FixpointId, TableName
+
+MAX_ACCESSES = 1_000
+"""WITH entries that use each other twice make 2 to the n of them."""
+
+
+@dataclass(slots=True)
+class Reading:
+    """The only mutable thing in a reading: counters and the list of volatile constructs."""
+
+    text: SqlText
+    catalog: Catalog
+    names: TableNames
+    zone: str = "UTC"
+    """The session's time zone."""
+    volatile: list[tuple[str, Span | None]] = field(default_factory=list)
+    read_entries: set[int] = field(default_factory=set)
+    """WITH entries that something has read, by the `id` of their node in the text's tree."""
+    unused: list[Plan] = field(default_factory=list)
+    """What entries are that nothing has read."""
+    mentions: dict[Span, TableName] = field(default_factory=dict)
+    """Where the text names tables, and which."""
+    fixpoints: dict[int, FixpointId] = field(default_factory=dict)
+    """Of recursive WITH entries, by the `id` of their node."""
+    live: Mapping[TableName, LiveRows] = field(default_factory=dict)
+    """What tables with an expiry ask of their rows; looked up only for tables that are named."""
+    _accesses: Counter[TableName] = field(default_factory=Counter)
+    _nodes: int = 0
+
+    def next_access(self, table: TableName) -> AccessId:
+        """`table#n`, n from 1; QueryError where WITH entries multiply them without end."""
+        self._accesses[table] += 1
+        if self._accesses.total() > MAX_ACCESSES:
+            raise self.text.unsupported(
+                f"more than {MAX_ACCESSES:,} tables (those in WITH entries count once per use)",
+                None,
+            )
+        return f"{table}#{self._accesses[table]}"
+
+    def fixpoint_of(self, entry: exp.CTE) -> FixpointId:
+        """The one identity of a recursive entry, wherever it is read."""
+        result = self.fixpoints.get(id(entry))
+        if result is None:
+            result, again = entry.alias, 1
+            while result in self.fixpoints.values():
+                again += 1
+                result = f"{entry.alias}:{again}"
+            self.fixpoints[id(entry)] = result
+        return result
+
+    def fresh(self, letter: str, names: Sequence[str]) -> tuple[AttributeId, ...]:
+        """Identities for the outputs of one new node, such as `p3.rev`."""
+        self._nodes += 1
+        seen: Counter[str] = Counter()
+        result = []
+        for name in names:
+            seen[name.lower()] += 1
+            again = f":{seen[name.lower()]}" if seen[name.lower()] > 1 else ""
+            result.append(f"{letter}{self._nodes}.{name}{again}")
+        return tuple(result)
+
+    def note_volatile(self, name: str, span: Span | None) -> None:
+        """Remembers a construct whose answer two runs need not share."""
+        self.volatile.append((name, span))
+
+
+def known_type(expr: Expr) -> SqlType | None:
+    """The expression's type; None also for what only stands for an unknown type."""
+    result = type_of(expr)
+    if result is None or (result.kind is Kind.OTHER and "unknown" in result.detail):
+        return None
+    return result
+
+
+def attribute_for(identity: AttributeId, name: str, expr: Expr) -> Attribute:
+    """The output column that an expression computes."""
+    return Attribute(identity, name, known_type(expr), is_nullable(expr))
+
+
+def meant_by(node: exp.Table, written: str, known: Iterable[str]) -> str | None:
+    """A hint for the name, given the tables and entries `known` there; None for no idea."""
+    around = list(_around(node)) if len(node.parts) == 1 else []
+    for entry in around:
+        if entry.alias.lower() == written.lower():
+            return f"write WITH RECURSIVE: without it `{entry.alias}` is unknown inside itself"
+    hint = did_you_mean(written, [*known, *(entry.alias for entry in around)])
+    for entry in around:
+        if hint is not None and f"`{entry.alias}`" in hint and not _is_recursive(entry):
+            return f"{hint} An entry that reads itself needs WITH RECURSIVE"
+    return hint
+
+
+def _around(node: exp.Expression) -> Iterator[exp.CTE]:
+    """The WITH entries that it stands in, the innermost first."""
+    outer = node.parent
+    while outer is not None:
+        if isinstance(outer, exp.CTE):
+            yield outer
+        outer = outer.parent
+
+
+def _is_recursive(entry: exp.CTE) -> bool:
+    clause = entry.parent
+    return clause is not None and bool(clause.args.get("recursive"))
+
+
+Qualifier = tuple[str, ...]
+"""The name of a relation in its parts, in lower case: an alias is one, a table's has three."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeEntry:
+    """One nameable column: its relation's name, its own name, and what it reads.
+
+    A column merged by USING is nameable without its relation's name through one entry, and with
+    it through another that `*` and plain names do not see.
+    """
+
+    relation: Qualifier | None
+    name: str
+    expr: Expr
+    is_plain: bool = True
+
+    def has_name(self, name: str) -> bool:
+        return self.name.lower() == name.lower()
+
+    def is_of(self, relation: Qualifier | None) -> bool:
+        """Whether the column can be called with this before its name, or nothing."""
+        if relation is None:
+            return self.is_plain
+        return self.relation is not None and is_called(self.relation, relation)
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """The columns a FROM clause offers, in the order of `*`; `outer` is the enclosing block."""
+
+    entries: tuple[ScopeEntry, ...]
+    relations: tuple[Qualifier, ...] = ()
+    outer: Scope | None = None
+    """Set only where correlated names are allowed."""
+
+    def find(self, relation: Qualifier | None, name: str) -> tuple[ScopeEntry, ...]:
+        """Entries of that name, counting one column once."""
+        result: list[ScopeEntry] = []
+        for entry in self.entries:
+            fits = entry.is_of(relation) and entry.has_name(name)
+            if fits and entry.expr not in [e.expr for e in result]:
+                result.append(entry)
+        return tuple(result)
+
+    def star(self, relation: Qualifier | None) -> tuple[ScopeEntry, ...]:
+        """What `*` or `relation.*` stands for."""
+        return tuple(entry for entry in self.entries if entry.is_of(relation))
+
+    def has(self, relation: Qualifier) -> bool:
+        """Whether a relation can be called so."""
+        return any(is_called(known, relation) for known in self.relations)
+
+    def ids(self) -> frozenset[str]:
+        """Identities of every column read here."""
+        return frozenset(part.id for entry in self.entries for part in _refs(entry.expr))
+
+
+def is_called(relation: Qualifier, name: Qualifier) -> bool:
+    """Whether the name is the relation's or the end of it."""
+    return relation[-len(name) :] == name
+
+
+def relation_scope(name: Sequence[str] | None, attributes: Sequence[Attribute]) -> Scope:
+    """The scope of one relation; `name` is its alias, as the only part, or its whole name."""
+    key = None if name is None else tuple(part.lower() for part in name)
+    entries = tuple(ScopeEntry(key, attribute.name, attribute.ref()) for attribute in attributes)
+    return Scope(entries, () if key is None else (key,))
+
+
+def nullable_scope(scope: Scope) -> Scope:
+    """The scope once an outer join may have filled its columns with NULL."""
+
+    def loosen(part: Expr) -> Expr | None:
+        return replace(part, nullable=True) if isinstance(part, ColumnRef) else None
+
+    entries = tuple(replace(entry, expr=transform(entry.expr, loosen)) for entry in scope.entries)
+    return replace(scope, entries=entries)
+
+
+def side_by_side(left: Scope, right: Scope) -> Scope:
+    """The names of both."""
+    return Scope((*left.entries, *right.entries), (*left.relations, *right.relations))
+
+
+def joined_scope(kind: JoinKind, left: Scope, right: Scope, both: Scope) -> Scope:
+    """The names after a join: without the right side's for SEMI and ANTI, NULL where outer."""
+    match kind:
+        case JoinKind.SEMI | JoinKind.ANTI:
+            return left
+        case JoinKind.INNER:
+            return both
+        case JoinKind.LEFT:
+            return side_by_side(left, nullable_scope(right))
+        case JoinKind.RIGHT:
+            return side_by_side(nullable_scope(left), right)
+        case JoinKind.FULL:
+            return nullable_scope(both)
+
+
+class Prefer(StrEnum):
+    """Which meaning a plain name takes when a FROM column and a select alias share it."""
+
+    COLUMN = "column"
+    ALIAS = "alias"
+    GROUPED = "grouped"
+    """A FROM column if it is a grouping expression, else the alias, else the FROM column."""
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """Name resolution for one clause: FROM columns, and select aliases where Spark sees them."""
+
+    text: SqlText
+    scope: Scope
+    aliases: Mapping[str, tuple[Expr, ...]] = field(default_factory=dict)
+    """By lower-case name."""
+    prefer: Prefer = Prefer.COLUMN
+    grouped: Collection[Expr] = ()
+
+    def column(self, node: exp.Column, *, in_aggregate: bool = False) -> Expr:
+        """What a written column reads; its span is the written name."""
+        parts = [part.name for part in node.parts]
+        if len(parts) == 1:
+            result = self._plain(node, parts[0], in_aggregate)
+        else:
+            result = self._qualified(node, parts)
+        return replace(result, span=self.text.span_of(node))
+
+    def _plain(self, node: exp.Column, name: str, in_aggregate: bool) -> Expr:
+        own = self.scope.find(None, name)
+        aliased = self.aliases.get(name.lower(), ())
+        if aliased and in_aggregate:
+            if self.prefer is Prefer.ALIAS or not own:
+                raise self._alias_in_aggregate(node, name)
+            aliased = ()
+        if aliased and (not own or self._takes_alias(own)):
+            if len(aliased) > 1:
+                raise self._ambiguous(node, name, [name] * len(aliased))
+            return aliased[0]
+        result = own
+        if not own and self.scope.outer is not None:
+            result = self.scope.outer.find(None, name)
+        if not result:
+            raise self._unknown(node, [name])
+        return self._one(node, name, result)
+
+    def _qualified(self, node: exp.Column, parts: Sequence[str]) -> Expr:
+        """As Spark looks for it: with the longest name of a relation first, then within columns."""
+        lower = tuple(part.lower() for part in parts)
+        outer = self.scope.outer
+        for scope in (self.scope,) if outer is None else (self.scope, outer):
+            for count in range(len(parts) - 1, -1, -1):
+                result = scope.find(lower[:count] or None, parts[count])
+                if result and count == len(parts) - 1:
+                    if scope is not self.scope:
+                        self._refuse_hidden(node, lower[:count])
+                    return self._one(node, parts[count], result)
+                if result:
+                    raise self._nested(node, parts)
+        raise self._unknown(node, parts)
+
+    def _one(self, node: exp.Column, name: str, result: Sequence[ScopeEntry]) -> Expr:
+        if len(result) > 1:
+            raise self._ambiguous(node, name, [_qualified(entry) for entry in result])
+        return result[0].expr
+
+    def _refuse_hidden(self, node: exp.Column, relation: Qualifier) -> None:
+        """Rewritten texts call a table by the end of its name, so no nearer one may end so."""
+        if len(relation) > 1 and any(known[-1] == relation[-1] for known in self.scope.relations):
+            raise self.text.unsupported(
+                f"a column of an outer table named `{relation[-1]}`, which is also the name of an "
+                "inner table",
+                node,
+                hint="give each of the two tables its own alias",
+            )
+
+    def _takes_alias(self, own: Sequence[ScopeEntry]) -> bool:
+        match self.prefer:
+            case Prefer.COLUMN:
+                return False
+            case Prefer.ALIAS:
+                return True
+            case Prefer.GROUPED:
+                return not any(entry.expr in self.grouped for entry in own)
+
+    def _alias_in_aggregate(self, node: exp.Column, name: str) -> QueryError:
+        return self.text.unsupported(
+            f"the select alias `{name}` inside an aggregate function",
+            node,
+            hint="Spark does not accept it either; compute it in a subquery, or qualify the column",
+        )
+
+    def _ambiguous(self, node: exp.Column, name: str, candidates: Iterable[str]) -> QueryError:
+        listed = ", ".join(f"`{candidate}`" for candidate in candidates)
+        return self.text.error(
+            f"Column `{name}` is ambiguous in query `{self.text.name}`: {listed}",
+            node,
+            hint="write the table's name before the column",
+            code="column_ambiguous",
+        )
+
+    def _unknown(self, node: exp.Column, parts: Sequence[str]) -> QueryError:
+        if [part.lower() for part in parts] == ["grouping__id"]:
+            return self.text.unsupported("`grouping__id`", node, hint="write grouping_id()")
+        relation = tuple(part.lower() for part in parts[:-1]) or None
+        if relation is not None and not any(is_called(r, relation) for r in self._relations()):
+            written = ".".join(parts[:-1])
+            known = [name[-1] for name in self._relations()]
+            if len(parts) > 2:
+                known = [".".join(name) for name in self._relations()]
+            return self.text.error(
+                f"Query `{self.text.name}` has no table `{written}` in its FROM clause",
+                node,
+                hint=did_you_mean(written, known) or "use the table's alias",
+                code="table_unknown",
+            )
+        names = [
+            entry.name for entry in self.scope.entries if relation is None or entry.is_of(relation)
+        ]
+        where = f" in `{'.'.join(parts[:-1])}`" if relation is not None else ""
+        return self.text.error(
+            f"Column `{parts[-1]}` is unknown{where} in query `{self.text.name}`",
+            node,
+            hint=did_you_mean(parts[-1], names) or f"known columns: {_listed(names)}",
+            code="column_unknown",
+        )
+
+    def _relations(self) -> tuple[Qualifier, ...]:
+        outer = self.scope.outer.relations if self.scope.outer is not None else ()
+        return (*self.scope.relations, *outer)
+
+    def _nested(self, node: exp.Column, parts: Sequence[str]) -> QueryError:
+        return self.text.unsupported(
+            f"the nested field `{'.'.join(parts)}`",
+            node,
+            hint="impctl reads top-level columns only; store the field in its own column",
+        )
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str | None:
+    """A hint naming the nearest known names; None when nothing is near."""
+    by_lower = {candidate.lower(): candidate for candidate in known}
+    near = get_close_matches(name.lower(), list(by_lower), n=3, cutoff=0.6)
+    if not near:
+        return None
+    return "did you mean " + " or ".join(f"`{by_lower[match]}`" for match in near) + "?"
+
+
+def _qualified(entry: ScopeEntry) -> str:
+    return entry.name if entry.relation is None else f"{entry.relation[-1]}.{entry.name}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(f"`{name}`" for name in names[:8])
+    return shown + (", ..." if len(names) > 8 else "") if names else "none"
+
+
+def _refs(expr: Expr) -> Iterable[ColumnRef]:
+    return [part for part in walk(expr) if isinstance(part, ColumnRef)]

@@ -1,0 +1,634 @@
+"""SELECT blocks, set operations, ORDER BY, LIMIT and OFFSET."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from sqlglot import exp
+
+from impctl.data.schema import DOUBLE, INTEGRAL, Kind, SqlType
+from impctl.errors import count_text
+from impctl.expr.nodes import (
+    Cast,
+    ColumnRef,
+    Expr,
+    Literal,
+    Span,
+    children,
+    columns_of,
+    walk,
+    with_children,
+)
+from impctl.expr.types import common_type, rounded_type
+from impctl.plan.explain import column_name
+from impctl.plan.nodes import (
+    Aggregate,
+    AggregateOutput,
+    Attribute,
+    ComputedColumn,
+    Distinct,
+    Plan,
+    Project,
+    Select,
+    SetKind,
+    SetOperation,
+    Sort,
+    SortKey,
+    TopK,
+    attributes_of,
+)
+from impctl.sql.aggregates import (
+    AggregateCollector,
+    GroupingClause,
+    Lift,
+    call_is_nullable,
+    has_placeholder,
+    read_grouping,
+    result_type,
+)
+from impctl.sql.aggregates import placeholder as aggregate_placeholder
+from impctl.sql.expressions import CAST_FUNCTIONS, ExprReader, arguments_of, function_name
+from impctl.sql.relations import (
+    Environment,
+    FromSource,
+    Generated,
+    read_from,
+    read_generated,
+    refuse_parts,
+)
+from impctl.sql.scope import Names, Prefer, Reading, attribute_for, relation_scope
+from impctl.sql.subqueries import (
+    Beside,
+    Membership,
+    Part,
+    apply_condition,
+    bare,
+    put_beside,
+    read_condition,
+    read_having,
+    read_values,
+)
+from impctl.sql.window import WindowCollector, read_qualify, reads_window, sort_key, windowed
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.sql.text import SqlText
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """The end of a block: sort keys, and how many rows to skip and to keep."""
+
+    keys: tuple[SortKey, ...] = ()
+    count: int | None = None
+    offset: int = 0
+    span: Span | None = None
+
+    def finished(self, finish: Callable[[Expr], Expr]) -> Order:
+        """The same order with completed expressions."""
+        return replace(self, keys=tuple(replace(key, expr=finish(key.expr)) for key in self.keys))
+
+    def over(
+        self, columns: Sequence[ComputedColumn], reading: Reading
+    ) -> tuple[tuple[ComputedColumn, ...], Order]:
+        """The order above a projection, and the hidden columns it needs there."""
+        offered = {output.attribute.id for output in columns}
+        keys = [replace(key, expr=_through(key.expr, columns)) for key in self.keys]
+        missing: dict[str, ColumnRef] = {}
+        for key in keys:
+            for part in walk(key.expr):
+                if isinstance(part, ColumnRef) and part.id not in offered:
+                    missing.setdefault(part.id, part)
+        names = [column_name(identity) for identity in missing]
+        ids = reading.fresh("h", names) if missing else ()
+        hidden = tuple(
+            ComputedColumn(attribute_for(identity, name, ref), ref)
+            for identity, name, ref in zip(ids, names, missing.values(), strict=True)
+        )
+        keys = [replace(key, expr=_through(key.expr, hidden)) for key in keys]
+        return hidden, replace(self, keys=tuple(keys))
+
+
+def read_order(
+    node: exp.Expression, reader: ExprReader, ordinal: Callable[[exp.Expression], Expr | None]
+) -> Order:
+    """ORDER BY, LIMIT and OFFSET of a block or set operation."""
+    text = reader.text
+    keys = []
+    clause = node.args.get("order")
+    for item in clause.expressions if clause is not None else []:
+        if not isinstance(item, exp.Ordered) or item.args.get("with_fill"):
+            raise text.unsupported("ORDER BY in this form", item)
+        result = ordinal(bare(item.this))
+        keys.append(sort_key(result if result is not None else reader.read(item.this), item))
+    limit, offset = node.args.get("limit"), node.args.get("offset")
+    if limit is not None and not isinstance(limit, exp.Limit):
+        raise text.unsupported("FETCH", limit, hint="use LIMIT")
+    count = None if limit is None else _count(limit.expression, text, "LIMIT")
+    skipped = None if offset is None else _count(offset.expression, text, "OFFSET")
+    return Order(tuple(keys), count, skipped or 0, text.span_of(clause or limit or offset))
+
+
+def _count(node: exp.Expression, text: SqlText, clause: str) -> int | None:
+    if isinstance(node, exp.Var) and node.name.upper() == "ALL":
+        return None
+    if isinstance(node, exp.Literal) and not node.is_string and node.name.isdigit():
+        return int(node.name)
+    raise text.unsupported(f"{clause} with an expression", node, hint="write a whole number")
+
+
+def limited(plan: Plan, order: Order) -> Plan:
+    """The plan sorted and cut."""
+    if order.count is not None or order.offset:
+        return TopK(plan, order.keys, order.count, order.offset, span=order.span)
+    return Sort(plan, order.keys, span=order.span) if order.keys else plan
+
+
+def _through(expr: Expr, columns: Sequence[ComputedColumn]) -> Expr:
+    """The expression reading a projection's columns wherever one computes a part of it."""
+    for output in columns:
+        if expr == output.expr and not isinstance(expr, Literal):
+            return output.attribute.ref(expr.span)
+    parts = children(expr)
+    if not parts or not columns_of(expr):
+        return expr
+    return with_children(expr, tuple(_through(part, columns) for part in parts))
+
+
+_KINDS: dict[type[exp.Expression], SetKind] = {
+    exp.Union: SetKind.UNION,
+    exp.Except: SetKind.EXCEPT,
+    exp.Intersect: SetKind.INTERSECT,
+}
+_PARTS = frozenset({"this", "expression", "distinct", "order", "limit", "offset", "with"})
+
+
+def read_set_operation(node: exp.SetOperation, environment: Environment) -> Plan:
+    """The plan of a set operation with its ORDER BY and LIMIT; long chains are walked."""
+    chain = [node]
+    while isinstance(chain[-1].this, type(node)) and not _has_tail(chain[-1].this):
+        chain.append(chain[-1].this)
+    plan = environment.read_query(chain[-1].this, environment)
+    for link in reversed(chain):
+        plan = _combined(link, plan, environment)
+    return ordered(node, plan, environment)
+
+
+def _has_tail(node: exp.Expression) -> bool:
+    return any(node.args.get(name) for name in ("order", "limit", "offset", "with", "with_"))
+
+
+def ordered(node: exp.Expression, plan: Plan, environment: Environment) -> Plan:
+    """A finished query under an ORDER BY or LIMIT of its own, which sees its columns only."""
+    reading = environment.reading
+    scope = relation_scope(None, attributes_of(plan))
+
+    def ordinal(item: exp.Expression) -> Expr | None:
+        if not (isinstance(item, exp.Literal) and not item.is_string and item.name.isdigit()):
+            return None
+        position = int(item.name)
+        if not 1 <= position <= len(scope.entries):
+            raise reading.text.error(
+                f"ORDER BY {position} is not a column of the query, which has {len(scope.entries)}",
+                item,
+                hint=f"use a number from 1 to {len(scope.entries)}",
+            )
+        return scope.entries[position - 1].expr
+
+    reader = ExprReader(reading, Names(reading.text, scope), "ORDER BY")
+    return limited(plan, read_order(node, reader, ordinal))
+
+
+def _combined(node: exp.SetOperation, left: Plan, environment: Environment) -> Plan:
+    refuse_parts(node, _PARTS, environment, "a set operation")
+    refuse_misread(node, environment)
+    reading = environment.reading
+    right = environment.read_query(node.expression, environment)
+    lefts, rights = attributes_of(left), attributes_of(right)
+    if len(lefts) != len(rights):
+        raise reading.text.error(
+            f"A set operation combines {count_text(len(lefts), 'column')} with {len(rights)}",
+            node.expression,
+            hint="select the same number of columns on both sides",
+        )
+    kind = _KINDS[type(node)]
+    types = [
+        _common(a, b, node.expression, environment) for a, b in zip(lefts, rights, strict=True)
+    ]
+    ids = reading.fresh("u", [attribute.name for attribute in lefts])
+    outputs = tuple(
+        Attribute(identity, a.name, wanted, _is_nullable(kind, a, b))
+        for identity, a, b, wanted in zip(ids, lefts, rights, types, strict=True)
+    )
+    return SetOperation(
+        kind,
+        not node.args.get("distinct"),
+        _cast_to(left, types, environment),
+        _cast_to(right, types, environment),
+        outputs,
+        span=reading.text.span_of(node),
+    )
+
+
+def refuse_misread(node: exp.SetOperation, environment: Environment) -> None:
+    """INTERSECT binds tighter than UNION and EXCEPT, which group to the left; not every sqlglot
+    that impctl runs with reads them so. What stands in brackets is a Subquery."""
+    loose = (exp.Union, exp.Except)
+    sides = (node.this, node.expression) if isinstance(node, exp.Intersect) else (node.expression,)
+    if any(isinstance(side, loose) for side in sides):
+        raise environment.reading.text.unsupported(
+            "INTERSECT next to UNION or EXCEPT without parentheses",
+            node,
+            hint="put parentheses around the set operation to evaluate first",
+        )
+
+
+def _is_nullable(kind: SetKind, left: Attribute, right: Attribute) -> bool:
+    match kind:
+        case SetKind.UNION:
+            return left.nullable or right.nullable
+        case SetKind.EXCEPT:
+            return left.nullable
+        case SetKind.INTERSECT:
+            return left.nullable and right.nullable
+
+
+def _common(
+    left: Attribute, right: Attribute, place: exp.Expression, environment: Environment
+) -> SqlType | None:
+    if left.type is None or right.type is None:
+        return None
+    result = _wider(left.type, right.type)
+    if result is None:
+        text = environment.reading.text
+        raise text.unsupported(
+            f"a set operation of `{left.type}` and `{right.type}` in column `{left.name}`",
+            place,
+            hint="cast one side so that both have the same type",
+        )
+    return result
+
+
+def _wider(left: SqlType, right: SqlType) -> SqlType | None:
+    kinds = {left.kind, right.kind}
+    if Kind.FLOAT in kinds and kinds & INTEGRAL:
+        # Under ANSI rules Spark takes DOUBLE here, so that no digit of the integer is lost.
+        return DOUBLE
+    result = common_type(left, right)
+    return rounded_type(left, right) if result is None else result
+
+
+def _cast_to(plan: Plan, types: list[SqlType | None], environment: Environment) -> Plan:
+    attributes = attributes_of(plan)
+    changed = [
+        wanted is not None and wanted != attribute.type
+        for attribute, wanted in zip(attributes, types, strict=True)
+    ]
+    if not any(changed):
+        return plan
+    ids = environment.reading.fresh("p", [attribute.name for attribute in attributes])
+    outputs = []
+    for identity, attribute, wanted, change in zip(ids, attributes, types, changed, strict=True):
+        expr: Expr = attribute.ref()
+        if change and wanted is not None:
+            expr = Cast(expr, wanted)
+        kind = wanted if wanted is not None else attribute.type
+        outputs.append(ComputedColumn(replace(attribute, id=identity, type=kind), expr))
+    return Project(plan, tuple(outputs))
+
+
+_A_NAME = re.compile(r"[\w.`]*")
+_BLOCK_PARTS = frozenset(
+    {
+        "expressions",
+        "from",
+        "joins",
+        "laterals",
+        "where",
+        "group",
+        "having",
+        "windows",
+        "qualify",
+        "distinct",
+        "order",
+        "limit",
+        "offset",
+        "hint",
+        "with",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One column of the SELECT list, read over FROM columns."""
+
+    name: str
+    expr: Expr
+    span: Span | None
+
+
+def read_select(select: exp.Select, environment: Environment) -> Plan:
+    """The plan of one block."""
+    refuse_parts(select, _BLOCK_PARTS, environment, "SELECT")
+    source = read_from(select, environment)
+    where = select.args.get("where")
+    if where is not None:
+        text = environment.reading.text
+        reader = ExprReader(environment.reading, Names(text, source.scope), "WHERE")
+        parts = read_condition(where.this, reader, environment)
+        plan = apply_condition(source.plan, parts, text.span_of(where.this))
+        source = replace(source, plan=plan)
+    reading = environment.reading
+    generated = read_generated(select.expressions, source.plan, source.scope, reading)
+    source = source if generated is None else replace(source, plan=generated.plan)
+    block = _read_block(select, source, generated, environment)
+    if generated is not None and (block.is_aggregated or block.windows.calls):
+        generated.refuse_beside("groups" if block.is_aggregated else "windows", reading.text)
+    return _planned(select, block, environment)
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Everything of a block that is read before any of it is planned."""
+
+    source: FromSource
+    items: tuple[Item, ...]
+    beside: tuple[Beside, ...]
+    """What holds values of subqueries in the SELECT list."""
+    grouping: GroupingClause | None
+    having: tuple[Part, ...]
+    having_span: Span | None
+    order: Order
+    windows: WindowCollector
+    qualify: Expr | None
+    """The condition on what windows give."""
+
+    @property
+    def is_aggregated(self) -> bool:
+        calls = self.windows.aggregates.calls
+        return self.grouping is not None or bool(calls) or bool(self.having)
+
+
+def _read_block(
+    select: exp.Select, source: FromSource, generated: Generated | None, environment: Environment
+) -> _Block:
+    reading = environment.reading
+    text = reading.text
+    named = {str(item.name).lower(): item for item in select.args.get("windows") or []}
+    windows = WindowCollector(AggregateCollector(), named)
+    items, beside = _items(select, source, environment, windows, generated)
+    aliases = _aliases(items)
+
+    def ordinal(node: exp.Expression, clause: str) -> Expr | None:
+        if not (isinstance(node, exp.Literal) and not node.is_string and node.name.isdigit()):
+            return None
+        position = int(node.name)
+        if not 1 <= position <= len(items):
+            raise text.error(
+                f"{clause} {position} is not a column of the SELECT list, which has {len(items)}",
+                node,
+                hint=f"use a number from 1 to {len(items)}",
+            )
+        return items[position - 1].expr
+
+    plain = ExprReader(reading, Names(text, source.scope, aliases), "GROUP BY")
+    grouping = read_grouping(
+        select.args.get("group"),
+        plain,
+        lambda node: ordinal(node, "GROUP BY"),
+        lambda: [item.expr for item in items if not has_placeholder(item.expr)],
+    )
+    having = select.args.get("having")
+    having_parts: tuple[Part, ...] = ()
+    if having is not None:
+        keys = grouping.keys if grouping is not None else ()
+        names = Names(text, source.scope, aliases, Prefer.GROUPED, keys)
+        reader = ExprReader(reading, names, "HAVING", windows.aggregates)
+        having_parts = read_having(having.this, reader, environment)
+        exprs = [p.condition if isinstance(p, Membership) else p.predicate for p in having_parts]
+        if any(expr is not None and reads_window(expr) for expr in exprs):
+            raise text.unsupported("a window function in HAVING", having.this)
+    plain = ExprReader(reading, Names(text, source.scope, aliases), "QUALIFY", windows)
+    qualify = read_qualify(select, plain, [item.expr for item in items], grouping)
+    names = Names(text, source.scope, aliases, Prefer.ALIAS)
+    order = read_order(
+        select,
+        ExprReader(reading, names, "ORDER BY", windows),
+        lambda node: ordinal(node, "ORDER BY"),
+    )
+    span = None if having is None else text.span_of(having.this)
+    return _Block(source, items, beside, grouping, having_parts, span, order, windows, qualify)
+
+
+def _items(
+    select: exp.Select,
+    source: FromSource,
+    environment: Environment,
+    windows: WindowCollector,
+    generated: Generated | None,
+) -> tuple[tuple[Item, ...], tuple[Beside, ...]]:
+    reading = environment.reading
+    items: list[Item] = []
+    beside: list[Beside] = []
+    for node in select.expressions:
+        if node.is_star:
+            items += _star(node, source, reading)
+            continue
+        if generated is not None and node is generated.item:
+            items += [Item(*column) for column in generated.columns]
+            continue
+        # Spark lets a later item use an earlier item's alias.
+        names = Names(reading.text, source.scope, _aliases(tuple(items)))
+        reader = ExprReader(reading, names, "SELECT", windows)
+        inner = node.unalias()
+        span = reading.text.span_of(inner)
+        reader, values = read_values(inner, reader, environment)
+        beside += values
+        items.append(Item(_name(node, span, reading), reader.read(inner), span))
+    return tuple(items), tuple(beside)
+
+
+def _name(node: exp.Expression, span: Span | None, reading: Reading) -> str:
+    if isinstance(node, exp.Aliases):
+        raise reading.text.unsupported("several aliases for one expression", node)
+    if node.alias:
+        return str(node.alias)
+    inner = bare(node)
+    for result in (inner, _cast_operand(inner)):
+        if isinstance(result, exp.Column):
+            return str(result.name)
+    if isinstance(inner, exp.Literal):
+        return str(inner.name)
+    written = "" if span is None else reading.text.written(span)
+    # A place may leave out words beside it: what is not a column must not be called as one.
+    return str(inner.sql("spark")) if _A_NAME.fullmatch(written) else written
+
+
+def _cast_operand(node: exp.Expression) -> exp.Expression | None:
+    """What a cast reads, written as a function or not; Spark calls a cast as its column."""
+    if isinstance(node, exp.Cast):
+        return bare(node.this)
+    is_cast = function_name(node) in (*CAST_FUNCTIONS, "decimal")
+    parts = arguments_of(node) if is_cast else ()
+    return bare(parts[0]) if len(parts) == 1 else None
+
+
+def _star(node: exp.Expression, source: FromSource, reading: Reading) -> list[Item]:
+    text = reading.text
+    star = node.this if isinstance(node, exp.Column) else node
+    if not isinstance(star, exp.Star) or any(star.args.values()):
+        raise text.unsupported("`*` with EXCEPT or REPLACE", node, hint="name the columns")
+    before = node.parts[:-1] if isinstance(node, exp.Column) else []
+    relation = tuple(part.name.lower() for part in before) or None
+    entries = source.scope.star(relation)
+    if isinstance(node, exp.Column) and relation and not source.scope.has(relation):
+        Names(text, source.scope).column(node)
+    span = text.span_of(node)
+    return [Item(entry.name, replace(entry.expr, span=span), span) for entry in entries]
+
+
+def _aliases(items: tuple[Item, ...]) -> dict[str, tuple[Expr, ...]]:
+    result: dict[str, tuple[Expr, ...]] = {}
+    for item in items:
+        known = result.get(item.name.lower(), ())
+        if item.expr not in known:
+            result[item.name.lower()] = (*known, item.expr)
+    return result
+
+
+def _planned(select: exp.Select, block: _Block, environment: Environment) -> Plan:
+    reading = environment.reading
+    plan = block.source.plan
+    finish: Callable[[Expr], Expr] = _unchanged
+    if block.is_aggregated:
+        plan, finish = _aggregated(select, block, reading)
+        plan = apply_condition(plan, block.having, block.having_span, finish)
+    plan = put_beside(plan, block.beside, finish)
+    if block.windows.calls:
+        names = [(item.name, item.expr) for item in block.items]
+        plan, finish = windowed(plan, block.windows, names, finish, reading)
+    if block.qualify is not None:
+        plan = Select(plan, finish(block.qualify), span=block.qualify.span)
+    outputs = [(item.name, finish(item.expr)) for item in block.items]
+    order = block.order.finished(finish)
+    distinct = select.args.get("distinct")
+    if distinct is not None and distinct.args.get("on") is not None:
+        raise reading.text.unsupported("DISTINCT ON", select)
+    return _projected(plan, outputs, order, distinct is not None, select, reading)
+
+
+def _unchanged(expr: Expr) -> Expr:
+    return expr
+
+
+def _aggregated(
+    select: exp.Select, block: _Block, reading: Reading
+) -> tuple[Plan, Callable[[Expr], Expr]]:
+    grouping = block.grouping or GroupingClause(())
+    calls = block.windows.aggregates.calls
+    beside = {attribute.id for item in block.beside for attribute in item.attributes}
+    for key in grouping.keys:
+        if columns_of(key) & beside:
+            raise reading.text.unsupported(
+                "GROUP BY a subquery's value", key.span, hint="join the subquery in FROM instead"
+            )
+    names = {item.expr: item.name for item in reversed(block.items)}
+    key_names = [names.get(key) or _expr_name(key, reading) for key in grouping.keys]
+    call_names = [
+        next(
+            (
+                item.name
+                for item in block.items
+                if _is_ref(item.expr, aggregate_placeholder(number))
+            ),
+            call.function if call.span is None else reading.text.written(call.span),
+        )
+        for number, call in enumerate(calls)
+    ]
+    ids = reading.fresh("a", [*key_names, *call_names])
+    keys = []
+    for identity, name, key in zip(ids, key_names, grouping.keys, strict=False):
+        attribute = attribute_for(identity, name, key)
+        if grouping.sets is not None:
+            attribute = replace(attribute, nullable=True)
+        keys.append(ComputedColumn(attribute, key))
+    results = [
+        AggregateOutput(Attribute(identity, name, result_type(call), call_is_nullable(call)), call)
+        for identity, name, call in zip(ids[len(keys) :], call_names, calls, strict=True)
+    ]
+    node = select.args.get("group") or select
+    plan = Aggregate(
+        block.source.plan,
+        tuple(keys),
+        tuple(results),
+        grouping.sets,
+        span=reading.text.span_of(node),
+    )
+    lift = Lift(
+        reading.text,
+        tuple((output.expr, output.attribute.ref()) for output in keys),
+        {aggregate_placeholder(n): output.attribute.ref() for n, output in enumerate(results)},
+        block.source.scope.ids(),
+    )
+    return plan, lift
+
+
+def _expr_name(expr: Expr, reading: Reading) -> str:
+    if isinstance(expr, ColumnRef):
+        return column_name(expr.id)
+    return "key" if expr.span is None else reading.text.written(expr.span)
+
+
+def _is_ref(expr: Expr, identity: str) -> bool:
+    return isinstance(expr, ColumnRef) and expr.id == identity
+
+
+def _projected(
+    plan: Plan,
+    outputs: list[tuple[str, Expr]],
+    order: Order,
+    is_distinct: bool,
+    select: exp.Select,
+    reading: Reading,
+) -> Plan:
+    span = reading.text.span_of(select.expressions[0]) if select.expressions else None
+    present = [(attribute.name, attribute.id) for attribute in attributes_of(plan)]
+    wanted = [(name, expr.id if isinstance(expr, ColumnRef) else None) for name, expr in outputs]
+    if present == wanted:
+        plan = Distinct(plan, span=span) if is_distinct else plan
+        return limited(plan, order)
+    ids = reading.fresh("p", [name for name, _ in outputs])
+    columns = tuple(
+        ComputedColumn(attribute_for(identity, name, expr), expr)
+        for identity, (name, expr) in zip(ids, outputs, strict=True)
+    )
+    hidden, order = order.over(columns, reading)
+    if is_distinct and hidden:
+        raise reading.text.error(
+            f"Query `{reading.text.name}` orders by a column that SELECT DISTINCT does not return",
+            order.span,
+            hint="add the column to the SELECT list",
+        )
+    plan = Project(plan, (*columns, *hidden), span=span)
+    if is_distinct:
+        plan = Distinct(plan, span=span)
+    plan = limited(plan, order)
+    return _without(plan, columns, reading, span) if hidden else plan
+
+
+def _without(
+    plan: Plan, columns: tuple[ComputedColumn, ...], reading: Reading, span: Span | None
+) -> Plan:
+    """The plan with just these columns, once the hidden ones have done their work."""
+    ids = reading.fresh("p", [output.attribute.name for output in columns])
+    kept = tuple(
+        ComputedColumn(
+            replace(output.attribute, id=identity), output.attribute.ref(output.expr.span)
+        )
+        for identity, output in zip(ids, columns, strict=True)
+    )
+    return Project(plan, kept, span=span)

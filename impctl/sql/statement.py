@@ -1,0 +1,135 @@
+"""SQL text to a plan, the only way in.
+
+Law: the plan means what Spark makes of the text, or the text is refused with the construct's
+name, its place and what to do. Only sqlglot's tokenizer and grammar are used; names, types and
+clauses are read here and in the siblings `parse_*`.
+Out of scope: rewriting plans (`rules`), judging them (`safety`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from sqlglot import exp
+
+from impctl.errors import Location, NotReadError, QueryError
+from impctl.plan.functions import TIME_WINDOWS
+from impctl.plan.nodes import Catalog, Fixpoint, LiveRows, Plan, Query, nodes_of, scans_of
+from impctl.plan.properties import deciding
+from impctl.sql.names import TableNames
+from impctl.sql.recursive import is_refused_by_spark, read_unused, with_common_tables
+from impctl.sql.relations import Environment
+from impctl.sql.scope import Reading
+from impctl.sql.select import ordered, read_select, read_set_operation
+from impctl.sql.text import SqlText, read_by_none, read_text
+
+if TYPE_CHECKING:
+    from impctl.types import QueryName, TableName
+
+NO_EXPIRY: Mapping[TableName, LiveRows] = MappingProxyType({})
+
+MAX_DEPTH = 500
+"""Levels of a query's tree; a bound of our own, since a host may raise the interpreter's."""
+
+_WRAPPER_PARTS = frozenset({"this", "order", "limit", "offset", "with"})
+
+
+def parse_query(
+    sql: str,
+    catalog: Catalog,
+    *,
+    name: QueryName = "query",
+    zone: str = "UTC",
+    names: TableNames | None = None,
+    live: Mapping[TableName, LiveRows] = NO_EXPIRY,
+) -> Query:
+    """The plan of one SELECT statement (or set operation) over the catalog's tables.
+
+    `zone` is the time zone of the session that runs it, `names` what else tables may be called,
+    `live` which rows are there of tables with an expiry. Raises QueryError, with line and column in
+    the text, for anything that is not read.
+    """
+    try:
+        text, tree = read_text(sql, name)
+        if any(depth > MAX_DEPTH for depth in _depths(tree)):
+            raise _too_deep(name)
+        reading = Reading(text, catalog, names or TableNames.of(catalog), zone, live=live)
+        root = _root(tree, reading)
+    except RecursionError:
+        raise _too_deep(name) from None
+    if not scans_of(root):
+        raise text.error(
+            f"Query `{name}` reads no table",
+            tree,
+            hint="add a table in FROM, or remove the query from the workload",
+        )
+    mentions = tuple((span, table) for span, table in reading.mentions.items())
+    named = {table: live.get(table) for _, table in mentions}
+    asked = tuple((table, rows) for table, rows in named.items() if rows is not None)
+    volatile = (*reading.volatile, *deciding(root))
+    unused = (node for plan in reading.unused for node in nodes_of(plan))
+    derived = tuple(node for node in unused if isinstance(node, Fixpoint))
+    return Query(sql, root, volatile, mentions, live=asked, unused=derived)
+
+
+def _refuse_time_windows(tree: exp.Expression, text: SqlText) -> None:
+    """Refuses `window(...)` and its like first: they add columns that other parts may name."""
+    for call in tree.find_all(exp.Anonymous):
+        if call.name.lower() in TIME_WINDOWS:
+            raise text.unsupported(f"the function `{call.name.lower()}`", call)
+
+
+def _root(tree: exp.Expression, reading: Reading) -> Plan:
+    """The plan of the whole; who may run what is not read is told by the class of the refusal."""
+    try:
+        _refuse_time_windows(tree, reading.text)
+        return _read_query(tree, Environment(reading, _read_query))
+    except NotReadError as refusal:
+        if is_refused_by_spark(tree):
+            raise read_by_none(refusal) from None
+        raise
+
+
+def _too_deep(name: QueryName) -> QueryError:
+    return QueryError(
+        f"Query `{name}` is nested too deeply",
+        hint="split it into WITH entries or views",
+        location=Location(f"query `{name}`", 1, 1),
+    )
+
+
+def _depths(tree: exp.Expression) -> Iterator[int]:
+    """Every node's level, without recursion; a chain of AND or of OR is read in a loop, so one."""
+    waiting = [(tree, 1)]
+    while waiting:
+        node, depth = waiting.pop()
+        yield depth
+        for child in node.iter_expressions():
+            chained = isinstance(node, exp.Connector) and type(child) is type(node)
+            waiting.append((child, depth if chained else depth + 1))
+
+
+def _read_query(node: exp.Expression, environment: Environment) -> Plan:
+    """The plan of any query, and the certainty that its WITH entries are queries too."""
+    environment = with_common_tables(node, environment)
+    plan = _read_body(node, environment)
+    read_unused(node, environment)
+    return plan
+
+
+def _read_body(node: exp.Expression, environment: Environment) -> Plan:
+    """The plan of a block, a set operation, or a query in parentheses."""
+    match node:
+        case exp.Select():
+            return read_select(node, environment)
+        case exp.SetOperation():
+            return read_set_operation(node, environment)
+        case exp.Subquery() | exp.Paren():
+            for key, value in node.args.items():
+                if value and key.rstrip("_") not in _WRAPPER_PARTS:
+                    text = environment.reading.text
+                    raise text.unsupported(f"{key.upper()} on a query in parentheses", node)
+            return ordered(node, _read_query(node.this, environment), environment)
+    raise environment.reading.text.unsupported(f"{node.key.upper()} as a query", node)

@@ -1,0 +1,799 @@
+"""WHERE and HAVING, and subqueries as joins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from sqlglot import exp
+
+from impctl.data.schema import BOOLEAN, LONG
+from impctl.errors import QueryError, count_text
+from impctl.expr.nodes import (
+    And,
+    Cast,
+    Compare,
+    CompareOp,
+    Expr,
+    IsNull,
+    Literal,
+    Not,
+    Or,
+    Span,
+    columns_of,
+    conjuncts,
+)
+from impctl.expr.signature import one_row
+from impctl.expr.types import groups_as_compared, type_of
+from impctl.plan.functions import AGGREGATES
+from impctl.plan.nodes import (
+    Aggregate,
+    AggregateCall,
+    AggregateOutput,
+    Attribute,
+    ComputedColumn,
+    Distinct,
+    Join,
+    JoinKind,
+    Plan,
+    Project,
+    Select,
+    Sort,
+    attributes_of,
+)
+from impctl.sql.expressions import COMPARISONS, ExprReader, arguments_of, function_name
+from impctl.sql.relations import Environment, FromSource, part, read_from
+from impctl.sql.scope import Names, Scope, attribute_for
+from impctl.values import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """A plan joined to the rows: INNER without condition has one row, LEFT at most one partner."""
+
+    kind: JoinKind
+    plan: Plan
+    condition: Expr | None
+    span: Span | None
+
+    @property
+    def attributes(self) -> tuple[Attribute, ...]:
+        return attributes_of(self.plan)
+
+
+@dataclass(frozen=True, slots=True)
+class Single:
+    """A condition that reads what stands beside the rows."""
+
+    beside: tuple[Beside, ...]
+    predicate: Expr
+    span: Span | None
+
+
+def put_beside(plan: Plan, items: Iterable[Beside], finish: Callable[[Expr], Expr]) -> Plan:
+    """The plan with these joined; `finish` completes conditions that were read beforehand."""
+    for item in items:
+        condition = None if item.condition is None else finish(item.condition)
+        plan = Join(item.kind, plan, item.plan, condition, span=item.span)
+    return plan
+
+
+def apply_single(plan: Plan, item: Single, finish: Callable[[Expr], Expr]) -> Plan:
+    """The plan under the condition."""
+    return Select(put_beside(plan, item.beside, finish), finish(item.predicate), span=item.span)
+
+
+def conjunction(predicates: tuple[Expr, ...], span: Span | None = None) -> Expr:
+    """The predicates joined by AND; one alone stays as it is."""
+    return predicates[0] if len(predicates) == 1 else And(predicates, span=span)
+
+
+UNKNOWN = frozenset({"column_unknown", "table_unknown"})
+"""Codes of a name that is not there."""
+_OUTSIDE = (
+    "a subquery with grouping, DISTINCT ON, LIMIT or a set operation cannot refer to columns of "
+    "the enclosing query"
+)
+_CONSTRUCTS = (
+    ("laterals", "LATERAL VIEW"),
+    ("qualify", "QUALIFY"),
+    ("with", "WITH"),
+    ("group", "GROUP BY"),
+    ("having", "HAVING"),
+    ("windows", "WINDOW"),
+    ("limit", "LIMIT"),
+    ("offset", "OFFSET"),
+    ("order", "ORDER BY"),
+    ("sort", "SORT BY"),
+    ("distinct", "DISTINCT"),
+)
+"""By the part of the query that holds it."""
+
+
+def bare(node: exp.Expression) -> exp.Expression:
+    """The expression without parentheses round it."""
+    while isinstance(node, exp.Paren):
+        node = node.this
+    return node
+
+
+def unwrapped(query: exp.Expression) -> exp.Expression:
+    """The query without parentheses that add nothing to it."""
+    while isinstance(query, exp.Subquery | exp.Paren) and not query.args.get("alias"):
+        if isinstance(query, exp.Subquery) and any(
+            query.args.get(name) for name in ("order", "limit", "offset", "with", "with_")
+        ):
+            break
+        query = query.this
+    return query
+
+
+def closed(query: exp.Expression, reader: ExprReader, environment: Environment) -> Plan:
+    """A subquery read on its own; it cannot see the enclosing query's columns."""
+    try:
+        return environment.read_query(query, environment)
+    except QueryError as error:
+        raise seen_from_inside(error, query, reader) from None
+
+
+def seen_from_inside(error: QueryError, query: exp.Expression, reader: ExprReader) -> QueryError:
+    """The failure to read a subquery on its own: a name it lacks may be the enclosing query's."""
+    if error.code not in UNKNOWN:
+        return error
+    column = next((c for c in query.find_all(exp.Column) if _stands_at(c, error, reader)), None)
+    if column is not None and _reads(reader, column):
+        construct, name = _construct(query), column.sql("spark")
+        beside = f" with {construct}" if construct else " that cannot be joined directly"
+        return reader.text.unsupported(
+            f"`{name}` of the enclosing query in a subquery{beside}",
+            column,
+            hint="join the subquery's tables in FROM, or keep the query without a sketch "
+            "(`sketch: none`)",
+        )
+    hint = _OUTSIDE if error.hint is None else f"{error.hint}; {_OUTSIDE}"
+    return QueryError(error.message, hint=hint, code=error.code, location=error.location)
+
+
+def _stands_at(column: exp.Column, error: QueryError, reader: ExprReader) -> bool:
+    span, place = reader.text.span_of(column), error.location
+    if span is None or place is None:
+        return False
+    return (span.line, span.column) == (place.line, place.column)
+
+
+def _reads(reader: ExprReader, column: exp.Column) -> bool:
+    """Whether the enclosing query has the column, though it may not be read just there."""
+    try:
+        reader.read(column)
+    except QueryError as error:
+        return error.code not in UNKNOWN
+    return True
+
+
+def _construct(query: exp.Expression) -> str | None:
+    """What keeps a subquery from being joined directly, as SQL calls it."""
+    if isinstance(query, exp.SetOperation):
+        return "a set operation"
+    present = {name.rstrip("_") for name, value in query.args.items() if value}
+    return next((words for name, words in _CONSTRUCTS if name in present), None)
+
+
+_NULL_WHEN_EMPTY = frozenset({"sum", "avg", "mean", "min", "max"})
+_PASSES_NULL = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Neg, exp.Paren, exp.Literal)
+
+
+def read_single(
+    node: exp.Expression,
+    reader: ExprReader,
+    environment: Environment,
+    marks: Mapping[int, Mark],
+) -> Single | None:
+    """A condition that reads values or marks of subqueries; None for one without any."""
+    beside = [mark.beside for mark in marks.values()]
+    values: dict[int, Expr] = {key: mark.is_there for key, mark in marks.items()}
+    keys: list[Expr] = []
+    for subquery in scalar_subqueries(node):
+        result = _read(subquery, node, reader, environment)
+        beside.append(result.beside)
+        values[id(subquery)] = result.value
+        keys += result.keys
+    if not beside:
+        return None
+    span = reader.text.span_of(node)
+    predicate = replace(reader, beside={**reader.beside, **values}).read(node)
+    predicate = And((*keys, predicate), span=span) if keys else predicate
+    return Single(tuple(beside), predicate, span)
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A subquery's value, the plan that has it, and equalities of that with the row."""
+
+    value: Expr
+    beside: Beside
+    keys: tuple[Expr, ...] = ()
+
+
+def read_values(
+    node: exp.Expression, reader: ExprReader, environment: Environment
+) -> tuple[ExprReader, tuple[Beside, ...]]:
+    """A reader of the expression that knows its subqueries' values, and what holds these."""
+    values: dict[int, Expr] = {}
+    beside = []
+    for subquery in scalar_subqueries(node):
+        if any(_reckons(part) for part in _above(subquery, node)):
+            raise reader.text.unsupported(
+                "a subquery inside an aggregate or window function",
+                subquery,
+                hint="join the subquery in FROM instead",
+            )
+        result = _read(subquery, None, reader, environment)
+        values[id(subquery)] = result.value
+        beside.append(result.beside)
+    known = replace(reader, beside={**reader.beside, **values}) if values else reader
+    return known, tuple(beside)
+
+
+def scalar_subqueries(node: exp.Expression) -> list[exp.Subquery]:
+    """Subqueries of the expression itself, in order of text; none inside another query."""
+    result: list[exp.Subquery] = []
+    pending = [node]
+    while pending:
+        current = pending.pop()
+        if isinstance(current, exp.Subquery):
+            result.append(current)
+        elif not is_membership(current) and not isinstance(current, exp.Query):
+            pending += reversed(list(current.iter_expressions()))
+    return result
+
+
+def _reckons(node: exp.Expression) -> bool:
+    """Whether the node takes many rows together."""
+    return isinstance(node, exp.Window) or (function_name(node) or "") in AGGREGATES
+
+
+def _above(inner: exp.Expression, top: exp.Expression) -> Iterator[exp.Expression]:
+    """What stands above the inner one up to the top, from the inside out."""
+    current = inner
+    while current is not top and isinstance(current.parent, exp.Expression):
+        current = current.parent
+        yield current
+
+
+def _read(
+    subquery: exp.Subquery,
+    condition: exp.Expression | None,
+    reader: ExprReader,
+    environment: Environment,
+) -> Value:
+    """The subquery's value; `condition` is what drops rows that have none."""
+    query, span = unwrapped(subquery), reader.text.span_of(subquery)
+    try:
+        plan = environment.read_query(query, environment)
+    except QueryError as error:
+        result = None
+        if error.code in UNKNOWN and condition is not None and _drops_null(subquery, condition):
+            result = _by_groups(query, reader, environment, reader.text.span_of(condition))
+        if result is None:
+            raise seen_from_inside(error, query, reader) from None
+        plan, keys = result
+        value = attributes_of(plan)[-1].ref(span)
+        return Value(value, Beside(JoinKind.INNER, plan, None, span), keys)
+    if len(attributes_of(plan)) != 1:
+        raise reader.text.error(
+            f"A subquery used as a value has {len(attributes_of(plan))} columns",
+            subquery,
+            hint="select one column",
+        )
+    if not _is_one_row(plan):
+        plan = _one_of(plan, reader, span)
+    return Value(attributes_of(plan)[0].ref(span), Beside(JoinKind.INNER, plan, None, span))
+
+
+def _drops_null(subquery: exp.Expression, condition: exp.Expression) -> bool:
+    """Whether a condition is never true where the subquery's value is NULL, by its form."""
+    if type(condition) not in COMPARISONS or isinstance(
+        condition, exp.NullSafeEQ | exp.NullSafeNEQ
+    ):
+        return False
+    between = [part for part in _above(subquery, condition) if part is not condition]
+    return all(isinstance(part, _PASSES_NULL) for part in between)
+
+
+def _one_of(plan: Plan, reader: ExprReader, span: Span | None) -> Plan:
+    """The one value of rows of one column; NULL where there is none, a failure where several."""
+    (column,) = attributes_of(plan)
+    least, rows = reader.reading.fresh("a", [column.name, "rows"])
+    value = AggregateCall("min", (column.ref(span),), span=span)
+    count = AggregateCall("count", span=span)
+    counted = Attribute(rows, "rows", LONG, nullable=False)
+    single = Aggregate(
+        plan,
+        (),
+        (
+            AggregateOutput(Attribute(least, column.name, column.type), value),
+            AggregateOutput(counted, count),
+        ),
+        span=span,
+    )
+    checked = Select(single, one_row(counted.ref(span), span), span=span)
+    (identity,) = reader.reading.fresh("p", [column.name])
+    output = Attribute(identity, column.name, column.type)
+    return Project(checked, (ComputedColumn(output, single.aggregates[0].attribute.ref(span)),))
+
+
+def _is_one_row(plan: Plan) -> bool:
+    """Whether the plan has exactly one row by its form."""
+    while isinstance(plan, Project | Sort):
+        plan = plan.child
+    return isinstance(plan, Aggregate) and not plan.keys and plan.grouping_sets is None
+
+
+def _by_groups(
+    query: exp.Expression, reader: ExprReader, environment: Environment, span: Span | None
+) -> tuple[Plan, tuple[Expr, ...]] | None:
+    """An aggregate over rows equated with the enclosing query's, one row per group of them."""
+    if not isinstance(query, exp.Select) or len(query.expressions) != 1:
+        return None
+    parts = {name.rstrip("_") for name, value in query.args.items() if value}
+    where = query.args.get("where")
+    if where is None or not parts <= {"expressions", "from", "joins", "where"}:
+        return None
+    if not _is_null_when_empty(query.expressions[0].unalias()):
+        return None
+    scope = read_from(query, environment).scope
+    inner = ExprReader(reader.reading, Names(reader.text, scope), "WHERE")
+    own: list[exp.Expression] = []
+    keys: list[exp.Expression] = []
+    outside: list[Expr] = []
+    for condition in _conjuncts(where.this):
+        if _value_reads(inner, condition):
+            own.append(condition)
+            continue
+        pair = _pair(condition, inner)
+        if pair is None:
+            return None
+        keys.append(pair[0])
+        outside.append(reader.read(pair[1]))
+    grouped = query.copy()
+    named = [
+        exp.alias_(key.copy(), f"impctl_key{number}", copy=False) for number, key in enumerate(keys)
+    ]
+    grouped.set("expressions", [*named, *grouped.expressions])
+    grouped.set("where", exp.Where(this=exp.and_(*own, copy=True)) if own else None)
+    grouped.set("group", exp.Group(expressions=[key.copy() for key in keys]))
+    right = closed(grouped, reader, environment)
+    refs = [attribute.ref(span) for attribute in attributes_of(right)]
+    for key, one, ref in zip(keys, outside, refs, strict=False):
+        if not groups_as_compared(type_of(one), type_of(ref)):
+            raise reader.text.unsupported(
+                "a subquery whose WHERE equates values of different types with the query's",
+                key,
+                hint="cast the subquery's side to the type of the other side",
+            )
+    equal = [
+        Compare(CompareOp.EQUAL, one, ref, span=span)
+        for one, ref in zip(outside, refs, strict=False)
+    ]
+    return right, tuple(equal)
+
+
+def _conjuncts(node: exp.Expression) -> list[exp.Expression]:
+    node = bare(node)
+    if not isinstance(node, exp.And):
+        return [node]
+    return [*_conjuncts(node.this), *_conjuncts(node.expression)]
+
+
+def _is_null_when_empty(value: exp.Expression) -> bool:
+    """Whether the value over no rows is NULL: arithmetic over aggregates that are."""
+    if function_name(value) in _NULL_WHEN_EMPTY:
+        return True
+    parts = list(value.iter_expressions())
+    if not isinstance(value, _PASSES_NULL) or isinstance(value, exp.Literal):
+        return False
+    others = [part for part in parts if not isinstance(bare(part), exp.Literal)]
+    return bool(others) and all(_is_null_when_empty(bare(part)) for part in others)
+
+
+def _value_reads(reader: ExprReader, node: exp.Expression) -> bool:
+    """Whether the subquery's own columns are enough for an expression."""
+    try:
+        reader.read(node)
+    except QueryError as error:
+        if error.code in UNKNOWN:
+            return False
+        raise
+    return True
+
+
+def _pair(
+    condition: exp.Expression, inner: ExprReader
+) -> tuple[exp.Expression, exp.Expression] | None:
+    """An equality's own side and its other one; None for another kind of condition."""
+    if not isinstance(condition, exp.EQ):
+        return None
+    sides = (condition.this, condition.expression)
+    mine = [_value_reads(inner, side) for side in sides]
+    if mine[0] == mine[1]:
+        return None
+    own, other = sides if mine[0] else (sides[1], sides[0])
+    # A name is the subquery's own where it has such a column, whatever stands beside it.
+    is_mixed = any(_value_reads(inner, column) for column in other.find_all(exp.Column))
+    return None if is_mixed else (own, other)
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What stands beside the rows, and the expression that is true of rows with a partner."""
+
+    beside: Beside
+    is_there: Expr
+
+
+def is_membership(node: exp.Expression) -> bool:
+    """Whether the node is IN or EXISTS of a subquery."""
+    return isinstance(node, exp.Exists) or (
+        isinstance(node, exp.In) and node.args.get("query") is not None
+    )
+
+
+def nested_memberships(node: exp.Expression) -> list[exp.Expression]:
+    """IN and EXISTS of the condition that only AND, OR and parentheses stand above."""
+    result: list[exp.Expression] = []
+    pending = [node]
+    while pending:
+        current = pending.pop()
+        if is_membership(current):
+            result.append(current)
+        elif isinstance(current, exp.Paren | exp.And | exp.Or):
+            pending += [p for p in current.iter_expressions() if isinstance(p, exp.Expression)]
+    return result
+
+
+def mark_of(
+    plan: Plan,
+    conditions: tuple[Expr, ...],
+    node: exp.Expression,
+    reader: ExprReader,
+) -> Mark:
+    """Of a subquery's rows and its conditions a mark; QueryError where they are no equalities."""
+    span = reader.text.span_of(node)
+    own = {attribute.id for attribute in attributes_of(plan)}
+    inner: list[Expr] = []
+    outer: list[Expr] = []
+    within: list[Expr] = []
+    for condition in conditions:
+        if columns_of(condition) <= own:
+            within.append(condition)
+            continue
+        pair = _sides(condition, own)
+        if pair is None:
+            raise reader.text.unsupported(
+                "IN or EXISTS under OR with a subquery that is correlated by more than equalities",
+                node,
+                hint="write the query as a UNION of both cases, or join the subquery in FROM",
+            )
+        inner.append(pair[0])
+        outer.append(pair[1])
+    if within:
+        plan = Select(plan, conjunction(tuple(within), span), span=span)
+    names = [f"key {number}" for number, _ in enumerate(inner)]
+    ids = reader.reading.fresh("p", names)
+    keys = tuple(
+        ComputedColumn(attribute_for(identity, name, expr), expr)
+        for identity, name, expr in zip(ids, names, inner, strict=True)
+    )
+    (identity,) = reader.reading.fresh("p", ["mark"])
+    marked = Attribute(identity, "mark", BOOLEAN, nullable=False)
+    truth = ComputedColumn(marked, Literal(True, BOOLEAN))
+    distinct = Distinct(Project(plan, (*keys, truth), span=span), span=span)
+    equal = tuple(
+        Compare(CompareOp.EQUAL, one, key.attribute.ref(span), span=span)
+        for one, key in zip(outer, keys, strict=True)
+    )
+    joined = conjunction(equal, span) if equal else Literal(True, BOOLEAN)
+    beside = Beside(JoinKind.LEFT, distinct, joined, span)
+    there = IsNull(replace(marked, nullable=True).ref(span), span=span)
+    return Mark(beside, Not(there, span=span))
+
+
+def _sides(condition: Expr, own: set[str]) -> tuple[Expr, Expr] | None:
+    """An equality's side of the subquery and that of the row; None for any other condition."""
+    if not (isinstance(condition, Compare) and condition.op is CompareOp.EQUAL):
+        return None
+    for one, other in (
+        (condition.left, condition.right),
+        (condition.right, condition.left),
+    ):
+        if columns_of(one) <= own and columns_of(other).isdisjoint(own):
+            alike = groups_as_compared(type_of(one), type_of(other))
+            return (one, other) if alike else None
+    return None
+
+
+_UNKNOWN = ("table_unknown", "column_unknown")
+_PLAIN_PARTS = frozenset({"expressions", "from", "joins", "where", "hint", "distinct"})
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """A plain predicate."""
+
+    predicate: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """An IN or EXISTS subquery: rows with (SEMI) or without (ANTI) a partner on the right."""
+
+    kind: JoinKind
+    right: Plan
+    condition: Expr | None
+    null_aware: bool
+    span: Span | None
+
+
+Part = Filter | Membership | Single
+
+
+def read_condition(
+    node: exp.Expression, reader: ExprReader, environment: Environment
+) -> tuple[Part, ...]:
+    """The parts of a condition that are joined by AND, in order."""
+    parts: list[Part] = []
+    pending = [node]
+    while pending:
+        current = bare(pending.pop())
+        if isinstance(current, exp.And):
+            pending += [current.expression, current.this]
+            continue
+        joined: Part | None = _membership(current, reader, environment)
+        if joined is None:
+            joined = read_single(current, reader, environment, _marks(current, reader, environment))
+        parts.append(joined if joined is not None else Filter(reader.read(current)))
+    return tuple(parts)
+
+
+def as_truth(condition: Expr) -> Expr:
+    """The whole condition of HAVING or QUALIFY: Spark casts what is none to BOOLEAN.
+
+    It does so nowhere else, nor below an AND: there it refuses the query.
+    """
+    if type_of(condition) == BOOLEAN:
+        return condition
+    return Cast(condition, BOOLEAN, span=condition.span)
+
+
+def read_having(
+    node: exp.Expression, reader: ExprReader, environment: Environment
+) -> tuple[Part, ...]:
+    """The parts of HAVING, as `read_condition` reads them."""
+    parts = read_condition(node, reader, environment)
+    if len(parts) > 1 or isinstance(parts[0], Membership):
+        return parts
+    return (replace(parts[0], predicate=as_truth(parts[0].predicate)),)
+
+
+def apply_condition(
+    plan: Plan,
+    parts: Iterable[Part],
+    span: Span | None,
+    finish: Callable[[Expr], Expr] = lambda expr: expr,
+) -> Plan:
+    """The plan under a condition; `finish` completes expressions that were read beforehand."""
+    parts = tuple(parts)
+    predicates = tuple(finish(item.predicate) for item in parts if isinstance(item, Filter))
+    if predicates:
+        plan = Select(plan, conjunction(predicates, span), span=span)
+    for item in parts:
+        if isinstance(item, Membership):
+            condition = None if item.condition is None else finish(item.condition)
+            plan = Join(item.kind, plan, item.right, condition, item.null_aware, span=item.span)
+        if isinstance(item, Single):
+            plan = apply_single(plan, item, finish)
+    return plan
+
+
+def _membership(
+    node: exp.Expression, reader: ExprReader, environment: Environment
+) -> Membership | None:
+    negated = isinstance(node, exp.Not)
+    inner = bare(node.this) if negated else node
+    kind = JoinKind.ANTI if negated else JoinKind.SEMI
+    span = reader.text.span_of(node)
+    counted = _counted(inner)
+    if counted is not None:
+        return _exists(counted, kind, span, reader, environment)
+    if isinstance(inner, exp.Exists):
+        return _exists(inner.this, kind, span, reader, environment)
+    if isinstance(inner, exp.In) and inner.args.get("query") is not None:
+        return _in(inner, kind, span, reader, environment)
+    return None
+
+
+def _counted(node: exp.Expression) -> exp.Expression | None:
+    """The rows of `(SELECT COUNT(*) FROM ...) > 0`: it is EXISTS of them."""
+    least = "0" if isinstance(node, exp.GT) else "1" if isinstance(node, exp.GTE) else None
+    if least is None or not isinstance(node.expression, exp.Literal) or node.expression.is_string:
+        return None
+    side = bare(node.this)
+    query = unwrapped(side)
+    if node.expression.name != least or not isinstance(side, exp.Subquery):
+        return None
+    if not isinstance(query, exp.Select) or len(query.expressions) != 1:
+        return None
+    parts = {name.rstrip("_") for name, value in query.args.items() if value}
+    call = query.expressions[0].unalias()
+    is_count = function_name(call) == "count" and [type(a) for a in arguments_of(call)] == [
+        exp.Star
+    ]
+    if not is_count or not parts <= {"expressions", "from", "joins", "where"}:
+        return None
+    rows = query.copy()
+    rows.set("expressions", [exp.Literal.number(1)])
+    return rows
+
+
+def _marks(node: exp.Expression, reader: ExprReader, environment: Environment) -> dict[int, Mark]:
+    """Marks of IN and EXISTS under OR, by the `id` of their nodes."""
+    result = {}
+    for nested in nested_memberships(node):
+        read = _membership(nested, reader, environment)
+        if read is not None:
+            conditions = () if read.condition is None else conjuncts(read.condition)
+            result[id(nested)] = mark_of(read.right, tuple(conditions), nested, reader)
+    return result
+
+
+def _exists(
+    query: exp.Expression,
+    kind: JoinKind,
+    span: Span | None,
+    reader: ExprReader,
+    environment: Environment,
+) -> Membership:
+    query = unwrapped(query)
+    if not _is_plain(query):
+        right = closed(query, reader, environment)
+        return Membership(kind, right, None, False, span)
+    source, correlated = _opened(query, reader, environment)
+    # The values do not matter, but what makes rows or none of a row does, and is refused.
+    _values(query, _correlated(source.scope, reader), reader)
+    condition = conjunction(correlated, span) if correlated else None
+    return Membership(kind, source.plan, condition, False, span)
+
+
+def _in(
+    node: exp.In, kind: JoinKind, span: Span | None, reader: ExprReader, environment: Environment
+) -> Membership:
+    subject = bare(node.this)
+    operands = reader.read_all(subject.expressions if isinstance(subject, exp.Tuple) else [subject])
+    query = unwrapped(node.args["query"])
+    correlated: tuple[Expr, ...] = ()
+    if _is_plain(query) and not any(item.is_star for item in query.expressions):
+        source, correlated = _opened(query, reader, environment)
+        right = source.plan
+        values = _values(query, source.scope, reader)
+    else:
+        right = closed(query, reader, environment)
+        values = tuple(attribute.ref(span) for attribute in attributes_of(right))
+    if len(values) != len(operands):
+        raise reader.text.error(
+            f"IN compares {count_text(len(operands), 'column')} with a subquery that returns "
+            f"{len(values)}",
+            node,
+            hint="select as many columns as there are before IN",
+        )
+    equals = conjunction(
+        tuple(
+            Compare(CompareOp.EQUAL, *reader.alike(left, value), span=span)
+            for left, value in zip(operands, values, strict=True)
+        ),
+        span,
+    )
+    if kind is JoinKind.ANTI and correlated:
+        # A comparison that is NULL counts as a match, but only among the correlated rows.
+        equals = Or((equals, IsNull(equals, span=span)), span=span)
+    null_aware = kind is JoinKind.ANTI and not correlated
+    return Membership(kind, right, conjunction((equals, *correlated), span), null_aware, span)
+
+
+def _values(query: exp.Expression, scope: Scope, reader: ExprReader) -> tuple[Expr, ...]:
+    """What a plain subquery selects, but for `*`."""
+    inner = ExprReader(reader.reading, Names(reader.text, scope), "a subquery")
+    listed = (item.unalias() for item in query.expressions if not item.is_star)
+    return inner.read_all(list(listed))
+
+
+def _is_plain(query: exp.Expression) -> bool:
+    """Whether a subquery is FROM and WHERE only, so that it can join directly."""
+    if not isinstance(query, exp.Select):
+        return False
+    if any(value and name.rstrip("_") not in _PLAIN_PARTS for name, value in query.args.items()):
+        return False
+    distinct = query.args.get("distinct")
+    if distinct is not None and distinct.args.get("on") is not None:
+        return False
+    return part(query, "from") is not None and not any(
+        isinstance(inner, exp.Window) or function_name(inner) in AGGREGATES
+        for item in query.expressions
+        for inner in item.walk()
+    )
+
+
+def _opened(
+    query: exp.Expression, reader: ExprReader, environment: Environment
+) -> tuple[FromSource, tuple[Expr, ...]]:
+    """A plain subquery's rows, and its conditions on columns of the enclosing query."""
+    if not isinstance(query, exp.Select):
+        raise reader.text.unsupported("this subquery", query)
+    source = _from_of(query, reader, environment)
+    where = query.args.get("where")
+    if where is None:
+        return source, ()
+    scope = _correlated(source.scope, reader)
+    inner = ExprReader(reader.reading, Names(reader.text, scope), "WHERE")
+    parts = read_condition(where.this, inner, environment)
+    correlated, own = _separated(parts, reader.names.scope, query, reader)
+    span = reader.text.span_of(where.this)
+    return FromSource(apply_condition(source.plan, own, span), source.scope), correlated
+
+
+def _from_of(query: exp.Select, reader: ExprReader, environment: Environment) -> FromSource:
+    """The FROM clause of a subquery. Its ON conditions do not see the enclosing query's columns."""
+    try:
+        return read_from(query, environment)
+    except QueryError as error:
+        if error.code not in _UNKNOWN:
+            raise
+        outer = reader.names.scope
+        for join in query.args.get("joins") or ():
+            on = join.args.get("on")
+            for column in on.find_all(exp.Column) if on is not None else ():
+                table = (column.table.lower(),) if column.table else None
+                if outer.find(table, column.name):
+                    raise reader.text.unsupported(
+                        "a column of the enclosing query in the ON condition of a subquery",
+                        column,
+                        hint="move the condition to the subquery's WHERE",
+                    ) from error
+        raise
+
+
+def _correlated(scope: Scope, reader: ExprReader) -> Scope:
+    """A subquery's columns, then those of the enclosing query, but of no query around that."""
+    return replace(scope, outer=replace(reader.names.scope, outer=None))
+
+
+def _separated(
+    parts: tuple[Part, ...], outer: Scope, query: exp.Expression, reader: ExprReader
+) -> tuple[tuple[Expr, ...], tuple[Part, ...]]:
+    outside = outer.ids()
+    correlated: list[Expr] = []
+    own: list[Part] = []
+    for item in parts:
+        if isinstance(item, Filter):
+            if columns_of(item.predicate) & outside:
+                correlated.append(item.predicate)
+            else:
+                own.append(item)
+            continue
+        if isinstance(item, Single):
+            read = [item.predicate, *(b.condition for b in item.beside if b.condition is not None)]
+            if any(columns_of(expr) & outside for expr in read):
+                raise reader.text.unsupported(
+                    "a comparison of a column of the enclosing query with a subquery",
+                    item.span or query,
+                    hint="use joins instead",
+                )
+            own.append(item)
+            continue
+        if item.condition is not None and columns_of(item.condition) & outside:
+            raise reader.text.unsupported(
+                "a subquery that refers to a query two levels above",
+                item.span or query,
+                hint="use joins instead",
+            )
+        own.append(item)
+    return tuple(correlated), tuple(own)

@@ -1,0 +1,516 @@
+"""The SQL text that is read: its sqlglot tree, and the position of each node."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import field, replace
+from difflib import get_close_matches
+from itertools import accumulate
+from typing import Any
+
+from sqlglot import exp
+from sqlglot.dialects.spark import Spark
+from sqlglot.errors import ParseError, TokenError
+from sqlglot.tokens import Token, TokenType  # type: ignore[attr-defined]  # re-exported silently
+
+from impctl.errors import Location, NotReadError, QueryError
+from impctl.expr.nodes import Span
+from impctl.values import dataclass
+
+_WORDS = ["MAX", "RECURSION", "LEVEL"]
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """The clause: how many levels there may be, and its place in the text."""
+
+    most: int
+    start: int
+    end: int
+
+
+def levels_in(tokens: Sequence[Token]) -> tuple[Levels, ...]:
+    """All clauses, wherever they stand, in order."""
+    return tuple(_found(tokens))
+
+
+def _found(tokens: Sequence[Token]) -> Iterator[Levels]:
+    for at, number in enumerate(tokens[3:]):
+        words = tokens[at : at + 3]
+        is_number = number.token_type is TokenType.NUMBER and number.text.isdigit()
+        are_words = all(word.token_type is TokenType.VAR for word in words)
+        if is_number and are_words and [word.text.upper() for word in words] == _WORDS:
+            yield Levels(int(number.text), words[0].start, number.end + 1)
+
+
+def without_levels(sql: str) -> str:
+    """The text of a query that was read, with blanks for all such clauses."""
+    if _WORDS[1] not in sql.upper():
+        return sql
+    for result in levels_in(Spark().tokenize(sql)):
+        gone = sql[result.start : result.end]
+        blanks = "".join(sign if sign.isspace() else " " for sign in gone)
+        sql = sql[: result.start] + blanks + sql[result.end :]
+    return sql
+
+
+def others(tokens: Sequence[Token], clauses: Sequence[Levels]) -> list[Token]:
+    """The tokens without those of the clauses."""
+    spans = [(one.start, one.end) for one in clauses]
+    return [t for t in tokens if not any(start <= t.start < end for start, end in spans)]
+
+
+def by_entry(
+    tree: Any, clauses: Sequence[Levels], words: Tokens, places: Mapping[int, Place]
+) -> dict[int, Levels]:
+    """The clauses by the `id` of their entries; one that stands elsewhere is not among them."""
+    wanted = {words.at(clause.start): clause for clause in clauses}
+    result = {}
+    for entry in tree.find_all(exp.CTE) if wanted else ():
+        name = places.get(id(entry.args["alias"]))
+        clause = None if name is None else wanted.get(words.at(name[1]))
+        if clause is not None:
+            result[id(entry)] = clause
+    return result
+
+
+def doubtful_comment(sql: str, words: Tokens) -> Place | None:
+    """Where such a comment stands; comments stand between the words."""
+    for start, end in _gaps(sql, words):
+        result = _doubtful(sql, start, end)
+        if result is not None:
+            return result
+    return None
+
+
+def _gaps(sql: str, words: Tokens) -> Iterator[Place]:
+    """What lies before, between and behind the words."""
+    at = 0
+    for token in words.all:
+        yield at, token.start
+        at = token.end + 1
+    yield at, len(sql)
+
+
+def _doubtful(sql: str, start: int, end: int) -> Place | None:
+    """The first doubtful comment of a gap."""
+    at = start
+    while at < end:
+        opening = sql[at : at + 2]
+        if opening == "--":
+            line = sql.find("\n", at, end)
+            close = end if line < 0 else line
+            # To Spark the line goes on.
+            if line >= 0 and sql[at:close].rstrip("\r").endswith("\\"):
+                return at, close
+        elif opening == "/*":
+            close = sql.find("*/", at + 2, end)
+            if close < 0 or sql.find("/*", at + 2, close) >= 0:
+                return at, end
+            close += 2
+        else:
+            close = at + 1
+        at = close
+    return None
+
+
+_SIGNS = {exp.Neg: TokenType.DASH, exp.BitwiseNot: TokenType.TILDE, exp.Not: TokenType.NOT}
+"""The words that stand in front of what they are said of, and have no place of their own."""
+
+Place = tuple[int, int]
+"""Offsets of the first character and of the one after the last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """The words of a text, in order, and how deep in parentheses each of them stands."""
+
+    all: tuple[Token, ...]
+    starts: tuple[int, ...]
+    depths: tuple[int, ...]
+    """Before each token, and at the end."""
+
+    def at(self, start: int) -> int:
+        """Position of the first token that starts at the offset or after it."""
+        return bisect_left(self.starts, start)
+
+    def before(self, start: int) -> Token | None:
+        """The last token that starts before the offset."""
+        position = self.at(start)
+        return self.all[position - 1] if position > 0 else None
+
+    def opened(self, end: int) -> int:
+        """The end of the opening parenthesis that follows, or `end` where none does."""
+        position = self.at(end)
+        follows = self.all[position : position + 1]
+        is_open = bool(follows) and follows[0].token_type is TokenType.L_PAREN
+        return follows[0].end + 1 if is_open else end
+
+    def prefixed(self, start: int, sign: TokenType) -> int:
+        """The start of the sign in front, outside of parentheses opened between; else `start`."""
+        position = self.at(start) - 1
+        while position >= 0 and self.all[position].token_type is TokenType.L_PAREN:
+            position -= 1
+        is_there = position >= 0 and self.all[position].token_type is sign
+        return self.all[position].start if is_there else start
+
+    def balanced(self, place: Place) -> Place:
+        """The place widened until every parenthesis in it has its partner."""
+        start, end = place
+        first, behind = self.at(start), self.at(end)
+        lowest = min(self.depths[first : behind + 1])
+        if self.depths[first] > lowest:
+            inside = next(i for i in range(first, -1, -1) if self.depths[i] == lowest)
+            start = self.all[inside].start
+        if self.depths[behind] > lowest:
+            after = range(behind, len(self.all))
+            closing = next((i for i in after if self.depths[i + 1] == lowest), None)
+            end = end if closing is None else self.all[closing].end + 1
+        return start, end
+
+
+def tokens_of(tokens: Iterable[Token]) -> Tokens:
+    """The tokens with what looking up places needs."""
+    words = tuple(tokens)
+    steps = {TokenType.L_PAREN: 1, TokenType.R_PAREN: -1}
+    depths = accumulate((steps.get(token.token_type, 0) for token in words), initial=0)
+    return Tokens(words, tuple(token.start for token in words), tuple(depths))
+
+
+def places_of(tree: Any, tokens: Tokens) -> dict[int, Place]:
+    """The place of every node of the tree that has one, by the node's `id`."""
+    result: dict[int, Place] = {}
+    for node in reversed(list(tree.walk(bfs=True))):
+        parts: Sequence[Place] = [result[id(p)] for p in node.iter_expressions() if id(p) in result]
+        own = _own_place(node, tokens)
+        known = parts if own is None else [*parts, own]
+        if known:
+            start, end = min(a for a, _ in known), max(b for _, b in known)
+            sign = _SIGNS.get(type(node))
+            result[id(node)] = (start if sign is None else tokens.prefixed(start, sign), end)
+    return {key: tokens.balanced(place) for key, place in result.items()}
+
+
+def _own_place(node: Any, tokens: Tokens) -> Place | None:
+    start, end = node.meta.get("start"), node.meta.get("end")
+    if not isinstance(start, int) or not isinstance(end, int):
+        return None
+    # The arguments of a function may have no places, but its parentheses do.
+    return (start, tokens.opened(end + 1) if isinstance(node, exp.Anonymous) else end + 1)
+
+
+_SPECIAL_SYNTAX = ("CAST", "TRY_CAST", "EXTRACT", "TRIM", "SUBSTRING", "SUBSTR", "POSITION")
+_CLAUSES = (
+    *("SELECT", "FROM", "WHERE", "GROUP", "HAVING", "ORDER", "LIMIT", "UNION", "JOIN"),
+    *("DISTINCT", "INNER", "LEFT", "CROSS", "QUALIFY", "BETWEEN"),
+)
+"""Words that a mistyped one may have meant."""
+
+_FIRST_WORDS = frozenset({TokenType.SELECT, TokenType.WITH, TokenType.FROM, TokenType.L_PAREN})
+_VARIABLE = re.compile(r"\$\{\S*?\}")
+_TOKEN_DUMP = re.compile(r" but got <Token.*", re.DOTALL)
+_CLASS_NAME = re.compile(r"<class '[\w.]*?(\w+)'>")
+_WITHOUT_IT = "rewrite the query without it"
+_REPHRASE = f"{_WITHOUT_IT}, or keep it without a sketch (`sketch: none`)"
+
+
+class _PlainParser(Spark.Parser):  # type: ignore[misc, valid-type]  # set by a metaclass
+    """Spark's grammar, but a function call is just its name and its arguments."""
+
+    FUNCTIONS: dict[str, object] = {}  # noqa: RUF012  # sqlglot's way to configure a parser
+    FUNCTION_PARSERS = {  # noqa: RUF012  # sqlglot's way to configure a parser
+        **{
+            name: parse
+            for name, parse in Spark.Parser.FUNCTION_PARSERS.items()
+            if name in _SPECIAL_SYNTAX
+        },
+        "OVERLAY": lambda parser: _overlay(parser),
+    }
+    UNARY_PARSERS = {  # noqa: RUF012  # sqlglot's way to configure a parser
+        **Spark.Parser.UNARY_PARSERS,
+        TokenType.PLUS: lambda parser: _positive(parser),
+    }
+
+
+def _positive(parser: Any) -> exp.Expression | None:
+    """`+x` as the function that it is to Spark, which casts text; sqlglot itself drops the sign."""
+    sign = parser._prev
+    operand = parser._parse_unary()
+    if operand is None:
+        return None
+    result = exp.Anonymous(this="positive", expressions=[operand])
+    result.meta.update(start=sign.start, end=sign.end)
+    return result
+
+
+def _overlay(parser: Any) -> exp.Expression:
+    """`overlay(s PLACING t FROM n FOR k)` as a call, which may be written with commas too."""
+    name = parser._tokens[parser._index - 2]
+    arguments = [
+        parser._parse_bitwise(),
+        *(
+            parser._parse_bitwise()
+            for word in ("PLACING", "FROM", "FOR")
+            if parser._match(TokenType.COMMA) or parser._match_text_seq(word)
+        ),
+    ]
+    written = [argument for argument in arguments if argument is not None]
+    result = exp.Anonymous(this=name.text, expressions=written)
+    result.meta.update(start=name.start, end=name.end)
+    return result
+
+
+def _words_of_calls(tokens: Sequence[Token]) -> list[Token]:
+    """The tokens, with `window` before a bracket as the name of a function: to sqlglot it begins a
+    clause, which names a window first."""
+    result = []
+    for token, behind in zip(tokens, (*tokens[1:], None), strict=True):
+        is_call = behind is not None and behind.token_type is TokenType.L_PAREN
+        if token.token_type is TokenType.WINDOW and is_call:
+            token = Token(TokenType.VAR, token.text, token.line, token.col, token.start, token.end)
+        result.append(token)
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class SqlText:
+    """A query's text with its tokens; `name` is what messages call the query."""
+
+    name: str
+    sql: str
+    words: Tokens
+    places: Mapping[int, Place] = field(default_factory=dict)
+    """Of the tree's nodes, by their `id`; the reader holds the tree as long as the text."""
+    levels: Mapping[int, Levels] = field(default_factory=dict)
+    """MAX RECURSION LEVEL of WITH entries, by the `id` of their nodes."""
+
+    @property
+    def tokens(self) -> tuple[Token, ...]:
+        """The words, in order."""
+        return self.words.all
+
+    @property
+    def file(self) -> str:
+        return f"query `{self.name}`"
+
+    def span(self, start: int, end: int) -> Span:
+        """The stretch from `start` to `end` (exclusive), with its line and column."""
+        before = self.sql[:start]
+        line_start = before.rfind("\n") + 1
+        return Span(start, end, before.count("\n") + 1, start - line_start + 1)
+
+    def span_of(self, node: Any) -> Span | None:
+        """Where a node stands: from its first to its last token, parentheses balanced."""
+        if node is None:
+            return None
+        place = self.places.get(id(node))
+        if place is None:
+            # A copy, or a node made on the way.
+            place = places_of(node, self.words).get(id(node))
+        return None if place is None else self.span(*place)
+
+    def token_before(self, start: int) -> Token | None:
+        """The last token that starts before the offset."""
+        return self.words.before(start)
+
+    def place_of(self, word: str) -> Span | None:
+        """Where a word first stands, without regard to case; for nodes that lost their place."""
+        for token in self.tokens:
+            if token.text.lower() == word:
+                return self.span(token.start, token.end + 1)
+        return None
+
+    def written(self, span: Span) -> str:
+        """The text of a span, runs of blanks made one blank."""
+        return " ".join(self.sql[span.start : span.end].split())
+
+    def error(
+        self,
+        message: str,
+        place: exp.Expression | Span | None,
+        *,
+        hint: str | None = None,
+        code: str | None = None,
+    ) -> QueryError:
+        """A QueryError at a node or span of this text (its beginning when there is no place)."""
+        span = self.span_of(place) if isinstance(place, exp.Expression) else place
+        line, column = (span.line, span.column) if span is not None else (1, 1)
+        location = Location(self.file, line, column)
+        return QueryError(message, hint=hint, code=code, location=location)
+
+    def unsupported(
+        self, construct: str, place: exp.Expression | Span | None, *, hint: str = _REPHRASE
+    ) -> NotReadError:
+        """The refusal of a construct by its name."""
+        error = self.error(
+            f"Query `{self.name}` uses {construct}, which impctl does not support", place, hint=hint
+        )
+        return NotReadError(error.message, hint=error.hint, location=error.location)
+
+
+def read_by_none(refusal: NotReadError) -> QueryError:
+    """The refusal of what Spark does not run either: a mistake to mend, not a want of a sketch."""
+    hint = refusal.hint
+    if hint == _REPHRASE:
+        hint = f"{_WITHOUT_IT}; Spark supports it, but does not run the recursion of this query"
+    return QueryError(refusal.message, hint=hint, code=refusal.code, location=refusal.location)
+
+
+def read_text(sql: str, name: str) -> tuple[SqlText, exp.Expression]:
+    """The text with its tokens, and the tree of the one query in it."""
+    dialect = Spark()
+    empty = SqlText(name, sql, tokens_of(()))
+    try:
+        words = tokens_of(dialect.tokenize(sql))
+    except TokenError:
+        raise empty.error(
+            f"The SQL of query `{name}` cannot be tokenized",
+            None,
+            hint="check for an unclosed quote or comment",
+            code="query_syntax",
+        ) from None
+    text = SqlText(name, sql, words)
+    _refuse_statements(text)
+    _refuse_doubtful_text(text)
+    _refuse_doubtful_tokens(text)
+    clauses = levels_in(words.all)
+    try:
+        tokens = _words_of_calls(others(words.all, clauses))
+        trees = _PlainParser(dialect=dialect).parse(tokens, sql)
+    except ParseError as error:
+        raise _syntax_error(text, error) from None
+    result: list[Any] = [tree for tree in trees if tree is not None]
+    tree = result[0] if len(result) == 1 else None
+    if tree is None or not issubclass(type(tree), exp.Query):
+        raise _not_a_query(text, text.span_of(tree))
+    places = places_of(tree, words)
+    levels = by_entry(tree, clauses, words, places)
+    for clause in clauses:
+        if clause not in levels.values():
+            raise _misplaced(text, text.span(clause.start, clause.end))
+    return replace(text, places=places, levels=levels), tree
+
+
+def _refuse_statements(text: SqlText) -> None:
+    """Refuses what is not one query before sqlglot sees it, because it warns about commands."""
+    words = [token for token in text.tokens if token.token_type is not TokenType.SEMICOLON]
+    if not words:
+        raise text.error(
+            f"Query `{text.name}` is empty",
+            None,
+            hint="write one SELECT statement",
+            code="query_empty",
+        )
+    end = next((t.start for t in text.tokens if t.token_type is TokenType.SEMICOLON), len(text.sql))
+    behind = [token for token in words if token.start > end]
+    if behind:
+        raise text.error(
+            f"Query `{text.name}` contains several statements",
+            text.span(behind[0].start, behind[0].end + 1),
+            hint="write one statement per query",
+        )
+    if words[0].token_type not in _FIRST_WORDS:
+        raise _not_a_query(text, text.span(words[0].start, words[0].end + 1))
+
+
+def _not_a_query(text: SqlText, span: Span | None) -> QueryError:
+    return text.error(
+        f"Query `{text.name}` is not a SELECT statement",
+        span,
+        hint="impctl captures sketches of queries; changes to tables go under `updates`",
+        code="query_not_select",
+    )
+
+
+def _syntax_error(text: SqlText, error: ParseError) -> QueryError:
+    first = error.errors[0] if error.errors else {}
+    highlight = str(first.get("highlight") or "")
+    line, last = first.get("line") or 1, first.get("col") or 1
+    column = max(int(last) - max(len(highlight), 1) + 1, 1)
+    near = f" near `{highlight}`" if highlight else ""
+    reason = _TOKEN_DUMP.sub("", str(first.get("description") or error))
+    reason = _CLASS_NAME.sub(lambda result: result.group(1).upper(), reason).rstrip(".")
+    return QueryError(
+        f"The SQL of query `{text.name}` cannot be parsed{near}: {reason}",
+        hint=_clause_meant(highlight) or "first check that Spark SQL accepts the statement",
+        code="query_syntax",
+        location=Location(text.file, int(line), column),
+    )
+
+
+def _clause_meant(word: str) -> str | None:
+    """The hint for a mistyped word that begins a clause."""
+    near = get_close_matches(word.upper(), _CLAUSES, n=1, cutoff=0.75)
+    is_typed_well = not near or near[0] == word.upper()
+    return None if is_typed_well else f"did you mean {near[0]}?"
+
+
+def _refuse_doubtful_text(text: SqlText) -> None:
+    """Refuses what Spark sees another text in: variables, and comments that end elsewhere."""
+    variable = _VARIABLE.search(text.sql)
+    if variable is not None:
+        raise text.unsupported(
+            f"`{variable.group()}`, a variable that Spark replaces before it parses the query",
+            text.span(*variable.span()),
+            hint="write its value, or use a parameter (`:name`)",
+        )
+    comment = doubtful_comment(text.sql, text.words)
+    if comment is not None:
+        raise text.unsupported(
+            "a comment that Spark may end elsewhere",
+            text.span(*comment),
+            hint="do not end a `--` line with a backslash, and do not nest comments",
+        )
+
+
+def _misplaced(text: SqlText, span: Span) -> QueryError:
+    return text.error(
+        f"Query `{text.name}` has MAX RECURSION LEVEL in the wrong place",
+        span,
+        hint="write it after the name and columns of a WITH RECURSIVE entry, before AS",
+        code="query_syntax",
+    )
+
+
+def _refuse_doubtful_tokens(text: SqlText) -> None:
+    """Refuses spellings that Spark and sqlglot read differently."""
+    for before, token in zip((None, *text.tokens), text.tokens, strict=False):
+        if before is not None and _are_strings(before, token):
+            raise text.unsupported(
+                "two adjacent string literals",
+                text.span(before.start, token.end + 1),
+                hint="write one literal; escape a quote inside it as `\\'`",
+            )
+        result = _ambiguous(text.sql[token.start], token)
+        if result is not None:
+            what, hint = result
+            raise text.unsupported(what, text.span(token.start, token.end + 1), hint=hint)
+
+
+def _are_strings(before: Token, token: Token) -> bool:
+    return before.token_type is TokenType.STRING and token.token_type is TokenType.STRING
+
+
+def _ambiguous(first: str, token: Token) -> tuple[str, str] | None:
+    """What a token is that begins so, and what to write instead, where readers differ."""
+    match token.token_type:
+        case TokenType.NOT if first == "!":
+            return "the operator `!`", "use NOT instead"
+        case TokenType.HEX_STRING if first == "0":
+            return (
+                "a number with 0x, which Spark reads as a name"
+            ), "write X'1F' for bytes, or decimal digits"
+        case TokenType.PIPE_GT:
+            # To Spark each step reads the rows of the one before; sqlglot makes them one SELECT.
+            return "the pipe operator `|>`", "use nested SELECTs"
+        case TokenType.PARAMETER:
+            # sqlglot reads the version in `t@v3` as a second name of the table.
+            what = f"`{first}`, a version of a table or a variable"
+            return (
+                what,
+                "remove the version, because impctl pins versions itself, and use `:name` for a "
+                "parameter",
+            )
+    return None

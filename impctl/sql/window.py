@@ -1,0 +1,291 @@
+"""Window functions, named windows and QUALIFY."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import field, replace
+
+from sqlglot import exp
+
+from impctl.data.schema import DOUBLE, INTEGER, SqlType, other
+from impctl.expr.nodes import ColumnRef, Expr, Span, columns_of, substitute
+from impctl.plan.functions import AGGREGATE_SYNONYMS, AGGREGATES, ORDER_DEPENDENT, WINDOW_ONLY
+from impctl.plan.nodes import AggregateCall, Attribute, Plan, SortKey, Window, WindowCall
+from impctl.sql.aggregates import AggregateCollector, GroupingClause, call_is_nullable, result_type
+from impctl.sql.expressions import ExprReader, arguments_of, function_name
+from impctl.sql.scope import Reading, known_type
+from impctl.sql.subqueries import as_truth
+from impctl.values import dataclass
+
+_WINDOW_PLACEHOLDER = "?window"
+_RANKING = {
+    "row_number": INTEGER,
+    "rank": INTEGER,
+    "dense_rank": INTEGER,
+    "ntile": INTEGER,
+    "percent_rank": DOUBLE,
+    "cume_dist": DOUBLE,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadWindow:
+    """A window call before it has an identity."""
+
+    function: str
+    arguments: tuple[Expr, ...]
+    partition_by: tuple[Expr, ...]
+    order: tuple[SortKey, ...]
+    frame: str | None
+    type: SqlType | None
+    nullable: bool
+    span: Span | None = field(default=None, compare=False)
+
+
+@dataclass(slots=True)
+class WindowCollector:
+    """Takes window calls, and aggregate calls, out of expressions; an `ExprReader.special`."""
+
+    aggregates: AggregateCollector
+    named: Mapping[str, exp.Expression]
+    """WINDOW clause entries by lower-case name."""
+    calls: list[ReadWindow] = field(default_factory=list)
+
+    def __call__(self, reader: ExprReader, node: exp.Expression) -> Expr | None:
+        if reader.in_aggregate or not isinstance(node, exp.Window):
+            return self.aggregates(reader, node)
+        call = self._read(reader, node)
+        if call not in self.calls:
+            self.calls.append(call)
+        kind = call.type or other("unknown")
+        return ColumnRef(
+            f"{_WINDOW_PLACEHOLDER}{self.calls.index(call)}", kind, call.nullable, span=call.span
+        )
+
+    def _read(self, reader: ExprReader, node: exp.Window) -> ReadWindow:
+        text = reader.text
+        inside = replace(reader, special=self.aggregates, clause="a window function")
+        inner = node.this
+        if isinstance(inner, exp.Filter | exp.IgnoreNulls | exp.RespectNulls | exp.WithinGroup):
+            raise text.unsupported("a window function with FILTER or IGNORE NULLS", node)
+        name = function_name(inner)
+        if name is None or name not in AGGREGATES | WINDOW_ONLY:
+            raise text.unsupported("OVER after something that is not a window function", node)
+        function = AGGREGATE_SYNONYMS.get(name, name)
+        written = arguments_of(inner)
+        is_counting = function == "count" and len(written) == 1 and isinstance(written[0], exp.Star)
+        if not is_counting and any(isinstance(item, exp.Star | exp.Distinct) for item in written):
+            raise text.unsupported(f"`{name}` over DISTINCT or `*` with OVER", node)
+        arguments = () if is_counting else inside.read_all(written)
+        spec = self._specification(reader, node)
+        if function in ORDER_DEPENDENT:
+            reader.reading.note_volatile(function, text.span_of(node))
+        partition_by = inside.read_all(spec.args.get("partition_by") or [])
+        order = read_order(inside, spec.args.get("order"))
+        if any(reads_window(e) for e in (*arguments, *partition_by, *(k.expr for k in order))):
+            raise text.unsupported("a window function over the alias of another one", node)
+        kind, nullable = _result(function, arguments)
+        return ReadWindow(
+            function=function,
+            arguments=arguments,
+            partition_by=partition_by,
+            order=order,
+            frame=self._frame(reader, spec),
+            type=kind,
+            nullable=nullable,
+            span=text.span_of(node),
+        )
+
+    def _specification(self, reader: ExprReader, node: exp.Window) -> exp.Expression:
+        name = node.alias
+        if not name:
+            return node
+        result = self.named.get(name.lower())
+        has_own = any(node.args.get(item) for item in ("partition_by", "order", "spec"))
+        if result is None or has_own:
+            raise reader.text.error(
+                f"Window `{name}` in query `{reader.text.name}` is not defined, or is extended in "
+                "place",
+                node,
+                hint="define it in the WINDOW clause, or write its specification after OVER",
+            )
+        if result.args.get("alias"):
+            raise reader.text.unsupported(
+                f"window `{name}`, which is defined by another window",
+                node,
+                hint="write its full specification in the WINDOW clause",
+            )
+        return result
+
+    def _frame(self, reader: ExprReader, node: exp.Expression) -> str | None:
+        spec = node.args.get("spec")
+        if spec is None:
+            return None
+        if spec.args.get("exclude"):
+            raise reader.text.unsupported("EXCLUDE in a window frame", node)
+        return str(spec.sql(dialect="spark"))
+
+
+def _result(function: str, arguments: tuple[Expr, ...]) -> tuple[SqlType | None, bool]:
+    if function in _RANKING:
+        return _RANKING[function], False
+    if function in ("lag", "lead", "nth_value"):
+        return (known_type(arguments[0]) if arguments else None), True
+    call = AggregateCall(function, arguments)
+    return result_type(call), call_is_nullable(call)
+
+
+def read_order(reader: ExprReader, node: exp.Expression | None) -> tuple[SortKey, ...]:
+    """ORDER BY inside OVER."""
+    if node is None:
+        return ()
+    return tuple(sort_key(reader.read(item.this), item) for item in node.expressions)
+
+
+def sort_key(expr: Expr, item: exp.Expression) -> SortKey:
+    """A sort key with direction and place of NULLs; Spark puts NULLs first when ascending."""
+    descending = bool(item.args.get("desc"))
+    nulls_first = item.args.get("nulls_first")
+    return SortKey(expr, descending, (not descending) if nulls_first is None else bool(nulls_first))
+
+
+def reads_window(expr: Expr) -> bool:
+    """Whether an expression reads a window result that has no identity yet."""
+    return any(identity.startswith(_WINDOW_PLACEHOLDER) for identity in columns_of(expr))
+
+
+def window_placeholder(position: int) -> str:
+    """What stands for the result of the collector's call at that position."""
+    return f"{_WINDOW_PLACEHOLDER}{position}"
+
+
+def read_qualify(
+    select: exp.Select,
+    reader: ExprReader,
+    selected: Sequence[Expr],
+    grouping: GroupingClause | None,
+) -> Expr | None:
+    """The condition of QUALIFY, read by a reader that collects windows; Spark wants one in it.
+
+    A name is a column's before it is an alias; one that is both, the alias of a window's value, is
+    ambiguous to Spark. All but ORDER BY was read before, so that aggregates there are known.
+    """
+    node = select.args.get("qualify")
+    if node is None:
+        return None
+    windows = reader.special
+    assert isinstance(windows, WindowCollector), "QUALIFY is about windows"
+    is_grouped = any((grouping, windows.aggregates.calls, select.args.get("having")))
+    own = replace(windows, aggregates=AggregateCollector())
+    condition = as_truth(replace(reader, special=own).read(node.this))
+    if own.aggregates.calls:
+        raise reader.text.unsupported(
+            "an aggregate function in QUALIFY",
+            own.aggregates.calls[0].span or node.this,
+            hint="Spark does not accept it either; select it under an alias, and use the alias",
+        )
+    if not windows.calls:
+        raise reader.text.error(
+            f"QUALIFY of query `{reader.text.name}` has no window function to filter by",
+            node.this,
+            hint="use WHERE, or a window function in QUALIFY or in the SELECT list",
+        )
+    named = next((call for call in node.find_all(exp.Window) if call.alias), None)
+    if is_grouped and named is not None:
+        # Where its columns are looked for was not tried.
+        raise reader.text.unsupported(
+            f"window `{named.alias}` in QUALIFY of a query that groups",
+            named,
+            hint="write its full specification after OVER",
+        )
+    for column in node.find_all(exp.Column):
+        if is_grouped:
+            _refuse_hidden(column, reader, selected, grouping.keys if grouping else ())
+        else:
+            _refuse_ambiguous(column, reader)
+    if not is_grouped and _aggregates(select.args.get("order")):
+        raise reader.text.unsupported(
+            "QUALIFY in a query that groups only in ORDER BY", condition.span
+        )
+    return condition
+
+
+def _aggregates(node: exp.Expression | None) -> bool:
+    """Whether an aggregate function stands there that is no window's."""
+    return node is not None and any(
+        (function_name(part) or "") in AGGREGATES and not isinstance(part.parent, exp.Window)
+        for part in node.find_all(exp.Anonymous, exp.Any)
+    )
+
+
+def _refuse_ambiguous(column: exp.Column, reader: ExprReader) -> None:
+    """Refuse a column's name that is a window value's too."""
+    values = reader.names.aliases.get(column.name.lower(), ())
+    is_plain = len(column.parts) == 1 and any(reads_window(value) for value in values)
+    if is_plain and reader.names.scope.find(None, column.name):
+        raise reader.text.error(
+            f"Column `{column.name}` of QUALIFY is ambiguous in query `{reader.text.name}`",
+            column,
+            hint="give the window's value an alias that is not a column name",
+            code="column_ambiguous",
+        )
+
+
+def _refuse_hidden(
+    column: exp.Column, reader: ExprReader, selected: Sequence[Expr], keys: Collection[Expr]
+) -> None:
+    """Refuse a name above groups, but for an alias that no column of FROM has, and for a column
+    that is grouped by and selected under its own name: others Spark takes for one or the other,
+    or refuses, as windows stand in QUALIFY or not.
+    """
+    name = column.name
+    is_plain = len(column.parts) == 1
+    aliased = reader.names.aliases.get(name.lower(), ())
+    if is_plain and aliased and not reader.names.scope.find(None, name):
+        return
+    read = reader.read(column)
+    if read in keys and read in selected and aliased == (read,):
+        return
+    raise reader.text.unsupported(
+        f"`{name}` of QUALIFY in a query that groups",
+        column,
+        hint="use selected GROUP BY columns, or aliases that are not column names; or filter with "
+        "WHERE in an outer query",
+    )
+
+
+def windowed(
+    plan: Plan,
+    windows: WindowCollector,
+    items: Sequence[tuple[str, Expr]],
+    finish: Callable[[Expr], Expr],
+    reading: Reading,
+) -> tuple[Plan, Callable[[Expr], Expr]]:
+    """The plan with the window calls, and what completes expressions over it.
+
+    `items` are names and expressions of the SELECT list: a call that is one has its name.
+    """
+    calls = windows.calls
+    refs = {expr.id: name for name, expr in reversed(items) if isinstance(expr, ColumnRef)}
+    names = [
+        refs.get(window_placeholder(number), call.function) for number, call in enumerate(calls)
+    ]
+    built = []
+    for identity, name, call in zip(reading.fresh("w", names), names, calls, strict=True):
+        built.append(
+            WindowCall(
+                Attribute(identity, name, call.type, call.nullable),
+                call.function,
+                tuple(finish(part) for part in call.arguments),
+                tuple(finish(part) for part in call.partition_by),
+                tuple(replace(key, expr=finish(key.expr)) for key in call.order),
+                call.frame,
+                span=call.span,
+            )
+        )
+    result: dict[str, Expr] = {
+        window_placeholder(number): call.attribute.ref() for number, call in enumerate(built)
+    }
+    return Window(plan, tuple(built), span=built[0].span), lambda expr: substitute(
+        finish(expr), result
+    )

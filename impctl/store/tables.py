@@ -1,0 +1,1000 @@
+"""What the store keeps as catalog rows: queries, sketches, costs, commits, choices."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import math
+import sqlite3
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from impctl.data.schema import Kind, SqlType
+from impctl.errors import ImpctlError, RetryableError
+from impctl.forecast import KEPT as ARRIVALS_KEPT
+from impctl.forecast import Arrival, History
+from impctl.sketch.partition import BoundaryValue, RangePartition
+from impctl.sketch.sketch import FragmentSet, Mode
+from impctl.store import states
+from impctl.store.catalog import Value, digest_of, opened, seal_of, sealed
+from impctl.store.disk import damaged
+from impctl.store.records import (
+    Assumption,
+    Chosen,
+    KeptVersion,
+    MaintainCommit,
+    NewCapture,
+    RunCost,
+    RunKind,
+    RunParts,
+    RunRecord,
+    SideRead,
+    StoredQuery,
+    StoredSketch,
+    TablePin,
+)
+from impctl.store.states import WrittenRun
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.types import AccessId, QueryName, TableName, TableVersion
+
+
+@dataclass(frozen=True, slots=True)
+class QueryRow:
+    """What is fixed from one capture to the next."""
+
+    id: int
+    name: QueryName
+    fingerprint: str
+    sql: str
+    mode: str
+    captured: int
+    captured_at: float
+
+
+_SAYS_NOTHING = 0
+"""In two columns of `progress` that nobody asked for. They stay: the seal of a stored row covers
+them, and a migration in SQL could not seal it anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What every commit moves; texts are JSON as stored."""
+
+    generation: int
+    assumptions: str
+    state_meta: str
+    maintained_at: float
+    pins: int
+    """Digest of the pins."""
+    runs: int
+    """Digest of the runs."""
+
+
+def find_query(connection: sqlite3.Connection, path: Path, name: QueryName) -> QueryRow | None:
+    row = connection.execute("SELECT * FROM query WHERE name = ?", (name,)).fetchone()
+    return None if row is None else QueryRow(*opened(row, path, "query"))
+
+
+_WITH_PROGRESS = (
+    "SELECT * FROM query LEFT JOIN progress ON progress.query_id = query.id WHERE query.name = ?"
+)
+_QUERY_COLUMNS = 8
+
+
+def find_with_progress(
+    connection: sqlite3.Connection, path: Path, name: QueryName
+) -> tuple[QueryRow, Progress] | None:
+    """The query and how far it is, in one look; both or neither, else StateCorruptError."""
+    row = connection.execute(_WITH_PROGRESS, (name,)).fetchone()
+    if row is None:
+        return None
+    query = QueryRow(*opened(row[:_QUERY_COLUMNS], path, "query"))
+    if row[_QUERY_COLUMNS] is None:
+        raise damaged(path, "the progress of a query is missing")
+    _, generation, _, assumptions, meta, _, *rest = opened(row[_QUERY_COLUMNS:], path, "progress")
+    return query, Progress(generation, assumptions, meta, *rest)
+
+
+def query_names(connection: sqlite3.Connection, path: Path) -> tuple[QueryName, ...]:
+    rows = connection.execute("SELECT * FROM query ORDER BY name").fetchall()
+    return tuple(opened(row, path, "query")[1] for row in rows)
+
+
+def save_query(
+    connection: sqlite3.Connection,
+    capture: NewCapture,
+    query_id: int | None,
+    generation: int,
+    at: float,
+) -> int:
+    """Write what the capture fixes, over the row of `query_id` if there is one; returns the id."""
+    if query_id is None:
+        result = connection.execute("SELECT coalesce(max(id), 0) + 1 FROM query").fetchone()
+        query_id = int(result[0])
+    row = (query_id, capture.query, capture.fingerprint, capture.sql, capture.mode.value)
+    connection.execute(
+        "INSERT OR REPLACE INTO query VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        sealed(*row, generation, float(at)),
+    )
+    return query_id
+
+
+def save_progress(connection: sqlite3.Connection, query_id: int, progress: Progress) -> None:
+    connection.execute(
+        "INSERT OR REPLACE INTO progress VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        sealed(
+            query_id,
+            progress.generation,
+            _SAYS_NOTHING,
+            progress.assumptions,
+            progress.state_meta,
+            _SAYS_NOTHING,
+            float(progress.maintained_at),
+            progress.pins,
+            progress.runs,
+        ),
+    )
+
+
+PinRows = tuple[tuple[Any, ...], tuple[Any, ...]]
+"""The rows of a pin and of its schema, seals included."""
+
+
+def save_pins(
+    connection: sqlite3.Connection,
+    query_id: int,
+    pins: Iterable[TablePin],
+    held: Mapping[TableName, PinRows] = MappingProxyType({}),
+) -> int:
+    """Write the pins, of a table only what differs from the `held` rows; returns their digest."""
+    written = []
+    for pin in sorted(pins, key=lambda pin: pin.table):
+        before, schema = held.get(pin.table, ((), ()))
+        row = sealed(query_id, pin.table, pin.path, pin.table_id, int(pin.version))
+        if row != before:
+            connection.execute("INSERT OR REPLACE INTO pin VALUES (?, ?, ?, ?, ?, ?)", row)
+        if not schema or schema[2] != pin.schema_json:
+            schema = sealed(query_id, pin.table, pin.schema_json)
+            connection.execute("INSERT OR REPLACE INTO pin_schema VALUES (?, ?, ?, ?)", schema)
+        written += [row, schema]
+    return digest_of(written)
+
+
+_PINS = """
+    SELECT *, (SELECT count(*) FROM pin_schema WHERE query_id = pin.query_id)
+    FROM pin LEFT JOIN pin_schema USING (query_id, table_name)
+    WHERE query_id = ? ORDER BY table_name
+"""
+_PIN_COLUMNS = 6
+
+
+def held_pins(
+    connection: sqlite3.Connection, path: Path, query_id: int, digest: int
+) -> dict[TableName, PinRows]:
+    """The pins' rows, ordered by table; they must have that digest. Nothing else is checked."""
+    rows = connection.execute(_PINS, (query_id,)).fetchall()
+    # The joined columns stand once, before those of each side; the number of schemas is the last.
+    held = {row[1]: (row[:_PIN_COLUMNS], (*row[:2], *row[_PIN_COLUMNS:-1])) for row in rows}
+    if (
+        any(row[-1] != len(rows) for row in rows)
+        or digest_of(itertools.chain(*held.values())) != digest
+    ):
+        raise damaged(path, "the pins of one version do not match each other")
+    return held
+
+
+def load_pins(
+    connection: sqlite3.Connection, path: Path, query_id: int, digest: int
+) -> tuple[TablePin, ...]:
+    """The pins, ordered by table; they must have that digest."""
+    pins = []
+    for row, schema in held_pins(connection, path, query_id, digest).values():
+        table, location, table_id, version = opened(row, path, "pin")[1:]
+        (schema_json,) = opened(schema, path, "pin_schema")[2:]
+        pins.append(TablePin(table, location, table_id, version, schema_json))
+    return tuple(pins)
+
+
+def load_query(
+    connection: sqlite3.Connection, path: Path, name: QueryName, known: Partitions
+) -> StoredQuery | None:
+    """Everything of the query but runs and history."""
+    result = find_with_progress(connection, path, name)
+    if result is None:
+        return None
+    query, progress = result
+    return StoredQuery(
+        query=query.name,
+        fingerprint=query.fingerprint,
+        sql=query.sql,
+        mode=Mode(query.mode),
+        pins=load_pins(connection, path, query.id, progress.pins),
+        sketches=load_sketches(connection, path, query.id, progress.generation, known),
+        assumptions=tuple(Assumption(*fact) for fact in json.loads(progress.assumptions)),
+        state_meta=json.loads(progress.state_meta),
+        generation=progress.generation,
+        captured_at=query.captured_at,
+        maintained_at=progress.maintained_at,
+    )
+
+
+def forget_pins(connection: sqlite3.Connection, query_id: int) -> None:
+    connection.execute("DELETE FROM pin WHERE query_id = ?", (query_id,))
+    connection.execute("DELETE FROM pin_schema WHERE query_id = ?", (query_id,))
+
+
+def assumptions_text(assumptions: Iterable[Assumption]) -> str:
+    return json.dumps(
+        [[fact.table, fact.column, str(fact.kind), str(fact.source)] for fact in assumptions]
+    )
+
+
+def meta_text(meta: Mapping[str, Any] | None) -> str:
+    return json.dumps({} if meta is None else dict(meta))
+
+
+_HELD = """
+    SELECT * FROM sketched LEFT JOIN sketch ON sketch.query_id = sketched.query_id
+    AND sketch.access = sketched.access AND sketch.generation = (
+        SELECT max(generation) FROM sketch AS other WHERE other.query_id = sketched.query_id
+        AND other.access = sketched.access AND other.generation BETWEEN sketched.captured AND ?)
+    WHERE sketched.query_id = ? AND sketched.captured = ? ORDER BY sketched.access
+"""
+_SKETCHED_COLUMNS = 8
+Partitions = dict[str, RangePartition]
+"""Partitions that were read already, by the hash of their content; those read are added."""
+
+_SKETCH = "INSERT INTO sketch VALUES (?, ?, ?, ?, ?)"
+
+
+def versions_text(versions: Mapping[TableName, TableVersion]) -> str:
+    """Versions as the one text that equal versions have."""
+    return json.dumps({table: int(version) for table, version in sorted(versions.items())})
+
+
+def save_captured(
+    connection: sqlite3.Connection,
+    query_id: int,
+    generation: int,
+    sketches: Iterable[StoredSketch],
+    versions: str,
+) -> None:
+    """The sketches of a capture, with their partitions."""
+    written = []
+    for sketch in sorted(sketches, key=lambda sketch: sketch.access):
+        _check_size(sketch.access, sketch.fragments, sketch.partition.size)
+        row = (
+            query_id,
+            generation,
+            sketch.access,
+            sketch.table,
+            sketch.attribute,
+            _save_partition(connection, sketch.partition),
+            sketch.partition.size,
+        )
+        connection.execute("INSERT INTO sketched VALUES (?, ?, ?, ?, ?, ?, ?, ?)", sealed(*row))
+        bits = sketch.fragments.to_bytes()
+        written.append(sealed(query_id, sketch.access, generation, bits))
+        connection.execute(_SKETCH, written[-1])
+    _save_version(connection, (query_id, generation, generation), digest_of(written), versions)
+
+
+def save_maintained(
+    connection: sqlite3.Connection,
+    path: Path,
+    query: tuple[int, int, int],
+    sketches: Iterable[tuple[AccessId, FragmentSet]],
+    versions: str,
+) -> None:
+    """The sketches after a batch; `query` is id, generation of its capture, new generation."""
+    query_id, captured, generation = query
+    held = _held_sketches(connection, path, query_id, captured, generation)
+    given, known = dict(sketches), [sketched[0] for sketched, _ in held]
+    for access in given:
+        if access not in known:
+            raise ImpctlError(
+                f"Access `{access}` was not captured; captured accesses are {known}",
+                code="access_unknown",
+                hint="run `impctl capture` again",
+            )
+    holding = []
+    for (access, *_, size), row in held:
+        if access in given:
+            _check_size(access, given[access], size)
+            bits = given[access].to_bytes()
+            if row[3] != bits:
+                row = sealed(query_id, access, generation, bits)
+                connection.execute(_SKETCH, row)
+        holding.append(row)
+    _save_version(connection, query, digest_of(holding), versions)
+
+
+def load_sketches(
+    connection: sqlite3.Connection, path: Path, query_id: int, generation: int, known: Partitions
+) -> tuple[StoredSketch, ...]:
+    """The sketches as they stood at `generation`, ordered by access."""
+    result = connection.execute(
+        "SELECT * FROM sketch_version WHERE query_id = ? AND generation = ?", (query_id, generation)
+    ).fetchone()
+    if result is None:
+        raise damaged(path, "a sketch version is missing")
+    captured, digest = opened(result, path, "sketch_version")[2:4]
+    sketches, holding = [], []
+    for sketched, held in _held_sketches(connection, path, query_id, captured, generation):
+        access, table, attribute, partition_id, size = sketched
+        holding.append(held)
+        bits = held[3]
+        if len(bits) != (size + 7) // 8:
+            raise damaged(path, f"the sketch of `{access}` has the wrong size")
+        if partition_id not in known:
+            known[partition_id] = _load_partition(connection, path, partition_id)
+        partition = known[partition_id]
+        fragments = FragmentSet.from_bytes(bits, size)
+        sketches.append(StoredSketch(access, table, attribute, partition, fragments))
+    if digest_of(holding) != digest:
+        raise damaged(path, "the sketches of one version do not match each other")
+    return tuple(sketches)
+
+
+def forget_sketches(connection: sqlite3.Connection, query_id: int) -> None:
+    """Remove all sketches of the query; partitions stay until they are collected."""
+    for table in ("sketch", "sketched", "sketch_version", "sketch_basis"):
+        connection.execute(f"DELETE FROM {table} WHERE query_id = ?", (query_id,))  # noqa: S608
+
+
+def _save_version(
+    connection: sqlite3.Connection, query: tuple[int, int, int], digest: int, versions: str
+) -> None:
+    query_id, captured, generation = query
+    connection.execute(
+        "INSERT INTO sketch_version VALUES (?, ?, ?, ?, ?, ?)",
+        sealed(query_id, generation, captured, digest, versions),
+    )
+
+
+def _held_sketches(
+    connection: sqlite3.Connection, path: Path, query_id: int, captured: int, generation: int
+) -> list[tuple[tuple[Any, ...], tuple[Any, ...]]]:
+    """Of each access captured, by its name: what is fixed, and the row, seal included, that holds.
+
+    What is fixed are access, table, attribute, partition and number of ranges.
+    """
+    held = []
+    for row in connection.execute(_HELD, (generation, query_id, captured)).fetchall():
+        sketched = opened(row[:_SKETCHED_COLUMNS], path, "sketched")[2:]
+        sketch = row[_SKETCHED_COLUMNS:]
+        if sketch[0] is None:
+            raise damaged(path, f"the sketch of `{sketched[0]}` is missing")
+        opened(sketch, path, "sketch")
+        held.append((sketched, sketch))
+    return held
+
+
+def _check_size(access: AccessId, fragments: FragmentSet, size: int) -> None:
+    if fragments.size != size:
+        raise ImpctlError(
+            f"The sketch of access `{access}` has {fragments.size} ranges, but its partition has "
+            f"{size}",
+            code="sketch_size",
+            hint="run `impctl capture` again",
+        )
+
+
+def _save_partition(connection: sqlite3.Connection, partition: RangePartition) -> str:
+    content = json.dumps(
+        {
+            "table": partition.table,
+            "attribute": partition.attribute,
+            "type": [
+                partition.type.kind.value,
+                partition.type.precision,
+                partition.type.scale,
+                partition.type.detail,
+            ],
+            "boundaries": [_encoded(value) for value in partition.boundaries],
+        }
+    )
+    content_id = _content_id(content)
+    connection.execute("INSERT OR IGNORE INTO partition VALUES (?, ?)", (content_id, content))
+    return content_id
+
+
+def _load_partition(connection: sqlite3.Connection, path: Path, content_id: str) -> RangePartition:
+    row = connection.execute("SELECT content FROM partition WHERE id = ?", (content_id,)).fetchone()
+    if row is None or _content_id(row[0]) != content_id:
+        raise damaged(path, f"partition `{content_id}` is missing or altered")
+    content = json.loads(row[0])
+    kind, precision, scale, detail = content["type"]
+    return RangePartition(
+        content["table"],
+        content["attribute"],
+        SqlType(Kind(kind), precision, scale, detail),
+        tuple(_decoded(value) for value in content["boundaries"]),
+    )
+
+
+def _content_id(content: str) -> str:
+    return hashlib.sha256(content.encode()).hexdigest()[:32]
+
+
+def _encoded(value: BoundaryValue) -> Any:
+    # JSON keeps integers of any size and text; floats and bytes need a form that loses nothing.
+    match value:
+        case float():
+            return {"float": value.hex()}
+        case bytes():
+            return {"bytes": value.hex()}
+        case _:
+            return value
+
+
+def _decoded(value: Any) -> BoundaryValue:
+    match value:
+        case {"float": text}:
+            return float.fromhex(text)
+        case {"bytes": text}:
+            return bytes.fromhex(text)
+        case _:
+            return value  # type: ignore[no-any-return]  # an int or str, as encoded
+
+
+KEPT = 8
+"""Runs of one kind over the same tables and layout: enough to see an outlier, few to read."""
+MOST = 64
+"""Runs of one kind, whatever tables they carried on."""
+
+_LAST = "SELECT coalesce(max(number), 0) FROM cost WHERE query_id = ? AND kind = ?"
+_SEALED = 8
+"""Columns before the seal; what follows it came with later formats."""
+_KINDS = frozenset(kind.value for kind in RunKind)
+_OLDEST = """DELETE FROM cost WHERE query_id = ? AND kind = ? AND (number <= ?
+    OR moved = ? AND layout = ? AND number NOT IN (SELECT number FROM cost
+            WHERE query_id = ? AND kind = ? AND moved = ? AND layout = ?
+            ORDER BY number DESC LIMIT ?))"""
+
+
+def add_cost(connection: sqlite3.Connection, query_id: int, cost: RunCost) -> None:
+    """Append the cost of a run, dropping the oldest like it beyond `KEPT`."""
+    number = _last(connection, query_id, cost.kind) + 1
+    _put(connection, query_id, number, cost)
+    mine, alike = (query_id, str(cost.kind)), (_text(cost.moved), cost.layout)
+    connection.execute(_OLDEST, (*mine, number - MOST, *alike, *mine, *alike, KEPT))
+
+
+def replace_last_cost(connection: sqlite3.Connection, query_id: int, cost: RunCost) -> None:
+    """Put the cost in place of the latest of its kind."""
+    _put(connection, query_id, max(1, _last(connection, query_id, cost.kind)), cost)
+
+
+def load_costs(connection: sqlite3.Connection, query_id: int) -> tuple[RunCost, ...]:
+    """The costs held, newest first within a kind."""
+    rows = connection.execute(
+        "SELECT * FROM cost WHERE query_id = ? ORDER BY kind, number DESC", (query_id,)
+    ).fetchall()
+    result = []
+    for row in rows:
+        values, seal, later = row[:_SEALED], row[_SEALED], row[_SEALED + 1 :]
+        if seal_of(*values, *filter(None, later)) != seal:
+            continue
+        _, kind, _, changed, size, elapsed_ms, spark, start_ms = values
+        if kind in _KINDS and math.isfinite(elapsed_ms):
+            result.append(
+                RunCost(
+                    RunKind(kind),
+                    changed,
+                    size,
+                    elapsed_ms,
+                    bool(spark),
+                    start_ms,
+                    _tables(*later[:1]),
+                    parts_in(*later[1:2]),
+                    *later[2:],
+                )
+            )
+    return tuple(result)
+
+
+def _text(moved: Sequence[TableName]) -> str:
+    """Tables as the catalog has them; of none the text of a row that does not tell."""
+    return json.dumps(list(moved)) if moved else ""
+
+
+def _tables(moved: str = "") -> tuple[TableName, ...]:
+    return tuple(json.loads(moved)) if moved else ()
+
+
+def forget_costs(connection: sqlite3.Connection, query_id: int) -> None:
+    """Remove all costs of the query."""
+    connection.execute("DELETE FROM cost WHERE query_id = ?", (query_id,))
+
+
+def _last(connection: sqlite3.Connection, query_id: int, kind: RunKind) -> int:
+    return int(connection.execute(_LAST, (query_id, str(kind))).fetchone()[0])
+
+
+def _put(connection: sqlite3.Connection, query_id: int, number: int, cost: RunCost) -> None:
+    values = (
+        query_id,
+        str(cost.kind),
+        number,
+        int(cost.rows),
+        int(cost.bytes),
+        float(cost.elapsed_ms),
+        int(cost.spark),
+        float(cost.start_ms),
+    )
+    later = (_text(cost.moved), parts_text(cost.parts), cost.layout)
+    row = (*values, seal_of(*values, *filter(None, later)), *later)
+    marks = ", ".join("?" * len(row))
+    connection.execute(f"INSERT OR REPLACE INTO cost VALUES ({marks})", row)
+
+
+_DIGITS = 3
+
+
+def parts_text(parts: RunParts | None) -> str:
+    """The parts as text; an empty one for none."""
+    if parts is None:
+        return ""
+    times = [round(ms, _DIGITS) for ms in parts.times]
+    reads = {
+        one.side: [one.keys, one.hits, one.rows, round(one.ms, _DIGITS)] for one in parts.reads
+    }
+    return json.dumps({"times": times, "reads": reads}, separators=(",", ":"))
+
+
+def parts_in(text: str = "") -> RunParts | None:
+    """The parts that a text tells; None for an empty one, and for one that tells no such thing."""
+    if not text:
+        return None
+    try:
+        told = json.loads(text)
+        times = tuple(_amount(ms) for ms in told["times"])
+        reads = tuple(_read(side, *numbers) for side, numbers in told["reads"].items())
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
+    return RunParts(times, reads)
+
+
+def _read(side: str, keys: int, hits: int, rows: int, ms: float) -> SideRead:
+    return SideRead(side, int(_amount(keys)), int(_amount(hits)), int(_amount(rows)), _amount(ms))
+
+
+def _amount(value: Any) -> float:
+    if type(value) not in (int, float) or not math.isfinite(value) or value < 0:
+        raise ValueError("not an amount")
+    return float(value)
+
+
+_COLUMNS = (
+    *("action", "reason_code", "reason", "started_at"),
+    *("elapsed_ms", "read_ms", "engine_ms", "commit_ms"),
+    *("changes", "added", "removed", "versions"),
+)
+"""Behind a record's query and number, named as its fields are."""
+
+_LAST_ENTRY = "SELECT coalesce(max(number), 0) FROM history WHERE query_id = ?"
+
+
+def add_record(connection: sqlite3.Connection, query_id: int, record: RunRecord) -> None:
+    """Append the record."""
+    _put_entry(connection, query_id, _last_entry(connection, query_id) + 1, record)
+    if record.cost is not None:
+        add_cost(connection, query_id, record.cost)
+
+
+def replace_last_record(connection: sqlite3.Connection, query_id: int, record: RunRecord) -> None:
+    """Put the record in place of the latest one (timings known only after the commit)."""
+    _put_entry(connection, query_id, max(1, _last_entry(connection, query_id)), record)
+    if record.cost is not None:
+        replace_last_cost(connection, query_id, record.cost)
+
+
+def load_records(
+    connection: sqlite3.Connection, path: Path, query_id: int, limit: int
+) -> tuple[RunRecord, ...]:
+    """The latest `limit` records, newest first."""
+    rows = connection.execute(
+        "SELECT * FROM history WHERE query_id = ? ORDER BY number DESC LIMIT ?", (query_id, limit)
+    )
+    records = []
+    for row in rows.fetchall():
+        values = opened(row, path, "history")[2:]
+        given = dict(zip(_COLUMNS, values, strict=True))
+        records.append(RunRecord(**{**given, "versions": json.loads(given["versions"])}))
+    return tuple(records)
+
+
+def _last_entry(connection: sqlite3.Connection, query_id: int) -> int:
+    return int(connection.execute(_LAST_ENTRY, (query_id,)).fetchone()[0])
+
+
+def _put_entry(
+    connection: sqlite3.Connection, query_id: int, number: int, record: RunRecord
+) -> None:
+    row: tuple[Value, ...] = (
+        query_id,
+        number,
+        str(record.action),
+        str(record.reason_code),
+        record.reason,
+        float(record.started_at),
+        float(record.elapsed_ms),
+        float(record.read_ms),
+        float(record.engine_ms),
+        float(record.commit_ms),
+        int(record.changes),
+        int(record.added),
+        int(record.removed),
+        versions_text(record.versions),
+    )
+    marks = ", ".join("?" * (len(row) + 1))
+    connection.execute(f"INSERT OR REPLACE INTO history VALUES ({marks})", sealed(*row))
+
+
+def save_basis(
+    connection: sqlite3.Connection,
+    query_id: int,
+    generation: int,
+    assumptions: str,
+    basis: Mapping[str, Any] | None,
+) -> None:
+    """What the sketch of a generation rests on; without a basis it is not offered later."""
+    if basis is not None:
+        row = sealed(query_id, generation, assumptions, json.dumps(dict(basis)))
+        connection.execute("INSERT INTO sketch_basis VALUES (?, ?, ?, ?, ?)", row)
+
+
+def kept_versions(
+    connection: sqlite3.Connection,
+    path: Path,
+    name: QueryName,
+    versions: Mapping[TableName, TableVersion] | None,
+) -> tuple[KeptVersion, ...]:
+    """The versions of the query that have a basis, newest commit first; those asked for, or all."""
+    query = find_query(connection, path, name)
+    if query is None:
+        return ()
+    wanted = None if versions is None else versions_text(versions)
+    result = connection.execute(
+        "SELECT * FROM sketch_version WHERE query_id = ?1 AND (?2 IS NULL OR versions = ?2)"
+        " ORDER BY generation DESC",
+        (query.id, wanted),
+    ).fetchall()
+    kept = []
+    for row in result:
+        generation, text = (opened(row, path, "sketch_version")[at] for at in (1, 4))
+        basis = _basis(connection, path, query.id, generation)
+        if basis is not None:
+            kept.append(KeptVersion(generation, json.loads(text), basis[1]))
+    return tuple(kept)
+
+
+def load_kept(
+    connection: sqlite3.Connection,
+    path: Path,
+    name: QueryName,
+    generation: int,
+    known: Partitions,
+) -> StoredQuery | None:
+    """The query with pins, sketches, assumptions and basis of a generation.
+
+    None where that is not there (any more). Mode and times are those of the query as it is now.
+    """
+    now = load_query(connection, path, name, known)
+    query = find_query(connection, path, name)
+    if now is None or query is None:
+        return None
+    row = connection.execute(
+        "SELECT * FROM sketch_version WHERE query_id = ? AND generation = ?", (query.id, generation)
+    ).fetchone()
+    basis = _basis(connection, path, query.id, generation)
+    if row is None or basis is None:
+        return None
+    versions = json.loads(opened(row, path, "sketch_version")[4])
+    return replace(
+        now,
+        # Tables of other names or identities would have made a recapture forget this version.
+        pins=tuple(replace(pin, version=versions[pin.table], schema_json="") for pin in now.pins),
+        sketches=load_sketches(connection, path, query.id, generation, known),
+        assumptions=basis[0],
+        state_meta=dict(basis[1]),
+        generation=generation,
+    )
+
+
+def _basis(
+    connection: sqlite3.Connection, path: Path, query_id: int, generation: int
+) -> tuple[tuple[Assumption, ...], dict[str, Any]] | None:
+    row = connection.execute(
+        "SELECT * FROM sketch_basis WHERE query_id = ? AND generation = ?", (query_id, generation)
+    ).fetchone()
+    if row is None:
+        return None
+    assumptions, basis = opened(row, path, "sketch_basis")[2:]
+    return tuple(Assumption(*fact) for fact in json.loads(assumptions)), json.loads(basis)
+
+
+_LOG_COLUMNS, _ARRIVAL_COLUMNS = 6, 10
+
+
+def load_arrivals(
+    connection: sqlite3.Connection, tables: Iterable[TableName], *, is_whole: bool = True
+) -> dict[TableName, History]:
+    """What is known of these tables; one of which nothing is known is left out.
+
+    Without the arrivals where it is not `is_whole`: that is enough to go on from.
+    """
+    result = {}
+    for table in dict.fromkeys(tables):
+        log = _log(connection, table)
+        if log is not None:
+            arrivals = tuple(_arrivals(connection, table)) if is_whole else ()
+            result[table] = replace(log, arrivals=arrivals)
+    return result
+
+
+def save_arrivals(connection: sqlite3.Connection, histories: Mapping[TableName, History]) -> None:
+    """Bring the rows of tables to these histories, which go on from those that were loaded: of
+    arrivals only those after what is known are looked at."""
+    for table, commits in histories.items():
+        since = _put_arrivals(connection, table, commits)
+        row = sealed(
+            table,
+            commits.table_id,
+            commits.until,
+            _real(since),
+            int(commits.has_missed),
+        )
+        marks = ", ".join("?" * _LOG_COLUMNS)
+        connection.execute(f"INSERT OR REPLACE INTO arrival_log VALUES ({marks})", row)
+
+
+def _put_arrivals(
+    connection: sqlite3.Connection, table: TableName, history: History
+) -> float | None:
+    """Add what is new and take away what went; gives the time from which on all is known."""
+    held = _log(connection, table)
+    is_same = held is not None and held.table_id == history.table_id
+    last = held.until if held is not None and is_same else -1
+    connection.execute(
+        "DELETE FROM arrival WHERE table_name = ? AND version > ?",
+        (table, min(last, history.until)),
+    )
+    new = [_row(table, each) for each in history.arrivals if each.version > last]
+    marks = ", ".join("?" * _ARRIVAL_COLUMNS)
+    connection.executemany(f"INSERT INTO arrival VALUES ({marks})", new)
+    # One that is behind as many as are kept, if there is such a one.
+    first = connection.execute(
+        "SELECT version, at FROM arrival WHERE table_name = ? ORDER BY version DESC"
+        " LIMIT 1 OFFSET ?",
+        (table, ARRIVALS_KEPT - 1),
+    ).fetchone()
+    if first is None:
+        return history.since
+    gone = connection.execute(
+        "DELETE FROM arrival WHERE table_name = ? AND version < ?", (table, first[0])
+    )
+    return first[1] if gone.rowcount else history.since
+
+
+def _log(connection: sqlite3.Connection, table: TableName) -> History | None:
+    """The table's row, without arrivals."""
+    row = connection.execute("SELECT * FROM arrival_log WHERE table_name = ?", (table,)).fetchone()
+    if row is None or seal_of(*row[:-1]) != row[-1]:
+        return None
+    return History(row[1], row[2], row[3], (), bool(row[4]))
+
+
+def _arrivals(connection: sqlite3.Connection, table: TableName) -> Iterable[Arrival]:
+    rows = connection.execute(
+        "SELECT * FROM arrival WHERE table_name = ? ORDER BY version", (table,)
+    ).fetchall()
+    is_left_out = False
+    for row in rows:
+        if seal_of(*row[:-1]) != row[-1]:
+            is_left_out = True
+            continue
+        version, at, inserted, deleted, files, size, operation, is_after_gap = row[1:-1]
+        is_behind = bool(is_after_gap) or is_left_out
+        yield Arrival(version, at, inserted, deleted, files, size, operation, is_behind)
+        is_left_out = False
+
+
+def _row(table: TableName, each: Arrival) -> tuple[object, ...]:
+    return sealed(
+        table,
+        each.version,
+        _real(each.at),
+        each.inserted,
+        each.deleted,
+        each.files,
+        each.bytes,
+        each.operation,
+        int(each.is_after_gap),
+    )
+
+
+def _real(value: float | None) -> float | None:
+    return None if value is None else float(value)
+
+
+_PLACE = 1
+
+
+def load_chosen(connection: sqlite3.Connection) -> Chosen | None:
+    """What is remembered; None for nothing."""
+    row = connection.execute("SELECT * FROM state_choice WHERE place = ?", (_PLACE,)).fetchone()
+    if row is None or seal_of(*row[:-1]) != row[-1]:
+        return None
+    try:
+        told = json.loads(row[1])
+        rates = {tuple(map(str, tables)): _rate(rate) for tables, rate in told["rates"]}
+        pins = {str(query): str(state) for query, state in told["pins"].items()}
+        return Chosen(
+            budget=int(told["budget"]),
+            rates=rates,
+            bytes=int(told["bytes"]),
+            pins=pins,
+            least=int(told["least"]),
+            settled=bool(told["settled"]),
+        )
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def save_chosen(connection: sqlite3.Connection, chosen: Chosen | None) -> None:
+    """Remember this in place of what was; None forgets it."""
+    connection.execute("DELETE FROM state_choice")
+    if chosen is None:
+        return
+    told = {
+        "budget": chosen.budget,
+        "rates": [[list(tables), rate] for tables, rate in chosen.rates.items()],
+        "bytes": chosen.bytes,
+        "pins": dict(chosen.pins),
+        "least": chosen.least,
+        "settled": chosen.settled,
+    }
+    values = (_PLACE, json.dumps(told))
+    connection.execute("INSERT INTO state_choice VALUES (?, ?, ?)", (*values, seal_of(*values)))
+
+
+def _rate(value: object) -> float:
+    if type(value) not in (int, float) or not math.isfinite(float(str(value))):
+        raise ValueError("not a rate")
+    return float(str(value))
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What a transaction did: the new generation, and files that nothing refers to any more."""
+
+    generation: int
+    unused_files: tuple[str, ...]
+
+
+Apply = Callable[[sqlite3.Connection, tuple[WrittenRun, ...]], Applied]
+
+
+def apply_capture(
+    connection: sqlite3.Connection,
+    path: Path,
+    capture: NewCapture,
+    written: tuple[WrittenRun, ...],
+    record: RunRecord,
+    at: float,
+) -> Applied:
+    """Put the capture in place of what the query had."""
+    result = find_with_progress(connection, path, capture.query)
+    query_id, generation = None, 1
+    unused: list[str] = []
+    if result is not None:
+        before, held = result
+        query_id, generation = before.id, held.generation + 1
+        unused = states.drop_all_runs(connection, before.id)
+        if not _is_same(connection, path, before, held, capture):
+            forget_sketches(connection, before.id)
+            forget_costs(connection, before.id)
+        forget_pins(connection, before.id)
+    query_id = save_query(connection, capture, query_id, generation, at)
+    pins = save_pins(connection, query_id, capture.pins)
+    versions = versions_text({pin.table: pin.version for pin in capture.pins})
+    save_captured(connection, query_id, generation, capture.sketches, versions)
+    assumptions = assumptions_text(capture.assumptions)
+    save_basis(connection, query_id, generation, assumptions, capture.basis)
+    # What it had was dropped above.
+    runs, _ = states.move_runs(connection, path, query_id, states.NO_RUNS, (), written)
+    progress = Progress(
+        generation=generation,
+        assumptions=assumptions,
+        state_meta=meta_text(capture.state_meta),
+        maintained_at=at,
+        pins=pins,
+        runs=runs,
+    )
+    save_progress(connection, query_id, progress)
+    add_record(connection, query_id, record)
+    return Applied(generation, tuple(unused))
+
+
+def apply_maintain(
+    connection: sqlite3.Connection,
+    path: Path,
+    change: MaintainCommit,
+    written: tuple[WrittenRun, ...],
+) -> Applied:
+    """Move the query forward; RetryableError where another writer moved it meanwhile."""
+    result = find_with_progress(connection, path, change.query)
+    if result is None:
+        raise _moved(change, "is no longer in the store")
+    query, held = result
+    if held.generation != change.expected_generation:
+        raise _moved(change, f"is already at generation {held.generation}")
+    pinned = held_pins(connection, path, query.id, held.pins)
+    _check_pins(change, [opened(row, path, "pin") for row, _ in pinned.values()])
+    generation = held.generation + 1
+    pins = save_pins(connection, query.id, change.pins, pinned)
+    versions = versions_text({pin.table: pin.version for pin in change.pins})
+    moved = (query.id, query.captured, generation)
+    save_maintained(connection, path, moved, change.sketches, versions)
+    save_basis(connection, query.id, generation, held.assumptions, change.basis)
+    runs, unused = states.move_runs(
+        connection, path, query.id, held.runs, change.drop_runs, written
+    )
+    meta = change.state_meta
+    progress = replace(
+        held,
+        generation=generation,
+        state_meta=held.state_meta if meta is None else meta_text(meta),
+        maintained_at=change.at,
+        pins=pins,
+        runs=runs,
+    )
+    save_progress(connection, query.id, progress)
+    add_record(connection, query.id, change.record)
+    return Applied(generation, tuple(unused))
+
+
+def _is_same(
+    connection: sqlite3.Connection,
+    path: Path,
+    before: QueryRow,
+    held: Progress,
+    capture: NewCapture,
+) -> bool:
+    """Whether sketches of earlier versions still speak of this query over these tables."""
+    pins = load_pins(connection, path, before.id, held.pins)
+    return before.fingerprint == capture.fingerprint and _commit_tables(pins) == _commit_tables(
+        capture.pins
+    )
+
+
+def _commit_tables(pins: Sequence[TablePin]) -> set[tuple[str, str]]:
+    # Not by path: a folder of tables may be moved, the identity of a table moves along.
+    return {(pin.table, pin.table_id) for pin in pins}
+
+
+def _check_pins(change: MaintainCommit, held: Sequence[tuple[Any, ...]]) -> None:
+    """`held` are the values of the pins' rows: query, table, path, identity, version."""
+    # A version of one table with the state of another would be a wrong answer later on.
+    if {(row[1], row[3]) for row in held} != _commit_tables(change.pins):
+        raise ImpctlError(
+            f"A commit of query `{change.query}` refers to other tables than its capture",
+            code="pins_differ",
+            hint=f"run `impctl capture` for `{change.query}` again",
+        )
+
+
+def _moved(change: MaintainCommit, what: str) -> RetryableError:
+    return RetryableError(
+        f"Query `{change.query}` {what}, not at {change.expected_generation}",
+        code="generation_moved",
+        hint="another run was faster; run the command again",
+    )

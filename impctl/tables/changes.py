@@ -1,0 +1,969 @@
+"""What changed in a table between two versions, as rows with weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from impctl.data.schema import STRING, TEMPORAL, Column, Kind, SqlType
+from impctl.data.vector import Once
+from impctl.errors import (
+    HistoryGoneError,
+    LogDiffersError,
+    SchemaChangedError,
+    StorageError,
+    TableError,
+    TableRecreatedError,
+)
+from impctl.tables.log import (
+    Action,
+    Commits,
+    has_faithful_copies,
+    is_of_rows,
+    is_of_spark,
+    read_commits,
+)
+from impctl.tables.rows import DataFiles, FileReader, bare_rows, is_hybrid, read_failure, spellings
+from impctl.tables.schema import TableSchema, arrow_type, read_schema, to_arrow_type
+from impctl.tables.snapshot import (
+    CHANGE_FEED,
+    DataFile,
+    Positions,
+    Snapshot,
+    logged_file,
+    null_when_empty,
+)
+from impctl.tables.source import DeltaSource, other_history, recreated
+from impctl.tables.storage import READ_FAILURES, failure_text, file_uri, is_missing
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.types import ColumnName, TableName, TableVersion
+
+Weights = npt.NDArray[np.int64]
+
+_WEIGHT = "weight"
+
+
+def netted(table: pa.Table, weights: Weights) -> tuple[pa.Table, Weights]:
+    """Each row once with the sum of its weights, those of sum 0 left out; in no order."""
+    if not len(weights) or weights.min() > 0 or weights.max() < 0:
+        return table, weights
+    if not table.num_columns:
+        total = int(weights.sum())
+        return bare_rows(abs(total)), np.full(abs(total), np.sign(total), dtype=np.int64)
+    names = table.column_names
+    keys = [str(number) for number in range(len(names))]
+    rows = table.rename_columns(keys).append_column(_WEIGHT, pa.array(weights))
+    aggregate = rows.group_by(keys).aggregate([(_WEIGHT, "sum")])
+    sums: Weights = aggregate.column(f"{_WEIGHT}_sum").to_numpy()
+    left = np.flatnonzero(sums)
+    kept = aggregate.select(keys).take(pa.array(left)).rename_columns(names)
+    return kept.cast(table.schema), sums[left]
+
+
+def has_lone_doubles(footer: pq.FileMetaData, doubles: Iterable[ColumnName]) -> bool:
+    """Whether a row group has one value only in one of these columns, as far as it tells."""
+    wanted = set(doubles)
+    return any(
+        told.has_min_max and told.min == told.max
+        for group in map(footer.row_group, range(footer.num_row_groups))
+        for chunk in map(group.column, range(group.num_columns))
+        if chunk.path_in_schema in wanted and (told := chunk.statistics) is not None
+    )
+
+
+def doubles_of(after: Snapshot, columns: Iterable[ColumnName]) -> list[ColumnName]:
+    """Those of the columns that may hold NaN."""
+    return [name for name in columns if after.column(name).type.is_fractional]
+
+
+def rewrote_lone_doubles(
+    after: Snapshot, removed: Sequence[str], doubles: Sequence[ColumnName]
+) -> bool:
+    """Whether one of these removed files may have hidden NaN; so too where it cannot be read."""
+    if not doubles:
+        return False
+    opened = DataFiles(after)
+    for path in removed:
+        try:
+            footer = opened.footer(logged_file(after.path, path))
+        except READ_FAILURES:
+            return True
+        if has_lone_doubles(footer, doubles):
+            return True
+    return False
+
+
+_OF_DELTALAKE = "delta-rs:"
+
+
+def files_come_and_go_once(commits: Commits, start: Callable[[], Snapshot]) -> bool:
+    """Whether a feed counts no file of these commits twice; `start` is the snapshot before them."""
+    if all(map(_is_sure, commits.by_commit())):
+        return True
+    before = start()
+    live = {file.uri for file in before.files}
+    for actions in commits.by_commit():
+        added = _uris(before.path, actions, "add")
+        removed = _uris(before.path, actions, "remove")
+        if not _is_sure(actions) and not _is_plain(before.path, actions, live):
+            return False
+        live = (live - set(removed)) | set(added)
+    return True
+
+
+def _is_sure(actions: Sequence[Action]) -> bool:
+    """Whether a commit has change data, moves no file, or says that such an operation wrote it."""
+    if any(name == "cdc" for name, _ in actions) or not any(map(is_of_rows, actions)):
+        return True
+    return is_of_spark(actions) or any(
+        name == "commitInfo"
+        and str(body.get("engineInfo")).startswith(_OF_DELTALAKE)
+        and body.get("operationMetrics")
+        for name, body in actions
+    )
+
+
+def _is_plain(path: str, actions: Sequence[Action], live: set[str]) -> bool:
+    """Whether each file that the commit feeds is new to the table, or was in it, by one entry."""
+    fed = [action for action in actions if is_of_rows(action)]
+    quiet = [action for action in actions if not is_of_rows(action)]
+    came, went = _uris(path, fed, "add"), _uris(path, fed, "remove")
+    moved = {*_uris(path, quiet, "add"), *_uris(path, quiet, "remove")}
+    return (
+        len({*came}) == len(came)
+        and len({*went}) == len(went)
+        and live.issuperset(went)
+        and live.isdisjoint(came)
+        and moved.isdisjoint([*came, *went])
+    )
+
+
+def _uris(path: str, actions: Sequence[Action], wanted: str) -> list[str]:
+    return [file_uri(path, body["path"]) for name, body in actions if name == wanted]
+
+
+_WRITER = "delta-rs"
+_IMAGES: Mapping[str, Mapping[str, int]] = {
+    "UPDATE": {"num_updated_rows": 2},
+    "MERGE": {
+        "num_target_rows_inserted": 1,
+        "num_target_rows_updated": 2,
+        "num_target_rows_deleted": 1,
+    },
+}
+"""Rows of change data for each row that a commit counts."""
+
+
+def is_fed_whole(after: Snapshot, commits: Commits, columns: Sequence[ColumnName]) -> bool:
+    """False where change data by delta-rs may lack rows, or values in these columns."""
+    doubles = doubles_of(after, columns)
+    for actions in commits.by_commit():
+        paths = [body["path"] for name, body in actions if name == "cdc"]
+        told: Mapping[str, Any] = next((body for name, body in actions if name == "commitInfo"), {})
+        if not paths or not str(told.get("engineInfo") or "").startswith(_WRITER):
+            continue
+        removed = [body["path"] for name, body in actions if name == "remove"]
+        if rewrote_lone_doubles(after, removed, doubles):
+            return False
+        images = _IMAGES.get(str(told.get("operation")))
+        if images is None:
+            continue
+        metrics = told.get("operationMetrics") or {}
+        if _rows(after, paths) != _counted(metrics, images):
+            return False
+    return True
+
+
+def _counted(metrics: Mapping[str, Any], images: Mapping[str, int]) -> int | None:
+    """Rows that there should be; None where the commit does not count them."""
+    try:
+        return sum(int(metrics[name]) * each for name, each in images.items())
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _rows(after: Snapshot, paths: Sequence[str]) -> int:
+    """Rows in these files; -1 where one cannot be read, which its reader tells."""
+    opened, rows = DataFiles(after), 0
+    for path in paths:
+        try:
+            rows += int(opened.footer(logged_file(after.path, path)).num_rows)
+        except READ_FAILURES:
+            return -1
+    return rows
+
+
+_NONE: Positions = np.zeros(0, dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class DiffRows:
+    """Columns as asked for and a weight per row."""
+
+    table: pa.Table
+    weights: npt.NDArray[np.int64]
+
+
+def read_net_diff(
+    before: Snapshot,
+    after: Snapshot,
+    columns: Sequence[ColumnName],
+    net_by: Sequence[ColumnName],
+) -> DiffRows:
+    """The same, with rows left out that went and came again the same in `columns` and `net_by`.
+
+    A row that is not the same there is on both sides, even if it is in `columns`: who reads a few
+    columns learns that another one of the row changed. Rows come in no order, with weights above 1.
+    """
+    wanted = {name.lower(): name for name in (*net_by, *columns)}
+    whole = read_file_diff(before, after, list(wanted.values()))
+    table, weights = netted(whole.table, whole.weights)
+    return DiffRows(table.select([after.readable(name).name for name in columns]), weights)
+
+
+def read_file_diff(before: Snapshot, after: Snapshot, columns: Sequence[ColumnName]) -> DiffRows:
+    """The rows that came and went between two snapshots of one table.
+
+    Raises HistoryGoneError when a file of either snapshot is gone.
+    """
+    old = {file.uri: file for file in before.files}
+    new = {file.uri: file for file in after.files}
+    columns_before = [before.readable(name) for name in columns]
+    columns_after = [after.readable(name) for name in columns]
+    reader_before = FileReader(before, columns_before, before.files)
+    reader_after = FileReader(after, columns_after, after.files)
+    names = [column.name for column in columns_after]
+    tables = [reader_after.empty()]
+    weights = [np.zeros(0, dtype=np.int64)]
+
+    def add(rows: pa.Table, weight: int) -> None:
+        tables.append(rows.rename_columns(names))
+        weights.append(np.full(len(rows), weight, dtype=np.int64))
+
+    for uri, file in old.items():
+        if uri not in new:
+            add(reader_before.read_live(file), -1)
+    for uri, file in new.items():
+        if uri not in old:
+            add(reader_after.read_live(file), 1)
+            continue
+        gone_before, gone_after = _deleted(old[uri]), _deleted(file)
+        if len(removed := np.setdiff1d(gone_after, gone_before)):
+            add(reader_before.read_at(old[uri], removed), -1)
+        if len(restored := np.setdiff1d(gone_before, gone_after)):
+            add(reader_after.read_at(file, restored), 1)
+    total = np.concatenate(weights)
+    return DiffRows(pa.concat_tables(tables) if names else bare_rows(len(total)), total)
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedFiles:
+    """Files whose live rows went, and files whose live rows came; both may hold the same rows."""
+
+    went: tuple[DataFile, ...]
+    came: tuple[DataFile, ...]
+
+
+def changed_files(before: Snapshot, after: Snapshot) -> ChangedFiles:
+    """The files in which two snapshots differ; one with other deletions is on both sides."""
+    old = {file.uri: file for file in before.files}
+    new = {file.uri: file for file in after.files}
+
+    def alone(files: dict[str, DataFile], others: dict[str, DataFile]) -> tuple[DataFile, ...]:
+        return tuple(
+            file
+            for uri, file in files.items()
+            if uri not in others or not np.array_equal(_deleted(file), _deleted(others[uri]))
+        )
+
+    return ChangedFiles(alone(old, new), alone(new, old))
+
+
+def _deleted(file: DataFile) -> Positions:
+    return _NONE if file.deleted is None else file.deleted
+
+
+_Words = npt.NDArray[np.uint64]
+_Numbers = npt.NDArray[np.int64]
+
+_LANES = 2
+"""Sums of 64 bits each: 20,000 files in a million tables do not collide by chance."""
+_PIECE = 4096
+"""Files hashed at once, so that a few long names take no memory for many."""
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+@dataclass(frozen=True, slots=True)
+class FilesMark:
+    """The files of a table at one version; `rows` by their statistics, None where one lacks it."""
+
+    digest: str
+    rows: int | None
+
+
+def files_mark(snapshot: Snapshot) -> FilesMark:
+    """The mark of a snapshot that was read whole."""
+    return FilesMark(_text(_sum_of(snapshot)), snapshot.rows)
+
+
+def is_reached(before: FilesMark, commits: Commits, after: Snapshot) -> bool | None:
+    """Whether the commits lead from files of that mark to those of `after`.
+
+    None where they do not tell the size of a removed file. An entry for a file that is there
+    already, which only takes the older one's place, is no way either.
+    """
+    sums = np.frombuffer(bytes.fromhex(before.digest), np.uint64).copy()
+    for actions in commits.by_commit():
+        added, removed = (_sum_of_actions(after.path, actions, n) for n in ("add", "remove"))
+        if added is None or removed is None:
+            return None
+        sums += added
+        sums -= removed
+    return bool(np.array_equal(sums, _sum_of(after)))
+
+
+def _sum_of(snapshot: Snapshot) -> _Words:
+    deleted = np.zeros(len(snapshot.uris), np.int64)
+    if snapshot.deletions:
+        deletions = snapshot.deletions
+        deleted[:] = [len(deletions[uri]) if uri in deletions else 0 for uri in snapshot.uris]
+    sizes = snapshot.actions.column("size_bytes").to_numpy()
+    return _sums(_names(snapshot.path, snapshot.uris), sizes, deleted)
+
+
+def _sum_of_actions(path: str, actions: Sequence[Action], wanted: str) -> _Words | None:
+    bodies = [body for name, body in actions if name == wanted]
+    sizes = [body.get("size") for body in bodies]
+    if any(not isinstance(size, int) for size in sizes):
+        return None
+    names = _names(path, [file_uri(path, body["path"]) for body in bodies])
+    deleted = [int((body.get("deletionVector") or {}).get("cardinality") or 0) for body in bodies]
+    return _sums(names, np.array(sizes, np.int64), np.array(deleted, np.int64))
+
+
+def _names(path: str, uris: Sequence[str]) -> list[bytes]:
+    """The names below the root, where they are below it: a table keeps them when it is moved."""
+    root = path.rstrip("/") + "/"
+    return [uri.removeprefix(root).encode() for uri in uris]
+
+
+def _sums(names: list[bytes], sizes: _Numbers, deleted: _Numbers) -> _Words:
+    total = np.zeros(_LANES, np.uint64)
+    for start in range(0, len(names), _PIECE):
+        piece = slice(start, start + _PIECE)
+        words = _words(names[piece], sizes[piece], deleted[piece])
+        # A sum over files tells sets apart only where what is summed is not itself linear.
+        total += _mixed(words @ _factors(words.shape[1])).sum(axis=0, dtype=np.uint64)
+    return total
+
+
+def _factors(words: int) -> _Words:
+    """An odd factor per word and lane, the same however many words there are."""
+    at = np.arange(words * _LANES, dtype=np.uint64).reshape(words, _LANES)
+    return _mixed(at) | np.uint64(1)
+
+
+def _words(names: list[bytes], sizes: _Numbers, deleted: _Numbers) -> _Words:
+    """A row of words per file: size, deleted rows, the bytes of its name."""
+    # NumPy fills up with zeros, which no name ends with.
+    wide = -(-max(map(len, names)) // 8)
+    content = np.array(names, f"S{wide * 8}").view(np.uint64).reshape(len(names), wide)
+    numbers = np.stack([sizes, deleted], axis=1).astype(np.uint64)
+    return np.concatenate([numbers, content], axis=1)
+
+
+def _mixed(words: _Words) -> _Words:
+    """Each word with all its bits stirred (the finish of splitmix64)."""
+    words = words + _GOLDEN
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return words ^ (words >> np.uint64(31))
+
+
+def _text(sums: _Words) -> str:
+    return sums.tobytes().hex()
+
+
+CHANGE_TYPE = "_change_type"
+"""Column of a change data file that says what happened to the row."""
+
+_WEIGHTS = {"insert": 1, "update_postimage": 1, "delete": -1, "update_preimage": -1}
+
+
+@dataclass(frozen=True, slots=True)
+class FeedRows:
+    """Columns as asked for, a weight per row, and the commits' versions where asked for."""
+
+    table: pa.Table
+    weights: npt.NDArray[np.int64]
+    versions: npt.NDArray[np.int64] | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A file with changed rows; `weight` is None where its rows tell theirs."""
+
+    file: DataFile
+    weight: int | None
+    version: TableVersion
+
+
+def read_feed_files(
+    commits: Commits, since: TableVersion, after: Snapshot, columns: Sequence[ColumnName]
+) -> FeedRows | None:
+    """The rows that came and went after `since`; None where another reader has to answer."""
+    if any(name in after.partition_columns for name in columns):
+        return None
+    parts = _parts(commits, since, after.path)
+    if parts is None:
+        return None
+    wanted = [after.readable(name) for name in columns]
+    files = [part.file for part in parts]
+    rows = FileReader(after, wanted, files)
+    typed = FileReader(after, [*wanted, Column(CHANGE_TYPE, STRING)], files)
+    tables = [rows.empty()]
+    weights = [np.zeros(0, dtype=np.int64)]
+    try:
+        for part in parts:
+            reader = typed if part.weight is None else rows
+            table = reader.read_live(part.file)
+            result = _told(table) if part.weight is None else np.full(len(table), part.weight)
+            if result is None:
+                return None
+            tables.append(table.select(columns))
+            weights.append(result)
+    except HistoryGoneError:
+        return None
+    versions = np.repeat([part.version for part in parts], [len(table) for table in weights[1:]])
+    total = np.concatenate(weights)
+    table = pa.concat_tables(tables) if columns else bare_rows(len(total))
+    return FeedRows(table, total, versions.astype(np.int64))
+
+
+def _told(table: pa.Table) -> npt.NDArray[np.int64] | None:
+    """The weights that the rows of a change data file tell; None where one tells none."""
+    kinds = pa.array(list(_WEIGHTS))
+    result = pc.index_in(table.column(CHANGE_TYPE).cast(pa.string()), value_set=kinds)
+    if result.null_count:
+        return None
+    weights: npt.NDArray[np.int64] = np.array(list(_WEIGHTS.values()), dtype=np.int64)
+    told: npt.NDArray[np.int64] = weights[result.to_numpy()]
+    return told
+
+
+def _parts(commits: Commits, since: TableVersion, path: str) -> list[_Part] | None:
+    parts: list[_Part] = []
+    for version, actions in enumerate(commits.fed(), start=since + 1):
+        for name, body in actions:
+            if body.get("deletionVector") is not None:
+                return None
+            weight = {"add": 1, "remove": -1, "cdc": None}[name]
+            file = logged_file(path, body["path"], body.get("size"))
+            parts.append(_Part(file, weight, version))
+    return parts
+
+
+_VERSION = "_commit_version"
+OWN_COLUMNS = frozenset({CHANGE_TYPE, _VERSION, "_commit_timestamp"})
+"""Columns the feed adds; a table with a column of such a name cannot be read through it."""
+_FILES_MAY_SERVE = (
+    "Invalid table version",
+    "not enabled",
+    "missing required field",
+    # Of a feature that impctl reads past, as `tables.storage` has it.
+    "Unsupported table features required",
+)
+"""What deltalake says where comparing files may serve instead."""
+_INSERTED = pa.array(["insert", "update_postimage"])
+
+
+def read_change_feed(
+    source: DeltaSource,
+    since: TableVersion,
+    after: Snapshot,
+    commits: Commits,
+    columns: tuple[ColumnName, ...],
+    *,
+    with_versions: bool,
+) -> FeedRows | None:
+    """The feed of `commits`, those after `since`.
+
+    None when files or commits it needs are gone, where deltalake would not find a column, and for
+    removed files of which the log tells less than deltalake asks for.
+    """
+    direct = read_feed_files(commits, since, after, columns)
+    if direct is not None:
+        return direct if with_versions else replace(direct, versions=None)
+    if not _is_told_in_full(commits):
+        return None
+    footers, doubles = list(_footers(after, commits)), doubles_of(after, columns)
+    if _is_spelled_otherwise(footers, columns):
+        return None
+    if doubles and any(has_lone_doubles(footer, doubles) for footer in footers):
+        return None
+    extra = [CHANGE_TYPE, _VERSION] if with_versions else [CHANGE_TYPE]
+    DataFiles(after).check(logged_file(after.path, path) for path in commits.files())
+    result = _loaded(source, since + 1, after.version, columns, extra)
+    if result is None:
+        return None
+    inserted = pc.is_in(result.column(CHANGE_TYPE).cast(pa.string()), value_set=_INSERTED)
+    weights = inserted.to_numpy().astype(np.int64) * 2 - 1
+    arrays = []
+    for name in columns:
+        kind = after.column(name).type
+        column = _typed(result.column(name), kind, source.name, name)
+        if kind.kind is Kind.STRING and name in after.partition_columns:
+            column = null_when_empty(column)
+        arrays.append(column)
+    versions = result.column(_VERSION).to_numpy().astype(np.int64) if with_versions else None
+    table = (
+        pa.Table.from_arrays(arrays, names=list(columns)) if columns else bare_rows(len(weights))
+    )
+    return FeedRows(table, weights, versions)
+
+
+def _loaded(
+    source: DeltaSource,
+    starting: TableVersion,
+    ending: TableVersion,
+    columns: tuple[ColumnName, ...],
+    extra: list[ColumnName],
+) -> pa.Table | None:
+    """What deltalake's reader of the feed gives; None where comparing files may serve."""
+    # deltalake reads these as SQL: a name that is not quoted would be folded to lower case.
+    quoted = ['"' + name.replace('"', '""') + '"' for name in columns]
+    try:
+        return pa.table(
+            source.delta.load_cdf(
+                starting_version=starting, ending_version=ending, columns=[*quoted, *extra]
+            )
+        )
+    except BaseException as error:
+        # A panic of deltalake is no Exception; what else is none passes below.
+        if _may_serve_otherwise(error):
+            return None
+        if not isinstance(error, READ_FAILURES):
+            raise
+        raise StorageError(
+            f"Reading the change feed of table `{source.name}` failed: {failure_text(error)}",
+            hint=f"check that `{source.path}` can be read, then run the command again",
+        ) from error
+
+
+def _typed(column: pa.ChunkedArray, kind: SqlType, table: TableName, name: ColumnName) -> Any:
+    try:
+        return to_arrow_type(column, kind)
+    except pa.ArrowException as error:
+        raise TableError(
+            f"Column `{name}` in the change feed of table `{table}` is not of type `{kind}`: "
+            f"{failure_text(error)}",
+            hint="run `impctl capture`",
+            code="change_feed_type_differs",
+        ) from error
+
+
+def is_misread(after: Snapshot, commits: Commits) -> bool:
+    """Whether a file the feed may read holds times that deltalake reads wrongly.
+
+    These are INT96 timestamps and files in Spark 2's calendar.
+    """
+    return any(
+        is_hybrid(footer.metadata)
+        or any(
+            footer.schema.column(at).physical_type == "INT96" for at in range(len(footer.schema))
+        )
+        for footer in _footers(after, commits)
+    )
+
+
+def _is_spelled_otherwise(
+    footers: Sequence[pq.FileMetaData], columns: tuple[ColumnName, ...]
+) -> bool:
+    """Whether a file the feed may read has one of the columns in other letters.
+
+    deltalake reads such a column as NULL, where Spark finds it.
+    """
+    for footer in footers:
+        present = spellings(_names_in(footer.schema))
+        if any(present.get(name.lower(), [name]) != [name] for name in columns):
+            return True
+    return False
+
+
+def _is_told_in_full(commits: Commits) -> bool:
+    """Whether entries that remove files tell size and partition, which the protocol leaves open.
+
+    deltalake reads no feed without, and says so or panics.
+    """
+    removed = [body for actions in commits.fed() for name, body in actions if name == "remove"]
+    return all(
+        body.get("size") is not None and body.get("partitionValues") is not None for body in removed
+    )
+
+
+def _names_in(schema: pq.ParquetSchema) -> frozenset[ColumnName]:
+    """The names of a file's columns, whatever their types, and with them those of nested ones.
+
+    A name may hold a dot, and then looks like that of a nested column.
+    """
+    paths = [schema.column(at).path for at in range(len(schema))]
+    return frozenset([*paths, *(path.split(".")[0] for path in paths)])
+
+
+def _footers(after: Snapshot, commits: Commits) -> Iterator[pq.FileMetaData]:
+    """Footers of the files the feed may read.
+
+    A file that is gone is left out: the feed then fails by itself if it needs it.
+    """
+    opened = DataFiles(after)
+    for path in commits.files():
+        file = logged_file(after.path, path)
+        try:
+            yield opened.footer(file)
+        except READ_FAILURES as error:
+            if not is_missing(error):
+                raise read_failure(after, file, error) from error
+
+
+def _may_serve_otherwise(error: BaseException) -> bool:
+    """Whether comparing files may still answer: something the feed needs is not there."""
+    if isinstance(error, READ_FAILURES):
+        text = failure_text(error)
+        return is_missing(error) or any(phrase in text for phrase in _FILES_MAY_SERVE)
+    return type(error).__name__ == "PanicException"
+
+
+_RECREATED_HINT = "the path now holds another table; run `impctl capture`"
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Weighted rows: above 0 inserted, below deleted; by the feed a row may be on both sides."""
+
+    table: pa.Table
+    weights: Weights
+    method: str
+    """`change_feed`, `file_diff`, or `none` where rows only moved between files, or nothing did."""
+    commit_versions: npt.NDArray[np.int64] | None = None
+    """Version of each row's commit, where asked for and known (change feed only)."""
+    ending: Snapshot | None = None
+    """The columns at the end of the range; its files may still be those of the start."""
+    shared: Once = field(default_factory=Once, init=False, compare=False, repr=False)
+    """What the queries that read these rows find alike of them."""
+
+    @property
+    def rows(self) -> int:
+        """Inserted and deleted rows, each as often as it was."""
+        return self.shared.of(Changes, lambda: int(np.abs(self.weights).sum()))
+
+
+def read_changes(
+    source: DeltaSource,
+    since: TableVersion,
+    until: TableVersion,
+    columns: Sequence[ColumnName],
+    *,
+    table_id: str | None = None,
+    with_versions: bool = False,
+    known: Snapshot | None = None,
+    commits: Commits | None = None,
+    held: FilesMark | None = None,
+    net_by: Sequence[ColumnName] | None = None,
+) -> Changes:
+    """The change from version `since` to version `until`, exactly `columns` in this order.
+
+    `known` is the snapshot of `since` if it is at hand: a process that goes on from change to
+    change then reads no snapshot at all, as long as no commit touches the metadata. `commits` are
+    those of the range (`read_commits`) if they are at hand. `table_id` is the identity the table
+    had when `since` was read, `held` its files' mark. `net_by` are all columns whose change counts:
+    where files are compared, a row that is the same in these is left out.
+    """
+    _check_identity(source, since, until, table_id)
+    if commits is None and since != until:
+        commits = read_commits(source, since, until)
+    if known is not None and not (known.version == since and known.table_id == source.table_id):
+        known = None
+    after = _ending(source, until, known, commits, columns)
+    wanted = tuple(after.readable(name).name for name in columns)
+    if since == until:
+        return no_changes(after, wanted)
+    before: Snapshot | None = None
+
+    def start() -> Snapshot:
+        # The files of `known` may be those of an older version.
+        return source.snapshot(since) if before is None or known is not None else before
+
+    if commits is None or commits.may_change_metadata:
+        before = source.snapshot(since) if known is None else known
+        if before.table_id != after.table_id:
+            raise recreated(source)
+        check_same_columns(before.columns, since, after, wanted)
+    is_proven = held is None or _is_proven(source, held, commits, after, start)
+    if commits is not None and is_proven and _may_tell(commits, after, start):
+        if commits.only_move_rows:
+            told: Changes | None = no_changes(after, wanted)
+        else:
+            told = _from_change_feed(source, since, after, before, commits, wanted, with_versions)
+        if told is not None:
+            return _checked(replace(told, ending=after), held)
+    return _file_diff(start(), source.snapshot(until), wanted, net_by)
+
+
+def _file_diff(
+    before: Snapshot,
+    after: Snapshot,
+    columns: Sequence[ColumnName],
+    net_by: Sequence[ColumnName] | None,
+) -> Changes:
+    """The files compared; the net of it where all columns that count are read as they were."""
+    if net_by is not None and _are_read_alike(before, after, net_by):
+        diff = read_net_diff(before, after, columns, net_by)
+    else:
+        diff = read_file_diff(before, after, columns)
+    return Changes(diff.table, diff.weights, "file_diff", ending=after)
+
+
+def _are_read_alike(before: Snapshot, after: Snapshot, columns: Sequence[ColumnName]) -> bool:
+    """Whether impctl reads these columns, and they are what they were."""
+    try:
+        check_same_columns(before.columns, before.version, after, columns)
+        for name in columns:
+            after.readable(name)
+    except (SchemaChangedError, TableError):
+        return False
+    return True
+
+
+def _is_proven(
+    source: DeltaSource,
+    held: FilesMark,
+    commits: Commits | None,
+    after: Snapshot,
+    start: Callable[[], Snapshot],
+) -> bool:
+    """Whether the log's entries are what led from the files `held` to those of `after`.
+
+    False where only the files can be compared, as where an entry was copied or lost a line.
+    TableRecreatedError where the log leads to them from other files than these.
+    """
+    is_told = None if commits is None else is_reached(held, commits, after)
+    if is_told:
+        return True
+    try:
+        is_same = files_mark(start()).digest == held.digest
+    except HistoryGoneError:
+        if is_told is None:
+            raise
+        is_same = False
+    if not is_same:
+        raise other_history(source)
+    return commits is not None and is_told is None
+
+
+def _checked(changes: Changes, held: FilesMark | None) -> Changes:
+    """The change; LogDiffersError where the tables' statistics count other rows than it has."""
+    after = changes.ending
+    if held is None or held.rows is None or after is None or after.rows is None:
+        return changes
+    told, counted = int(changes.weights.sum()), after.rows - held.rows
+    if told != counted:
+        raise LogDiffersError(
+            f"The log of table `{after.table}` contradicts itself: according to its entries up to "
+            f"version {after.version}, the number of rows changed by {told}, but according to its "
+            f"files by {counted}",
+            hint="an entry was altered or damaged; restore it from a copy, or run `impctl capture`",
+        )
+    return changes
+
+
+def _may_tell(commits: Commits, after: Snapshot, start: Callable[[], Snapshot]) -> bool:
+    """Whether the log or the feed may tell the change; entries are looked at only where one could.
+
+    `start` is the snapshot before them.
+    """
+    if commits.only_move_rows:
+        return has_faithful_copies(commits, after)
+    return (
+        after.has_change_feed
+        and has_faithful_copies(commits, after)
+        and files_come_and_go_once(commits, start)
+    )
+
+
+def _ending(
+    source: DeltaSource,
+    until: TableVersion,
+    known: Snapshot | None,
+    commits: Commits | None,
+    columns: Sequence[ColumnName],
+) -> Snapshot:
+    """The columns at the end: those of `known` where no commit can have changed them."""
+    if known is None or commits is None or commits.may_change_metadata:
+        return source.snapshot(until)
+    if _has_moments_in_log(known, columns):
+        return source.snapshot(until)
+    return replace(known, version=until)
+
+
+def _has_moments_in_log(known: Snapshot, columns: Sequence[ColumnName]) -> bool:
+    """Whether a file alone can make a column unreadable: by how the log writes its times."""
+    result = [known.column(name) for name in columns]
+    return any(c.type.kind is Kind.TIMESTAMP and c.name in known.partition_columns for c in result)
+
+
+def check_same_columns(
+    before: TableSchema, since: TableVersion, after: Snapshot, columns: Sequence[ColumnName]
+) -> None:
+    """Raise SchemaChangedError for a column that is not what it was; other columns may change.
+
+    `before` are the columns at version `since`.
+    """
+    hint = "if the query uses the old column, correct it; then run `impctl capture`"
+    place = f"of table `{after.table}` between versions {since} and {after.version}"
+    for name in columns:
+        new = after.column(name)
+        old = before.schema.find(name)
+        if old is None:
+            raise SchemaChangedError(f"Column `{name}` {place} was added or renamed", hint=hint)
+        if old.type != new.type:
+            raise SchemaChangedError(
+                f"The type of column `{name}` {place} changed from `{old.type}` to `{new.type}`",
+                hint=hint,
+            )
+        if before.physical[old.name] != after.columns.physical[new.name]:
+            raise SchemaChangedError(f"Column `{name}` {place} was replaced", hint=hint)
+
+
+def check_same_order(before: Snapshot, after: Snapshot, columns: Sequence[ColumnName]) -> None:
+    """Raise SchemaChangedError where these columns stand in another order than they did."""
+    wanted = {name.lower() for name in columns}
+    old, new = (
+        [name.lower() for name in snapshot.schema.names if name.lower() in wanted]
+        for snapshot in (before, after)
+    )
+    if old != new:
+        raise SchemaChangedError(
+            f"The order of columns of table `{after.table}` that the query reads has changed since "
+            f"version {before.version}",
+            hint="run `impctl capture`",
+        )
+
+
+def schema_change(before: Snapshot, after: Snapshot) -> SchemaChangedError | None:
+    """What happened to the table's columns, whichever a query reads; None where nothing did.
+
+    `SELECT *` reads a column that was added, and no longer one that was dropped.
+    """
+    old, new = before.columns, after.columns
+    at = {old.physical[column.name]: column for column in old.schema}
+    changes = []
+    for column in new.schema:
+        was = at.pop(new.physical[column.name], None)
+        if was is None:
+            changes.append(f"column `{column.name}` was added")
+            continue
+        if was.name != column.name:
+            changes.append(f"column `{was.name}` was renamed to `{column.name}`")
+        if was.type != column.type:
+            changes.append(
+                f"the type of column `{column.name}` changed from `{was.type}` to `{column.type}`"
+            )
+    changes = [*(f"column `{gone.name}` was dropped" for gone in at.values()), *changes]
+    if not changes and old.schema.names != new.schema.names:
+        changes = ["the order of columns changed"]
+    if not changes:
+        return None
+    return SchemaChangedError(
+        f"The schema of table `{after.table}` has changed since version {before.version}: "
+        + ", ".join(changes),
+        hint="if the query uses an old column, correct it; then run `impctl capture`",
+    )
+
+
+def _check_identity(
+    source: DeltaSource, since: TableVersion, until: TableVersion, table_id: str | None
+) -> None:
+    if table_id is not None and table_id != source.table_id:
+        raise recreated(source)
+    newest = max(since, until)
+    if newest > source.version:
+        raise TableRecreatedError(
+            f"Table `{source.name}` is at version {source.version}, which is older than version "
+            f"{newest}",
+            hint=_RECREATED_HINT,
+        )
+
+
+def no_changes(after: Snapshot, columns: Sequence[ColumnName]) -> Changes:
+    """No row, in these columns."""
+    fields = [(name, arrow_type(after.column(name).type)) for name in columns]
+    return Changes(pa.schema(fields).empty_table(), np.zeros(0, dtype=np.int64), "none")
+
+
+def _from_change_feed(
+    source: DeltaSource,
+    since: TableVersion,
+    after: Snapshot,
+    before: Snapshot | None,
+    commits: Commits,
+    columns: tuple[ColumnName, ...],
+    with_versions: bool,
+) -> Changes | None:
+    """The change feed's rows, or None where it may not or cannot serve."""
+    if not after.has_change_feed:
+        return None
+    if after.column_mapping is not None:
+        return None
+    if before is not None and not _is_steady(before, after, commits, columns):
+        return None
+    if commits.is_fed_by_vectors:
+        # deltalake takes the rows that a vector names for those that the file has left.
+        return None
+    if any(name.lower() in OWN_COLUMNS for name in after.schema.names):
+        return None
+    kinds = {after.column(name).type.kind for name in columns}
+    if kinds & TEMPORAL and is_misread(after, commits):
+        return None
+    if not is_fed_whole(after, commits, columns):
+        return None
+    feed = read_change_feed(source, since, after, commits, columns, with_versions=with_versions)
+    return None if feed is None else Changes(feed.table, feed.weights, "change_feed", feed.versions)
+
+
+def _is_steady(
+    before: Snapshot, after: Snapshot, commits: Commits, columns: tuple[ColumnName, ...]
+) -> bool:
+    """Whether the feed was on and the columns were the same at every commit of the range."""
+    if not before.has_change_feed or before.column_mapping is not None:
+        return False
+    if before.partition_columns != after.partition_columns:
+        return False
+    for action in commits.metadata():
+        configuration = action.get("configuration") or {}
+        if configuration.get(CHANGE_FEED, "false").lower() != "true":
+            return False
+        if configuration.get("delta.columnMapping.mode", "none").lower() != "none":
+            return False
+        if tuple(action["partitionColumns"]) != after.partition_columns:
+            return False
+        if not _same(read_schema(action["schemaString"], is_mapped=False), after.columns, columns):
+            return False
+    return True
+
+
+def _same(one: TableSchema, other: TableSchema, columns: tuple[ColumnName, ...]) -> bool:
+    return all(
+        (result := one.schema.find(name)) is not None
+        and (wanted := other.schema.find(name)) is not None
+        and (result.name, result.type) == (wanted.name, wanted.type)
+        for name in columns
+    )

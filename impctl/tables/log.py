@@ -1,0 +1,811 @@
+"""A table's log: its commits, when each came, how much it changed, and how long it is kept."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import timedelta
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from impctl.errors import HistoryGoneError, ImpctlError, TableError
+from impctl.forecast import KEPT, Arrival, History
+from impctl.tables.footers import ExpectedNames
+from impctl.tables.rows import DataFiles
+from impctl.tables.snapshot import Snapshot, logged_file
+from impctl.tables.source import DeltaSource, advance, refresh
+from impctl.tables.storage import READ_FAILURES, file_uri, local_path, read_text
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.types import TableName, TableVersion
+
+
+def commit_mark(source: DeltaSource, version: TableVersion) -> str | None:
+    """Hash of the log entry of `version`; None where it cannot be read from the local disk."""
+    folder = local_path(source.path)
+    if folder is None:
+        return None
+    try:
+        with open(os.path.join(folder, "_delta_log", f"{version:020d}.json"), "rb") as entry:
+            return hashlib.file_digest(entry, "sha256").hexdigest()[:16]
+    except OSError:
+        return None
+
+
+Action = tuple[str, Any]
+"""Name and body of an entry of the log."""
+
+_OF_SPARK = ("Apache-Spark/", "Databricks-Runtime/")
+
+
+@dataclass(frozen=True)
+class Commits:
+    """The texts of consecutive commits, oldest first, of a table after one version.
+
+    Asking for an entry that is damaged raises TableError.
+    """
+
+    # Without slots: the parsed actions are kept beside the texts.
+    texts: tuple[str, ...]
+    table: TableName
+    since: TableVersion
+
+    @property
+    def may_change_metadata(self) -> bool:
+        """False only when no commit carries new metadata or a new protocol."""
+        return any('"metaData"' in text or '"protocol"' in text for text in self.texts)
+
+    @property
+    def only_move_rows(self) -> bool:
+        """True only where all that happened to files is OPTIMIZE and its like.
+
+        That the new files hold the rows of the old ones is its writer's word
+        (`tables.log`).
+        """
+        if self.may_change_metadata or any('"dataChange":true' in text for text in self.texts):
+            return False
+        return not self._bodies("cdc") and all(
+            body.get("dataChange") is False for body in self._bodies("add", "remove")
+        )
+
+    def by_commit(self) -> Sequence[Sequence[Action]]:
+        """Name and body of every action, commit by commit, in the log's order."""
+        return self._parsed
+
+    @cached_property
+    def _parsed(self) -> list[list[Action]]:
+        # Not `splitlines`: JSON need not escape U+2028 and the like, which texts may hold.
+        lines = ([line for line in text.split("\n") if line.strip()] for text in self.texts)
+        return [
+            [(name, body) for line in each for name, body in self._entry(at, line) if body]
+            for at, each in enumerate(lines, start=self.since + 1)
+        ]
+
+    def _entry(self, version: TableVersion, line: str) -> Iterable[Action]:
+        try:
+            entry = json.loads(line)
+        except ValueError as error:
+            raise _damaged(self.table, version, error) from error
+        if not isinstance(entry, dict):
+            raise _damaged(self.table, version, f"`{line[:40]}` is not a log entry")
+        return entry.items()
+
+    def metadata(self) -> list[dict[str, Any]]:
+        """The metadata actions, oldest first."""
+        return self._bodies("metaData")
+
+    def files(self) -> list[str]:
+        """Log paths of the files whose rows a change feed may read: added, removed, change data."""
+        return [body["path"] for body in self._bodies("add", "remove", "cdc")]
+
+    def fed(self) -> Iterator[list[Action]]:
+        """The actions whose files a change feed reads, commit by commit.
+
+        The change data alone where there is some; none of a commit that only moves rows.
+        """
+        for actions in self.by_commit():
+            told = [(name, body) for name, body in actions if name == "cdc"]
+            yield told or [action for action in actions if is_of_rows(action)]
+
+    @property
+    def is_fed_by_vectors(self) -> bool:
+        """Whether a change feed would have to tell rows from deletion vectors.
+
+        So after DELETE in Spark, which writes no change data then.
+        """
+        return any('"deletionVector"' in text for text in self.texts) and any(
+            body.get("deletionVector") is not None for actions in self.fed() for _, body in actions
+        )
+
+    @property
+    def changed_bytes(self) -> int:
+        """Bytes of the files a change feed would read; a file whose size is not told counts 0."""
+        return sum(int(body.get("size") or 0) for actions in self.fed() for _, body in actions)
+
+    def _bodies(self, *names: str) -> list[dict[str, Any]]:
+        return [body for actions in self.by_commit() for name, body in actions if name in names]
+
+
+def is_of_rows(action: Action) -> bool:
+    """Whether it adds or removes a file, and rows with it."""
+    name, body = action
+    return name in ("add", "remove") and body.get("dataChange") is not False
+
+
+def is_of_spark(actions: Sequence[Action]) -> bool:
+    """Whether a commit says that Spark wrote it."""
+    writers = [body.get("engineInfo") or "" for name, body in actions if name == "commitInfo"]
+    return bool(writers) and all(writer.startswith(_OF_SPARK) for writer in writers)
+
+
+def read_commits(
+    source: DeltaSource,
+    since: TableVersion,
+    until: TableVersion,
+    held: Mapping[TableVersion, str] | None = None,
+) -> Commits | None:
+    """The commits after `since` up to `until`; None when one is missing or the range is empty.
+
+    `held` are texts of commits that were read before. Raises TableError for one that is no text.
+    """
+    if until < since:
+        return None
+    texts = []
+    for version in range(since + 1, until + 1):
+        try:
+            known = None if held is None else held.get(version)
+            texts.append(read_entry(source, version) if known is None else known)
+        except OSError:
+            return None
+    return Commits(tuple(texts), source.name, since)
+
+
+def read_entry(source: DeltaSource, version: TableVersion) -> str:
+    """The text of one commit; OSError where it cannot be read, TableError where it is no text."""
+    name = f"_delta_log/{version:020}.json"
+    try:
+        text = read_text(source.path, source.storage_options, name)
+    except UnicodeDecodeError as error:
+        raise _damaged(source.name, version, error) from error
+    if not text.strip():
+        # No writer makes one: a crash, or a store that returned nothing.
+        raise _damaged(source.name, version, "it is empty")
+    return text
+
+
+def _damaged(table: TableName, version: TableVersion, what: object) -> TableError:
+    """The error for a commit that cannot be read, which deltalake may not even have opened."""
+    return TableError(
+        f"The log entry of version {version} of table `{table}` is damaged: {what}",
+        hint=(
+            "restore the entry, or write a checkpoint for a later version and run `impctl capture`"
+        ),
+        code="table_unreadable",
+    )
+
+
+_SAID = ("inCommitTimestamp", "timestamp")
+"""Milliseconds since 1970; the first is kept in order by its writer, the second a machine's clock.
+"""
+_LATEST_MS = 1e14
+
+
+def commit_time(
+    source: DeltaSource, version: TableVersion, actions: Sequence[Action]
+) -> float | None:
+    """The time of this version, whose entry has these actions; None where nothing tells."""
+    infos = [body for name, body in actions if name == "commitInfo" and isinstance(body, Mapping)]
+    for body in infos:
+        for key in _SAID:
+            said = _seconds(body.get(key))
+            if said is not None:
+                return said
+    folder = local_path(source.path)
+    if folder is None:
+        return None
+    try:
+        return os.stat(os.path.join(folder, "_delta_log", f"{version:020}.json")).st_mtime
+    except OSError:
+        return None
+
+
+def _seconds(said: Any) -> float | None:
+    # Compared before it is made a float: a whole number of JSON may be larger than any of those.
+    if type(said) in (int, float) and 0 <= said < _LATEST_MS:
+        return float(said) / 1000
+    return None
+
+
+_Stat = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A table as it was when a run pinned it: its source, and the log entry of that version.
+
+    `mark` and `entry` are None where there is none to look at, and then nothing follows from them.
+    """
+
+    source: DeltaSource
+    mark: str | None
+    entry: _Stat | None
+
+
+def seen(source: DeltaSource) -> Seen:
+    """The table as it is pinned; to be called at that moment.
+
+    Later another log may stand there, and its mark would vouch for the table opened before it.
+    """
+    mark = commit_mark(source, source.version)
+    # Looked at last: an entry that comes in between is taken for known, its mark for another one.
+    is_local = local_path(source.path) is not None
+    return Seen(source, mark, _entry(source, source.version) if is_local else None)
+
+
+def has_new_log(result: Seen) -> bool:
+    """Whether the table has another newest version, or another log, than when it was pinned.
+
+    The source may be used for nothing but the questions of this module then.
+    """
+    source = result.source
+    if local_path(source.path) is None:
+        return advance(source).version != source.version
+    if _entry(source, source.version + 1) is not None:
+        return True
+    return _entry(source, source.version) != result.entry
+
+
+def newest_version(result: Seen) -> TableVersion | None:
+    """The newest version after the pinned one; None where another log stands there now."""
+    source, version = result.source, result.source.version
+    if local_path(source.path) is None:
+        return advance(source).version
+    if _entry(source, version) != result.entry:
+        return None
+    while _entry(source, version + 1) is not None:
+        version += 1
+    return version
+
+
+def log_end(result: Seen) -> object:
+    """How the log ends now: another value when it grows, or another one comes to stand there.
+
+    Of another log than the pinned one only its folder tells, which changes with every new entry.
+    """
+    source = result.source
+    folder = local_path(source.path)
+    newest = newest_version(result)
+    if folder is None:
+        return newest
+    at = source.version if newest is None else newest
+    return newest, _entry(source, at), _stat(os.path.join(folder, "_delta_log"))
+
+
+def pinned_anew(result: Seen) -> DeltaSource:
+    """The table at its newest version, by reading only what was added to its log if that is safe.
+
+    The old source must not be used any more.
+    """
+    source = result.source
+    if result.mark is None:
+        return refresh(source)
+    moved = advance(source)
+    # Looked at afterwards: a table put in its place before or during the reading shows.
+    is_same = commit_mark(source, source.version) == result.mark
+    return moved if is_same and moved.version >= source.version else refresh(source)
+
+
+def _entry(source: DeltaSource, version: TableVersion) -> _Stat | None:
+    """What the disk tells of the log entry of `version`; None where it is not there."""
+    folder = local_path(source.path)
+    assert folder is not None, "only a log on the local disk has readable entries"
+    return _stat(os.path.join(folder, "_delta_log", f"{version:020d}.json"))
+
+
+def _stat(path: str) -> _Stat | None:
+    try:
+        result = os.stat(path)
+    except OSError:
+        return None
+    return result.st_ino, result.st_mtime_ns, result.st_size
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """One commit: seconds since 1970 (None where nothing tells), its rows and bytes.
+
+    `rows` is None where the log does not tell; `only_moves` says that its rows are those of before.
+    """
+
+    version: TableVersion
+    at: float | None
+    rows: int | None
+    bytes: int
+    only_moves: bool
+
+
+def committed_since(
+    source: DeltaSource, since: TableVersion, known: Mapping[TableVersion, Committed]
+) -> tuple[Committed, ...] | None:
+    """The commits after `since` up to the pinned version; None where one cannot be read.
+
+    Those `known` are not read again. Raises TableError for an entry that is damaged.
+    """
+    result = [known[v] for v in range(since + 1, source.version + 1) if v in known]
+    first = since + 1
+    while first in known and first <= source.version:
+        first += 1
+    if first > source.version:
+        return tuple(result)
+    commits = read_commits(source, first - 1, source.version)
+    if commits is None:
+        return None
+    before = [one for one in result if one.version < first]
+    return (*before, *_told(source, commits))
+
+
+def _told(source: DeltaSource, commits: Commits) -> list[Committed]:
+    result = []
+    held: dict[str, int] = {}
+    for at, (text, actions) in enumerate(zip(commits.texts, commits.by_commit(), strict=True)):
+        version = commits.since + 1 + at
+        alone = Commits((text,), commits.table, version - 1)
+        size = change_size(alone, held)
+        held |= records_added(actions)
+        when = commit_time(source, version, actions)
+        result.append(Committed(version, when, size.rows, size.bytes, alone.only_move_rows))
+    return result
+
+
+_ELSEWHERE = 40
+"""Entries that are read at once where each is a request to an object store."""
+_MOST = 1 << 62
+"""Counts are cut here, so that sums of a few stay within 64 bits."""
+_DAMAGED = (ImpctlError, AttributeError, KeyError, TypeError, ValueError)
+"""What entries lead to that are no JSON, or whose parts are of another kind than Delta's."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Entries:
+    """Entries of the log that could be read, oldest first, after `since`; and whether more were
+    looked for."""
+
+    commits: Commits
+    times: tuple[float | None, ...]
+    signed: Sequence[SignedRows]
+    has_missed: bool
+
+
+def commit_history(
+    source: DeltaSource,
+    held: History | None,
+    texts: Mapping[TableVersion, str] | None = None,
+) -> History:
+    """The history up to the pinned version; `texts` are entries that were read already.
+
+    Of a log that ends earlier than it did only what is before its end is kept. Another table than
+    that of `held` begins anew.
+    """
+    known = _still_there(source, held)
+    if known is not None and known.until == source.version:
+        return known
+    result = _read(source, known, texts or {})
+    new = list(_arrivals(result, known is not None and known.has_missed))
+    before = () if known is None else known.arrivals
+    kept = (*before, *new)[-KEPT:]
+    has_missed = result.has_missed or (known is not None and known.has_missed)
+    return History(
+        source.table_id,
+        source.version,
+        _since(known, result, kept, is_cut=len(before) + len(new) > KEPT),
+        kept,
+        has_missed and not new,
+    )
+
+
+def _still_there(source: DeltaSource, held: History | None) -> History | None:
+    """What is known of this very table, up to where its log ends now."""
+    if held is None or held.table_id != source.table_id:
+        return None
+    if held.until <= source.version:
+        return held
+    left = tuple(each for each in held.arrivals if each.version <= source.version)
+    return replace(held, until=source.version, arrivals=left)
+
+
+def _since(
+    known: History | None, entries: _Entries, kept: Sequence[Arrival], *, is_cut: bool
+) -> float | None:
+    if is_cut:
+        return kept[0].at
+    if known is not None and known.since is not None:
+        return known.since
+    return next((at for at in entries.times if at is not None), None)
+
+
+def _read(
+    source: DeltaSource, known: History | None, texts: Mapping[TableVersion, str]
+) -> _Entries:
+    """The entries after what is known, from the newest back to the first one that is gone."""
+    most = _ELSEWHERE if local_path(source.path) is None else KEPT
+    start = -1 if known is None else known.until
+    first = max(start + 1, source.version - most + 1)
+    read: list[str] = []
+    for version in range(source.version, first - 1, -1):
+        text = texts.get(version)
+        try:
+            read.append(read_entry(source, version) if text is None else text)
+        except (OSError, ImpctlError):
+            break
+    reached = source.version - len(read)
+    commits = Commits(tuple(reversed(read)), source.name, reached)
+    try:
+        times = tuple(
+            commit_time(source, version, actions)
+            for version, actions in enumerate(commits.by_commit(), start=reached + 1)
+        )
+        return _Entries(commits, times, signed_rows(commits), reached > start)
+    except _DAMAGED:
+        # A run that needs the entry tells; one before a checkpoint may need nobody.
+        return _Entries(Commits((), source.name, source.version), (), (), True)
+
+
+def _arrivals(entries: _Entries, has_missed: bool) -> Sequence[Arrival]:
+    missed = has_missed or entries.has_missed
+    arrivals = []
+    commits = entries.commits
+    rows = zip(commits.by_commit(), commits.fed(), entries.signed, entries.times, strict=True)
+    for version, (actions, read, signed, at) in enumerate(rows, start=commits.since + 1):
+        if not version or signed == SignedRows(0, 0):
+            continue
+        arrivals.append(
+            Arrival(
+                version,
+                at,
+                _count(signed.inserted),
+                _count(signed.deleted),
+                len(read),
+                _count(sum(_size(body) for _, body in read)) or 0,
+                _operation(actions),
+                missed,
+            )
+        )
+        missed = False
+    return arrivals
+
+
+def _count(number: int | None) -> int | None:
+    return None if number is None else min(max(number, 0), _MOST)
+
+
+def _size(body: Mapping[str, Any]) -> int:
+    size = body.get("size")
+    return size if isinstance(size, int) else 0
+
+
+def _operation(actions: Sequence[Action]) -> str:
+    """What the commit says of itself; empty where it does not."""
+    bodies = (body for name, body in actions if name == "commitInfo")
+    said = next((b["operation"] for b in bodies if isinstance(b, dict) and "operation" in b), None)
+    return said[:40].encode("utf-8", "replace").decode() if isinstance(said, str) else ""
+
+
+def why_gone(source: DeltaSource, since: TableVersion) -> str | None:
+    """Why the change from `since` to the pinned version can be read in no way; None if it can."""
+    commits = read_commits(source, since, source.version)
+    folder = local_path(source.path)
+    if commits is not None:
+        needed = [*_fed(commits), *copied_by_others(commits)]
+        lost = _missing(file_uri(source.path, name) for name in needed) if folder else None
+        if lost is None:
+            return None
+    try:
+        before = source.snapshot(since)
+    except HistoryGoneError as error:
+        return error.message
+    if folder is None:
+        return None
+    after = source.snapshot()
+    old, new = {file.uri for file in before.files}, {file.uri for file in after.files}
+    lost = _missing(sorted(old ^ new))
+    return None if lost is None else f"the file `{lost}` no longer exists (vacuumed?)"
+
+
+def _fed(commits: Commits) -> Iterable[str]:
+    """Log paths of the files that a change feed over these commits reads."""
+    return (body["path"] for actions in commits.fed() for _, body in actions)
+
+
+def _missing(uris: Iterable[str]) -> str | None:
+    """The first file that is not there."""
+    return next((uri for uri in uris if not os.path.exists(uri)), None)
+
+
+_INSERTED, _DELETED, _UPDATED = (1, 0), (0, 1), (1, 1)
+_SIGNS_OF_METRIC = {
+    "num_deleted_rows": _DELETED,
+    "num_updated_rows": _UPDATED,
+    "num_target_rows_inserted": _INSERTED,
+    "num_target_rows_deleted": _DELETED,
+    "num_target_rows_updated": _UPDATED,
+    "numDeletedRows": _DELETED,
+    "numUpdatedRows": _UPDATED,
+    "numTargetRowsInserted": _INSERTED,
+    "numTargetRowsDeleted": _DELETED,
+    "numTargetRowsUpdated": _UPDATED,
+}
+"""Counts that deltalake and Spark write, with the rows that one of them inserts and deletes; an
+updated row is a deletion and an insertion."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeSize:
+    """Changed rows (None where the log does not tell), and the files that hold them."""
+
+    rows: int | None
+    files: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SignedRows:
+    """Rows inserted and rows deleted; None is what the log does not tell."""
+
+    inserted: int | None
+    deleted: int | None
+
+    @property
+    def rows(self) -> int | None:
+        """Both together."""
+        if self.inserted is None or self.deleted is None:
+            return None
+        return self.inserted + self.deleted
+
+
+_NO_ROWS, _UNKNOWN = SignedRows(0, 0), SignedRows(None, None)
+
+
+def signed_rows(commits: Commits) -> list[SignedRows]:
+    """What each of these commits inserted and deleted, in their order."""
+    known: dict[str, int] = {}
+    result = []
+    for actions, read in zip(commits.by_commit(), commits.fed(), strict=True):
+        known |= records_added(actions)
+        result.append(_rows(actions, read, known))
+    return result
+
+
+def change_size(commits: Commits, held: Mapping[str, int] | None = None) -> ChangeSize:
+    """The size of the change that these commits make together.
+
+    `held` are the rows that files held before, by path, where it is known: the entry of a removed
+    file need not repeat them.
+    """
+    known = dict(held or {})
+    rows: int | None = 0
+    files = size = 0
+    for actions, read in zip(commits.by_commit(), commits.fed(), strict=True):
+        known |= records_added(actions)
+        files += len(read)
+        size += sum(int(body.get("size") or 0) for _, body in read)
+        result = _rows(actions, read, known).rows
+        rows = None if rows is None or result is None else rows + result
+    return ChangeSize(rows, files, size)
+
+
+def _rows(
+    actions: Sequence[Action], read: Sequence[Action], known: Mapping[str, int]
+) -> SignedRows:
+    if not read:
+        return _NO_ROWS
+    counted = _counted_by_the_writer(actions)
+    if counted is not None:
+        return counted
+    if any(name == "cdc" for name, _ in read):
+        return _UNKNOWN
+    # What was copied from file to file counts, as long as nobody looked.
+    live: dict[str, int] = {}
+    unknown = set()
+    for name, body in read:
+        held = _live_rows(body, known)
+        if held is None:
+            unknown.add(name)
+            continue
+        # The same file twice is a file whose deletion vector changed.
+        path = body["path"]
+        live[path] = live.get(path, 0) + (held if name == "add" else -held)
+    inserted = sum(rows for rows in live.values() if rows > 0)
+    deleted = -sum(rows for rows in live.values() if rows < 0)
+    return SignedRows(
+        None if "add" in unknown else inserted, None if "remove" in unknown else deleted
+    )
+
+
+def _counted_by_the_writer(actions: Sequence[Action]) -> SignedRows | None:
+    for name, body in actions:
+        metrics = body.get("operationMetrics") if name == "commitInfo" and body else None
+        if isinstance(metrics, Mapping):
+            known = [key for key in metrics if key in _SIGNS_OF_METRIC]
+            try:
+                counts = [(int(metrics[key]), _SIGNS_OF_METRIC[key]) for key in known]
+            except (TypeError, ValueError):
+                return None
+            if not counts:
+                return None
+            inserted = sum(count * signs[0] for count, signs in counts)
+            return SignedRows(inserted, sum(count * signs[1] for count, signs in counts))
+    return None
+
+
+def _live_rows(body: Mapping[str, Any], known: Mapping[str, int]) -> int | None:
+    """Rows of a file that are not deleted."""
+    rows = _records_of(body)
+    if rows is None:
+        rows = known.get(body["path"])
+    if rows is None:
+        return None
+    return max(0, rows - int((body.get("deletionVector") or {}).get("cardinality") or 0))
+
+
+def records_added(actions: Sequence[Action]) -> dict[str, int]:
+    """Rows by the path of each file added, deleted ones included."""
+    added = [body for name, body in actions if name == "add"]
+    return {body["path"]: rows for body in added if (rows := _records_of(body)) is not None}
+
+
+def _records_of(body: Mapping[str, Any]) -> int | None:
+    try:
+        rows = json.loads(body.get("stats") or "{}").get("numRecords")
+    except (ValueError, AttributeError):
+        return None
+    return rows if isinstance(rows, int) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """Commits since a version, and what they changed; None is what the log does not say."""
+
+    versions: int
+    files: int | None
+    rows: int | None
+    bytes: int | None
+
+
+def pending_changes(source: DeltaSource, since: TableVersion) -> Pending:
+    """Everything committed after `since` up to the pinned version."""
+    versions = max(source.version - since, 0)
+    if not versions:
+        return Pending(0, 0, 0, 0)
+    commits = read_commits(source, since, source.version)
+    if commits is None:
+        return Pending(versions, None, None, None)
+    size = change_size(commits)
+    if size.rows is None:
+        # Files from before the range were removed, and the log did not repeat their statistics.
+        size = change_size(commits, _rows_at(source, since))
+    return Pending(versions, size.files, size.rows, size.bytes)
+
+
+def _rows_at(source: DeltaSource, version: TableVersion) -> dict[str, int]:
+    """Rows of each file of a version, by its path in the log; empty where the version is gone."""
+    try:
+        actions = source.snapshot(version).actions
+    except ImpctlError:
+        return {}
+    named = zip(
+        actions.column("path").to_pylist(), actions.column("num_records").to_pylist(), strict=True
+    )
+    return {path: rows for path, rows in named if rows is not None}
+
+
+LOG_RETENTION = "delta.logRetentionDuration"
+FILE_RETENTION = "delta.deletedFileRetentionDuration"
+_DEFAULTS = {LOG_RETENTION: "interval 30 days", FILE_RETENTION: "interval 1 week"}
+_UNREAD: tuple[type[Exception], ...] = (*READ_FAILURES, TableError)
+_PART = re.compile(r"\s*(\d+)\s*([a-z]+)\s*")
+_UNITS = {
+    "s": timedelta(seconds=1),
+    "m": timedelta(minutes=1),
+    "h": timedelta(hours=1),
+    "d": timedelta(days=1),
+    "w": timedelta(weeks=1),
+    "microsecond": timedelta(microseconds=1),
+    "millisecond": timedelta(milliseconds=1),
+    "second": timedelta(seconds=1),
+    "minute": timedelta(minutes=1),
+    "hour": timedelta(hours=1),
+    "day": timedelta(days=1),
+    "week": timedelta(weeks=1),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """One of the two durations: the setting, its text, and what it means, None if not known."""
+
+    setting: str
+    text: str
+    kept: timedelta | None
+
+
+def retention_of(configuration: Mapping[str, str]) -> tuple[Retention, Retention]:
+    """How long log entries and deleted files are kept."""
+    texts = {name: configuration.get(name, default) for name, default in _DEFAULTS.items()}
+    log, files = (Retention(name, text, duration_of(text)) for name, text in texts.items())
+    return log, files
+
+
+def duration_of(text: str) -> timedelta | None:
+    """What `interval 1 week 2 days`, or `9d` for short, means; None for anything else."""
+    rest = text.strip().lower().removeprefix("interval ")
+    total, at = timedelta(0), 0
+    while at < len(rest):
+        part = _PART.match(rest, at)
+        unit = None if part is None else _UNITS.get(part[2]) or _UNITS.get(part[2].rstrip("s"))
+        if part is None or unit is None:
+            return None
+        try:
+            total += int(part[1]) * unit
+        except OverflowError:
+            return timedelta.max
+        at = part.end()
+    return total if rest else None
+
+
+def committed_at(source: DeltaSource, version: TableVersion) -> float | None:
+    """When a version was committed, in seconds since 1970; None where its log entry is gone."""
+    try:
+        entry = Commits((read_entry(source, version),), source.name, version - 1)
+        return commit_time(source, version, entry.by_commit()[0])
+    except _UNREAD:
+        return None
+
+
+_VECTORS = "deletionVectors"
+_AT_ONCE = 8
+"""Footers read at a time: in an object store each is a round trip."""
+
+
+def has_faithful_copies(commits: Commits, after: Snapshot) -> bool:
+    """Whether these commits' copies are surely right; `after` has the columns."""
+    paths = copied_by_others(commits)
+    if not paths:
+        return True
+    if _VECTORS in after.reader_features:
+        return False
+    expected = ExpectedNames.of(after)
+    opened = DataFiles(after)
+
+    def is_well_read(path: str) -> bool:
+        try:
+            footer = opened.footer(logged_file(after.path, path))
+        except READ_FAILURES:
+            return False
+        return not expected.miscopied(footer).columns
+
+    if len(paths) == 1:
+        return is_well_read(paths[0])
+    with ThreadPoolExecutor(_AT_ONCE) as readers:
+        return all(readers.map(is_well_read, paths))
+
+
+def copied_by_others(commits: Commits) -> list[str]:
+    """Log paths of files whose rows a writer other than Spark may have copied elsewhere.
+
+    Into data files or into the change feed.
+    """
+    if not any('"remove"' in text for text in commits.texts):
+        return []
+    return [
+        body["path"]
+        for actions in commits.by_commit()
+        if not is_of_spark(actions) and any(name in ("add", "cdc") for name, _ in actions)
+        for name, body in actions
+        if name == "remove"
+    ]

@@ -1,0 +1,666 @@
+"""Update batches: each becomes one new version of a table."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import field, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, assert_never
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import CommitProperties, Transaction, write_deltalake
+
+from impctl.errors import (
+    ImpctlError,
+    Location,
+    RetryableError,
+    StorageError,
+    TableError,
+    UsageError,
+)
+from impctl.tables.footers import miscopied_columns
+from impctl.tables.log import Action, Commits, read_commits, read_entry
+from impctl.tables.source import DeltaSource, advance, open_failure, recreated, refresh
+from impctl.tables.storage import READ_FAILURES, failure_text, local_path, object_store, read_text
+from impctl.tables.write.constraints import check_assignments, check_rows
+from impctl.tables.write.failures import plain_failures
+from impctl.tables.write.predicates import assignment_texts
+from impctl.tables.write.rows import (
+    MatchedRows,
+    check_regular,
+    file_to_insert,
+    matched_rows,
+    rows_to_insert,
+)
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.tables.snapshot import DataFile, Snapshot
+    from impctl.types import ColumnName, TableName, TableVersion
+
+_BOOLEANS = ("true", "false")
+
+
+def check_writable(snapshot: Snapshot) -> None:
+    """Refuse tables into which deltalake would write something other than Spark would."""
+    reason = None
+    if snapshot.column_mapping is not None:
+        reason = "it uses column mapping"
+    for key, value in sorted(snapshot.configuration.items()):
+        if key.startswith("delta.") and value.lower() in _BOOLEANS and value not in _BOOLEANS:
+            reason = f"Spark reads its property `{key}` = `{value}`, but deltalake does not"
+    fields = json.loads(snapshot.schema_json)["fields"]
+    for entry in fields:
+        if "delta.generationExpression" in entry["metadata"]:
+            reason = f"its column `{entry['name']}` is generated"
+        if any(key.startswith("delta.identity.") for key in entry["metadata"]):
+            reason = f"its column `{entry['name']}` is an identity column"
+        if entry["name"] in snapshot.partition_columns:
+            reason = _partition_reason(entry["name"], entry["type"]) or reason
+    if reason is not None:
+        raise TableError(
+            f"impctl cannot write to table `{snapshot.table}`: {reason}",
+            hint="apply the batch with Spark and the Delta JAR",
+            code="table_not_writable",
+        )
+
+
+def _partition_reason(name: str, kind: object) -> str | None:
+    """Why values of the partition column cannot be left to deltalake; None where they can."""
+    text = str(kind)
+    if text == "timestamp":
+        return f"deltalake writes times of its partition column `{name}` without a time zone"
+    if text.startswith("decimal"):
+        return (
+            f"deltalake writes negative decimals of its partition column `{name}` as different text"
+        )
+    if text == "binary":
+        return f"deltalake writes binary values of its partition column `{name}` as different text"
+    return None
+
+
+def check_rewritable(snapshot: Snapshot, files: Sequence[DataFile] | None = None) -> None:
+    """Deletes and updates copy rows; refuse where the copy would not be the row.
+
+    Looks at these files, at all of them without.
+    """
+    wrong = miscopied_columns(snapshot, files)
+    if wrong.as_int96:
+        reason = (
+            f"column `{min(wrong.as_int96)}` is stored as INT96, which deltalake copies incorrectly"
+        )
+        code = "int96_timestamps"
+    elif wrong.in_old_calendar:
+        reason = (
+            f"column `{min(wrong.in_old_calendar)}` may have old dates or times in the calendar of "
+            "Spark 2, which deltalake would change"
+        )
+        code = "legacy_calendar"
+    elif wrong.respelled:
+        reason = (
+            f"a data file writes the name of column `{min(wrong.respelled)}`, or of a field in it, "
+            "in different case, and deltalake would replace its values with NULL"
+        )
+        code = "table_not_writable"
+    else:
+        return
+    raise TableError(
+        f"impctl cannot change rows of table `{snapshot.table}`: {reason}",
+        hint="apply the batch with Spark and the Delta JAR, or rewrite the table's files",
+        code=code,
+    )
+
+
+PREFIX = "impctl/apply/"
+
+
+def identity_of(source: DeltaSource, name: str, content: object, file: str | None) -> str:
+    """The identity of the batch `name`, whose `content` has one `repr` however often it is read."""
+    digest = hashlib.sha256(repr((source.table_id, name, content)).encode("utf-8", "replace"))
+    if file is not None:
+        try:
+            with open(file, "rb") as opened:
+                digest.update(hashlib.file_digest(opened, "sha256").digest())
+        except FileNotFoundError as error:
+            raise UsageError(
+                f"The file to insert does not exist: {file}",
+                hint="a relative path starts at the folder of the workload file",
+            ) from error
+        except OSError as error:
+            raise StorageError(
+                f"Reading the file to insert failed: {failure_text(error)}", hint=f"check {file}"
+            ) from error
+    return f"{PREFIX}{digest.hexdigest()[:40]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """What a commit of a named batch carries: whose it is, which version it is meant for, when."""
+
+    identity: str
+    meant: TableVersion
+    at: int
+
+    @property
+    def properties(self) -> CommitProperties:
+        """Properties of a commit that carries the stamp."""
+        return CommitProperties(app_transactions=[Transaction(self.identity, self.meant, self.at)])
+
+    def is_on(self, commits: Commits) -> bool:
+        """Whether one of these commits carries the stamp."""
+        own = {"appId": self.identity, "version": self.meant, "lastUpdated": self.at}
+        return any(
+            name == "txn" and own.items() <= body.items()
+            for actions in commits.by_commit()
+            for name, body in actions
+        )
+
+
+def stamp_of(source: DeltaSource, identity: str) -> Stamp:
+    """The stamp of a commit on top of `source` now."""
+    return Stamp(identity, source.version + 1, time.time_ns() // 1_000_000)
+
+
+def version_with(source: DeltaSource, identity: str) -> TableVersion | None:
+    """The version that brought the batch in; None where it is not in the table.
+
+    A batch that RESTORE took out again is not in it. Where the log is cleaned up, the version is
+    the one that the commit was meant for. ImpctlError where a RESTORE does not say what it took.
+    """
+    try:
+        meant = source.delta.transaction_version(identity)
+    except READ_FAILURES as error:
+        raise open_failure(source.name, source.path, error) from error
+    if meant is None:
+        return None
+    return brought_in(source, identity, int(meant), {})
+
+
+def brought_in(
+    source: DeltaSource, identity: str, meant: TableVersion, held: Mapping[TableVersion, str]
+) -> TableVersion | None:
+    """As `version_with` where the batch's newest transaction is of version `meant`.
+
+    `held` are texts of commits that were read before.
+    """
+    commits = read_commits(source, meant - 1, source.version, held)
+    if commits is None:
+        return meant
+    result: TableVersion | None = None
+    for version, actions in enumerate(commits.by_commit(), start=meant):
+        if any(name == "txn" and body.get("appId") == identity for name, body in actions):
+            result = version
+        elif result is not None and _is_restored_before(source, actions, version, result):
+            result = None
+    return result
+
+
+def _is_restored_before(
+    source: DeltaSource, actions: Sequence[Action], version: TableVersion, batch: TableVersion
+) -> bool:
+    """Whether the commit puts back a version before that of the batch."""
+    infos = [body for name, body in actions if name == "commitInfo"]
+    if not any(info.get("operation") == "RESTORE" for info in infos):
+        return False
+    parameters: Mapping[str, Any] = infos[0].get("operationParameters") or {}
+    told = parameters.get("version")
+    if told is None or not str(told).isdecimal():
+        raise ImpctlError(
+            f"The batch was applied to table `{source.name}` at version {batch}, but version "
+            f"{version} restored an unnamed older version, so the batch may or may not be in it",
+            hint="check the table; `apply --again` applies the batch again",
+            code="batch_maybe_applied",
+        )
+    return int(told) < batch
+
+
+_FORGETTING = "delta.setTransactionRetentionDuration"
+_HINT = "_delta_log/_last_checkpoint"
+
+
+class AppliedBatches:
+    """The batches in one table up to a version; for one history of it, as `source` leads on."""
+
+    def __init__(self) -> None:
+        self._texts: dict[TableVersion, str] = {}
+        self._meant: dict[str, TableVersion] = {}
+        """The version that each batch's newest commit was meant for, by identity."""
+        self._until: TableVersion | None = None
+        """Commits up to this version are in `_meant`; None before the log was read."""
+
+    def version_with(self, source: DeltaSource, identity: str) -> TableVersion | None:
+        """As of the function of this name."""
+        if not self._read_on(source):
+            return version_with(source, identity)
+        meant = self._meant.get(identity)
+        if meant is None:
+            return None
+        return brought_in(source, identity, meant, self._texts)
+
+    def add(self, identity: str, meant: TableVersion, version: TableVersion) -> None:
+        """The batch came in with this version; what lies before it may not have been read yet."""
+        if self._until == version - 1:
+            self._meant[identity] = meant
+            self._until = version
+
+    def _read_on(self, source: DeltaSource) -> bool:
+        """Read the log up to the version of `source`; whether all identities are known then."""
+        if _FORGETTING in source.delta.metadata().configuration:
+            return False
+        if self._until is None and not self._take_checkpoint(source):
+            return False
+        assert self._until is not None
+        commits = read_commits(source, self._until, source.version, self._texts)
+        if commits is None:
+            return False
+        for version, text in enumerate(commits.texts, start=self._until + 1):
+            self._texts[version] = text
+        for actions in commits.by_commit():
+            self._take(body for name, body in actions if name == "txn")
+        self._until = source.version
+        return True
+
+    def _take_checkpoint(self, source: DeltaSource) -> bool:
+        """Start with the checkpoint that the log points to, or with its first entry without one."""
+        try:
+            hint = json.loads(read_text(source.path, source.storage_options, _HINT))
+            version, parts = hint["version"], hint.get("parts")
+            if not isinstance(version, int) or version > source.version:
+                return False
+            for name in _checkpoint_names(version, parts):
+                self._take(_transactions(source, name))
+        except FileNotFoundError:
+            version = -1  # whether the hint or its file is missing: all entries tell all
+        except READ_FAILURES:
+            return False
+        except (KeyError, TypeError, AttributeError):  # another shape than the protocol's
+            return False
+        self._until = version
+        return True
+
+    def _take(self, transactions: Iterable[Any]) -> None:
+        for body in transactions:
+            if str(body["appId"]).startswith(PREFIX):
+                self._meant[body["appId"]] = body["version"]
+
+
+def _checkpoint_names(version: TableVersion, parts: object) -> list[str]:
+    if parts is None:
+        return [f"_delta_log/{version:020}.checkpoint.parquet"]
+    count = int(str(parts))
+    digits = (f"{part:010}.{count:010}" for part in range(1, count + 1))
+    return [f"_delta_log/{version:020}.checkpoint.{each}.parquet" for each in digits]
+
+
+def _transactions(source: DeltaSource, name: str) -> list[Any]:
+    """The transactions of one file of a checkpoint."""
+    folder = local_path(source.path)
+    if folder is None:
+        store = object_store(source.path, source.storage_options)
+        result = pq.read_table(name, columns=["txn"], filesystem=store)
+    else:
+        result = pq.read_table(os.path.join(folder, name), columns=["txn"])
+    return [body for body in result.column("txn").drop_null().to_pylist() if body["appId"]]
+
+
+_TO_DO = "nothing was written to it; to write to it, run the command again"
+
+
+class WrittenTable:
+    """A table as one run knows it.
+
+    Once a batch was committed, nobody else may use the sources that it was made with or gives.
+    """
+
+    def __init__(self, source: DeltaSource) -> None:
+        """`source` was opened at this moment.
+
+        Later another log may stand there, whose entry would vouch for the one opened before it.
+        """
+        self._take(source)
+
+    def _take(self, source: DeltaSource) -> None:
+        self.source = source
+        self.batches = AppliedBatches()
+        self._snapshot: Snapshot | None = None
+        self._sound: set[str] = set()
+        """Files that deltalake copies faithfully, by URI."""
+        self._files_before: frozenset[str] | None = None
+        """Files before the run's own commit that led to the pinned version."""
+        self._take_entry()
+
+    def _take_entry(self) -> None:
+        try:
+            text = self._entry(self.source.version)
+        except StorageError:
+            text = None  # nothing is proven by it then, and no commit that is in fails for it
+        self._entry_digest = None if text is None else _digest(text)
+        self._stamp: Stamp | None = None
+
+    def renew(self) -> DeltaSource:
+        """The table at its newest version."""
+        source = self.source
+        if self._entry(source.version + 1) is None:
+            return source
+        try:
+            moved: DeltaSource | None = advance(source)
+        except ImpctlError:
+            moved = None  # entries in between may have been cleaned away
+        # Looked at afterwards: a table put in its place before or during the reading shows.
+        if moved is not None and self._stands() and moved.table_id == source.table_id:
+            self.source, self._snapshot, self._files_before = moved, None, None
+            self._take_entry()
+        else:
+            self._take(refresh(source))
+        return self.source
+
+    def reopen(self) -> DeltaSource:
+        """The table opened anew, whatever stands there."""
+        self._take(refresh(self.source))
+        return self.source
+
+    def is_proven(self) -> bool:
+        """Whether the log is still the one that was opened; False where nobody can tell."""
+        return self._stands() is True
+
+    def check_unmoved(self) -> None:
+        """TableRecreatedError where another table, or another history, stands at the path."""
+        stands = self._stands()
+        if stands:
+            return
+        # The entry may have been cleaned away, or never been readable.
+        newest = refresh(self.source) if stands is None else None
+        if (
+            newest is None
+            or newest.table_id != self.source.table_id
+            or newest.version < self.source.version
+        ):
+            raise recreated(self.source, _TO_DO)
+
+    def _stands(self) -> bool | None:
+        """Whether the pinned version has the entry that it had; None where there is none."""
+        text = self._entry(self.source.version)
+        if text is None:
+            return None
+        if self._stamp is not None:
+            return self._stamp.is_on(Commits((text,), self.source.name, self.source.version - 1))
+        return None if self._entry_digest is None else _digest(text) == self._entry_digest
+
+    def _entry(self, version: TableVersion) -> str | None:
+        """The log's entry of a version; None where it is not there."""
+        try:
+            return read_entry(self.source, version)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StorageError(
+                f"Reading the log of table `{self.source.name}` failed: {failure_text(error)}",
+                hint=f"check that `{self.source.path}` can be read, then run the command again",
+            ) from error
+
+    def snapshot(self) -> Snapshot:
+        """The table at the pinned version, taken once."""
+        if self._snapshot is None:
+            self._snapshot = self.source.snapshot()
+            if self._files_before is not None:
+                # What deltalake wrote it also reads.
+                self._sound |= set(self._snapshot.uris) - self._files_before
+        return self._snapshot
+
+    def unsure_files(self) -> Sequence[DataFile]:
+        """Files of the snapshot that may hold what deltalake does not copy faithfully."""
+        return [file for file in self.snapshot().files if file.uri not in self._sound]
+
+    def take_for_sound(self, files: Sequence[DataFile]) -> None:
+        """These files were looked at: nothing in them is copied wrongly."""
+        self._sound.update(file.uri for file in files)
+
+    def take_commit(self, stamp: Stamp | None) -> TableVersion:
+        """A batch was committed through the pinned source; the version that it made."""
+        before, version = self.source.version, int(self.source.delta.version())
+        is_next = version == before + 1
+        files = None if self._snapshot is None or not is_next else frozenset(self._snapshot.uris)
+        self.source = replace(self.source, version=version)
+        self._snapshot, self._files_before = None, files
+        if stamp is None:
+            self._take_entry()
+        else:
+            self.batches.add(stamp.identity, stamp.meant, version)
+            self._stamp = stamp
+        return version
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode("utf-8")).digest()
+
+
+class UpdateKind(StrEnum):
+    """What a batch does."""
+
+    INSERT = "insert"
+    DELETE = "delete"
+    UPDATE = "update"
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateRequest:
+    """One batch: rows or a file to insert, a condition to delete by, or columns to set."""
+
+    table: TableName
+    kind: UpdateKind
+    rows: tuple[Mapping[ColumnName, object], ...] | None = None
+    file: str | None = None
+    """Parquet or CSV file to insert, as a path that needs no further resolving."""
+    where: str | None = None
+    """SQL condition; None means every row."""
+    assignments: Mapping[ColumnName, str] = field(default_factory=dict)
+    places: Mapping[ColumnName, Location] = field(default_factory=dict)
+    """Where assignments stand, for errors; not part of what the batch is."""
+    name: str | None = None
+    """Makes the batch one that its table takes once; without a name every commit is a new one."""
+    again: bool = False
+    """Commit the batch though it is in the table already."""
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedUpdate:
+    """What a batch did; `version` is the table's version afterwards.
+
+    Of a batch that is in the table already it is the version that brought it in, and nothing else.
+    """
+
+    version: TableVersion
+    inserted: int = 0
+    deleted: int = 0
+    updated: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedUpdate:
+    """A batch that may be committed on top of `source`, in the form that deltalake takes."""
+
+    table: WrittenTable
+    source: DeltaSource
+    """The table as it is before the batch."""
+    kind: UpdateKind
+    rows: pa.Table | None = None
+    matched: MatchedRows | None = None
+    """The rows that a delete or update takes."""
+    assignments: Mapping[ColumnName, str] = field(default_factory=dict)
+    identity: str | None = None
+    in_version: TableVersion | None = None
+    """The version that has brought the batch in already; nothing else is prepared then."""
+
+
+def apply_update(source: DeltaSource, update: UpdateRequest) -> AppliedUpdate:
+    """Commit the batch on top of the newest version.
+
+    A delete or update that matches no row commits nothing. Raises as `prepare_update` does.
+    """
+    return commit_update(prepare_update(source, update))
+
+
+def prepare_update(source: DeltaSource, update: UpdateRequest) -> PreparedUpdate:
+    """As `prepare_batch`, on the newest version of a table that was opened whenever it was."""
+    return prepare_batch(WrittenTable(refresh(source)), update)
+
+
+def prepare_batch(table: WrittenTable, update: UpdateRequest) -> PreparedUpdate:
+    """All that can be known of a batch without writing it.
+
+    Raises UsageError or QueryError for a batch that makes no sense, UnsupportedError for one that
+    deltalake cannot be trusted with.
+    """
+    if update.file is not None:
+        check_regular(update.file)
+    identity, version = _found(table, table.renew(), update)
+    if version is not None and not table.is_proven():
+        # Told of a log that was put in this one's place, it would be left out of that one.
+        identity, version = _found(table, table.reopen(), update)
+    if version is not None:
+        newest = table.source
+        return PreparedUpdate(table, newest, update.kind, identity=identity, in_version=version)
+    return replace(_prepared(table, update), identity=identity)
+
+
+def _found(
+    table: WrittenTable, newest: DeltaSource, update: UpdateRequest
+) -> tuple[str | None, TableVersion | None]:
+    """The batch's identity, and the version that has brought it in, if it is to be left out."""
+    identity = _identity(newest, update)
+    if identity is None or update.again:
+        return identity, None
+    return identity, table.batches.version_with(newest, identity)
+
+
+def _identity(source: DeltaSource, update: UpdateRequest) -> str | None:
+    if update.name is None:
+        return None
+    rows = [sorted(row.items()) for row in update.rows or ()]
+    content = (str(update.kind), rows, update.where, sorted(update.assignments.items()))
+    return identity_of(source, update.name, content, update.file)
+
+
+def _prepared(table: WrittenTable, update: UpdateRequest) -> PreparedUpdate:
+    newest, snapshot = table.source, table.snapshot()
+    check_writable(snapshot)
+    if update.kind is UpdateKind.INSERT:
+        rows = _rows(newest, snapshot, update)
+        check_rows(snapshot, rows)
+        return PreparedUpdate(table, newest, update.kind, rows)
+    assignments: Mapping[ColumnName, str] = {}
+    if update.kind is UpdateKind.UPDATE and not update.assignments:
+        raise UsageError(
+            f"An update of table `{newest.name}` sets no column",
+            hint="give at least one column in `set`",
+        )
+    unsure = table.unsure_files()
+    check_rewritable(snapshot, unsure)
+    table.take_for_sound(unsure)
+    if update.kind is UpdateKind.UPDATE:
+        assignments = assignment_texts(snapshot, update.assignments, update.places)
+        check_assignments(snapshot, update.assignments)
+    matched = matched_rows(newest, snapshot, update.where)
+    return PreparedUpdate(table, newest, update.kind, None, matched, assignments)
+
+
+def commit_update(update: PreparedUpdate) -> AppliedUpdate:
+    """Commit what was prepared; nothing where no row is to insert, delete or change."""
+    source = update.source
+    if update.in_version is not None:
+        return AppliedUpdate(update.in_version)
+    rows = len(update.rows or ()) if update.matched is None else update.matched.rows
+    if not rows:
+        return AppliedUpdate(source.version)
+    # Of a table made anew at the path deltalake tells nothing, and writes into it.
+    update.table.check_unmoved()
+    has_vectors = bool(update.table.snapshot().deletions)
+    stamp = None if update.identity is None else stamp_of(source, update.identity)
+    try:
+        with plain_failures(source):
+            told = _commit(update, stamp)
+        version = update.table.take_commit(stamp)
+    except ImpctlError as error:
+        result = _version_in_spite_of(update, error)
+        if result is None:
+            raise
+        told, version = None, result  # the table sees the commit when it looks for the next one
+    # Of files with deletion vectors deltalake counts rows that are gone, too.
+    if not has_vectors:
+        _check_told(update, rows, told, version)
+    match update.kind:
+        case UpdateKind.INSERT:
+            return AppliedUpdate(version, inserted=rows)
+        case UpdateKind.DELETE:
+            return AppliedUpdate(version, deleted=rows)
+        case UpdateKind.UPDATE:
+            return AppliedUpdate(version, updated=rows)
+        case _:
+            assert_never(update.kind)
+
+
+def _commit(update: PreparedUpdate, stamp: Stamp | None) -> int | None:
+    """Commit; how many rows deltalake says it took, where it says so."""
+    delta = update.source.delta
+    properties = CommitProperties() if stamp is None else stamp.properties
+    if update.rows is not None:
+        write_deltalake(delta, update.rows, mode="append", commit_properties=properties)
+        return None
+    assert update.matched is not None
+    metrics: Mapping[str, Any]
+    if update.kind is UpdateKind.DELETE:
+        metrics = delta.delete(update.matched.predicate, commit_properties=properties)
+        told = metrics.get("num_deleted_rows")
+    else:
+        metrics = delta.update(
+            updates=dict(update.assignments),
+            predicate=update.matched.predicate,
+            error_on_type_mismatch=True,
+            commit_properties=properties,
+        )
+        told = metrics.get("num_updated_rows")
+    return None if told is None else int(told)
+
+
+def _version_in_spite_of(update: PreparedUpdate, error: ImpctlError) -> TableVersion | None:
+    """The version of a batch whose commit is in, though what came after it failed."""
+    if update.identity is None or isinstance(error, RetryableError) and error.code == "retryable":
+        return None
+    try:
+        newest = refresh(update.source)
+        version = version_with(newest, update.identity)
+    except ImpctlError:
+        return None
+    return version if version is not None and version > update.source.version else None
+
+
+def _check_told(update: PreparedUpdate, rows: int, told: int | None, version: TableVersion) -> None:
+    """Tell of a batch that took other rows than it should; it can be undone."""
+    source = update.source
+    if told is None or told == rows:
+        return
+    is_delete = update.kind is UpdateKind.DELETE
+    done = "deleted" if is_delete else "updated"
+    raise ImpctlError(
+        f"The {update.kind} of table `{source.name}` should affect {rows} rows, but deltalake "
+        f"{done} {told}, in version {version}",
+        hint=f"restore the table to version {source.version}, and report this bug",
+        code="rows_deleted_differ" if is_delete else "rows_updated_differ",
+    )
+
+
+def _rows(source: DeltaSource, snapshot: Snapshot, update: UpdateRequest) -> pa.Table:
+    """The rows of an insert, in the table's types."""
+    if (update.rows is None) == (update.file is None):
+        raise UsageError(
+            f"An insert into table `{source.name}` needs either `rows` or `file`",
+            hint="give one of the two",
+        )
+    if update.file is not None:
+        return file_to_insert(snapshot, update.file)
+    return rows_to_insert(snapshot, update.rows or ())

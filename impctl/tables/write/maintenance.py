@@ -1,0 +1,291 @@
+"""Tables created, cloned and clustered."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake import CommitProperties, DeltaTable, Schema, write_deltalake
+from deltalake.transaction import AddAction, create_table_with_add_actions
+
+from impctl.errors import ImpctlError, StorageError, TableError, UsageError
+from impctl.tables.snapshot import CHANGE_FEED, Snapshot
+from impctl.tables.source import DeltaSource, refresh
+from impctl.tables.storage import READ_FAILURES, failure_text, local_path
+from impctl.tables.write.apply import check_rewritable, check_writable
+from impctl.tables.write.failures import plain_failures
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.types import ColumnName, TableVersion
+
+
+def create_table(
+    path: str,
+    data: pa.Table | pa.RecordBatchReader | pa.Schema,
+    *,
+    change_feed: bool = True,
+    partition_by: Sequence[ColumnName] = (),
+    configuration: Mapping[str, str] | None = None,
+    file_bytes: int | None = None,
+) -> None:
+    """Write version 0 of a new table; a schema alone gives an empty one.
+
+    `file_bytes` is about how large a data file gets (default: as deltalake has it).
+
+    UsageError where something stands at the path already.
+    """
+    rows = data.empty_table() if isinstance(data, pa.Schema) else data
+    properties = {CHANGE_FEED: "true"} if change_feed else {}
+    try:
+        write_deltalake(
+            path,
+            rows,
+            mode="error",
+            partition_by=list(partition_by) or None,
+            configuration={**properties, **(configuration or {})},
+            target_file_size=file_bytes,
+        )
+    except READ_FAILURES as error:
+        text = failure_text(error)
+        if "already exists" in text.lower():
+            raise UsageError(
+                f"A table already exists at this path: {path}",
+                hint="choose another path, or remove the folder first",
+            ) from error
+        raise StorageError(
+            f"The table could not be written: {text}", hint=f"check that `{path}` can be written"
+        ) from error
+
+
+_LOG = "_delta_log"
+
+
+def clone_table(path: str, target: str) -> None:
+    """Make the table at `path` stand at `target` too; UsageError where something is there."""
+    origin, goal = _local(path), _local(target)
+    if not os.path.isdir(os.path.join(origin, _LOG)):
+        raise TableError(
+            f"There is no Delta table to clone: {path}",
+            hint="the path must contain a `_delta_log` folder",
+            code="table_not_delta",
+        )
+    if os.path.lexists(goal):
+        raise UsageError(f"The path already exists: {target}", hint="choose another path")
+    if os.path.commonpath([os.path.abspath(origin), os.path.abspath(goal)]) == os.path.abspath(
+        origin
+    ):
+        raise UsageError(
+            f"A table cannot be cloned into itself: {target}", hint="choose another path"
+        )
+    try:
+        shutil.copytree(origin, goal, copy_function=_link_or_copy)
+    except (OSError, shutil.Error) as error:
+        raise StorageError(
+            f"Cloning the table failed: {error}", hint=f"remove `{target}`, then try again"
+        ) from error
+
+
+def _local(path: str) -> str:
+    result = local_path(path)
+    if result is None:
+        raise UsageError(
+            f"Only tables on the local disk can be cloned: {path}", hint="copy the table instead"
+        )
+    return result
+
+
+def _link_or_copy(source: str, target: str) -> None:
+    if _LOG in os.path.dirname(source).split(os.sep):
+        shutil.copy2(source, target)
+        return
+    try:
+        os.link(source, target)
+    except OSError:
+        # Another device, or a file system without hard links.
+        shutil.copy2(source, target)
+
+
+_LONGEST = 32
+"""Characters of a text from which other writers cut it; such a text is left out here."""
+
+
+def create_laid_out_table(path: str, files: Iterable[pa.Table]) -> int:
+    """Write version 0 of a new table, one data file per table of rows; returns the rows."""
+    folder = Path(path)
+    folder.mkdir(parents=True)
+    parts = iter(files)
+    first = next(parts)
+    added, rows = [], 0
+    for number, part in enumerate(chain([first], parts)):
+        file = folder / f"part-{number:05d}.parquet"
+        pq.write_table(part, file, compression="snappy")
+        stated = json.dumps(dict(_statistics(part)))
+        now = int(datetime.now(UTC).timestamp() * 1000)
+        added.append(AddAction(file.name, file.stat().st_size, {}, now, True, stated))
+        rows += len(part)
+    schema = Schema.from_arrow(first.schema)
+    create_table_with_add_actions(path, schema, added, configuration={CHANGE_FEED: "true"})
+    return rows
+
+
+def _statistics(part: pa.Table) -> Iterator[tuple[str, Any]]:
+    yield "numRecords", len(part)
+    low, high = {}, {}
+    for name in part.column_names:
+        result = pc.min_max(part.column(name)).as_py()
+        if result["min"] is not None and all(_is_told(value) for value in result.values()):
+            low[name], high[name] = (_plain(result[side]) for side in ("min", "max"))
+    yield "minValues", low
+    yield "maxValues", high
+    yield "nullCount", {name: part.column(name).null_count for name in part.column_names}
+
+
+def _is_told(value: Any) -> bool:
+    """Whether other writers tell it as it is: JSON has no infinity, and long texts are cut."""
+    return math.isfinite(value) if isinstance(value, float) else len(str(value)) < _LONGEST
+
+
+def _plain(value: Any) -> Any:
+    """As the log writes it."""
+    if isinstance(value, datetime):
+        return value.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return value if isinstance(value, bool | int | float | str) else str(value)
+
+
+def append_rows(path: str, rows: pa.Table, options: Mapping[str, str] | None = None) -> None:
+    """Commit rows of the table's own columns."""
+    try:
+        write_deltalake(
+            path, rows, mode="append", storage_options=None if options is None else dict(options)
+        )
+    except READ_FAILURES as error:
+        raise StorageError(f"Appending to the clone failed: {failure_text(error)}") from error
+
+
+def checkpoint(path: str) -> None:
+    """Write a checkpoint of the log, as other writers do every few commits."""
+    try:
+        DeltaTable(path).create_checkpoint()
+    except READ_FAILURES as error:
+        raise StorageError(
+            f"Writing a checkpoint of the clone failed: {failure_text(error)}",
+            hint="check that the folder of the table can be written",
+        ) from error
+
+
+def rewind(path: str, version: TableVersion) -> None:
+    """Commit the table as it was at `version`."""
+    try:
+        DeltaTable(path).restore(version)
+    except READ_FAILURES as error:
+        raise StorageError(f"Restoring the clone failed: {failure_text(error)}") from error
+
+
+def replace_rows(path: str, rows: pa.Table, *, files: int) -> None:
+    """Commit that the table has these rows instead of its own, in about so many files."""
+    size = max(1, rows.nbytes // max(1, files))
+    try:
+        write_deltalake(path, rows, mode="overwrite", target_file_size=size)
+    except READ_FAILURES as error:
+        raise StorageError(f"Rewriting the clone failed: {failure_text(error)}") from error
+
+
+FILES = 200
+"""Files that a table is cut into: enough for a hundredth of it to be read by itself."""
+_LEAST_BYTES, _MOST_BYTES = 1 << 20, 128 << 20
+"""Smaller files cost more to open than they save; larger ones are what writers make anyway."""
+
+CLUSTERED_BY = "impctl.clusteredBy"
+"""The key of the commit's note; deltalake itself does not say by which columns it put files in
+order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clustered:
+    """The version that was made, and the rows there were and are."""
+
+    version: TableVersion
+    rows_before: int | None
+    rows_after: int | None
+
+
+def bytes_per_file(snapshot: Snapshot) -> int:
+    """About how large the files are to be."""
+    return min(_MOST_BYTES, max(_LEAST_BYTES, snapshot.bytes // FILES))
+
+
+def check_clusterable(snapshot: Snapshot, columns: Sequence[ColumnName]) -> None:
+    """Refuse what deltalake cannot put in order, or would change on the way; TableError."""
+    check_writable(snapshot)
+    check_rewritable(snapshot)
+    reason = None
+    if snapshot.deletions:
+        reason = "it has deletion vectors, which deltalake may not apply when it copies rows"
+    for name in columns:
+        if name in snapshot.partition_columns:
+            reason = f"it is partitioned by `{name}`, so its files are already separated by it"
+    if reason is not None:
+        raise TableError(
+            f"impctl cannot cluster table `{snapshot.table}`: {reason}",
+            hint="run OPTIMIZE with ZORDER BY in Spark with the Delta JAR, or give other columns "
+            "with `--by`",
+            code="table_not_clusterable",
+        )
+
+
+def cluster_table(source: DeltaSource, columns: Sequence[ColumnName]) -> Clustered:
+    """Rewrite the newest version: sorted by one column, along a Z-order curve by several.
+
+    Raises TableError as `check_clusterable` does, RetryableError where another writer came first;
+    nothing is committed then.
+    """
+    newest = refresh(source)
+    before = newest.snapshot()
+    check_clusterable(before, columns)
+    with plain_failures(newest):
+        newest.delta.optimize.z_order(
+            list(columns),
+            target_size=bytes_per_file(before),
+            commit_properties=CommitProperties({CLUSTERED_BY: json.dumps(list(columns))}),
+        )
+    done = refresh(source)
+    after = done.snapshot()
+    if done.version == newest.version + 1 and before.rows != after.rows:
+        raise ImpctlError(
+            f"Clustering changed the number of rows of table `{source.name}` from {before.rows} to "
+            f"{after.rows}, in version {done.version}",
+            hint=f"restore the table to version {newest.version}, and report this bug",
+            code="rows_clustered_differ",
+        )
+    return Clustered(done.version, before.rows, after.rows)
+
+
+def clustered_by(source: DeltaSource) -> tuple[ColumnName, ...]:
+    """The columns by which the pinned version was clustered, if that is what made it."""
+    try:
+        latest = source.delta.history(1)
+    except READ_FAILURES:
+        return ()
+    if not latest or latest[0].get("version") != source.version:
+        return ()
+    noted = latest[0].get(CLUSTERED_BY)
+    return _columns(noted) if isinstance(noted, str) else ()
+
+
+def _columns(noted: str) -> tuple[ColumnName, ...]:
+    try:
+        result = json.loads(noted)
+    except ValueError:
+        return ()
+    return tuple(map(str, result)) if isinstance(result, list) else ()

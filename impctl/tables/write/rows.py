@@ -1,0 +1,564 @@
+"""The rows that an update batch inserts, deletes or changes."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, date, datetime
+from decimal import Decimal, InvalidOperation, localcontext
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+from deltalake import QueryBuilder
+from deltalake import Schema as DeltaSchema
+
+from impctl.data.schema import INTEGRAL, Column, Kind, SqlType
+from impctl.data.vector import Bools, Vector, from_arrow
+from impctl.errors import EvaluationError, NotExactError, StorageError, UsageError
+from impctl.expr.evaluate import Condition, find_condition_blocker
+from impctl.expr.nodes import Expr, columns_of
+from impctl.tables.prune import prune_by_condition
+from impctl.tables.rows import FileReader, check_calendar, hybrid_columns, read_batches
+from impctl.tables.schema import arrow_type, to_arrow_type
+from impctl.tables.snapshot import DataFile, Snapshot, null_when_empty, partition_array
+from impctl.tables.storage import READ_FAILURES, failure_text
+from impctl.tables.write.failures import plain_failures
+from impctl.tables.write.predicates import (
+    UntranslatableError,
+    is_one_of,
+    read_condition,
+    where_text,
+)
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.tables.source import DeltaSource
+    from impctl.types import AttributeId, ColumnName
+
+_DECIMAL_TEXT = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?", re.ASCII)
+_DATE_TEXT = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+_TIME_TEXT = re.compile(
+    rf"{_DATE_TEXT.pattern}([T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[-+]\d\d:\d\d)?)?", re.ASCII
+)
+"""Spellings that Spark reads alike; Python would take `1_000`, `20241231` and other digits too."""
+
+_BITS = {Kind.BYTE: 8, Kind.SHORT: 16, Kind.INTEGER: 32, Kind.LONG: 64}
+
+
+def rows_to_insert(snapshot: Snapshot, rows: Sequence[Mapping[ColumnName, object]]) -> pa.Table:
+    """The rows as a table in the snapshot's columns.
+
+    Raises UsageError for an unknown column, a missing one that may not be NULL, or a value that is
+    not of the column's type. Bounded by the rows that the workload file spells out.
+    """
+    named = [_by_column(snapshot, row, f"row {at}") for at, row in enumerate(rows, start=1)]
+    arrays: list[pa.Array | None] = []
+    for column in snapshot.schema:
+        given = [row.get(column.name) for row in named]
+        kind = insertable(snapshot, column, is_given=any(v is not None for v in given))
+        if kind is None:
+            arrays.append(None)
+            continue
+        values = [
+            None if value is None else _value(value, column, f"row {at}")
+            for at, value in enumerate(given, start=1)
+        ]
+        arrays.append(pa.array(values, kind))
+    return complete(snapshot, arrays, len(named))
+
+
+def _by_column(
+    snapshot: Snapshot, row: Mapping[ColumnName, object], place: str
+) -> dict[ColumnName, object]:
+    result: dict[ColumnName, object] = {}
+    for name, value in row.items():
+        column = known(snapshot, name, place)
+        if column.name in result:
+            raise UsageError(
+                f"Column `{column.name}` is given twice in {place} for table `{snapshot.table}`",
+                hint="column names are not case-sensitive",
+            )
+        result[column.name] = value
+    return result
+
+
+def known(snapshot: Snapshot, name: ColumnName, place: str) -> Column:
+    """The column of that name; UsageError with the place where the table has none."""
+    result = snapshot.schema.find(name)
+    if result is None:
+        raise UsageError(
+            f"Table `{snapshot.table}` has no column `{name}`, which is in {place}",
+            hint=f"its columns are {', '.join(f'`{known}`' for known in snapshot.schema.names)}",
+        )
+    return result
+
+
+def insertable(snapshot: Snapshot, column: Column, *, is_given: bool) -> pa.DataType | None:
+    """The Arrow type for the column's values; None when it can only be left NULL."""
+    if column.type.kind is Kind.OTHER:
+        if is_given:
+            raise UsageError(
+                f"Column `{snapshot.table}.{column.name}` has type `{column.type}`, and impctl "
+                "cannot insert values of this type",
+                hint="omit the column, or insert with Spark",
+            )
+        return None
+    return arrow_type(column.type)
+
+
+def complete(snapshot: Snapshot, arrays: Sequence[pa.Array | None], rows: int) -> pa.Table:
+    """A table of the given columns, NULL for those left out; refuses NULL where it may not be."""
+    names, columns = [], []
+    for column, array in zip(snapshot.schema, arrays, strict=True):
+        nullable = column.name not in snapshot.not_null
+        values = pa.nulls(rows, _own_type(snapshot, column)) if array is None else array
+        if column.type.kind is Kind.STRING and column.name in snapshot.partition_columns:
+            values = null_when_empty(values)
+        if values.null_count and not nullable:
+            raise _null_refused(snapshot, column)
+        _check_length(snapshot, column, values)
+        names.append(pa.field(column.name, values.type, nullable))
+        columns.append(values)
+    return pa.Table.from_arrays(columns, schema=pa.schema(names))
+
+
+def _own_type(snapshot: Snapshot, column: Column) -> pa.DataType:
+    """The Arrow type of a column left out, structs and arrays included."""
+    if column.type.kind is not Kind.OTHER:
+        return arrow_type(column.type)
+    schema = pa.schema(DeltaSchema.from_json(snapshot.schema_json).to_arrow())
+    return schema.field(column.name).type
+
+
+def _check_length(snapshot: Snapshot, column: Column, values: pa.Array | pa.ChunkedArray) -> None:
+    """Refuse texts too long for VARCHAR(n); of blanks at the end, which Spark cuts, too."""
+    limit = snapshot.columns.longest.get(column.name)
+    if limit is None:
+        return
+    longest = pc.max(pc.utf8_length(values)).as_py()
+    if longest is not None and longest > limit:
+        raise UsageError(
+            f"Column `{snapshot.table}.{column.name}` has type varchar({limit}), but a row has "
+            f"{longest} characters",
+            hint="shorten the text",
+        )
+
+
+def _null_refused(snapshot: Snapshot, column: Column) -> UsageError:
+    return UsageError(
+        f"Column `{snapshot.table}.{column.name}` is NOT NULL, but a row has no value for it",
+        hint="give every row a value",
+    )
+
+
+def _value(value: object, column: Column, place: str) -> object:
+    """The value in a form that Arrow takes exactly; UsageError where the type cannot hold it."""
+    convert = _CONVERSIONS[column.type.kind]
+    result = convert(value, column.type)
+    if result is None:
+        raise UsageError(
+            f"The value of `{column.name}` in {place} is not a valid `{column.type}`: {value!r}",
+            hint=_HINTS.get(column.type.kind, f"write a value of type `{column.type}`"),
+        )
+    return result
+
+
+def _integer(value: object, kind: SqlType) -> int | None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        return None
+    limit = 2 ** (_BITS[kind.kind] - 1)
+    return value if -limit <= value < limit else None
+
+
+def _fraction(value: object, kind: SqlType) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+        return None
+    try:
+        result = float(value)
+    except OverflowError:
+        return None
+    if kind.kind is Kind.FLOAT and math.isfinite(result):
+        with np.errstate(over="ignore"):
+            return result if math.isfinite(float(np.float32(result))) else None
+    return result if math.isfinite(result) or not isinstance(value, int) else None
+
+
+def _decimal(value: object, kind: SqlType) -> Decimal | None:
+    if isinstance(value, bool) or not isinstance(value, int | float | str | Decimal):
+        return None
+    if isinstance(value, str) and _DECIMAL_TEXT.fullmatch(value) is None:
+        return None
+    try:
+        decimal = Decimal(repr(value) if isinstance(value, float) else value)
+    except InvalidOperation:
+        return None
+    if not decimal.is_finite():
+        return None
+    # Python's default context would round to 28 digits.
+    with localcontext(prec=100):
+        scaled = decimal.scaleb(kind.scale) if len(decimal.as_tuple().digits) <= 38 else None
+        if scaled is None or scaled != scaled.to_integral_value():
+            return None
+        return decimal if abs(scaled) < Decimal(10) ** kind.precision else None
+
+
+def _boolean(value: object, _kind: SqlType) -> bool | None:
+    return value if isinstance(value, bool) else None
+
+
+def _text(value: object, _kind: SqlType) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _bytes(value: object, _kind: SqlType) -> bytes | None:
+    return value if isinstance(value, bytes) else None
+
+
+def _date(value: object, _kind: SqlType) -> date | None:
+    if isinstance(value, datetime):
+        return None
+    if isinstance(value, str):
+        if _DATE_TEXT.fullmatch(value) is None:
+            return None
+        try:
+            return date.fromisoformat(value)
+        except ValueError:
+            return None
+    return value if isinstance(value, date) else None
+
+
+def _instant(value: object, _kind: SqlType) -> datetime | None:
+    result = _datetime(value)
+    if result is None:
+        return None
+    try:
+        return result.replace(tzinfo=UTC) if result.tzinfo is None else result.astimezone(UTC)
+    except OverflowError:  # before year 1, or after 9999, in UTC
+        return None
+
+
+def _wall_time(value: object, _kind: SqlType) -> datetime | None:
+    result = _datetime(value)
+    return result if result is not None and result.tzinfo is None else None
+
+
+def _datetime(value: object) -> datetime | None:
+    if isinstance(value, str):
+        if _TIME_TEXT.fullmatch(value) is None:
+            return None
+        try:
+            return datetime.fromisoformat(value)
+        except ValueError:
+            return None
+    if isinstance(value, date) and not isinstance(value, datetime):
+        return datetime(value.year, value.month, value.day)
+    return value if isinstance(value, datetime) else None
+
+
+_CONVERSIONS: Mapping[Kind, Callable[[object, SqlType], object]] = {
+    Kind.BOOLEAN: _boolean,
+    Kind.BYTE: _integer,
+    Kind.SHORT: _integer,
+    Kind.INTEGER: _integer,
+    Kind.LONG: _integer,
+    Kind.FLOAT: _fraction,
+    Kind.DOUBLE: _fraction,
+    Kind.DECIMAL: _decimal,
+    Kind.STRING: _text,
+    Kind.BINARY: _bytes,
+    Kind.DATE: _date,
+    Kind.TIMESTAMP: _instant,
+    Kind.TIMESTAMP_NTZ: _wall_time,
+}
+_HINTS = {
+    Kind.STRING: "put text in quotes",
+    Kind.DECIMAL: "write a number that fits the column's precision and scale exactly",
+    Kind.DATE: "write a date such as 2024-12-31",
+    Kind.TIMESTAMP: "write a time such as 2024-12-31T12:00:00Z",
+    Kind.TIMESTAMP_NTZ: "write a time without a time zone such as 2024-12-31T12:00:00",
+}
+
+
+_Test = Callable[[pa.DataType], bool]
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    )
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    plain = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+    return bool(plain or pa.types.is_fixed_size_binary(kind) or pa.types.is_binary_view(kind))
+
+
+def _is_narrow_float(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_float16(kind) or pa.types.is_float32(kind))
+
+
+_INTEGER: tuple[_Test, ...] = (pa.types.is_integer,)
+_SOURCES: Mapping[Kind, tuple[_Test, ...]] = {
+    **dict.fromkeys(INTEGRAL, _INTEGER),
+    Kind.BOOLEAN: (pa.types.is_boolean,),
+    Kind.FLOAT: (*_INTEGER, _is_narrow_float),
+    Kind.DOUBLE: (*_INTEGER, pa.types.is_floating),
+    Kind.DECIMAL: (*_INTEGER, pa.types.is_decimal),
+    Kind.STRING: (_is_text,),
+    Kind.BINARY: (_is_bytes,),
+    Kind.DATE: (pa.types.is_date,),
+    Kind.TIMESTAMP: (pa.types.is_date, pa.types.is_timestamp),
+    Kind.TIMESTAMP_NTZ: (
+        pa.types.is_date,
+        lambda kind: pa.types.is_timestamp(kind) and kind.tz is None,
+    ),
+}
+"""Types of a file's column, per type of the table's, between which a checked cast is exact."""
+
+
+def check_regular(path: str) -> None:
+    """UsageError for a folder, a pipe or a device, of which one may never end."""
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise UsageError(
+            f"The file to insert is not a regular file: {path}", hint="give a Parquet or CSV file"
+        )
+
+
+def file_to_insert(snapshot: Snapshot, path: str) -> pa.Table:
+    """The rows of a Parquet or CSV file (by its ending) as a table in the snapshot's columns."""
+    data, hybrid = _read_file(snapshot, path)
+    given = {
+        known(snapshot, name, f"file {path}").name: data.column(at)
+        for at, name in enumerate(data.column_names)
+    }
+    if len(given) != len(data.column_names):
+        raise UsageError(
+            f"A column name appears twice in {path}", hint="column names are not case-sensitive"
+        )
+    old = {name.lower() for name in hybrid}
+    arrays: list[pa.Array | None] = []
+    for column in snapshot.schema:
+        values = given.get(column.name)
+        kind = insertable(snapshot, column, is_given=values is not None)
+        if values is None or kind is None:
+            arrays.append(None)
+            continue
+        converted = _converted(snapshot, column, values, path)
+        if column.name.lower() in old:
+            check_calendar(converted, column.type, column.name, path)
+        arrays.append(converted)
+    return complete(snapshot, arrays, data.num_rows)
+
+
+def _converted(
+    snapshot: Snapshot, column: Column, values: pa.ChunkedArray, path: str
+) -> pa.ChunkedArray:
+    """The values in the column's type; UsageError where one is another value there."""
+    reason = None
+    if not _means_the_same(values.type, column.type.kind):
+        reason = f"it has type `{values.type}`"
+    else:
+        try:
+            return to_arrow_type(values, column.type)
+        except pa.ArrowException as error:
+            reason = failure_text(error)
+    raise UsageError(
+        f"Column `{column.name}` of {path} does not fit `{column.type}`: {reason}",
+        hint=f"give the file's column the type of `{snapshot.table}.{column.name}`",
+    )
+
+
+def _means_the_same(given: pa.DataType, wanted: Kind) -> bool:
+    """Whether a cast keeps the meaning: numbers as numbers, texts as texts, times as times.
+
+    Only then does a checked cast fail or keep the value, in Arrow as in Spark.
+    """
+    if pa.types.is_dictionary(given):
+        given = given.value_type
+    if pa.types.is_null(given):
+        return True
+    return any(is_such(given) for is_such in _SOURCES.get(wanted, ()))
+
+
+def _read_file(snapshot: Snapshot, path: str) -> tuple[pa.Table, frozenset[ColumnName]]:
+    """The file's rows, and its columns in the calendar of Spark 2."""
+    try:
+        if path.lower().endswith(".parquet"):
+            with pq.ParquetFile(path, coerce_int96_timestamp_unit="us") as file:
+                rows = file.read()
+                return rows, hybrid_columns(file.metadata, rows.column_names)
+        if path.lower().endswith(".csv"):
+            return _read_csv(snapshot, path), frozenset()
+    except FileNotFoundError as error:
+        raise UsageError(
+            f"The file to insert does not exist: {path}",
+            hint="a relative path starts at the folder of the workload file",
+        ) from error
+    except pa.ArrowInvalid as error:
+        raise UsageError(
+            f"The file to insert cannot be read: {failure_text(error)}", hint=f"correct {path}"
+        ) from error
+    except READ_FAILURES as error:
+        raise StorageError(
+            f"Reading the file to insert failed: {failure_text(error)}", hint=f"check {path}"
+        ) from error
+    raise UsageError(
+        f"The file to insert is neither Parquet nor CSV: {path}",
+        hint="use the extension `.parquet` or `.csv`",
+    )
+
+
+def _read_csv(snapshot: Snapshot, path: str) -> pa.Table:
+    """The file's rows in the columns' types, each column called as the header spells it."""
+    with pa_csv.open_csv(path) as opened:
+        header = opened.schema.names
+    result = {name: snapshot.schema.find(name) for name in header}
+    options = pa_csv.ConvertOptions(
+        # pyarrow guesses the type of a column whose name is not here to the letter.
+        column_types={
+            name: arrow_type(column.type)
+            for name, column in result.items()
+            if column is not None and column.type.kind is not Kind.OTHER
+        },
+        null_values=[""],
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=False,
+    )
+    return pa_csv.read_csv(path, convert_options=options)
+
+
+_NAME = "updated_table"
+
+
+@dataclass(frozen=True, slots=True)
+class MatchedRows:
+    """How many rows a batch takes, and the condition that makes deltalake take them."""
+
+    rows: int
+    predicate: str | None
+    """None takes every row; without meaning where no row is taken."""
+
+
+def matched_rows(source: DeltaSource, snapshot: Snapshot, where: str | None) -> MatchedRows:
+    """The rows for which `where` is true, every row without one.
+
+    Raises UsageError or QueryError for a text that is
+    no condition on a row, UntranslatableError where deltalake cannot be trusted with it,
+    EvaluationError where it fails on a row.
+    """
+    if where is None:
+        return MatchedRows(_rows_in(snapshot, snapshot.files), None)
+    scan, condition = read_condition(snapshot, where)
+    used = columns_of(condition)
+    read = {a.id: snapshot.readable(a.name) for a in scan.attributes if a.id in used}
+    if all(column.name in snapshot.partition_columns for column in read.values()):
+        return _of_partitions(snapshot, where, condition, read)
+    text = where_text(snapshot, where)
+    files = prune_by_condition(snapshot, condition, {key: c.name for key, c in read.items()})
+    rows = _count(snapshot, where, condition, read, files)
+    _check_deltalake(source, snapshot, where, text, rows)
+    return MatchedRows(rows, text)
+
+
+def _of_partitions(
+    snapshot: Snapshot, where: str, condition: Expr, read: dict[AttributeId, Column]
+) -> MatchedRows:
+    files = snapshot.files
+    arrays = {
+        column.name: to_arrow_type(
+            pa.chunked_array([partition_array(snapshot.actions, column.name)]), column.type
+        )
+        for column in read.values()
+    }
+    columns = {key: from_arrow(arrays[c.name], c.type) for key, c in read.items()}
+    taken = np.flatnonzero(_taken(snapshot, where, condition, columns, len(files)))
+    rows = _rows_in(snapshot, [files[at] for at in taken])
+    if not read or not len(taken):
+        return MatchedRows(rows, None)
+    try:
+        values = {name: array.take(pa.array(taken)).to_pylist() for name, array in arrays.items()}
+    except (ValueError, OverflowError) as error:
+        raise _untranslatable(
+            snapshot, where, "it selects dates outside the years 1 to 9999"
+        ) from error
+    # By their texts: to Python the two zeros are one value, and no NaN is itself.
+    chosen = {repr(row): row for row in zip(*values.values(), strict=True)}
+    return MatchedRows(rows, is_one_of(list(read.values()), list(chosen.values())))
+
+
+def _rows_in(snapshot: Snapshot, files: Sequence[DataFile]) -> int:
+    """Rows that these files have; those are counted of which the log does not tell."""
+    reader = FileReader(snapshot, [], files)
+    rows = (len(reader.read_some(f, range)) if f.rows is None else f.rows for f in files)
+    return sum(rows) - sum(0 if file.deleted is None else len(file.deleted) for file in files)
+
+
+def _count(
+    snapshot: Snapshot,
+    where: str,
+    condition: Expr,
+    read: dict[AttributeId, Column],
+    files: Sequence[DataFile],
+) -> int:
+    names: list[ColumnName] = [column.name for column in read.values()]
+    result = 0
+    for batch in read_batches(snapshot, names, files):
+        columns = {key: from_arrow(batch.column(c.name), c.type) for key, c in read.items()}
+        result += int(_taken(snapshot, where, condition, columns, len(batch)).sum())
+    return result
+
+
+def _taken(
+    snapshot: Snapshot,
+    where: str,
+    condition: Expr,
+    columns: dict[AttributeId, Vector],
+    length: int,
+) -> Bools:
+    """The rows for which the condition is true, as Spark has it."""
+    blocker = find_condition_blocker(condition)
+    if blocker is not None:
+        raise _untranslatable(snapshot, where, blocker.reason)
+    try:
+        return Condition(condition).truth(columns, length).sure_true()
+    except NotExactError as error:
+        raise _untranslatable(
+            snapshot, where, "it compares doubles that are too close to decide"
+        ) from error
+    except EvaluationError as error:
+        raise EvaluationError(
+            f"The condition `{_shown(where)}` fails on a row of table `{snapshot.table}`:"
+            f" {error.message}",
+            hint="restrict `where` to rows for which the condition can be computed",
+        ) from error
+
+
+def _check_deltalake(
+    source: DeltaSource, snapshot: Snapshot, where: str, predicate: str, rows: int
+) -> None:
+    """Have deltalake count the rows, too, before it may change any."""
+    with plain_failures(source, is_commit=False):
+        query = QueryBuilder().register(_NAME, source.delta)
+        result = query.execute(f"SELECT count(*) AS n FROM {_NAME} WHERE {predicate}").read_all()
+    counted = int(pa.table(result).column("n")[0].as_py())
+    if counted != rows:
+        raise _untranslatable(
+            snapshot, where, f"it selects {rows:,} rows, but in deltalake it selects {counted:,}"
+        )
+
+
+def _untranslatable(snapshot: Snapshot, where: str, why: str) -> UntranslatableError:
+    return UntranslatableError(
+        f"An update of table `{snapshot.table}` cannot use `{_shown(where)}`: {why}",
+        hint="run this update in Spark instead",
+    )
+
+
+def _shown(where: str) -> str:
+    return " ".join(where.split())

@@ -1,0 +1,837 @@
+"""YAML read into nodes that keep their position, with every problem noted."""
+
+from __future__ import annotations
+
+import math
+import re
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+from datetime import date, datetime
+from decimal import Decimal
+from difflib import get_close_matches
+from fractions import Fraction
+from typing import Never
+
+import yaml
+from yaml.composer import Composer
+from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+
+from impctl.errors import Location, Problem
+from impctl.values import dataclass
+from impctl.workload.models import CellValue, QuerySpec, SqlOrigin, SqlRun, TextPiece, ViewSpec
+
+_INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]*)")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|(0|[1-9][0-9]*)(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_SPECIAL = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+    **dict.fromkeys((".inf", ".Inf", ".INF", "+.inf", "+.Inf", "+.INF"), math.inf),
+    **dict.fromkeys(("-.inf", "-.Inf", "-.INF"), -math.inf),
+    **dict.fromkeys((".nan", ".NaN", ".NAN"), math.nan),
+}
+_TIMESTAMP = re.compile(
+    r"\d{4}-\d\d-\d\d"
+    r"([Tt ]\d\d:\d\d:\d\d(\.\d{1,6})?[ ]?(Z|[-+]\d\d:\d\d)?)?"
+)
+_UNITS = {
+    "": 1,
+    "b": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+    "tib": 2**40,
+}
+_WRITTEN = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)", re.IGNORECASE)
+_SHARE = re.compile(r"(\d+(?:\.\d+)?)\s*%")
+_LARGEST = 1e18
+"""More bytes than any disk has, few enough to reckon with."""
+SIZE_HINT = "write a size such as 500MB, 2GB or 2GiB"
+
+_MAX_DIGITS = 400
+"""Digits of a number; 308 suffice for any double and 38 for any decimal."""
+
+
+class ScalarFault(Exception):
+    """A scalar that looks like a value of its type but is none."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+def plain_value(text: str) -> CellValue:
+    """The value of a plain (unquoted) scalar; `ScalarFault` where it would be altered."""
+    if text in _SPECIAL:
+        return _SPECIAL[text]
+    if _INTEGER.fullmatch(text):
+        _check_digits(text)
+        return int(text)
+    if _FLOAT.fullmatch(text):
+        return _exact_float(text)
+    if _TIMESTAMP.fullmatch(text):
+        return _timestamp(text)
+    return text
+
+
+def share_from(text: str) -> float | None:
+    """The share of the whole that a text such as `25%` means; None where it is no share.
+
+    ValueError for none of it, and for more than all.
+    """
+    match = _SHARE.fullmatch(text.strip())
+    if match is None:
+        return None
+    if not 0 < float(match[1]) <= 100:
+        raise ValueError(text)
+    return float(match[1]) / 100
+
+
+def size_from(text: str) -> int:
+    """The bytes of a size; 0 is one. ValueError for what is none."""
+    match = _WRITTEN.fullmatch(text.strip())
+    unit = None if match is None else _UNITS.get(match.group(2).lower())
+    if match is None or unit is None:
+        raise ValueError(text)
+    amount = Fraction(match.group(1)) * unit
+    if amount > _LARGEST:
+        raise ValueError(text)
+    return int(amount)
+
+
+def kind_of(value: object) -> str:
+    """What a value is, in the words of messages; never the value itself."""
+    match value:
+        case None:
+            return "nothing"
+        case bool():
+            return "true or false"
+        case int():
+            return "a whole number"
+        case float():
+            return "a number"
+        case str():
+            return "text"
+        case datetime():
+            return "a timestamp"
+        case date():
+            return "a date"
+        case _:
+            return "a value"
+
+
+def _check_digits(text: str) -> None:
+    if len(text) > _MAX_DIGITS:
+        raise ScalarFault("A number has too many digits", f"write at most {_MAX_DIGITS} digits")
+
+
+def _exact_float(text: str) -> float:
+    _check_digits(text)
+    value = float(text)
+    if math.isinf(value) or Decimal(repr(value)) != Decimal(text):
+        raise ScalarFault(
+            "A number has more digits, or a larger exponent, than a double can hold",
+            "put quotes around it to keep it exactly as written, or write fewer digits",
+        )
+    return value
+
+
+def _timestamp(text: str) -> date | datetime:
+    try:
+        if len(text) == len("2022-01-01"):
+            return date.fromisoformat(text)
+        return datetime.fromisoformat(text.replace(" +", "+").replace(" -", "-").replace(" Z", "Z"))
+    except ValueError:
+        raise ScalarFault(
+            "This date or timestamp does not exist in the calendar",
+            "correct it, or put quotes around it to keep it as text",
+        ) from None
+
+
+MAX_DEPTH = 40
+"""Levels of nesting, aliases followed; the deepest place the workload file knows is level 7."""
+
+MAX_EXPANDED = 4_000_000
+"""Characters and nodes the file may grow to once aliases are followed."""
+
+MAX_NODES = 20_000
+"""Keys and values of a file as written; some seconds of reading, and far more than queries need."""
+
+PLAIN_TAG = "impctl:plain"
+"""Tag of a scalar without quotes or explicit tag; `workload.yaml` gives it a type."""
+
+_LINE_BREAK = re.compile(r"\r\n|\n|\r")
+_BEYOND = re.compile(r"\\U(?!000|0010)[0-9A-Fa-f]{8}")
+
+
+class YamlFault(Exception):
+    """The text is not YAML, or is YAML beyond the bounds; never leaves this room."""
+
+    def __init__(self, message: str, index: int, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.index = index
+        self.hint = hint
+
+
+class Lines:
+    """Line and column of a character index, 1-based, counted as editors do."""
+
+    def __init__(self, file: str, text: str) -> None:
+        self.file = file
+        self.text = text
+        self._starts = [0, *(match.end() for match in _LINE_BREAK.finditer(text))]
+
+    def at(self, index: int) -> Location:
+        """The place of the character at `index`."""
+        line = bisect_right(self._starts, index)
+        return Location(self.file, line, index - self._starts[line - 1] + 1)
+
+
+class _Bounded(Composer):
+    """A composer that refuses to nest without end, and leaves plain scalars untyped."""
+
+    depth = 0
+    nodes = 0
+    yaml_implicit_resolvers = {None: [(PLAIN_TAG, re.compile(""))]}  # noqa: RUF012  # as resolvers
+
+    def compose_node(self, parent: Node | None, index: int) -> Node | None:
+        self.depth += 1
+        self.nodes += 1
+        if self.depth > MAX_DEPTH:
+            self._refuse(
+                f"The file has more than {MAX_DEPTH} levels of nesting", "flatten the file"
+            )
+        if self.nodes > MAX_NODES:
+            self._refuse(
+                f"The file has more than {MAX_NODES:,} keys and values",
+                "put rows to insert into a Parquet file and refer to it with `file:`",
+            )
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        if isinstance(node, ScalarNode):
+            node.style = node.style or None  # libyaml calls plain style ""
+            if not node.value.isascii():
+                node.value = _joined(node)
+        return node
+
+    def _refuse(self, message: str, hint: str) -> Never:
+        mark = self.peek_event().start_mark  # type: ignore[attr-defined]  # a parser's
+        raise YamlFault(message, mark.index, hint)
+
+
+class _Loader(_Bounded, yaml.SafeLoader):
+    """PyYAML's own parser, whose messages and places are those that faults tell."""
+
+
+if yaml.__with_libyaml__:
+
+    class _FastLoader(_Bounded, yaml.CSafeLoader):
+        """The events of libyaml's parser, read twenty times as fast."""
+
+        def __init__(self, text: str) -> None:
+            _Bounded.__init__(self)
+            yaml.CSafeLoader.__init__(self, text)
+
+
+def compose(text: str) -> Node | None:
+    """The root node of the one document in `text`, None when it is empty; `YamlFault` if bad."""
+    try:
+        root = _root_of(text)
+    except yaml.MarkedYAMLError as error:
+        raise _syntax_fault(error, text) from None
+    except yaml.reader.ReaderError as error:
+        raise YamlFault(
+            f"The file contains a character that YAML does not allow: U+{int(error.character):04X}",
+            error.position,
+            "remove it, or write it as an escape inside double quotes",
+        ) from None
+    if root is None or (root.tag == PLAIN_TAG and root.value == ""):
+        return None
+    _check_expansion(root)
+    return root
+
+
+def _root_of(text: str) -> Node | None:
+    if yaml.__with_libyaml__ and "\ufeff" not in text:  # which libyaml does not count
+        try:
+            return _FastLoader(text).get_single_node()
+        except yaml.YAMLError:
+            pass  # read again for an error with a place, and for what only one of the two reads
+    try:
+        return _Loader(text).get_single_node()
+    except (ValueError, OverflowError) as error:
+        raise _value_fault(error, text) from None
+
+
+def index_of(node: Node) -> int:
+    """Index of the node's first character in the text."""
+    return int(node.start_mark.index)
+
+
+def children(node: Node) -> Sequence[Node]:
+    """Nodes directly below this one, keys included."""
+    if isinstance(node, MappingNode):
+        return [part for pair in node.value for part in pair]
+    if isinstance(node, SequenceNode):
+        return list(node.value)
+    return ()
+
+
+def _joined(node: ScalarNode) -> str:
+    """The scalar's text with surrogate pairs, as JSON escapes them, made one character."""
+    try:
+        return str(node.value).encode("utf-16", "surrogatepass").decode("utf-16")
+    except UnicodeDecodeError:
+        raise YamlFault(
+            "An escape represents half a character (a surrogate)",
+            index_of(node),
+            "write the character itself, or both halves",
+        ) from None
+
+
+def _value_fault(error: ValueError | OverflowError, text: str) -> YamlFault:
+    """PyYAML makes a character of any number that an escape names, and an int of any digits."""
+    match = _BEYOND.search(text)
+    if match is None:
+        return YamlFault(f"The file is not valid YAML: {error}", 0)
+    return YamlFault(
+        "An escape represents a character that does not exist",
+        match.start(),
+        "the highest is `\\U0010FFFF`",
+    )
+
+
+def _syntax_fault(error: yaml.MarkedYAMLError, text: str) -> YamlFault:
+    mark = error.problem_mark or error.context_mark
+    index = int(mark.index) if mark is not None else 0
+    problem = error.problem or error.context or "cannot be read"
+    start = text.rfind("\n", 0, index) + 1
+    line = text[start : text.find("\n", start) if "\n" in text[start:] else len(text)]
+    hint = "check indentation, colons and quotes near this place"
+    if "${" in line:
+        hint = "inside {...} or [...], put quotes around a value that contains `${...}`"
+    elif "\t" in line[: len(line) - len(line.lstrip())]:
+        hint = "indent with spaces; YAML does not allow tabs"
+    return YamlFault(f"The file is not valid YAML: {problem}", index, hint)
+
+
+def _check_expansion(root: Node) -> None:
+    """Refuse recursion, alias bombs and endless chains, by measures taken once per node."""
+    sizes: dict[int, int] = {}
+    heights: dict[int, int] = {}
+    open_nodes: set[int] = set()
+    stack: list[tuple[Node, bool]] = [(root, False)]
+    while stack:
+        node, is_closing = stack.pop()
+        key = id(node)
+        if is_closing:
+            open_nodes.discard(key)
+            below = [id(child) for child in children(node)]
+            own = len(node.value) if isinstance(node, ScalarNode) else 0
+            sizes[key] = 1 + own + sum(sizes[child] for child in below)
+            heights[key] = 1 + max((heights[child] for child in below), default=0)
+            if sizes[key] > MAX_EXPANDED or heights[key] > MAX_DEPTH:
+                too = "large" if sizes[key] > MAX_EXPANDED else "deep"
+                raise YamlFault(
+                    f"With aliases expanded, the file is too {too}",
+                    index_of(node),
+                    "use fewer `*aliases`",
+                )
+        elif key in open_nodes:
+            raise YamlFault(
+                "An alias refers to a value that contains the alias",
+                index_of(node),
+                "remove the `*alias`",
+            )
+        elif key not in sizes:
+            open_nodes.add(key)
+            stack.append((node, True))
+            stack.extend((child, False) for child in children(node))
+
+
+_REFERENCE = re.compile(r"\$\$|\$\{([^}]*)(\}?)")
+_VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something wrong with a reference; `offset` is its place in the text as written."""
+
+    message: str
+    hint: str
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """Text with its variables resolved, and where each stretch of it came from."""
+
+    text: str
+    pieces: tuple[TextPiece, ...]
+    faults: tuple[Fault, ...]
+
+
+def has_references(text: str) -> bool:
+    """Whether resolving could change the text."""
+    return _REFERENCE.search(text) is not None
+
+
+def resolve_variables(text: str, env: Mapping[str, str]) -> Resolved:
+    """The text with every reference replaced; faults instead of values that cannot be had."""
+    parts: list[str] = []
+    pieces: list[TextPiece] = []
+    faults: list[Fault] = []
+    written = 0
+    done = 0
+
+    def add(part: str, source: int, is_literal: bool) -> None:
+        nonlocal written
+        if part:
+            parts.append(part)
+            pieces.append(TextPiece(written, source, is_literal))
+            written += len(part)
+
+    for match in _REFERENCE.finditer(text):
+        add(text[done : match.start()], done, True)
+        done = match.end()
+        if match.group() == "$$":
+            add("$", match.start(), False)
+            continue
+        value = _value_of(match, env)
+        if isinstance(value, Fault):
+            faults.append(value)
+        else:
+            add(value, match.start(), False)
+    add(text[done:], done, True)
+    return Resolved("".join(parts), tuple(pieces), tuple(faults))
+
+
+def _value_of(match: re.Match[str], env: Mapping[str, str]) -> str | Fault:
+    inside, closing = match.groups()
+    if not closing:
+        return Fault(
+            "A variable that starts with `${` is never closed",
+            "close it with `}`, or write `$$` for a `$` sign",
+            match.start(),
+        )
+    parsed = _VARIABLE.fullmatch(inside)
+    if parsed is None or (parsed[2] is not None and "${" in parsed[2]):
+        return Fault(
+            "A `${...}` is not a variable impctl can resolve",
+            "write `${NAME}` or `${NAME:-default}` (a default cannot contain another variable), "
+            "or `$${` for the characters `${`",
+            match.start(),
+        )
+    name, default = parsed.groups()
+    value = env.get(name)
+    if default is not None and not value:
+        return str(default)
+    if value is None:
+        return Fault(
+            f"Variable `{name}` is not set",
+            f"set `{name}` in the environment, or give a default: `${{{name}:-value}}`",
+            match.start(),
+        )
+    return value
+
+
+_SURROGATES = r"u[Dd][89ABab][0-9A-Fa-f]{2}\\u[Dd][C-Fc-f][0-9A-Fa-f]{2}"
+_ESCAPE = re.compile(rf"\\({_SURROGATES}|x[0-9A-Fa-f]{{2}}|u[0-9A-Fa-f]{{4}}|U[0-9A-Fa-f]{{8}}|.)")
+
+
+def sql_location(spec: QuerySpec | ViewSpec, line: int, column: int) -> Location:
+    """Where line and column (1-based) of `spec.sql` stand in the workload file."""
+    lines = spec.sql.split("\n")
+    row = min(max(line, 1), len(lines)) - 1
+    offset = sum(len(text) + 1 for text in lines[:row])
+    return offset_location(spec, offset + min(max(column, 1) - 1, len(lines[row])))
+
+
+def offset_location(spec: QuerySpec | ViewSpec, offset: int) -> Location:
+    """Where a character of `spec.sql` stands in the workload file."""
+    origin = spec.sql_origin
+    if not origin.runs or not origin.pieces:
+        return origin.start
+    piece = origin.pieces[bisect_right(origin.pieces, offset, key=lambda p: p.offset) - 1]
+    source = piece.source + (offset - piece.offset if piece.is_literal else 0)
+    run = origin.runs[bisect_right(origin.runs, source, key=lambda r: r.offset) - 1]
+    return Location(origin.start.file, run.line, run.column + source - run.offset)
+
+
+def origin_of(node: ScalarNode, resolved: Resolved, lines: Lines) -> SqlOrigin:
+    """How the resolved text of a scalar maps back to the file."""
+    runs = tuple(
+        SqlRun(offset, place.line, place.column)
+        for offset, index in _starts(node, lines.text)
+        for place in (lines.at(index),)
+    )
+    return SqlOrigin(lines.at(index_of(node)), runs, resolved.pieces)
+
+
+def _starts(node: ScalarNode, text: str) -> list[tuple[int, int]]:
+    """Pairs (offset in the value, index in the file) where a run begins; none if not exact."""
+    if node.style == "|":
+        return _literal_starts(node, text)
+    begin, end = index_of(node), int(node.end_mark.index)
+    raw = text[begin:end]
+    if "\n" in raw or "\r" in raw:
+        return []
+    match node.style:
+        case None:
+            return [(0, begin)] if raw == node.value else []
+        case "'":
+            return _quoted_starts(raw, re.compile("''"), begin)
+        case '"':
+            return _quoted_starts(raw, _ESCAPE, begin)
+        case _:
+            return []
+
+
+def _quoted_starts(raw: str, escape: re.Pattern[str], begin: int) -> list[tuple[int, int]]:
+    starts = [(0, begin + 1)]
+    shrunk = 1
+    for match in escape.finditer(raw, 1, len(raw) - 1):
+        # An escape is one character of the value; what follows it starts a run of its own.
+        starts.append((match.start() - shrunk, begin + match.start()))
+        shrunk += len(match.group()) - 1
+        starts.append((match.end() - shrunk, begin + match.end()))
+    return starts
+
+
+def _literal_starts(node: ScalarNode, text: str) -> list[tuple[int, int]]:
+    index = text.find("\n", index_of(node)) + 1
+    wanted = node.value.split("\n")
+    first = next((line for line in wanted if line.strip()), None)
+    if index == 0 or first is None:
+        return []
+    starts: list[tuple[int, int]] = []
+    indent: int | None = None
+    offset = 0
+    for line in wanted:
+        end = text.find("\n", index)
+        raw = text[index : end if end >= 0 else len(text)].removesuffix("\r")
+        if indent is None and line.strip():
+            indent = len(raw) - len(line)
+        skipped = indent or 0
+        if line and raw[skipped:] != line:
+            return []
+        starts.append((offset, index + min(skipped, len(raw))))
+        offset += len(line) + 1
+        if end < 0:
+            break
+        index = end + 1
+    return starts
+
+
+_STANDARD = "tag:yaml.org,2002:"
+_TEXT_TAG, _MAP_TAG, _SEQUENCE_TAG = (_STANDARD + kind for kind in ("str", "map", "seq"))
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One key of a mapping: its text, its node and its value."""
+
+    name: str
+    key: Node
+    value: Node
+
+
+@dataclass(frozen=True, slots=True)
+class YamlScalar:
+    """A scalar that was read; wrapped because NULL is a value too."""
+
+    value: CellValue
+    written: str
+
+
+@dataclass(slots=True)
+class FileReading:
+    """One pass over a file: where things stand, the variables, and the problems so far."""
+
+    lines: Lines
+    env: Mapping[str, str]
+    _noted: dict[Problem, None] = field(default_factory=dict)
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """Problems so far, in file order."""
+        return tuple(sorted(self._noted, key=_file_order))
+
+    def at(self, node: Node) -> Location:
+        """The place of a node."""
+        return self.lines.at(index_of(node))
+
+    def report(self, node: Node, message: str, hint: str | None = None) -> None:
+        """Note a problem at a node; the same one twice (through an alias) counts once."""
+        self.report_index(index_of(node), message, hint)
+
+    def report_index(self, index: int, message: str, hint: str | None) -> None:
+        """Note a problem at a character of the file."""
+        sentence = message[:1].upper() + message[1:]
+        self._noted.setdefault(Problem(sentence, self.lines.at(index), hint))
+
+    def entries(self, node: Node | None, path: str) -> dict[str, Entry] | None:
+        """Keys of a mapping, merges (`<<`) followed; double keys are a problem."""
+        if node is None:
+            return None
+        if not isinstance(node, MappingNode):
+            self._wrong_kind(node, path, "a mapping")
+            return None
+        if node.tag != _MAP_TAG:
+            self._refuse_tag(node)
+            return None
+        own: dict[str, Entry] = {}
+        merged: dict[str, Entry] = {}
+        for key, value in node.value:
+            if not isinstance(key, ScalarNode) or key.tag not in (PLAIN_TAG, _TEXT_TAG):
+                self.report(key, f"A key in {path} must be text", "write the key as one word")
+            elif key.tag == PLAIN_TAG and key.value == "<<":
+                for name, entry in self._merged(value, path).items():
+                    merged.setdefault(name, entry)
+            elif key.value in own:
+                first = self.at(own[key.value].key)
+                self.report(
+                    key,
+                    f"Key {shown(key.value)} appears twice in {path}",
+                    f"remove one; the first is on line {first.line}",
+                )
+            else:
+                own[key.value] = Entry(key.value, key, value)
+        return {**own, **{k: v for k, v in merged.items() if k not in own}}
+
+    def record(
+        self, node: Node | None, path: str, required: Sequence[str], optional: Sequence[str] = ()
+    ) -> dict[str, Node] | None:
+        """Values of a mapping whose keys are known; unknown and missing keys are problems."""
+        entries = self.entries(node, path)
+        if node is None or entries is None:
+            return None
+        allowed = (*required, *optional)
+        for name, entry in entries.items():
+            if name not in allowed:
+                self.report(
+                    entry.key,
+                    f"Key {shown(name)} is unknown in {path}",
+                    suggestion(name, allowed, "allowed keys"),
+                )
+        for name in required:
+            if name not in entries:
+                self.report(node, f"Key `{name}` is missing in {path}", f"add `{name}:`")
+        return {name: entry.value for name, entry in entries.items() if name in allowed}
+
+    def columns(self, node: Node | None, path: str) -> dict[str, Entry] | None:
+        """Keys of a mapping that are column names: at least one, none blank, none twice."""
+        entries = self.entries(node, path)
+        if node is None or entries is None:
+            return None
+        if not entries:
+            self.report(node, f"{path} is empty", "give at least one column")
+        seen: dict[str, str] = {}
+        for name, entry in entries.items():
+            if not name.strip():
+                self.report(
+                    entry.key, f"A column name in {path} is empty", "write the column's name"
+                )
+            elif name.lower() in seen:
+                self.report(
+                    entry.key,
+                    f"{shown(seen[name.lower()])} and {shown(name)} in {path} are the same column",
+                    "remove one; names are not case-sensitive in Spark",
+                )
+            seen.setdefault(name.lower(), name)
+        return entries
+
+    def elements(self, node: Node | None, path: str) -> list[Node] | None:
+        """Nodes of a list."""
+        if node is None:
+            return None
+        if not isinstance(node, SequenceNode):
+            self._wrong_kind(node, path, "a list")
+            return None
+        if node.tag != _SEQUENCE_TAG:
+            self._refuse_tag(node)
+            return None
+        return list(node.value)
+
+    def cell(self, node: Node | None, path: str, expected: str) -> YamlScalar | None:
+        """A scalar with its variables resolved and its type as YAML reads it."""
+        if node is None:
+            return None
+        if not isinstance(node, ScalarNode):
+            self._wrong_kind(node, path, expected)
+            return None
+        resolved = self._resolve(node)
+        if resolved is None:
+            return None
+        if node.tag != PLAIN_TAG:
+            return YamlScalar(resolved.text, resolved.text)
+        try:
+            return YamlScalar(plain_value(resolved.text), resolved.text)
+        except ScalarFault as fault:
+            self.report(node, f"{path}: {fault.message}", fault.hint)
+            return None
+
+    def text(self, node: Node | None, path: str) -> str | None:
+        """Text that is not blank; a variable's value counts as text whatever it looks like."""
+        resolved = self.resolved_text(node, path)
+        return None if resolved is None else resolved.text
+
+    def resolved_text(self, node: Node | None, path: str) -> Resolved | None:
+        """As `text`, with the origin of each stretch."""
+        if node is None:
+            return None
+        if not isinstance(node, ScalarNode):
+            self._wrong_kind(node, path, "text")
+            return None
+        resolved = self._resolve(node)
+        if resolved is None:
+            return None
+        if node.tag == PLAIN_TAG and not has_references(node.value):
+            cell = self.cell(node, path, "text")
+            if cell is None:
+                return None
+            value = cell.value
+            if value is None or isinstance(value, int | float):
+                hint = "write the text" if value is None else "put quotes around it"
+                self.report(node, f"{path} must be text, not {kind_of(value)}", hint)
+                return None
+        if not resolved.text.strip():
+            self.report(node, f"{path} is empty", "write some text")
+            return None
+        return resolved
+
+    def whole_number(self, node: Node | None, path: str, most: int, usual: str) -> int | None:
+        """A whole number from 1 to `most`; `usual` says what is common."""
+        cell = self.cell(node, path, "a whole number")
+        if node is None or cell is None:
+            return None
+        if not isinstance(cell.value, int) or isinstance(cell.value, bool):
+            message = f"{path} must be a whole number, not {kind_of(cell.value)}"
+            self.report(node, message, "write a number without quotes, for example 16")
+            return None
+        if not 1 <= cell.value <= most:
+            self.report(node, f"{path} must be from 1 to {most}", usual)
+            return None
+        return cell.value
+
+    def choice(
+        self, node: Node | None, path: str, options: Sequence[str], *, beside: str = ""
+    ) -> str | None:
+        """One of a few words; `beside` says what else than a word may stand there."""
+        listed = ", ".join(f"`{option}`" for option in options)
+        value = self.text(node, path)
+        if node is None or value is None or value in options:
+            return value
+        hint = suggestion(value, options, None) or f"write one of these words{beside}"
+        self.report(node, f"{path} must be one of {listed}", hint)
+        return None
+
+    def settings(self, node: Node | None, path: str) -> dict[str, str] | None:
+        """Settings: any keys, values as written (`8`, `false` and `4g` alike become text)."""
+        entries = self.entries(node, path)
+        if entries is None:
+            return None
+        settings: dict[str, str] = {}
+        for name, entry in entries.items():
+            where = inside(path, name)
+            cell = self.cell(entry.value, where, "text, a number, or true or false")
+            if cell is None:
+                continue
+            if cell.value is None:
+                self.report(entry.value, f"{where} is empty", "write a value, or ''")
+            else:
+                settings[name] = (
+                    cell.written.lower() if isinstance(cell.value, bool) else cell.written
+                )
+        return settings
+
+    def _merged(self, value: Node, path: str) -> dict[str, Entry]:
+        sources = value.value if isinstance(value, SequenceNode) else [value]
+        result: dict[str, Entry] = {}
+        for source in sources:
+            for name, entry in (self.entries(source, f"`<<` of {path}") or {}).items():
+                result.setdefault(name, entry)
+        return result
+
+    def _resolve(self, node: ScalarNode) -> Resolved | None:
+        if node.tag not in (PLAIN_TAG, _TEXT_TAG):
+            self._refuse_tag(node)
+            return None
+        resolved = resolve_variables(node.value, self.env)
+        # Offsets in the scalar match the file only on the scalar's own line, without escapes.
+        on_one_line = node.start_mark.line == node.end_mark.line and node.style is None
+        for fault in resolved.faults:
+            shift = fault.offset if on_one_line else 0
+            self.report_index(index_of(node) + shift, fault.message, fault.hint)
+        if resolved.faults:
+            return None
+        if any("\ud800" <= character <= "\udfff" for character in resolved.text):
+            self.report(
+                node, "The value of a variable is not text", "set the variable to UTF-8 text"
+            )
+            return None
+        return resolved
+
+    def _refuse_tag(self, node: Node) -> None:
+        tag = str(node.tag).removeprefix(_STANDARD)
+        self.report(node, f"Tag {shown('!' + tag.lstrip('!'))} is not allowed", "remove the tag")
+
+    def _wrong_kind(self, node: Node, path: str, expected: str) -> None:
+        if isinstance(node, MappingNode):
+            got = "a mapping"
+        elif isinstance(node, SequenceNode):
+            got = "a list"
+        elif isinstance(node, ScalarNode) and node.tag == PLAIN_TAG:
+            try:
+                got = kind_of(plain_value(node.value))
+            except ScalarFault:
+                got = "a single value"
+        else:
+            got = "text"
+        hint = {
+            "a mapping": "write `key: value` pairs",
+            "a list": "write `[...]`, or lines that start with `- `",
+        }.get(expected, "write a single value")
+        self.report(node, f"{path} must be {expected}, not {got}", hint)
+
+
+def inside(path: str, name: str) -> str:
+    """The path of a key inside the place `path`, as messages show it."""
+    return f"{path[:-1]}.{shown(name)[1:]}"
+
+
+def shown(name: str) -> str:
+    """A name as messages show it: in backticks, printable and not endless."""
+    printable = "".join(
+        c if c.isprintable() else c.encode("unicode_escape").decode() for c in name[:81]
+    )
+    return f"`{printable if len(name) <= 80 else printable[:77] + '...'}`"
+
+
+def written_at(node: Node | None, resolved: str) -> str:
+    """A name as the file writes it: with its variables, so that no value of one is shown."""
+    return shown(node.value if isinstance(node, ScalarNode) else resolved)
+
+
+def suggestion(name: str, known: Sequence[str], otherwise: str | None) -> str | None:
+    """A did-you-mean, else the list of what there is under the heading `otherwise`."""
+    close = get_close_matches(name[:81].lower(), [option.lower() for option in known], n=1)
+    for option in known:
+        if close and option.lower() == close[0]:
+            return f"did you mean `{option}`?"
+    if otherwise is None or not known:
+        return None
+    listed = ", ".join(f"`{option}`" for option in known[:20])
+    return f"{otherwise}: {listed}{', ...' if len(known) > 20 else ''}"
+
+
+def _file_order(problem: Problem) -> tuple[int, int]:
+    place = problem.location
+    return (0, 0) if place is None else (place.line, place.column)
