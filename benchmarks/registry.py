@@ -18,9 +18,8 @@ from benchmarks.measures.peer_cost import measure_peers
 from benchmarks.measures.recursion_cost import measure_recursion
 from benchmarks.measures.rewritten_cost import measure_rewritten
 from benchmarks.measures.rivals import measure_rivals
-from benchmarks.measures.state_cost import measure_state
+from benchmarks.measures.state_cost import measure_phases, measure_state
 from benchmarks.measures.state_deadlines import measure_deadlines
-from benchmarks.measures.state_phases import measure_phases
 from benchmarks.measures.state_processes import measure_processes
 from benchmarks.measures.strategies import measure_strategies
 from benchmarks.measures.tree_cost import measure_trees

@@ -17,11 +17,9 @@ from benchmarks.large_joins.partners import partners_table
 from benchmarks.large_joins.power_law import USUAL_EXPONENT, power_law_graph
 from benchmarks.large_joins.social import social_tables
 from benchmarks.layout import Order, layout_files
-from benchmarks.networks.alarms import alarm_tables
-from benchmarks.networks.circles import circle_links
-from benchmarks.networks.communities import community_links
+from benchmarks.networks.communities import circle_links, community_links
 from benchmarks.networks.edge_list import listed_links
-from benchmarks.networks.sensors import sensor_tables
+from benchmarks.networks.sensors import alarm_tables, sensor_tables
 from benchmarks.networks.shapes import (
     TREE_NODES,
     Shape,

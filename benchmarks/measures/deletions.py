@@ -7,11 +7,12 @@ rows apart. `points` cells per pattern and buffer show how time, refills and sta
 
 Law: every cell of a pattern sees the same deletions; a step is timed with its refills; sketches are
 checked against recapture at every point, outside the timed part.
-Out of scope: patterns (`deletion_patterns`), how a buffer is refilled (`service.table_deltas`).
+Out of scope: how a buffer is refilled (`service.table_deltas`).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -20,7 +21,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.compute as pc
 
-from benchmarks.measures.deletion_patterns import deletions_of, pattern_of
 from benchmarks.update_stream import delete_where
 from impctl.bench.record import Cell, Label, Metric
 from impctl.errors import UnsupportedError, UsageError
@@ -36,6 +36,8 @@ from impctl.values import dataclass
 from impctl.workload.models import EVERYTHING, Everything
 
 Keys = npt.NDArray[np.int64]
+
+_RATIO = re.compile(r"([1-9][0-9]*):([1-9][0-9]*)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,3 +179,35 @@ def _metrics(
             }
         ),
     }
+
+
+def pattern_of(text: str) -> tuple[bool, ...] | None:
+    """One round of a pattern, True for a minimal deletion; None for an unknown text."""
+    if text == "minimal":
+        return (True,)
+    if text == "random":
+        return (False,)
+    found = _RATIO.fullmatch(text)
+    if found is None:
+        return None
+    return (False,) * int(found[1]) + (True,) * int(found[2])
+
+
+def deletions_of(pattern: Sequence[bool], ordered: Keys, size: int, seed: int) -> Iterator[Keys]:
+    """Keys to delete, at most `size` at a time, until no rows are left.
+
+    `ordered` has the keys of all rows, the least row first. `2:1` is two random deletions, then a
+    minimal one. The cost of a deletion is proportional to the rows left.
+    """
+    random = np.random.default_rng(seed)
+    left = ordered
+    turn = 0
+    while len(left):
+        count = min(size, len(left))
+        if pattern[turn % len(pattern)]:
+            taken = np.arange(count)
+        else:
+            taken = random.choice(len(left), count, replace=False)
+        yield left[np.sort(taken)]
+        left = np.delete(left, taken)
+        turn += 1

@@ -6,16 +6,19 @@ queries ask with one of `constants` (texts such as `low=10 high=20`; default: th
 
 Law: commits, capture, maintenance and reading all count. Every answer is compared with that
 without sketch, and the maintained sketches with recapture, outside the timed part.
-Out of scope: the strategies (`mixed_strategies`), sequences (`operations`).
+Out of scope: the strategies (`mixed_strategies`).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from itertools import chain, product
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
 
 from benchmarks.measures.mixed_strategies import (
     Incremental,
@@ -25,7 +28,6 @@ from benchmarks.measures.mixed_strategies import (
     WithoutSketch,
     held_specs,
 )
-from benchmarks.measures.operations import Operation, Ratio, sequence
 from benchmarks.update_stream import Pool, UpdateStream, pool_of
 from impctl.bench.clock import WARM_UP
 from impctl.bench.record import Cell, Label, Metric
@@ -50,6 +52,45 @@ STRATEGIES: Mapping[str, type[MixedStrategy]] = {
     "incremental": Incremental,
 }
 """By the label a cell carries; the first one gives the answers the others are compared with."""
+
+
+_RATIO = re.compile(r"([1-9][0-9]*)U([1-9][0-9]*)Q")
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """So many updates, then so many queries."""
+
+    updates: int
+    queries: int
+
+    @classmethod
+    def read(cls, text: str) -> Self | None:
+        """`5U1Q` is five updates and one query; None for anything else."""
+        found = _RATIO.fullmatch(text)
+        return None if found is None else cls(int(found[1]), int(found[2]))
+
+    def __str__(self) -> str:
+        return f"{self.updates}U{self.queries}Q"
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """A query with the constants of that number, or an update where there is none."""
+
+    constants: int | None
+
+
+def sequence(ratio: Ratio, length: int, constants: int, seed: int) -> tuple[Operation, ...]:
+    """`length` operations, rounded up to whole blocks; `constants` are numbered from 0."""
+    random = np.random.default_rng(seed)
+    block = ratio.updates + ratio.queries
+    operations: list[Operation] = []
+    for _ in range(-(-length // block)):
+        operations += [Operation(None)] * ratio.updates
+        asked = random.integers(0, constants, ratio.queries).tolist()
+        operations += [Operation(number) for number in asked]
+    return tuple(operations)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ newest version on. `none` reads the table; `recapture` holds sketches in memory 
 one anew by the fastest pass there is, without any state; `incremental` is what `impctl query` does:
 stored sketches, maintained when stale. The last two reuse a sketch of other constants where
 `reuse.verdict` allows it, and capture one where no sketch serves.
-Out of scope: which operations come (`operations`), comparing the answers (`mixed`).
+Out of scope: which operations come, comparing the answers (`mixed`).
 """
 
 from __future__ import annotations

@@ -25,7 +25,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from benchmarks.recursion.anew import DuckDb
 from benchmarks.recursion.circuit import Kept, RecursiveQuery, recursive_query
 from benchmarks.recursion.searches import (
     PATHS,
@@ -39,7 +38,7 @@ from impctl.bench.record import Cell, Metric
 from impctl.measure.follower import AgainstRecapture, worse_of
 from impctl.measure.ground import Ground
 from impctl.measure.single import single
-from impctl.measure.took import Took, cpu_of, ratios, wall_of
+from impctl.measure.took import Took, cpu_of, ratios, timed, wall_of
 from impctl.types import TableName
 from impctl.values import dataclass
 
@@ -48,6 +47,7 @@ _ASKED_ANEW = 3
 Asked = Callable[[], tuple[pa.Table, Took]]
 
 _DUCKDB = "duckdb"
+_ROWS = "held_"
 _RATIOS = {
     "anew_ratio": "anew_ms",
     "duckdb_answer_ratio": "duckdb_answer_ms",
@@ -234,6 +234,25 @@ def _compared(
     checks.sketches.append(kept.against(anew))
     checks.answers.append(are_same_rows(kept.answer(), anew.answer()))
     return anew.filling
+
+
+class DuckDb:
+    """A connection that has the rows of the query's tables in memory."""
+
+    def __init__(self, connection: ParquetSql, sql: str) -> None:
+        self._connection = connection
+        self._sql = sql
+
+    def put(self, table: TableName, rows: pa.Table) -> None:
+        """Replace the rows of a table; SqlFailed where DuckDB cannot. This is not timed."""
+        self._connection.put(_ROWS + table, rows)
+        self._connection.change(
+            f'CREATE OR REPLACE TABLE "{table}" AS SELECT * FROM "{_ROWS}{table}"'
+        )
+
+    def asked(self) -> tuple[pa.Table, Took]:
+        """The answer and its time; SqlFailed where DuckDB cannot."""
+        return timed(lambda: self._connection.run(self._sql))
 
 
 def are_same_rows(one: pa.Table, other: pa.Table) -> bool:

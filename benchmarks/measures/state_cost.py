@@ -1,12 +1,12 @@
-"""Measure `state`: what changes cost by what is kept of a query's state, and how that was chosen.
+"""Measure `state` and `phases`: what changes cost, by what is stored of a query's state.
 
-Options: `tables` that are incomplete, the largest first; `shares` of each that come; `late`, that
-they come one after the other instead of each by itself; `deletes`, shares of a change that are
-deletions; `come` and `expected`, numbers of those tables; `expected_shares`, where they are not
-what comes; `budgets`, shares of all state; `ways` to choose.
+`state`: some tables change, each by itself or, with `late`, one after the other. `phases`: tables
+change in turn, as if they were cleaned; before the first change of a table it becomes the one that
+is expected to change, and a way that uses expectations chooses again (`convert_ms`).
+The options of both are in `measures.md`.
 
-Law: every way sees the same changes of tables that are the same, and starts with a capture of its
-own; a step is timed as by `maintain`; sketches are checked against recapture after the last change.
+Law: every way sees the same changes of equal tables and starts with its own capture; a step is
+timed as by `maintain`; sketches are checked against recapture after the last change.
 Out of scope: ways (`state.kept_by`), how rows are held back (`state.held_back`).
 """
 
@@ -15,8 +15,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import product
 
-from benchmarks.state.asked import moving_tables
-from benchmarks.state.held_back import Change, commit, hold_back
+from benchmarks.state.held_back import (
+    Change,
+    commit,
+    moving_tables,
+    reduced_copy,
+    share_of_each,
+)
 from benchmarks.state.kept_by import (
     BOUNDED,
     CHOSEN,
@@ -40,6 +45,7 @@ from impctl.service.prepare import prepare
 from impctl.service.scratch import scratch_copy
 from impctl.types import TableName
 from impctl.values import dataclass
+from impctl.workload.models import QuerySpec
 
 _UNBOUNDED = {KEPT: 1, READ: 0, RECAPTURE: 0}
 """What ways that no budget means anything to come to, as a share of all state."""
@@ -119,11 +125,10 @@ def _cells(ground: Ground, options: _Options) -> Iterator[Cell]:
 
 
 def _of_setting(ground: Ground, options: _Options, setting: _Setting) -> Iterator[Cell]:
-    tables = prepare(ground.desk, ground.query).tables
-    moving = [table for table in options.tables if table in tables]
-    with scratch_copy(ground.desk, tables) as base:
-        shares = dict.fromkeys(moving[: setting.come], setting.shares)
-        changes = hold_back(base, shares, setting.deletes, ground.seed)
+    reduced = reduced_copy(
+        ground, options.tables, setting.shares, deletes=setting.deletes, come=setting.come
+    )
+    with reduced as (base, moving, changes):
         ground.step("all kept")
         # Tells what the shares of a budget are of, and warms the process up.
         whole = _run(ground, base, setting, moving, changes, KEPT, None).stored
@@ -174,17 +179,14 @@ def _run(
         desk.writing("bench"),
     ):
         capture_ms = captured_under(desk, spec, budget) + brought_to(desk, spec, way, budget)
-        stored = 0 if way == RECAPTURE else stored_bytes(desk, spec)
+        stored = stored_bytes(desk, spec, way)
         follower = Follower(desk, prepare(desk, spec))
         if way == RECAPTURE:
             capture_ms = recapture_ms(follower)
-        steps, rows = [], []
-        for change in changes:
-            rows.append(commit(desk, change))
-            steps.append(step_ms(follower, way))
+        rows, steps = _followed(desk, follower, changes, way)
         state = 0 if way == RECAPTURE else follower.state_bytes
         checked = follower.checked()
-    return _Run(capture_ms, tuple(steps), stored, state, tuple(rows), checked)
+    return _Run(capture_ms, steps, stored, state, rows, checked)
 
 
 def _expected(
@@ -214,3 +216,106 @@ def _told(
         }
         note = f"{first.rows[at]:,} rows of {setting.come} tables"
         yield ground.cell(metrics, {**labels, "share": share}, checked=first.checked, note=note)
+
+
+@dataclass(frozen=True, slots=True)
+class _PhaseOptions:
+    tables: tuple[TableName, ...]
+    steps: int
+    share: float
+    ways: tuple[str, ...]
+    budget: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Phase:
+    """One way through the changes of one table."""
+
+    convert_ms: float
+    steps: tuple[float, ...]
+    stored: int
+    checked: AgainstRecapture
+
+
+def measure_phases(ground: Ground) -> Iterator[Cell]:
+    """A cell per way and table."""
+    ground.only("tables", "steps", "share", "ways", "budget")
+    tables = moving_tables(ground, "tables of the workload, in the order of their changes")
+    steps = ground.whole_number("steps", 3)
+    options = _PhaseOptions(
+        tables,
+        steps,
+        share_of_each(ground, 0.01, steps),
+        ground.choices("ways", WAYS, (KEPT, CHOSEN, RECAPTURE)),
+        ground.numbers("budget", (1.0,))[0],
+    )
+    return _phase_cells(ground, options)
+
+
+def _phase_cells(ground: Ground, options: _PhaseOptions) -> Iterator[Cell]:
+    shares = (options.share,) * options.steps
+    with reduced_copy(ground, options.tables, shares) as (base, moving, changes):
+        for way in options.ways:
+            ground.step(way)
+            runs = [
+                _run_phases(ground, options, base, moving, changes, way)
+                for _ in range(ground.repeat)
+            ]
+            for at, table in enumerate(moving):
+                yield _phase_cell(ground, {"way": way, "table": table}, [run[at] for run in runs])
+
+
+def _run_phases(
+    ground: Ground,
+    options: _PhaseOptions,
+    base: Workbench,
+    moving: Sequence[TableName],
+    changes: Sequence[Change],
+    way: str,
+) -> list[_Phase]:
+    spec = ground.query
+    found = []
+    with scratch_copy(base, prepare(base, spec).tables) as scratch:
+        with scratch.writing("bench"):
+            captured_under(scratch, spec, None)
+            whole = stored_bytes(scratch, spec)
+        budget = round(whole * options.budget) if way in BOUNDED else None
+        for table in moving:
+            rows = round(scratch.tables.snapshot(table).likely_rows * options.share)
+            mine = [{table: change[table]} for change in changes]
+            with expecting(scratch, {table: Declared(max(1, rows))}) as desk:
+                found.append(_phase(desk, spec, mine, way, budget))
+            scratch.tables.advance(table)
+    return found
+
+
+def _phase(
+    desk: Workbench, spec: QuerySpec, changes: Sequence[Change], way: str, budget: int | None
+) -> _Phase:
+    with desk.writing("bench"):
+        convert_ms = brought_to(desk, spec, way, budget)
+        follower = Follower(desk, prepare(desk, spec))
+        _, steps = _followed(desk, follower, changes, way)
+        stored = stored_bytes(desk, spec, way)
+        return _Phase(convert_ms, steps, stored, follower.checked())
+
+
+def _phase_cell(ground: Ground, labels: dict[str, str], runs: Sequence[_Phase]) -> Cell:
+    metrics = {
+        "maintain_ms": Metric.of([each for run in runs for each in run.steps]),
+        "convert_ms": Metric.of([run.convert_ms for run in runs]),
+        "total_ms": Metric.of([run.convert_ms + sum(run.steps) for run in runs]),
+        "stored_bytes": Metric.of([run.stored for run in runs]),
+    }
+    return ground.cell(metrics, {**labels}, checked=runs[0].checked)
+
+
+def _followed(
+    desk: Workbench, follower: Follower, changes: Sequence[Change], way: str
+) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """The rows of each change, and the milliseconds of each step."""
+    rows, steps = [], []
+    for change in changes:
+        rows.append(commit(desk, change))
+        steps.append(step_ms(follower, way))
+    return tuple(rows), tuple(steps)

@@ -8,7 +8,7 @@ seconds in the mean, in virtual time; `bounds`, such as `10m`; `look`, seconds b
 Law: the schedule is that of `maintain --follow`; steps take what is thought of them times a noise
 (lognormal, one in a hundred eightfold), the same for all bounds. The sketch is checked after the
 steps in earnest; in virtual time there is none.
-Out of scope: the replay (`app.simulating`).
+Out of scope: the replay (`service.schedule`).
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from random import Random
 
 import numpy as np
 
-from benchmarks.state.asked import moving_tables, share_of_each
-from benchmarks.state.held_back import commit, hold_back
+from benchmarks.state.held_back import commit, moving_tables, reduced_copy, share_of_each
 from benchmarks.state.kept_by import captured_under
 from impctl.bench.record import Cell
 from impctl.errors import UsageError
@@ -32,7 +31,6 @@ from impctl.service.prepare import prepare
 from impctl.service.results import SimulatedSetting
 from impctl.service.schedule.replay import Replay, noisy, replay_of
 from impctl.service.schedule.simulate import Model, Setting, trigger_from
-from impctl.service.scratch import scratch_copy
 from impctl.types import TableName
 from impctl.values import dataclass
 
@@ -75,11 +73,8 @@ def measure_deadlines(ground: Ground) -> Iterator[Cell]:
 
 def _cells(ground: Ground, options: _Options) -> Iterator[Cell]:
     spec = ground.query
-    tables = prepare(ground.desk, spec).tables
-    moving = [table for table in options.tables if table in tables]
-    with scratch_copy(ground.desk, tables) as scratch:
-        shares = tuple(options.share * size for size in _sizes(options.steps))
-        changes = hold_back(scratch, dict.fromkeys(moving, shares), 0.0, ground.seed)
+    shares = tuple(options.share * size for size in _sizes(options.steps))
+    with reduced_copy(ground, options.tables, shares) as (scratch, _, changes):
         with scratch.writing("bench"):
             captured_under(scratch, spec, None)
             follower = Follower(scratch, prepare(scratch, spec))

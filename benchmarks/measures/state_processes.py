@@ -10,12 +10,19 @@ Out of scope: the process (`fresh_process`).
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from itertools import product
+from pathlib import Path
 
 from benchmarks.fresh_process import ProcessRun, maintain_afresh
-from benchmarks.state.asked import moving_tables, share_of_each
-from benchmarks.state.held_back import Change, commit, hold_back
+from benchmarks.state.held_back import (
+    Change,
+    commit,
+    moving_tables,
+    reduced_copy,
+    share_of_each,
+)
 from benchmarks.state.kept_by import (
     BOUNDED,
     CHOSEN,
@@ -27,7 +34,6 @@ from benchmarks.state.kept_by import (
     expecting,
     stored_bytes,
 )
-from benchmarks.state.out_of_cache import out_of_cache
 from impctl.bench.record import Cell, Label, Metric
 from impctl.measure.follower import AgainstRecapture, Follower
 from impctl.measure.ground import Ground
@@ -38,6 +44,7 @@ from impctl.types import TableName
 from impctl.values import dataclass
 
 _BYTES = 1000
+_CATALOG = ".sqlite"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +76,7 @@ def _cells(
     ways: Sequence[str],
     budgets: Sequence[float],
 ) -> Iterator[Cell]:
-    reads = prepare(ground.desk, ground.query).tables
-    moving = [table for table in tables if table in reads]
-    with scratch_copy(ground.desk, reads) as base:
-        shares = (share,) * _changes(ground)
-        changes = hold_back(base, dict.fromkeys(moving, shares), 0.0, ground.seed)
+    with reduced_copy(ground, tables, (share,) * _changes(ground)) as (base, moving, changes):
         for way, budget in product(ways, budgets):
             if way not in BOUNDED and budget != budgets[0]:
                 continue
@@ -118,8 +121,26 @@ def _maintained(desk: Workbench, ground: Ground, change: Change, *, is_cold: boo
     for table in change:
         desk.tables.advance(table)
     if is_cold:
-        out_of_cache(desk.store_path.parent)
+        _drop_from_cache(desk.store_path.parent)
     return maintain_afresh(desk, ground.query)
+
+
+def _drop_from_cache(folder: Path) -> None:
+    """Drop every file below the folder from the system's cache, if the system can do that.
+
+    A catalog is skipped: closing it would release the locks of others in this process.
+    """
+    advise = getattr(os, "posix_fadvise", None)
+    if advise is None:
+        return
+    os.sync()
+    for file in folder.rglob("*"):
+        if file.is_file() and _CATALOG not in file.name:
+            handle = os.open(file, os.O_RDONLY)
+            try:
+                advise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(handle)
 
 
 def _told(ground: Ground, labels: dict[str, Label], run: _Run) -> Cell:

@@ -1,8 +1,10 @@
 """Links in plain shapes: grids, chains, forests, random ones, and those of a power law.
 
-Law: no link twice, none from a node to itself; links are in no order unless they are a chain or
+Grids and random links are graphs of rustworkx. It has no power law with a given number of links, no
+bushy trees of equal size, and no networks of routers (`transit_stub`).
+
+Law: no link twice, none from a node to itself; links are in random order unless they are a chain or
 were read from a list. Costs are drawn from 1 to 10.
-Out of scope: networks of routers (`transit_stub`), of people, real ones (`edge_list`).
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from enum import StrEnum
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import rustworkx
 
 from benchmarks.large_joins.power_law import USUAL_EXPONENT, pairs_of_ranks
 from impctl.errors import UsageError
@@ -49,11 +52,8 @@ def grid_links(links: int, seed: int) -> pa.Table:
     side = 2
     while 4 * side * (side + 1) <= links:
         side += 1
-    nodes = np.arange(side * side, dtype=np.int64).reshape(side, side)
-    pairs = [(nodes[:, :-1], nodes[:, 1:]), (nodes[:-1], nodes[1:])]
-    src = np.concatenate([one.ravel() for pair in pairs for one in pair])
-    dst = np.concatenate([one.ravel() for a, b in pairs for one in (b, a)])
-    return drawn_links(src, dst, seed)
+    grid = rustworkx.generators.directed_grid_graph(side, side, bidirectional=True)
+    return drawn_links(*ends(grid), seed)
 
 
 def chain_links(links: int, seed: int) -> pa.Table:
@@ -81,19 +81,8 @@ def forest_links(links: int, tree_nodes: int, seed: int) -> pa.Table:
 def random_links(links: int, nodes: int, seed: int) -> pa.Table:
     """Any pairs of different nodes, each as likely as another."""
     _fits(links, nodes, nodes * (nodes - 1), Shape.RANDOM)
-    random = np.random.default_rng(seed)
-    result = np.zeros(0, dtype=np.int64)
-    # Each round leaves what was drawn twice; where few pairs are left out, all are drawn from.
-    if 2 * links > nodes * (nodes - 1):
-        result = random.permutation(nodes * (nodes - 1))[:links]
-    while len(result) < links:
-        more = random.integers(0, nodes * (nodes - 1), 2 * (links - len(result)) + 8)
-        every = np.concatenate([result, more])
-        _, first = np.unique(every, return_index=True)
-        result = every[np.sort(first)][:links]
-    src = result // (nodes - 1)
-    dst = result % (nodes - 1)
-    return drawn_links(src, dst + (dst >= src), seed)
+    graph = rustworkx.directed_gnm_random_graph(nodes, links, seed=seed)
+    return drawn_links(*ends(graph), seed)
 
 
 def power_law_links(links: int, nodes: int, seed: int) -> pa.Table:
@@ -109,6 +98,12 @@ def worked_example_links() -> pa.Table:
     """The four links of the example of Liu et al., figures 2 to 5: A to B, B to C, C to A and B."""
     src = np.array([0, 1, 2, 2], dtype=np.int64)
     return links_table(src, np.array([1, 2, 0, 1], dtype=np.int64), np.ones(4, dtype=np.int64))
+
+
+def ends(graph: rustworkx.PyGraph | rustworkx.PyDiGraph) -> tuple[Integers, Integers]:
+    """Where the edges of a graph start and end."""
+    pairs = np.asarray(graph.edge_list(), dtype=np.int64).reshape(-1, 2)
+    return pairs[:, 0], pairs[:, 1]
 
 
 def drawn_links(src: Integers, dst: Integers, seed: int) -> pa.Table:

@@ -1,20 +1,23 @@
-"""Tables of a scratch copy without a part of their rows, which comes later in several changes.
+"""Tables of a scratch copy without some of their rows, which return later in several changes.
 
-Law: the rows held back are drawn from all over a table, each row in one part at most; equal tables
-and seeds give equal parts. A deletion takes rows back that the last commit before it brought, so
-that it is told as exactly these rows, and no file of the base is rewritten.
-Out of scope: how rows arrive in the world (the papers draw each by itself, too).
+Law: the rows held back are drawn from the whole table, each row in one part at most; equal tables
+and seeds give equal parts. A deletion reverts rows of the last commit before it, so that the change
+feed has exactly these rows, and no file of the base is rewritten.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import pyarrow as pa
 
+from impctl.measure.ground import Ground
 from impctl.measure.settled import settle
 from impctl.service.context import Workbench
+from impctl.service.prepare import prepare
+from impctl.service.scratch import scratch_copy
 from impctl.tables.rows import read_rows
 from impctl.tables.write.maintenance import append_rows, replace_rows, rewind
 from impctl.types import TableName
@@ -31,6 +34,42 @@ class Part:
 
 Change = Mapping[TableName, Part]
 """What one run carries on."""
+
+
+def moving_tables(ground: Ground, wanted: str = "tables of the workload") -> tuple[TableName, ...]:
+    """Option `tables`; WorkloadError, which says what is `wanted`, for none or for unknown ones."""
+    tables = ground.texts("tables")
+    if not tables or not set(tables) <= ground.desk.workload.tables.keys():
+        raise ground.refuse("tables", wanted)
+    return tables
+
+
+def share_of_each(ground: Ground, usual: float, changes: int) -> float:
+    """Option `share`, of each of so many changes; WorkloadError where they leave no rows."""
+    share = ground.numbers("share", (usual,))[0]
+    if not 0 < share * changes < 1:
+        raise ground.refuse("share", "a share of the rows, less than all of them in all changes")
+    return share
+
+
+@contextmanager
+def reduced_copy(
+    ground: Ground,
+    tables: Sequence[TableName],
+    shares: Sequence[float],
+    *,
+    deletes: float = 0.0,
+    come: int | None = None,
+) -> Iterator[tuple[Workbench, list[TableName], tuple[Change, ...]]]:
+    """A copy of the query's tables without these shares, which `tables` it reads, and the changes.
+
+    Only the first `come` of the tables change, if it is given.
+    """
+    reads = prepare(ground.desk, ground.query).tables
+    moving = [table for table in tables if table in reads]
+    with scratch_copy(ground.desk, reads) as base:
+        by_table = dict.fromkeys(moving[:come], shares)
+        yield base, moving, hold_back(base, by_table, deletes, ground.seed)
 
 
 def hold_back(

@@ -94,9 +94,9 @@ def brought_to(desk: Workbench, spec: QuerySpec, way: str, budget: int | None) -
     return watch.ms
 
 
-def stored_bytes(desk: Workbench, spec: QuerySpec) -> int:
-    """What is stored of the query's state."""
-    return state_bytes(desk.store(), [spec.name])
+def stored_bytes(desk: Workbench, spec: QuerySpec, way: str = KEPT) -> int:
+    """The size of the query's stored state, which a recapture does not use."""
+    return 0 if way == RECAPTURE else state_bytes(desk.store(), [spec.name])
 
 
 def step_ms(follower: Follower, way: str) -> float:

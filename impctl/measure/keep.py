@@ -30,7 +30,10 @@ _MOST_BYTES = 256 << 20
 
 
 def try_kept(request: MeasureRequest, reserved: Mapping[str, str]) -> None:
-    """StorageError where a file asked for could not be written, UsageError where both are one."""
+    """StorageError where a file asked for could not be written.
+
+    UsageError where both are one file, or where the package that renders a report is missing.
+    """
     asked = {"record": request.out, "report": request.report}
     paths = {kind: path for kind, path in asked.items() if path is not None}
     if len({path.absolute() for path in paths.values()}) < len(paths):
@@ -38,6 +41,10 @@ def try_kept(request: MeasureRequest, reserved: Mapping[str, str]) -> None:
             f"`--out` and `--report` name the same file: {request.out}",
             hint="give two different files",
         )
+    if request.report is not None:
+        from impctl.bench.report import check_templates
+
+        check_templates()
     for kind, path in paths.items():
         _tried(kind, path, reserved)
 

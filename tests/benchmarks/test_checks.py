@@ -13,13 +13,13 @@ import pytest
 
 from benchmarks.data import DataRequest
 from benchmarks.measures import mixed, recursion_cost, rewritten_cost
-from benchmarks.measures.deletion_patterns import deletions_of
+from benchmarks.measures.deletions import deletions_of
+from benchmarks.measures.mixed import Ratio, sequence
 from benchmarks.measures.mixed_strategies import Spent
-from benchmarks.measures.operations import Ratio, sequence
 from benchmarks.measures.recursion_cost import are_same_rows
 from benchmarks.networks.shapes import random_links
 from benchmarks.peers.simulation import Scheme, Simulation
-from benchmarks.recursion import anew, searches
+from benchmarks.recursion import searches
 from benchmarks.recursion.circuit import Kept
 from benchmarks.tables import write_network
 from benchmarks.trees import semi_joins
@@ -146,7 +146,7 @@ def test_who_asks_anew_and_has_another_answer_is_told(
 
     if who == "duckdb":
         pytest.importorskip("duckdb")
-        monkeypatch.setattr(anew.DuckDb, "asked", wrong)
+        monkeypatch.setattr(recursion_cost.DuckDb, "asked", wrong)
     else:
         monkeypatch.setattr(recursion_cost, "searched", wrong)
     (cell,) = cells(desk, "few", changes=5, sources=2)

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
+from math import dist
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,9 @@ from benchmarks.large_joins.partners import partners_table
 from benchmarks.large_joins.power_law import power_law_graph
 from benchmarks.large_joins.social import FEWEST_MESSAGES, social_tables
 from benchmarks.layout import DAYS, TOP, Order, layout_files
-from benchmarks.networks.circles import circle_links
-from benchmarks.networks.communities import COMMUNITY_NODES, community_links
+from benchmarks.networks.communities import COMMUNITY_NODES, circle_links, community_links
 from benchmarks.networks.edge_list import listed_links
-from benchmarks.networks.sensors import sensor_tables
+from benchmarks.networks.sensors import alarm_tables, sensor_tables
 from benchmarks.networks.shapes import (
     chain_links,
     forest_links,
@@ -157,6 +157,31 @@ def test_near_are_those_below_twenty_metres(sensors: int) -> None:
     assert result == expected
     assert len(near["src"]) == len(expected)
     assert max(map(max, at.values())) < 10_000
+
+
+def test_alarms_trigger_all_sensors_around_them_and_numbers_follow_places() -> None:
+    tables = {name: table.to_pydict() for name, table in alarm_tables(1000, 1).items()}
+    at = dict(
+        zip(
+            tables["sensor"]["id"],
+            zip(*(tables["sensor"][name] for name in "xy"), strict=True),
+            strict=True,
+        )
+    )
+    assert len(at) == 31 * 31
+    near = {one: {*at} - {one} for one in at}
+    for one, others in near.items():
+        near[one] = {
+            other
+            for other in others
+            if max(abs(a - b) for a, b in zip(at[one], at[other], strict=True)) <= 1000
+        }
+    pairs = pairs_of(alarm_tables(1000, 1)["near"])
+    assert {*pairs} == {(one, other) for one, others in near.items() for other in others}
+    triggered = {*tables["triggered"]["sensor"]}
+    for seed in tables["seed"]["sensor"]:
+        assert {one for one in at if dist(at[one], at[seed]) <= 5000} <= triggered
+    assert np.median([abs(one - other) for one, other in pairs]) < 10
 
 
 def links_of(table: pa.Table) -> list[tuple[int, int, int]]:

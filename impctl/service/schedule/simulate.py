@@ -8,7 +8,6 @@ from dataclasses import field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import cached_property
-from html import escape
 from itertools import groupby
 from math import ceil, floor, inf
 from operator import itemgetter
@@ -18,8 +17,6 @@ from typing import TYPE_CHECKING
 from impctl.bench.headlines import Headline
 from impctl.bench.record import Cell, Chart, Figure, Label, Metric, Record
 from impctl.bench.report import Page, render_page
-from impctl.bench.report_figure import figure_section
-from impctl.bench.report_summary import fact_list, summary_section
 from impctl.bench.summary import Section, Summary
 from impctl.errors import StorageError, UsageError, count_text
 from impctl.placement.graph import Graph, Mode, Node, Piece, Work
@@ -1147,39 +1144,31 @@ def write_page(path: Path, result: SimulateResult, reserved: Mapping[str, str]) 
 
 def render(result: SimulateResult) -> str:
     """The page."""
-    record = _record(result)
-    sections = [
-        figure_section(record, figure, at, "In this replay")
-        for at, figure in enumerate(record.figures)
-    ]
     page = Page(
         command="simulate",
         kicker=result.source if result.late is None else f"{result.source}, late ({result.late})",
         title="Costs of other settings",
         facts=_facts(result),
-        summary=summary_section(Summary((), tuple(_headlines(result)), (_table(result),))),
-        contents="",
-        figures=[html for html, _ in sections],
-        drawings=[drawing for _, drawing in sections],
+        summary=Summary((), tuple(_headlines(result)), (_table(result),)),
+        record=_record(result),
+        here="In this replay",
         how="How these figures were computed",
-        method="".join(f"<p>{escape(text)}</p>" for text in _METHOD),
+        method=_METHOD,
         made="from one replay",
     )
     return render_page(page)
 
 
-def _facts(result: SimulateResult) -> str:
+def _facts(result: SimulateResult) -> dict[str, str]:
     tables = (f"{name} {count:,}" for name, count in result.commits.items())
-    return fact_list(
-        {
-            "From": moment_text(result.since),
-            "To": moment_text(result.until),
-            "Commits": f"{sum(result.commits.values()):,} ({', '.join(tables)})",
-            "Rows": f"{result.rows:,}",
-            "Looks": f"every {duration_text(result.look_s * 1000)}",
-            "Queries": str(len(result.costs_by)),
-        }
-    )
+    return {
+        "From": moment_text(result.since),
+        "To": moment_text(result.until),
+        "Commits": f"{sum(result.commits.values()):,} ({', '.join(tables)})",
+        "Rows": f"{result.rows:,}",
+        "Looks": f"every {duration_text(result.look_s * 1000)}",
+        "Queries": str(len(result.costs_by)),
+    }
 
 
 def _headlines(result: SimulateResult) -> Iterator[Headline]:

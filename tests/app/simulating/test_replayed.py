@@ -234,24 +234,26 @@ assert isinstance(RESULT, SimulateResult)
 HOSTILE = "</script><img src=x onerror=alert(1)>&"
 
 
-def drawings(page: str) -> list[dict]:
-    match = re.search(r'<script type="application/json" id="drawings">(.*?)</script>', page, re.S)
-    assert match is not None
-    return json.loads(match[1])
+def charts(page: str) -> list[dict]:
+    found = re.search(r'<script type="application/json" id="charts">(.*?)</script>', page, re.S)
+    assert found is not None
+    return list(json.loads(found[1]).values())
 
 
 def test_every_setting_is_in_the_table_and_drawn() -> None:
     page = render(RESULT)
     for text in ("8,400", "33,000", "15.7 min", "77,912", "1,344 h", "-6%", "10 MB, use"):
         assert text in page, text
-    work, reads, age, runs = drawings(page)
-    points = [point for line in work["panels"][0]["lines"] for point in line["points"]]
+    work, reads, age, runs = charts(page)
+    points = [point for line in work["data"]["datasets"] for point in line["data"]]
     assert [(point["x"], point["y"]) for point in points] == [
         (116_000_000, 942_000.0),
         (20_200_000, 0.0),
     ]
-    assert work["groups"] == reads["groups"] == ["as in the file", "use"]
-    assert age["categories"] == runs["categories"] == ["as in the file", "use"]
+    for chart in (work, reads):
+        assert [line["label"] for line in chart["data"]["datasets"]] == ["as in the file", "use"]
+    for chart in (age, runs):
+        assert chart["options"]["scales"]["y"]["labels"] == ["as in the file", "use"]
     # What was reckoned is no median of runs.
     assert ">runs</th>" not in page.split('id="figure-3"')[0].split('id="figure-1"')[1]
     assert render(RESULT) == page
