@@ -3,7 +3,7 @@
 Law: a deletion takes rows of one file, drawn from all over it, so that the writer rewrites that
 file and not the table; writing is never timed. The rows are inserted again afterwards, so the table
 holds what it held, in other files. Rows are told apart by a column of distinct whole numbers.
-Out of scope: deletions that go back to before an insertion (`measure.measured`), patterns of
+Out of scope: deletions that go back to before an insertion (`measure.scratch`), patterns of
 many deletions (`deletions`).
 """
 
@@ -14,9 +14,7 @@ import pyarrow as pa
 
 from benchmarks.update_stream import delete_where
 from impctl.errors import UsageError
-from impctl.measure.follower import AgainstRecapture, Followed, worse_of
-from impctl.measure.measured import MeasuredQuery
-from impctl.measure.settled import settle
+from impctl.measure.scratch import AgainstRecapture, Followed, MeasuredQuery, settle, worse_of
 from impctl.tables.rows import read_rows
 from impctl.tables.snapshot import Snapshot
 

@@ -23,8 +23,8 @@ from benchmarks.measures.state_deadlines import measure_deadlines
 from benchmarks.measures.state_processes import measure_processes
 from benchmarks.measures.strategies import measure_strategies
 from benchmarks.measures.tree_cost import measure_trees
-from impctl.measure.registry import MEASURES as OF_WORKLOADS
-from impctl.measure.registry import Drawable, Measure
+from impctl.measure.run import MEASURES as OF_WORKLOADS
+from impctl.measure.run import Drawable, Measure
 
 MEASURES: Mapping[str, Measure] = {
     **OF_WORKLOADS,

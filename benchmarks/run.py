@@ -15,11 +15,9 @@ from benchmarks.registry import MEASURES
 from benchmarks.suite import MAX_SCALE, DataSpec, Suite, load_suite, suite_file, suite_files
 from impctl.bench.record import RecordKind
 from impctl.errors import Problem, UsageError, WorkloadError, count_text
-from impctl.measure.figures import CaseSpec, FigureSpec
-from impctl.measure.ground import words_of
+from impctl.measure.figures import CaseSpec, FigureSpec, words_of
 from impctl.measure.keep import try_kept
-from impctl.measure.plan import PlannedRun, chosen_figures, planned_figures
-from impctl.measure.run import measured
+from impctl.measure.run import PlannedRun, chosen_figures, measured, planned_figures
 from impctl.service.context import Reporter, Workbench
 from impctl.service.results import Outcome
 from impctl.service.settings import MeasureRequest, Settings

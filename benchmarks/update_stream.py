@@ -3,7 +3,7 @@
 Law: equal tables, pools and seeds give equal commits. An insertion has rows like the table's own
 with keys above all others; a deletion takes back one earlier insertion whole, so base files are
 never rewritten and the table keeps about its size. Every commit is settled
-(`measure.settled`).
+(`measure.scratch`).
 Out of scope: which rows the pool holds (`drawn_rows`), updates of users (`service.apply`).
 """
 
@@ -15,10 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from impctl.bench.clock import milliseconds
+from impctl.bench.timing import milliseconds
 from impctl.errors import UsageError
-from impctl.measure.drawn_rows import drawn_rows
-from impctl.measure.settled import settle
+from impctl.measure.scratch import drawn_rows, settle
 from impctl.service.pinned import PinnedTables
 from impctl.tables.rows import read_rows
 from impctl.tables.write.apply import UpdateKind, UpdateRequest, apply_update

@@ -1,7 +1,7 @@
 """How long something has taken so far, on a clock that never goes back.
 
 Law: imports nothing but the clock, so that a run with nothing to do may hold one.
-Out of scope: repeats and medians (`bench.clock`).
+Out of scope: repeats and medians (`bench.timing`).
 """
 
 from time import perf_counter

@@ -22,15 +22,13 @@ from dataclasses import field, replace
 import pyarrow as pa
 
 from benchmarks.signed_view import SignedView, signed_view
-from impctl.bench.clock import warm_up
 from impctl.bench.parquet_sql import ParquetSql
 from impctl.bench.record import Cell, Metric
-from impctl.measure.ground import Ground
-from impctl.measure.kinds.duckdb_recapture import duckdb_plain
-from impctl.measure.kinds.duckdb_times import duckdb_sketch, same_answer
-from impctl.measure.kinds.ways import from_state
-from impctl.measure.measured import MeasuredQuery, measured_copy
-from impctl.measure.single import single
+from impctl.bench.timing import warm_up
+from impctl.measure.duckdb import duckdb_plain, duckdb_sketch, same_answer
+from impctl.measure.figures import Ground
+from impctl.measure.kinds import from_state, single
+from impctl.measure.scratch import MeasuredQuery, measured_copy
 from impctl.service.engine_answer import engine_answer
 from impctl.service.result_changes import answer_not_kept
 from impctl.spark.predicates import rewrite_sql

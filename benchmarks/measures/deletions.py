@@ -24,13 +24,11 @@ import pyarrow.compute as pc
 from benchmarks.update_stream import delete_where
 from impctl.bench.record import Cell, Label, Metric
 from impctl.errors import UnsupportedError, UsageError
-from impctl.measure.follower import Followed, captured
-from impctl.measure.ground import Ground
-from impctl.measure.settled import settle
-from impctl.measure.single import single
+from impctl.measure.figures import Ground
+from impctl.measure.kinds import single
+from impctl.measure.scratch import Followed, captured, scratch_copy, settle
 from impctl.service.pinned import PinnedTables
 from impctl.service.prepare import prepare
-from impctl.service.scratch import scratch_copy
 from impctl.tables.rows import read_rows
 from impctl.values import dataclass
 from impctl.workload.models import EVERYTHING, Everything

@@ -3,18 +3,17 @@
 Options: `changes`, sizes of a change. `yardstick_ratio` is the time of that work over the time of
 one maintenance, both timed in turn, so that it says more of the code than of the machine.
 Law: the sketch is compared with recapture before anything is timed.
-Out of scope: the work (`bench.yardstick`), against recapture (`measure.kinds.maintain_cost`).
+Out of scope: the work (`bench.machine`), against recapture (`measure.kinds`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from impctl.bench.machine import yardstick
 from impctl.bench.record import Cell, Metric
-from impctl.bench.yardstick import yardstick
-from impctl.measure.follower import worse_of
-from impctl.measure.ground import Ground
-from impctl.measure.measured import measured_copy
+from impctl.measure.figures import Ground
+from impctl.measure.scratch import measured_copy, worse_of
 
 
 def measure_engine(ground: Ground) -> Iterator[Cell]:

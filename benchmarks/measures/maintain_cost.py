@@ -15,16 +15,9 @@ from itertools import chain
 from benchmarks.fresh_process import maintain_afresh
 from benchmarks.old_rows import old_rows_deleted
 from impctl.bench.record import Cell, Label, Metric
-from impctl.measure.follower import AgainstRecapture, Follower
-from impctl.measure.ground import Ground
-from impctl.measure.kinds.maintain_cost import (
-    KINDS,
-    duckdb_beside,
-    measure_maintain,
-    metrics_of,
-    recapture_times,
-)
-from impctl.measure.measured import measured_copy
+from impctl.measure.figures import Ground
+from impctl.measure.kinds import KINDS, duckdb_beside, measure_maintain, metrics_of, recapture_times
+from impctl.measure.scratch import AgainstRecapture, Follower, measured_copy
 
 OLD = "delete_old"
 _OWN = ("changes", "shares", "kind")

@@ -19,13 +19,11 @@ from dataclasses import replace
 from benchmarks.fresh_process import maintain_afresh
 from benchmarks.update_stream import UpdateStream, pool_of
 from impctl.bench.record import Cell, Label
-from impctl.measure.changed_table import changed_table
-from impctl.measure.follower import Follower, captured
-from impctl.measure.ground import Ground
-from impctl.measure.single import single
+from impctl.measure.figures import Ground
+from impctl.measure.kinds import single
+from impctl.measure.scratch import Follower, captured, changed_table, scratch_copy
 from impctl.service.context import Workbench
 from impctl.service.prepare import prepare
-from impctl.service.scratch import scratch_copy
 from impctl.sketch.partition import RangePartition
 from impctl.values import dataclass
 from impctl.workload.models import PartitionSpec

@@ -29,15 +29,13 @@ from benchmarks.measures.mixed_strategies import (
     held_specs,
 )
 from benchmarks.update_stream import Pool, UpdateStream, pool_of
-from impctl.bench.clock import WARM_UP
 from impctl.bench.record import Cell, Label, Metric
-from impctl.measure.changed_table import changed_table
-from impctl.measure.follower import AgainstRecapture, worse_of
-from impctl.measure.ground import Ground
+from impctl.bench.timing import WARM_UP
+from impctl.measure.figures import Ground
+from impctl.measure.scratch import AgainstRecapture, changed_table, scratch_copy, worse_of
 from impctl.service.context import Workbench
 from impctl.service.parameters import with_parameters
 from impctl.service.prepare import prepare
-from impctl.service.scratch import scratch_copy
 from impctl.service.spark_answer import answer_of
 from impctl.service.verify import same_rows
 from impctl.values import dataclass

@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
-from impctl.bench.clock import milliseconds
-from impctl.measure.follower import AgainstRecapture
+from impctl.bench.timing import milliseconds
+from impctl.measure.scratch import AgainstRecapture
 from impctl.safety.judge import Verdict
 from impctl.service.capture import capture_query
 from impctl.service.choose import choose

@@ -35,7 +35,7 @@ from benchmarks.recursion.facts import (
     facts_of,
 )
 from impctl.bench.record import Cell, Label, Metric
-from impctl.measure.ground import Ground
+from impctl.measure.figures import Ground
 from impctl.values import dataclass
 
 INSERT, DELETE = "insert", "delete"

@@ -35,10 +35,9 @@ from benchmarks.recursion.searches import (
 )
 from impctl.bench.parquet_sql import ParquetSql, SqlFailed
 from impctl.bench.record import Cell, Metric
-from impctl.measure.follower import AgainstRecapture, worse_of
-from impctl.measure.ground import Ground
-from impctl.measure.single import single
-from impctl.measure.took import Took, cpu_of, ratios, timed, wall_of
+from impctl.measure.figures import Ground
+from impctl.measure.kinds import Took, cpu_of, ratios, single, timed, wall_of
+from impctl.measure.scratch import AgainstRecapture, worse_of
 from impctl.types import TableName
 from impctl.values import dataclass
 

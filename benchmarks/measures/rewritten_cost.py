@@ -27,12 +27,10 @@ from benchmarks.recursion.circuit import recursive_query
 from impctl.bench.parquet_sql import ParquetSql
 from impctl.bench.record import Cell, Metric
 from impctl.data.vector import from_arrow
-from impctl.measure.ground import Ground, words_of
-from impctl.measure.kinds.duckdb_recapture import duckdb_plain
-from impctl.measure.kinds.duckdb_times import duckdb_sketch
-from impctl.measure.measured import MeasuredQuery, measured_copy
-from impctl.measure.single import single
-from impctl.measure.took import Took, cpu_of, ratios, timed, wall_of
+from impctl.measure.duckdb import duckdb_plain, duckdb_sketch
+from impctl.measure.figures import Ground, words_of
+from impctl.measure.kinds import Took, cpu_of, ratios, single, timed, wall_of
+from impctl.measure.scratch import MeasuredQuery, measured_copy
 from impctl.spark.predicates import local_name, rewrite_sql
 from impctl.store.records import StoredSketch
 from impctl.tables.rows import read_rows

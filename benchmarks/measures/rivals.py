@@ -24,12 +24,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.kept_view import VIEW, KeptView, kept_view
-from impctl.bench.clock import in_turns, milliseconds, warmed_up
 from impctl.bench.record import Cell, Metric
-from impctl.measure.ground import Ground
-from impctl.measure.kinds.duckdb_times import both_beside
-from impctl.measure.measured import MeasuredQuery, measured_copy
-from impctl.measure.single import single
+from impctl.bench.timing import in_turns, milliseconds, warmed_up
+from impctl.measure.duckdb import both_beside
+from impctl.measure.figures import Ground
+from impctl.measure.kinds import single
+from impctl.measure.scratch import MeasuredQuery, measured_copy
 from impctl.service.resolve import Weighed
 from impctl.service.spark_answer import answer_of
 from impctl.service.verify import same_rows

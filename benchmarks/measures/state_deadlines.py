@@ -23,9 +23,9 @@ from benchmarks.state.kept_by import captured_under
 from impctl.bench.record import Cell
 from impctl.errors import UsageError
 from impctl.forecast import Arrival
-from impctl.measure.follower import AgainstRecapture, Follower
-from impctl.measure.ground import Ground
-from impctl.measure.single import single
+from impctl.measure.figures import Ground
+from impctl.measure.kinds import single
+from impctl.measure.scratch import AgainstRecapture, Follower
 from impctl.service.context import Workbench
 from impctl.service.prepare import prepare
 from impctl.service.results import SimulatedSetting

@@ -35,11 +35,10 @@ from benchmarks.state.kept_by import (
     stored_bytes,
 )
 from impctl.bench.record import Cell, Label, Metric
-from impctl.measure.follower import AgainstRecapture, Follower
-from impctl.measure.ground import Ground
+from impctl.measure.figures import Ground
+from impctl.measure.scratch import AgainstRecapture, Follower, scratch_copy
 from impctl.service.context import Workbench
 from impctl.service.prepare import prepare
-from impctl.service.scratch import scratch_copy
 from impctl.types import TableName
 from impctl.values import dataclass
 

@@ -16,11 +16,16 @@ from functools import reduce
 
 from benchmarks.update_stream import Pool, UpdateStream, pool_of
 from impctl.bench.record import Cell, Metric
-from impctl.measure.changed_table import changed_table
-from impctl.measure.follower import AgainstRecapture, Followed, captured, worse_of
-from impctl.measure.ground import Ground
+from impctl.measure.figures import Ground
+from impctl.measure.scratch import (
+    AgainstRecapture,
+    Followed,
+    captured,
+    changed_table,
+    scratch_copy,
+    worse_of,
+)
 from impctl.service.prepare import prepare
-from impctl.service.scratch import scratch_copy
 from impctl.values import dataclass
 
 LAZY = "lazy"

@@ -35,12 +35,10 @@ from benchmarks.trees.streams import (
 from benchmarks.trees.ways import Choices, choices_of
 from impctl.bench.record import Cell, Label, Metric
 from impctl.compile.compile import Way
-from impctl.measure.changed_table import changed_table
-from impctl.measure.follower import worse_of
-from impctl.measure.ground import Ground
-from impctl.measure.single import single
+from impctl.measure.figures import Ground
+from impctl.measure.kinds import single
+from impctl.measure.scratch import changed_table, scratch_copy, worse_of
 from impctl.service.prepare import prepare
-from impctl.service.scratch import scratch_copy
 from impctl.types import TableName
 from impctl.values import dataclass
 from impctl.workload.models import JoinStrategy

@@ -20,9 +20,9 @@ from impctl.compile.flows import BlockedError
 from impctl.compile.session import MaintainedQuery, TableChange
 from impctl.data.schema import Schema
 from impctl.errors import UnsupportedError, UsageError
-from impctl.measure.follower import AgainstRecapture
-from impctl.measure.ground import Ground
-from impctl.measure.took import Took, timed
+from impctl.measure.figures import Ground
+from impctl.measure.kinds import Took, timed
+from impctl.measure.scratch import AgainstRecapture
 from impctl.plan.nodes import Fixpoint, Plan, nodes_of, scans_of
 from impctl.rules.finalize import AnswerPlan, answer_plan
 from impctl.rules.optimize import apply_rules

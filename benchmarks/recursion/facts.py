@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from benchmarks.peers.programs import COST, HOPS, Fact, Paths, Program, Reach, Regions
 from impctl.errors import UnsupportedError
-from impctl.measure.ground import Ground
+from impctl.measure.figures import Ground
 from impctl.tables.rows import read_rows
 from impctl.values import dataclass
 

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from impctl.measure.took import Took, timed
+from impctl.measure.kinds import Took, timed
 
 Integers = npt.NDArray[np.int64]
 

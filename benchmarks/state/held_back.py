@@ -13,11 +13,10 @@ from contextlib import contextmanager
 import numpy as np
 import pyarrow as pa
 
-from impctl.measure.ground import Ground
-from impctl.measure.settled import settle
+from impctl.measure.figures import Ground
+from impctl.measure.scratch import scratch_copy, settle
 from impctl.service.context import Workbench
 from impctl.service.prepare import prepare
-from impctl.service.scratch import scratch_copy
 from impctl.tables.rows import read_rows
 from impctl.tables.write.maintenance import append_rows, replace_rows, rewind
 from impctl.types import TableName

@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from benchmarks.state.simpler_choices import SIMPLER_CHOICES, SimplerChoice
-from impctl.bench.clock import milliseconds
+from impctl.bench.timing import milliseconds
 from impctl.errors import StateCorruptError
-from impctl.measure.follower import Follower
+from impctl.measure.scratch import Follower
 from impctl.placement.graph import Graph
 from impctl.placement.search import StateChoice, told
 from impctl.service.budget.choice import Choose, converted, kept_within

@@ -25,10 +25,10 @@ from benchmarks.trees.semi_joins import (
 )
 from benchmarks.trees.streams import Step, Stream
 from benchmarks.trees.ways import Choices, Followed
-from impctl.bench.clock import milliseconds
 from impctl.bench.parquet_sql import ParquetSql, SqlFailed
+from impctl.bench.timing import milliseconds
 from impctl.errors import JoinTooLargeError, UnsupportedError
-from impctl.measure.follower import AgainstRecapture, worse_of
+from impctl.measure.scratch import AgainstRecapture, worse_of
 from impctl.plan.nodes import Plan
 from impctl.sketch.sketch import FragmentSet, compare
 from impctl.types import AccessId, TableName

@@ -60,7 +60,7 @@ from impctl.types import ParameterValue, QueryName, TableName
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from impctl.service.decide import KeptStates
+    from impctl.service.kept_states import KeptStates
 
 
 R = TypeVar("R")
@@ -172,7 +172,7 @@ class Opened:
 
     def _kept_states(self) -> KeptStates:
         """State of the calls before; the engine is loaded when it is first needed."""
-        from impctl.service.decide import KeptStates
+        from impctl.service.kept_states import KeptStates
 
         if self._states is None:
             self._states = KeptStates(KEPT_BYTES)
@@ -287,7 +287,7 @@ class OpenWorkload(Opened):
 
         def use_case(desk: Workbench) -> Outcome:
             from impctl.service.maintain import maintain
-            from impctl.service.schedule import maintain_due as by_trigger
+            from impctl.service.schedule import daemon as by_trigger
 
             kept = self._kept_states()
             if asked.point is not None:
@@ -297,7 +297,7 @@ class OpenWorkload(Opened):
             return maintain(desk, queries, batch_rows=size, kept=kept)
 
         def counted(desk: Workbench) -> int:
-            from impctl.service.schedule.maintain_due import of_point
+            from impctl.service.schedule.daemon import of_point
 
             return len(desk.queries(queries) if point is None else of_point(desk, point))
 
@@ -331,7 +331,7 @@ class OpenWorkload(Opened):
         if due:
 
             def due_case(desk: Workbench) -> Outcome:
-                from impctl.service.schedule.maintain_due import plan_due
+                from impctl.service.schedule.daemon import plan_due
 
                 return plan_due(desk, queries, look=look)
 

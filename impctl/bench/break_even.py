@@ -1,21 +1,20 @@
-"""Break-even: the size of a change from which on recapture is cheaper than maintaining.
-
-Law: between two measured sizes the costs are taken as straight lines on logarithmic axes; beyond
-the measured ones nothing is said but that break-even lies there (`beyond`, `before`). With several
-crossings the first counts, which favours recapture.
-Out of scope: measuring; drawing.
-"""
+"""Two ways to one result: which is faster, and from which size of a change on."""
 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from impctl.bench.quantity import Unit, is_number, named, number, readable, times
+from impctl.bench.timing import side_of, time_band
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
-    from impctl.bench.record import Cell, Label, Record
+    from impctl.bench.record import Cell, Figure, Label, Metric, Record
+
 
 SIZES = ("changes", "share")
 """Labels that say how large a change is: rows, and their share of the table."""
@@ -88,3 +87,265 @@ def _crossing(left: float, low: float, right: float, high: float) -> float:
     low, high = math.log(low), math.log(high)
     part = -low / (high - low)
     return math.exp(math.log(left) + part * (math.log(right) - math.log(left)))
+
+
+MAINTAIN = "maintain_ms"
+RECAPTURE = "recapture_ms"
+WITHOUT = "plain_ms"
+WITH = "sketch_ms"
+PRUNED = "pruned_ms"
+VIEW = "view_ms"
+FROM_STATE = "state_ms"
+BY_ENGINE = "by_engine_ms"
+TREE = "tree_ms"
+INDEX = "index_ms"
+TOTAL = "total_ms"
+DUCKDB_RECAPTURE = "duckdb_ms"
+DUCKDB_WITHOUT = "duckdb_plain_ms"
+DUCKDB_WITH = "duckdb_sketch_ms"
+STATE = "state_bytes"
+STRATEGY = "strategy"
+"""The label that names the way a whole workload was run."""
+
+MAINTAINED, RECAPTURED, UNUSED = "incremental", "recapture", "none"
+"""What that label says: sketches maintained, recaptured, or none at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contest:
+    """`ratio` is how many times as quick `ours` was as `other`; `band` the share that says nothing.
+
+    `case` are the labels but the one on x, `place` is that one; `side` is 1 where `ours` was
+    quicker, -1 where it was slower, 0 where noise or the spread of the runs may have made that.
+    """
+
+    figure: Figure
+    cell: Cell
+    case: str
+    place: str
+    ratio: float
+    band: float
+    side: int
+
+    @property
+    def is_won(self) -> bool:
+        """Quicker, beyond the noise."""
+        return self.side > 0
+
+    @property
+    def is_lost(self) -> bool:
+        """Slower, beyond the noise."""
+        return self.side < 0
+
+    @property
+    def name(self) -> str:
+        """The cell's labels in words."""
+        return ", ".join(text for text in (self.case, self.place) if text)
+
+    @property
+    def full_name(self) -> str:
+        """With the figure it is in."""
+        return f"{self.figure.title}: {self.name}" if self.name else self.figure.title
+
+
+def contests(record: Record, ours: str, other: str) -> tuple[Contest, ...]:
+    """Every cell that has both metrics, in the record's order."""
+    return tuple(
+        _contest(record, figure, cell, cell.metrics[ours], cell.metrics[other])
+        for figure in record.figures
+        for cell in record.cells_of(figure.name)
+        if _are_amounts(cell.metrics.get(ours), cell.metrics.get(other))
+    )
+
+
+def workload_contests(record: Record, other: str) -> tuple[Contest, ...]:
+    """Whole workloads: cells with maintained sketches against those that differ in strategy."""
+    result = []
+    for figure in record.figures:
+        cells = record.cells_of(figure.name)
+        theirs = {_without_strategy(c): c for c in cells if c.labels.get(STRATEGY) == other}
+        for cell in cells:
+            partner = theirs.get(_without_strategy(cell))
+            if cell.labels.get(STRATEGY) != MAINTAINED or partner is None:
+                continue
+            if _are_amounts(cell.metrics.get(TOTAL), partner.metrics.get(TOTAL)):
+                pair = cell.metrics[TOTAL], partner.metrics[TOTAL]
+                result.append(_contest(record, figure, cell, *pair))
+    return tuple(result)
+
+
+def middle(result: Sequence[Contest]) -> float:
+    """The median ratio."""
+    return statistics.median(contest.ratio for contest in result)
+
+
+def ends(result: Sequence[Contest]) -> tuple[Contest, Contest]:
+    """The least and the greatest ratio."""
+
+    def ratio(contest: Contest) -> float:
+        return contest.ratio
+
+    return min(result, key=ratio), max(result, key=ratio)
+
+
+def total_words(result: Sequence[Contest], ours: str, other: str, way: str) -> str:
+    """What all of them took together, in a sentence: `way` is how `ours` answers; "" for one."""
+    if len(result) < 2:
+        return ""
+    took = sum(contest.cell.metrics[ours].median for contest in result)
+    without = sum(contest.cell.metrics[other].median for contest in result)
+    return (
+        f"All {number(len(result))} together took {readable(without, Unit.MS)} with Spark "
+        f"over all files and {readable(took, Unit.MS)} {way}: {times(without / took)} as "
+        "fast."
+    )
+
+
+def by_case(result: Sequence[Contest]) -> dict[tuple[str, str], list[Contest]]:
+    """Contests of one figure and case together, in their order."""
+    groups: dict[tuple[str, str], list[Contest]] = {}
+    for contest in result:
+        groups.setdefault((contest.figure.name, contest.case), []).append(contest)
+    return groups
+
+
+def cell_name(record: Record, cell: Cell) -> str:
+    """A cell by its figure's title and its labels."""
+    figure = next((one for one in record.figures if one.name == cell.figure), None)
+    if figure is None:
+        return cell.figure
+    return ": ".join(text for text in (figure.title, labels_name(figure, cell)) if text)
+
+
+def labels_name(figure: Figure, cell: Cell) -> str:
+    """All labels of a cell in words."""
+    named = (case_name(figure, cell), place_name(figure, cell))
+    return ", ".join(text for text in named if text)
+
+
+def case_name(figure: Figure, cell: Cell) -> str:
+    """All labels of a cell but the one on x, in words; a change has its size once."""
+    size = [name for name in SIZES if name in cell.labels]
+    hidden = {STRATEGY, figure.chart.x, *(size if figure.chart.x in SIZES else size[1:])}
+    return ", ".join(named(name, cell.labels[name]) for name in cell.labels if name not in hidden)
+
+
+def place_name(figure: Figure, cell: Cell) -> str:
+    """The label on x, in words."""
+    name = figure.chart.x
+    return named(name, cell.labels[name]) if name in cell.labels else ""
+
+
+def _contest(record: Record, figure: Figure, cell: Cell, ours: Metric, other: Metric) -> Contest:
+    case, place = case_name(figure, cell), place_name(figure, cell)
+    band = time_band(ours, other, record.noise_of(figure.name))
+    ratio = other.median / ours.median
+    return Contest(figure, cell, case, place, ratio, band, side_of(ours, other, band))
+
+
+def _without_strategy(cell: Cell) -> tuple[tuple[str, Label], ...]:
+    return tuple(item for item in cell.labels.items() if item[0] != STRATEGY)
+
+
+def _are_amounts(*metrics: Metric | None) -> bool:
+    """Are all there, finite and above zero?"""
+    return all(one is not None and math.isfinite(one.median) and one.median > 0 for one in metrics)
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """A series with its figure and one of its cells."""
+
+    even: BreakEven
+    figure: Figure
+    cell: Cell
+
+    @property
+    def text(self) -> str:
+        return _break_even_text(self.even, self.cell, self.figure.chart.x)
+
+    @property
+    def short_text(self) -> str:
+        """In one size: the share of the table where it is known."""
+        side, amount = self.place
+        texts = _size_texts(self.even.size, amount, self.cell)
+        return ("below ", "", "above ")[side] + texts.get("share", texts[self.even.size])
+
+    @property
+    def place(self) -> tuple[int, float]:
+        """0 below what was measured, 1 a crossing, 2 beyond, and the size that is told."""
+        sides = (self.even.before, self.even.at, self.even.beyond)
+        return next((side, amount) for side, amount in enumerate(sides) if amount is not None)
+
+
+def break_even_words(record: Record, other: str = RECAPTURE) -> dict[tuple[str, str], str]:
+    """Break-even in words, by figure and case; `other` is the metric maintaining is held against.
+
+    Only what has a place on an axis is looked at.
+    """
+    return {
+        (case.figure.name, case_name(case.figure, case.cell)): case.text
+        for case in _cases(record, other)
+    }
+
+
+def earliest_break_even(record: Record) -> tuple[str, str] | None:
+    """The earliest break-even with recapture in words, and where it lies; None without any."""
+    cases = _cases(record, RECAPTURE)
+    if not cases:
+        return None
+    # Of equal sides those told in shares come first, for these are what compares.
+    first = min(cases, key=lambda case: (case.place[0], case.even.size != "share", case.place[1]))
+    name = case_name(first.figure, first.cell)
+    where = f"{first.figure.title}: {name}" if name else first.figure.title
+    if first.even.beyond is not None:
+        where = "above every measured change"
+    return first.short_text, where
+
+
+def _cases(record: Record, other: str) -> list[_Case]:
+    known = replace(record, cells=tuple(cell for cell in record.cells if _has_costs(cell, other)))
+    figures = {figure.name: figure for figure in record.figures}
+    result = []
+    for even in break_evens(known, other=other):
+        figure = figures[even.figure]
+        if figure.chart.x in SIZES:
+            cells = record.cells_of(even.figure)
+            cell = next(one for one in cells if even.labels.items() <= one.labels.items())
+            result.append(_Case(even, figure, cell))
+    return result
+
+
+def _has_costs(cell: Cell, other: str) -> bool:
+    """Are both costs and the size of the change amounts above zero?"""
+    costs = [cell.metrics[name].median for name in (MAINTAIN, other) if name in cell.metrics]
+    sizes = [cell.labels[name] for name in SIZES if name in cell.labels]
+    return all(is_number(amount) and amount > 0 for amount in (*costs, *sizes))
+
+
+def _break_even_text(even: BreakEven, cell: Cell, axis: str) -> str:
+    """A crossing in every way to say it; a side of what was measured as the axis says it."""
+    if even.at is not None:
+        first, *others = _size_texts(even.size, even.at, cell).values()
+        return f"{first} ({others[0]})" if others else first
+    for sign, amount in (("above", even.beyond), ("below", even.before)):
+        if amount is not None:
+            return f"{sign} {_size_texts(even.size, amount, cell)[axis]}"
+    return ""
+
+
+def _size_texts(size: str, amount: float, cell: Cell) -> dict[str, str]:
+    """`3.2 %` and `160,000 changes`, by label: both where the cell tells how they go together."""
+    amounts = {size: amount}
+    changes, share = (cell.labels.get(name) for name in SIZES)
+    if is_number(changes) and is_number(share):
+        rows, part = ("changes", amount * changes / share), ("share", amount * share / changes)
+        amounts.update([part] if size == "changes" else [rows])
+    return {name: _size_text(name, amounts[name]) for name in reversed(SIZES) if name in amounts}
+
+
+def _size_text(name: str, amount: float) -> str:
+    amount = float(f"{amount:.2g}")
+    if name == "share":
+        return readable(amount, Unit.SHARE)
+    return f"{number(amount)} changes"

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from impctl.bench.band import band_of, side_of
+from impctl.bench.timing import band_of, side_of
 from impctl.errors import UsageError
 from impctl.values import dataclass
 

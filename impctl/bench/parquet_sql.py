@@ -2,7 +2,7 @@
 
 Law: a connection keeps nothing on disk and reads exactly the files it was given. DuckDB is optional
 (`pip install duckdb`); without it there is no connection, and nobody has to care.
-Out of scope: which SQL, and whether its answer is right (`measure.kinds.duckdb_recapture`).
+Out of scope: which SQL, and whether its answer is right (`measure.duckdb`).
 """
 
 from __future__ import annotations

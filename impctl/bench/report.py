@@ -22,9 +22,7 @@ from importlib.util import find_spec
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from impctl.bench.band import LEAST, SINGLE
-from impctl.bench.break_even_words import break_even_words
-from impctl.bench.contest import (
+from impctl.bench.break_even import (
     BY_ENGINE,
     DUCKDB_RECAPTURE,
     DUCKDB_WITH,
@@ -40,6 +38,7 @@ from impctl.bench.contest import (
     VIEW,
     WITH,
     WITHOUT,
+    break_even_words,
     contests,
     labels_name,
     workload_contests,
@@ -59,6 +58,7 @@ from impctl.bench.quantity import (
 )
 from impctl.bench.record import Cell, Chart, Figure, Label, Record, RecordKind
 from impctl.bench.summary import Summary, range_text, summarize
+from impctl.bench.timing import LEAST, SINGLE
 from impctl.errors import UsageError
 from impctl.values import dataclass
 

@@ -1,45 +1,358 @@
-"""What a record says in plain words: speed-ups, what sketches save, when not to use one.
-
-Law: every sentence is computed from cells; what loses is said as plainly as what wins, and an
-answer that was not right comes before any number. Out of scope: HTML, drawing.
-"""
+"""What a record says in plain words: speed-ups, savings of sketches, and where a sketch loses."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from impctl.bench.break_even_words import break_even_words
-from impctl.bench.contest import (
+from impctl.bench.break_even import (
+    BY_ENGINE,
     DUCKDB_RECAPTURE,
+    DUCKDB_WITH,
+    DUCKDB_WITHOUT,
     FROM_STATE,
     INDEX,
     MAINTAIN,
+    PRUNED,
     RECAPTURE,
     RECAPTURED,
+    SIZES,
+    STATE,
     TREE,
     UNUSED,
+    VIEW,
     WITH,
     WITHOUT,
     Contest,
+    break_even_words,
     by_case,
     cell_name,
     contests,
+    earliest_break_even,
     ends,
+    labels_name,
     middle,
     total_words,
     workload_contests,
 )
-from impctl.bench.headlines import Headline, by_size, headlines, slack_words
-from impctl.bench.losses import losses
-from impctl.bench.quantity import is_number, named, number, times
-from impctl.bench.quickest import quickest
-from impctl.bench.yardstick import UNSTEADY
+from impctl.bench.machine import UNSTEADY
+from impctl.bench.quantity import (
+    Unit,
+    is_number,
+    named,
+    number,
+    plain_name,
+    readable,
+    times,
+    unit_of,
+)
+from impctl.bench.timing import side_of, time_band
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
-    from impctl.bench.record import Record
+    from impctl.bench.record import Cell, Figure, Metric, Record
+
+
+_WAYS: Mapping[str, str] = {
+    WITH: "Spark with the sketch",
+    WITHOUT: "Spark without sketch",
+}
+"""What a way is called here where its metric's own name does not say who answers."""
+
+
+def quickest(record: Record) -> tuple[str, ...]:
+    """A sentence for each case that was answered from state, by the engine and by others."""
+    return tuple(
+        _told(record, figure, cell)
+        for figure in record.figures
+        for cell in record.cells_of(figure.name)
+        if FROM_STATE in cell.metrics and BY_ENGINE in cell.metrics
+    )
+
+
+def _told(record: Record, figure: Figure, cell: Cell) -> str:
+    ways = (FROM_STATE, BY_ENGINE, VIEW, DUCKDB_WITH, DUCKDB_WITHOUT, WITH, WITHOUT)
+    result = [
+        (cell.metrics[way], _WAYS.get(way, plain_name(way))) for way in ways if _has(cell, way)
+    ]
+    result.sort(key=lambda pair: pair[0].median)
+    (first, name), (second, other), *rest = result
+    case = labels_name(figure, cell)
+    others = "; ".join(
+        f"{words} {times(metric.median / first.median)} as long" for metric, words in rest
+    )
+    won = _is_won(record, cell, first, second)
+    what = (
+        f"{name} ({readable(first.median, Unit.MS)}), then {other}, "
+        f"{times(second.median / first.median)} as long"
+        if won
+        else f"{name} ({readable(first.median, Unit.MS)}) or {other}, within the noise"
+    )
+    return f"{case}: {what}; {others}." if others else f"{case}: {what}."
+
+
+def _has(cell: Cell, way: str) -> bool:
+    return way in cell.metrics and cell.metrics[way].median > 0
+
+
+def _is_won(record: Record, cell: Cell, first: Metric, second: Metric) -> bool:
+    return side_of(first, second, time_band(first, second, record.noise_of(cell.figure))) > 0
+
+
+_USUAL = 1000
+"""Changed rows that the papers' figures have in common."""
+
+
+@dataclass(frozen=True, slots=True)
+class Headline:
+    """A number to remember, what it is, and where it holds."""
+
+    value: str
+    meaning: str
+    where: str
+
+
+@dataclass(frozen=True, slots=True)
+class AtSize:
+    """Contests at one size of a change, in `words` that are empty where none of them has a size."""
+
+    words: str
+    found: tuple[Contest, ...]
+
+
+def headlines(
+    record: Record, maintained: Sequence[Contest], used: Sequence[Contest]
+) -> tuple[Headline, ...]:
+    """Of maintaining at its sizes, break-even, queries with sketches, and checks."""
+    result = []
+    for size in by_size(maintained):
+        at = f" at {size.words}" if size.words else ""
+        meaning = f"median speed-up of maintaining a sketch over recapturing it{at}"
+        result.append(_speed_up(size.found, meaning))
+    if even := earliest_break_even(record):
+        meaning = "size of a change above which recapture is faster, in the worst case"
+        result.append(Headline(even[0], meaning, even[1]))
+    if used:
+        result.append(_speed_up(used, "median speed-up of a query with its sketch"))
+    held = [cell for cell in record.cells if cell.covers is not None]
+    if held:
+        right = sum(cell.covers is True for cell in held)
+        result.append(
+            Headline(
+                f"{number(right)} of {number(len(held))}",
+                "sketches covered the recaptured sketch",
+                slack_words(held),
+            )
+        )
+    return tuple(result)
+
+
+def by_size(contests: Sequence[Contest]) -> tuple[AtSize, ...]:
+    """At the usual number of changed rows, and at the largest change where that is another one."""
+    sizes = [size for size in (_usual(contests), _largest(contests)) if size is not None]
+    if not sizes:
+        return (AtSize("", tuple(contests)),) if contests else ()
+    return tuple(size for at, size in enumerate(sizes) if at == 0 or size.found != sizes[0].found)
+
+
+def slack_words(held: Sequence[Cell]) -> str:
+    """How many of these sketches are larger than needed."""
+    loose = sum(bool(cell.slack) for cell in held)
+    return "none with slack" if loose == 0 else f"{number(loose)} with slack"
+
+
+def _speed_up(contests: Sequence[Contest], meaning: str) -> Headline:
+    least, most = ends(contests)
+    span = f"from {times(least.ratio)} to {times(most.ratio)}, {number(len(contests))} measured"
+    return Headline(times(middle(contests)), meaning, span if len(contests) > 1 else "one measured")
+
+
+def _usual(contests: Sequence[Contest]) -> AtSize | None:
+    """At a thousand changed rows, else at the number that most contests have."""
+    counts = Counter(_amounts(contests, "changes"))
+    if not counts:
+        return None
+    changes = _USUAL if _USUAL in counts else max(counts, key=lambda size: counts[size])
+    return _at(contests, "changes", changes)
+
+
+def _largest(contests: Sequence[Contest]) -> AtSize | None:
+    """At the largest share of a table; of changed rows where no share is known."""
+    for label in reversed(SIZES):
+        if amounts := _amounts(contests, label):
+            return _at(contests, label, max(amounts))
+    return None
+
+
+def _at(contests: Sequence[Contest], label: str, amount: float) -> AtSize:
+    held = [contest for contest in contests if _amount(contest, label) == amount]
+    return AtSize(named(label, amount), tuple(held))
+
+
+def _amounts(contests: Sequence[Contest], label: str) -> list[float]:
+    held = (_amount(contest, label) for contest in contests)
+    return [amount for amount in held if amount is not None]
+
+
+def _amount(contest: Contest, label: str) -> float | None:
+    amount = contest.cell.labels.get(label)
+    if not is_number(amount):
+        return None
+    # Tables of one suite differ a little in rows: one share of each has two digits in common.
+    return float(f"{amount:.2g}") if label == "share" else amount
+
+
+_LISTED = 6
+"""Cases named of one kind at most: the tables hold all of them."""
+
+
+def losses(record: Record) -> tuple[str, ...]:
+    """One sentence for each case where a sketch lost, then slack and state."""
+    return (
+        *_lost(contests(record, MAINTAIN, RECAPTURE), "Recapture was faster than maintaining"),
+        *_lost(contests(record, MAINTAIN, DUCKDB_RECAPTURE), "Recapture in DuckDB was faster"),
+        *_lost(contests(record, WITH, WITHOUT), "The query was slower with its sketch"),
+        *_lost(
+            contests(record, WITH, PRUNED),
+            "The query was slower with its sketch than with statistics alone",
+        ),
+        *_lost(
+            contests(record, WITH, VIEW), "A manually maintained view was faster than the sketch"
+        ),
+        *_lost(
+            contests(record, WITH, DUCKDB_WITHOUT),
+            "The query in DuckDB was faster than Spark with the sketch",
+        ),
+        *_lost(
+            contests(record, DUCKDB_WITH, DUCKDB_WITHOUT),
+            "The query in DuckDB was slower with the sketch",
+        ),
+        *_lost(
+            contests(record, FROM_STATE, VIEW),
+            "A manually maintained view was faster than the materialized result",
+        ),
+        *_lost(
+            contests(record, FROM_STATE, DUCKDB_WITHOUT),
+            "The query in DuckDB was faster than the materialized result",
+        ),
+        *_lost(
+            contests(record, BY_ENGINE, DUCKDB_WITHOUT),
+            "The query in DuckDB was faster than the engine with the sketch",
+        ),
+        *_lost(
+            contests(record, BY_ENGINE, WITH),
+            "With the sketch, Spark was faster than the engine",
+        ),
+        *_lost(contests(record, TREE, INDEX), "The index join was faster than the tree"),
+        *_lost(
+            contests(record, TREE, DUCKDB_RECAPTURE),
+            "Running the query again in DuckDB was faster than a step of the tree",
+        ),
+        *_lost(workload_contests(record, UNUSED), "The workload was faster without a sketch"),
+        *_lost(
+            workload_contests(record, RECAPTURED),
+            "The workload was faster with recaptured sketches",
+        ),
+        *_undecided_losses(record),
+        *_slack(record),
+        *_state(record),
+    )
+
+
+def _undecided_losses(record: Record) -> list[str]:
+    """Slower, but not beyond the noise: neither a loss nor a win, and not to be passed over."""
+    pairs = ((MAINTAIN, RECAPTURE), (WITH, WITHOUT), (WITH, PRUNED))
+    result = [contest for pair in pairs for contest in contests(record, *pair)]
+    for way in (UNUSED, RECAPTURED):
+        result += workload_contests(record, way)
+    slower = [contest for contest in result if contest.ratio < 1 and not contest.is_lost]
+    if not slower:
+        return []
+    worst, _ = ends(slower)
+    return [
+        f"Not decided: {_cells(len(slower))} slower with a sketch, but within the noise or "
+        f"the spread of the runs. The slowest was {times(worst.ratio)} as fast "
+        f"({worst.full_name}), where equal work may take {readable(worst.band, Unit.SHARE)} "
+        "longer."
+    ]
+
+
+def _lost(result: Sequence[Contest], says: str) -> list[str]:
+    """One sentence for each figure with a loss: its cases, and how bad each is at its worst."""
+    figures: dict[str, list[str]] = {}
+    for (name, case), group in by_case(result).items():
+        lost = [contest for contest in group if contest.is_lost]
+        if lost:
+            worst = min(lost, key=lambda contest: contest.ratio)
+            at = f" at {worst.place}" if len(lost) > 1 else ""
+            told = f"{_where(group, lost)} ({times(worst.ratio)} as fast{at})"
+            figures.setdefault(name, []).append(f"{case} {told}" if case else told)
+    titles = {contest.figure.name: contest.figure.title for contest in result}
+    return [f"{says} in “{titles[name]}”: {_listed(cases)}." for name, cases in figures.items()]
+
+
+def _listed(cases: Sequence[str]) -> str:
+    rest = len(cases) - _LISTED
+    more = [f"and {rest} more in its table"] if rest > 0 else []
+    return "; ".join([*cases[:_LISTED], *more])
+
+
+def _where(group: Sequence[Contest], lost: Sequence[Contest]) -> str:
+    """`from 100,000 changes on` where every larger x is lost too, else the places themselves."""
+    name = lost[0].figure.chart.x
+    if len(lost) == len(group):
+        return (
+            "everywhere" if len(group) > 1 else f"at {lost[0].place}" if lost[0].place else "there"
+        )
+    values = [(_x(contest, name), contest) for contest in group]
+    if all(value is not None for value, _ in values):
+        in_order = [contest for _, contest in sorted(values, key=lambda pair: pair[0] or 0.0)]
+        ending = in_order[-len(lost) :]
+        if all(contest.is_lost for contest in ending) and len(lost) > 1:
+            return f"from {ending[0].place} on"
+    places = [contest.place for contest in lost]
+    return f"at {' and '.join(places) if len(places) < 3 else ', '.join(places[:_LISTED])}"
+
+
+def _x(contest: Contest, name: str) -> float | None:
+    value = contest.cell.labels.get(name)
+    return float(value) if is_number(value) else None
+
+
+def _slack(record: Record) -> list[str]:
+    held = [(cell.slack, cell) for cell in record.cells if cell.slack]
+    if not held:
+        return []
+    slack, cell = max(held, key=lambda pair: pair[0])
+    return [
+        f"Sketches larger than needed: {_cells(len(held))} with slack, the most "
+        f"{number(slack)} {'range' if slack == 1 else 'ranges'} "
+        f"({cell_name(record, cell)}). A sketch with slack is correct, but skips less."
+    ]
+
+
+def _state(record: Record) -> list[str]:
+    held = [
+        (cell.metrics[STATE].median, cell)
+        for cell in record.cells
+        if STATE in cell.metrics and math.isfinite(cell.metrics[STATE].median)
+    ]
+    if not held:
+        return []
+    size, cell = max(held, key=lambda pair: pair[0])
+    if size <= 0:
+        return []
+    return [
+        f"State is stored: at most {readable(size, unit_of(STATE))} "
+        f"({cell_name(record, cell)}). If that is too much, recapture stores none."
+    ]
+
+
+def _cells(count: int) -> str:
+    return "1 cell" if count == 1 else f"{number(count)} cells"
+
 
 _VALUES = 6
 """Values of a label that are told one by one, at most."""

@@ -1,19 +1,275 @@
-"""The command line: its commands, its version, its completion."""
+"""The command line: its commands, help by groups of options, version and completion."""
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import Enum
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
-from impctl.cli.help import COMMAND_GROUPS, Command, CommandGroup, exit_code_text
+from impctl.cli.output.terminal import can_move, has_colour
+from impctl.errors import INTERRUPTED
 from impctl.version import __version__
+
+_LEFT: Any = object()
+"""For Typer to say."""
+
+
+class LightCommand(TyperCommand):
+    """A command whose flags take plain values without a check."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Its flags, and that for help."""
+        return _lightened(super().get_params(ctx))
+
+
+class LightGroup(TyperGroup):
+    """The same for what stands before the command."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Its flags, and that for help."""
+        return _lightened(super().get_params(ctx))
+
+
+def _lightened(params: list[Any]) -> list[Any]:
+    for param in params:
+        # The place where this Typer keeps what checks a value, made when it is first asked.
+        if getattr(param, "_runtime_param", _LEFT) is None:
+            param._runtime_param = _Plain(param)
+    return params
+
+
+class _Plain:
+    """Stands for Typer's own check of one flag, which is made when a value needs it."""
+
+    def __init__(self, param: Any) -> None:
+        self._param = param
+
+    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
+        """The value as the command gets it."""
+        result = self._plain(value)
+        if result is not _LEFT:
+            return result
+        self._param._runtime_param = None
+        return self._param.get_runtime_param().coerce(value, param=param, ctx=ctx)
+
+    def _plain(self, value: Any) -> Any:
+        descriptor = self._param.type_descriptor
+        asked, info = descriptor.annotation, descriptor.parameter_info
+        is_list = self._param.multiple or self._param.nargs == -1
+        if value is None:
+            return () if is_list else None
+        if info.parser is not None:
+            return _LEFT
+        if asked == list[str] and isinstance(value, list | tuple):
+            return list(value) if all(type(item) is str for item in value) else _LEFT
+        if is_list or self._param.nargs != 1:
+            return _LEFT
+        if asked is str:
+            return value if type(value) is str else _LEFT
+        if asked is int:
+            return value if type(value) is int and _is_within(value, info) else _LEFT
+        if isinstance(asked, type) and issubclass(asked, Enum):
+            return _member(value, asked)
+        is_path = asked is Path and isinstance(value, str | Path)
+        return _path(value, info) if is_path else _LEFT
+
+
+def _member(value: Any, asked: type[Enum]) -> Any:
+    """The member of this value, where it is written as the member's is."""
+    if type(value) is asked:
+        return value
+    return next((one for one in asked if type(value) is str and one.value == value), _LEFT)
+
+
+def _is_within(value: int, info: Any) -> bool:
+    return (info.min is None or value >= info.min) and (info.max is None or value <= info.max)
+
+
+def _path(value: Any, info: Any) -> Any:
+    """The path, where nothing is asked of it but that what is there can be read."""
+    is_free = info.file_okay and info.dir_okay and info.path_type is None
+    if not is_free or info.exists or info.writable or info.resolve_path or info.allow_dash:
+        return _LEFT
+    path = Path(value)
+    return path if os.access(path, os.R_OK) or not path.exists() else _LEFT
+
+
+PENDING = 2
+"""With `--detailed-exitcode` only: there is something to do. It is the number such options have
+elsewhere, and that of usage errors, from which `ok` of the JSON document tells it apart."""
+
+EXIT_CODES = (
+    (0, "done"),
+    (1, "unexpected error"),
+    (2, "usage or configuration"),
+    (3, "query or table not supported"),
+    (4, "refused by policy strict"),
+    (5, "verification found an unsound sketch"),
+    (6, "retryable: lock or storage"),
+    (7, "history removed, recapture needed"),
+    (INTERRUPTED, "interrupted"),
+)
+
+
+def exit_code_text() -> str:
+    """The table, a line per code."""
+    return "\n".join(f"{code:>5}  {meaning}" for code, meaning in EXIT_CODES)
+
+
+COMMAND_GROUPS: Mapping[str, tuple[str, ...]] = {
+    "Set up": ("init", "doctor", "check", "explain"),
+    "Daily": ("capture", "maintain", "query", "rewrite", "changes", "status"),
+    "Understand": ("plan", "simulate", "why", "gain", "verify"),
+    "Housekeeping": ("apply", "cluster", "gc", "bench", "completion"),
+}
+
+INPUT = "Input"
+MAINTENANCE = "Sketch and maintenance"
+SCHEDULE = "Schedule"
+MEASUREMENT = "Measurement"
+EXAMPLE_DATA = "Example data"
+LIMITS = "Limits"
+STORE_AND_SPARK = "Store and Spark"
+SAFETY = "Safety and exit codes"
+OUTPUT = "Output"
+OPTION_GROUPS = (
+    *(INPUT, MAINTENANCE, SCHEDULE, MEASUREMENT, EXAMPLE_DATA, LIMITS),
+    *(STORE_AND_SPARK, SAFETY, OUTPUT),
+)
+"""In the order of `--help`. Each command has those that it has options for."""
+OPTIONS = "Options"
+"""The only group of options that stand before the command."""
+
+_NAME_WIDTH = 24
+"""Columns for names, at most."""
+_WIDEST = 140
+"""Columns of a panel, at most: longer lines are hard to read."""
+
+Rows = list[tuple[str, str]]
+Section = tuple[str, Rows]
+"""A title, and the name and the text of each entry."""
+
+
+class Command(LightCommand):
+    """A command whose options are grouped in its help."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the groups."""
+        _write_groups(self, ctx, formatter)
+
+
+class CommandGroup(LightGroup):
+    """The command line itself, whose help lists commands in groups."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the groups."""
+        _write_groups(self, ctx, formatter)
+
+
+def grouped_options(command: Any, context: Any) -> dict[str, list[Any]]:
+    """The arguments and options of a command by group, in the order of the groups."""
+    is_root = isinstance(command, CommandGroup)
+    # Only `--help` and what Typer adds before the command come without a group.
+    default = OPTIONS if is_root else OUTPUT
+    groups: dict[str, list[Any]] = {name: [] for name in (*OPTION_GROUPS, OPTIONS)}
+    for param in command.get_params(context):
+        groups[getattr(param, "rich_help_panel", None) or default].append(param)
+    return {name: params for name, params in groups.items() if params}
+
+
+def value_name(param: Any) -> str:
+    """What stands for the value of an argument or option; empty for a flag."""
+    if param.param_type_name == "option" and (param.is_flag or param.count):
+        return ""
+    return str(param.metavar or param.name.upper())
+
+
+def sections(command: Any, context: Any) -> tuple[list[Section], list[Section]]:
+    """The groups of commands, and those of arguments and options."""
+    commands = command.commands if isinstance(command, CommandGroup) else {}
+    of_commands = [
+        (title, [(name, _purpose_of(commands[name])) for name in names if name in commands])
+        for title, names in COMMAND_GROUPS.items()
+    ]
+    of_options = [
+        (title, [(_name(param), _text(param)) for param in params])
+        for title, params in grouped_options(command, context).items()
+    ]
+    return [section for section in of_commands if section[1]], of_options
+
+
+def _purpose_of(command: Any) -> str:
+    return str(command.help).partition("\n\n")[0].replace("\n", " ").removesuffix(".")
+
+
+def _name(param: Any) -> str:
+    if param.param_type_name == "argument":
+        many = "..." if param.nargs == -1 else ""
+        return f"{param.metavar or param.name.upper()}{many}"
+    names = ", ".join(sorted(param.opts, key=len))
+    negative = "".join(f" / {name}" for name in param.secondary_opts)
+    return f"{names}{negative} {value_name(param)}".rstrip()
+
+
+def _text(param: Any) -> str:
+    variable = f" [env: {param.envvar}]" if param.envvar else ""
+    return f"{param.help}{variable}"
+
+
+def _write_groups(command: Any, context: Any, formatter: Any) -> None:
+    groups = sections(command, context)
+    if can_move(sys.stdout, os.environ):
+        formatter.write(_panels(groups, context))
+        return
+    for part in groups:
+        for title, rows in part:
+            with formatter.section(title):
+                _write_rows(rows, _width_of_names(part), formatter)
+
+
+def _write_rows(rows: Rows, names_width: int, formatter: Any) -> None:
+    own = _width_of_names([("", rows)])
+    # The spacing makes up for shorter names, so that the texts of all groups begin in one column.
+    formatter.write_dl(rows, col_max=_NAME_WIDTH, col_spacing=2 + names_width - own)
+
+
+def _width_of_names(part: list[Section]) -> int:
+    return min(_NAME_WIDTH, max((len(name) for _, rows in part for name, _ in rows), default=0))
+
+
+def _panels(groups: Sequence[list[Section]], context: Any) -> str:
+    # Not Typer's own panels, which take more than three times as long to load.
+    from rich.console import Console
+    from rich.panel import Panel
+    from rich.text import Text
+
+    width = min(_WIDEST, shutil.get_terminal_size().columns)
+    colour = has_colour(sys.stdout, os.environ)
+    console = Console(
+        file=sys.stdout, width=width, color_system="standard" if colour else None, highlight=False
+    )
+    with console.capture() as capture:
+        console.print()
+        for part in groups:
+            for title, rows in part:
+                # It leaves two columns free at the right end, and a panel takes four.
+                formatter = context.formatter_class(width=width - 2)
+                _write_rows(rows, _width_of_names(part), formatter)
+                body = Text(formatter.getvalue().rstrip("\n"))
+                body.highlight_regex(r"(?m)^\S.*?(?=  |$)", "bold")
+                heading = Text(title, style="bold default")
+                console.print(Panel(body, title=heading, title_align="left", border_style="cyan"))
+    return capture.get()
+
 
 PACKAGES = ("pyspark", "deltalake", "pyarrow", "sqlglot")
 
@@ -92,8 +348,14 @@ def _fitting(
 
 
 COMMANDS = tuple(chain.from_iterable(COMMAND_GROUPS.values()))
-"""In the order of `--help`. Each has a file of its name in `cli.commands`, and in it a function of
-its name."""
+"""In the order of `--help`."""
+_MODULES = {
+    "files": ("init", "apply", "cluster", "gc", "bench", "completion"),
+    "overview": ("check", "explain", "status", "gain", "doctor"),
+    "queries": ("query", "rewrite", "changes", "why"),
+    "sketches": ("capture", "maintain", "plan", "simulate", "verify"),
+}
+"""The modules of `cli.commands`, with their commands: functions of the same name."""
 
 
 def build_app(commands: Sequence[str] = COMMANDS) -> typer.Typer:
@@ -120,7 +382,8 @@ def commands_for(arguments: Sequence[str]) -> Sequence[str]:
 
 
 def _function(name: str) -> Callable[..., object]:
-    result: Callable[..., object] = getattr(import_module(f"impctl.cli.commands.{name}"), name)
+    module = next(module for module, commands in _MODULES.items() if name in commands)
+    result: Callable[..., object] = getattr(import_module(f"impctl.cli.commands.{module}"), name)
     return result
 
 

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from impctl.cli.application import COMPLETION_VARIABLE
-from impctl.cli.help import PENDING
+from impctl.cli.application import COMPLETION_VARIABLE, PENDING
 from impctl.cli.interrupt import DROPPED_HINT, INTERRUPTED_MESSAGE, interrupting, telling
 from impctl.cli.job import Display, Job
 from impctl.cli.streams import give_up, lost_messages
@@ -31,8 +30,8 @@ from impctl.errors import (
 )
 
 if TYPE_CHECKING:
+    from impctl.cli.job import Show
     from impctl.cli.output.protocol import Output
-    from impctl.cli.progress import Show
     from impctl.service.results import Failure, Outcome, Result
 
 _CLICK_USAGE_ERROR = typer.BadParameter.mro()[1]
@@ -89,7 +88,7 @@ def execute(job: Job) -> int:
 
 def _outcome(job: Job, show_now: Show) -> Outcome | str | None:
     """What `job` returns; an error is an outcome too, but KeyboardInterrupt is raised."""
-    from impctl.cli.progress import reporting
+    from impctl.cli.job import reporting
     from impctl.service.results import Failure, Outcome
 
     if job.display.verbosity < 2:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from impctl.cli.interrupt import handle_alarm, set_alarm
 from impctl.cli.job import Display, Job
-from impctl.cli.metrics import check_metrics, maintained_now, with_metrics
+from impctl.cli.options import check_metrics, maintained_now, with_metrics
 from impctl.cli.streams import give_up
 from impctl.errors import UsageError
 from impctl.service.settings import DEFAULT_INTERVAL, FollowRequest, Settings

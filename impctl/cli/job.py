@@ -1,24 +1,23 @@
-"""What a command asks for: a `Job`, made from its flags and run by the boundary.
-
-Law: making a job opens no file and imports no use case; both happen when it runs. So an error of
-the use case never passes through the argument parser, which would treat it as its own.
-Out of scope: rendering and exit codes (`cli.boundary`).
-"""
+"""What a command asks for: a job, and how its progress is shown on stderr."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from impctl.cli.interrupt import telling
+from impctl.cli.output.terminal import can_move, has_colour
 from impctl.errors import UsageError
-from impctl.service.text import RowsFormat
+from impctl.service.text import RowsFormat, duration_text, plain
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.service.context import Reporter, Workbench
-    from impctl.service.results import Outcome
+    from impctl.service.results import Outcome, Result
     from impctl.service.settings import Settings
 
 
@@ -101,3 +100,172 @@ def one_query(command: str, names: list[str] | None) -> str | None:
             f"Command `{command}` takes one query, not {len(names)}", hint="give `--query` once"
         )
     return names[0] if names else None
+
+
+_MINUTE = 60.0
+Show = Callable[["Result", str], None]
+"""Shows a result with a remark on how far the run is; empty where it had one result only."""
+
+
+class ResultReporter:
+    """Shows results as they come, and no steps."""
+
+    def __init__(self, show: Show, spark_log: str = "off") -> None:
+        self.spark_log = spark_log
+        self._show = show
+        self._begun = time.monotonic()
+
+    def step(self, message: str, number: int = 0, total: int = 0) -> None:
+        """Nothing."""
+
+    def finished(self, result: Result, done: int, total: int) -> None:
+        """Show the result with `3 of 22, about 2 min left`, as long as the others took."""
+        place = f"{done} of {total}" if total > 1 else ""
+        if done < total:
+            place += f", {_left(self.seconds_left(done, total))}"
+        self._show(result, place)
+
+    def seconds_left(self, done: int, total: int) -> float:
+        """How long the rest takes if each item takes as long as those that are done."""
+        return (time.monotonic() - self._begun) / done * (total - done)
+
+
+class LineReporter(ResultReporter):
+    """A line per step."""
+
+    def __init__(self, stream: TextIO, show: Show, spark_log: str = "off") -> None:
+        super().__init__(show, spark_log)
+        self._stream = stream
+
+    def step(self, message: str, number: int = 0, total: int = 0) -> None:
+        """`[2/3] message`."""
+        self._stream.write(f"{_line(message, number, total)}\n")
+        self._stream.flush()
+
+
+class PulseReporter(ResultReporter):
+    """The first step at once, then the one at hand after each further `every` seconds."""
+
+    def __init__(self, stream: TextIO, show: Show, every: float = _MINUTE) -> None:
+        super().__init__(show)
+        self._stream = stream
+        self._every = every
+        self._at: str | None = None
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="impctl-pulse", daemon=True)
+
+    def step(self, message: str, number: int = 0, total: int = 0) -> None:
+        """`[2/3] message`, if it is the first; else kept until it is time for a line."""
+        is_first = self._at is None
+        self._at = _line(message, number, total)
+        if is_first:
+            self._write(self._at)
+            self._thread.start()
+
+    def end(self) -> None:
+        """From now on nothing is written."""
+        self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _beat(self) -> None:
+        while not self._ended.wait(self._every):
+            elapsed = duration_text((time.monotonic() - self._begun) * 1000)
+            self._write(f"after {elapsed}: {self._at}")
+
+    def _write(self, line: str) -> None:
+        # Where nobody reads, the run goes on: what it has to tell is told, or missed, at its end.
+        with suppress(OSError, ValueError):
+            self._stream.write(f"{line}\n")
+            self._stream.flush()
+
+
+def _left(seconds: float) -> str:
+    return f"about {seconds:.0f} s left" if seconds < 90 else f"about {seconds / 60:.0f} min left"
+
+
+def _line(message: str, number: int, total: int) -> str:
+    place = f"[{number}/{total}] " if total else ""
+    return f"{place}{plain(message)}"
+
+
+@contextmanager
+def reporting(
+    display: Display,
+    stream: TextIO,
+    environment: Mapping[str, str],
+    show: Show,
+    *,
+    has_lines: bool = False,
+    is_long: bool = False,
+) -> Iterator[Reporter]:
+    """The reporter that suits the display and the stream, for the length of a run.
+
+    Results that come one by one are given to `show`. A run that `has_lines` of its own gets no bar.
+    """
+    can_draw = not has_lines and can_move(stream, environment)
+    if display.verbosity > 0:
+        yield LineReporter(stream, show, "warn" if display.verbosity > 1 else "off")
+    elif display.verbosity < 0 or display.json or not (can_draw or is_long):
+        yield ResultReporter(show)
+    elif not can_draw:
+        pulse = PulseReporter(stream, show)
+        try:
+            yield pulse
+        finally:
+            pulse.end()
+    else:
+        with _bar(stream, show, has_colour(stream, environment)) as reporter:
+            yield reporter
+
+
+@contextmanager
+def _bar(stream: TextIO, show: Show, colour: bool) -> Iterator[Reporter]:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        ProgressColumn,
+        SpinnerColumn,
+        Task,
+        TextColumn,
+        TimeElapsedColumn,
+    )
+    from rich.text import Text
+
+    class LeftColumn(ProgressColumn):
+        """Rich's own estimate forgets all but the last 30 seconds, and an item may take longer."""
+
+        def render(self, task: Task) -> Text:
+            left = task.fields["ends"] - time.monotonic()
+            return Text(_left(left) if left > 0 else "")
+
+    console = Console(file=stream, no_color=not colour, highlight=False)
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=20),
+        TextColumn("{task.fields[place]}"),
+        TimeElapsedColumn(),
+        LeftColumn(),
+    )
+    # What is printed meanwhile goes to stdout, not to where the bar is.
+    progress = Progress(*columns, console=console, transient=True, redirect_stdout=False)
+    with progress:
+        task = progress.add_task("starting", total=None, place="", ends=0.0)
+
+        def show_alone(result: Result, place: str) -> None:
+            progress.stop()
+            show(result, place)
+            progress.start()
+
+        class BarReporter(ResultReporter):
+            def step(self, message: str, number: int = 0, total: int = 0) -> None:
+                progress.update(task, description=plain(message))
+                if total > 1:
+                    done = number - 1
+                    left = self.seconds_left(done, total) if done else 0.0
+                    place, ends = f"{number}/{total}", time.monotonic() + left
+                    progress.update(task, completed=done, total=total, place=place, ends=ends)
+
+        yield BarReporter(show_alone)

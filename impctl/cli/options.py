@@ -1,17 +1,33 @@
-"""The options of commands, each with its help text, default and variable."""
+"""The options of commands, each with its help text, default and variable.
+
+Law: the file is written whole after the run, one that failed included; where it cannot be written,
+that is a failure of the run.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from impctl.cli.application import complete_query, left_to_shell
-from impctl.cli.help import INPUT, LIMITS, MAINTENANCE, OUTPUT, SAFETY, SCHEDULE, STORE_AND_SPARK
-from impctl.errors import UsageError
+from impctl.cli.application import (
+    INPUT,
+    LIMITS,
+    MAINTENANCE,
+    OUTPUT,
+    SAFETY,
+    SCHEDULE,
+    STORE_AND_SPARK,
+    complete_query,
+    left_to_shell,
+)
+from impctl.errors import ImpctlError, StorageError, UsageError
 from impctl.service.memory_limit import memory_from
 from impctl.service.settings import (
     BY,
@@ -472,11 +488,11 @@ def due_use_case(request: DueRequest, batch_rows: int | None) -> Callable[[Workb
 
     def use_case(desk: Workbench) -> Outcome:
         if request.point is not None:
-            from impctl.service.schedule.maintain_due import maintain_point
+            from impctl.service.schedule.daemon import maintain_point
 
             return maintain_point(desk, request.point, batch_rows)
         if request.due:
-            from impctl.service.schedule.maintain_due import maintain_due
+            from impctl.service.schedule.daemon import maintain_due
 
             return maintain_due(desk, request.queries, batch_rows, look=request.look)
         from impctl.service.maintain import maintain
@@ -571,3 +587,60 @@ Looks = Annotated[
         rich_help_panel=SCHEDULE,
     ),
 ]
+
+
+MetricsFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--metrics",
+        metavar="FILE",
+        show_default=False,
+        help="Write metrics for the textfile collector of Prometheus to this file.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+
+
+def check_metrics(path: Path, reserved: Mapping[str, str]) -> None:
+    """UsageError where metrics must not be written; `reserved` as for `check_output`."""
+    from impctl.service.output import check_output
+
+    check_output(path, reserved)
+
+
+def with_metrics(outcome: Outcome, path: Path | None, text: Callable[[Outcome], str]) -> Outcome:
+    """The outcome, its metrics written; one failure more where they could not be."""
+    if path is None:
+        return outcome
+    from impctl.service.output import write_whole
+    from impctl.service.results import Failure
+
+    try:
+        write_whole(path, text(outcome))
+    except OSError as error:
+        failed = StorageError(
+            f"The metrics could not be written to `{path}`: {error.strerror}",
+            hint="name a file in a folder with write access",
+            code="metrics_not_written",
+        )
+        return replace(outcome, failures=(*outcome.failures, Failure(None, failed)))
+    return outcome
+
+
+def maintained_now(outcome: Outcome) -> str:
+    """The metrics of a run of `maintain` that ends now."""
+    from impctl.service.outcome import maintain_metrics
+
+    return maintain_metrics(outcome, time.time())
+
+
+@contextmanager
+def failure_told(path: Path | None) -> Iterator[None]:
+    """Metrics of a run that ends early, in an error that is raised on."""
+    from impctl.service.results import Failure, Outcome
+
+    try:
+        yield
+    except ImpctlError as error:
+        with_metrics(Outcome(failures=(Failure(None, error),)), path, maintained_now)
+        raise

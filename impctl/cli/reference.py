@@ -12,8 +12,15 @@ from typing import Any
 
 import typer
 
-from impctl.cli.application import build_app
-from impctl.cli.help import EXIT_CODES, OPTIONS, Section, grouped_options, sections, value_name
+from impctl.cli.application import (
+    EXIT_CODES,
+    OPTIONS,
+    Section,
+    build_app,
+    grouped_options,
+    sections,
+    value_name,
+)
 from impctl.service.outcome import GRAVITY
 
 HEAD = """\

@@ -1,4 +1,4 @@
-"""Operators for plan nodes, from the leaves up."""
+"""Set operations, built from the union with signs, DISTINCT and joins."""
 
 from __future__ import annotations
 
@@ -12,7 +12,18 @@ from impctl.compile.answers import check_ending, kept_rows
 from impctl.compile.buffers import KEEP_ALL, Buffers
 from impctl.compile.builder import FirstGrouping, Plumbing
 from impctl.compile.fixpoint import Keyed, build_fixpoint, build_leaf, follow_back
-from impctl.compile.flows import BlockedError, Chooser, Flow, Source, check, known_type_of, typed
+from impctl.compile.flows import (
+    BlockedError,
+    Chooser,
+    Column,
+    Flow,
+    Source,
+    check,
+    known_type,
+    known_type_of,
+    over_rows,
+    typed,
+)
 from impctl.compile.joins import build_join, build_selected
 from impctl.compile.jointree.build import (
     PlannedBlock,
@@ -23,17 +34,21 @@ from impctl.compile.jointree.build import (
 )
 from impctl.compile.ordering import build_top, build_window, build_witness
 from impctl.compile.provenance.absorbed import AbsorbedRows, build_absorbed
-from impctl.compile.sets import build_set_operation
-from impctl.data.schema import Kind
+from impctl.data.schema import LONG, Kind
 from impctl.engine import aggregate, linear
 from impctl.engine.accumulators import FUNCTIONS as SPREADS
+from impctl.engine.accumulators import AggregateColumn, ExactSum
+from impctl.engine.aggregate import Aggregate
 from impctl.engine.circuit import Circuit
 from impctl.engine.extremes import Extreme, First
-from impctl.expr.nodes import ColumnRef, Expr, Literal, columns_of
+from impctl.engine.join import Join as JoinOperator
+from impctl.engine.join import Side
+from impctl.engine.linear import Repeat
+from impctl.expr.nodes import Cast, ColumnRef, Expr, Literal, columns_of
 from impctl.plan.fingerprint import fingerprint, template
 from impctl.plan.lineage import for_all, is_open
+from impctl.plan.nodes import Aggregate as AggregateNode
 from impctl.plan.nodes import (
-    Aggregate,
     Distinct,
     Explode,
     Fixpoint,
@@ -44,6 +59,7 @@ from impctl.plan.nodes import (
     Recursive,
     Scan,
     Select,
+    SetKind,
     SetOperation,
     Sort,
     TopK,
@@ -63,6 +79,91 @@ if TYPE_CHECKING:
     from impctl.sketch.partition import RangePartition
     from impctl.types import AccessId, AttributeId
 
+
+def build_set_operation(builder: Plumbing, node: SetOperation, *, must_be_sure: bool) -> Flow:
+    """The operators of UNION, INTERSECT and EXCEPT."""
+    sure = must_be_sure or not (node.kind is SetKind.UNION and node.all)
+    columns = typed(node.attributes, node.span)
+    left = _renamed(builder, node, node.left, columns, must_be_sure=sure)
+    right = _renamed(builder, node, node.right, columns, must_be_sure=sure)
+    result = _put(builder, node, left, right, columns)
+    return replace(result, computed=over_rows(node, left, right))
+
+
+def _put(
+    builder: Plumbing, node: SetOperation, left: Flow, right: Flow, columns: tuple[Column, ...]
+) -> Flow:
+    accesses = (*left.accesses, *right.accesses)
+    if node.kind is SetKind.UNION:
+        whole = builder.union([left, right], columns, accesses)
+        if node.all:
+            return whole
+        copies = replace(whole, computed=over_rows(replace(node, all=True), left, right))
+        return builder.distinct(copies, columns, node)
+    if node.all:
+        return _repeated(builder, node, left, right, columns)
+    left = builder.distinct(left, columns, node)
+    right = builder.distinct(right, columns, node)
+    both = _common(builder, left, right, columns)
+    if node.kind is SetKind.INTERSECT:
+        return both
+    return builder.union([left, both], columns, left.accesses, signs=(1, -1))
+
+
+def _repeated(
+    builder: Plumbing, node: SetOperation, left: Flow, right: Flow, columns: tuple[Column, ...]
+) -> Flow:
+    """INTERSECT ALL and EXCEPT ALL: each row with the copies that its counts leave."""
+    name = builder.name("copies")
+    counts = (f"{name}/left", f"{name}/right")
+    counted = (*columns, *((count, LONG) for count in counts))
+    is_difference = node.kind is SetKind.EXCEPT
+    accesses = left.accesses if is_difference else (*left.accesses, *right.accesses)
+    flows = []
+    for at, flow in enumerate((left, right)):
+        marks = [(count, Literal(int(at == place), LONG)) for place, count in enumerate(counts)]
+        flows.append(builder.project(flow, [*flow.refs(), *marks], counted, node))
+    whole = builder.union(flows, counted, accesses)
+    sums = [
+        AggregateColumn(count, LONG, ExactSum(count, at, LONG), None)
+        for at, count in enumerate(counts)
+    ]
+    grouped = Aggregate(name, columns, sums, accesses=len(accesses), is_keyed=False)
+    once = Flow(builder.put(grouped, whole), counted, accesses)
+    repeat = Repeat(*counts, is_difference=is_difference)
+    return Flow(builder.put(repeat, once), columns, accesses)
+
+
+def _common(builder: Plumbing, left: Flow, right: Flow, columns: tuple[Column, ...]) -> Flow:
+    """Rows that both sides have; each side has every row once."""
+    name = builder.name("join")
+    ids = tuple(column for column, _ in columns)
+    mine = Side(columns, ids, len(left.accesses))
+    theirs = Side(columns, ids, len(right.accesses))
+    at = builder.put(JoinOperator(name, mine, theirs, [True] * len(ids)), left, right)
+    return Flow(at, columns, (*left.accesses, *right.accesses))
+
+
+def _renamed(
+    builder: Plumbing,
+    node: SetOperation,
+    side: Plan,
+    columns: tuple[Column, ...],
+    *,
+    must_be_sure: bool,
+) -> Flow:
+    """A side under the operation's own columns and types."""
+    below = builder.build(side, must_be_sure=must_be_sure)
+    if node.kind is not SetKind.UNION or not node.all:
+        below = builder.sure(below)
+    outputs = []
+    for (name, kind), attribute in zip(columns, attributes_of(side), strict=True):
+        result = known_type(attribute.type, node.span)
+        ref = ColumnRef(attribute.id, result, attribute.nullable)
+        outputs.append((name, ref if result == kind else Cast(ref, kind)))
+    return builder.project(below, outputs, columns, node)
+
+
 ENGINE_FORMAT = 6
 """Goes up whenever the engine would read older state differently."""
 _SPREAD_FORMAT = 7
@@ -74,7 +175,7 @@ def circuit_id(core: Plan) -> str:
     calls = (
         output.call.function
         for node in nodes_of(core)
-        if isinstance(node, Aggregate)
+        if isinstance(node, AggregateNode)
         for output in node.aggregates
     )
     is_spread = any(function in SPREADS for function in calls)
@@ -213,7 +314,7 @@ class Builder(Plumbing):
                 return self._project(plan, must_be_sure)
             case Sort():
                 return self.build(plan.child, must_be_sure=must_be_sure)
-            case Aggregate():
+            case AggregateNode():
                 below = self.build(plan.child, must_be_sure=True)
                 return self.grouped(plan, below, must_be_sure=must_be_sure)
             case Distinct():
@@ -245,7 +346,7 @@ class Builder(Plumbing):
     def _planted_for(self, plan: Plan, *, must_be_sure: bool) -> Flow | None:
         """What trees have for the node; as a grouping over rows it may leave no choice."""
         planted = self._planted.get(id(plan))
-        if planted is not None and must_be_sure and isinstance(plan, Aggregate):
+        if planted is not None and must_be_sure and isinstance(plan, AggregateNode):
             refuse_choice(plan, read_calls(plan).choice)
         return planted
 
@@ -295,7 +396,7 @@ class Builder(Plumbing):
         result = self.project(below, outputs, (*columns, *below.carried), node)
         return replace(result, carried=below.carried)
 
-    def grouped(self, node: Aggregate, below: Flow, *, must_be_sure: bool) -> Flow:
+    def grouped(self, node: AggregateNode, below: Flow, *, must_be_sure: bool) -> Flow:
         """The operators of a grouping over rows that are built already."""
         columns = typed(attributes_of(node), node.span)
         key = self._keyed.get(id(node))
@@ -335,7 +436,7 @@ class Builder(Plumbing):
 
     def _grouped(
         self,
-        node: Aggregate,
+        node: AggregateNode,
         below: Flow,
         calls: Calls,
         chosen: Sequence[int],

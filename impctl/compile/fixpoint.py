@@ -11,11 +11,18 @@ from impctl.compile.flows import BlockedError, Column, Flow, known_type, typed
 from impctl.data.schema import LONG
 from impctl.engine.circuit import Circuit
 from impctl.engine.fixpoint.absorption import BODY, HEAD, NOTHING
-from impctl.engine.fixpoint.fixpoint import BestFixpoint, Levels, Numbering
+from impctl.engine.fixpoint.fixpoint import (
+    ROW,
+    Backward,
+    BestFixpoint,
+    Levels,
+    Lineage,
+    Numbering,
+    UsedRows,
+)
 from impctl.engine.fixpoint.fixpoint import Fixpoint as FixpointNode
 from impctl.engine.fixpoint.fixpoint import Fixpoint as FixpointOperator
 from impctl.engine.fixpoint.frontier import NO_BODY, Recursion
-from impctl.engine.fixpoint.lineage import ROW, Backward, Lineage, UsedRows
 from impctl.engine.fixpoint.rows import Grouped
 from impctl.engine.linear import KeyTags
 from impctl.engine.operator import level_limits

@@ -29,7 +29,7 @@ from impctl.plan.nodes import (
     attributes_of,
     scans_of,
 )
-from impctl.rules.joined_columns import is_narrowed
+from impctl.rules.pushdown import is_narrowed
 from impctl.types import AccessId, AttributeId, ColumnName, TableName
 from impctl.values import dataclass
 

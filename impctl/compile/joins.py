@@ -25,8 +25,7 @@ from impctl.compile.flows import (
 )
 from impctl.engine import accumulators
 from impctl.engine.join import Join as JoinOperator
-from impctl.engine.join import Side
-from impctl.engine.scalars import SelectByScalars
+from impctl.engine.join import SelectByScalars, Side
 from impctl.expr.nodes import (
     And,
     Cast,
@@ -66,7 +65,7 @@ from impctl.plan.nodes import (
     scans_of,
 )
 from impctl.plan.nodes import Aggregate as AggregateNode
-from impctl.rules.joined_columns import is_narrowed
+from impctl.rules.pushdown import is_narrowed
 from impctl.types import AttributeId
 from impctl.values import dataclass
 

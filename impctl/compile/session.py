@@ -23,7 +23,7 @@ from impctl.expr.evaluate import Condition, find_condition_blocker
 from impctl.expr.nodes import Expr, columns_of, conjuncts
 from impctl.plan.moved_conditions import MovedConditions
 from impctl.plan.properties import indispensable
-from impctl.rules.joined_columns import Tied, column_behind, tied_columns
+from impctl.rules.pushdown import Tied, column_behind, tied_columns
 from impctl.sketch.sketch import FragmentSet, Renumbering
 from impctl.types import AccessId, ColumnName, TableName
 from impctl.values import dataclass

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from impctl.bench.break_even import SIZES
-from impctl.bench.break_even_words import break_even_words
+from impctl.bench.break_even import SIZES, break_even_words
 from impctl.bench.quantity import label_text, plain_name, readable, unit_of
 from impctl.values import dataclass
 

@@ -1,19 +1,23 @@
-"""What `bench` measures, as frozen values: figures, their cases, and how they are drawn.
-
-The options of a figure are those of its measure, which checks them (`measure.ground`).
-"""
+"""What `bench` measures: figures, their cases, their measures, and what a measure is given."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING
 
+from impctl.bench.record import Cell, Label, Metric
+from impctl.errors import Location, Problem, WorkloadError
 from impctl.values import dataclass
+from impctl.workload.yaml import shown, suggestion
 
 if TYPE_CHECKING:
-    from impctl.errors import Location
-    from impctl.types import QueryName
+    from impctl.measure.scratch import AgainstRecapture
+    from impctl.service.context import Workbench
+    from impctl.types import QueryName, TableName
+    from impctl.workload.models import QuerySpec
+
 
 OptionValue = int | float | str | bool | tuple[int | float | str, ...]
 """A single value or a list of them."""
@@ -54,3 +58,155 @@ class FigureSpec:
     location: Location
     places: Mapping[str, Location] = field(default_factory=dict)
     """The location of each option."""
+
+
+def words_of(sql: str) -> frozenset[str]:
+    """The words of a text in lower case: the tables it reads are among them."""
+    return frozenset(re.findall(r"\w+", sql.lower()))
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """One case of one figure; `figure.cases` holds that case alone.
+
+    `scale` is that of the run: tables have it already, sizes among the options through `scaled`.
+    """
+
+    desk: Workbench
+    figure: FigureSpec
+    repeat: int
+    seed: int
+    scale: float = 1.0
+
+    @property
+    def case(self) -> CaseSpec:
+        """The case to measure."""
+        return self.figure.cases[0]
+
+    @property
+    def query(self) -> QuerySpec:
+        """The query of the case."""
+        return self.desk.workload.queries[self.case.query]
+
+    def named_tables(self) -> tuple[TableName, ...]:
+        """The workload's tables that the query's text names, those it reads among them."""
+        words = words_of(self.query.sql)
+        return tuple(name for name in self.desk.workload.tables if name.lower() in words)
+
+    def cell(
+        self,
+        metrics: Mapping[str, Metric],
+        labels: Mapping[str, Label] | None = None,
+        *,
+        checked: AgainstRecapture | None = None,
+        equal: bool | None = None,
+        note: str = "",
+    ) -> Cell:
+        """A cell of this figure: the labels of the case, then these."""
+        every = {**self.case.labels, **(labels or {})}
+        covers = None if checked is None else checked.covers
+        slack = None if checked is None else checked.slack
+        return Cell(
+            self.figure.name, every, metrics, covers=covers, slack=slack, equal=equal, note=note
+        )
+
+    def step(self, message: str) -> None:
+        """Say what begins now, with the figure it is for."""
+        self.desk.reporter.step(f"{self.figure.name}: {message}")
+
+    def only(self, *names: str) -> None:
+        """Refuse options other than these."""
+        problems = [
+            Problem(
+                f"Measure `{self.figure.measure}` has no option {shown(name)}",
+                self._place(name),
+                suggestion(name, names, "its options") or "remove it",
+            )
+            for name in self.figure.options
+            if name not in names
+        ]
+        if problems:
+            raise WorkloadError(self._wrong(), problems)
+
+    def numbers(
+        self, name: str, default: Sequence[float] = (), *, least: float = 0.0
+    ) -> tuple[float, ...]:
+        """Numbers of at least `least`, one or a list."""
+        result: list[float] = []
+        for value in self._values(name, default):
+            if isinstance(value, bool) or not isinstance(value, int | float) or value < least:
+                raise self.refuse(name, f"numbers of at least {least:g}")
+            result.append(float(value))
+        return tuple(result)
+
+    def whole_numbers(
+        self, name: str, default: Sequence[int] = (), *, least: int = 1
+    ) -> tuple[int, ...]:
+        """Whole numbers of at least `least`, one or a list."""
+        result: list[int] = []
+        for value in self._values(name, default):
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise self.refuse(name, f"whole numbers of at least {least}")
+            result.append(value)
+        return tuple(result)
+
+    def whole_number(self, name: str, default: int, *, least: int = 1) -> int:
+        """One whole number of at least `least`."""
+        whole_numbers = self.whole_numbers(name, (default,), least=least)
+        if len(whole_numbers) != 1:
+            raise self.refuse(name, "one whole number")
+        return whole_numbers[0]
+
+    def scaled(self, name: str, default: int, *, least: int) -> int:
+        """One whole number that, like a table's rows, is at scale 1; not below `least`."""
+        return max(round(self.whole_number(name, default) * self.scale), least)
+
+    def texts(self, name: str, default: Sequence[str] = ()) -> tuple[str, ...]:
+        """Words that only the measure knows, one or a list; numbers as they are written."""
+        return tuple(str(value) for value in self._values(name, default))
+
+    def text(self, name: str, default: str) -> str:
+        """One word that only the measure knows."""
+        texts = self.texts(name, (default,))
+        if len(texts) != 1:
+            raise self.refuse(name, "one word")
+        return texts[0]
+
+    def key(self) -> str:
+        """The column that tells rows apart, as the option `key` names it."""
+        return self.text("key", "id")
+
+    def refuse(self, name: str, wanted: str) -> WorkloadError:
+        """The error for an option that must be something else, such as "a ratio like `1U5Q`"."""
+        message = f"Option `{name}` of figure `{self.figure.name}` must be {wanted}"
+        hint = f"correct `with.{name}`"
+        return WorkloadError(self._wrong(), [Problem(message, self._place(name), hint)])
+
+    def choices(
+        self, name: str, known: Sequence[str], default: Sequence[str] = ()
+    ) -> tuple[str, ...]:
+        """Words out of `known`, one or a list."""
+        values = self._values(name, default)
+        for value in values:
+            if value not in known:
+                raise self.refuse(name, "one of " + ", ".join(f"`{word}`" for word in known))
+        return tuple(str(value) for value in values)
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        """True or false."""
+        value = self.figure.options.get(name, default)
+        if not isinstance(value, bool):
+            raise self.refuse(name, "true or false")
+        return value
+
+    def _values(self, name: str, default: Sequence[OptionValue]) -> Sequence[OptionValue]:
+        value = self.figure.options.get(name)
+        if value is None:
+            return default
+        return value if isinstance(value, tuple) else (value,)
+
+    def _place(self, option: str) -> Location:
+        return self.figure.places.get(option, self.figure.location)
+
+    def _wrong(self) -> str:
+        return f"Figure `{self.figure.name}` has a problem"

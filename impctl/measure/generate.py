@@ -1,8 +1,8 @@
 """Write the tables that the shipped workloads and benchmarks read.
 
 Law: only new tables are written, below the folder asked for; equal requests give equal rows.
-Out of scope: what the rows are (`bench.synthetic`, `bench.orders`, `bench.examples`,
-`bench.daily`).
+Out of scope: what the rows are (`bench.data`, `bench.data`, `bench.data`,
+`bench.data`).
 """
 
 from __future__ import annotations
@@ -14,11 +14,14 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from impctl.bench.daily import split_last_days
-from impctl.bench.examples import running_example_table
-from impctl.bench.orders import orders_files
-from impctl.bench.refresh import refreshes
-from impctl.bench.synthetic import SYNTHETIC_SCHEMA, synthetic_batches
+from impctl.bench.data import (
+    SYNTHETIC_SCHEMA,
+    orders_files,
+    refreshes,
+    running_example_table,
+    split_last_days,
+    synthetic_batches,
+)
 from impctl.errors import UsageError
 from impctl.service.output import check_output
 from impctl.service.results import GenerateResult, Outcome

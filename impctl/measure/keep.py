@@ -1,9 +1,4 @@
-"""Records as files: written after a run, read to compare two runs.
-
-Law: a file is written whole or not at all; whether it can be is tried before anything is measured,
-and the trial leaves what stands there as it is. A device, a pipe or a link stays one: the text
-goes through it. Out of scope: what is in it (`bench.record_json`).
-"""
+"""Records as files: written after a run, and read to compare two runs or to write a page."""
 
 from __future__ import annotations
 
@@ -14,16 +9,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from impctl.bench.compare import compare_records
-from impctl.bench.record_json import record_from_json, record_to_json
-from impctl.errors import StorageError, UnsoundSketchError, UsageError
+from impctl.bench.record import (
+    Record,
+    record_from_json,
+    record_to_json,
+)
+from impctl.errors import (
+    StorageError,
+    UnsoundSketchError,
+    UsageError,
+)
+from impctl.service.context import Reporter
 from impctl.service.output import try_output, write_whole
 from impctl.service.results import Failure, Outcome, WrittenResult
 from impctl.workload.load import read_file
 
 if TYPE_CHECKING:
-    from impctl.bench.record import Record
-    from impctl.service.context import Reporter
     from impctl.service.settings import MeasureRequest
+
 
 _MOST_BYTES = 256 << 20
 """Of a record to read."""

@@ -1,38 +1,373 @@
-"""Measure the figures of a run, one after another, into one record.
-
-A case that fails, by a bug too, is named in `failures` and among the run's failures; its cells so
-far are kept and the others go on. A sketch found too small, or a result that differs, fails the
-run. The yardstick is timed before every figure and at the end. Files asked for hold every cell
-that is done, so an interrupt keeps those.
-"""
+"""Measure the figures of a workload file into a record; write and compare records."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field, replace
+from dataclasses import KW_ONLY, field, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from impctl.bench.record import Cell, Chart, Figure, Label, Record
-from impctl.bench.yardstick import UNSTEADY, noise_of, yardstick
-from impctl.errors import ImpctlError, StorageError, UnsoundSketchError
-from impctl.measure.fingerprint import case_fingerprint
+from impctl.bench.machine import UNSTEADY, describe_machine, noise_of, yardstick
+from impctl.bench.record import (
+    Cell,
+    Chart,
+    Figure,
+    Label,
+    Record,
+    RecordKind,
+)
+from impctl.data.schema import name_parts
+from impctl.errors import (
+    ImpctlError,
+    Location,
+    Problem,
+    StorageError,
+    UnsoundSketchError,
+    UsageError,
+    WorkloadError,
+)
+from impctl.measure.figures import CaseSpec, ChartSpec, FigureSpec, Ground, OptionValue, words_of
 from impctl.measure.keep import try_kept, write_kept
-from impctl.measure.machine_facts import machine_facts
-from impctl.measure.plan import PlannedFigure, PlannedRun, planned_workload
-from impctl.service.context import Isolated, Reporter, Workbench
+from impctl.measure.kinds import measure_capture, measure_maintain, measure_query, measure_ways
+from impctl.measure.scratch import folder_beside
+from impctl.service.context import Isolated, Reporter, Workbench, master_of
 from impctl.service.prepare import prepare
 from impctl.service.results import Failure, Outcome
-from impctl.service.scratch import folder_beside
+from impctl.spark.session import find_java, shown
 from impctl.store.disk import BENCH_SCRATCH, scratch_folder
 from impctl.values import dataclass
+from impctl.workload.models import Lineage, PartitionSpec, QuerySpec
+from impctl.workload.yaml import suggestion
 
 if TYPE_CHECKING:
-    from impctl.measure.figures import CaseSpec, FigureSpec
     from impctl.service.settings import MeasureRequest
     from impctl.types import QueryName
+    from impctl.workload.models import Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Drawable:
+    """Labels that a measure adds to those of the case, and its metrics; `operators` says that
+    there are more, named after operators (`join_bytes`)."""
+
+    labels: tuple[str, ...]
+    metrics: tuple[str, ...]
+    operators: bool = False
+
+    def has(self, metric: str) -> bool:
+        """May a cell have this metric?"""
+        return metric in self.metrics or (self.operators and metric.endswith("_bytes"))
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """What a figure does with each case.
+
+    `labelled` are options whose every value has cells of its own, which are labelled with it, or
+    only adds a metric to one: not those of which a cell shows the effect of several, as `changes`
+    of `memory`. A fingerprint leaves them out.
+    """
+
+    run: Callable[[Ground], Iterator[Cell]]
+    labelled: tuple[str, ...]
+    drawable: Drawable
+
+
+MEASURES: Mapping[str, Measure] = {
+    "capture": Measure(
+        measure_capture,
+        (),
+        Drawable((), ("plain_ms", "recapture_ms", "capture_ms", "state_bytes")),
+    ),
+    "maintain": Measure(
+        measure_maintain,
+        ("changes", "shares"),
+        Drawable(
+            ("changes", "share", "kind"),
+            (
+                *("maintain_ms", "read_ms", "engine_ms", "commit_ms"),
+                *("recapture_ms", "recapture_ratio", "state_bytes", "duckdb_ms"),
+            ),
+        ),
+    ),
+    "query": Measure(
+        measure_query,
+        (),
+        Drawable(
+            (),
+            (
+                *("plain_ms", "sketch_ms", "gain_ratio", "duckdb_plain_ms"),
+                *("files_share", "rows_share", "fragments_share"),
+            ),
+        ),
+    ),
+    "ways": Measure(
+        measure_ways,
+        (),
+        Drawable(
+            ("way",),
+            ("files_count", "wall_ms", "cpu_ms", "gain_ratio", "cpu_gain_ratio"),
+        ),
+    ),
+}
+
+
+def case_fingerprint(planned: PlannedRun, figure: PlannedFigure, case: CaseSpec) -> str:
+    """Of one case of one figure, as this run measures it."""
+    workload = planned.desk.workload
+    query = workload.queries[case.query]
+    facts = {
+        "measure": figure.spec.measure,
+        "options": _options(figure),
+        "query": _query_facts(query),
+        "partitions": [_partition_facts(one) for one in workload.partitions if _is_of(one, query)],
+        "data": list(planned.data_of(case)),
+    }
+    text = json.dumps(facts, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _options(figure: PlannedFigure) -> dict[str, object]:
+    labelled, options = figure.measure.labelled, figure.spec.options
+    return {name: value for name, value in options.items() if name not in labelled}
+
+
+def _query_facts(query: QuerySpec) -> dict[str, object]:
+    facts: dict[str, object] = {
+        "sql": " ".join(query.sql.split()),
+        "sketch": dict(query.sketch),
+        "params": dict(query.params),
+        "settings": [query.policy, query.maintain, query.join, query.buffer],
+    }
+    # Records from before the setting have the same fingerprint.
+    return facts if query.lineage is Lineage.ALL else {**facts, "lineage": query.lineage}
+
+
+def _partition_facts(partition: PartitionSpec) -> list[object]:
+    return [partition.table, partition.column, partition.boundaries, partition.ranges]
+
+
+def _is_of(partition: PartitionSpec, query: QuerySpec) -> bool:
+    """May the query have its sketch on this partition?"""
+    if query.sketch:
+        return query.sketch.get(partition.table) == partition.column
+    own = name_parts(partition.table) or (partition.table,)
+    return own[-1].lower() in words_of(query.sql)
+
+
+_CHANGES = (10, 100, 1000)
+_SHARES = (0.01, 0.1)
+REPEAT = 3
+"""Runs of each thing: a small workload takes about a minute with them."""
+
+SEED = 1
+
+
+def figures_of(
+    workload: Workload, queries: Sequence[QuerySpec], delta_rows: Sequence[int] = ()
+) -> tuple[FigureSpec, ...]:
+    """The figures of these queries; `delta_rows`, where given, are all the sizes of a change."""
+    cases = tuple(CaseSpec(spec.name, {"query": spec.name}, spec.location) for spec in queries)
+    place = Location(workload.file, 1, 1)
+    return (
+        _changes(cases, tuple(delta_rows), place),
+        _skipping(cases, place),
+        _capture(cases, place),
+        _ways(cases, place),
+    )
+
+
+def _changes(
+    cases: tuple[CaseSpec, ...], delta_rows: tuple[int, ...], place: Location
+) -> FigureSpec:
+    sizes: dict[str, OptionValue] = {"changes": _CHANGES, "shares": _SHARES}
+    if delta_rows:
+        sizes = {"changes": delta_rows}
+    return FigureSpec(
+        name="changes",
+        title="Size of a change",
+        about="Updating a sketch after a change of its table, by maintaining it and by "
+        "recapturing it. The rows of a change are sampled from the table.",
+        claim="",
+        source="",
+        measure="maintain",
+        options=sizes,
+        cases=cases,
+        chart=ChartSpec("changes", ("maintain_ms", "recapture_ms"), ("query",), ("x", "y")),
+        location=place,
+    )
+
+
+def _skipping(cases: tuple[CaseSpec, ...], place: Location) -> FigureSpec:
+    return FigureSpec(
+        name="skipping",
+        title="What a sketch saves",
+        about="The query without its sketch and with it, and the rows that remain to read with "
+        "the sketch.",
+        claim="",
+        source="",
+        measure="query",
+        options={},
+        cases=cases,
+        chart=ChartSpec("query", ("plain_ms", "sketch_ms", "rows_share"), (), ()),
+        location=place,
+    )
+
+
+def _capture(cases: tuple[CaseSpec, ...], place: Location) -> FigureSpec:
+    return FigureSpec(
+        name="capture",
+        title="First capture",
+        about="Capturing sketch and state once, compared with the query and with a recapture of "
+        "the sketch alone.",
+        claim="",
+        source="",
+        measure="capture",
+        options={},
+        cases=cases,
+        chart=ChartSpec("query", ("plain_ms", "recapture_ms", "capture_ms"), (), ()),
+        location=place,
+    )
+
+
+def _ways(cases: tuple[CaseSpec, ...], place: Location) -> FigureSpec:
+    return FigureSpec(
+        name="ways",
+        title="Ways to the answer",
+        about="The same answer from the materialized result, by impctl's engine, by DuckDB and by "
+        "Spark, in one warm process. Speed-ups are against Spark over all files.",
+        claim="",
+        source="",
+        measure="ways",
+        options={},
+        cases=cases,
+        chart=ChartSpec("way", ("files_count", "wall_ms", "cpu_ms"), ("query",), ("y",)),
+        location=place,
+    )
+
+
+DataFacts = Sequence[Mapping[str, object]]
+"""How the tables of a case were generated; part of its fingerprint."""
+
+
+def _no_data(case: CaseSpec) -> DataFacts:
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedFigure:
+    """A figure with its cases, each with the cells that measuring it will give."""
+
+    spec: FigureSpec
+    measure: Measure
+    cases: tuple[tuple[CaseSpec, Iterator[Cell]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRun:
+    """A run that is ready to start; the noise of the machine is measured in `folder`."""
+
+    desk: Workbench
+    figures: tuple[PlannedFigure, ...]
+    _: KW_ONLY
+    name: str
+    title: str
+    scale: float
+    repeat: int
+    seed: int
+    folder: Path
+    kind: RecordKind
+    data_of: Callable[[CaseSpec], DataFacts] = _no_data
+
+
+def planned_workload(
+    desk: Workbench,
+    request: MeasureRequest,
+    queries: Sequence[QueryName] | None,
+    delta_rows: Sequence[int],
+    folder: Path,
+) -> PlannedRun:
+    """The figures of the open workload."""
+    workload = desk.workload
+    figures = figures_of(workload, desk.sketched(queries), delta_rows)
+    repeat = REPEAT if request.repeat is None else request.repeat
+    chosen = chosen_figures(figures, request.only)
+    return PlannedRun(
+        desk,
+        planned_figures(desk, chosen, MEASURES, repeat=repeat, seed=SEED, scale=1.0),
+        name=workload.name,
+        title=f"Workload {workload.name}",
+        scale=1.0,
+        repeat=repeat,
+        seed=SEED,
+        folder=folder,
+        kind=RecordKind.WORKLOAD,
+    )
+
+
+def chosen_figures(figures: Sequence[FigureSpec], names: Sequence[str]) -> tuple[FigureSpec, ...]:
+    """The figures with these names, all without names; UsageError for an unknown one."""
+    known: Mapping[str, FigureSpec] = {figure.name: figure for figure in figures}
+    for name in names:
+        if name not in known:
+            raise UsageError(
+                f"There is no figure `{name}`",
+                code="figure_unknown",
+                hint=suggestion(name, list(known), "the figures"),
+            )
+    return tuple(known[name] for name in dict.fromkeys(names)) if names else tuple(figures)
+
+
+def planned_figures(
+    desk: Workbench,
+    figures: Sequence[FigureSpec],
+    measures: Mapping[str, Measure],
+    *,
+    repeat: int,
+    seed: int,
+    scale: float,
+) -> tuple[PlannedFigure, ...]:
+    """The measures called for every case, which reads their options."""
+    problems: list[Problem] = []
+    planned: list[PlannedFigure] = []
+    for figure in figures:
+        measure = measures[figure.measure]
+        cases: list[tuple[CaseSpec, Iterator[Cell]]] = []
+        for case in figure.cases:
+            ground = Ground(desk, replace(figure, cases=(case,)), repeat, seed, scale)
+            try:
+                cases.append((case, measure.run(ground)))
+            except WorkloadError as error:
+                # The options belong to the figure, so one case reports every problem.
+                problems += error.problems
+                break
+        planned.append(PlannedFigure(figure, measure, tuple(cases)))
+    if problems:
+        count = "a problem" if len(problems) == 1 else f"{len(problems)} problems"
+        raise WorkloadError(f"The figures have {count}", problems)
+    return tuple(planned)
+
+
+_SETTINGS = ("spark.driver.memory", "spark.sql.shuffle.partitions")
+
+
+def machine_facts(desk: Workbench) -> dict[str, str]:
+    """The facts by name, with `java` and `spark`: its master, memory and shuffle partitions."""
+    facts = describe_machine()
+    # Where nothing needs Spark no Java is needed either.
+    with suppress(UsageError):
+        facts["java"] = str(find_java(os.environ).version)
+    spec = desk.spark_spec
+    held = {name: spec.conf[name] for name in _SETTINGS if name in spec.conf}
+    told = [f"{name.removeprefix('spark.')} {value}" for name, value in held.items()]
+    facts["spark"] = ", ".join([shown(master_of(spec.master)), *told])
+    return facts
 
 
 def run_workload(

@@ -54,9 +54,8 @@ from impctl.plan.nodes import (
     scans_of,
     with_inputs,
 )
-from impctl.safety.direction import Relation
+from impctl.safety.direction import NodeState, Relation, Status
 from impctl.safety.judge import Verdict, states_of
-from impctl.safety.lattice import NodeState, Status
 from impctl.safety.transfer import LARGEST, SMALLEST, grouped_keys
 from impctl.values import dataclass
 

@@ -57,10 +57,9 @@ from impctl.plan.nodes import (
     nodes_of,
 )
 from impctl.plan.properties import part_can_fail
-from impctl.safety.direction import FALLING, RISING, Columns, Relation, direction
+from impctl.safety.direction import FALLING, RISING, Columns, Refusal, Relation, Status, direction
 from impctl.safety.facts import Fact, learn, number_of, signs_of
 from impctl.safety.judge import Judged, node_states
-from impctl.safety.lattice import Refusal, Status
 from impctl.safety.messages import Wording
 from impctl.safety.transfer import relation_of
 from impctl.values import dataclass

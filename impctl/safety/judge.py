@@ -33,8 +33,8 @@ from impctl.plan.nodes import (
     nodes_of,
     scans_of,
 )
+from impctl.safety.direction import NodeState, Refusal, Status
 from impctl.safety.facts import Fact, FactKind, FactSource
-from impctl.safety.lattice import NodeState, Refusal, Status
 from impctl.safety.messages import Wording
 from impctl.safety.transfer import (
     changing_state,

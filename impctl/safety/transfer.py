@@ -41,7 +41,19 @@ from impctl.plan.nodes import (
 )
 from impctl.plan.properties import is_whole
 from impctl.plan.recursion import leaves_of, table_of
-from impctl.safety.direction import Columns, Relation, direction, find_objection
+from impctl.safety.direction import (
+    Columns,
+    Keys,
+    NodeState,
+    Refusal,
+    Relation,
+    Status,
+    direction,
+    equal_columns,
+    find_objection,
+    refused,
+    with_equalities,
+)
 from impctl.safety.facts import (
     NOTHING,
     Fact,
@@ -54,15 +66,6 @@ from impctl.safety.facts import (
     number_of,
     signs_of,
     signs_of_scan,
-)
-from impctl.safety.lattice import (
-    Keys,
-    NodeState,
-    Refusal,
-    Status,
-    equal_columns,
-    refused,
-    with_equalities,
 )
 from impctl.safety.messages import Wording, condition_name, difference, objection_text
 from impctl.values import dataclass

@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from impctl.service.pinned import PinnedTables
     from impctl.service.prepare import PreparedQuery
     from impctl.sketch.partition import BoundaryValue, RangePartition
-    from impctl.store.reader import StoreReader
-    from impctl.store.records import RunRef, StoredQuery, StoredSketch
+    from impctl.store.records import RunRef, StoredQuery, StoredSketch, StoreReader
     from impctl.types import ColumnName, QueryName, TableName
 
 REBALANCE_HINT = "run `impctl capture --rebalance`"

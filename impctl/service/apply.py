@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, assert_never
 
 from impctl.errors import ImpctlError, InterruptedRunError, UsageError, count_text, unexpected
-from impctl.service.held_signals import held_signals
+from impctl.service.output import held_signals
 from impctl.service.results import ApplyResult, Failure, Outcome
 from impctl.tables.write.apply import (
     UpdateKind,

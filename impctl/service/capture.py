@@ -73,7 +73,7 @@ from impctl.values import dataclass
 if TYPE_CHECKING:
     from impctl.service.pinned import PinnedTables
     from impctl.sketch.partition import RangePartition
-    from impctl.store.reader import StoreReader
+    from impctl.store.records import StoreReader
     from impctl.store.store import Store
     from impctl.types import AccessId, QueryName, TableName, TableVersion
     from impctl.workload.models import QuerySpec

@@ -12,8 +12,8 @@ from impctl.plan.lineage import for_all, why_unused
 from impctl.plan.nodes import Fixpoint, Select, nodes_of, scans_of
 from impctl.plan.recursion import is_recursive
 from impctl.safety.choose import Choice, Costs, Option, choose_attributes
+from impctl.safety.direction import Status
 from impctl.safety.judge import Judges, Verdict, check_kept, keyed_groups, states_of
-from impctl.safety.lattice import Status
 from impctl.service.estimate import ALIKE, LEAST_ROWS, NOTHING, Estimates, estimates
 from impctl.service.partitions import candidates, is_partitionable, occurrences, partition_of
 from impctl.service.prepare import PreparedQuery, facts_of

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from impctl.errors import ImpctlError, UsageError, count_text
 from impctl.service.advice import SketchUse, cluster_forecast, sketch_uses, sketched_most
-from impctl.service.held_signals import held_signals
+from impctl.service.output import held_signals
 from impctl.service.partitions import is_partitionable
 from impctl.service.results import ClusteredSketch, ClusterResult, Failure, Outcome
 from impctl.service.text import size_text

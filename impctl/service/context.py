@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from impctl.errors import (
     ImpctlError,
+)
+from impctl.service.results import Failure
+from impctl.workload.models import Policy, QuerySpec
+
+if TYPE_CHECKING:
+    from impctl.service.pinned import PinnedTables
+    from impctl.store.records import StoreReader
+    from impctl.types import ColumnName, QueryName, TableName, TableVersion
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from impctl.errors import (
     NotReadError,
     UnsafeSketchError,
     UsageError,
@@ -16,7 +29,6 @@ from impctl.plan.nodes import Plan, Query
 from impctl.safety.facts import Fact
 from impctl.sql.parameters import Clock
 from impctl.types import AccessId, ColumnName, TableName
-from impctl.workload.models import QuerySpec
 from impctl.workload.yaml import sql_location
 
 if TYPE_CHECKING:
@@ -27,17 +39,13 @@ from typing import TYPE_CHECKING
 
 from impctl.store.ledger import Ledger
 from impctl.types import QueryName, TableVersion
-from impctl.workload.models import (
-    Policy,
-)
 from impctl.workload.yaml import suggestion
 
 if TYPE_CHECKING:
     from impctl.reuse.verdict import ReuseVerdict
     from impctl.service.pinned import PinnedTables
-    from impctl.store.reader import StoreReader
+    from impctl.store.records import StoreReader
 import os
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from impctl.tables.log import Seen
@@ -46,10 +54,9 @@ if TYPE_CHECKING:
     from impctl.compile.compile import Compiled
     from impctl.engine.operator import Limits
     from impctl.forecast import Arrival, History
-    from impctl.store.reader import StoreReader
+    from impctl.store.records import StoreReader
     from impctl.tables.source import DeltaSource
 import hashlib
-from collections import Counter
 from contextlib import ExitStack
 from datetime import UTC, date
 from functools import cache, cached_property, lru_cache
@@ -62,7 +69,6 @@ from impctl.data.schema import name_parts
 from impctl.errors import is_panic, unexpected
 from impctl.service.output import check_output
 from impctl.service.pinned import PinnedTables
-from impctl.service.results import Failure
 from impctl.service.settings import Settings, lock_timeout_of, policy_of, spark_of, store_of
 from impctl.stopwatch import Stopwatch
 from impctl.store.disk import suppress_full

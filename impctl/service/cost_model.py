@@ -14,7 +14,7 @@ from impctl.store.records import RunCost, RunKind, StoredQuery
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
-    from impctl.store.reader import StoreReader
+    from impctl.store.records import StoreReader
     from impctl.types import TableName
 import math
 

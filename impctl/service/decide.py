@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from impctl.data.memory import held_memory
 from impctl.errors import (
     EvaluationError,
     ImpctlError,
@@ -20,9 +18,8 @@ from impctl.service.clock import Move, move_of
 from impctl.service.context import Isolated, Workbench, limited
 from impctl.service.cost_model import Size, dearer, reason_text, recorded
 from impctl.service.decision import capture_stage
-from impctl.service.maintenance_plan import check_circuit
+from impctl.service.maintenance_plan import TakenUp, check_circuit, reopened
 from impctl.service.prepare import PreparedQuery, prepare, recheck
-from impctl.service.query_state import TakenUp, reopened
 from impctl.service.results import ENGINE, SPARK, Failure
 from impctl.service.stored import (
     check_clock,
@@ -40,98 +37,11 @@ from impctl.values import dataclass
 from impctl.workload.models import MaintainMode, Policy, QuerySpec
 
 if TYPE_CHECKING:
+    from impctl.service.kept_states import KeptStates
     from impctl.service.pinned import PinnedTables
-    from impctl.store.reader import StoreReader
+    from impctl.store.records import StoreReader
     from impctl.tables.snapshot import Snapshot
-    from impctl.types import ColumnName, QueryName, TableName, TableVersion
-
-_Form = tuple[object, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    """State taken up, what the store had after its last commit, and its tables' form then."""
-
-    taken: TakenUp
-    stored: StoredQuery
-    forms: tuple[_Form, ...]
-    bytes: int
-
-
-class KeptStates:
-    """The state of each query that was maintained before."""
-
-    def __init__(
-        self,
-        limit: int | None = None,
-        memory: int | None = None,
-        held: Callable[[], int | None] = held_memory,
-    ) -> None:
-        """`limit`: bytes of state to be kept at most; `memory`: bytes that the process may have of
-        its own, which has as many as `held` says."""
-        self._limit = limit
-        self._memory = memory
-        self._held = held
-        self._uses: Counter[QueryName] = Counter()
-        self._kept: dict[QueryName, _Kept] = {}
-
-    def take(self, desk: Workbench, stored: StoredQuery) -> TakenUp | None:
-        """The state of a query for one more run; None where it is not there or not the same.
-
-        It is not kept any more then, so that a run that fails leaves nothing half done behind.
-        """
-        kept = self._kept.pop(stored.query, None)
-        if kept is None or kept.stored != stored or kept.forms != _forms(desk.tables, stored):
-            return None
-        return kept.taken
-
-    def keep(self, desk: Workbench, taken: TakenUp) -> None:
-        """Keep the state after a step that was committed.
-
-        What the store has then is what was written: a later run holds it against what it reads.
-        """
-        stored, size = taken.stored, taken.state.state_bytes()
-        self._uses[stored.query] += 1
-        self._kept.pop(stored.query, None)
-        if self._limit is not None and size > self._limit:
-            return
-        self._kept[stored.query] = _Kept(taken, stored, _forms(desk.tables, stored), size)
-        while self._limit is not None and self._bytes > self._limit:
-            # The one that was maintained longest ago.
-            del self._kept[next(iter(self._kept))]
-        self._drop_to_memory()
-
-    def _drop_to_memory(self) -> None:
-        """Drop what is least worth its bytes, until as many are gone as there are too many."""
-        held = None if self._memory is None else self._held()
-        over = 0 if held is None or self._memory is None else held - self._memory
-        while over > 0 and self._kept:
-            dearest = max(self._kept, key=lambda name: self._kept[name].bytes / self._uses[name])
-            over -= self._kept.pop(dearest).bytes
-
-    @property
-    def _bytes(self) -> int:
-        return sum(kept.bytes for kept in self._kept.values())
-
-    def drop(self) -> None:
-        """Keep nothing."""
-        self._kept.clear()
-
-
-def _forms(tables: PinnedTables, stored: StoredQuery) -> tuple[_Form, ...]:
-    """All of the tables' metadata that a plan, its safety or its circuit rests on."""
-    return tuple(_form(tables.snapshot(pin.table)) for pin in stored.pins)
-
-
-def _form(snapshot: Snapshot) -> _Form:
-    return (
-        snapshot.table,
-        snapshot.table_id,
-        snapshot.schema_json,
-        snapshot.partition_columns,
-        dict(snapshot.configuration),
-        snapshot.reader_features,
-    )
+    from impctl.types import ColumnName, TableName, TableVersion
 
 
 CLOCK_MOVED = "clock_moved"

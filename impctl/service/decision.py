@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from impctl.compile.compile import Way
     from impctl.service.context import Workbench
     from impctl.sketch.partition import RangePartition
-    from impctl.store.reader import StoreReader
+    from impctl.store.records import StoreReader
     from impctl.types import AccessId
     from impctl.workload.models import QuerySpec
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, assert_never
 from impctl.compile.answers import kept_rows
 from impctl.compile.compile import Way
 from impctl.compile.flows import SideChoice, Strategy, row_bytes
-from impctl.compile.jointree import explain as join_trees_explain
+from impctl.compile.jointree import shape as join_trees_explain
 from impctl.compile.jointree.graph import NoTree, Reason, TreeShape
 from impctl.compile.jointree.shape import tree_shapes
 from impctl.engine.fixpoint.absorption import EXTRA_MISSING, PACKAGE, missing_package

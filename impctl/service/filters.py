@@ -14,8 +14,7 @@ from impctl.data.vector import Vector, from_arrow
 from impctl.expr.nodes import And, Expr, columns_of, substitute
 from impctl.plan.nodes import Plan, Select, scans_of
 from impctl.plan.properties import scan_conditions
-from impctl.rules.joined_columns import ScanColumn, Tied, tied_columns
-from impctl.rules.pushdown import push_selections
+from impctl.rules.pushdown import ScanColumn, Tied, push_selections, tied_columns
 from impctl.service.choose import evened, groups_of
 from impctl.sketch.sketch import MAX_INTERVALS, Interval, RangeFilter, range_filter
 from impctl.spark.expressions import DIALECT, boundary

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlglot.dialects.spark import Spark
 
-from impctl.bench.orders import orders_files
+from impctl.bench.data import orders_files
 from impctl.data.schema import INTEGRAL, Column, Kind, quoted
 from impctl.errors import ImpctlError, StorageError, TableError, UsageError, count_text, masked
 from impctl.service.check import check, schema_text

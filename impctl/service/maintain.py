@@ -39,15 +39,15 @@ from impctl.workload.models import Policy, QuerySpec
 
 if TYPE_CHECKING:
     from impctl.service.capture import Captured
-    from impctl.service.decide import KeptStates, Moved, ReadChange, Stage, Stale, Task
+    from impctl.service.decide import Moved, ReadChange, Stage, Stale, Task
+    from impctl.service.kept_states import KeptStates
+    from impctl.service.maintenance_plan import TakenUp
     from impctl.service.pinned import PinnedTables
     from impctl.service.prepare import PreparedQuery
-    from impctl.service.query_state import TakenUp
     from impctl.service.result_changes import ToldAnswer, ToldRecapture
     from impctl.service.step import StepDone
     from impctl.service.table_deltas import Need
-    from impctl.store.reader import StoreReader
-    from impctl.store.records import StoredQuery, StoredSketch
+    from impctl.store.records import StoredQuery, StoredSketch, StoreReader
     from impctl.store.store import Store
     from impctl.tables.snapshot import Snapshot
     from impctl.types import AccessId, QueryName, TableName, TableVersion

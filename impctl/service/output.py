@@ -1,22 +1,49 @@
-"""Files and folders that the user asks impctl to write.
-
-Law: nothing is written into a Delta table, a store or a file that the run reads, not through a link
-either. A reader sees the old content of a file or the new one, never a part, and what it sees is
-safe on the disk. A device, a pipe or a link stays one: the content goes through it.
-Out of scope: what is written.
-"""
+"""Files and folders that the user asks impctl to write, whole or not at all."""
 
 from __future__ import annotations
 
 import errno
 import os
+import signal
 import tempfile
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from types import FrameType
+from typing import Any, BinaryIO
 
 from impctl.errors import UsageError
+
+_NAMES = ("SIGINT", "SIGTERM", "SIGHUP")
+
+
+@contextmanager
+def held_signals() -> Iterator[None]:
+    """Deliver signals to end after the block, whatever came of it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    before: dict[int, Callable[..., Any] | int] = {}
+
+    def hold(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+
+    try:
+        for number in (getattr(signal, name) for name in _NAMES if hasattr(signal, name)):
+            handler = signal.getsignal(number)
+            # None is a handler that Python does not know and could not put back.
+            if handler is not None and handler is not signal.SIG_IGN:
+                before[number] = handler
+                signal.signal(number, hold)
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if came:
+            signal.raise_signal(came[0])
+
 
 NOTHING_ELSE: Mapping[str, str] = {}
 

@@ -21,7 +21,7 @@ from impctl.engine.batch import Batch, empty_batch
 from impctl.engine.tags import RowTags
 from impctl.plan.moved_conditions import MovedConditions
 from impctl.plan.nodes import Aggregate, Distinct, Plan, Scan, nodes_of, scans_of
-from impctl.rules.joined_columns import column_behind
+from impctl.rules.pushdown import column_behind
 from impctl.service.filters import Uris, files_under, wanted_files
 from impctl.spark.render import render_plan
 from impctl.stopwatch import Stopwatch
@@ -127,8 +127,7 @@ class Partners:
     def _read(
         self, wanted: Readable, files: Uris, chosen: Callable[[DataFrame], DataFrame]
     ) -> Batch:
-        from impctl.spark.failures import plain_failures
-        from impctl.spark.run import selected
+        from impctl.spark.run import plain_failures, selected
 
         views = {scan.access: f"impctl_side{at}" for at, scan in enumerate(scans_of(wanted.plan))}
         frames = {

@@ -20,8 +20,7 @@ from impctl.workload.sections import require_credentials
 if TYPE_CHECKING:
     from impctl.sketch.partition import RangePartition
     from impctl.tables.changes import FilesMark
-    from impctl.tables.fan_out import KeyColumns, KeyCounts
-    from impctl.tables.lookup import ReadOnce
+    from impctl.tables.lookup import KeyColumns, KeyCounts, ReadOnce
     from impctl.tables.snapshot import Snapshot
     from impctl.types import ColumnName, TableName, TableVersion
     from impctl.workload.models import TableSpec
@@ -175,7 +174,7 @@ class PinnedTables:
 
     def key_counts(self, table: TableName, columns: KeyColumns, one_in: int) -> KeyCounts:
         """The keys of the table's snapshot, counted once; errors as of `read_batches`."""
-        from impctl.tables.fan_out import MANY_ROWS, key_counts, thinned
+        from impctl.tables.lookup import MANY_ROWS, key_counts, thinned
 
         snapshot = self.snapshot(table)
         key = (table, snapshot.version, columns, one_in)

@@ -34,7 +34,7 @@ from impctl.store.records import RunKind, StoredQuery
 
 if TYPE_CHECKING:
     from impctl.errors import ImpctlError
-    from impctl.store.reader import StoreReader
+    from impctl.store.records import StoreReader
     from impctl.types import QueryName
     from impctl.workload.models import QuerySpec
 

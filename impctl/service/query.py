@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
     from impctl.compile.flows import BlockedError
     from impctl.expr.nodes import Expr
+    from impctl.safety.direction import Refusal
     from impctl.safety.failures import Interval, Sizes
-    from impctl.safety.lattice import Refusal
     from impctl.service.answer_costs import Estimate, Foreseen
     from impctl.service.context import Workbench
     from impctl.service.parameters import GivenValues

@@ -23,9 +23,8 @@ from impctl.service.capture import commit_capture
 from impctl.service.context import Isolated, Workbench
 from impctl.service.fill import filled_circuit
 from impctl.service.maintain import maintain
-from impctl.service.maintenance_plan import check_circuit, chosen_way
+from impctl.service.maintenance_plan import TakenUp, check_circuit, chosen_way, reopened
 from impctl.service.partitions import values_within, wanted_ranges
-from impctl.service.query_state import TakenUp, reopened
 from impctl.service.results import CaptureResult, Outcome
 from impctl.service.stored import (
     check_definition,
@@ -49,7 +48,7 @@ if TYPE_CHECKING:
     from impctl.compile.fill import RangeRows
     from impctl.service.pinned import PinnedTables
     from impctl.sketch.partition import BoundaryValue, Fragments, RangePartition
-    from impctl.store.reader import StoreReader
+    from impctl.store.records import StoreReader
     from impctl.store.store import Store
     from impctl.types import AccessId, ColumnName, QueryName
     from impctl.workload.models import QuerySpec

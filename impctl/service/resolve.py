@@ -91,8 +91,7 @@ if TYPE_CHECKING:
     from impctl.service.prepare import PreparedQuery
     from impctl.service.spark_answer import Unread
     from impctl.sql.names import TableNames
-    from impctl.store.reader import StoreReader
-    from impctl.store.records import Assumption, StoredQuery, StoredSketch
+    from impctl.store.records import Assumption, StoredQuery, StoredSketch, StoreReader
 
 
 AtVersions = Sequence[str] | int | Mapping[str, int]

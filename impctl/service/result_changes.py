@@ -45,10 +45,9 @@ if TYPE_CHECKING:
     from impctl.rules.finalize import Ending
     from impctl.service.context import Workbench
     from impctl.service.decide import Moved
-    from impctl.service.query_state import TakenUp
+    from impctl.service.maintenance_plan import TakenUp
     from impctl.sketch.sketch import FragmentSet
-    from impctl.store.reader import StoreReader
-    from impctl.store.records import StoredQuery
+    from impctl.store.records import StoredQuery, StoreReader
     from impctl.types import AccessId, AttributeId, QueryName, TableName, TableVersion
     from impctl.workload.models import QuerySpec
 

@@ -255,8 +255,8 @@ def derived_entries(
     outer, unused = list(_outer(prepared)), _unused(prepared)
     if not outer and not unused:
         return ()
-    from impctl.spark.failures import plain_failures
     from impctl.spark.recursion import Rounds
+    from impctl.spark.run import plain_failures
 
     if outer:
         desk.reporter.step(f"deriving rows of {prepared.spec.name}")

@@ -42,8 +42,7 @@ from impctl.tables.log import pending_changes
 
 if TYPE_CHECKING:
     from impctl.service.pinned import PinnedTables
-    from impctl.store.reader import StoreReader
-    from impctl.store.records import RunRecord, StoredQuery, TablePin
+    from impctl.store.records import RunRecord, StoredQuery, StoreReader, TablePin
     from impctl.types import QueryName
     from impctl.workload.models import QuerySpec
 

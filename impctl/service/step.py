@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from impctl.data.vector import Vector
     from impctl.service.clock import Move
     from impctl.service.decide import Moved
+    from impctl.service.maintenance_plan import TakenUp
     from impctl.service.partners import PartnersAt
-    from impctl.service.query_state import TakenUp
     from impctl.service.stored import StateMeta
     from impctl.sketch.sketch import FragmentSet
     from impctl.store.store import Store

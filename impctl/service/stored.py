@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from impctl.service.pinned import PinnedTables
     from impctl.service.prepare import PreparedQuery
     from impctl.sketch.partition import RangePartition
-    from impctl.store.reader import StoreReader
-    from impctl.store.records import KeptVersion, StoredQuery, StoredSketch, TablePin
+    from impctl.store.records import KeptVersion, StoredQuery, StoredSketch, StoreReader, TablePin
     from impctl.tables.changes import FilesMark
     from impctl.types import AccessId, ColumnName, QueryName, TableName, TableVersion
 

@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from impctl.compile.flows import Source
     from impctl.data.vector import Vector
     from impctl.service.context import Reporter, Workbench
+    from impctl.service.maintenance_plan import TakenUp
     from impctl.service.pinned import PinnedTables
-    from impctl.service.query_state import TakenUp
     from impctl.sketch.partition import RangePartition
     from impctl.store.records import Assumption
     from impctl.tables.snapshot import DataFile, Snapshot

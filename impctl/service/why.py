@@ -69,9 +69,9 @@ from impctl.service.answer import RowValue, rows_of
 from impctl.service.context import Workbench, limits_of, only_query
 from impctl.service.engine_answer import LeftOut, engine_rows
 from impctl.service.filters import Pruned, files_by_table, filters_of, wanted_files
+from impctl.service.maintenance_plan import reopened
 from impctl.service.memory_limit import MemoryLimit, held_to, memory_of
 from impctl.service.parameters import GivenValues, parsed
-from impctl.service.query_state import reopened
 from impctl.service.resolve import Fresh, asked, condition_on, what_is_read
 from impctl.service.result_changes import RowsOf, changes_between
 from impctl.service.results import ENGINE, STATE, Outcome, WhyEntry, WhyResult, WithoutResult

@@ -29,9 +29,8 @@ from impctl.safety.judge import Verdict, carried, states_of
 from impctl.safety.transfer import facts_of_rows
 from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import FragmentSet
-from impctl.spark.failures import plain_failures
 from impctl.spark.render import render_plan
-from impctl.spark.run import selected
+from impctl.spark.run import plain_failures, selected
 from impctl.spark.sketches import capture_sketches, with_fragment
 from impctl.types import AccessId, TableName, TableVersion
 from impctl.values import dataclass

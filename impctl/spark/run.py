@@ -1,21 +1,233 @@
-"""Running SQL text on DataFrames, and reading the result as Arrow."""
+"""Running SQL text in Spark, and Spark's failures as errors of impctl."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from impctl.data.schema import quoted
-from impctl.spark.failures import plain_failures
-from impctl.spark.session import is_connect
+from impctl.errors import (
+    EvaluationError,
+    HistoryGoneError,
+    ImpctlError,
+    QueryError,
+    RetryableError,
+    UnsupportedError,
+    UsageError,
+)
+from impctl.expr.signature import SEVERAL_ROWS, several_rows
+from impctl.spark.session import PACKAGES, is_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from impctl.types import TableName, TableVersion
+
+
+_MISSING_FILE = ("PATH_NOT_FOUND", "FAILED_READ_FILE.FILE_NOT_EXIST")
+_MISSING_FILE_TEXT = re.compile(r"FileNotFoundException|\[PATH_NOT_FOUND\]|FILE_NOT_EXIST")
+_CONDITION = re.compile(r"^\[([A-Z][A-Z0-9_.]*)\]\s*")
+_SQL_STATE = re.compile(r"\s*SQLSTATE: \w+.*$")
+_NO_SCHEME = re.compile(r"No FileSystem for scheme \"?(\w+)")
+_NO_CLASS = re.compile(r"Class (org\.apache\.hadoop\.fs\.[\w.]+|com\.google\.[\w.]+) not found")
+_SEVERAL_ROWS = re.compile(
+    r"\[SCALAR_SUBQUERY_TOO_MANY_ROWS\]|\[USER_RAISED_EXCEPTION\] " + re.escape(SEVERAL_ROWS)
+)
+"""Of Spark's own check of a subquery, and of the one in texts that impctl writes."""
+_RECURSION = re.compile(r"\[RECURSION_(?:LEVEL|ROW)_LIMIT_EXCEEDED\] (.+)")
+_FAILED_ROW = re.compile(
+    r"^Caused by: org\.apache\.spark\.Spark(?:Arithmetic|ArrayIndexOutOfBounds|DateTime"
+    r"|NumberFormat|Runtime)Exception: (.+)$",
+    re.MULTILINE,
+)
+"""What Spark hands on in the exception of a thread that waited: of subqueries and broadcasts."""
+_SCHEMES_OF_CLASSES = {
+    "org.apache.hadoop.fs.s3a.S3AFileSystem": "s3a",
+    "org.apache.hadoop.fs.azurebfs.SecureAzureBlobFileSystem": "abfss",
+    "com.google.cloud.hadoop.fs.gcs.GoogleHadoopFileSystem": "gs",
+}
+_JAVA_CLASS = re.compile(r"^(?:[a-z]\w*\.)+[A-Z]\w*: ")
+
+
+@contextmanager
+def plain_failures(versions: Mapping[TableName, TableVersion] | None = None) -> Iterator[None]:
+    """Turns Spark's exceptions inside the block into errors of impctl."""
+    # Py4JError is not part of pyspark's own tree, yet some failures (and a dead JVM) raise it bare.
+    from pyspark.core.context import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        if _is_interrupted(error):
+            raise KeyboardInterrupt from error
+        if isinstance(error, PySparkException):
+            raise _translated(error, versions or {}) from error
+        raise _of_gateway(str(error), versions or {}) from error
+    except (ConnectionError, EOFError) as error:
+        raise RetryableError(
+            "Spark failed: its process ended",
+            code="spark_failed",
+            hint="run again; more driver memory may help (`spark.driver.memory`)",
+        ) from error
+
+
+def _is_interrupted(error: BaseException) -> bool:
+    """Whether a KeyboardInterrupt came first: cleaning up after it, PySpark raises anew."""
+    seen: BaseException | None = error
+    while seen is not None and not isinstance(seen, KeyboardInterrupt):
+        seen = seen.__context__
+    return seen is not None
+
+
+def _without_file_system(text: str) -> ImpctlError | None:
+    """The error where Spark lacks what reads an object store; None where that is not it."""
+    result = _NO_SCHEME.search(text) or _NO_CLASS.search(text)
+    if result is None:
+        return None
+    scheme = _SCHEMES_OF_CLASSES.get(result[1], result[1])
+    package = PACKAGES.get(scheme)
+    add = (
+        "add the JAR of its Hadoop file system to `spark.jars.packages`"
+        if package is None
+        else f"add `{package.format(hadoop=hadoop_version())}` to `spark.jars.packages` under "
+        "`spark.conf`, or add its JARs to the Spark installation"
+    )
+    return UsageError(
+        f"Spark has no file system for `{scheme}://`, which a table's path uses",
+        code="spark_file_system_missing",
+        hint=f"{add}; `capture` and `maintain` can read the table without Spark",
+    )
+
+
+def hadoop_version() -> str:
+    """That of the Hadoop beside this PySpark, for a JAR that must be of the same."""
+    import pyspark
+
+    folder = Path(pyspark.__file__).parent / "jars"
+    for jar in sorted(folder.glob("hadoop-client-api-*.jar")):
+        return jar.stem.removeprefix("hadoop-client-api-")
+    return "VERSION"
+
+
+def _translated(error: Exception, versions: Mapping[TableName, TableVersion]) -> ImpctlError:
+    from pyspark.errors import (
+        AnalysisException,
+        ArithmeticException,
+        ArrayIndexOutOfBoundsException,
+        DateTimeException,
+        NumberFormatException,
+        SparkRuntimeException,
+    )
+
+    text, condition = str(error), _condition_of(error)
+    missing = _without_file_system(text)
+    if missing is not None:
+        return missing
+    if condition.startswith(_MISSING_FILE) or _MISSING_FILE_TEXT.search(text):
+        return history_gone(versions)
+    known = _known(text)
+    if known is not None:
+        return known
+    if isinstance(error, AnalysisException):
+        return QueryError(
+            f"Spark cannot run the query: {first_sentence(text)}",
+            code="query_rejected_by_spark",
+            hint="check the query's names and types against the tables",
+        )
+    evaluation = (
+        ArithmeticException,
+        ArrayIndexOutOfBoundsException,
+        DateTimeException,
+        NumberFormatException,
+        SparkRuntimeException,
+    )
+    if isinstance(error, evaluation):
+        return _on_a_row(text)
+    return _handed_on(text)
+
+
+def _condition_of(error: Exception) -> str:
+    condition = getattr(error, "getCondition", lambda: None)()
+    return condition if isinstance(condition, str) else ""
+
+
+def _of_gateway(text: str, versions: Mapping[TableName, TableVersion]) -> ImpctlError:
+    missing = _without_file_system(text)
+    if missing is not None:
+        return missing
+    known = _known(text)
+    if known is not None:
+        return known
+    return history_gone(versions) if _MISSING_FILE_TEXT.search(text) else _handed_on(text)
+
+
+def _known(text: str) -> ImpctlError | None:
+    """What the text of an error says for certain, whoever raised it."""
+    if _SEVERAL_ROWS.search(text):
+        return several_rows()
+    match = _RECURSION.search(text)
+    if match is None:
+        return None
+    return UnsupportedError(
+        f"A recursive query exceeds Spark's limit: {first_sentence(match[1])}",
+        code="recursion_limit",
+        hint="limit the recursion in the query, for example by a level; MAX RECURSION LEVEL n "
+        "after its name allows more levels",
+    )
+
+
+def _handed_on(text: str) -> ImpctlError:
+    """The failure of a row that another thread met, by its class; else what is not explained."""
+    match = _FAILED_ROW.search(text)
+    return _unexplained(text) if match is None else _on_a_row(match[1])
+
+
+def _on_a_row(text: str) -> EvaluationError:
+    return EvaluationError(
+        f"The query fails on a row: {first_sentence(text)}",
+        hint="guard the expression or fix the row; Spark also fails without impctl, unless it "
+        "finds that the result does not need the row",
+    )
+
+
+def _unexplained(text: str) -> ImpctlError:
+    return RetryableError(
+        f"Spark failed: {first_sentence(text)}",
+        code="spark_failed",
+        hint="run again with `-vv` to see Spark's log; more driver memory may help",
+    )
+
+
+def history_gone(versions: Mapping[TableName, TableVersion]) -> HistoryGoneError:
+    """The error for data files that a pinned version needs and that are no longer there."""
+    named = " and ".join(f"Version {n} of table `{table}`" for table, n in sorted(versions.items()))
+    named = named or "The pinned version"
+    return HistoryGoneError(
+        f"{named} can no longer be read (vacuumed?): a data file is missing",
+        code="data_files_gone",
+        hint=(
+            "run again on the current version; keep data files for longer than the time between "
+            "two runs"
+        ),
+    )
+
+
+def first_sentence(text: str) -> str:
+    """What Spark says, without its plan, stack trace, Java class and SQL state; no full stop."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    first = lines[0] if lines else "no message"
+    if first.startswith("An error occurred while calling") and len(lines) > 1:
+        first = lines[1].removeprefix(": ")
+    for noise in (_JAVA_CLASS, _CONDITION, _SQL_STATE):
+        first = noise.sub("", first)
+    return first.rstrip(".;: ")
 
 
 def run_sql(

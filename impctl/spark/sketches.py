@@ -17,9 +17,8 @@ from impctl.errors import UsageError
 from impctl.plan.nodes import Join, Plan, Query, attributes_of, nodes_of, scans_of
 from impctl.sketch.sketch import FragmentSet
 from impctl.spark.capture import FRAGMENT, STAGED, PassKind, SketchPass, sketch_passes, staged_name
-from impctl.spark.failures import plain_failures
 from impctl.spark.render import render_plan
-from impctl.spark.run import selected
+from impctl.spark.run import plain_failures, selected
 from impctl.types import AccessId, ColumnName, TableName, TableVersion
 from impctl.values import dataclass
 

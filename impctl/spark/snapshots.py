@@ -14,7 +14,7 @@ import pyarrow as pa
 from impctl.data.schema import Column as TableColumn
 from impctl.data.schema import Kind, quoted
 from impctl.errors import ImpctlError, TableError
-from impctl.spark.failures import plain_failures
+from impctl.spark.run import plain_failures
 from impctl.spark.session import few_listing_tasks, reader_options, spark_uri
 from impctl.tables.footers import hiding_columns
 from impctl.tables.rows import DataFiles

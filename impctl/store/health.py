@@ -25,7 +25,7 @@ from impctl.store.states import StoredRun, WrittenRun, run_files
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
-    from impctl.store.reader import StoreReader
+    from impctl.store.records import StoreReader
     from impctl.types import QueryName
 
 KEPT_VERSIONS = 32

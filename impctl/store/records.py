@@ -1,28 +1,26 @@
-"""What goes into the store and comes out of it, as frozen values.
-
-Law: a record is plain data; two equal records say the same. `generation` counts the commits of a
-query, captures included, so that a writer notices when another one came before it.
-Out of scope: how records lie on disk (`store.tables`, `store.tables`, `store.states`).
-"""
+"""What goes into the store and comes out of it; the half that only reads, as a type."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
+    from impctl.data.pages import StoredTable
     from impctl.errors import ImpctlError
+    from impctl.forecast import History
     from impctl.sketch.partition import RangePartition
     from impctl.sketch.sketch import FragmentSet, Mode
     from impctl.types import AccessId, ColumnName, QueryName, TableName, TableVersion
+
 
 Run = tuple[str, int, pa.Table]
 """A run of operator state: arrangement, sequence, rows."""
@@ -276,3 +274,55 @@ class Collected:
     def with_files(self, files: tuple[Leftover, ...]) -> Collected:
         """The same, and these files."""
         return replace(self, files=files)
+
+
+class StoreReader(Protocol):
+    """What a store tells; `Store` says more of each."""
+
+    def load(self, query: QueryName) -> StoredQuery | None:
+        """The query's newest sketches."""
+        ...
+
+    def queries(self) -> tuple[QueryName, ...]:
+        """The queries there are."""
+        ...
+
+    def history(self, query: QueryName, limit: int = 20) -> tuple[RunRecord, ...]:
+        """The latest runs of a query."""
+        ...
+
+    def costs(self, query: QueryName) -> tuple[RunCost, ...]:
+        """What the query's latest runs cost."""
+        ...
+
+    def arrivals(self, tables: Iterable[str], *, is_whole: bool = True) -> dict[TableName, History]:
+        """The latest commits of tables, as numbers."""
+        ...
+
+    def chosen(self) -> Chosen | None:
+        """What the last choice of state was made by."""
+        ...
+
+    def kept(
+        self, query: QueryName, versions: Mapping[TableName, TableVersion] | None = None
+    ) -> tuple[KeptVersion, ...]:
+        """The commits whose sketches are still there."""
+        ...
+
+    def load_kept(self, query: QueryName, generation: int) -> StoredQuery | None:
+        """An older commit's sketches."""
+        ...
+
+    def run_refs(self, query: QueryName) -> tuple[RunRef, ...]:
+        """The files of the query's state."""
+        ...
+
+    def load_runs(
+        self, query: QueryName, beginning: str = ""
+    ) -> dict[str, list[tuple[int, StoredTable]]]:
+        """The query's state, each page of which is looked at before it is used."""
+        ...
+
+    def collectable(self, keep: int = ...) -> Collected:
+        """What `gc` would remove."""
+        ...

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from impctl.bench.examples import running_example_table
+from impctl.bench.data import running_example_table
 from impctl.service import verify
 from impctl.service.capture import captured_query
 from impctl.sketch.sketch import FragmentSet

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from impctl.compile.flows import Readable
-from impctl.measure.changed_table import changed_table
+from impctl.measure.scratch import changed_table
 from impctl.plan.nodes import Join, JoinKind, Plan, Scan
 from impctl.service import partners
 from impctl.service.context import Workbench, open_workbench

@@ -6,7 +6,7 @@ from itertools import product
 
 from benchmarks.registry import MEASURES
 from impctl.bench.record import Cell, Chart, Figure, Label, Metric, Record
-from impctl.measure.registry import Drawable
+from impctl.measure.run import Drawable
 from tests.bench.paper_records import small_record
 
 VALUES: dict[str, tuple[Label, ...]] = {

@@ -7,8 +7,7 @@ import math
 
 import pytest
 
-from impctl.bench.break_even import break_evens
-from impctl.bench.break_even_words import break_even_words, earliest_break_even
+from impctl.bench.break_even import break_even_words, break_evens, earliest_break_even
 from impctl.bench.record import Cell, Label, Metric
 from tests.bench.paper_records import record_of
 

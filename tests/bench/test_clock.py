@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from impctl import stopwatch
-from impctl.bench.clock import WARM_UP, in_turns, median_of, milliseconds, warm_up
-from impctl.bench.yardstick import noise_of, yardstick
+from impctl.bench.machine import noise_of, yardstick
+from impctl.bench.timing import WARM_UP, in_turns, median_of, milliseconds, warm_up
 
 
 def ticking(monkeypatch: pytest.MonkeyPatch, *durations: float) -> None:

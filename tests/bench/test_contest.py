@@ -10,13 +10,10 @@ from dataclasses import replace
 
 import pytest
 
+from impctl.bench.break_even import MAINTAIN, RECAPTURE, contests
 from impctl.bench.compare import compare_records
-from impctl.bench.contest import MAINTAIN, RECAPTURE, contests
-from impctl.bench.headlines import by_size
-from impctl.bench.losses import losses
-from impctl.bench.quickest import quickest
 from impctl.bench.record import Cell, Chart, Figure, Label, Metric
-from impctl.bench.summary import summarize
+from impctl.bench.summary import by_size, losses, quickest, summarize
 from tests.bench.paper_records import record_of, small_record
 
 

@@ -15,10 +15,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from impctl.bench.daily import split_last_days
-from impctl.bench.examples import running_example_table
-from impctl.bench.refresh import refreshes
-from impctl.bench.synthetic import MEASURES, SYNTHETIC_SCHEMA, synthetic_batches
+from impctl.bench.data import (
+    MEASURES,
+    SYNTHETIC_SCHEMA,
+    refreshes,
+    running_example_table,
+    split_last_days,
+    synthetic_batches,
+)
 from impctl.errors import UsageError
 
 

@@ -21,8 +21,7 @@ from impctl.bench.quantity import (
     times,
     unit_of,
 )
-from impctl.bench.record import RECORD_FORMAT, Cell, Metric
-from impctl.bench.record_json import record_from_json, record_to_json
+from impctl.bench.record import RECORD_FORMAT, Cell, Metric, record_from_json, record_to_json
 from impctl.errors import UsageError
 from tests.bench.paper_records import record_of
 from tests.support.refused import refused

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from impctl.bench.record_json import record_from_json
+from impctl.bench.record import record_from_json
 from tests.benchmarks.smoke import ratios_of, write_baseline
 
 BASELINE = Path(__file__).parents[2] / "benchmarks" / "suites" / "smoke-baseline.json"

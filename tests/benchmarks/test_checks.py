@@ -29,12 +29,11 @@ from benchmarks.update_stream import UpdateStream, pool_of
 from impctl.bench.parquet_sql import ParquetSql
 from impctl.bench.record import Cell
 from impctl.errors import UsageError
+from impctl.measure.duckdb import Offered
 from impctl.measure.figures import OptionValue
-from impctl.measure.follower import AgainstRecapture
-from impctl.measure.kinds.duckdb_recapture import Offered
-from impctl.measure.took import Took
+from impctl.measure.kinds import Took
+from impctl.measure.scratch import AgainstRecapture, scratch_copy
 from impctl.service.context import SilentReporter, Workbench, open_workbench
-from impctl.service.scratch import scratch_copy
 from impctl.service.settings import Settings
 from impctl.sketch.sketch import FragmentSet
 from tests.benchmarks.joined_desk import joined_desk

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.__main__ import main
 from benchmarks.registry import MEASURES
-from impctl.bench.record_json import record_from_json
+from impctl.bench.record import record_from_json
 
 SUITE = """\
 version: 1

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.__main__ import main
-from impctl.bench.record_json import record_from_json
+from impctl.bench.record import record_from_json
 from tests.benchmarks.smoke import falls, read_baseline
 from tests.benchmarks.smoke_baseline import BASELINE
 

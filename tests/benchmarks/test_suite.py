@@ -13,7 +13,7 @@ from benchmarks.registry import MEASURES
 from benchmarks.run import SuiteRequest, checked_suite, planned_suite
 from benchmarks.suite import Suite, load_suite, suite_file, suite_files
 from impctl.errors import ImpctlError, UsageError, WorkloadError
-from impctl.measure.fingerprint import case_fingerprint
+from impctl.measure.run import case_fingerprint
 from impctl.service.context import SilentReporter, open_workbench
 from impctl.service.settings import MeasureRequest, Settings
 from tests.support.measured_cells import ground_of

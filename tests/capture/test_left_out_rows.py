@@ -17,8 +17,8 @@ from impctl.errors import QueryError
 from impctl.expr.nodes import And
 from impctl.plan.nodes import Plan, Query, Scan, TopK, nodes_of, scans_of
 from impctl.plan.properties import scan_conditions
-from impctl.rules.joined_columns import tied_columns
 from impctl.rules.optimize import apply_rules
+from impctl.rules.pushdown import tied_columns
 from impctl.safety.judge import check_safety
 from impctl.spark.capture import PassKind, SketchPass, sketch_passes
 from tests.capture.test_against_reference import counted_in, sketches_of, values_found

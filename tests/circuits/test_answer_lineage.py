@@ -22,8 +22,8 @@ import pytest
 from impctl.compile.compile import Compiled, compile_plan
 from impctl.compile.session import MaintainedQuery
 from impctl.engine.fixpoint.absorption import NOTHING
+from impctl.engine.fixpoint.fixpoint import Backward
 from impctl.engine.fixpoint.fixpoint import Fixpoint as FixpointOperator
-from impctl.engine.fixpoint.lineage import Backward
 from impctl.engine.fixpoint.rows import NumberedRows
 from impctl.errors import UnsupportedError
 from impctl.plan.lineage import for_answer, is_open

@@ -19,7 +19,7 @@ from impctl.compile.compile import Compiled, compile_plan
 from impctl.compile.flows import AsRecorded, Chooser, Strategy
 from impctl.compile.session import MaintainedQuery
 from impctl.engine.batch import Batch
-from impctl.engine.scalars import SelectByScalars
+from impctl.engine.join import SelectByScalars
 from impctl.plan.nodes import attributes_of, scans_of
 from tests.circuits.test_groups_read import (
     CATALOG,

@@ -67,7 +67,7 @@ USE_CASES = {
     "service.plan": ("plan",),
     "service.schedule.simulate": ("simulate",),
     "service.maintain": ("maintain",),
-    "service.schedule.maintain_due": ("maintain_due", "maintain_point", "plan_due"),
+    "service.schedule.daemon": ("maintain_due", "maintain_point", "plan_due"),
     "service.rewrite": ("rewrite",),
     "service.query": ("query",),
     "service.changes": ("changes",),

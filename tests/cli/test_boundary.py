@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from impctl import errors
-from impctl.cli.help import EXIT_CODES
+from impctl.cli.application import EXIT_CODES
 from impctl.errors import ImpctlError, LockHeldError, UnsoundSketchError
 from impctl.service.outcome import GRAVITY
 from impctl.service.results import Failure, Outcome

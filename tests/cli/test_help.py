@@ -13,9 +13,15 @@ import pexpect
 import pytest
 import typer
 
-from impctl.cli.application import COMMANDS, build_app
+from impctl.cli.application import (
+    COMMAND_GROUPS,
+    COMMANDS,
+    OPTION_GROUPS,
+    OPTIONS,
+    build_app,
+    sections,
+)
 from impctl.cli.boundary import run
-from impctl.cli.help import COMMAND_GROUPS, OPTION_GROUPS, OPTIONS, sections
 from tests.cli.test_loaded import loaded_by
 from tests.cli.test_main import start
 

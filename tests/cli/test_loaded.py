@@ -113,7 +113,7 @@ def test_a_run_that_maintains_loads_nothing_that_it_does_not_use(folder: Path) -
 
 def test_a_command_builds_itself_alone(up_to_date: Path) -> None:
     loaded = {name for name in loaded_by(up_to_date, "status") if "cli.commands." in name}
-    assert loaded == {"impctl.cli.commands.status"}
+    assert loaded == {"impctl.cli.commands.overview"}
 
 
 def test_a_materialized_result_is_read_without_parser_and_circuits(tmp_path: Path) -> None:

@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from impctl.cli import interrupt
-from impctl.cli.application import COMMANDS, build_app
+from impctl.cli.application import COMMANDS, EXIT_CODES, build_app
 from impctl.cli.boundary import run
-from impctl.cli.help import EXIT_CODES
 from impctl.errors import INTERRUPTED, InterruptedRunError
 
 HEAVY = ("numpy", "pyarrow", "deltalake", "sqlglot", "pydantic", "pyspark", "rich", "yaml")

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import typer
 
-from impctl.cli.application import COMMANDS, build_app
-from impctl.cli.help import _Plain
+from impctl.cli.application import COMMANDS, _Plain, build_app
 from impctl.service.settings import Policy
 
 coercion = pytest.importorskip("typer._coercion", reason="another Typer checks in another way")

@@ -12,13 +12,12 @@ import threading
 
 import pytest
 
-from impctl.cli.job import Display
-from impctl.cli.progress import PulseReporter, reporting
+from impctl.cli.job import Display, PulseReporter, reporting
 
 PROGRAM = """
 import os, sys, time
 from impctl.cli.job import Display
-from impctl.cli.progress import reporting
+from impctl.cli.job import reporting
 with reporting(Display(), sys.stderr, os.environ, print) as reporter:
     reporter.step("capturing [q_top]", 1, 2)
     time.sleep(0.3)

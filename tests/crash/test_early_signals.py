@@ -77,8 +77,8 @@ def test_the_first_import_that_takes_long(number: signal.Signals) -> None:
     "place",
     [
         "logging.disable",
-        "impctl.cli.progress.reporting",
-        "impctl.cli.progress.ResultReporter.__init__",
+        "impctl.cli.job.reporting",
+        "impctl.cli.job.ResultReporter.__init__",
         "impctl.service.context.open_workbench",
         "impctl.errors.unexpected",
     ],

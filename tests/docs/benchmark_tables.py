@@ -11,8 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from impctl.bench.record import Cell, Record
-from impctl.bench.record_json import record_from_json
+from impctl.bench.record import Cell, Record, record_from_json
 
 ROOT = Path(__file__).parents[2]
 RECORDS = ROOT / "docs" / "records"

@@ -13,8 +13,7 @@ import pytest
 import typer
 
 from impctl import errors
-from impctl.cli.application import COMMANDS, build_app
-from impctl.cli.help import EXIT_CODES
+from impctl.cli.application import COMMANDS, EXIT_CODES, build_app
 from impctl.cli.output.json import to_json
 from impctl.cli.reference import reference_text
 from impctl.service.results import (

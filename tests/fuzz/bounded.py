@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from impctl.cli.help import EXIT_CODES
+from impctl.cli.application import EXIT_CODES
 from tests.support.run_cli import Cli, Ran
 
 SECONDS = 60.0

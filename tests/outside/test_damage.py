@@ -20,7 +20,7 @@ from deltalake import write_deltalake
 from impctl.data.pages import PAGE
 from impctl.service.settings import SCRUB
 from impctl.store import states as states_module
-from impctl.store.migrations import FORMAT_VERSION
+from impctl.store.catalog import FORMAT_VERSION
 from tests.outside.conftest import FEED
 from tests.outside.place import Place, expect_carried, expect_recapture, expect_refused, make_place
 from tests.support.made_once import MadeOnce

@@ -16,7 +16,7 @@ import pytest
 from deltalake import write_deltalake
 
 from impctl.service.stored import StateMeta
-from impctl.store.migrations import FORMAT_VERSION
+from impctl.store.catalog import FORMAT_VERSION
 from impctl.store.store import Store
 from tests.outside.conftest import FEED
 from tests.outside.place import Place, expect_carried, expect_recapture, make_place

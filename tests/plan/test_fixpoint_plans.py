@@ -17,8 +17,7 @@ from impctl.plan.lineage import trace
 from impctl.plan.moved_conditions import moved_conditions
 from impctl.plan.nodes import Plan, Query, Recursive, Scan, Witness, nodes_of, scans_of
 from impctl.plan.properties import deciding
-from impctl.reuse.align import aligned
-from impctl.reuse.verdict import check_reuse
+from impctl.reuse.verdict import aligned, check_reuse
 from impctl.rules.optimize import core_of
 from impctl.rules.witnesses import witnessed
 from impctl.safety.judge import Verdict, check_safety

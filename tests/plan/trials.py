@@ -18,10 +18,10 @@ from typing import Any
 
 from impctl.data.schema import DOUBLE, STRING, Schema
 from impctl.plan.nodes import Plan, Query, Scan, attributes_of, nodes_of, scans_of
+from impctl.safety.direction import Refusal
 from impctl.safety.facts import Fact, FactKind, FactSource
 from impctl.safety.failures import Sizes, part_failure
 from impctl.safety.judge import Verdict, check_safety
-from impctl.safety.lattice import Refusal
 from impctl.types import AccessId, ColumnName
 from tests.plan.barrier_plans import BarrierMaker
 from tests.plan.failing_plans import BIG_TABLE, BIG_VALUES, FailingMaker, big_rows

@@ -21,7 +21,7 @@ from typing import Any
 
 import impctl
 from impctl.errors import ImpctlError
-from impctl.measure.follower import Follower
+from impctl.measure.scratch import Follower
 from impctl.service.context import open_workbench
 from impctl.service.prepare import prepare
 from impctl.service.settings import Settings

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from impctl.errors import EvaluationError, ImpctlError, RetryableError
-from impctl.spark.failures import plain_failures
-from impctl.spark.run import run_sql
+from impctl.spark.run import plain_failures, run_sql
 
 _WAITED = (
     "An error occurred while calling o83.getResult.\n"

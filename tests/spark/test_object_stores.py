@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from impctl.errors import UsageError
-from impctl.spark.failures import plain_failures
+from impctl.spark.run import plain_failures
 from impctl.spark.session import reader_options, spark_uri
 
 _KEYS = {"AWS_ACCESS_KEY_ID": "key", "aws_secret_access_key": "secret"}

@@ -24,7 +24,6 @@ from impctl.data.schema import LONG
 from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import FragmentSet, Mode
 from impctl.store.disk import OutputFile, RealDisk
-from impctl.store.reader import StoreReader
 from impctl.store.records import (
     Assumption,
     MaintainCommit,
@@ -32,6 +31,7 @@ from impctl.store.records import (
     Run,
     RunRecord,
     StoredSketch,
+    StoreReader,
     TablePin,
 )
 from impctl.store.store import Store

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from impctl.errors import StateCorruptError, UsageError
-from impctl.store.migrations import FORMAT_VERSION
+from impctl.store.catalog import FORMAT_VERSION
 from impctl.store.store import Store
 from tests.store.builders import capture, in_catalog, record
 

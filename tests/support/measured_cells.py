@@ -8,8 +8,7 @@ from typing import Any
 from benchmarks.registry import MEASURES
 from impctl.bench.record import Cell
 from impctl.errors import Location
-from impctl.measure.figures import CaseSpec, ChartSpec, FigureSpec
-from impctl.measure.ground import Ground
+from impctl.measure.figures import CaseSpec, ChartSpec, FigureSpec, Ground
 
 
 def cells_of(ground: Ground) -> list[Cell]:

@@ -20,9 +20,8 @@ import pyarrow as pa
 from impctl.data.schema import BOOLEAN, LONG, SqlType
 from impctl.engine.batch import Batch
 from impctl.engine.circuit import Circuit
-from impctl.engine.fixpoint.fixpoint import Fixpoint, Levels
+from impctl.engine.fixpoint.fixpoint import Fixpoint, Levels, Lineage
 from impctl.engine.fixpoint.frontier import NO_BODY
-from impctl.engine.fixpoint.lineage import Lineage
 from impctl.engine.fixpoint.rows import RankedRows
 from impctl.engine.fixpoint.small_frontier import THIN
 from impctl.engine.join import Join, Side

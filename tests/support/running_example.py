@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from impctl.bench.examples import running_example_table
+from impctl.bench.data import running_example_table
 from impctl.tables.write.maintenance import create_table
 
 _TEXT = """\

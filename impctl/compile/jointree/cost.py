@@ -30,7 +30,7 @@ from impctl.plan.nodes import (
     nodes_of,
     scans_of,
 )
-from impctl.tables.fan_out import KeyColumns
+from impctl.tables.lookup import KeyColumns
 from impctl.types import AccessId, AttributeId, ColumnName, TableName
 from impctl.values import dataclass
 

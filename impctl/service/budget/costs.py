@@ -22,10 +22,9 @@ from impctl.placement.graph import (
     own,
 )
 from impctl.placement.graph import Mode as StateMode
-from impctl.placement.options import Learned
+from impctl.placement.search import Learned
 from impctl.service.cost_model import learned as line_through
-from impctl.service.maintenance_plan import check_circuit, why_not_bounded
-from impctl.service.query_state import Reopened, reopened
+from impctl.service.maintenance_plan import Reopened, check_circuit, reopened, why_not_bounded
 from impctl.service.stored import catch_up, check_definition, check_pins
 from impctl.sketch.sketch import Mode
 from impctl.store.records import RunCost, RunKind, RunParts, StoredQuery, buffer_name
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from impctl.service.context import Workbench
     from impctl.service.pinned import PinnedTables
     from impctl.service.schedule.forecast import Expected
-    from impctl.store.reader import StoreReader
+    from impctl.store.records import StoreReader
     from impctl.types import QueryName, TableName
     from impctl.workload.models import QuerySpec
 

@@ -26,7 +26,7 @@ from impctl.workload.models import ON_COMMIT, Alone, Cron, QuerySpec, Trigger, w
 if TYPE_CHECKING:
     from impctl.service.context import Workbench
     from impctl.service.cost_model import Size
-    from impctl.store.reader import StoreReader
+    from impctl.store.records import StoreReader
     from impctl.tables.source import DeltaSource
     from impctl.types import QueryName, TableName, TableVersion
 

@@ -18,7 +18,7 @@ from impctl.types import QueryName, TableName
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
-    from impctl.store.reader import StoreReader
+    from impctl.store.records import StoreReader
     from impctl.workload.models import ComingSpec, TableSpec
 
 DAY = 86_400.0

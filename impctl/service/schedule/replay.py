@@ -24,7 +24,7 @@ from impctl.workload.models import seconds_in, written
 from impctl.workload.yaml import FileReading, Lines, YamlFault, compose, inside, shown, suggestion
 
 if TYPE_CHECKING:
-    from impctl.store.reader import StoreReader
+    from impctl.store.records import StoreReader
     from impctl.types import TableName
 
 HEADER = ("time", "table", "inserted", "deleted")

@@ -14,10 +14,9 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from impctl.bench.headlines import Headline
 from impctl.bench.record import Cell, Chart, Figure, Label, Metric, Record
 from impctl.bench.report import Page, render_page
-from impctl.bench.summary import Section, Summary
+from impctl.bench.summary import Headline, Section, Summary
 from impctl.errors import StorageError, UsageError, count_text
 from impctl.placement.graph import Graph, Mode, Node, Piece, Work
 from impctl.placement.search import Modes, evaluate
@@ -35,6 +34,7 @@ from impctl.service.results import (
     SimulateResult,
     WrittenResult,
 )
+from impctl.service.schedule.daemon import Timetable
 from impctl.service.schedule.due import (
     OPENING_FIRST_S,
     OPENING_S,
@@ -62,7 +62,6 @@ from impctl.service.schedule.replay import (
     replay_of_store,
     steady,
 )
-from impctl.service.schedule.timetable import Timetable
 from impctl.service.settings import SimulateRequest, disk_of
 from impctl.service.text import duration_text, moment_text, number_text, size_text, span_text
 from impctl.store.records import RunCost, RunKind, RunRecord
@@ -75,7 +74,7 @@ from impctl.workload.yaml import FileReading, Lines, YamlFault, compose
 
 if TYPE_CHECKING:
     from impctl.service.context import Workbench
-    from impctl.store.reader import StoreReader
+    from impctl.store.records import StoreReader
 
 
 def figures_of(setting: Setting, choice: Choice, ran: Ran) -> SimulatedSetting:

@@ -28,10 +28,10 @@ from impctl.tables.rows import FileReader, check_calendar, hybrid_columns, read_
 from impctl.tables.schema import arrow_type, to_arrow_type
 from impctl.tables.snapshot import DataFile, Snapshot, null_when_empty, partition_array
 from impctl.tables.storage import READ_FAILURES, failure_text
-from impctl.tables.write.failures import plain_failures
 from impctl.tables.write.predicates import (
     UntranslatableError,
     is_one_of,
+    plain_failures,
     read_condition,
     where_text,
 )

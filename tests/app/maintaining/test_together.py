@@ -14,7 +14,7 @@ from deltalake import write_deltalake
 from impctl.compile.session import MaintainedQuery
 from impctl.service.capture import capture
 from impctl.service.context import open_workbench
-from impctl.service.decide import KeptStates
+from impctl.service.kept_states import KeptStates
 from impctl.service.maintain import maintain
 from impctl.service.results import MaintainResult, Outcome
 from impctl.service.settings import Settings

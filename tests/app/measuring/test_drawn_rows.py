@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pytest
 
 from impctl.errors import UsageError
-from impctl.measure.drawn_rows import drawn_rows
+from impctl.measure.scratch import drawn_rows
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.source import open_source
 from tests.tables import handmade

@@ -13,18 +13,15 @@ from unittest.mock import Mock
 
 import pytest
 
-from impctl.bench.record import Cell, Metric
-from impctl.bench.record_json import record_from_json, record_to_json
-from impctl.bench.yardstick import yardstick
+from impctl.bench.machine import yardstick
+from impctl.bench.record import Cell, Metric, record_from_json, record_to_json
 from impctl.errors import StorageError, TableError, UnsupportedError, UsageError
-from impctl.measure import keep
+from impctl.measure import run as keep
 from impctl.measure import run as run_module
-from impctl.measure.follower import AgainstRecapture
-from impctl.measure.from_workload import figures_of
-from impctl.measure.ground import Ground
+from impctl.measure.figures import Ground
 from impctl.measure.keep import compare_files, report_file, try_kept, write_kept
-from impctl.measure.registry import MEASURES
-from impctl.measure.run import run_workload
+from impctl.measure.run import MEASURES, figures_of, run_workload
+from impctl.measure.scratch import AgainstRecapture
 from impctl.service.context import SilentReporter, open_workbench
 from impctl.service.outcome import gravest
 from impctl.service.results import Outcome, Record, RecordKind

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from impctl.bench.break_even import break_evens
-from impctl.bench.record import RecordKind
-from impctl.bench.record_json import record_from_json
+from impctl.bench.record import RecordKind, record_from_json
 from impctl.cli.application import build_app
 from impctl.cli.boundary import run
 from impctl.tables.write.maintenance import create_table
@@ -18,7 +17,7 @@ from tests.support.small_workload import ROWS
 
 
 def test_a_record_compared_with_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from impctl.bench.record_json import record_to_json
+    from impctl.bench.record import record_to_json
     from impctl.cli.application import build_app
     from impctl.cli.boundary import run
     from tests.cli.examples import RECORD

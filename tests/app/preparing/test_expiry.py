@@ -18,10 +18,10 @@ from deltalake import DeltaTable, write_deltalake
 
 from impctl.data.schema import DATE, TIMESTAMP
 from impctl.errors import TableError
-from impctl.service import expiry
 from impctl.service.context import open_workbench
 from impctl.service.expiry import least_above, live_rows, next_expiry
 from impctl.service.settings import Settings
+from impctl.tables import rows
 from impctl.tables.source import open_source
 from impctl.tables.write.maintenance import create_table
 from tests.support.random_cases import random_seeds
@@ -83,13 +83,13 @@ def test_files_with_live_rows_alone_are_not_read(
         more = [NOW + timedelta(seconds=seconds), NOW + timedelta(seconds=seconds + 9)]
         write_deltalake(path, table_of(more), mode="append")
     read: list[int] = []
-    batches = expiry.read_batches
+    batches = rows.read_batches
 
     def counted(snapshot: Any, columns: Any, files: Any) -> Any:
         read.append(len(files))
         return batches(snapshot, columns, files)
 
-    monkeypatch.setattr(expiry, "read_batches", counted)
+    monkeypatch.setattr(rows, "read_batches", counted)
     snapshot = open_source("t", path).snapshot()
     result = least_above(snapshot, "at", micros(NOW) - 5_000_000)
     assert result is not None
@@ -155,6 +155,6 @@ def test_where_nobody_can_look_every_run_has_to(
     with open_workbench(Settings(tmp_path / "w.yaml")) as desk:
         assert next_expiry(desk, {"t": 0}, NOW.isoformat()) == "2026-03-29T01:30:00+00:00"
     unread = Mock(side_effect=TableError("only Spark reads this"))
-    monkeypatch.setattr(expiry, "read_batches", unread)
+    monkeypatch.setattr(rows, "read_batches", unread)
     with open_workbench(Settings(tmp_path / "w.yaml")) as desk:
         assert next_expiry(desk, {"t": 0}, NOW.isoformat()) == ""

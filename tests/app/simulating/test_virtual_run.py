@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from impctl.forecast import Arrival
+from impctl.service.schedule.daemon import Timetable
 from impctl.service.schedule.due import (
     OPENING_FIRST_S,
     OPENING_S,
@@ -36,7 +37,6 @@ from impctl.service.schedule.simulate import (
     Stream,
     VirtualRun,
 )
-from impctl.service.schedule.timetable import Timetable
 from impctl.store.records import RunCost, RunKind
 from impctl.workload.models import ON_COMMIT, Alone, Trigger, read_cron
 from tests.support.random_cases import random_cases

@@ -103,7 +103,9 @@ def test_a_little_quicker_is_not_worth_a_word(
 def test_of_a_table_that_is_not_its_files_python_tells_what_to_read(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(answer_costs, "why_not_plain", lambda snapshot: "it has deletion vectors")
+    monkeypatch.setattr(
+        "impctl.tables.rows.why_not_plain", lambda snapshot: "it has deletion vectors"
+    )
     result = cli.one("query", "--query", "plain")
     assert result["quicker"].endswith("`files` of the Python interface lists the files to read")
 

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from impctl.service.held_signals import held_signals
+from impctl.service.output import held_signals
 from tests.support.signals import interruptible
 
 

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from impctl.errors import UsageError
+from impctl.measure.scratch import scratch_copy
 from impctl.service.context import open_workbench
-from impctl.service.scratch import scratch_copy
 from impctl.service.settings import (
     DEFAULT_LOCK_TIMEOUT,
     Policy,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from impctl.placement.graph import Graph, KindOfChange, Mode, Node, Piece, Work
-from impctl.placement.options import conversion_ms
+from impctl.placement.search import conversion_ms
 
 
 def node(work: Work, **told: Any) -> Node:

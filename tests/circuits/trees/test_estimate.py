@@ -14,7 +14,7 @@ from impctl.compile.jointree.decompose import Block, block_of
 from impctl.compile.jointree.graph import TreeShape
 from impctl.compile.jointree.shape import tree_shape
 from impctl.plan.explain import expr_text
-from impctl.tables.fan_out import KeyCounts, counted, fan_out
+from impctl.tables.lookup import KeyCounts, counted, fan_out
 from tests.circuits.trees.drawn import core
 
 

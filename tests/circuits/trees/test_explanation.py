@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from impctl.compile.jointree.explain import TreeEntry, tree_entry, tree_lines
 from impctl.compile.jointree.graph import TreeShape
+from impctl.compile.jointree.shape import TreeEntry, tree_entry, tree_lines
 from tests.circuits.trees.drawn import shape_of
 
 

@@ -8,8 +8,8 @@ from random import Random
 import pytest
 
 from impctl.compile.compile import Compiled, compile_plan
-from impctl.compile.jointree.explain import tree_entry, tree_lines
 from impctl.compile.jointree.graph import TreeShape
+from impctl.compile.jointree.shape import tree_entry, tree_lines
 from impctl.data.schema import LONG
 from impctl.engine.join import Join
 from impctl.engine.jointree.cyclic import Probe

@@ -40,8 +40,7 @@ from impctl.plan.nodes import (
     scans_of,
     with_inputs,
 )
-from impctl.reuse.align import _made, _Renaming
-from impctl.reuse.verdict import check_reuse
+from impctl.reuse.verdict import _made, _Renaming, check_reuse
 from tests.plan.focused_plans import FocusedMaker
 from tests.plan.tie_breaks import TieBreaks, is_an_answer
 from tests.plan.trials import (

@@ -25,8 +25,7 @@ from impctl.plan.nodes import (
     nodes_of,
     scans_of,
 )
-from impctl.reuse.align import _made, _Renaming
-from impctl.reuse.verdict import check_reuse
+from impctl.reuse.verdict import _made, _Renaming, check_reuse
 from impctl.rules.optimize import apply_rules, core_of
 from impctl.safety.judge import carried, check_safety
 from tests.plan.bag_plans import BagMaker

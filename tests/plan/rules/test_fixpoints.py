@@ -7,10 +7,9 @@ import pytest
 from impctl.plan.nodes import Recursive, attributes_of, nodes_of
 from impctl.plan.properties import indispensable
 from impctl.plan.recursion import approximate_columns, is_linear, stable_columns
-from impctl.rules.joined_columns import tied_columns
 from impctl.rules.optimize import apply_rules, core_of
 from impctl.rules.prune import prune_columns
-from impctl.rules.pushdown import push_selections
+from impctl.rules.pushdown import push_selections, tied_columns
 from tests.plan.catalogs import tree
 from tests.plan.network import CLOSURE, REACHED, fixpoint_of, fixpoints_of, plan_of
 

@@ -17,8 +17,8 @@ from impctl.plan.nodes import (
     scans_of,
 )
 from impctl.plan.properties import indispensable
-from impctl.rules.joined_columns import column_behind
 from impctl.rules.optimize import apply_rules
+from impctl.rules.pushdown import column_behind
 from impctl.sql.statement import parse_query
 from tests.plan.rules.test_joined_columns import CATALOG
 from tests.plan.trials import make_trial

@@ -8,8 +8,8 @@ from random import Random
 import pytest
 
 from impctl.plan.nodes import Join, Plan, nodes_of, scans_of
-from impctl.rules.joined_columns import Tied, tied_columns
 from impctl.rules.optimize import apply_rules
+from impctl.rules.pushdown import Tied, tied_columns
 from impctl.sql.statement import parse_query
 from tests.plan.rules.test_rules import is_open
 from tests.plan.trials import Trial, make_trial

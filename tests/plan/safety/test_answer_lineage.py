@@ -16,8 +16,8 @@ from impctl.plan.lineage import for_all, for_answer
 from impctl.plan.nodes import Fixpoint, nodes_of
 from impctl.rules.optimize import apply_rules, core_of
 from impctl.safety.choose import choose_attributes
+from impctl.safety.direction import Status
 from impctl.safety.judge import check_safety, states_of
-from impctl.safety.lattice import Status
 from tests.plan.answer_plans import is_for_answer
 from tests.plan.network import BY_REGION, CLOSURE, COSTS, REACHED, read
 from tests.plan.safety.test_fixpoints import EXAMPLES

@@ -15,8 +15,8 @@ import pytest
 from impctl.plan.nodes import Fixpoint, Plan, Query, nodes_of
 from impctl.rules.optimize import apply_rules, core_of
 from impctl.safety import judge
+from impctl.safety.direction import Status
 from impctl.safety.judge import Verdict, carried, check_safety
-from impctl.safety.lattice import Status
 from tests.plan.keyed_plans import make_keyed_bag_trial, make_keyed_trial
 from tests.plan.keyed_sketches import evened, keyed_positions, without_keyed
 from tests.plan.network import BY_COST, KEYED, links, read, ruled

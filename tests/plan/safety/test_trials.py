@@ -13,8 +13,8 @@ import pytest
 
 from impctl.plan.nodes import Query
 from impctl.rules.optimize import apply_rules
+from impctl.safety.direction import Status
 from impctl.safety.judge import check_safety
-from impctl.safety.lattice import Status
 from tests.plan.answer_plans import is_for_answer, make_answer_trial
 from tests.plan.bag_plans import make_bag_trial
 from tests.plan.fixpoint_plans import make_fixpoint_trial

@@ -9,9 +9,9 @@ import pytest
 from impctl.errors import UsageError
 from impctl.plan.nodes import Aggregate, nodes_of
 from impctl.rules.optimize import apply_rules
+from impctl.safety.direction import Status
 from impctl.safety.facts import FactKind, FactSource
 from impctl.safety.judge import check_safety, node_states
-from impctl.safety.lattice import Status
 from impctl.sql.statement import parse_query
 from tests.plan.safety.judged import CATALOG, NONNEGATIVE, fact, judged
 

@@ -12,7 +12,7 @@ import pytest
 from impctl.data.schema import INTEGER, LONG, STRING
 from impctl.errors import EvaluationError
 from impctl.expr.nodes import And, Arithmetic, ArithmeticOp, ColumnRef, Compare, CompareOp, Literal
-from impctl.tables.fan_out import (
+from impctl.tables.lookup import (
     MANY_ROWS,
     KeyColumns,
     KeyCounts,

@@ -15,6 +15,7 @@ from math import inf
 
 import pytest
 
+from impctl.service.schedule.daemon import Timetable
 from impctl.service.schedule.due import (
     FIRST_MARGIN,
     OPENING_FIRST_S,
@@ -28,7 +29,6 @@ from impctl.service.schedule.due import (
     next_moment,
 )
 from impctl.service.schedule.replay import Noise, noisy, steady
-from impctl.service.schedule.timetable import Timetable
 from impctl.types import QueryName
 from impctl.workload.models import ON_COMMIT, Trigger, read_cron
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from impctl.service.schedule.daemon import Timetable
 from impctl.service.schedule.due import (
     FIRST_MARGIN,
     LEAST_MARGIN,
@@ -24,7 +25,6 @@ from impctl.service.schedule.due import (
     shortest_bounds,
     taken,
 )
-from impctl.service.schedule.timetable import Timetable
 from impctl.store.records import RunCost, RunKind
 from impctl.workload.models import ON_COMMIT, Alone, Trigger, read_cron
 from tests.support.random_cases import random_seeds

@@ -14,7 +14,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from impctl.errors import HistoryGoneError, StorageError
-from impctl.service.budget import choice, convert
+from impctl.service.budget import choice
 from impctl.service.budget.bounds import BOUND_IMPOSSIBLE, enough_text
 from impctl.store.store import Store
 from impctl.tables.write.maintenance import create_table
@@ -120,7 +120,7 @@ def test_what_the_budget_did_is_told_and_makes_nothing_fresher(captured: Cli) ->
     assert after.maintained_at == before
     latest = captured.one("status", "--query", "two")["runs"][0]
     assert latest["action"] == "convert"
-    assert latest["reason_code"] == convert.CONVERTED
+    assert latest["reason_code"] == choice.CONVERTED
     assert "join0" in latest["reason"]
 
 
@@ -177,7 +177,7 @@ def test_explain_says_what_is_read_and_why(captured: Cli) -> None:
 @pytest.mark.parametrize(
     ("part", "error", "told"),
     [
-        ((convert, "hand_over"), HistoryGoneError("gone"), "does not change: gone"),
+        ((choice, "hand_over"), HistoryGoneError("gone"), "does not change: gone"),
         ((choice, "kept_within"), StorageError("no log"), "whatever its budget: no log"),
     ],
     ids=["a conversion", "a choice"],

@@ -12,8 +12,7 @@ import pytest
 from deltalake import write_deltalake
 
 from impctl.data.pages import table_of
-from impctl.service.budget.choice import Kept
-from impctl.service.budget.convert import Wanted
+from impctl.service.budget.choice import Kept, Wanted
 from impctl.store.store import Store
 from impctl.tables.write.maintenance import create_table
 from tests.app.maintaining.keeping.stored_pieces import assert_alike, fragments, read_pieces

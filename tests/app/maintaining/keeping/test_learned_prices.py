@@ -11,8 +11,7 @@ from random import Random
 import pytest
 
 from impctl.placement.graph import Demand, Graph, KindOfChange, Mode, Node, Piece, Work, own
-from impctl.placement.options import priced
-from impctl.placement.search import evaluate
+from impctl.placement.search import evaluate, priced
 from impctl.service.budget.costs import FEWEST, learned_of
 from impctl.service.context import open_workbench
 from impctl.service.schedule.due import CommitLog, pending_of

@@ -16,8 +16,7 @@ from unittest.mock import Mock
 import pytest
 
 from impctl.placement.graph import PRIORS, Graph, KindOfChange, Mode, Node, Piece, Work, pinned
-from impctl.placement.options import conversion_ms
-from impctl.placement.search import Modes, StateChoice, choose, evaluate, per_day
+from impctl.placement.search import Modes, StateChoice, choose, conversion_ms, evaluate, per_day
 from impctl.service.budget import choice as keep_to
 from impctl.service.budget import choice as looks_room
 from impctl.service.budget.bounds import (

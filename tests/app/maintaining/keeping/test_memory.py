@@ -14,7 +14,7 @@ import pytest
 from impctl.errors import WorkloadError
 from impctl.service import decide
 from impctl.service.context import SilentReporter
-from impctl.service.decide import KeptStates
+from impctl.service.kept_states import KeptStates
 from impctl.service.memory_limit import largest_side, machine_memory, memory_of
 from impctl.service.schedule import daemon as follow_case
 from impctl.service.settings import FollowRequest, Settings

@@ -13,7 +13,7 @@ from impctl.bench.parquet_sql import ParquetSql
 from impctl.data.schema import LONG
 from impctl.expr.nodes import ColumnRef
 from impctl.expr.signature import SEVERAL_ROWS, one_row
-from impctl.measure.kinds.duckdb_recapture import _translated, duckdb_plain
+from impctl.measure.duckdb import _translated, duckdb_plain
 from impctl.service.context import open_workbench
 from impctl.service.prepare import prepare
 from impctl.service.settings import Settings

@@ -9,18 +9,16 @@ import pytest
 
 from impctl.bench.parquet_sql import ParquetSql, SqlFailed
 from impctl.bench.record import Cell
+from impctl.measure import duckdb
+from impctl.measure.duckdb import answer_beside, duckdb_plain, duckdb_recapture
 from impctl.measure.figures import OptionValue
 from impctl.measure.generate import generate
-from impctl.measure.kinds import duckdb_times
-from impctl.measure.kinds.duckdb_recapture import duckdb_plain, duckdb_recapture
-from impctl.measure.kinds.duckdb_times import answer_beside
-from impctl.measure.kinds.maintain_cost import _real_share
-from impctl.measure.measured import MeasuredQuery
+from impctl.measure.kinds import _real_share
+from impctl.measure.scratch import MeasuredQuery, scratch_copy
 from impctl.service.capture import capture_query
 from impctl.service.context import SilentReporter, Workbench, open_workbench
 from impctl.service.maintenance_plan import restored_verdict
 from impctl.service.prepare import prepare
-from impctl.service.scratch import scratch_copy
 from impctl.service.settings import Example, GenerateRequest, Settings
 from tests.support.measured_cells import cells_of, ground_of
 
@@ -122,11 +120,11 @@ def test_duckdb_that_fails_later_is_a_note(
         return 0.0
 
     monkeypatch.setattr(ParquetSql, "open", noted)
-    monkeypatch.setattr(duckdb_times, "milliseconds", answered_once)
+    monkeypatch.setattr(duckdb, "milliseconds", answered_once)
     with scratch_copy(desk, ("t",)) as scratch:
         measured = MeasuredQuery(scratch, desk.workload.queries["rows"])
         expected = pa.table({"id": []})
-        monkeypatch.setattr(duckdb_times, "same_answer", lambda result, rows: True)
+        monkeypatch.setattr(duckdb, "same_answer", lambda result, rows: True)
         beside = answer_beside(measured, expected, 3)
         assert not beside.metrics
         assert "DuckDB failed after one successful answer: IO Error" in beside.note

@@ -1,7 +1,8 @@
-"""`impctl maintain`: bring sketches up to the current table versions."""
+"""Commands that capture sketches and maintain them: capture, maintain, plan, simulate, verify."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,55 +10,127 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from impctl.cli.application import left_to_shell
+from impctl.cli.application import INPUT, LIMITS, MAINTENANCE, OUTPUT, SCHEDULE, left_to_shell
 from impctl.cli.follow import follow_job, follow_request
-from impctl.cli.help import LIMITS, MAINTENANCE, OUTPUT, SCHEDULE
 from impctl.cli.job import Display, Job, display_of, on_workbench
-from impctl.cli.metrics import (
-    MetricsFile,
-    check_metrics,
-    failure_told,
-    maintained_now,
-    with_metrics,
-)
 from impctl.cli.options import (
+    ArrivalsFile,
     AsJson,
     DetailedExitcode,
     DiskGiven,
+    Disks,
     DryRun,
     DueOnly,
+    DueTold,
     FollowMemory,
     Imbalance,
     LargeChange,
+    Late,
     LockTimeout,
+    Look,
+    Looks,
+    MemoryGiven,
+    MetricsFile,
     MovingParams,
     Now,
     PointName,
     PolicyName,
     QueryNames,
     Quiet,
+    ReportFile,
+    Since,
     SparkProfile,
     StoreFolder,
     Strict,
+    Triggers,
     Verbose,
     WorkloadFile,
+    check_metrics,
     due_use_case,
+    failure_told,
+    maintained_now,
     seconds,
     settings_of,
+    with_metrics,
 )
 from impctl.service.settings import (
     BATCH_ROWS,
     DEFAULT_FILE,
+    DISK,
     SCRUB,
     DueRequest,
     FollowRequest,
     Settings,
+    check_planned_look,
     due_request,
+    simulate_request,
 )
 
 if TYPE_CHECKING:
     from impctl.service.context import Workbench
     from impctl.service.results import Outcome
+
+
+Rebalance = Annotated[
+    bool,
+    typer.Option(
+        "--rebalance",
+        help="Instead of capturing, split heavy ranges of the stored sketches and merge "
+        "light ones.",
+        rich_help_panel=MAINTENANCE,
+    ),
+]
+
+
+def capture(
+    workload: WorkloadFile = DEFAULT_FILE,
+    query: QueryNames = None,
+    param: MovingParams = None,
+    now: Now = None,
+    store: StoreFolder = None,
+    policy: PolicyName = None,
+    lock_timeout: LockTimeout = None,
+    spark_profile: SparkProfile = None,
+    memory: MemoryGiven = None,
+    disk: DiskGiven = None,
+    rebalance: Rebalance = False,
+    dry_run: DryRun = False,
+    detailed_exitcode: DetailedExitcode = False,
+    json: AsJson = False,
+    quiet: Quiet = False,
+    verbose: Verbose = 0,
+) -> Job:
+    """Capture the sketch of each query.
+
+    With --rebalance, impctl keeps the sketches and evens out their ranges.
+
+    Example: impctl capture workloads/running-example.yaml --query q_top
+    """
+
+    def use_case(desk: Workbench) -> Outcome:
+        if rebalance:
+            from impctl.service.rebalance import rebalance as even_out
+
+            return even_out(desk, tuple(query or ()))
+        from impctl.service.capture import capture
+
+        return capture(desk, tuple(query or ()))
+
+    settings = settings_of(
+        workload,
+        params=param,
+        store=store,
+        policy=policy,
+        lock_timeout=lock_timeout,
+        spark_profile=spark_profile,
+        memory=memory,
+        disk=disk,
+        now=now,
+        dry_run=dry_run,
+    )
+    display = display_of(json, quiet, verbose)
+    return on_workbench("capture", display, settings, use_case, detailed=detailed_exitcode)
+
 
 BatchRows = Annotated[
     int | None,
@@ -240,3 +313,114 @@ def _use_case(
         return with_metrics(outcome, metrics, maintained_now)
 
     return use_case
+
+
+def plan(
+    workload: WorkloadFile = DEFAULT_FILE,
+    query: QueryNames = None,
+    param: MovingParams = None,
+    large_change: LargeChange = None,
+    now: Now = None,
+    store: StoreFolder = None,
+    policy: PolicyName = None,
+    disk: DiskGiven = None,
+    due: DueTold = False,
+    interval: Look = None,
+    detailed_exitcode: DetailedExitcode = False,
+    strict: Strict = False,
+    json: AsJson = False,
+    quiet: Quiet = False,
+    verbose: Verbose = 0,
+) -> Job:
+    """Show what `maintain` would do, without doing it.
+
+    Shows pending changes, the estimated cost and the reasons. Writes nothing, takes no lock and
+    does not start Spark. As in `check`, a query that cannot have a sketch is a failure only with
+    --strict. With --due, shows when each query is due next.
+
+    Example: impctl plan workloads/running-example.yaml --detailed-exitcode
+    """
+    check_planned_look(due, interval)
+
+    def use_case(desk: Workbench) -> Outcome:
+        if due:
+            from impctl.service.schedule.daemon import plan_due
+
+            return plan_due(desk, tuple(query or ()), look=interval)
+        from impctl.service.plan import plan
+
+        return plan(desk, tuple(query or ()), strict=strict)
+
+    settings = settings_of(workload, params=param, store=store, policy=policy, disk=disk, now=now)
+    settings = replace(settings, large_change=large_change)
+    display = display_of(json, quiet, verbose)
+    return on_workbench("plan", display, settings, use_case, detailed=detailed_exitcode)
+
+
+def simulate(
+    workload: WorkloadFile = DEFAULT_FILE,
+    query: QueryNames = None,
+    since: Since = None,
+    arrivals: ArrivalsFile = None,
+    late: Late = None,
+    disk: Disks = None,
+    trigger: Triggers = None,
+    interval: Looks = None,
+    report: ReportFile = None,
+    store: StoreFolder = None,
+    json: AsJson = False,
+    quiet: Quiet = False,
+    verbose: Verbose = 0,
+) -> Job:
+    """Replay past commits under other budgets and triggers.
+
+    For each setting, shows how many runs there would have been, how long they would have taken, and
+    how stale sketches would have become. Reads no rows, does not start Spark and changes nothing.
+
+    Example: impctl simulate workloads/running-example.yaml --trigger 'fresh_within: 10m'
+    """
+    request = simulate_request(since, arrivals, disk or (), trigger or (), interval, report, late)
+
+    def use_case(desk: Workbench) -> Outcome:
+        from impctl.service.schedule.simulate import simulate
+
+        return simulate(desk, tuple(query or ()), request)
+
+    # What the variable says holds now, as it does for other commands; the flag is for settings.
+    settings = settings_of(workload, store=store, disk=os.environ.get(DISK) or None)
+    return on_workbench("simulate", display_of(json, quiet, verbose), settings, use_case)
+
+
+def verify(
+    workload: WorkloadFile = DEFAULT_FILE,
+    query: QueryNames = None,
+    param: MovingParams = None,
+    results: Annotated[
+        bool,
+        typer.Option(
+            "--results",
+            help="Also run each query with and without its sketch and compare the results.",
+            rich_help_panel=INPUT,
+        ),
+    ] = False,
+    store: StoreFolder = None,
+    spark_profile: SparkProfile = None,
+    json: AsJson = False,
+    quiet: Quiet = False,
+    verbose: Verbose = 0,
+) -> Job:
+    """Compare stored sketches with a recapture (starts Spark).
+
+    A sound sketch covers the accurate one. Additional ranges are over-approximation (slack). The
+    exit code is 5 if a sketch is too small or a result differs.
+
+    Example: impctl verify workloads/running-example.yaml --results
+    """
+
+    def use_case(desk: Workbench) -> Outcome:
+        from impctl.service.verify import verify
+
+        return verify(desk, tuple(query or ()), results=results)
+
+    settings = settings_of(workload, params=param, store=store, spark_profile=spark_profile)
+    return on_workbench("verify", display_of(json, quiet, verbose), settings, use_case)

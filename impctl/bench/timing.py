@@ -1,17 +1,16 @@
-"""Measuring: repeats and medians on a monotonic clock.
-
-Law: a measurement is the median of its runs; what is measured is called, never simulated; what is
-compared is timed in turns, so that drift meets all alike.
-Out of scope: what is measured and whether its answer is right.
-"""
+"""Timing: repeats and medians on a monotonic clock, and how far measurements may differ."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from impctl.stopwatch import Stopwatch
+
+if TYPE_CHECKING:
+    from impctl.bench.record import Metric
+
 
 Found = TypeVar("Found")
 
@@ -59,3 +58,34 @@ def median_of(work: Callable[[], object], repeat: int) -> float:
     """Median milliseconds of `repeat` calls, after one that is not counted."""
     work()
     return statistics.median(milliseconds(work) for _ in range(repeat))
+
+
+SINGLE = 0.5
+"""Band of a time that was measured once: Spark alone makes one run differ by that from the next."""
+
+LEAST = 0.1
+"""Of times, however quiet the machine seemed: noise comes from few yardsticks."""
+
+_EXACT = 0.01
+"""Of sizes and counts, which do not depend on how quick the machine is."""
+
+
+def band_of(metric: str, one: Metric, other: Metric, noise: float) -> float:
+    """The share by which the medians of this metric may differ for no reason."""
+    if not metric.endswith(("_ms", "_ratio")):
+        return _EXACT
+    return time_band(one, other, noise)
+
+
+def time_band(one: Metric, other: Metric, noise: float) -> float:
+    """The same of times and ratios, whatever they are called."""
+    return max(noise, SINGLE if min(one.runs, other.runs) < 2 else LEAST)
+
+
+def side_of(one: Metric, other: Metric, band: float) -> int:
+    """1 where `other` is more than `one` beyond the band, -1 where it is less, else 0."""
+    if other.low > one.high and other.median > one.median * (1 + band):
+        return 1
+    if other.high < one.low and one.median > other.median * (1 + band):
+        return -1
+    return 0

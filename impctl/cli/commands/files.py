@@ -1,34 +1,269 @@
-"""`impctl bench`: measure a workload, compare records, or write tables to measure on."""
+"""Commands that write files and tables: init, apply, cluster, gc, bench, completion."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from impctl.cli.application import left_to_shell
-from impctl.cli.help import EXAMPLE_DATA, INPUT, MEASUREMENT, OUTPUT
-from impctl.cli.job import Job, display_of, in_workbench
+from impctl.cli.application import (
+    COMPLETION_VARIABLE,
+    EXAMPLE_DATA,
+    INPUT,
+    LIMITS,
+    MEASUREMENT,
+    OUTPUT,
+    SAFETY,
+    complete_update,
+    left_to_shell,
+)
+from impctl.cli.job import Display, Job, display_of, in_workbench, on_workbench
 from impctl.cli.options import (
     AsJson,
+    DryRun,
+    LockTimeout,
     QueryNames,
     Quiet,
     SparkProfile,
     StoreFolder,
     Verbose,
+    WorkloadFile,
     settings_of,
 )
 from impctl.errors import UsageError
-from impctl.service.settings import CRIMES, Example, GenerateRequest, MeasureRequest, Settings
+from impctl.service.settings import (
+    CRIMES,
+    DEFAULT_FILE,
+    Example,
+    GenerateRequest,
+    InitRequest,
+    MeasureRequest,
+    Settings,
+)
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.service.context import Reporter, Workbench
     from impctl.service.results import Outcome
+
+
+def init(
+    tables: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="TABLE",
+            help="Delta tables: folders or URIs. With --demo: the folder to create.",
+            show_default=False,
+            rich_help_panel=INPUT,
+            autocompletion=left_to_shell,
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            metavar="FILE",
+            show_default=False,
+            help="File to write. Default: impctl.yaml.",
+            autocompletion=left_to_shell,
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+    demo: Annotated[
+        bool,
+        typer.Option(
+            "--demo",
+            help="Create a small table and a workload file to try out.",
+            rich_help_panel=INPUT,
+        ),
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Overwrite an existing file.", rich_help_panel=SAFETY)
+    ] = False,
+    json: AsJson = False,
+    quiet: Quiet = False,
+    verbose: Verbose = 0,
+) -> Job:
+    """Create a workload file for Delta tables, or a demo.
+
+    Example: impctl init --demo
+    """
+    request = _request(tables or [], out, demo, force)
+
+    def work(reporter: Reporter) -> Outcome:
+        from impctl.service.init import init
+
+        return init(request, reporter)
+
+    return Job("init", display_of(json, quiet, verbose), work)
+
+
+def _request(tables: list[str], out: Path | None, demo: bool, force: bool) -> InitRequest:
+    if demo:
+        if len(tables) > 1 or out is not None:
+            raise UsageError(
+                "`--demo` takes one folder and no `--out`", hint="give `impctl init --demo FOLDER`"
+            )
+        folder = Path(tables[0]) if tables else Path("impctl-demo")
+        return InitRequest(demo=folder, force=force)
+    if not tables:
+        raise UsageError(
+            "Command `init` needs the path of a Delta table",
+            hint="give one or more, or `--demo` for a table to try things on",
+        )
+    return InitRequest(tuple(tables), out, None, force)
+
+
+def apply(
+    workload: WorkloadFile = DEFAULT_FILE,
+    updates: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="UPDATE",
+            help="Updates to commit, in this order.",
+            autocompletion=complete_update,
+            rich_help_panel=INPUT,
+        ),
+    ] = None,
+    all_updates: Annotated[
+        bool,
+        typer.Option(
+            "--all", help="Commit all updates in the file, in order.", rich_help_panel=INPUT
+        ),
+    ] = False,
+    again: Annotated[
+        bool,
+        typer.Option(
+            "--again",
+            help="Commit a batch even if its table already contains it.",
+            rich_help_panel=INPUT,
+        ),
+    ] = False,
+    dry_run: DryRun = False,
+    json: AsJson = False,
+    quiet: Quiet = False,
+    verbose: Verbose = 0,
+) -> Job:
+    """Commit update batches from the workload file to its tables.
+
+    Each batch creates a new version of its table. No other command changes rows of your tables. A
+    batch is skipped if its table already contains it, with the same name and content.
+
+    Example: impctl apply workloads/running-example.yaml s8
+    """
+    names = tuple(updates or ())
+    if all_updates == bool(names):
+        raise UsageError(
+            "Command `apply` needs the names of updates, or `--all`",
+            hint="name updates after the workload file, or give `--all`, not both",
+        )
+
+    def use_case(desk: Workbench) -> Outcome:
+        from impctl.service.apply import apply
+
+        return apply(desk, names, all_updates=all_updates, again=again)
+
+    settings = settings_of(workload, dry_run=dry_run)
+    return on_workbench("apply", display_of(json, quiet, verbose), settings, use_case)
+
+
+def cluster(
+    workload: WorkloadFile = DEFAULT_FILE,
+    tables: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--table",
+            metavar="NAME",
+            help="Cluster this table, even without savings; can be repeated. "
+            "Default: every table with savings.",
+            rich_help_panel=INPUT,
+        ),
+    ] = None,
+    by: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--by",
+            metavar="ATTRIBUTE",
+            help="Sort files by this column; repeat for a Z-order. Default: the sketched columns.",
+            rich_help_panel=INPUT,
+        ),
+    ] = None,
+    yes: Annotated[
+        bool,
+        typer.Option(
+            "--yes",
+            help="Continue even if clustering makes more sketches worse than better.",
+            rich_help_panel=SAFETY,
+        ),
+    ] = False,
+    store: StoreFolder = None,
+    dry_run: DryRun = False,
+    json: AsJson = False,
+    quiet: Quiet = False,
+    verbose: Verbose = 0,
+) -> Job:
+    """Re-cluster tables so that sketches skip more files.
+
+    Files are sorted by the sketched attribute, or in Z-order by several. Rows do not change, and
+    sketches remain valid. Each table gets a new version, and its old files remain until a VACUUM.
+    Estimates are based on the stored sketches, so run `capture` first.
+
+    Example: impctl cluster workloads/running-example.yaml --dry-run
+    """
+
+    def use_case(desk: Workbench) -> Outcome:
+        from impctl.service.cluster import cluster
+
+        return cluster(desk, tuple(tables or ()), tuple(by or ()), may_lose=yes)
+
+    settings = settings_of(workload, store=store, dry_run=dry_run)
+    return on_workbench("cluster", display_of(json, quiet, verbose), settings, use_case)
+
+
+Keep = Annotated[
+    int | None,
+    typer.Option(
+        "--keep",
+        metavar="N",
+        min=1,
+        show_default=False,
+        help="Number of latest sketch versions to keep for each query. Default: 32.",
+        rich_help_panel=LIMITS,
+    ),
+]
+
+
+def gc(
+    workload: WorkloadFile = DEFAULT_FILE,
+    keep: Keep = None,
+    store: StoreFolder = None,
+    lock_timeout: LockTimeout = None,
+    dry_run: DryRun = False,
+    json: AsJson = False,
+    quiet: Quiet = False,
+    verbose: Verbose = 0,
+) -> Job:
+    """Delete old sketch versions and files left by interrupted runs.
+
+    Also deletes sets of ranges that no sketch uses, state files that no run uses, and scratch
+    folders beside tables.
+
+    Example: impctl gc workloads/running-example.yaml --keep 8 --dry-run
+    """
+
+    def use_case(desk: Workbench) -> Outcome:
+        from impctl.service.gc import gc
+
+        return gc(desk, keep)
+
+    settings = settings_of(workload, store=store, lock_timeout=lock_timeout, dry_run=dry_run)
+    return on_workbench("gc", display_of(json, quiet, verbose), settings, use_case)
+
 
 DeltaRows = Annotated[
     list[int] | None,
@@ -332,3 +567,36 @@ def _generate(request: GenerateRequest, reporter: Reporter) -> Outcome:
     from impctl.measure.generate import generate
 
     return generate(request, reporter)
+
+
+Shell = StrEnum("Shell", ("bash", "zsh", "fish"))
+"""Shells that completion is made for."""
+
+
+def completion(
+    shell: Annotated[
+        Shell,
+        typer.Argument(
+            help="Shell to complete for: bash, zsh or fish.",
+            show_default=False,
+            rich_help_panel=INPUT,
+        ),
+    ],
+) -> Job:
+    """Print the shell completion script.
+
+    Load it when the shell starts. For bash, add this line to ~/.bashrc: eval "$(impctl completion
+    bash)".
+
+    Example: impctl completion bash
+    """
+
+    def work(reporter: Reporter) -> str:
+        # Typer gives the scripts no public name.
+        from typer.completion import get_completion_script  # type: ignore[attr-defined]  # as above
+
+        return get_completion_script(
+            prog_name="impctl", complete_var=COMPLETION_VARIABLE, shell=shell.value
+        )
+
+    return Job("completion", Display(), work)

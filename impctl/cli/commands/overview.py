@@ -1,0 +1,259 @@
+"""Commands that only report: check, explain, status, gain, doctor."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from impctl.cli.application import INPUT, OUTPUT, SCHEDULE, STORE_AND_SPARK, left_to_shell
+from impctl.cli.job import Job, display_of, in_workbench, on_workbench
+from impctl.cli.options import (
+    WORKLOAD_HELP,
+    AsJson,
+    Imbalance,
+    MetricsFile,
+    MovingParams,
+    Now,
+    PolicyName,
+    QueryNames,
+    Quiet,
+    SparkProfile,
+    StoreFolder,
+    Strict,
+    Verbose,
+    WorkloadFile,
+    check_metrics,
+    seconds,
+    settings_of,
+    with_metrics,
+)
+from impctl.errors import UsageError
+from impctl.service.settings import DEFAULT_FILE, DoctorRequest
+
+if TYPE_CHECKING:
+    from impctl.service.context import Reporter, Workbench
+    from impctl.service.results import Outcome
+
+
+def check(
+    workload: WorkloadFile = DEFAULT_FILE,
+    schema: Annotated[
+        bool,
+        typer.Option(
+            "--schema",
+            help="Print the JSON Schema of workload files and exit.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = False,
+    query: QueryNames = None,
+    strict: Strict = False,
+    now: Now = None,
+    json: AsJson = False,
+    quiet: Quiet = False,
+    verbose: Verbose = 0,
+) -> Job:
+    """Check a workload file and its queries.
+
+    A query that cannot have a sketch is reported. It is a failure only with --strict.
+
+    Example: impctl check workloads/running-example.yaml
+    """
+    display = display_of(json, quiet, verbose)
+    if schema:
+        return Job("check", display, _schema)
+    return Job("check", display, partial(_check, workload, tuple(query or ()), strict, now))
+
+
+def _check(
+    workload: Path, queries: tuple[str, ...], strict: bool, now: str | None, reporter: Reporter
+) -> Outcome:
+    def use_case(desk: Workbench) -> Outcome:
+        from impctl.service.check import check
+
+        return check(desk, queries, strict=strict)
+
+    return in_workbench(settings_of(workload, now=now), use_case, reporter)
+
+
+def _schema(reporter: Reporter) -> str:
+    from impctl.service.check import schema_text
+
+    return schema_text()
+
+
+def explain(
+    workload: WorkloadFile = DEFAULT_FILE,
+    query: QueryNames = None,
+    now: Now = None,
+    store: StoreFolder = None,
+    policy: PolicyName = None,
+    json: AsJson = False,
+    quiet: Quiet = False,
+    verbose: Verbose = 0,
+) -> Job:
+    """Show how each query is sketched and maintained, or why not.
+
+    Example: impctl explain workloads/running-example.yaml --query q_top
+    """
+
+    def use_case(desk: Workbench) -> Outcome:
+        from impctl.service.explain import explain
+
+        return explain(desk, tuple(query or ()))
+
+    settings = settings_of(workload, store=store, policy=policy, now=now)
+    return on_workbench("explain", display_of(json, quiet, verbose), settings, use_case)
+
+
+def status(
+    workload: WorkloadFile = DEFAULT_FILE,
+    query: QueryNames = None,
+    param: MovingParams = None,
+    now: Now = None,
+    store: StoreFolder = None,
+    policy: PolicyName = None,
+    imbalance: Imbalance = None,
+    runs: Annotated[
+        int,
+        typer.Option(
+            "--runs",
+            metavar="N",
+            min=0,
+            show_default=False,
+            help="Number of recent runs to show. Default: 3.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = 3,
+    json: AsJson = False,
+    quiet: Quiet = False,
+    verbose: Verbose = 0,
+) -> Job:
+    """Show stored sketches, pending changes and recent runs.
+
+    Example: impctl status workloads/running-example.yaml
+    """
+
+    def use_case(desk: Workbench) -> Outcome:
+        from impctl.service.status import status
+
+        return status(desk, tuple(query or ()), runs=runs)
+
+    settings = settings_of(
+        workload, params=param, store=store, policy=policy, imbalance=imbalance, now=now
+    )
+    return on_workbench("status", display_of(json, quiet, verbose), settings, use_case)
+
+
+def gain(
+    workload: WorkloadFile = DEFAULT_FILE,
+    query: QueryNames = None,
+    since: Annotated[
+        float | None,
+        typer.Option(
+            "--since",
+            metavar="DURATION",
+            parser=seconds,
+            show_default=False,
+            help="Count uses of this period up to now, such as 12h or 7d. Default: all uses.",
+            rich_help_panel=INPUT,
+        ),
+    ] = None,
+    metrics: MetricsFile = None,
+    store: StoreFolder = None,
+    json: AsJson = False,
+    quiet: Quiet = False,
+    verbose: Verbose = 0,
+) -> Job:
+    """Show bytes and files skipped, and the cost of maintenance.
+
+    The store counts each use by `query`, `rewrite` and data frames, based on file statistics.
+
+    Example: impctl gain workloads/running-example.yaml --since 7d
+    """
+
+    def use_case(desk: Workbench) -> Outcome:
+        from impctl.service.gain import gain
+        from impctl.service.outcome import gain_metrics
+
+        if metrics is not None:
+            check_metrics(metrics, desk.reserved)
+        return with_metrics(gain(desk, tuple(query or ()), since), metrics, gain_metrics)
+
+    settings = settings_of(workload, store=store)
+    return on_workbench("gain", display_of(json, quiet, verbose), settings, use_case)
+
+
+WithSpark = Annotated[
+    bool,
+    typer.Option(
+        "--spark",
+        help="Let Spark read a file of each table. Default: start no JVM.",
+        rich_help_panel=STORE_AND_SPARK,
+    ),
+]
+State = Annotated[
+    bool,
+    typer.Option(
+        "--state/--no-state",
+        show_default=False,
+        help="Verify all state files. With --no-state, verify only their metadata. "
+        "Default: --state.",
+        rich_help_panel=STORE_AND_SPARK,
+    ),
+]
+
+
+def doctor(
+    workload: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="WORKLOAD",
+            help=f"{WORKLOAD_HELP} Default: check only the installed software.",
+            autocompletion=left_to_shell,
+            show_default=False,
+            rich_help_panel=INPUT,
+        ),
+    ] = None,
+    every: Annotated[
+        str | None,
+        typer.Option(
+            "--every",
+            metavar="TIME",
+            show_default=False,
+            help="Check that history is kept long enough if `maintain` runs at this interval, such "
+            "as 15m, 6h or 1d.",
+            rich_help_panel=SCHEDULE,
+        ),
+    ] = None,
+    spark: WithSpark = False,
+    state: State = True,
+    store: StoreFolder = None,
+    spark_profile: SparkProfile = None,
+    json: AsJson = False,
+    quiet: Quiet = False,
+    verbose: Verbose = 0,
+) -> Job:
+    """Diagnose problems and suggest fixes.
+
+    Checks Java and packages, the tables (features, change feed, history) and the store. Without
+    problems the exit code is 0. Otherwise it is that of the most serious problem: 2 configuration,
+    3 table not supported, 6 retryable, 7 history or state removed.
+
+    Example: impctl doctor workloads/running-example.yaml --every 1d
+    """
+    if workload is None and every is not None:
+        raise UsageError("Option `--every` needs a workload file", hint="give its path")
+    settings = None
+    if workload is not None:
+        settings = settings_of(workload, store=store, spark_profile=spark_profile)
+    request = DoctorRequest(settings, every, spark, state)
+
+    def work(reporter: Reporter) -> Outcome:
+        from impctl.service.doctor import doctor
+
+        return doctor(request, reporter)
+
+    return Job("doctor", display_of(json, quiet, verbose), work)

@@ -1,0 +1,450 @@
+"""The measures: capture, query, maintain, and every way to a result."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
+
+from impctl.bench.parquet_sql import ParquetSql
+from impctl.bench.record import Cell, Label, Metric
+from impctl.bench.timing import in_turns, milliseconds, warm_up
+from impctl.errors import ImpctlError
+from impctl.measure.duckdb import (
+    Beside,
+    answer_beside,
+    duckdb_plain,
+    duckdb_sketch,
+    recapture_beside,
+    same_answer,
+)
+from impctl.measure.scratch import (
+    AgainstRecapture,
+    Followed,
+    MeasuredQuery,
+    measured_copy,
+    worse_of,
+)
+from impctl.service.engine_answer import engine_answer
+from impctl.service.kept_answer import kept_answer
+from impctl.service.spark_answer import answer_of
+from impctl.service.stored import known_ending
+from impctl.service.verify import same_rows
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from impctl.measure.figures import Ground
+    from impctl.service.filters import Pruned
+
+
+def single(values: Mapping[str, float]) -> dict[str, Metric]:
+    """Metrics of one run each."""
+    return {name: Metric.of([value]) for name, value in values.items()}
+
+
+_Found = TypeVar("_Found")
+
+
+@dataclass(frozen=True, slots=True)
+class Took:
+    """Milliseconds of one run."""
+
+    cpu_ms: float
+    wall_ms: float
+
+    @property
+    def lesser_ms(self) -> float:
+        """What favours whoever works on all cores."""
+        return min(self.cpu_ms, self.wall_ms)
+
+
+def timed(run: Callable[[], _Found]) -> tuple[_Found, Took]:
+    """What the work gave, and what it took."""
+    began, cpu = time.perf_counter(), time.process_time()
+    result = run()
+    cpu_ms = (time.process_time() - cpu) * 1000.0
+    return result, Took(cpu_ms, (time.perf_counter() - began) * 1000.0)
+
+
+def cpu_of(runs: Sequence[Took]) -> Metric:
+    """Processor time of several runs."""
+    return Metric.of([run.cpu_ms for run in runs])
+
+
+def wall_of(runs: Sequence[Took]) -> Metric:
+    """Their time on the wall."""
+    return Metric.of([run.wall_ms for run in runs])
+
+
+def ratios(metrics: Mapping[str, Metric], over: Mapping[str, str], under: str) -> dict[str, Metric]:
+    """By the name of the ratio, what metric is over the one `under`, where both are there and the
+    latter took any time."""
+    if under not in metrics or metrics[under].low <= 0:
+        return {}
+    return {
+        name: Metric.quotient(metrics[other], metrics[under])
+        for name, other in over.items()
+        if other in metrics
+    }
+
+
+_MOST = 3
+"""Captures timed at most; they are long enough to be steady."""
+
+
+def measure_capture(ground: Ground) -> Iterator[Cell]:
+    """One cell."""
+    ground.only()
+    return _cells(ground)
+
+
+def _cells(ground: Ground) -> Iterator[Cell]:
+    ground.step(f"capturing {ground.query.name}")
+    with measured_copy(ground.desk, ground.query) as measured:
+        checked = measured.checked()
+        works: dict[str, Callable[[], object]] = {
+            "plain_ms": measured.answer,
+            "recapture_ms": measured.recapture,
+        }
+        if measured.has_state:
+            works["capture_ms"] = measured.capture
+        for work in works.values():
+            warm_up(work)
+        times = in_turns(works, min(ground.repeat, _MOST))
+        metrics = {name: Metric.of(values) for name, values in times.items()}
+        if measured.has_state:
+            runs = measured.scratch.store().run_refs(ground.query.name)
+            metrics["state_bytes"] = Metric.of([float(sum(run.bytes for run in runs))])
+        yield ground.cell(metrics, checked=checked)
+
+
+def measure_query(ground: Ground) -> Iterator[Cell]:
+    """One cell."""
+    ground.only()
+    return _query_cells(ground)
+
+
+def _query_cells(ground: Ground) -> Iterator[Cell]:
+    ground.step(f"running {ground.query.name} with and without its sketch")
+    with measured_copy(ground.desk, ground.query) as measured:
+        pruned = measured.pruned()
+        whole = measured.answer()
+        answer = answer_of(measured.answer(pruned))
+        equal = same_rows(answer.rows, answer_of(whole).rows)
+        works = {
+            "plain_ms": measured.answer,
+            "sketch_ms": lambda: measured.answer(measured.pruned()),
+        }
+        for work in works.values():
+            warm_up(work)
+        times = in_turns(works, ground.repeat)
+        without_ms, with_ms = Metric.of(times["plain_ms"]), Metric.of(times["sketch_ms"])
+        beside = answer_beside(measured, whole, ground.repeat)
+        metrics = {
+            **beside.metrics,
+            "plain_ms": without_ms,
+            "sketch_ms": with_ms,
+            "gain_ratio": Metric.quotient(without_ms, with_ms),
+            **single(
+                {
+                    "files_share": pruned.files_kept / max(pruned.files_total, 1),
+                    "rows_share": _rows_share(measured, pruned),
+                    "fragments_share": _fragments_share(measured),
+                }
+            ),
+        }
+        yield ground.cell(metrics, equal=equal, note=beside.note)
+
+
+def _rows_share(measured: MeasuredQuery, pruned: Pruned) -> float:
+    """Rows in the files that are left, of all rows of the tables."""
+    files = pruned.files
+    total = sum(measured.scratch.tables.snapshot(table).rows or 0 for table in files)
+    kept = sum(file.rows or 0 for chosen in files.values() for file in chosen)
+    return kept / total if total else 0.0
+
+
+def _fragments_share(measured: MeasuredQuery) -> float:
+    """Fragments held, of all ranges of the sketched attributes."""
+    sketches = measured.stored.sketches
+    total = sum(sketch.partition.size for sketch in sketches)
+    return sum(len(sketch.fragments) for sketch in sketches) / total if total else 0.0
+
+
+KINDS = ("insert", "delete", "both")
+"""`both` is an insertion and a deletion that takes it back."""
+
+_CHANGES = (10, 50, 100, 500, 1000)
+"""Sizes that the papers call realistic."""
+
+_RECAPTURES = 3
+"""Recaptures timed at most: one takes as long as hundreds of maintains."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    changes: tuple[int, ...]
+    shares: tuple[float, ...]
+    kinds: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Size:
+    """A change of so many rows, checked by kind and maintained: each run with its kind."""
+
+    rows: int
+    share: float
+    checked: Mapping[str, AgainstRecapture]
+    runs: Sequence[tuple[str, Followed]]
+    state_bytes: int
+
+
+def measure_maintain(ground: Ground) -> Iterator[Cell]:
+    """Cells for every size and kind of change."""
+    ground.only("changes", "shares", "kind")
+    shares = ground.numbers("shares")
+    changes = ground.whole_numbers("changes", () if shares else _CHANGES)
+    kinds = ground.choices("kind", KINDS, ("both",))
+    return _maintain_cells(ground, _Options(changes, shares, kinds))
+
+
+def _maintain_cells(ground: Ground, options: _Options) -> Iterator[Cell]:
+    ground.step(f"capturing {ground.query.name}")
+    with measured_copy(ground.desk, ground.query) as measured:
+        sizes = _sizes(measured, options)
+        result: list[_Size] = []
+        failure: ImpctlError | None = None
+        with measured.scratch.writing("bench"):
+            try:
+                for size, share in sizes.items():
+                    result.append(_size(ground, measured, size, share))
+            except ImpctlError as error:
+                failure = error
+            # Last and warm: a cold baseline would flatter us.
+            recaptures = recapture_times(ground, measured, len(result)) if result else []
+            # After a failure nobody knows whether the change is still there.
+            beside = duckdb_beside(ground, measured) if failure is None else Beside()
+        for entry in result:
+            for kind in options.kinds:
+                yield _cell(ground, entry, kind, recaptures, beside, len(options.kinds) > 1)
+        if failure is not None:
+            raise failure
+
+
+def _sizes(measured: MeasuredQuery, options: _Options) -> dict[int, float]:
+    """Rows of every change, and their share of the table; small ones first."""
+    total = measured.scratch.tables.snapshot(measured.table).rows or 0
+    sizes = {size: size / total if total else 0.0 for size in options.changes}
+    for share in options.shares:
+        size = max(1, round(share * total))
+        sizes[size] = _real_share(share, size, total)
+    return dict(sorted(sizes.items()))
+
+
+def _real_share(share: float, size: int, total: int) -> float:
+    """The share asked for, or the real one where a table is too small to be divided like that."""
+    return size / total if total and abs(size - share * total) > 0.005 * size else share
+
+
+def _size(ground: Ground, measured: MeasuredQuery, size: int, share: float) -> _Size:
+    """One size: checked, then maintained forth and back in turn."""
+    ground.step(f"{ground.query.name} with {size} changes")
+    rows = measured.rows_like_the_table(size, ground.seed)
+    inserted, deleted = measured.checked_both_ways(rows)
+    checked = {"insert": inserted, "delete": deleted, "both": worse_of(inserted, deleted)}
+    runs = []
+    for _ in range(ground.repeat):
+        runs.append(("insert", measured.maintain(rows, forth=True)))
+        runs.append(("delete", measured.maintain(rows, forth=False)))
+    return _Size(size, share, checked, runs, measured.follower.state_bytes)
+
+
+def duckdb_beside(ground: Ground, measured: MeasuredQuery) -> Beside:
+    """DuckDB's recapture, with a note on missing ranges too."""
+    beside = recapture_beside(measured, min(ground.repeat, _RECAPTURES))
+    note = "; ".join(text for text in (_missing_ranges(measured), beside.note) if text)
+    return replace(beside, note=note)
+
+
+def _missing_ranges(measured: MeasuredQuery) -> str:
+    """How many ranges there are, where that is fewer than the workload asks for."""
+    parts = measured.scratch.workload.partitions
+    asked = {(part.table.lower(), part.column.lower()): part.ranges for part in parts}
+    result = {}
+    for part in measured.partitions.values():
+        wanted = asked.get((part.table.lower(), part.attribute.lower()))
+        if wanted is not None and part.ranges < wanted:
+            name = f"{part.table}.{part.attribute}"
+            result[name] = f"{part.ranges:,} of {wanted:,} ranges of {name} in use"
+    return "; ".join(result.values())
+
+
+def recapture_times(ground: Ground, measured: MeasuredQuery, sizes: int) -> list[float]:
+    """Times of the baseline; the checks made one recapture per size and one without a change."""
+    ground.step(f"recapturing {ground.query.name}")
+    warm_up(measured.recapture, done=sizes + 1)
+    return [milliseconds(measured.recapture) for _ in range(min(ground.repeat, _RECAPTURES))]
+
+
+def _cell(
+    ground: Ground,
+    entry: _Size,
+    kind: str,
+    recaptures: Sequence[float],
+    beside: Beside,
+    labelled: bool,
+) -> Cell:
+    labels: dict[str, Label] = {"changes": entry.rows, "share": float(f"{entry.share:.3g}")}
+    if labelled:
+        labels["kind"] = kind
+    runs = [run for way, run in entry.runs if kind in (way, "both")]
+    metrics = metrics_of(runs, recaptures, entry.state_bytes)
+    metrics = {**metrics, **beside.metrics}
+    return ground.cell(metrics, labels, checked=entry.checked[kind], note=beside.note)
+
+
+def metrics_of(
+    runs: Sequence[Followed], recaptures: Sequence[float], state_bytes: int
+) -> dict[str, Metric]:
+    """The metrics of steps, beside recaptures."""
+    maintain, recapture = Metric.of([run.total_ms for run in runs]), Metric.of(recaptures)
+    return {
+        "maintain_ms": maintain,
+        "read_ms": Metric.of([run.read_ms for run in runs]),
+        "engine_ms": Metric.of([run.done.engine_ms for run in runs]),
+        "commit_ms": Metric.of([run.done.commit_ms for run in runs]),
+        "recapture_ms": recapture,
+        "recapture_ratio": Metric.quotient(recapture, maintain),
+        "state_bytes": Metric.of([state_bytes]),
+    }
+
+
+_SPARK, _SPARK_SKETCH = "Spark, all files", "Spark with the sketch"
+_DUCKDB, _DUCKDB_SKETCH = "DuckDB, all files", "DuckDB with the sketch"
+_ENGINE, _MATERIALIZED = "impctl's engine with the sketch", "materialized result"
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """One way to the answer; `files` is how many data files it reads."""
+
+    name: str
+    run: Callable[[], pa.Table]
+    files: int
+
+
+def measure_ways(ground: Ground) -> Iterator[Cell]:
+    """A cell for each way."""
+    ground.only()
+    return _way_cells(ground)
+
+
+def _way_cells(ground: Ground) -> Iterator[Cell]:
+    ground.step(f"capturing {ground.query.name}")
+    spec = replace(ground.query, answer=True)
+    connection = ParquetSql.open()
+    with measured_copy(ground.desk, spec) as measured:
+        if connection is None:
+            yield from _timed(ground, measured, _ways(measured), "DuckDB is not installed")
+            return
+        with closing(connection):
+            ways = _ways(measured)
+            note = _add_duckdb(measured, connection, ways)
+            yield from _timed(ground, measured, ways, note)
+
+
+def _ways(measured: MeasuredQuery) -> list[_Way]:
+    """Those without DuckDB, Spark over all files first."""
+    pruned = measured.pruned()
+    kept, total = pruned.files_kept, pruned.files_total
+    stored, prepared = measured.stored, measured.prepared
+
+    def by_engine() -> pa.Table:
+        sketches = stored.sketches
+        return engine_answer(
+            measured.scratch, prepared, stored.versions, measured.pruned(), sketches
+        )
+
+    ways = [
+        _Way(_SPARK, measured.answer, total),
+        _Way(_SPARK_SKETCH, lambda: measured.answer(measured.pruned()), kept),
+    ]
+    offered = [_Way(_ENGINE, by_engine, kept)]
+    if stored.state_meta.get("answer"):
+        offered.append(_Way(_MATERIALIZED, lambda: from_state(measured), 0))
+    return ways + [way for way in offered if _answers(way)]
+
+
+def from_state(measured: MeasuredQuery) -> pa.Table:
+    """The materialized result, read from the store."""
+    scratch, stored = measured.scratch, measured.stored
+    ending, plan = known_ending(scratch.tables, stored), None
+    if ending is None:
+        # A join tree computes the rows.
+        plan = scratch.memory.answer(measured.prepared.planned)
+        ending = plan.ending
+    store, generation = scratch.store(), stored.generation
+    result = kept_answer(scratch, store, stored.query, ending, generation, plan=plan)
+    assert result is not None, "nobody else advances the copy's store"
+    return result
+
+
+def _answers(way: _Way) -> bool:
+    try:
+        way.run()
+    except ImpctlError:
+        return False
+    return True
+
+
+def _add_duckdb(measured: MeasuredQuery, connection: ParquetSql, ways: list[_Way]) -> str:
+    """Adds DuckDB's ways, as far as it has them; what to say of others."""
+    plain = duckdb_plain(connection, measured.scratch.tables, measured.prepared)
+    through = duckdb_sketch(connection, measured)
+    pruned = measured.written().pruned
+    for offered, name, files in (
+        (plain, _DUCKDB, pruned.files_total),
+        (through, _DUCKDB_SKETCH, pruned.files_kept),
+    ):
+        if offered.run is not None:
+            ways.append(_Way(name, offered.run, files))
+    return plain.reason or through.reason
+
+
+def _timed(ground: Ground, measured: MeasuredQuery, ways: list[_Way], note: str) -> Iterator[Cell]:
+    """The ways, slowest first, each compared with the first and timed in turn."""
+    from impctl.spark.session import jvm_cpu_ms
+
+    expected = ways[0].run()
+    equal = {way.name: same_answer(way.run(), expected) for way in ways}
+    for way in ways:
+        warm_up(way.run, done=1 if way.name != _SPARK else 2)
+    session = measured.scratch.spark()
+    ground.step(f"timing {ground.query.name} in {len(ways)} ways")
+    runs: dict[str, list[Took]] = {way.name: [] for way in ways}
+    for _ in range(ground.repeat):
+        for way in ways:
+            before = jvm_cpu_ms(session) or 0.0
+            _, took = timed(way.run)
+            used = (jvm_cpu_ms(session) or 0.0) - before
+            runs[way.name].append(Took(took.cpu_ms + used, took.wall_ms))
+    knows_jvm = jvm_cpu_ms(session) is not None
+    wall = {name: wall_of(took) for name, took in runs.items()}
+    cpu = {
+        name: cpu_of(took)
+        for name, took in runs.items()
+        if knows_jvm or not name.startswith("Spark")
+    }
+    for way in sorted(ways, key=lambda way: -wall[way.name].median):
+        name = way.name
+        metrics = {**single({"files_count": float(way.files)}), "wall_ms": wall[name]}
+        if name in cpu:
+            metrics["cpu_ms"] = cpu[name]
+        metrics["gain_ratio"] = Metric.quotient(wall[_SPARK], wall[name])
+        if knows_jvm:
+            metrics["cpu_gain_ratio"] = Metric.quotient(cpu[_SPARK], cpu[name])
+        yield ground.cell(metrics, {"way": name}, equal=equal[name], note=note)

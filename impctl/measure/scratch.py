@@ -1,0 +1,402 @@
+"""A query on a scratch copy of its tables, captured, changed and maintained under a stopwatch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from impctl.errors import RecaptureNeededError, UnsupportedError, UsageError
+from impctl.service.capture import capture_query
+from impctl.service.context import Workbench
+from impctl.service.decide import Moved
+from impctl.service.fill import filled_circuit, needed, recaptured
+from impctl.service.filters import Pruned, filters_of
+from impctl.service.maintenance_plan import (
+    TakenUp,
+    chooser_for,
+    chooser_of,
+    chosen_way,
+    restored_verdict,
+)
+from impctl.service.partners import partners_of
+from impctl.service.prepare import PreparedQuery, prepare
+from impctl.service.resolve import Weighed, WrittenQuery, weighed, written_query
+from impctl.service.spark_answer import answer_table
+from impctl.service.step import Maintainer, StepDone
+from impctl.service.stored import StateMeta
+from impctl.service.table_deltas import need_of
+from impctl.sketch.sketch import FragmentSet, Mode, compare
+from impctl.stopwatch import Stopwatch
+from impctl.store.disk import BENCH_SCRATCH, scratch_folder
+from impctl.tables.changes import read_changes
+from impctl.tables.log import commit_mark
+from impctl.tables.rows import read_rows
+from impctl.tables.storage import local_path
+from impctl.tables.write.maintenance import append_rows, checkpoint, clone_table, rewind
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from impctl.compile.compile import Way
+    from impctl.safety.judge import Verdict
+    from impctl.service.pinned import PinnedTables
+    from impctl.service.settings import Settings
+    from impctl.sketch.partition import RangePartition
+    from impctl.store.records import StoredQuery
+    from impctl.tables.snapshot import DataFile, Snapshot
+    from impctl.types import AccessId, TableName
+    from impctl.workload.models import QuerySpec, TableSpec
+
+
+@contextmanager
+def scratch_copy(desk: Workbench, tables: tuple[TableName, ...]) -> Iterator[Workbench]:
+    """A workbench on clones of these tables, with a store of its own."""
+    _check_local(desk, tables)
+    with scratch_folder(BENCH_SCRATCH, folder_beside(desk, tables)) as folder:
+        specs: Mapping[TableName, TableSpec] = desk.workload.tables
+        cloned = dict(specs)
+        for table in tables:
+            desk.reporter.step(f"cloning {table}")
+            target = folder / table
+            clone_table(specs[table].path, str(target))
+            cloned[table] = replace(specs[table], path=str(target))
+        workload = replace(desk.workload, tables=cloned)
+        settings: Settings = replace(desk.settings, store=folder / "store", dry_run=False)
+        scratch = Workbench(settings, workload, desk.reporter)
+        try:
+            yield scratch
+        finally:
+            scratch.close()
+
+
+def folder_beside(desk: Workbench, tables: Iterable[TableName]) -> Path | None:
+    """A folder on the tables' own device where hard links can be made; None where any
+    folder will do."""
+    for table in tables:
+        path = local_path(desk.workload.tables[table].path)
+        if path is not None and os.access(Path(path).parent, os.W_OK):
+            return Path(path).parent
+    return None
+
+
+def _check_local(desk: Workbench, tables: Iterable[TableName]) -> None:
+    for table in tables:
+        if local_path(desk.workload.tables[table].path) is None:
+            raise UsageError(
+                f"Table `{table}` is not on the local disk, so `bench` cannot clone it",
+                hint="copy the table to a local folder and point a workload at it",
+            )
+
+
+def changed_table(pinned: PinnedTables, tables: Sequence[TableName]) -> TableName:
+    """The one of `tables`, in the order of the query, that is to change."""
+    return max(tables, key=lambda table: pinned.snapshot(table).likely_rows)
+
+
+def drawn_rows(snapshot: Snapshot, size: int, random: np.random.Generator) -> pa.Table:
+    """So many rows of the table, with all its columns; UsageError for an empty table."""
+    counts = [(file, _rows_of(snapshot, file)) for file in snapshot.files]
+    filled = [(file, rows) for file, rows in counts if rows]
+    if not filled:
+        raise UsageError(
+            f"Table `{snapshot.table}` is empty, so there are no rows to make changes from",
+            code="bench_empty_table",
+            hint="use a table with rows; `impctl bench --generate` writes some",
+        )
+    names = snapshot.schema.names
+    weights = np.array([float(rows) for _, rows in filled])
+    shares = random.multinomial(size, weights / weights.sum())
+    parts = []
+    for (file, _), share in zip(filled, shares.tolist(), strict=True):
+        if share:
+            held = read_rows(snapshot, names, [file])
+            parts.append(held.take(pa.array(random.integers(0, len(held), share))))
+    return pa.concat_tables(parts)
+
+
+def _rows_of(snapshot: Snapshot, file: DataFile) -> int:
+    """Rows of the file that are not deleted; counted in it where the log does not say."""
+    if file.rows is None:
+        return len(read_rows(snapshot, (), [file]))
+    return file.rows - (0 if file.deleted is None else len(file.deleted))
+
+
+_CHECKPOINT_EVERY = 10
+
+
+def settle(tables: PinnedTables, table: TableName, commits: int) -> None:
+    """After a commit, the one of this number: the log checkpointed when it is time, all on disk."""
+    if commits % _CHECKPOINT_EVERY == 0:
+        checkpoint(tables.source(table).path)
+    os.sync()
+
+
+class MeasuredQuery:
+    """One query on its scratch copy; maintain only while the copy's store is locked (`writing`)."""
+
+    def __init__(self, scratch: Workbench, spec: QuerySpec) -> None:
+        self.scratch = scratch
+        self.follower = captured(scratch, spec)
+        self.table: TableName = changed_table(scratch.tables, self.prepared.tables)
+
+    @property
+    def prepared(self) -> PreparedQuery:
+        """The query, read over the copies."""
+        return self.follower.prepared
+
+    @property
+    def stored(self) -> StoredQuery:
+        """What the copy's store holds of the query now."""
+        return self.follower.stored
+
+    @property
+    def verdict(self) -> Verdict:
+        """Why its sketches are safe."""
+        return self.follower.verdict
+
+    @property
+    def partitions(self) -> Mapping[AccessId, RangePartition]:
+        """The ranges of the sketch of each access."""
+        return self.follower.partitions
+
+    @property
+    def has_state(self) -> bool:
+        """Whether a capture fills operator state too."""
+        return self.follower.has_state
+
+    def maintain(self, rows: pa.Table, *, forth: bool) -> Followed:
+        """Commit the change, then maintain: read, engine and commit."""
+        self.commit(rows, forth=forth)
+        return self.followed(len(rows))
+
+    def followed(self, wanted: int) -> Followed:
+        """Maintain what was committed: so many changed rows, else RecaptureNeededError."""
+        step = self.follower.follow()
+        changes = 0 if step is None else step.done.changes
+        if step is None or changes != wanted:
+            raise RecaptureNeededError(
+                f"The clone of `{self.table}` has {changes} changes instead of {wanted}",
+                code="bench_disturbed",
+                hint="run `impctl bench` again",
+            )
+        return step
+
+    def commit(self, rows: pa.Table, *, forth: bool) -> None:
+        """Insert the rows, or take the last commit back; nothing is maintained."""
+        source = self.scratch.tables.source(self.table)
+        if forth:
+            append_rows(source.path, rows)
+        else:
+            rewind(source.path, source.version - 1)
+        settle(self.scratch.tables, self.table, source.version)
+
+    def checked(self) -> AgainstRecapture:
+        """The sketches as they stand against recapture."""
+        return self.follower.checked()
+
+    def checked_both_ways(self, rows: pa.Table) -> tuple[AgainstRecapture, AgainstRecapture]:
+        """The sketches against recapture with this change, and after it was taken back."""
+        self.maintain(rows, forth=True)
+        inserted = self.checked()
+        self.maintain(rows, forth=False)
+        return inserted, self.follower.checked(self.unchanged)
+
+    @cached_property
+    def unchanged(self) -> Mapping[AccessId, FragmentSet]:
+        """The accurate sketches without any change: taking one back gives the same rows again."""
+        return self.recapture()
+
+    def recapture(self) -> Mapping[AccessId, FragmentSet]:
+        """The accurate sketches at the table's version, by Spark; nothing is stored."""
+        return self.follower.recapture()
+
+    def capture(self) -> None:
+        """Sketch and state in one pass, without storing them."""
+        chooser = chooser_for(self.scratch, self.prepared)
+        way = chosen_way(self.prepared, self.verdict, self.partitions, chooser)
+        filled_circuit(self.scratch, self.prepared, way, self.verdict, self.partitions)
+
+    def pruned(self) -> Pruned:
+        """What the captured sketches leave to read."""
+        stored = self.stored
+        return filters_of(self.scratch.tables, self.prepared, stored.sketches, stored.versions)
+
+    def weighed(self) -> Weighed:
+        """What `query` reads through them where that pays, and what it reads without."""
+        stored = self.stored
+        return weighed(self.scratch.tables, self.prepared, stored.sketches, stored.versions)
+
+    def unsketched(self) -> Pruned:
+        """What the query's own conditions leave to read, without any sketch."""
+        return filters_of(self.scratch.tables, self.prepared, (), self.stored.versions)
+
+    def written(self) -> WrittenQuery:
+        """The text that `rewrite` prints, and the files that it reads."""
+        tables, stored, prepared = self.scratch.tables, self.stored, self.prepared
+        query, sketches = prepared.query, stored.sketches
+        return written_query(tables, prepared, query, sketches, stored.versions, has_files=True)
+
+    def answer(self, pruned: Pruned | None = None) -> pa.Table:
+        """The query's result at the captured versions, read through `pruned` where given."""
+        return answer_table(self.scratch, self.prepared, self.stored.versions, pruned)
+
+    def rows_like_the_table(self, size: int, seed: int) -> pa.Table:
+        """So many rows drawn from all over the table, file by file."""
+        return drawn_rows(
+            self.scratch.tables.snapshot(self.table), size, np.random.default_rng(seed + size)
+        )
+
+
+@contextmanager
+def measured_copy(desk: Workbench, spec: QuerySpec) -> Iterator[MeasuredQuery]:
+    """The query captured on a scratch copy of its tables, all of it removed at the end."""
+    with scratch_copy(desk, prepare(desk, spec).tables) as scratch:
+        yield MeasuredQuery(scratch, spec)
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """One step: its parts in milliseconds, and what it did."""
+
+    read_ms: float
+    done: StepDone
+
+    @property
+    def total_ms(self) -> float:
+        """Reading, engine and commit."""
+        return self.read_ms + self.done.engine_ms + self.done.commit_ms
+
+
+@dataclass(frozen=True, slots=True)
+class AgainstRecapture:
+    """The sketches of a query against recapture."""
+
+    covers: bool
+    slack: int
+
+
+def worse_of(one: AgainstRecapture, other: AgainstRecapture) -> AgainstRecapture:
+    """What holds of both."""
+    return AgainstRecapture(one.covers and other.covers, max(one.slack, other.slack))
+
+
+class Follower:
+    """A stored query taken up; `captured` makes one. What only recapture keeps has a sketch to use
+    and to recapture; only `taken`, and with it `follow`, is refused."""
+
+    def __init__(self, scratch: Workbench, prepared: PreparedQuery) -> None:
+        self.scratch = scratch
+        self.prepared = prepared
+        stored = scratch.store().load(prepared.spec.name)
+        assert stored is not None, "a follower loads the captured state"
+        self.verdict, self.partitions = restored_verdict(scratch.tables, prepared, stored)
+        self._captured = stored
+        self._way = self._way_of(stored)
+        self._taken = self._taken_up(stored)
+        self._endings: dict[TableName, Snapshot] = {
+            table: scratch.tables.snapshot(table, version)
+            for table, version in stored.versions.items()
+        }
+
+    def _way_of(self, stored: StoredQuery) -> Way:
+        meta = StateMeta.read(stored.query, stored.state_meta)
+        chooser = chooser_of(self.prepared, meta)
+        return chosen_way(self.prepared, self.verdict, self.partitions, chooser)
+
+    def _taken_up(self, stored: StoredQuery) -> TakenUp | None:
+        if self._way.mode is Mode.RECAPTURE:
+            return None
+        return TakenUp(self._way, stored, self.scratch.store().load_runs(stored.query))
+
+    @property
+    def taken(self) -> TakenUp:
+        """The state that carries changes; UnsupportedError where only recapture keeps the query."""
+        if self._taken is None:
+            raise UnsupportedError(
+                f"Query `{self._captured.query}` can only be recaptured, so there is nothing to "
+                f"compare: {self._way.reason}",
+                code="not_incremental",
+                hint="`impctl explain` shows the reason",
+                location=self.prepared.place(self._way.span),
+            )
+        return self._taken
+
+    @property
+    def stored(self) -> StoredQuery:
+        """The query as it is stored now."""
+        return self._captured if self._taken is None else self._taken.stored
+
+    @property
+    def has_state(self) -> bool:
+        """Whether a capture fills operator state too."""
+        return self._taken is not None and self._taken.session is not None
+
+    def follow(self) -> Followed | None:
+        """Bring the sketch to the newest versions; None where it stands at them."""
+        watch = Stopwatch()
+        moved = {}
+        for table in self.taken.tables:
+            source = self.scratch.tables.advance(table)
+            if source.version != self.taken.versions[table]:
+                moved[table] = self._moved(table)
+        if not moved:
+            return None
+        read_ms = watch.ms
+        partners = partners_of(self.scratch, self._way, self.partitions)
+        maintainer = Maintainer(self.scratch.store(), self.taken, partners)
+        done = maintainer.step(moved, read_ms=read_ms, reason_code="bench", reason="bench")
+        return Followed(read_ms, done)
+
+    def _moved(self, table: TableName) -> Moved:
+        source = self.scratch.tables.source(table)
+        until = source.version
+        need = need_of(self.taken, table, until, per_version=False)
+        known = self._endings[table]
+        changes = read_changes(
+            source, need.since, until, need.columns, table_id=need.table_id, known=known
+        )
+        assert changes.ending is not None
+        self._endings[table] = changes.ending
+        return Moved(
+            changes,
+            until,
+            changes.ending,
+            commit_mark(source, until),
+            None,
+            lambda: self.scratch.tables.snapshot(table, until),
+        )
+
+    def checked(self, accurate: Mapping[AccessId, FragmentSet] | None = None) -> AgainstRecapture:
+        """The sketches against those given, else against recapture at their versions."""
+        held = {sketch.access: sketch.fragments for sketch in self.stored.sketches}
+        if accurate is None:
+            sketches = {s.access: (s.partition, s.fragments) for s in self.stored.sketches}
+            versions = self.stored.versions
+            accurate = needed(self.scratch, self.prepared, self.verdict, sketches, versions)
+        relations = [compare(fragments, accurate[a]) for a, fragments in held.items()]
+        return AgainstRecapture(all(r.covers for r in relations), sum(r.slack for r in relations))
+
+    def recapture(self) -> Mapping[AccessId, FragmentSet]:
+        """The accurate sketches, by the fastest pass of Spark."""
+        versions = self.stored.versions
+        return recaptured(self.scratch, self.prepared, self.verdict, self.partitions, versions)
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of operator state in memory; 0 where there is none."""
+        session = None if self._taken is None else self._taken.session
+        return 0 if session is None else session.state_bytes()
+
+
+def captured(scratch: Workbench, spec: QuerySpec) -> Follower:
+    """The query captured at the pinned versions of its tables, and taken up."""
+    prepared = prepare(scratch, spec)
+    capture_query(scratch, scratch.store(), prepared, code="asked", reason="bench")
+    return Follower(scratch, prepared)
