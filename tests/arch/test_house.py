@@ -1,0 +1,101 @@
+"""The rules that keep modules deep: interfaces, small files, names, loading; limits are data.
+
+A limit may fall, and never rises without a decision record. Part three of the redesign sets the
+final values: 30 names for an interface, 150 modules, 60 entries of the glossary.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.arch.numbers import duplicate_classes, glossary_entries, lines_and_files
+from tests.arch.test_layers import import_graph, module_of
+from tests.arch.trace_batch import trace_fresh
+from tests.support.sources import PACKAGE, nodes, texts
+
+FILES, MODULES_LOADED, GLOSSARY = 300, 260, 60
+SMALL, MERGED_BELOW = 80, 250
+"""Lines of a file that has to state its reason; lines up to which a file with one importer is
+merged into it."""
+INTERFACES: Mapping[str, int] = {
+    "api": 2, "bench": 45, "cli": 1, "compile": 90, "data": 80, "engine": 115, "errors": 45,
+    "expr": 70, "forecast": 10, "measure": 10, "placement": 25, "plan": 100, "reuse": 5,
+    "rules": 20, "safety": 45, "service": 210, "sketch": 25, "spark": 50, "sql": 25, "stopwatch": 1,
+    "store": 45, "tables": 110, "types": 10, "unneeded": 2, "values": 1, "version": 3,
+    "workload": 55,
+}  # fmt: skip
+"""How many names of a package others may import."""
+ALONE = {
+    "impctl.cli.boundary": "catches everything, and is loaded after signals are handled",
+    "impctl.service.completions": "is loaded while a shell waits",
+}
+"""Files with one importer that stay files of their own, and why."""
+
+
+def imported_from_outside() -> dict[str, set[str]]:
+    """The names that other packages import of each package."""
+    names: dict[str, set[str]] = defaultdict(set)
+    for file, node in nodes(ast.ImportFrom):
+        parts = (node.module or "").split(".")
+        mine = module_of(file).split(".")
+        if parts[0] == "impctl" and len(parts) > 1 and parts[1:2] != mine[1:2]:
+            names[parts[1]] |= {name.name for name in node.names}
+    return names
+
+
+def test_no_package_shows_more_names_than_its_limit() -> None:
+    counts = {package: len(names) for package, names in imported_from_outside().items()}
+    assert counts.keys() <= INTERFACES.keys()
+    assert {p: n for p, n in counts.items() if n > INTERFACES[p]} == {}
+
+
+def test_a_file_with_one_importer_is_part_of_it() -> None:
+    importers: dict[str, set[str]] = defaultdict(set)
+    for module, named in import_graph().items():
+        for name in named:
+            importers[name].add(module)
+    sizes = {module_of(path): text.count("\n") for path, text in texts().items()}
+    alone = {
+        module
+        for module, users in importers.items()
+        if len(users) == 1
+        and {user.rpartition(".")[0] for user in users} == {module.rpartition(".")[0]}
+        and sizes.get(module, MERGED_BELOW + 1) <= MERGED_BELOW
+    }
+    assert alone == ALONE.keys()
+
+
+def test_a_small_file_states_its_reason() -> None:
+    small = [
+        path
+        for path, text in texts().items()
+        if text.count("\n") < SMALL and not path.stem.startswith("__")
+    ]
+    assert not [path for path in small if not _first_line(path)]
+
+
+def _first_line(path: Path) -> str:
+    return (ast.get_docstring(ast.parse(texts()[path])) or "").partition("\n")[0]
+
+
+def test_a_class_name_stands_for_one_class() -> None:
+    assert duplicate_classes() == {}
+
+
+def test_how_many_files_there_are() -> None:
+    assert lines_and_files(PACKAGE)[1] <= FILES
+
+
+@pytest.mark.slow
+def test_maintaining_one_sum_loads_few_modules(tmp_path: Path) -> None:
+    report = trace_fresh(tmp_path)
+    assert report["modules"] + report["packages"] <= MODULES_LOADED
+
+
+def test_the_glossary_stays_short() -> None:
+    assert glossary_entries() <= GLOSSARY
