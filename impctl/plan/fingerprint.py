@@ -1,12 +1,11 @@
-"""A hash by which a plan is recognised again.
+"""A hash that identifies a plan.
 
-Law: equal for two texts that read as the same plan, whatever their blanks, letter case of
+Law: equal for two texts that read as the same plan, whatever their whitespace, letter case of
 keywords, aliases, column names of the result, or places; different when tables, columns, types,
-constants or operators differ. Columns are numbered in the order the plan makes them. A template's
-hash leaves out the constants of conditions and the counts of LIMIT, and nothing else, so that it is
-equal for the instances of one parametrised query, in whatever order their conditions stand.
-Out of scope: plans that are equivalent but built differently; they may differ. Which instance may
-use the sketch of another (`reuse.verdict`).
+constants or operators differ. Columns are numbered in the order the plan makes them. The hash of a
+template omits only the constants of conditions and the counts of LIMIT, so it is equal for the
+instances of one parametrised query, in whatever order their conditions stand. Equivalent plans that
+are built differently may have different hashes.
 """
 
 from __future__ import annotations
@@ -62,30 +61,28 @@ _SLOT = "?"
 
 
 def fingerprint(root: Plan) -> str:
-    """SHA-256 over the plan's meaning, in hexadecimal."""
+    """SHA-256 of the plan's meaning, in hexadecimal."""
     return hashlib.sha256(f"{_FORMAT} {_Writer().plan(root)}".encode()).hexdigest()
 
 
 def template(root: Plan) -> str:
-    """SHA-256 over the plan with its conditions' constants left open, in hexadecimal."""
+    """SHA-256 of the plan without the constants of its conditions, in hexadecimal."""
     return hashlib.sha256(f"{_TEMPLATE} {_Writer(slots=True).plan(root)}".encode()).hexdigest()
 
 
 def is_same(left: Expr | None, right: Expr | None) -> bool:
-    """Whether two expressions over the same columns are alike, constants to the last bit."""
+    """Whether two expressions over the same columns are equal, constants to the last bit."""
     return expr_text(left) == expr_text(right)
 
 
 def expr_text(expr: Expr | None) -> str:
-    """One expression as canonical text, columns by their identities."""
+    """One expression as canonical text, columns by id."""
     return "none" if expr is None else _Writer().expr(expr)
 
 
 class _Writer:
-    """Writes a plan as canonical text, numbering columns as they appear.
-
-    With `slots`, constants in the conditions of Select and Join are left open.
-    """
+    """Writes a plan as canonical text, numbering columns as they appear. With `slots`, constants in
+    conditions of Select and Join are omitted."""
 
     def __init__(self, *, slots: bool = False) -> None:
         self._numbers: dict[AttributeId, int] = {}
@@ -198,7 +195,7 @@ class _Writer:
         return "none" if expr is None else self.expr(expr, slots=self._slots)
 
     def expr(self, expr: Expr, *, slots: bool = False) -> str:
-        """One expression; columns by number, constants open where `slots` says so."""
+        """One expression; columns by number, constants omitted where `slots` says so."""
         own: tuple[str, ...] = ()
         match expr:
             case Literal() if slots:

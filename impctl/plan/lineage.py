@@ -1,4 +1,4 @@
-"""Columns followed from a table up to the result of a plan."""
+"""Follows columns from a table up to the result of a plan."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ if TYPE_CHECKING:
     from impctl.data.schema import Column
 
 _MOST_WAYS = 64
-"""Ways through the UNIONs of a plan beyond which none is followed."""
+"""Limit on ways through the UNIONs of a plan; beyond it none is followed."""
 
 
 class NotFollowedError(Exception):
-    """What of the plan is not followed, in words."""
+    """The part of the plan that is not followed, in words."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeafWay:
-    """One way; `leaf` are the leaf's columns, None where no row of it takes part."""
+    """One way; `leaf` are the leaf's columns, None where it reads no row of the leaf."""
 
     leaf: tuple[Attribute, ...] | None
     columns: Mapping[AttributeId, Expr]
@@ -58,11 +58,11 @@ class LeafWay:
     matches: tuple[Expr, ...] = ()
 
     def expr(self, attribute: Attribute) -> Expr:
-        """What a column of the plan is."""
+        """The expression of a column of the plan."""
         return self.columns.get(attribute.id, attribute.ref())
 
     def over(self, expr: Expr) -> Expr:
-        """An expression over the plan's columns as one over the leaf's and the others'."""
+        """An expression over the plan's columns, rewritten to the leaf's and the others'."""
         return substitute(expr, dict(self.columns))
 
 
@@ -70,7 +70,7 @@ IsLeaf = Callable[[Plan], bool]
 
 
 def ways_of(plan: Plan, is_leaf: IsLeaf) -> list[LeafWay]:
-    """All ways through the plan; NotFollowedError where one cannot be told."""
+    """All ways through the plan; NotFollowedError where one is unknown."""
     if is_leaf(plan):
         return [LeafWay(attributes_of(plan), {})]
     if not any(map(is_leaf, nodes_of(plan))):
@@ -156,7 +156,6 @@ class Traced:
 
     @property
     def key(self) -> Attribute:
-        """One of the columns."""
         return next(a for a in attributes_of(self.plan) if a.id in self.keys)
 
 
@@ -166,10 +165,8 @@ def reads(plan: Plan, access: AccessId) -> bool:
 
 
 def trace(plan: Plan, access: AccessId, column: Column) -> Traced | None:
-    """The plan with the partition attribute of the access among its columns.
-
-    None where a row may stem from rows with several values of it (or from none).
-    """
+    """Add the partition attribute of the access to the plan's columns. None where a row may stem
+    from rows with several values of it, or from none."""
     match plan:
         case Scan():
             return _trace_scan(plan, access, column)
@@ -252,7 +249,7 @@ def _trace_join(plan: Join, access: AccessId, column: Column) -> Traced | None:
 
 
 def _trace_aggregate(plan: Aggregate, child: Traced) -> Traced | None:
-    """Groups of one value each: the attribute is grouped on, in every grouping set."""
+    """Each group has one value: the attribute is a key in every grouping set."""
     everywhere = set(range(len(plan.keys)))
     for chosen in plan.grouping_sets or ():
         everywhere &= set(chosen)
@@ -277,7 +274,7 @@ def _only(plan: Plan, wanted: set[AttributeId]) -> Plan:
 
 
 def _equated(keys: frozenset[AttributeId], predicate: Expr | None) -> frozenset[AttributeId]:
-    """The keys and all columns of the same type that a conjunct makes equal to one of them."""
+    """The keys and all columns of the same type that a conjunct equates with one of them."""
     pairs = [
         (part.left.id, part.right.id)
         for part in (() if predicate is None else conjuncts(predicate))
@@ -297,9 +294,7 @@ def _equated(keys: frozenset[AttributeId], predicate: Expr | None) -> frozenset[
 
 def follow(plan: Plan, origin: Plan, ids: tuple[AttributeId, ...]) -> Plan | None:
     """A plan of just these columns of the node `origin`, for the rows of `origin` in the result.
-
-    Rows may repeat. None where a row of the result does not stem from one row of `origin`.
-    """
+    Rows may repeat. None where a row of the result does not stem from one row of `origin`."""
     result = _follow(plan, origin, ids, is_counted=False)
     if result is None:
         return None
@@ -370,7 +365,7 @@ _WHOLE = "its sketch holds the whole lineage: "
 
 
 def for_answer(plan: Plan) -> Plan:
-    """The plan with its fixpoints sketched for the answer alone, where they can be."""
+    """The plan with fixpoints sketched for the answer alone, where possible."""
     if not any(isinstance(node, Fixpoint) for node in nodes_of(plan)):
         return plan
     result = with_inputs(plan, tuple(map(for_answer, inputs_of(plan))))
@@ -380,7 +375,8 @@ def for_answer(plan: Plan) -> Plan:
 
 
 def is_open(node: Fixpoint) -> bool:
-    """Whether it is no barrier; a rule may have found since that the best rows alone count."""
+    """Whether the fixpoint is no barrier; a rule may have decided since that only the best rows
+    count."""
     return node.answers and not _why_whole(node)
 
 
@@ -393,7 +389,7 @@ def for_all(plan: Plan) -> Plan:
 
 
 def answer_notes(root: Plan, told: Collection[int]) -> Mapping[int, str]:
-    """What the sketches of the fixpoints at these positions of `nodes_of(root)` hold."""
+    """What sketches of the fixpoints at these positions of `nodes_of(root)` contain."""
     notes = {}
     for position, node in enumerate(nodes_of(root)):
         if isinstance(node, Fixpoint) and position in told:
@@ -403,11 +399,9 @@ def answer_notes(root: Plan, told: Collection[int]) -> Mapping[int, str]:
 
 
 def why_unused(root: Plan, barriers: Collection[int], keyed: Collection[int]) -> str:
-    """Why sketches are the same with the lineage of all; empty where they may be smaller.
-
-    Positions of `nodes_of(root)`: of nodes with a sketched access below, those that are keyed and
-    the others, which are barriers unless they are sketched for the answer alone.
-    """
+    """Why sketches equal those of full lineage; empty where they may be smaller. Positions of
+    `nodes_of(root)`: nodes with a sketched access below, keyed ones and others, which are barriers
+    unless sketched for the answer alone."""
     result = [(at, node) for at, node in enumerate(nodes_of(root)) if isinstance(node, Fixpoint)]
     if not result:
         return "its plan has no WITH RECURSIVE"

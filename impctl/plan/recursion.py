@@ -1,4 +1,4 @@
-"""What the plan of a fixpoint says of its rows: how steps read them and which rows are enough."""
+"""Properties of fixpoints: how steps read their rows, and which rows are enough."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ from impctl.types import AccessId, AttributeId, FixpointId
 from impctl.values import dataclass
 
 _MOST_WAYS = 64
-"""Ways through the UNIONs of a step beyond which nothing is said of it."""
+"""Limit on ways through the UNIONs of a step; beyond it nothing is known."""
 
 _ONE_OF_THEM = frozenset({"min", "max"})
 """Functions whose value is that of one row."""
 
 _Origin = tuple[AttributeId, int]
-"""A leaf, by its first column, and the place of one of its columns."""
+"""A leaf, by its first column, and the position of one of its columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,22 +67,20 @@ class _Way:
 
 
 def is_linear(fixpoint: Fixpoint) -> bool:
-    """Whether every row of the step is derived from one row of the fixpoint at most."""
+    """Whether every row of the step is derived from at most one row of the fixpoint."""
     ways = _ways(fixpoint.step, fixpoint.id)
     return ways is not None and all(len(way.leaves) <= 1 for way in ways)
 
 
 def reads_once(fixpoint: Fixpoint) -> bool:
-    """Whether every row of the step is derived from one row of the fixpoint, not none or two."""
+    """Whether every row of the step is derived from exactly one row of the fixpoint."""
     ways = _ways(fixpoint.step, fixpoint.id)
     return bool(ways) and all(len(way.leaves) == 1 for way in ways or ())
 
 
 def stable_columns(fixpoint: Fixpoint) -> frozenset[AttributeId]:
-    """The columns of the fixpoint that no step changes, by their identities in it.
-
-    A step that has rows not derived from the fixpoint's own has no stable columns.
-    """
+    """Ids of the fixpoint's columns that no step changes. A step with rows not derived from the
+    fixpoint's own has no stable columns."""
     ways = _ways(fixpoint.step, fixpoint.id)
     if not ways or not all(way.leaves for way in ways):
         return frozenset()
@@ -100,10 +98,8 @@ def stable_columns(fixpoint: Fixpoint) -> frozenset[AttributeId]:
 def keyed_rows(
     root: Plan, key_columns: Mapping[int, Mapping[AccessId, AttributeId]]
 ) -> dict[AttributeId, tuple[AccessId, ...]]:
-    """By the column that a fixpoint is keyed on, all accesses below that are sketched on it.
-
-    `key_columns` are those of the plan's verdict, by the positions of nodes.
-    """
+    """For each column that a fixpoint is keyed on, the accesses below that are sketched on it.
+    `key_columns` are those of the plan's verdict, by node position."""
     nodes = tuple(nodes_of(root))
     return {
         column: tuple(keys)
@@ -114,12 +110,11 @@ def keyed_rows(
 
 
 def reads_fixpoint(plan: Plan, fixpoint: FixpointId) -> bool:
-    """Whether a leaf of the fixpoint is in the plan."""
     return any(isinstance(node, Recursive) and node.fixpoint == fixpoint for node in nodes_of(plan))
 
 
 def _ways(plan: Plan, fixpoint: FixpointId) -> list[_Way] | None:
-    """All ways through the plan; None where there are too many, or what is not followed."""
+    """All ways through the plan; None where there are too many, or one is not followed."""
     if not reads_fixpoint(plan, fixpoint):
         return [_Way((), {})]
     match plan:
@@ -185,7 +180,7 @@ def _either(plan: SetOperation, fixpoint: FixpointId) -> list[_Way] | None:
 
 
 def _equated(way: _Way, predicate: Expr) -> _Way:
-    """The way with what a condition makes equal; values that only count as equal are left out."""
+    """The way with the condition's equalities; skips values that are equal but not identical."""
     pairs = [pair for part in conjuncts(predicate) for pair in _equal_columns(part)]
     origins = dict(way.origins)
     for _ in pairs:
@@ -204,12 +199,12 @@ def _equal_columns(part: Expr) -> Iterator[tuple[AttributeId, AttributeId]]:
 
 
 def _is_told_apart(ref: ColumnRef) -> bool:
-    """Whether values of its type that count as equal are the same, unlike 0.0 and -0.0."""
+    """Whether equal values of its type are identical, unlike 0.0 and -0.0."""
     return not ref.type.is_fractional and ref.type.kind is not Kind.OTHER
 
 
 def approximate_columns(plan: Plan) -> frozenset[AttributeId]:
-    """The columns of the plan that may be made of sums of doubles, which no two runs need share."""
+    """Columns that may come from sums of doubles, which may differ between runs."""
     below = frozenset[AttributeId]().union(*(approximate_columns(side) for side in inputs_of(plan)))
     match plan:
         case Project():
@@ -242,7 +237,7 @@ def _summed(
 
 
 def table_of(node: Fixpoint | Recursive) -> Scan:
-    """An access of the table that holds the rows, under the node's attributes."""
+    """An access of a table with the rows, under the node's attributes."""
     name = node.id if isinstance(node, Fixpoint) else node.fixpoint
     columns = tuple(
         replace(attribute, name=column)
@@ -252,7 +247,7 @@ def table_of(node: Fixpoint | Recursive) -> Scan:
 
 
 def column_names(node: Fixpoint | Recursive) -> list[str]:
-    """What the columns of such a table are called."""
+    """Column names of such a table."""
     return [f"column{place}" for place in range(len(node.attributes))]
 
 
@@ -270,19 +265,18 @@ def outer_fixpoints(plan: Plan) -> Iterator[Fixpoint]:
 
 
 def is_recursive(plan: Plan) -> bool:
-    """Whether there is a fixpoint in it."""
     return next(outer_fixpoints(plan), None) is not None
 
 
 def over_tables(plan: Plan) -> Plan:
-    """The plan with tables in the place of its outer fixpoints."""
+    """The plan with tables instead of its outer fixpoints."""
     if isinstance(plan, Fixpoint):
         return table_of(plan)
     return with_inputs(plan, tuple(map(over_tables, inputs_of(plan))))
 
 
 def leaves_of(fixpoint: Fixpoint) -> tuple[Recursive, ...]:
-    """The places of the step that read the rows derived."""
+    """Leaves of the step that read the fixpoint."""
     return tuple(_leaves(fixpoint.step, fixpoint))
 
 
@@ -294,7 +288,7 @@ def _leaves(plan: Plan, fixpoint: Fixpoint) -> Iterator[Recursive]:
 
 
 def step_over_table(fixpoint: Fixpoint) -> Plan:
-    """The step, with tables in the place of its own rows."""
+    """The step with tables instead of its own rows."""
     return _over_table(fixpoint.step, fixpoint)
 
 
@@ -305,7 +299,7 @@ def _over_table(plan: Plan, fixpoint: Fixpoint) -> Plan:
 
 
 def deriving(fixpoint: Fixpoint) -> tuple[Plan, Plan]:
-    """The base, and the step over the table: what derives rows of the fixpoint."""
+    """The base, and the step over the table: both derive rows of the fixpoint."""
     step = step_over_table(fixpoint)
     if fixpoint.best is None:
         return fixpoint.base, step
@@ -313,7 +307,7 @@ def deriving(fixpoint: Fixpoint) -> tuple[Plan, Plan]:
 
 
 def of_rows(plan: Plan, fixpoint: Fixpoint) -> Plan:
-    """Of the plan's rows those that are in the table of the fixpoint's rows."""
+    """The plan's rows that are in the table of the fixpoint's rows."""
     table = table_of(fixpoint)
     pairs = zip(attributes_of(plan), table.attributes, strict=True)
     same = tuple(Compare(CompareOp.NULL_SAFE_EQUAL, one.ref(), other.ref()) for one, other in pairs)
@@ -332,10 +326,8 @@ class NotBestOnlyError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is asked of a fixpoint: the best of these values, in groups by these columns at least.
-
-    `has_bounds` where conditions above bound the value.
-    """
+    """Rows required of a fixpoint: the best of these values, in groups by at least these columns.
+    `has_bounds` where conditions above bound the value."""
 
     keys: frozenset[int]
     values: tuple[BestValue, ...]
@@ -343,7 +335,7 @@ class Wanted:
 
 
 def best_of_groups(plan: Aggregate, fixpoint: Fixpoint) -> BestOnly:
-    """Which rows of a fixpoint below this grouping may stay; NotBestOnlyError where all count."""
+    """Rows of a fixpoint that this grouping needs; NotBestOnlyError where it needs all."""
     if plan.grouping_sets is not None:
         raise NotBestOnlyError("the query groups them by several sets of columns")
     ways = _followed(plan.child, lambda node: node is fixpoint)
@@ -373,7 +365,7 @@ def best_of_groups(plan: Aggregate, fixpoint: Fixpoint) -> BestOnly:
 
 
 def _value_read(way: LeafWay, expr: Expr) -> tuple[int, set[int]] | None:
-    """The place of the value that MIN or MAX reads, and of what else it reads."""
+    """Position of the value that MIN or MAX reads, and of what else it reads."""
     read = sorted(_places(way, (expr,)))
     if not read:
         return None
@@ -390,7 +382,7 @@ def _value_read(way: LeafWay, expr: Expr) -> tuple[int, set[int]] | None:
 
 
 def best_only(fixpoint: Fixpoint, wanted: Wanted) -> BestOnly:
-    """What may stay, as far as the fixpoint itself goes; NotBestOnlyError where all count."""
+    """Rows that must stay, as far as the fixpoint decides; NotBestOnlyError where all must."""
     if not fixpoint.is_set:
         raise NotBestOnlyError("UNION ALL counts every derivation")
     if not wanted.values:
@@ -433,7 +425,7 @@ def _is_own(fixpoint: Fixpoint, node: Plan) -> bool:
 
 
 def _closed(keys: set[int], ways: Sequence[LeafWay], heads: Sequence[Attribute]) -> set[int]:
-    """These columns and all that steps make them of."""
+    """These columns and, transitively, those that steps compute them from."""
     while True:
         read = [_places(way, (way.expr(heads[key]) for key in keys)) for way in ways]
         more = keys.union(*read)
@@ -443,12 +435,7 @@ def _closed(keys: set[int], ways: Sequence[LeafWay], heads: Sequence[Attribute])
 
 
 def _refuse(
-    fixpoint: Fixpoint,
-    wanted: Wanted,
-    keys: set[int],
-    ways: Sequence[LeafWay],
-    *,
-    has_bounds: bool,
+    fixpoint: Fixpoint, wanted: Wanted, keys: set[int], ways: Sequence[LeafWay], *, has_bounds: bool
 ) -> None:
     """NotBestOnlyError where a value decides on more than itself."""
     values = {value.place for value in wanted.values}
@@ -475,7 +462,7 @@ def _followed(plan: Plan, is_leaf: IsLeaf) -> list[LeafWay]:
 
 
 def _places(way: LeafWay, exprs: Iterable[Expr]) -> set[int]:
-    """The places of the leaf's columns that these read."""
+    """Positions of the leaf's columns that these expressions read."""
     if way.leaf is None:
         return set()
     place = {attribute.id: at for at, attribute in enumerate(way.leaf)}
@@ -484,7 +471,7 @@ def _places(way: LeafWay, exprs: Iterable[Expr]) -> set[int]:
 
 @dataclass(frozen=True, slots=True)
 class _Grown:
-    """A value and what is done to it: others that are added, or compared with by a function."""
+    """A value with what is added to it, or compared with it by a function."""
 
     others: tuple[Expr, ...] = ()
     compared: frozenset[str] = frozenset()
@@ -508,14 +495,14 @@ def _growth(way: LeafWay, value: BestValue, own: Attribute, expr: Expr) -> _Grow
 
 
 def _has_order(kind: SqlType) -> bool:
-    """Whether the engine has its values in 64 bits (`engine.extremes`)."""
+    """Whether the engine holds its values in 64 bits (`engine.extremes`)."""
     if kind.kind is Kind.DECIMAL:
         return kind.precision <= _NARROW_DIGITS
     return kind.is_numeric or kind.kind in TEMPORAL or kind.kind is Kind.BOOLEAN
 
 
 def _grown(expr: Expr, own: AttributeId) -> _Grown | None:
-    """How the expression grows with that column; None where it may do otherwise."""
+    """How the expression grows with that column; None where unknown."""
     match expr:
         case ColumnRef(id=name):
             return _Grown() if name == own else None
@@ -553,7 +540,7 @@ def _with(
 
 
 def _is_exact(below: Expr, kind: SqlType) -> bool:
-    """Whether casting keeps the value, where it does not fail."""
+    """Whether the cast keeps the value, unless it fails."""
     result = type_of(below)
     if result is None:
         return False
@@ -563,7 +550,7 @@ def _is_exact(below: Expr, kind: SqlType) -> bool:
 
 
 def _is_rounded(expr: Arithmetic) -> bool:
-    """Whether a sum has fewer digits than what is added."""
+    """Whether a sum has fewer digits than its operands."""
     result = type_of(expr)
     parts = [type_of(part) for part in (expr.left, expr.right)]
     if result is None or None in parts:
@@ -572,7 +559,8 @@ def _is_rounded(expr: Arithmetic) -> bool:
 
 
 def _bound(way: LeafWay, condition: Expr, values: Sequence[BestValue]) -> set[int] | None:
-    """Where a condition bounds a value on its worse side, what else it reads; else None."""
+    """What else a condition reads that bounds a value on its worse side; None for another
+    condition."""
     if not isinstance(condition, Compare) or way.leaf is None:
         return None
     for value in values:
@@ -597,16 +585,14 @@ _PAYS = (
     "updating is faster than deriving all rows again if a run deletes up to about 10% or inserts "
     "up to about 33% of the rows read"
 )
-"""Measured, one source: a million links at random, of which deletions of 10 % took 152 ms, all anew
-187; insertions of 20 % 59 and 170, of 40 % 203 and 140. In a power law of 44,004, deletions of 20 %
-took 6 ms, all anew 7; insertions of 40 % 5 and 7."""
+"""Measured with one source. A million random links: deleting 10 % took 152 ms, recomputing 187;
+inserting 20 % 59 and 170, 40 % 203 and 140. A power law of 44,004 links: deleting 20 % took 6 ms,
+recomputing 7; inserting 40 % 5 and 7."""
 
 
 def recursion_notes(root: Plan, keyed: Collection[AttributeId] = ()) -> Mapping[int, str]:
-    """Remarks by the position of the node in `nodes_of(root)`.
-
-    `keyed` are the columns that fixpoints are keyed on.
-    """
+    """Remarks by position in `nodes_of(root)`. `keyed` are the columns that fixpoints are keyed
+    on."""
     result, all_kept = {}, _all_kept(root)
     for position, node in enumerate(nodes_of(root)):
         if isinstance(node, Fixpoint):
@@ -666,7 +652,7 @@ def _all_kept(root: Plan) -> Mapping[int, tuple[str]]:
 
 
 def _of_filter(node: Select, child: Fixpoint) -> str:
-    """Why the condition is not inside, where another step would let it in."""
+    """Why the condition is not applied inside, where another step would allow it."""
     own = frozenset(attribute.id for attribute in child.attributes)
     changing = columns_of(node.predicate) & (own - stable_columns(child))
     if not changing:
@@ -683,7 +669,7 @@ def _named(node: Fixpoint, columns: frozenset[AttributeId]) -> str:
 
 
 def _whole_table(base: Plan) -> str | None:
-    """The table that the base has all rows of."""
+    """The table whose rows are exactly the base."""
     while isinstance(base, Project | Sort | Distinct):
         base = base.child
     return base.table if isinstance(base, Scan) else None

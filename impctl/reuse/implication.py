@@ -1,4 +1,4 @@
-"""Whether one condition implies another, for rows of two queries that belong together."""
+"""Whether one condition implies another, for corresponding rows of two queries."""
 
 from __future__ import annotations
 
@@ -74,10 +74,8 @@ class Point:
 
 def points_of(operand: Expr, constants: Sequence[Expr]) -> tuple[Point, ...] | None:
     """The constants in one order, that of their comparison with `operand`; None if there is none.
-
-    Spark casts operand and constant to a common type first. The constants share an order only
-    where that cast keeps different ones apart, whichever of them the operand is compared with.
-    """
+    Spark casts operand and constant to a common type first. The constants share an order only where
+    that cast keeps different ones apart, whichever of them the operand is compared with."""
     kind = type_of(operand)
     result = [type_of(constant) for constant in constants]
     types = [item for item in result if item is not None]
@@ -89,7 +87,7 @@ def points_of(operand: Expr, constants: Sequence[Expr]) -> tuple[Point, ...] | N
 
 
 def is_constant(expr: Expr) -> bool:
-    """A literal that is not NULL, or a local time still to be read in the session's time zone."""
+    """Whether it is a literal other than NULL, or a local time to be read in the session's time zone."""
     return _point(expr, None) is not None
 
 
@@ -143,7 +141,7 @@ def _point(expr: Expr, operand: SqlType | None) -> Point | None:
 
 
 def _local_time(expr: Cast) -> Point | None:
-    """`TIMESTAMP '...'` without a zone, which means what the session's time zone makes of it."""
+    """`TIMESTAMP '...'` without a zone, whose meaning depends on the session's time zone."""
     literal = expr.operand
     if expr.type != TIMESTAMP or not isinstance(literal, Literal):
         return None
@@ -162,15 +160,13 @@ def _around(micros: int, text: str) -> Point:
 
 
 Difference = frozenset[AttributeId] | None
-"""Columns that alone tell apart what only the captured plan has; None where more differs."""
+"""Columns that alone identify what only the captured plan has; None where more differs."""
 
 
 def changed_columns(asked: Expr | None, captured: Expr | None) -> Difference:
-    """Columns of the parts of two conjunctions that only one of them has.
-
-    None where these parts may tell 0.0 from -0.0: to a grouping that is one value; and where one
-    reads no column (`1 > 0`): it lets all rows through or none, which no column tells apart.
-    """
+    """Columns of the parts of two conjunctions that only one of them has. None where these parts
+    may distinguish 0.0 from -0.0: to a grouping that is one value; and where one reads no column
+    (`1 > 0`): it lets all rows through or none, which no column distinguishes."""
     left, right = (
         {expr_text(part): part for part in (() if expr is None else conjuncts(expr))}
         for expr in (asked, captured)
@@ -184,7 +180,7 @@ def changed_columns(asked: Expr | None, captured: Expr | None) -> Difference:
 
 
 def _may_see_the_sign_of_zero(expr: Expr) -> bool:
-    """Whether more than comparisons, which take 0.0 and -0.0 for one, reads a floating column."""
+    """Whether more than comparisons, which treat 0.0 and -0.0 as equal, reads a floating column."""
     is_fractional_cast = isinstance(expr, Cast) and expr.type.is_fractional
     if is_fractional_cast or isinstance(expr, Compare | InList | IsNull | And | Or | Not):
         return any(map(_may_see_the_sign_of_zero, children(expr)))
@@ -205,11 +201,9 @@ class Restriction:
 
 
 def find_gap(premise: Expr, conclusion: Expr, columns: Columns) -> Expr | None:
-    """The first part of the conclusion that the premise leaves open; None where it implies all.
-
+    """The first part of the conclusion that the premise does not imply; None where it implies all.
     `columns` relate a row of the premise's query to the row of the conclusion's query: AT_MOST
-    means the premise's value is NULL, or both are known and it is at most the other.
-    """
+    means the premise's value is NULL, or both are known and it is at most the other."""
     return _Search(columns).gap(normalised(premise), normalised(conclusion))
 
 
@@ -320,7 +314,7 @@ def _bounds(op: CompareOp, point: Point, limit: Point, *, upward: bool, strict: 
 
 
 def _excludes(op: CompareOp, given: tuple[Point, ...], other: Point) -> bool:
-    """Whether `x op given` keeps x from being `other`."""
+    """Whether `x op given` excludes x = `other`."""
     if op is CompareOp.NOT_EQUAL:
         return any(point.surely_equals(other) for point in given)
     if op is CompareOp.EQUAL:

@@ -59,7 +59,7 @@ Names = Mapping[AttributeId, AttributeId]
 
 
 def aligned(plan: Plan, model: Plan) -> Plan | None:
-    """The plan with the column and access identities of `model`; None where shapes differ."""
+    """The plan with the column and access ids of `model`; None where shapes differ."""
     names: dict[AttributeId, AttributeId] = {}
     nodes, models = list(nodes_of(plan)), list(nodes_of(model))
     if len(nodes) != len(models):
@@ -79,7 +79,7 @@ def aligned(plan: Plan, model: Plan) -> Plan | None:
 
 
 def accesses_between(plan: Plan, model: Plan) -> dict[AccessId, AccessId]:
-    """For plans of one shape: the access of `model` that each access of `plan` stands for."""
+    """For plans of one shape: the access of `model` for each access of `plan`."""
     pairs = zip(scans_of(plan), scans_of(model), strict=True)
     return {scan.access: other.access for scan, other in pairs}
 
@@ -87,7 +87,8 @@ def accesses_between(plan: Plan, model: Plan) -> dict[AccessId, AccessId]:
 def _fixpoints_between(
     nodes: Sequence[Plan], models: Sequence[Plan]
 ) -> dict[FixpointId, FixpointId] | None:
-    """The model's fixpoint for each, by nodes of one kind; None where not one stands for one."""
+    """The model's fixpoint for each, by nodes of one kind; None where they do not match one to
+    one."""
     pairs: dict[FixpointId, FixpointId] = {}
     for node, other in zip(nodes, models, strict=True):
         match node, other:
@@ -138,8 +139,6 @@ _Made = TypeVar("_Made", ComputedColumn, AggregateOutput, WindowCall)
 
 
 class _Renaming:
-    """Renames columns and accesses throughout a plan."""
-
     def __init__(
         self,
         names: Names,
@@ -242,7 +241,8 @@ class _Renaming:
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """Why the captured rows need not hold the asked ones; spans are places in either text."""
+    """Why the captured rows need not contain the requested ones; spans are places in either
+    text."""
 
     reason: str
     asked: Span | None = None
@@ -259,7 +259,7 @@ class Mismatch:
 
 
 def has_recursion_like(asked: Plan, captured: Plan) -> bool:
-    """Whether some fixpoints of both differ in constants of conditions at most."""
+    """Whether some fixpoints of both differ at most in constants of conditions."""
     own = {template(node) for _, node in _fixpoints(asked)}
     return bool(own) and any(template(node) in own for _, node in _fixpoints(captured))
 
@@ -267,9 +267,8 @@ def has_recursion_like(asked: Plan, captured: Plan) -> bool:
 def held_accesses(
     asked: Plan, captured: Plan, barriers: Collection[int]
 ) -> Mapping[AccessId, AccessId]:
-    """By access of the asked plan below a fixpoint that is one of the captured plan's `barriers`
-    (by place in `nodes_of`), too: the access of the captured plan in its place.
-    """
+    """By access of the requested plan below a fixpoint that is also one of the captured plan's
+    `barriers` (by position in `nodes_of`): the access of the captured plan in its place."""
     held: dict[str, Fixpoint] = {}
     for at, node in _fixpoints(captured):
         if at in barriers:
@@ -292,7 +291,7 @@ def _equal_ones(plan: Plan, held: Mapping[str, Fixpoint]) -> Iterator[tuple[Fixp
 def _without_others(
     plan: Plan, result: Mapping[AccessId, AccessId], held: Mapping[str, Fixpoint]
 ) -> dict[AccessId, AccessId]:
-    """Without accesses that the plan has outside of these fixpoints, too."""
+    """Without accesses that the plan also has outside of these fixpoints."""
     inside = set(
         chain.from_iterable(map(id, scans_of(node)) for node, _ in _equal_ones(plan, held))
     )
@@ -301,7 +300,7 @@ def _without_others(
 
 
 def _fixpoints(plan: Plan) -> Iterator[tuple[int, Fixpoint]]:
-    """The fixpoints with their places; none whose base or step reads rows of one around it."""
+    """The fixpoints with their positions; none whose base or step reads rows of one around it."""
     for at, node in enumerate(nodes_of(plan)):
         if isinstance(node, Fixpoint) and _is_closed(node):
             yield at, node
@@ -334,10 +333,8 @@ class _Pair:
 
 
 def find_mismatch(asked: Plan, captured: Plan, facts: Collection[Fact]) -> Mismatch | None:
-    """The first reason for which the captured provenance need not hold the asked one.
-
-    Both plans have the same shape and identities (`reuse.verdict.aligned`).
-    """
+    """The first reason why the captured provenance need not contain the requested one. Both plans
+    have the same shape and ids (`reuse.verdict.aligned`)."""
     walker = _Walker(
         PlanJudge(asked, _WORDLESS).of({}, facts).states,
         PlanJudge(captured, _WORDLESS).of({}, facts).states,
@@ -470,7 +467,7 @@ def _explode(asked: Explode, captured: Explode, child: _Pair) -> _Judged:
 
 
 def _renamed(outputs: Sequence[ComputedColumn]) -> dict[AttributeId, AttributeId]:
-    """Input columns that are put out as they are, with their new identities."""
+    """Input columns that are output unchanged, with their new ids."""
     return {o.expr.id: o.attribute.id for o in outputs if isinstance(o.expr, ColumnRef)}
 
 
@@ -594,10 +591,7 @@ def _parts(call: AggregateCall) -> list[Expr | None]:
 def _combine(asked: SetOperation, captured: SetOperation, left: _Pair, right: _Pair) -> _Judged:
     if (asked.kind, asked.all) != (captured.kind, captured.all):
         raise _Mismatched("the queries differ in more than the constants in their conditions")
-    sides = (
-        (captured.left, left),
-        (captured.right, right),
-    )
+    sides = ((captured.left, left), (captured.right, right))
     here, there = (
         branch(captured, side, NodeState(Status.CONTAINED, pair.columns)).columns.relations
         for side, pair in sides
@@ -677,11 +671,9 @@ _KEYED = "its recursion is keyed, so the sketch holds only the rows that its own
 
 @dataclass(frozen=True, slots=True)
 class ReuseVerdict:
-    """Whether the sketch may be used, and why (not); `span` is a place in the asked query.
-
-    `accesses`: per access of the asked query that a sketch may serve, the access of the captured
-    one whose sketch that is.
-    """
+    """Whether the sketch may be used, and why (not); `span` is a place in the requested query.
+    `accesses`: per access of the requested query that a sketch may serve, the captured one with
+    that sketch."""
 
     allowed: bool
     reason: str
@@ -690,15 +682,10 @@ class ReuseVerdict:
 
 
 def check_reuse(
-    asked: Query,
-    captured: Query,
-    sketched: Mapping[AccessId, ColumnName],
-    facts: Collection[Fact],
+    asked: Query, captured: Query, sketched: Mapping[AccessId, ColumnName], facts: Collection[Fact]
 ) -> ReuseVerdict:
-    """Judge using sketches of `sketched[access of captured]` for the asked query.
-
-    `facts` must be true of the very versions that the sketch stands for and the query reads.
-    """
+    """Judge using sketches of `sketched[access of captured]` for the requested query. `facts` must
+    be true of the very versions that the sketch stands for and the query reads."""
     core, model = core_of(asked.root), core_of(captured.root)
     plan = aligned(core, model)
     is_alike = has_recursion_like(core, model)
@@ -722,7 +709,7 @@ def _of_one_template(
     sketched: Mapping[AccessId, ColumnName],
     facts: Collection[Fact],
 ) -> ReuseVerdict:
-    """Judge plans of one shape; `plan` is the core with the identities of the captured one's."""
+    """Judge plans of one shape; `plan` is the core with the ids of the captured one's."""
     accesses = accesses_between(core, model)
     own = {here: sketched[there] for here, there in accesses.items() if there in sketched}
     safety = check_safety(asked, own, facts)
@@ -763,10 +750,8 @@ def _of_one_recursion(
     sketched: Mapping[AccessId, ColumnName],
     facts: Collection[Fact],
 ) -> ReuseVerdict | None:
-    """Judge what the sketches hold of fixpoints that both queries have; None where that is none.
-
-    Only what lies below these is read by the sketches, all else whole.
-    """
+    """Judge what the sketches contain of fixpoints that both queries have; None where that is
+    nothing. Sketches restrict only reads below these; everything else is read whole."""
     before = check_safety(captured, sketched, facts)
     there = of_core(before, captured, model, sketched) if before.safe else before
     if not there.safe:

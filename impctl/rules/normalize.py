@@ -65,7 +65,7 @@ from impctl.values import dataclass
 
 
 def single_rows(root: Plan) -> Plan:
-    """The plan without steps that one row passes as it is."""
+    """Remove steps that leave one row unchanged."""
     inputs = inputs_of(root)
     plan = with_inputs(root, tuple(single_rows(child) for child in inputs)) if inputs else root
     match plan:
@@ -78,7 +78,7 @@ def single_rows(root: Plan) -> Plan:
 
 
 def has_one_row_at_most(plan: Plan) -> bool:
-    """Whether the plan has never more than one row, whatever the tables hold."""
+    """Whether the plan never has more than one row, whatever the tables hold."""
     match plan:
         case Aggregate():
             return not plan.keys and plan.grouping_sets is None
@@ -106,7 +106,7 @@ _RANKING = frozenset({"row_number", "rank", "dense_rank"})
 
 
 def rank_limits(root: Plan) -> Plan:
-    """The plan with every filter on a rank as a top-k."""
+    """Turn every filter on a rank into a top-k."""
     inputs = inputs_of(root)
     plan = with_inputs(root, tuple(rank_limits(child) for child in inputs)) if inputs else root
     if isinstance(plan, Select) and isinstance(plan.child, Window):
@@ -138,7 +138,7 @@ def _is_volatile(predicate: Expr) -> bool:
 
 
 def split_averages(root: Plan) -> Plan:
-    """The plan with every AVG over numbers split."""
+    """Split every AVG over numbers into a sum and a count."""
     inputs = inputs_of(root)
     split = tuple(split_averages(child) for child in inputs)
     if any(new is not old for new, old in zip(split, inputs, strict=True)):
@@ -204,7 +204,7 @@ def _sum_and_count(item: AggregateOutput, calls: list[AggregateOutput]) -> tuple
 
 
 def _shared(calls: list[AggregateOutput], call: AggregateCall, wanted: Attribute) -> Expr:
-    """The result of an equal call that is there already, or of this one, added."""
+    """The result of an equal existing call, or of this one, added."""
     for known in calls:
         if known.call == call:
             return known.attribute.ref(call.span)
@@ -214,17 +214,17 @@ def _shared(calls: list[AggregateOutput], call: AggregateCall, wanted: Attribute
 
 
 def _below(attribute: Attribute) -> Attribute:
-    """The attribute under a new identity, for use below the projection."""
+    """The attribute under a new id, for use below the projection."""
     return replace(attribute, id=f"split.{attribute.id}")
 
 
 _Told = TypeVar("_Told")
 _Found = dict[AttributeId, BestOnly]
-"""What of a fixpoint may stay, by its first column."""
+"""Rows that a fixpoint needs to keep, by its first column."""
 
 
 def best_fixpoints(root: Plan) -> Plan:
-    """The plan with fixpoints that keep the best rows alone."""
+    """Let fixpoints keep only the best rows where that suffices."""
     if next(outer_fixpoints(root), None) is None:
         return root
     result: _Found = {}
@@ -241,7 +241,7 @@ def _marked(plan: Plan, result: _Found) -> Plan:
 
 
 def _look(plan: Plan, above: tuple[Expr, ...], result: _Found) -> None:
-    """Note what may stay below this node; `above` are conditions that its rows must meet."""
+    """Record which rows must stay below this node; `above` are conditions on its rows."""
     below: tuple[Expr, ...] = ()
     match plan:
         case Select():
@@ -260,7 +260,7 @@ def _look(plan: Plan, above: tuple[Expr, ...], result: _Found) -> None:
 
 
 def _look_back(plan: Join, on: Sequence[Expr], result: _Found) -> None:
-    """Note fixpoints of one side that are joined back to the best values on the other."""
+    """Record fixpoints of one side that are joined back to the best values on the other."""
     sides = [(plan.left, plan.right)]
     sides += [(plan.right, plan.left)] if plan.kind is JoinKind.INNER else []
     for rows, best in sides:
@@ -283,7 +283,7 @@ def _look_back(plan: Join, on: Sequence[Expr], result: _Found) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Values:
-    """Best values of a fixpoint by groups: by column, the place that it is, or the value."""
+    """Best values of a fixpoint by groups: for each column its position, or the value."""
 
     fixpoint: Fixpoint
     keys: dict[AttributeId, int]
@@ -292,7 +292,7 @@ class _Values:
 
 
 def _values_of(plan: Plan) -> _Values | None:
-    """The best values that are all this plan puts out, of all rows of a fixpoint."""
+    """The best values, over all rows of a fixpoint, if the plan outputs nothing else."""
     names: list[Project] = []
     while isinstance(plan, Project | Sort | Distinct):
         names += [plan] if isinstance(plan, Project) else []
@@ -340,7 +340,7 @@ def _renamed(
 
 
 def _wanted(rows: Plan, fixpoint: Fixpoint, values: _Values, on: Sequence[Expr]) -> Wanted | None:
-    """What is asked of it, where rows meet their group's best by these conditions."""
+    """What is required of it, where these conditions match rows with their group's best."""
     try:
         ways = ways_of(rows, lambda node: node is fixpoint)
     except NotFollowedError:
@@ -361,16 +361,13 @@ def _wanted(rows: Plan, fixpoint: Fixpoint, values: _Values, on: Sequence[Expr])
 
 
 def _pairs(way: LeafWay, condition: Expr) -> Iterator[tuple[int, AttributeId, bool]]:
-    """Where a column of the leaf equals another column: its place, and that one."""
+    """Position of a leaf column and the column it equals."""
     if not isinstance(condition, Compare) or way.leaf is None:
         return
     if condition.op not in (CompareOp.EQUAL, CompareOp.NULL_SAFE_EQUAL):
         return
     places = {attribute.id: place for place, attribute in enumerate(way.leaf)}
-    for one, other in (
-        (condition.left, condition.right),
-        (condition.right, condition.left),
-    ):
+    for one, other in ((condition.left, condition.right), (condition.right, condition.left)):
         place = places.get(_name(way.over(one)))
         if place is not None and isinstance(other, ColumnRef):
             yield place, other.id, condition.op is CompareOp.NULL_SAFE_EQUAL

@@ -1,12 +1,12 @@
-"""Drops columns that nobody reads.
+"""Drops columns that are not read.
 
 Law: the bag of rows stays the same over the columns that are kept, and the root keeps all of its
 own. Below DISTINCT and set operations every column counts, because all of them decide which rows
 are equal; grouping expressions stay for the same reason. So do the columns of a fixpoint that is a
-set, as rows that differ in any may derive different ones. Of UNION ALL nobody asks which rows are
-equal: a column goes that neither the query nor the step needs for the others, and each row comes as
-often as before. A scan may be left without columns: it still yields its rows.
-Out of scope: dropping whole operators, but for projections and windows nobody reads.
+set, as rows that differ in any may derive different ones. UNION ALL does not compare rows: a column
+is dropped that neither the query nor the step needs for the others, and each row comes as often as
+before. A scan may be left without columns: it still yields its rows. Of whole operators only unread
+projections and windows are dropped.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Needed = frozenset[AttributeId]
 
 
 def prune_columns(root: Plan) -> Plan:
-    """The plan with scans and projections cut down to what is read above them."""
+    """Cut scans and projections down to the columns read above them."""
     return _prune(root, _all(root))
 
 
@@ -63,7 +63,7 @@ def _read(exprs: Iterable[Expr | None]) -> Needed:
 
 
 def _prune(plan: Plan, needed: Needed) -> Plan:
-    """The plan yielding at least the needed columns, and none that it did not yield before."""
+    """The plan yielding at least the needed columns, and no new ones."""
     match plan:
         case Scan():
             kept = tuple(item for item in plan.attributes if item.id in needed)
@@ -138,7 +138,8 @@ def _window_parts(call: WindowCall) -> tuple[Expr, ...]:
 
 
 def _bag(plan: Fixpoint, needed: Needed) -> Plan:
-    """The columns that are needed above, and those that the step makes them of; one at least."""
+    """The columns that are needed above, and those that the step computes them from; at least
+    one."""
     heads, bases = attributes_of(plan.step), attributes_of(plan.base)
     wanted = {place for place, own in enumerate(plan.attributes) if own.id in needed}
     while True:
@@ -158,7 +159,7 @@ def _bag(plan: Fixpoint, needed: Needed) -> Plan:
 
 
 def _read_of_leaves(step: Plan, fixpoint: Fixpoint, outputs: Sequence[Attribute]) -> set[int]:
-    """The places of the fixpoint's columns that the step reads to make these outputs."""
+    """Positions of the fixpoint's columns that the step reads for these outputs."""
     read = {output.id for output in outputs}
     for node in nodes_of(step):
         read |= _read(expressions_of(node))
@@ -174,14 +175,14 @@ def _read_of_leaves(step: Plan, fixpoint: Fixpoint, outputs: Sequence[Attribute]
 
 
 def _cut(step: Plan, fixpoint: Fixpoint, places: Sequence[int]) -> Plan:
-    """The step with these columns of its leaves alone."""
+    """The step with only these columns of its leaves."""
     if isinstance(step, Recursive) and step.fixpoint == fixpoint.id:
         return replace(step, attributes=tuple(step.attributes[place] for place in places))
     return with_inputs(step, tuple(_cut(child, fixpoint, places) for child in inputs_of(step)))
 
 
 def _exactly(plan: Plan, attributes: Sequence[Attribute]) -> Plan:
-    """The plan with these of its columns and no others: here they match by their places."""
+    """The plan with exactly these of its columns: here they match by position."""
     if [own.id for own in attributes_of(plan)] == [wanted.id for wanted in attributes]:
         return plan
     return Project(plan, tuple(ComputedColumn(one, one.ref()) for one in attributes))

@@ -1,4 +1,4 @@
-"""Moves predicates toward the scans, and finds columns that a join confines to each other."""
+"""Pushes predicates toward the scans, and finds columns that a join restricts by each other."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ from impctl.values import dataclass
 
 
 def common_parts(root: Plan) -> Plan:
-    """The plan with every condition's common parts beside its ORs."""
+    """Factor the common parts of every condition out of its ORs."""
     inputs = inputs_of(root)
     plan = with_inputs(root, tuple(common_parts(child) for child in inputs)) if inputs else root
     match plan:
@@ -108,7 +108,7 @@ def _sides(part: Expr) -> tuple[Expr, ...]:
 
 
 def _key(piece: Expr) -> Expr | frozenset[Expr]:
-    """What makes a part the same as another: of an equality its sides, either way round."""
+    """Identity of a part: for an equality its sides in either order."""
     if isinstance(piece, Compare) and piece.op is CompareOp.EQUAL:
         return frozenset({piece.left, piece.right})
     return piece
@@ -117,18 +117,17 @@ def _key(piece: Expr) -> Expr | frozenset[Expr]:
 Predicates = tuple[Expr, ...]
 
 _SIZE_LIMIT = 1000
-"""Parts of a predicate beyond which it is not copied through a projection any more."""
+"""Number of parts beyond which a predicate is not copied through a projection."""
 
 _EQUALITY_ONLY = (And, Or, Not, Compare, InList, IsNull, Literal, ColumnRef)
 
 
 def push_selections(root: Plan) -> Plan:
-    """The plan with every predicate as low as it can go, adjacent selections merged."""
+    """Push every predicate as low as it can go, and merge adjacent selections."""
     return _push(root, ())
 
 
 def _push(plan: Plan, predicates: Predicates) -> Plan:
-    """The plan under these predicates."""
     match plan:
         case Select():
             return _through_select(plan, predicates)
@@ -174,7 +173,7 @@ def _selected(plan: Plan, predicates: Predicates) -> Plan:
 
 
 def _covering(spans: Iterable[Span | None]) -> Span | None:
-    """The stretch of text from the first to the last of the spans."""
+    """Span from the first to the last of the spans."""
     known = sorted((span for span in spans if span is not None), key=lambda span: span.start)
     if not known:
         return None
@@ -182,10 +181,8 @@ def _covering(spans: Iterable[Span | None]) -> Span | None:
 
 
 def _split(predicates: Predicates, moves: Callable[[Expr], bool]) -> tuple[Predicates, Predicates]:
-    """Predicates that move, and those that stay.
-
-    One that can fail stays behind any that stays: that one may be what guards it.
-    """
+    """Predicates that move, and those that stay. One that can fail stays behind any that stays:
+    that one may be what guards it."""
     moving: list[Expr] = []
     staying: list[Expr] = []
     for predicate in predicates:
@@ -200,10 +197,8 @@ def _is_fixed(expr: Expr) -> bool:
 
 
 def _keeps_equals(predicate: Expr, attributes: Iterable[Attribute]) -> bool:
-    """Whether rows that grouping holds equal get the same answer.
-
-    Grouping takes 0.0 and -0.0 for equal; comparisons do too, functions and casts do not.
-    """
+    """Whether rows that grouping treats as equal have the same result. Grouping treats 0.0 and -0.0
+    as equal; comparisons do too, functions and casts do not."""
     types = {attribute.id: attribute.type for attribute in attributes}
     exact = {Kind.FLOAT, Kind.DOUBLE, Kind.OTHER}
     for identity in columns_of(predicate):
@@ -298,10 +293,8 @@ def _through_set_operation(plan: SetOperation, predicates: Predicates) -> Plan:
 
 
 def _through_fixpoint(plan: Fixpoint, predicates: Predicates) -> Plan:
-    """Into the base, where all rows of a derivation have the values that the predicate reads.
-
-    What can fail fails as before: rows of the base are rows of the fixpoint.
-    """
+    """Push into the base, where all rows of a derivation have the values that the predicate reads.
+    What can fail fails as before: rows of the base are rows of the fixpoint."""
     stable = stable_columns(plan) if predicates else frozenset()
     if plan.best is not None:
         # Of a group all rows or none.
@@ -321,7 +314,7 @@ def _through_fixpoint(plan: Fixpoint, predicates: Predicates) -> Plan:
 
 
 def _substituted(outputs: Iterable[Attribute], side: Plan, predicates: Predicates) -> Predicates:
-    """The predicates over the columns of an input that stand at the outputs' places."""
+    """The predicates over an input's columns, matched to the outputs by position."""
     refs: dict[AttributeId, Expr] = {
         output.id: attribute.ref()
         for output, attribute in zip(outputs, attributes_of(side), strict=True)
@@ -330,7 +323,7 @@ def _substituted(outputs: Iterable[Attribute], side: Plan, predicates: Predicate
 
 
 def _through_join(plan: Join, predicates: Predicates) -> Plan:
-    """Predicates from above and conjuncts of the condition, each to the side it reads."""
+    """Push predicates from above and conjuncts of the condition to the side each reads."""
     # A join drops rows, which a predicate that can fail must not see.
     fixed, staying = _split(predicates, lambda p: _is_fixed(p) and not can_fail(p))
     above = _by_side(plan, fixed)
@@ -376,7 +369,7 @@ def _placed(
     above: tuple[Predicates, Predicates, Predicates],
     on: tuple[Predicates, Predicates, Predicates],
 ) -> tuple[Predicates, Predicates, Predicates, Predicates]:
-    """What goes left, goes right, stays in the condition, stays above the join."""
+    """Predicates for the left, the right, the join condition, and above the join."""
     above_left, above_right, above_both = above
     on_left, on_right, on_both = on
     match kind:
@@ -398,26 +391,24 @@ def _placed(
 
 @dataclass(frozen=True, slots=True)
 class ScanColumn:
-    """A column of one access."""
-
     access: AccessId
     attribute: Attribute
 
 
 @dataclass(frozen=True, slots=True)
 class Tied:
-    """Rows of `column` are needed for values only that `to` has."""
+    """Rows of `column` are needed only for values that `to` has."""
 
     column: ScanColumn
     to: ScanColumn
 
 
 Origins: TypeAlias = Mapping[AttributeId, frozenset[ScanColumn]]
-"""Per attribute that a plan yields: columns that have all its values, NULL left aside."""
+"""Per attribute of a plan: columns that have all its values, except NULL."""
 
 _NARROWS_LEFT = frozenset({JoinKind.INNER, JoinKind.RIGHT, JoinKind.SEMI})
 _NARROWS_RIGHT = frozenset({JoinKind.INNER, JoinKind.LEFT, JoinKind.SEMI, JoinKind.ANTI})
-"""Kinds that put out no row of a side that has no partner on the other."""
+"""Kinds without rows of a side that have no partner on the other."""
 
 
 def tied_columns(root: Plan) -> tuple[Tied, ...]:
@@ -444,14 +435,14 @@ def tied_columns(root: Plan) -> tuple[Tied, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Marking:
-    """Puts stand-ins above sides of joins; each is known by the very literal in it."""
+    """Puts placeholders above sides of joins; each is identified by the literal object in it."""
 
     sources: dict[int, frozenset[ScanColumn]]
     kept: list[Literal]
-    """Keeps the literals, so that no other object comes to have the identity of one."""
+    """Keeps the literals alive, so that no other object gets the `id` of one."""
 
     def of(self, plan: Plan) -> tuple[Plan, Origins]:
-        """The plan with stand-ins, and where its values are from."""
+        """The plan with placeholders, and the origins of its values."""
         below = [self.of(child) for child in inputs_of(plan)]
         origins = [result for _, result in below]
         marked = with_inputs(plan, tuple(child for child, _ in below)) if below else plan
@@ -498,7 +489,7 @@ class _Marking:
 
 
 def _renamed(outputs: tuple[ComputedColumn, ...], below: Origins) -> Origins:
-    """Of outputs that are columns of the input, under their new names."""
+    """Outputs that are columns of the input, under their new names."""
     return {
         output.attribute.id: below[output.expr.id]
         for output in outputs
@@ -537,5 +528,5 @@ def column_behind(plan: Plan, wanted: AttributeId) -> ScanColumn | None:
 
 
 def is_narrowed(plan: Plan, keys: Collection[AttributeId]) -> bool:
-    """Whether a read by values of these attributes need not read all of every access."""
+    """Whether a read by values of these attributes may skip part of every access."""
     return any(column_behind(plan, key) is not None for key in keys)

@@ -10,15 +10,7 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from impctl.data.schema import BOOLEAN, BYTE, DOUBLE, LONG, Kind, SqlType, other
-from impctl.expr.nodes import (
-    ColumnRef,
-    Expr,
-    Literal,
-    children,
-    columns_of,
-    walk,
-    with_children,
-)
+from impctl.expr.nodes import ColumnRef, Expr, Literal, children, columns_of, walk, with_children
 from impctl.expr.types import average_type, sum_type
 from impctl.plan.explain import column_name
 from impctl.plan.functions import AGGREGATE_SYNONYMS, AGGREGATES
@@ -54,7 +46,7 @@ _DISTINCT_IS_IDLE = frozenset({"min", "max", "bool_and", "bool_or"})
 
 @dataclass(slots=True)
 class AggregateCollector:
-    """Takes aggregate calls out of expressions; used as an `ExprReader.special`."""
+    """Collects the aggregate calls of expressions; an `ExprReader.special`."""
 
     calls: list[AggregateCall] = field(default_factory=list)
 
@@ -129,7 +121,7 @@ def _arguments(
 
 
 def result_type(call: AggregateCall) -> SqlType | None:
-    """Spark's result type of an aggregate call, or None where impctl does not know it."""
+    """Spark's result type of an aggregate call; None where impctl does not know it."""
     match call.function:
         case "count" | "count_if" | "approx_count_distinct" | "regr_count" | "grouping_id":
             return LONG
@@ -154,7 +146,7 @@ def result_type(call: AggregateCall) -> SqlType | None:
 
 
 def _is_middle(call: AggregateCall) -> bool:
-    """Whether one value in the middle is asked for; percentiles of a list of shares are a list."""
+    """Whether the call has one value in the middle; percentiles of a list of shares are a list."""
     if call.function != "percentile" or len(call.arguments) < 2:
         return call.function == "median"
     share = known_type(call.arguments[1])
@@ -183,7 +175,7 @@ def read_grouping(
     ordinal: Callable[[exp.Expression], Expr | None],
     every: Callable[[], Sequence[Expr]],
 ) -> GroupingClause | None:
-    """GROUP BY; `ordinal` resolves `GROUP BY 2`, `every` is what GROUP BY ALL means."""
+    """Read GROUP BY; `ordinal` resolves `GROUP BY 2`, `every` is what GROUP BY ALL means."""
     if node is None:
         return None
     if node.args.get("all"):
@@ -215,10 +207,8 @@ def read_grouping(
 
 
 def _set_items(node: exp.Group) -> tuple[list[exp.Expression], list[exp.Expression]]:
-    """Everything in GROUP BY, and a WITH ROLLUP or WITH CUBE behind it.
-
-    Older versions of sqlglot keep ROLLUP (...) and the like beside the plain expressions.
-    """
+    """GROUP BY items and a WITH ROLLUP or WITH CUBE behind; older sqlglot keeps ROLLUP (...)
+    apart."""
     items: list[exp.Expression] = list(node.expressions)
     trailing: list[exp.Expression] = []
     for name in ("rollup", "cube", "grouping_sets"):
@@ -228,7 +218,7 @@ def _set_items(node: exp.Group) -> tuple[list[exp.Expression], list[exp.Expressi
 
 
 def _refuse_trailing_sets(reader: ExprReader) -> None:
-    """`GROUP BY a GROUPING SETS (a)` has no comma, and another meaning than with one."""
+    """`GROUP BY a GROUPING SETS (a)` without a comma means something else than with one."""
     tokens = reader.text.tokens
     for before, token, after in zip(tokens, tokens[1:], tokens[2:], strict=False):
         words = f"{token.text} {after.text}".upper()
@@ -244,7 +234,7 @@ def _refuse_trailing_sets(reader: ExprReader) -> None:
 def _alternatives(
     item: exp.Expression, groups: list[tuple[Expr, ...]], reader: ExprReader
 ) -> list[tuple[Expr, ...]]:
-    """The grouping sets that one ROLLUP, CUBE or GROUPING SETS stands for."""
+    """The grouping sets of one ROLLUP, CUBE or GROUPING SETS."""
 
     def joined(chosen: Sequence[tuple[Expr, ...]]) -> tuple[Expr, ...]:
         return tuple(key for group in chosen for key in group)
@@ -285,14 +275,14 @@ def _grouping(
 
 @dataclass(frozen=True, slots=True)
 class Lift:
-    """Brings an expression read over FROM columns above the grouping."""
+    """Rewrites an expression over FROM columns to one above the grouping."""
 
     text: SqlText
     keys: tuple[tuple[Expr, ColumnRef], ...]
     results: dict[AttributeId, ColumnRef]
     """Aggregate results by their placeholder."""
     ungrouped: Collection[AttributeId]
-    """FROM columns: none may be left."""
+    """FROM columns; none may be left."""
 
     def __call__(self, expr: Expr) -> Expr:
         for key, ref in self.keys:
@@ -320,7 +310,7 @@ class Lift:
 
 
 def placeholder(position: int) -> AttributeId:
-    """What stands for the result of the collector's call at that position."""
+    """Placeholder for the result of the collector's call at that position."""
     return f"{_PLACEHOLDER}{position}"
 
 

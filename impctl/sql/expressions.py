@@ -95,7 +95,7 @@ _SUBQUERIES = (exp.Subquery, exp.Select, exp.SetOperation, exp.Exists)
 
 
 class Special(Protocol):
-    """What a clause does with aggregate and window functions; None leaves the node alone."""
+    """How a clause reads aggregate and window functions; None leaves the node alone."""
 
     def __call__(self, reader: ExprReader, node: exp.Expression) -> Expr | None: ...
 
@@ -110,14 +110,13 @@ class ExprReader:
     special: Special | None = None
     in_aggregate: bool = False
     beside: Mapping[int, Expr] = field(default_factory=dict)
-    """What subqueries stand for that are joined beside the rows, by the `id` of their nodes."""
+    """Values of subqueries joined beside the rows, by the `id` of their nodes."""
 
     @property
     def text(self) -> SqlText:
         return self.reading.text
 
     def read(self, node: exp.Expression) -> Expr:
-        """The expression a tree stands for."""
         if id(node) in self.beside:
             return self.beside[id(node)]
         if self.special is not None:
@@ -140,7 +139,6 @@ class ExprReader:
         return result if result is not None else self._other(node, span)
 
     def read_all(self, nodes: Sequence[exp.Expression]) -> tuple[Expr, ...]:
-        """Several expressions in order."""
         return tuple(self.read(node) for node in nodes)
 
     def _constant(self, node: exp.Expression, span: Span | None) -> Expr | None:
@@ -178,7 +176,7 @@ class ExprReader:
         return moved or Arithmetic(_ARITHMETIC[type(node)], left, right, span=span)
 
     def _moved_date(self, node: exp.Expression, left: Expr, span: Span | None) -> Expr | None:
-        """A constant day or time plus or minus INTERVAL, computed."""
+        """A constant date or time plus or minus INTERVAL, computed."""
         step = node.expression
         if not (isinstance(step, exp.Interval) and isinstance(left, Literal)):
             return None
@@ -191,8 +189,8 @@ class ExprReader:
     def _moved_column(
         self, node: exp.Expression, left: Expr, right: Expr, span: Span | None
     ) -> Expr | None:
-        """A DATE plus or minus days, or a timestamp plus or minus an INTERVAL of units of a fixed
-        length, by the functions that Spark has for them."""
+        """DATE plus or minus days, or timestamp plus or minus an INTERVAL of fixed length, as
+        Spark's functions for these."""
         kind, step = type_of(left), node.expression
         if not isinstance(node, exp.Add | exp.Sub) or kind not in (DATE, TIMESTAMP, TIMESTAMP_NTZ):
             return None
@@ -231,16 +229,14 @@ class ExprReader:
         return self.compare(node, left, right, span)
 
     def compare(self, node: exp.Expression, left: Expr, right: Expr, span: Span | None) -> Expr:
-        """A comparison of two read sides, dates brought to dates."""
+        """Compare two sides already read."""
         left, right = self.alike(left, right)
         result = Compare(COMPARISONS[type(node)], left, right, span=span)
         return Not(result, span=span) if isinstance(node, exp.NullSafeNEQ) else result
 
     def alike(self, left: Expr, right: Expr) -> tuple[Expr, Expr]:
-        """Two sides of a comparison, as Spark compares them.
-
-        Rounding of decimals without a type in common then stands in the plan, as casts.
-        """
+        """Bring two sides to the types that Spark compares. Rounding of decimals without a common
+        type becomes casts."""
         zone = self.reading.zone
         left, right = literals.alike(left, right, zone), literals.alike(right, left, zone)
         own, other = type_of(left), type_of(right)
@@ -427,7 +423,7 @@ class ExprReader:
 
 
 def construct_name(node: exp.Expression) -> str:
-    """A readable name of a construct that is refused."""
+    """Readable name of a refused construct."""
     if isinstance(node, exp.Window):
         return "a window function"
     if isinstance(node, exp.Lambda | exp.Transform):
@@ -436,7 +432,7 @@ def construct_name(node: exp.Expression) -> str:
 
 
 def _flat(node: exp.Expression, kind: type[exp.Expression]) -> list[exp.Expression]:
-    """The operands of nested AND or OR, in order; deep chains are walked, not recursed."""
+    """Operands of nested AND or OR, in order; a loop, since chains may be deep."""
     pending, result = [node], []
     while pending:
         current = pending.pop()
@@ -457,7 +453,7 @@ _NO_PARENTHESES = {
     "CurrentUser": "current_user",
     "SessionUser": "session_user",
 }
-"""By the name of the node class, since older versions of sqlglot lack some."""
+"""By class name, since older versions of sqlglot lack some classes."""
 CAST_FUNCTIONS = {
     "bigint": "long",
     "binary": "binary",
@@ -471,7 +467,7 @@ CAST_FUNCTIONS = {
     "timestamp": "timestamp",
     "tinyint": "byte",
 }
-"""Casts that are written as functions, and their types."""
+"""Casts written as functions, and their types."""
 _INTERVALS = frozenset({"interval day", "interval month", "interval year"})
 _RESULT_TYPES = (
     (
@@ -494,7 +490,7 @@ _RESULT_TYPES = (
     ),
     (BOOLEAN, "contains endswith isnan regexp_like startswith"),
 )
-"""Functions whose result type is the same for all arguments; STRING only for plain ones."""
+"""Functions with one result type for all arguments; STRING only for plain text."""
 _FIELDS = {
     "days": "day", "dow": "dayofweek", "doy": "dayofyear", "week": "weekofyear", "hours": "hour",
     "minutes": "minute", "months": "month", "years": "year",
@@ -502,13 +498,12 @@ _FIELDS = {
 _FIELD_FUNCTIONS = frozenset(
     {"year", "quarter", "month", "weekofyear", "day", "dayofweek", "dayofyear", "hour", "minute"}
 )
-"""Fields of EXTRACT that are functions of their own."""
 _WITH_FIELDS = (DATE, TIMESTAMP, TIMESTAMP_NTZ)
 _SAME_TYPE = frozenset({"abs", "negative", "nullifzero", "positive"})
 
 
 def read_call(reader: ExprReader, node: exp.Expression, span: Span | None) -> Expr | None:
-    """A call or cast; None for any other node."""
+    """Read a call or cast; None for any other node."""
     match node:
         case exp.Cast():
             return _cast(reader, node, span)
@@ -551,7 +546,6 @@ def function_name(node: exp.Expression) -> str | None:
 
 
 def arguments_of(node: exp.Expression) -> list[exp.Expression]:
-    """The written arguments of a plain function call."""
     return [node.this.this] if isinstance(node, exp.Any) else list(node.expressions)
 
 
@@ -575,8 +569,8 @@ def _cast(reader: ExprReader, node: exp.Cast, span: Span | None) -> Expr:
 
 
 def _typed_literal(reader: ExprReader, node: exp.Cast, kind: SqlType, span: Span | None) -> Expr:
-    """`DATE '2024-01-31'`. The parser reads `DATE '2024-01-31'::STRING` as a date made of a cast
-    text, while in Spark the date is cast."""
+    """`DATE '2024-01-31'`. The parser reads `DATE '2024-01-31'::STRING` as a date of a cast text;
+    Spark casts the date."""
     text, zone, literal = reader.text, reader.reading.zone, node.this
     casts: list[exp.Cast] = []
     while isinstance(literal, exp.Cast):
@@ -637,8 +631,8 @@ def _function(reader: ExprReader, node: exp.Anonymous, span: Span | None) -> Exp
 def _function_by_unit(
     reader: ExprReader, node: exp.Anonymous, name: str, span: Span | None
 ) -> Expr | None:
-    """`timestampadd(HOUR, 3, at)` and `datediff(HOUR, since, until)`; None for calls of another
-    form. Their first argument is a bare word."""
+    """`timestampadd(HOUR, 3, at)` and `datediff(HOUR, since, until)`, whose first argument is a
+    bare word; None for other calls."""
     if name not in UNIT_SUMS | UNIT_DIFFERENCES or len(node.expressions) != 3:
         return None
     unit, *rest = node.expressions
@@ -705,8 +699,8 @@ def _result_type(name: str, parts: tuple[Expr, ...]) -> SqlType | None:
 
 
 def _is_plain_text(name: str, parts: tuple[Expr, ...]) -> bool:
-    """Whether a text function gives plain text: of collated text most of them give collated text,
-    and padded bytes stay bytes."""
+    """Whether a text function returns plain text: most return collated text for collated text, and
+    padded bytes stay bytes."""
     types = [type_of(part) for part in parts]
     if name in ("lpad", "rpad") and BINARY in types:
         return False
@@ -714,7 +708,7 @@ def _is_plain_text(name: str, parts: tuple[Expr, ...]) -> bool:
 
 
 def _rewritten(name: str, parts: tuple[Expr, ...], zone: str, span: Span | None) -> Expr | None:
-    """A function that has a node of its own; None where it has not."""
+    """A function with its own node class; None for others."""
     null = parse_literal.constant(None, span)
     match name, parts:
         case "coalesce", (_, *_):
@@ -751,8 +745,8 @@ def _rewritten(name: str, parts: tuple[Expr, ...], zone: str, span: Span | None)
 
 
 def _positive(operand: Expr, span: Span | None) -> Expr | None:
-    """`+x` of a number is the number, but a constant's digits do not count as those of a literal;
-    None where it may be a cast."""
+    """`+x` of a number is the number, but a constant's digits do not count as a literal's; None
+    where it may be a cast."""
     result = type_of(operand)
     if result is None or not result.is_numeric:
         return None

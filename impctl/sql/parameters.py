@@ -1,4 +1,4 @@
-"""Named parameters, and constants that the clock gives a SQL text."""
+"""Named parameters, and constants of the clock in a SQL text."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 CURRENT_DATE = "current_date"
 HOUR = "date_trunc('hour', current_timestamp)"
 RUN = "now"
-"""The instant of the run itself, cut to whole seconds: no text asks for it, expiry does."""
+"""Instant of the run, cut to seconds: used by expiry, not by any text."""
 NEVER = "never"
-"""In place of an instant: no row that is there will ever expire."""
+"""Instead of an instant: no existing row will ever expire."""
 _UNITS = {
     **dict.fromkeys(("hour",), "hour"),
     **dict.fromkeys(("day", "dd"), "day"),
@@ -36,27 +36,27 @@ _UNITS = {
     "quarter": "quarter",
     **dict.fromkeys(("year", "yyyy", "yy"), "year"),
 }
-"""What `date_trunc` may cut to, by the ways to write it."""
+"""Units of `date_trunc` by spelling."""
 _CUT_NAMES = {f"date_trunc('{unit}', current_timestamp)": unit for unit in _UNITS.values()}
 NOW = frozenset({"now", "current_timestamp"})
 BARE = frozenset({"current_date", "current_timestamp"})
-"""What needs no parentheses, so that a column may have the name."""
+"""Names that need no parentheses, so that a column may have them."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClockUse:
-    """One place of a text, offsets included, where a constant of the clock stands."""
+    """A place in the text, with offsets, of a constant of the clock."""
 
     moment: str
     start: int
     end: int
     before: int | None
-    """The place among the tokens of the one before; None at the start of the text."""
+    """Index of the previous token; None at the start."""
 
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """An instant (UTC) in a session's zone; the values in `held` stand before what it gives."""
+    """An instant (UTC) in a session's zone; values in `held` override it."""
 
     instant: datetime
     zone: str = "UTC"
@@ -64,14 +64,12 @@ class Clock:
     given: Mapping[str, date | datetime] = field(default_factory=dict)
 
     def text(self, moment: str, follows: str | None = None) -> str:
-        """The value as it is written down and shown, of the moment with this name."""
+        """The stored and displayed value of this moment."""
         return self.value(moment, follows).isoformat()
 
     def value(self, moment: str, follows: str | None = None) -> date | datetime:
-        """The value: a date, or a timestamp with its offset from UTC.
-
-        What is `given` for a parameter stands for it; else it `follows` another moment.
-        """
+        """A date, or a timestamp with UTC offset. A `given` parameter value overrides; else it
+        `follows` another moment."""
         if moment in self.held:
             return read_moment(self.held[moment])
         if moment in self.given:
@@ -86,13 +84,13 @@ class Clock:
 
 
 def read_moment(written: str) -> date | datetime:
-    """The value that `Clock.text` wrote."""
+    """Read what `Clock.text` wrote."""
     is_day = len(written) == len("2026-11-25")
     return date.fromisoformat(written) if is_day else datetime.fromisoformat(written)
 
 
 def given_moment(name: str, written: str, follows: str, zone: str) -> date | datetime:
-    """The value given for a parameter that follows the day or the hour; UsageError for none."""
+    """Value given for a parameter that follows the day or hour; UsageError if invalid."""
     try:
         if follows == CURRENT_DATE:
             return date.fromisoformat(written) if _DAY.fullmatch(written) else _no_time(written)
@@ -107,7 +105,7 @@ def given_moment(name: str, written: str, follows: str, zone: str) -> date | dat
 
 
 def zone_of(name: str) -> tzinfo:
-    """The time zone of this name; UsageError where this machine does not know it."""
+    """Time zone of this name; UsageError where this machine does not know it."""
     offset = fixed_offset(name)
     if offset is not None:
         return timezone(timedelta(microseconds=offset))
@@ -127,8 +125,8 @@ _NOW = re.compile(r"\d{4}-\d{2}-\d{2}([ T]\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?(Z|[+-
 
 
 def instant_of(written: str, zone: str) -> datetime:
-    """The time meant by `2026-11-25` or `2026-11-25 13:00:00`, in the session's zone or with an
-    offset of its own; UsageError for any other text."""
+    """Read `2026-11-25` or `2026-11-25 13:00:00`, in the session's zone or with an offset;
+    UsageError for any other text."""
     try:
         return _instant(written, zone)
     except (ValueError, OverflowError):
@@ -151,7 +149,7 @@ def _no_time(written: str) -> NoReturn:
 
 
 def _cut(local: datetime, unit: str) -> datetime:
-    """The start of the hour, day, ... that a local time is in, as Spark's `date_trunc` cuts it."""
+    """Start of the unit that contains a local time, as Spark's `date_trunc` cuts it."""
     if unit == "hour":
         return local.replace(minute=0, second=0, microsecond=0)
     # Midnight that comes twice is the first; one that there is not is when the clock was put on.
@@ -170,7 +168,7 @@ def _cut(local: datetime, unit: str) -> datetime:
 
 
 def clock_uses(sql: str, tokens: Sequence[Token]) -> Iterator[ClockUse]:
-    """The constants of the clock in a text, from left to right."""
+    """Constants of the clock in a text, from left to right."""
     words = [sql[token.start : token.end + 1].lower() for token in tokens]
     at = 0
     while at < len(tokens):
@@ -185,7 +183,7 @@ def clock_uses(sql: str, tokens: Sequence[Token]) -> Iterator[ClockUse]:
 
 
 def _use(words: Sequence[str], at: int) -> tuple[str, int] | None:
-    """The moment written from this word on, and in how many words."""
+    """The moment that starts at this word, and its number of words."""
     match words[at : at + 4]:
         case ["current_date" | "curdate", "(", ")", *_]:
             return CURRENT_DATE, 3
@@ -215,7 +213,7 @@ def _to_day(words: Sequence[str], at: int) -> tuple[str, int] | None:
 
 
 def _now(words: Sequence[str], at: int) -> int:
-    """In how many words the clock's time stands here; 0 where it does not."""
+    """Number of words of the current time here; 0 if it is not here."""
     match words[at : at + 3]:
         case ["now" | "current_timestamp", "(", ")"]:
             return 3
@@ -232,13 +230,13 @@ _BEFORE = frozenset(
     | {"and", "or", "not", "between", "like", "ilike", "rlike", "then", "else", "when", "select"}
     | {"where", "having", "qualify", "limit", "offset", "on", "case", "div", "distinct", "["}
 )
-"""What may stand directly before an operand; after anything else a literal could change its
-meaning (`DATE :day` would become a typed literal, `day :key` a call)."""
+"""What may precede an operand; elsewhere a literal could change its meaning (`DATE :day` would
+become a typed literal, `day :key` a call)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """One parameter replaced: where it stood and where its literal stands, on the same line."""
+    """One replaced parameter: its place and its literal's, on the same line."""
 
     line: int
     column: int
@@ -249,14 +247,14 @@ class Binding:
 
 @dataclass(frozen=True, slots=True)
 class BoundSql:
-    """A text without parameters, and the way back to the places of the text that had them."""
+    """A text without parameters, and how its places map to the original."""
 
     sql: str
     bindings: tuple[Binding, ...] = ()
     moments: Mapping[str, str] = field(default_factory=dict)
-    """The constants of the clock that were put in, by name, with their values."""
+    """Constants of the clock that were replaced, with their values."""
     bare: frozenset[str] = frozenset()
-    """Of these the names that stood without parentheses, as a column's would."""
+    """Those of them written without parentheses, like a column."""
 
     def written_at(self, line: int, column: int) -> tuple[int, int]:
         """Line and column (1-based) in the text with parameters."""
@@ -279,13 +277,10 @@ def bind(
     clock: Clock | None = None,
     follows: Mapping[str, str] = MappingProxyType({}),
 ) -> BoundSql:
-    """The text with every parameter replaced by a literal of its value, and so the clock's.
-
-    Raises UsageError for a parameter without a value, a value without a parameter, and a
-    parameter where no operand can stand; its location is a place in the text. Without a `clock`
-    its constants stay as they are written. Parameters that follow the clock are no values: for
-    each, `follows` has the moment that it is unless another is given.
-    """
+    """Replace every parameter, and constants of the clock, by literals. Raises UsageError for a
+    parameter without a value, a value without a parameter, and a parameter where no operand can be;
+    its location is a place in the text. Without a `clock` its constants stay. Parameters that
+    follow the clock have no values: `follows` has the moment of each, unless another is given."""
     from sqlglot.dialects.spark import Spark
     from sqlglot.errors import TokenError
 
@@ -318,11 +313,8 @@ _CLOCK = re.compile(rf"curdate|{'|'.join(sorted(NOW | BARE))}", re.IGNORECASE)
 
 
 def _clock_places(sql: str, tokens: Sequence[Token]) -> list[ClockUse]:
-    """Where constants of the clock stand as operands.
-
-    A name without parentheses that is an alias somewhere, in backticks too, may mean that, so it
-    is left alone.
-    """
+    """Constants of the clock that are operands. A name without parentheses that is also an alias,
+    even in backticks, may mean that, so it is skipped."""
     uses = list(clock_uses(sql, tokens))
     operands = [
         use for use in uses if use.before is not None and _is_before(sql, tokens[use.before])
@@ -333,12 +325,10 @@ def _clock_places(sql: str, tokens: Sequence[Token]) -> list[ClockUse]:
 
 
 def _is_before(sql: str, token: Token) -> bool:
-    """Whether an operand may follow."""
     return sql[token.start : token.end + 1].lower() in _BEFORE
 
 
 def _literal(parameter: _Parameter, values: Mapping[str, ParameterValue], name: QueryName) -> str:
-    """The literal for one parameter; UsageError where it has none or none can stand there."""
     if parameter.name not in values:
         raise _unknown(parameter, values, name)
     if not parameter.is_operand:
@@ -353,7 +343,7 @@ def _literal(parameter: _Parameter, values: Mapping[str, ParameterValue], name: 
 
 
 def _replaced(sql: str, places: Sequence[tuple[int, int, str]]) -> tuple[str, tuple[Binding, ...]]:
-    """The text with these stretches (start, end, new text; ascending) replaced, lines kept."""
+    """The text with these ranges (start, end, new text; ascending) replaced, lines kept."""
     pieces: list[str] = []
     bindings: list[Binding] = []
     at = 0
@@ -371,7 +361,7 @@ def _replaced(sql: str, places: Sequence[tuple[int, int, str]]) -> tuple[str, tu
 
 
 def literal_text(value: ParameterValue) -> str:
-    """The value as one Spark SQL literal of its own type; UsageError where it has none."""
+    """The value as one Spark SQL literal of the same type; UsageError where it has none."""
     match value:
         case bool():
             return "TRUE" if value else "FALSE"
@@ -412,8 +402,6 @@ def _escaped(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Parameter:
-    """One occurrence of `:name`."""
-
     name: str
     start: int
     end: int

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 def body_of(entry: exp.CTE, text: SqlText) -> Span | None:
-    """The stretch from behind the opening bracket up to the closing one; None where it is lost."""
+    """Text inside the brackets of an entry; None where it is lost."""
     alias = entry.args["alias"]
     # A list of columns may come first.
     ends = [name.meta.get("end") for name in (alias.this, *alias.columns)]
@@ -67,11 +67,11 @@ def body_of(entry: exp.CTE, text: SqlText) -> Span | None:
 
 
 _FOREIGN = ("search", "cycle")
-"""Clauses on WITH that its grammar lacks."""
+"""Clauses on WITH that Spark's grammar lacks."""
 
 
 def is_refused_by_spark(tree: exp.Expression) -> bool:
-    """Whether a WITH clause anywhere in the query, in use or not, has what Spark does not run."""
+    """Whether any WITH clause of the query, used or not, has what Spark does not run."""
     return any(_is_refused(clause) for clause in tree.find_all(exp.With))
 
 
@@ -88,13 +88,13 @@ def _is_refused(clause: exp.With) -> bool:
 
 
 def _is_union_all(query: exp.Expression) -> bool:
-    """Of several parts the last UNION counts: what stands before it may drop what comes twice."""
+    """The last UNION decides for several parts: those before it may remove duplicates."""
     result = unwrapped(query)
     return isinstance(result, exp.Union) and not result.args.get("distinct")
 
 
 def reads_name(node: exp.Expression, name: str) -> bool:
-    """Whether the query reads a relation of that name which no WITH inside it gives."""
+    """Whether the query reads a relation of that name that no WITH inside defines."""
     waiting = [node]
     while waiting:
         current = waiting.pop()
@@ -119,7 +119,7 @@ def reads_name(node: exp.Expression, name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A leaf, and the name in the text that it was read from."""
+    """A leaf, and the text node it was read from."""
 
     leaf: Recursive
     place: exp.Expression
@@ -135,12 +135,12 @@ _ONE_ROW = (
 )
 
 References = Mapping[AttributeId, Reference]
-"""By the identity of the leaf's first column."""
+"""By the id of the leaf's first column."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """The WITH entry of a step: its name and id, of UNION or UNION ALL, and where the step is."""
+    """The WITH entry of a step: name, id, UNION or UNION ALL, and place of the step."""
 
     fixpoint: FixpointId
     name: str
@@ -149,7 +149,7 @@ class Entry:
 
 
 def as_step(plan: Plan, entry: Entry, references: References, text: SqlText) -> Plan:
-    """The plan of a step as it is kept; QueryError for what a step may not be."""
+    """Check a step and return its plan; QueryError for what a step may not be."""
     step = _Step(entry, references, text)
     step.refuse_without(plan, entry.place)
     return step.of(plan)
@@ -162,7 +162,7 @@ class _Step:
     text: SqlText
 
     def refuse_without(self, plan: Plan, place: Span | None) -> None:
-        """Of UNION ALL, rows that are made of no row of the entry would come in every round."""
+        """With UNION ALL, rows derived from no row of the entry would be added in every round."""
         if self.entry.is_set or self._leaves(plan):
             return
         raise self.text.unsupported(
@@ -172,7 +172,7 @@ class _Step:
         )
 
     def of(self, plan: Plan) -> Plan:
-        """The node over its inputs, all that reads the entry looked at."""
+        """The node over its inputs, after checking all that read the entry."""
         if not self._leaves(plan):
             return plan
         match plan:
@@ -237,7 +237,7 @@ class _Step:
         )
 
     def _around(self, place: exp.Expression, node: Plan) -> str | None:
-        """What the text has around the name, where the plan spells it in other operators."""
+        """What encloses the name in the text where the plan has other operators."""
         if not isinstance(node, Join | Aggregate):
             return None
         inner: Any = place
@@ -253,7 +253,7 @@ class _Step:
 
 
 def _construct(node: Plan) -> str:
-    """What the user calls the node."""
+    """Name of the node for users."""
     match node:
         case Aggregate(aggregates=()):
             return "GROUP BY"
@@ -281,11 +281,11 @@ def _construct(node: Plan) -> str:
 _UNION_PARTS = frozenset({"this", "expression", "distinct", "with"})
 _TAIL = ("order", "limit", "offset")
 MOST_LEVELS = 2**31 - 1
-"""What an INT holds, as Spark reads MAX RECURSION LEVEL."""
+"""Largest INT; Spark reads MAX RECURSION LEVEL as INT."""
 
 
 def with_common_tables(node: exp.Expression, environment: Environment) -> Environment:
-    """The environment of a query, with the entries of its WITH clause in sight."""
+    """The environment of a query, with its WITH entries visible."""
     clause = part(node, "with")
     if clause is None:
         return environment
@@ -303,7 +303,7 @@ def with_common_tables(node: exp.Expression, environment: Environment) -> Enviro
 
 
 def read_unused(node: exp.Expression, environment: Environment) -> None:
-    """Read what no plan holds: Spark is handed the text with these entries in it."""
+    """Read entries that no plan contains: Spark runs the text that has them."""
     clause = part(node, "with")
     for entry in () if clause is None else clause.expressions:
         if id(entry) not in environment.reading.read_entries:
@@ -344,7 +344,6 @@ def _refuse_clauses(clause: exp.Expression, environment: Environment) -> None:
 def _recursive_table(
     entry: exp.CTE, later: Iterable[exp.CTE], environment: Environment
 ) -> CommonTable:
-    """An entry of WITH RECURSIVE, whether it reads itself or not."""
     name = entry.alias.lower()
     known = environment.common_tables
     visible = dict(known)
@@ -375,7 +374,7 @@ def _not_yet(entry: exp.CTE, environment: Environment) -> CommonTable:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A WITH entry that reads itself, and what is in sight where it stands."""
+    """A WITH entry that reads itself, and what is visible there."""
 
     node: exp.CTE
     environment: Environment
@@ -411,7 +410,6 @@ class _Entry:
         return Fixpoint(identity, base, as_read, made, is_set, levels, span=span)
 
     def _levels(self, *, is_set: bool) -> int | None:
-        """What MAX RECURSION LEVEL says of it."""
         text = self.environment.reading.text
         result = text.levels.get(id(self.node))
         if result is not None and is_set:
@@ -430,7 +428,7 @@ class _Entry:
         return None if result is None else result.most
 
     def _part(self, union: exp.Union, query: exp.Expression, own: CommonTable) -> Plan:
-        """Base or step, with the entry's name meaning `own`."""
+        """Base or step, with the entry's name bound to `own`."""
         visible = {**self.environment.common_tables, self.name.lower(): own}
         inside = with_common_tables(union, replace(self.environment, common_tables=visible))
         reading = inside.reading
@@ -447,7 +445,7 @@ class _Entry:
         return plan
 
     def _union(self) -> exp.Union:
-        """The UNION that the entry is, if it is one of these that are read."""
+        """The entry's UNION, checked."""
         text = self.environment.reading.text
         union = unwrapped(self.node.this)
         if not isinstance(union, exp.Union):
@@ -482,7 +480,7 @@ class _Entry:
         )
 
     def _columns(self, base: Plan) -> tuple[Attribute, ...]:
-        """Name and type of the entry's columns; the identities are the base's."""
+        """Name and type of the entry's columns; ids are the base's."""
         text = self.environment.reading.text
         attributes = attributes_of(base)
         names = self.node.alias_column_names or [attribute.name for attribute in attributes]
@@ -504,7 +502,7 @@ class _Entry:
         return tuple(replace(a, name=n) for n, a in zip(names, attributes, strict=True))
 
     def _attributes(self, letter: str, columns: tuple[Attribute, ...]) -> tuple[Attribute, ...]:
-        """The columns under new identities; a step may make any of them NULL."""
+        """The columns under new ids; a step may make any of them NULL."""
         ids = self.environment.reading.fresh(letter, [column.name for column in columns])
         return tuple(
             replace(column, id=identity, nullable=True)

@@ -78,7 +78,7 @@ def _natural(left: Scope, right: Scope, node: exp.Join, text: SqlText) -> Pairs:
 
 
 def equal_names(pairs: Pairs, span: Span | None) -> Expr | None:
-    """The condition that the columns of each pair are equal; None without pairs."""
+    """Equality of each pair; None without pairs."""
     equals = tuple(Compare(CompareOp.EQUAL, a.expr, b.expr, span=span) for a, b in pairs)
     if not equals:
         return None
@@ -86,7 +86,7 @@ def equal_names(pairs: Pairs, span: Span | None) -> Expr | None:
 
 
 def merged_scope(kind: JoinKind, left: Scope, right: Scope, pairs: Pairs) -> Scope:
-    """The names after the join: merged columns once, and first, in `*`; first in `t.*`, too."""
+    """Names after a join: merged columns once and first in `*`, and first in `t.*`."""
     seen = joined_scope(kind, left, right, side_by_side(left, right))
     count = len(left.entries)
     lefts = [left.entries.index(a) for a, _ in pairs]
@@ -128,10 +128,7 @@ _GENERATORS = {
 
 
 def exploded(plan: Plan, scope: Scope, node: exp.Lateral, reading: Reading) -> tuple[Plan, Scope]:
-    """The rows of `plan` taken apart, and the names of what they have then.
-
-    QueryError where the form is refused.
-    """
+    """Explode the rows of a plan; returns the plan and its names. QueryError where refused."""
     alias = node.args.get("alias")
     names = [column.name for column in (alias.columns if alias is not None else [])]
     is_view = bool(node.args.get("view"))
@@ -148,25 +145,25 @@ def exploded(plan: Plan, scope: Scope, node: exp.Lateral, reading: Reading) -> t
 
 
 def is_generator(node: exp.Expression) -> bool:
-    """Whether it is a call that is read as one row for every element."""
+    """Whether the node is a generator call, which makes one row per element."""
     return function_name(node) in _GENERATORS
 
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """A generator of a SELECT list: its item, the rows taken apart, and the columns made."""
+    """A generator of a SELECT list: its item, the exploded rows, and the new columns."""
 
     item: exp.Expression
     plan: Explode
 
     @property
     def columns(self) -> list[tuple[str, Expr, Span | None]]:
-        """What stands in the list in place of the item: name, value and place."""
+        """Name, value and place of the columns that replace the item."""
         span = self.plan.span
         return [(each.name, each.ref(span), span) for each in self.plan.made]
 
     def refuse_beside(self, what: str, text: SqlText) -> None:
-        """Refuse the generator in a query that has this too."""
+        """Refuse other constructs in a query with the generator."""
         raise text.unsupported(
             f"`{self.plan.function}` in the SELECT list of a query with {what}",
             self.plan.span,
@@ -177,7 +174,7 @@ class Generated:
 def read_generated(
     items: Sequence[exp.Expression], plan: Plan, scope: Scope, reading: Reading
 ) -> Generated | None:
-    """The generator that is an item of the SELECT list; None without one."""
+    """The generator of the SELECT list, or None."""
     result = [item for item in items if is_generator(_called(item))]
     if not result:
         return None
@@ -197,14 +194,14 @@ def read_generated(
 
 
 def _called(item: exp.Expression) -> exp.Expression:
-    """An item of a SELECT list without its alias or aliases."""
+    """An item of a SELECT list without aliases."""
     inner = item.this if isinstance(item, exp.Aliases) else item.unalias()
     return inner if isinstance(inner, exp.Expression) else item
 
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """A generator as it is written: in which clause, the call, and the names for its columns."""
+    """A generator as written: clause, call, and column names."""
 
     clause: str
     call: exp.Expression
@@ -213,7 +210,6 @@ class _Written:
 
     @property
     def what(self) -> str:
-        """It, for messages."""
         return "a generator" if self.clause == "SELECT" else f"a {self.clause}"
 
 
@@ -236,7 +232,7 @@ def _taken_apart(
 def _columns(
     written: _Written, function: str, kind: SqlType | None, reading: Reading
 ) -> tuple[Attribute, ...]:
-    """The columns made, without an identity yet: a place, then an element or a key and a value."""
+    """New columns without ids: a position, then an element, or key and value."""
     names = written.names
     place = ["pos"] if function == "posexplode" else []
     of_map = ["key", "value"]
@@ -265,7 +261,7 @@ def _columns(
 
 
 def _element_types(kind: SqlType | None, elements: int) -> list[SqlType | None]:
-    """Of what is inside: None where it is not a plain type."""
+    """Element types; None for one that is not plain."""
     detail = "" if kind is None else kind.detail
     if elements == 1:
         return [from_spark(detail.removeprefix("array<").removesuffix(">"))]
@@ -274,11 +270,11 @@ def _element_types(kind: SqlType | None, elements: int) -> list[SqlType | None]:
 
 
 MOST_ROWS = 200
-"""An operator or two each; more belong in a table."""
+"""Each costs an operator or two; more rows belong in a table."""
 
 
 def read_values(node: exp.Values, text: SqlText, read: Callable[[exp.Expression], Plan]) -> Plan:
-    """The plan of the rows, by the way to `read` a query; QueryError for what is not read."""
+    """Read VALUES, subqueries by `read`; QueryError for what is not read."""
     rows = [_values_of(row) for row in node.expressions]
     widths = {len(row) for row in rows}
     if len(widths) > 1:
@@ -339,9 +335,7 @@ def _refuse_types(
         if len(kinds) > 1:
             named = " and ".join(f"`{kind}`" for kind in sorted(map(str, kinds)))
             raise text.unsupported(
-                f"VALUES with {named} in column {place}",
-                node,
-                hint="cast the values to one type",
+                f"VALUES with {named} in column {place}", node, hint="cast the values to one type"
             )
 
 
@@ -368,15 +362,15 @@ _VALUES_PARTS = frozenset({"expressions", "alias"})
 
 @dataclass(frozen=True, slots=True)
 class CommonTable:
-    """A WITH entry and what was visible where it stands."""
+    """A WITH entry and what is visible there."""
 
     node: exp.CTE
     environment: Environment
     read: Callable[[exp.Expression], Plan] | None = None
-    """Of an entry that reads itself: its rows, for the place that names it."""
+    """For an entry that reads itself: its rows, for the place that names it."""
 
     def plan(self, place: exp.Expression) -> Plan:
-        """The entry read anew, for the place that names it."""
+        """Read the entry again, for the place that names it."""
         if self.read is not None:
             return self.read(place)
         return self.environment.read_query(self.node.this, self.environment)
@@ -384,7 +378,7 @@ class CommonTable:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What a query is read with: the reading, WITH entries in sight, the way to read a query."""
+    """Context of a query: the reading, visible WITH entries, how to read a query."""
 
     reading: Reading
     read_query: Callable[[exp.Expression, Environment], Plan]
@@ -394,14 +388,14 @@ class Environment:
 
 @dataclass(frozen=True, slots=True)
 class FromSource:
-    """What a FROM clause yields: a plan, and the names of its columns."""
+    """Result of a FROM clause: a plan, and the names of its columns."""
 
     plan: Plan
     scope: Scope
 
 
 def read_from(select: exp.Select, environment: Environment) -> FromSource:
-    """The FROM clause of one SELECT block."""
+    """Read the FROM clause of one SELECT block."""
     clause = part(select, "from")
     if clause is None:
         return FromSource(OneRow(), Scope(()))
@@ -420,7 +414,7 @@ def part(node: exp.Expression, name: str) -> exp.Expression | None:
 def refuse_parts(
     node: exp.Expression, known: frozenset[str], environment: Environment, what: str
 ) -> None:
-    """Refuses a node that carries anything but the parts that are understood."""
+    """Refuse a node with parts that are not known."""
     text = environment.reading.text
     for name, value in node.args.items():
         if name.rstrip("_") in known or not value:
@@ -449,7 +443,7 @@ def _nodes_in(value: object) -> list[exp.Expression]:
 
 
 def _joined(first: exp.Expression, joins: list[exp.Join], environment: Environment) -> FromSource:
-    """The comma-separated groups of a FROM clause, each a chain of joins."""
+    """Comma-separated groups of a FROM clause, each a chain of joins."""
     groups: list[tuple[exp.Expression, list[exp.Join]]] = [(first, [])]
     for join in joins:
         if _is_comma(join, environment):
@@ -470,7 +464,7 @@ def _joined(first: exp.Expression, joins: list[exp.Join], environment: Environme
 
 
 def _refuse_pivot(join: exp.Join, environment: Environment) -> None:
-    """To Spark a PIVOT behind a join is one of the joined rows, in the tree it is the side's."""
+    """Spark applies a PIVOT after a join to the joined rows; the tree attaches it to one side."""
     pivots = join.this.args.get("pivots") or join.args.get("pivots")
     if pivots:
         raise environment.reading.text.unsupported(
@@ -481,7 +475,8 @@ def _refuse_pivot(join: exp.Join, environment: Environment) -> None:
 
 
 def _refuse_behind_comma(join: exp.Join, environment: Environment) -> None:
-    """To Spark its left side is all that stands before it, relations before the comma, too."""
+    """Spark takes everything before the join, including relations before the comma, as its left
+    side."""
     is_merging = join.args.get("method") or join.args.get("using")
     if is_merging or (join.side or "").upper() in ("RIGHT", "FULL"):
         raise environment.reading.text.unsupported(
@@ -571,7 +566,7 @@ def _table(node: exp.Table, environment: Environment) -> FromSource:
 
 
 def _live(scan: Scan, reading: Reading) -> Plan:
-    """The rows of a table that are there for queries: all, but where it has an expiry."""
+    """The rows that queries see: all, except where the table has an expiry."""
     live = reading.live.get(scan.table)
     if live is None:
         return scan
@@ -580,7 +575,7 @@ def _live(scan: Scan, reading: Reading) -> Plan:
 
 
 def name_span(node: exp.Table, environment: Environment) -> Span:
-    """The written table name, without its alias, checked against the text."""
+    """The written table name without alias, checked against the text."""
     text = environment.reading.text
     spans = [text.span_of(piece) for piece in node.parts]
     first, last = spans[0], spans[-1]
@@ -621,7 +616,7 @@ def _derived(plan: Plan, node: exp.Expression, environment: Environment) -> From
 
 
 def _aliased(source: FromSource, node: exp.Expression, environment: Environment) -> FromSource:
-    """The source under the alias of a node, its columns renamed where the alias lists names."""
+    """The source under the alias of a node, with the alias's column names if it has any."""
     if not node.alias:
         return source
     entries = source.scope.star(None)
@@ -638,7 +633,7 @@ def _aliased(source: FromSource, node: exp.Expression, environment: Environment)
 def _relation_columns(
     node: exp.Expression, attributes: tuple[Attribute, ...], environment: Environment
 ) -> tuple[Attribute, ...]:
-    """The attributes under the names an alias such as `t(a, b)` gives."""
+    """The attributes under the column names of an alias such as `t(a, b)`."""
     names = node.alias_column_names
     if not names:
         return attributes

@@ -80,7 +80,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """The end of a block: sort keys, and how many rows to skip and to keep."""
+    """End of a block: sort keys, and how many rows to skip and to keep."""
 
     keys: tuple[SortKey, ...] = ()
     count: int | None = None
@@ -88,7 +88,6 @@ class Order:
     span: Span | None = None
 
     def finished(self, finish: Callable[[Expr], Expr]) -> Order:
-        """The same order with completed expressions."""
         return replace(self, keys=tuple(replace(key, expr=finish(key.expr)) for key in self.keys))
 
     def over(
@@ -115,7 +114,7 @@ class Order:
 def read_order(
     node: exp.Expression, reader: ExprReader, ordinal: Callable[[exp.Expression], Expr | None]
 ) -> Order:
-    """ORDER BY, LIMIT and OFFSET of a block or set operation."""
+    """Read ORDER BY, LIMIT and OFFSET of a block or set operation."""
     text = reader.text
     keys = []
     clause = node.args.get("order")
@@ -141,14 +140,13 @@ def _count(node: exp.Expression, text: SqlText, clause: str) -> int | None:
 
 
 def limited(plan: Plan, order: Order) -> Plan:
-    """The plan sorted and cut."""
     if order.count is not None or order.offset:
         return TopK(plan, order.keys, order.count, order.offset, span=order.span)
     return Sort(plan, order.keys, span=order.span) if order.keys else plan
 
 
 def _through(expr: Expr, columns: Sequence[ComputedColumn]) -> Expr:
-    """The expression reading a projection's columns wherever one computes a part of it."""
+    """The expression over a projection's columns wherever one computes a part of it."""
     for output in columns:
         if expr == output.expr and not isinstance(expr, Literal):
             return output.attribute.ref(expr.span)
@@ -167,7 +165,7 @@ _PARTS = frozenset({"this", "expression", "distinct", "order", "limit", "offset"
 
 
 def read_set_operation(node: exp.SetOperation, environment: Environment) -> Plan:
-    """The plan of a set operation with its ORDER BY and LIMIT; long chains are walked."""
+    """Read a set operation with ORDER BY and LIMIT; a loop, since chains may be long."""
     chain = [node]
     while isinstance(chain[-1].this, type(node)) and not _has_tail(chain[-1].this):
         chain.append(chain[-1].this)
@@ -182,7 +180,7 @@ def _has_tail(node: exp.Expression) -> bool:
 
 
 def ordered(node: exp.Expression, plan: Plan, environment: Environment) -> Plan:
-    """A finished query under an ORDER BY or LIMIT of its own, which sees its columns only."""
+    """Apply ORDER BY or LIMIT of a finished query, which see its columns only."""
     reading = environment.reading
     scope = relation_scope(None, attributes_of(plan))
 
@@ -234,8 +232,8 @@ def _combined(node: exp.SetOperation, left: Plan, environment: Environment) -> P
 
 
 def refuse_misread(node: exp.SetOperation, environment: Environment) -> None:
-    """INTERSECT binds tighter than UNION and EXCEPT, which group to the left; not every sqlglot
-    that impctl runs with reads them so. What stands in brackets is a Subquery."""
+    """INTERSECT binds tighter than UNION and EXCEPT, which associate to the left; some supported
+    sqlglot versions differ. A Subquery was in brackets."""
     loose = (exp.Union, exp.Except)
     sides = (node.this, node.expression) if isinstance(node, exp.Intersect) else (node.expression,)
     if any(isinstance(side, loose) for side in sides):
@@ -332,7 +330,7 @@ class Item:
 
 
 def read_select(select: exp.Select, environment: Environment) -> Plan:
-    """The plan of one block."""
+    """Read one SELECT block."""
     refuse_parts(select, _BLOCK_PARTS, environment, "SELECT")
     source = read_from(select, environment)
     where = select.args.get("where")
@@ -353,19 +351,19 @@ def read_select(select: exp.Select, environment: Environment) -> Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Everything of a block that is read before any of it is planned."""
+    """Everything of a block, read before any of it is planned."""
 
     source: FromSource
     items: tuple[Item, ...]
     beside: tuple[Beside, ...]
-    """What holds values of subqueries in the SELECT list."""
+    """Plans for values of subqueries in the SELECT list."""
     grouping: GroupingClause | None
     having: tuple[Part, ...]
     having_span: Span | None
     order: Order
     windows: WindowCollector
     qualify: Expr | None
-    """The condition on what windows give."""
+    """The condition on window results."""
 
     @property
     def is_aggregated(self) -> bool:
@@ -469,7 +467,7 @@ def _name(node: exp.Expression, span: Span | None, reading: Reading) -> str:
 
 
 def _cast_operand(node: exp.Expression) -> exp.Expression | None:
-    """What a cast reads, written as a function or not; Spark calls a cast as its column."""
+    """Operand of a cast, written as a function or not; Spark names a cast like its column."""
     if isinstance(node, exp.Cast):
         return bare(node.this)
     is_cast = function_name(node) in (*CAST_FUNCTIONS, "decimal")
@@ -623,7 +621,7 @@ def _projected(
 def _without(
     plan: Plan, columns: tuple[ComputedColumn, ...], reading: Reading, span: Span | None
 ) -> Plan:
-    """The plan with just these columns, once the hidden ones have done their work."""
+    """The plan with just these columns, without hidden ones."""
     ids = reading.fresh("p", [output.attribute.name for output in columns])
     kept = tuple(
         ComputedColumn(

@@ -30,7 +30,7 @@ _RANKING = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadWindow:
-    """A window call before it has an identity."""
+    """A window call without an id."""
 
     function: str
     arguments: tuple[Expr, ...]
@@ -44,7 +44,7 @@ class ReadWindow:
 
 @dataclass(slots=True)
 class WindowCollector:
-    """Takes window calls, and aggregate calls, out of expressions; an `ExprReader.special`."""
+    """Collects window and aggregate calls of expressions; an `ExprReader.special`."""
 
     aggregates: AggregateCollector
     named: Mapping[str, exp.Expression]
@@ -136,7 +136,7 @@ def _result(function: str, arguments: tuple[Expr, ...]) -> tuple[SqlType | None,
 
 
 def read_order(reader: ExprReader, node: exp.Expression | None) -> tuple[SortKey, ...]:
-    """ORDER BY inside OVER."""
+    """Read ORDER BY inside OVER."""
     if node is None:
         return ()
     return tuple(sort_key(reader.read(item.this), item) for item in node.expressions)
@@ -150,12 +150,12 @@ def sort_key(expr: Expr, item: exp.Expression) -> SortKey:
 
 
 def reads_window(expr: Expr) -> bool:
-    """Whether an expression reads a window result that has no identity yet."""
+    """Whether an expression reads a window result that has no id yet."""
     return any(identity.startswith(_WINDOW_PLACEHOLDER) for identity in columns_of(expr))
 
 
 def window_placeholder(position: int) -> str:
-    """What stands for the result of the collector's call at that position."""
+    """Placeholder for the result of the collector's call at that position."""
     return f"{_WINDOW_PLACEHOLDER}{position}"
 
 
@@ -165,11 +165,9 @@ def read_qualify(
     selected: Sequence[Expr],
     grouping: GroupingClause | None,
 ) -> Expr | None:
-    """The condition of QUALIFY, read by a reader that collects windows; Spark wants one in it.
-
-    A name is a column's before it is an alias; one that is both, the alias of a window's value, is
-    ambiguous to Spark. All but ORDER BY was read before, so that aggregates there are known.
-    """
+    """Read QUALIFY with a reader that collects windows; Spark requires one. A name is a column
+    before it is an alias; one that is both, with a window value, is ambiguous to Spark. Everything
+    but ORDER BY was read before, so that its aggregates are known."""
     node = select.args.get("qualify")
     if node is None:
         return None
@@ -211,7 +209,7 @@ def read_qualify(
 
 
 def _aggregates(node: exp.Expression | None) -> bool:
-    """Whether an aggregate function stands there that is no window's."""
+    """Whether an aggregate function is there that is no window's."""
     return node is not None and any(
         (function_name(part) or "") in AGGREGATES and not isinstance(part.parent, exp.Window)
         for part in node.find_all(exp.Anonymous, exp.Any)
@@ -219,7 +217,7 @@ def _aggregates(node: exp.Expression | None) -> bool:
 
 
 def _refuse_ambiguous(column: exp.Column, reader: ExprReader) -> None:
-    """Refuse a column's name that is a window value's too."""
+    """Refuse a column name that is also a window value's."""
     values = reader.names.aliases.get(column.name.lower(), ())
     is_plain = len(column.parts) == 1 and any(reads_window(value) for value in values)
     if is_plain and reader.names.scope.find(None, column.name):
@@ -234,10 +232,9 @@ def _refuse_ambiguous(column: exp.Column, reader: ExprReader) -> None:
 def _refuse_hidden(
     column: exp.Column, reader: ExprReader, selected: Sequence[Expr], keys: Collection[Expr]
 ) -> None:
-    """Refuse a name above groups, but for an alias that no column of FROM has, and for a column
-    that is grouped by and selected under its own name: others Spark takes for one or the other,
-    or refuses, as windows stand in QUALIFY or not.
-    """
+    """Refuse a name above groups, unless it is an alias that no FROM column has, or a grouped
+    column selected under its own name: Spark resolves others, or refuses them, depending on windows
+    in QUALIFY."""
     name = column.name
     is_plain = len(column.parts) == 1
     aliased = reader.names.aliases.get(name.lower(), ())
@@ -261,10 +258,8 @@ def windowed(
     finish: Callable[[Expr], Expr],
     reading: Reading,
 ) -> tuple[Plan, Callable[[Expr], Expr]]:
-    """The plan with the window calls, and what completes expressions over it.
-
-    `items` are names and expressions of the SELECT list: a call that is one has its name.
-    """
+    """Add the window calls to the plan; also returns what completes expressions over it. `items`
+    are names and expressions of the SELECT list: a call among them gets its name."""
     calls = windows.calls
     refs = {expr.id: name for name, expr in reversed(items) if isinstance(expr, ColumnRef)}
     names = [
