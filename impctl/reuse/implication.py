@@ -87,7 +87,7 @@ def points_of(operand: Expr, constants: Sequence[Expr]) -> tuple[Point, ...] | N
 
 
 def is_constant(expr: Expr) -> bool:
-    """Whether it is a literal other than NULL, or a local time to be read in the session's time zone."""
+    """Whether it is a literal but not NULL, or a local time to be read in the session's zone."""
     return _point(expr, None) is not None
 
 

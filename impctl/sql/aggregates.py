@@ -15,7 +15,7 @@ from impctl.expr.types import average_type, sum_type
 from impctl.plan.explain import column_name
 from impctl.plan.functions import AGGREGATE_SYNONYMS, AGGREGATES
 from impctl.plan.nodes import AggregateCall
-from impctl.sql import literals as parse_literal
+from impctl.sql import literals
 from impctl.sql.expressions import ExprReader, arguments_of, function_name
 from impctl.sql.scope import known_type
 from impctl.values import dataclass
@@ -28,18 +28,10 @@ _PLACEHOLDER = "?aggregate"
 _IGNORING_NULLS = frozenset({"first", "last", "any_value"})
 _SAME_AS_ARGUMENT = frozenset({"min", "max", "first", "last", "any_value", "mode"})
 _DOUBLE_RESULTS = frozenset(
-    {
-        "corr",
-        "covar_pop",
-        "covar_samp",
-        "kurtosis",
-        "skewness",
-        "stddev",
-        "stddev_pop",
-        "var_pop",
-        "variance",
-    }
+    {"corr", "covar_pop", "covar_samp", "kurtosis", "skewness", "stddev", "stddev_pop"}
+    | {"var_pop", "variance"}
 )
+_COUNTING = ("count", "count_if", "approx_count_distinct", "grouping", "grouping_id")
 _SETS = (exp.Rollup, exp.Cube, exp.GroupingSets)
 _DISTINCT_IS_IDLE = frozenset({"min", "max", "bool_and", "bool_or"})
 
@@ -64,8 +56,7 @@ class AggregateCollector:
 
 
 def _read_aggregate(reader: ExprReader, node: exp.Expression) -> AggregateCall | None:
-    condition, ignore_nulls = None, False
-    inner = node
+    condition, ignore_nulls, inner = None, False, node
     if isinstance(inner, exp.Filter):
         condition, inner = inner.expression.this, inner.this
     if isinstance(inner, exp.IgnoreNulls | exp.RespectNulls):
@@ -81,7 +72,7 @@ def _read_aggregate(reader: ExprReader, node: exp.Expression) -> AggregateCall |
     if ignore_nulls:
         if function not in _IGNORING_NULLS or len(arguments) != 1:
             raise reader.text.unsupported(f"IGNORE NULLS with `{name}`", node)
-        arguments = (*arguments, parse_literal.constant(True, None))
+        arguments = (*arguments, literals.constant(True, None))
     span = reader.text.span_of(node)
     return AggregateCall(
         function,
@@ -105,7 +96,7 @@ def _arguments(
         if function == "count" and not distinct and is_alone:
             return (), False
         raise reader.text.unsupported(f"`{function}` of `*`", node, hint="list the columns")
-    if not written and function not in ("grouping_id",):
+    if not written and function != "grouping_id":
         raise reader.text.error(
             f"`{function}` needs an argument", node, hint="use count(*) to count rows"
         )
@@ -157,8 +148,7 @@ def _is_middle(call: AggregateCall) -> bool:
 
 def call_is_nullable(call: AggregateCall) -> bool:
     """Whether the result may be NULL; counts never are."""
-    counting = ("count", "count_if", "approx_count_distinct", "grouping", "grouping_id")
-    return call.function not in counting
+    return call.function not in _COUNTING
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,6 @@ from impctl.plan.functions import (
     WINDOW_ONLY,
 )
 from impctl.sql import literals
-from impctl.sql import literals as parse_literal
 from impctl.sql.scope import Names, Reading, did_you_mean
 from impctl.values import dataclass
 
@@ -144,17 +143,17 @@ class ExprReader:
     def _constant(self, node: exp.Expression, span: Span | None) -> Expr | None:
         match node:
             case exp.Literal() | exp.RawString():
-                result = parse_literal.number(self.text, node)
+                result = literals.number(self.text, node)
                 if result is not None:
                     return result
-                return parse_literal.constant(parse_literal.string_value(self.text, node), span)
+                return literals.constant(literals.string_value(self.text, node), span)
             case exp.Boolean():
-                return parse_literal.constant(bool(node.this), span)
+                return literals.constant(bool(node.this), span)
             case exp.Null():
-                return parse_literal.constant(None, span)
+                return literals.constant(None, span)
             case exp.HexString():
                 digits = str(node.this)
-                return parse_literal.constant(bytes.fromhex("0" * (len(digits) % 2) + digits), span)
+                return literals.constant(bytes.fromhex("0" * (len(digits) % 2) + digits), span)
             case exp.Interval():
                 return literals.interval(self.text, node, span)
             case exp.Neg():
@@ -163,7 +162,7 @@ class ExprReader:
 
     def _negative(self, node: exp.Neg, span: Span | None) -> Expr:
         inner = node.this
-        result = parse_literal.number(self.text, inner, negative=True)
+        result = literals.number(self.text, inner, negative=True)
         if result is not None:
             return result
         if isinstance(inner, exp.Cast) and isinstance(inner.this, exp.Literal):
@@ -213,7 +212,7 @@ class ExprReader:
         if not literals.is_fixed(unit, amount):
             return None
         parts = (
-            parse_literal.constant(unit.upper(), span),
+            literals.constant(unit.upper(), span),
             Literal(amount if is_sum else -amount, INTEGER, span=span),
             left,
         )
@@ -298,7 +297,7 @@ class ExprReader:
             case exp.Null():
                 return IsNull(operand, span=span)
             case exp.Boolean() as wanted:
-                truth = parse_literal.constant(bool(wanted.this), span)
+                truth = literals.constant(bool(wanted.this), span)
                 return Compare(CompareOp.NULL_SAFE_EQUAL, operand, truth, span=span)
         raise self.text.unsupported("IS in this form", node)
 
@@ -337,30 +336,24 @@ class ExprReader:
         return InList(operand, options, span=span)
 
     def _like(self, node: exp.Expression, span: Span | None) -> Expr:
-        escape = "\\"
-        like = node
+        escape, like = "\\", node
         if isinstance(node, exp.Escape):
             like = node.this
-            escape = parse_literal.string_value(self.text, node.expression)
+            escape = literals.string_value(self.text, node.expression)
         if not isinstance(like, exp.Like) or isinstance(like.expression, exp.Any | exp.All):
             raise self.text.unsupported("LIKE ANY, LIKE ALL or ILIKE with ESCAPE", node)
         negated = bool(like.args.get("negate"))
         operand, pattern = self.read(like.this), self.read(like.expression)
         if isinstance(pattern, Literal) and isinstance(pattern.value, str):
             expr: Expr = Like(operand, pattern.value, escape, span=span)
-        elif like is node:
-            expr = Call("like", (operand, pattern), BOOLEAN, span=span)
         else:
-            expr = Call(
-                "like", (operand, pattern, parse_literal.constant(escape, span)), BOOLEAN, span=span
-            )
+            escapes = () if like is node else (literals.constant(escape, span),)
+            expr = Call("like", (operand, pattern, *escapes), BOOLEAN, span=span)
         return Not(expr, span=span) if negated else expr
 
     def _case(self, node: exp.Expression, span: Span | None) -> Expr:
         default = node.args.get("default" if isinstance(node, exp.Case) else "false")
-        otherwise = (
-            self.read(default) if default is not None else parse_literal.constant(None, span)
-        )
+        otherwise = self.read(default) if default is not None else literals.constant(None, span)
         if isinstance(node, exp.If):
             if default is None:
                 raise self.text.unsupported("`if` with 2 arguments", node)
@@ -400,19 +393,15 @@ class ExprReader:
         raise self.text.unsupported(f"{construct_name(node)} in {self.clause}", node)
 
     def _subquery(self, node: exp.Expression) -> Exception:
-        what = "IN or EXISTS" if isinstance(node, exp.In | exp.Exists) else "a scalar subquery"
-        if what == "a scalar subquery":
-            return self.text.unsupported(
-                f"{what} in {self.clause}", node, hint="join the subquery in FROM instead"
-            )
-        return self.text.unsupported(
-            f"{what} with a subquery inside another expression in {self.clause}",
-            node,
-            hint=(
+        if isinstance(node, exp.In | exp.Exists):
+            what = "IN or EXISTS with a subquery inside another expression"
+            hint = (
                 "write it as a separate condition in WHERE or HAVING, combined with the others by "
                 "AND"
-            ),
-        )
+            )
+        else:
+            what, hint = "a scalar subquery", "join the subquery in FROM instead"
+        return self.text.unsupported(f"{what} in {self.clause}", node, hint=hint)
 
     def _parentheses(self, node: exp.Expression) -> Exception:
         return self.text.unsupported(
@@ -521,7 +510,7 @@ def read_call(reader: ExprReader, node: exp.Expression, span: Span | None) -> Ex
             if name in _FIELD_FUNCTIONS and type_of(operand) in _WITH_FIELDS:
                 return _made(reader, name, (operand,), span)
             # An interval has fields, too, for which Spark has no function of their own.
-            return Call("date_part", (parse_literal.constant(name, span), operand), span=span)
+            return Call("date_part", (literals.constant(name, span), operand), span=span)
         case exp.StrPosition():
             if any(node.args.get(part) for part in ("position", "occurrence")):
                 hint = "use locate(part, text, start)"
@@ -551,7 +540,7 @@ def arguments_of(node: exp.Expression) -> list[exp.Expression]:
 
 def _cast(reader: ExprReader, node: exp.Cast, span: Span | None) -> Expr:
     text = reader.text
-    number = parse_literal.number(text, node)
+    number = literals.number(text, node)
     if number is not None:
         return number
     for option in ("format", "default"):
@@ -576,7 +565,7 @@ def _typed_literal(reader: ExprReader, node: exp.Cast, kind: SqlType, span: Span
     while isinstance(literal, exp.Cast):
         casts.append(literal)
         literal = literal.this
-    written = parse_literal.string_value(text, literal)
+    written = literals.string_value(text, literal)
     value = literals.typed(text, kind, written, node, zone, span)
     for cast in reversed(casts):
         value = literals.folded(Cast(value, _cast_type(text, cast), zone, span=span))
@@ -638,7 +627,7 @@ def _function_by_unit(
     unit, *rest = node.expressions
     if not isinstance(unit, exp.Column) or unit.name.lower() not in UNITS:
         return None
-    parts = (parse_literal.constant(unit.name.upper(), span), *reader.read_all(rest))
+    parts = (literals.constant(unit.name.upper(), span), *reader.read_all(rest))
     is_sum = name in UNIT_SUMS
     called = "timestampadd" if is_sum else "timestampdiff"
     # A timestamp stays one of its kind. What a DATE becomes is left to Spark.
@@ -709,7 +698,7 @@ def _is_plain_text(name: str, parts: tuple[Expr, ...]) -> bool:
 
 def _rewritten(name: str, parts: tuple[Expr, ...], zone: str, span: Span | None) -> Expr | None:
     """A function with its own node class; None for others."""
-    null = parse_literal.constant(None, span)
+    null = literals.constant(None, span)
     match name, parts:
         case "coalesce", (_, *_):
             return Coalesce(parts, span=span)

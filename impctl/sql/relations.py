@@ -94,7 +94,7 @@ def merged_scope(kind: JoinKind, left: Scope, right: Scope, pairs: Pairs) -> Sco
         return replace(seen, entries=_first(lefts, seen.entries))
     rights = [count + right.entries.index(b) for _, b in pairs]
     merged = [
-        ScopeEntry(None, a.name, _merged_value(kind, seen.entries[i].expr, seen.entries[j].expr))
+        ScopeEntry(None, a.name, _merged(kind, seen.entries[i].expr, seen.entries[j].expr))
         for (a, _), i, j in zip(pairs, lefts, rights, strict=True)
     ]
     hidden = {*lefts, *rights}
@@ -111,7 +111,7 @@ def _first(positions: Sequence[int], entries: Sequence[ScopeEntry]) -> tuple[Sco
     return (*(entries[place] for place in positions), *others)
 
 
-def _merged_value(kind: JoinKind, left: Expr, right: Expr) -> Expr:
+def _merged(kind: JoinKind, left: Expr, right: Expr) -> Expr:
     if kind is JoinKind.FULL:
         return Coalesce((left, right))
     return right if kind is JoinKind.RIGHT else left
@@ -119,12 +119,7 @@ def _merged_value(kind: JoinKind, left: Expr, right: Expr) -> Expr:
 
 _AS_VIEW = "`LATERAL VIEW explode(x) t AS element`"
 
-_GENERATORS = {
-    "explode": ("explode", False),
-    "explode_outer": ("explode", True),
-    "posexplode": ("posexplode", False),
-    "posexplode_outer": ("posexplode", True),
-}
+_GENERATORS = frozenset({"explode", "explode_outer", "posexplode", "posexplode_outer"})
 
 
 def exploded(plan: Plan, scope: Scope, node: exp.Lateral, reading: Reading) -> tuple[Plan, Scope]:
@@ -218,7 +213,7 @@ def _taken_apart(
 ) -> Explode:
     call, text = written.call, reading.text
     name = function_name(call) or ""
-    function, is_outer = _GENERATORS[name]
+    function = name.removesuffix("_outer")
     arguments = arguments_of(call)
     if len(arguments) != 1:
         raise text.unsupported(f"{written.clause} of `{name}` with several values", call)
@@ -226,7 +221,7 @@ def _taken_apart(
     made = _columns(written, function, known_type(array), reading)
     ids = reading.fresh("x", [attribute.name for attribute in made])
     made = tuple(replace(item, id=identity) for item, identity in zip(made, ids, strict=True))
-    return Explode(plan, function, array, made, is_outer or outer, span=text.span_of(call))
+    return Explode(plan, function, array, made, outer or name != function, span=text.span_of(call))
 
 
 def _columns(
@@ -235,7 +230,6 @@ def _columns(
     """New columns without ids: a position, then an element, or key and value."""
     names = written.names
     place = ["pos"] if function == "posexplode" else []
-    of_map = ["key", "value"]
     is_map = kind is not None and kind.kind is Kind.OTHER and kind.detail.startswith("map<")
     is_array = kind is not None and kind.kind is Kind.OTHER and kind.detail.startswith("array<")
     if not names and not is_map and not is_array:
@@ -252,11 +246,11 @@ def _columns(
             written.call,
             hint="name one column for an array, two for a map, and one more for a position",
         )
-    own = [*place, *(of_map if elements == 2 else ["col"])]
+    defaults = [*place, *(["key", "value"] if elements == 2 else ["col"])]
     types = [*(INTEGER for _ in place), *_element_types(kind, elements)]
     return tuple(
         Attribute("", name, type_, nullable=True)
-        for name, type_ in zip(names or own, types, strict=True)
+        for name, type_ in zip(names or defaults, types, strict=True)
     )
 
 
@@ -419,7 +413,9 @@ def refuse_parts(
     for name, value in node.args.items():
         if name.rstrip("_") in known or not value:
             continue
-        place = next((item for item in _nodes_in(value) if text.span_of(item) is not None), node)
+        items = value if isinstance(value, list) else [value]
+        nodes = (item for item in items if isinstance(item, exp.Expression))
+        place = next((item for item in nodes if text.span_of(item) is not None), node)
         label = name.rstrip("_").upper().replace("_", " ")
         raise text.unsupported(f"{_CLAUSES.get(name.rstrip('_'), label)} in {what}", place)
 
@@ -437,11 +433,6 @@ _CLAUSES = {
 }
 
 
-def _nodes_in(value: object) -> list[exp.Expression]:
-    items = value if isinstance(value, list) else [value]
-    return [item for item in items if isinstance(item, exp.Expression)]
-
-
 def _joined(first: exp.Expression, joins: list[exp.Join], environment: Environment) -> FromSource:
     """Comma-separated groups of a FROM clause, each a chain of joins."""
     groups: list[tuple[exp.Expression, list[exp.Join]]] = [(first, [])]
@@ -453,7 +444,7 @@ def _joined(first: exp.Expression, joins: list[exp.Join], environment: Environme
             if len(groups) > 1:
                 _refuse_behind_comma(join, environment)
             groups[-1][1].append(join)
-    sources = [_chain(head, chain, environment) for head, chain in groups]
+    sources = [_chain(_relation(head, environment), chain, environment) for head, chain in groups]
     result = sources[0]
     for source, (head, _) in zip(sources[1:], groups[1:], strict=True):
         if set(result.scope.relations).isdisjoint(source.scope.relations):
@@ -482,9 +473,8 @@ def _refuse_behind_comma(join: exp.Join, environment: Environment) -> None:
         raise environment.reading.text.unsupported(
             "a RIGHT, FULL, NATURAL or USING join after a comma",
             join,
-            hint=(
-                "write CROSS JOIN instead of the comma, or put parentheses around the joined tables"
-            ),
+            hint="write CROSS JOIN instead of the comma, or put parentheses around the joined "
+            "tables",
         )
 
 
@@ -497,8 +487,7 @@ def _is_comma(join: exp.Join, environment: Environment) -> bool:
     return token is not None and token.token_type is TokenType.COMMA
 
 
-def _chain(head: exp.Expression, joins: list[exp.Join], environment: Environment) -> FromSource:
-    source = _relation(head, environment)
+def _chain(source: FromSource, joins: list[exp.Join], environment: Environment) -> FromSource:
     for join in joins:
         source = _join(source, join, environment)
     return source
@@ -530,13 +519,7 @@ def _relation(node: exp.Expression, environment: Environment) -> FromSource:
     for pivot in node.args.get("pivots") or []:
         pivot_source = FromSource(*pivoted(source.plan, source.scope, pivot, environment.reading))
         source = _aliased(pivot_source, pivot, environment)
-    return _chain_onto(source, node.args.get("joins") or [], environment)
-
-
-def _chain_onto(source: FromSource, joins: list[exp.Join], environment: Environment) -> FromSource:
-    for join in joins:
-        source = _join(source, join, environment)
-    return source
+    return _chain(source, node.args.get("joins") or [], environment)
 
 
 def _table(node: exp.Table, environment: Environment) -> FromSource:
@@ -610,9 +593,8 @@ def _catalog_name(node: exp.Table, written: str, environment: Environment) -> st
 
 
 def _derived(plan: Plan, node: exp.Expression, environment: Environment) -> FromSource:
-    alias = node.alias or None
     renamed = _relation_columns(node, attributes_of(plan), environment)
-    return FromSource(plan, relation_scope(None if alias is None else (alias,), renamed))
+    return FromSource(plan, relation_scope((node.alias,) if node.alias else None, renamed))
 
 
 def _aliased(source: FromSource, node: exp.Expression, environment: Environment) -> FromSource:

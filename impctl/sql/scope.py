@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from impctl.data.schema import Kind, SqlType
-from impctl.expr.nodes import ColumnRef, Expr, Span, transform, walk
+from impctl.expr.nodes import ColumnRef, Expr, Span, columns_of, transform
 from impctl.expr.types import is_nullable, type_of
 from impctl.plan.nodes import Attribute, Catalog, JoinKind, LiveRows, Plan
 from impctl.values import dataclass
@@ -141,9 +141,6 @@ class ScopeEntry:
     expr: Expr
     is_plain: bool = True
 
-    def has_name(self, name: str) -> bool:
-        return self.name.lower() == name.lower()
-
     def is_of(self, relation: Qualifier | None) -> bool:
         """Whether the column can be called with this qualifier, or with none."""
         if relation is None:
@@ -164,7 +161,7 @@ class Scope:
         """Entries of that name, each column once."""
         result: list[ScopeEntry] = []
         for entry in self.entries:
-            fits = entry.is_of(relation) and entry.has_name(name)
+            fits = entry.is_of(relation) and entry.name.lower() == name.lower()
             if fits and entry.expr not in [e.expr for e in result]:
                 result.append(entry)
         return tuple(result)
@@ -178,7 +175,7 @@ class Scope:
 
     def ids(self) -> frozenset[str]:
         """Ids of all columns read here."""
-        return frozenset(part.id for entry in self.entries for part in _refs(entry.expr))
+        return frozenset[str]().union(*(columns_of(entry.expr) for entry in self.entries))
 
 
 def is_called(relation: Qualifier, name: Qualifier) -> bool:
@@ -380,7 +377,3 @@ def _qualified(entry: ScopeEntry) -> str:
 def _listed(names: Sequence[str]) -> str:
     shown = ", ".join(f"`{name}`" for name in names[:8])
     return shown + (", ..." if len(names) > 8 else "") if names else "none"
-
-
-def _refs(expr: Expr) -> Iterable[ColumnRef]:
-    return [part for part in walk(expr) if isinstance(part, ColumnRef)]

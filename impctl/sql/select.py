@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from sqlglot import exp
@@ -66,6 +67,7 @@ from impctl.sql.subqueries import (
     Part,
     apply_condition,
     bare,
+    has_tail,
     put_beside,
     read_condition,
     read_having,
@@ -134,7 +136,7 @@ def read_order(
 def _count(node: exp.Expression, text: SqlText, clause: str) -> int | None:
     if isinstance(node, exp.Var) and node.name.upper() == "ALL":
         return None
-    if isinstance(node, exp.Literal) and not node.is_string and node.name.isdigit():
+    if _is_number(node):
         return int(node.name)
     raise text.unsupported(f"{clause} with an expression", node, hint="write a whole number")
 
@@ -167,7 +169,7 @@ _PARTS = frozenset({"this", "expression", "distinct", "order", "limit", "offset"
 def read_set_operation(node: exp.SetOperation, environment: Environment) -> Plan:
     """Read a set operation with ORDER BY and LIMIT; a loop, since chains may be long."""
     chain = [node]
-    while isinstance(chain[-1].this, type(node)) and not _has_tail(chain[-1].this):
+    while isinstance(chain[-1].this, type(node)) and not has_tail(chain[-1].this):
         chain.append(chain[-1].this)
     plan = environment.read_query(chain[-1].this, environment)
     for link in reversed(chain):
@@ -175,29 +177,34 @@ def read_set_operation(node: exp.SetOperation, environment: Environment) -> Plan
     return ordered(node, plan, environment)
 
 
-def _has_tail(node: exp.Expression) -> bool:
-    return any(node.args.get(name) for name in ("order", "limit", "offset", "with", "with_"))
-
-
 def ordered(node: exp.Expression, plan: Plan, environment: Environment) -> Plan:
     """Apply ORDER BY or LIMIT of a finished query, which see its columns only."""
-    reading = environment.reading
+    text = environment.reading.text
     scope = relation_scope(None, attributes_of(plan))
-
-    def ordinal(item: exp.Expression) -> Expr | None:
-        if not (isinstance(item, exp.Literal) and not item.is_string and item.name.isdigit()):
-            return None
-        position = int(item.name)
-        if not 1 <= position <= len(scope.entries):
-            raise reading.text.error(
-                f"ORDER BY {position} is not a column of the query, which has {len(scope.entries)}",
-                item,
-                hint=f"use a number from 1 to {len(scope.entries)}",
-            )
-        return scope.entries[position - 1].expr
-
-    reader = ExprReader(reading, Names(reading.text, scope), "ORDER BY")
+    columns = [entry.expr for entry in scope.entries]
+    reader = ExprReader(environment.reading, Names(text, scope), "ORDER BY")
+    ordinal = partial(_ordinal, text, columns, "ORDER BY", "the query")
     return limited(plan, read_order(node, reader, ordinal))
+
+
+def _ordinal(
+    text: SqlText, columns: Sequence[Expr], clause: str, owner: str, node: exp.Expression
+) -> Expr | None:
+    """The column that a number in a clause names; None for anything but a number."""
+    if not _is_number(node):
+        return None
+    position = int(node.name)
+    if not 1 <= position <= len(columns):
+        raise text.error(
+            f"{clause} {position} is not a column of {owner}, which has {len(columns)}",
+            node,
+            hint=f"use a number from 1 to {len(columns)}",
+        )
+    return columns[position - 1]
+
+
+def _is_number(node: exp.Expression) -> bool:
+    return isinstance(node, exp.Literal) and not node.is_string and node.name.isdigit()
 
 
 def _combined(node: exp.SetOperation, left: Plan, environment: Environment) -> Plan:
@@ -300,23 +307,8 @@ def _cast_to(plan: Plan, types: list[SqlType | None], environment: Environment) 
 
 _A_NAME = re.compile(r"[\w.`]*")
 _BLOCK_PARTS = frozenset(
-    {
-        "expressions",
-        "from",
-        "joins",
-        "laterals",
-        "where",
-        "group",
-        "having",
-        "windows",
-        "qualify",
-        "distinct",
-        "order",
-        "limit",
-        "offset",
-        "hint",
-        "with",
-    }
+    {"expressions", "from", "joins", "laterals", "where", "group", "having", "windows", "qualify"}
+    | {"distinct", "order", "limit", "offset", "hint", "with"}
 )
 
 
@@ -380,25 +372,14 @@ def _read_block(
     windows = WindowCollector(AggregateCollector(), named)
     items, beside = _items(select, source, environment, windows, generated)
     aliases = _aliases(items)
-
-    def ordinal(node: exp.Expression, clause: str) -> Expr | None:
-        if not (isinstance(node, exp.Literal) and not node.is_string and node.name.isdigit()):
-            return None
-        position = int(node.name)
-        if not 1 <= position <= len(items):
-            raise text.error(
-                f"{clause} {position} is not a column of the SELECT list, which has {len(items)}",
-                node,
-                hint=f"use a number from 1 to {len(items)}",
-            )
-        return items[position - 1].expr
-
+    exprs = [item.expr for item in items]
+    owner = "the SELECT list"
     plain = ExprReader(reading, Names(text, source.scope, aliases), "GROUP BY")
     grouping = read_grouping(
         select.args.get("group"),
         plain,
-        lambda node: ordinal(node, "GROUP BY"),
-        lambda: [item.expr for item in items if not has_placeholder(item.expr)],
+        partial(_ordinal, text, exprs, "GROUP BY", owner),
+        lambda: [expr for expr in exprs if not has_placeholder(expr)],
     )
     having = select.args.get("having")
     having_parts: tuple[Part, ...] = ()
@@ -407,17 +388,14 @@ def _read_block(
         names = Names(text, source.scope, aliases, Prefer.GROUPED, keys)
         reader = ExprReader(reading, names, "HAVING", windows.aggregates)
         having_parts = read_having(having.this, reader, environment)
-        exprs = [p.condition if isinstance(p, Membership) else p.predicate for p in having_parts]
-        if any(expr is not None and reads_window(expr) for expr in exprs):
+        read = (p.condition if isinstance(p, Membership) else p.predicate for p in having_parts)
+        if any(expr is not None and reads_window(expr) for expr in read):
             raise text.unsupported("a window function in HAVING", having.this)
     plain = ExprReader(reading, Names(text, source.scope, aliases), "QUALIFY", windows)
-    qualify = read_qualify(select, plain, [item.expr for item in items], grouping)
+    qualify = read_qualify(select, plain, exprs, grouping)
     names = Names(text, source.scope, aliases, Prefer.ALIAS)
-    order = read_order(
-        select,
-        ExprReader(reading, names, "ORDER BY", windows),
-        lambda node: ordinal(node, "ORDER BY"),
-    )
+    reader = ExprReader(reading, names, "ORDER BY", windows)
+    order = read_order(select, reader, partial(_ordinal, text, exprs, "ORDER BY", owner))
     span = None if having is None else text.span_of(having.this)
     return _Block(source, items, beside, grouping, having_parts, span, order, windows, qualify)
 
@@ -541,7 +519,8 @@ def _aggregated(
             (
                 item.name
                 for item in block.items
-                if _is_ref(item.expr, aggregate_placeholder(number))
+                if isinstance(item.expr, ColumnRef)
+                and item.expr.id == aggregate_placeholder(number)
             ),
             call.function if call.span is None else reading.text.written(call.span),
         )
@@ -579,10 +558,6 @@ def _expr_name(expr: Expr, reading: Reading) -> str:
     if isinstance(expr, ColumnRef):
         return column_name(expr.id)
     return "key" if expr.span is None else reading.text.written(expr.span)
-
-
-def _is_ref(expr: Expr, identity: str) -> bool:
-    return isinstance(expr, ColumnRef) and expr.id == identity
 
 
 def _projected(

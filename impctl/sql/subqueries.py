@@ -78,10 +78,6 @@ def put_beside(plan: Plan, items: Iterable[Beside], finish: Callable[[Expr], Exp
     return plan
 
 
-def apply_single(plan: Plan, item: Single, finish: Callable[[Expr], Expr]) -> Plan:
-    return Select(put_beside(plan, item.beside, finish), finish(item.predicate), span=item.span)
-
-
 def conjunction(predicates: tuple[Expr, ...], span: Span | None = None) -> Expr:
     """The predicates joined by AND; a single one unchanged."""
     return predicates[0] if len(predicates) == 1 else And(predicates, span=span)
@@ -116,12 +112,15 @@ def bare(node: exp.Expression) -> exp.Expression:
     return node
 
 
+def has_tail(query: exp.Expression) -> bool:
+    """Whether the query has ORDER BY, LIMIT, OFFSET or WITH."""
+    return any(query.args.get(name) for name in ("order", "limit", "offset", "with", "with_"))
+
+
 def unwrapped(query: exp.Expression) -> exp.Expression:
     """Remove parentheses around a query that add nothing."""
     while isinstance(query, exp.Subquery | exp.Paren) and not query.args.get("alias"):
-        if isinstance(query, exp.Subquery) and any(
-            query.args.get(name) for name in ("order", "limit", "offset", "with", "with_")
-        ):
+        if isinstance(query, exp.Subquery) and has_tail(query):
             break
         query = query.this
     return query
@@ -217,7 +216,10 @@ def read_values(
     values: dict[int, Expr] = {}
     beside = []
     for subquery in scalar_subqueries(node):
-        if any(_reckons(part) for part in _above(subquery, node)):
+        if any(
+            isinstance(outer, exp.Window) or function_name(outer) in AGGREGATES
+            for outer in _above(subquery, node)
+        ):
             raise reader.text.unsupported(
                 "a subquery inside an aggregate or window function",
                 subquery,
@@ -241,10 +243,6 @@ def scalar_subqueries(node: exp.Expression) -> list[exp.Subquery]:
         elif not is_membership(current) and not isinstance(current, exp.Query):
             pending += reversed(list(current.iter_expressions()))
     return result
-
-
-def _reckons(node: exp.Expression) -> bool:
-    return isinstance(node, exp.Window) or (function_name(node) or "") in AGGREGATES
 
 
 def _above(inner: exp.Expression, top: exp.Expression) -> Iterator[exp.Expression]:
@@ -374,20 +372,24 @@ def _by_groups(
 
 
 def _conjuncts(node: exp.Expression) -> list[exp.Expression]:
-    node = bare(node)
-    if not isinstance(node, exp.And):
-        return [node]
-    return [*_conjuncts(node.this), *_conjuncts(node.expression)]
+    """In order; a loop, since chains may be deep."""
+    pending, result = [node], []
+    while pending:
+        current = bare(pending.pop())
+        if isinstance(current, exp.And):
+            pending += [current.expression, current.this]
+        else:
+            result.append(current)
+    return result
 
 
 def _is_null_when_empty(value: exp.Expression) -> bool:
     """Whether the value over no rows is NULL: arithmetic over aggregates that are NULL then."""
     if function_name(value) in _NULL_WHEN_EMPTY:
         return True
-    parts = list(value.iter_expressions())
     if not isinstance(value, _PASSES_NULL) or isinstance(value, exp.Literal):
         return False
-    others = [part for part in parts if not isinstance(bare(part), exp.Literal)]
+    others = [part for part in value.iter_expressions() if not isinstance(bare(part), exp.Literal)]
     return bool(others) and all(_is_null_when_empty(bare(part)) for part in others)
 
 
@@ -501,7 +503,6 @@ def _sides(condition: Expr, own: set[str]) -> tuple[Expr, Expr] | None:
     return None
 
 
-_UNKNOWN = ("table_unknown", "column_unknown")
 _PLAIN_PARTS = frozenset({"expressions", "from", "joins", "where", "hint", "distinct"})
 
 
@@ -529,16 +530,12 @@ def read_condition(
 ) -> tuple[Part, ...]:
     """The conjuncts of a condition, in order."""
     parts: list[Part] = []
-    pending = [node]
-    while pending:
-        current = bare(pending.pop())
-        if isinstance(current, exp.And):
-            pending += [current.expression, current.this]
-            continue
-        joined: Part | None = _membership(current, reader, environment)
+    for conjunct in _conjuncts(node):
+        joined: Part | None = _membership(conjunct, reader, environment)
         if joined is None:
-            joined = read_single(current, reader, environment, _marks(current, reader, environment))
-        parts.append(joined if joined is not None else Filter(reader.read(current)))
+            marks = _marks(conjunct, reader, environment)
+            joined = read_single(conjunct, reader, environment, marks)
+        parts.append(joined if joined is not None else Filter(reader.read(conjunct)))
     return tuple(parts)
 
 
@@ -576,7 +573,8 @@ def apply_condition(
             condition = None if item.condition is None else finish(item.condition)
             plan = Join(item.kind, plan, item.right, condition, item.null_aware, span=item.span)
         if isinstance(item, Single):
-            plan = apply_single(plan, item, finish)
+            joined = put_beside(plan, item.beside, finish)
+            plan = Select(joined, finish(item.predicate), span=item.span)
     return plan
 
 
@@ -592,7 +590,7 @@ def _membership(
         return _exists(counted, kind, span, reader, environment)
     if isinstance(inner, exp.Exists):
         return _exists(inner.this, kind, span, reader, environment)
-    if isinstance(inner, exp.In) and inner.args.get("query") is not None:
+    if isinstance(inner, exp.In) and is_membership(inner):
         return _in(inner, kind, span, reader, environment)
     return None
 
@@ -730,7 +728,7 @@ def _from_of(query: exp.Select, reader: ExprReader, environment: Environment) ->
     try:
         return read_from(query, environment)
     except QueryError as error:
-        if error.code not in _UNKNOWN:
+        if error.code not in UNKNOWN:
             raise
         outer = reader.names.scope
         for join in query.args.get("joins") or ():
@@ -758,11 +756,8 @@ def _separated(
     correlated: list[Expr] = []
     own: list[Part] = []
     for item in parts:
-        if isinstance(item, Filter):
-            if columns_of(item.predicate) & outside:
-                correlated.append(item.predicate)
-            else:
-                own.append(item)
+        if isinstance(item, Filter) and columns_of(item.predicate) & outside:
+            correlated.append(item.predicate)
             continue
         if isinstance(item, Single):
             read = [item.predicate, *(b.condition for b in item.beside if b.condition is not None)]
@@ -772,9 +767,8 @@ def _separated(
                     item.span or query,
                     hint="use joins instead",
                 )
-            own.append(item)
-            continue
-        if item.condition is not None and columns_of(item.condition) & outside:
+        condition = item.condition if isinstance(item, Membership) else None
+        if condition is not None and columns_of(condition) & outside:
             raise reader.text.unsupported(
                 "a subquery that refers to a query two levels above",
                 item.span or query,
