@@ -29,10 +29,9 @@ from impctl.plan.nodes import (
     Window,
     Witness,
     attributes_of,
-    inputs_of,
+    map_inputs,
     nodes_of,
     scans_of,
-    with_inputs,
 )
 from impctl.types import AccessId, AttributeId
 from impctl.values import dataclass
@@ -368,7 +367,7 @@ def for_answer(plan: Plan) -> Plan:
     """The plan with fixpoints sketched for the answer alone, where possible."""
     if not any(isinstance(node, Fixpoint) for node in nodes_of(plan)):
         return plan
-    result = with_inputs(plan, tuple(map(for_answer, inputs_of(plan))))
+    result = map_inputs(plan, for_answer)
     if isinstance(result, Fixpoint) and not _why_whole(result):
         return replace(result, answers=True)
     return result
@@ -384,7 +383,7 @@ def for_all(plan: Plan) -> Plan:
     """The plan with barriers for all its fixpoints."""
     if not any(isinstance(node, Fixpoint) and node.answers for node in nodes_of(plan)):
         return plan
-    result = with_inputs(plan, tuple(map(for_all, inputs_of(plan))))
+    result = map_inputs(plan, for_all)
     return replace(result, answers=False) if isinstance(result, Fixpoint) else result
 
 

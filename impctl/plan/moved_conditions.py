@@ -27,11 +27,9 @@ from impctl.plan.nodes import (
     Scan,
     Select,
     Sort,
-    SortKey,
     TopK,
-    inputs_of,
+    map_inputs,
     nodes_of,
-    with_inputs,
 )
 from impctl.values import dataclass
 
@@ -82,7 +80,7 @@ def _neutral(plan: Plan, change: Callable[[Plan], Plan]) -> Plan:
     """The plan without the conditions right above its scans, other nodes changed by `change`."""
     # What a fixpoint remembers is what constants inside it made.
     below = _as_it_stands if isinstance(plan, Fixpoint) else change
-    result = with_inputs(plan, tuple(_neutral(child, below) for child in inputs_of(plan)))
+    result = map_inputs(plan, lambda child: _neutral(child, below))
     if isinstance(result, Select) and _is_on_scan(result):
         return replace(result, predicate=_TRUE)
     return change(result)
@@ -103,7 +101,8 @@ def _open_above(node: Plan) -> Plan:
             condition = None if node.condition is None else _opened(node.condition)
             return replace(node, condition=condition)
         case Sort() | TopK():
-            return replace(node, order=tuple(_opened_key(key) for key in node.order))
+            order = tuple(replace(key, expr=_opened(key.expr)) for key in node.order)
+            return replace(node, order=order)
         case Aggregate():
             keys = tuple(_opened_column(key) for key in node.keys)
             outputs = tuple(
@@ -122,10 +121,6 @@ def _opened_column(column: ComputedColumn) -> ComputedColumn:
 def _unnamed(attribute: Attribute) -> Attribute:
     """A column without an alias is named by its text, constants included."""
     return replace(attribute, name="")
-
-
-def _opened_key(key: SortKey) -> SortKey:
-    return replace(key, expr=_opened(key.expr))
 
 
 def _opened_call(call: AggregateCall) -> AggregateCall:
@@ -172,7 +167,9 @@ def _leaving(before: tuple[Expr, ...], after: tuple[Expr, ...]) -> tuple[tuple[E
 def _failing(part: Expr, before: tuple[Expr, ...]) -> tuple[Expr, ...]:
     """Condition of rows that meet `before` and for which `part` is false or NULL. It is known to be
     false only where `before` excludes NULL."""
-    if not isinstance(part, Compare) or not _is_constant(part.right):
+    if not isinstance(part, Compare):
+        return ()
+    if not isinstance(part.right, Literal) or part.right.value is None:
         return ()
     is_known = any(
         isinstance(other, Compare)
@@ -184,7 +181,3 @@ def _failing(part: Expr, before: tuple[Expr, ...]) -> tuple[Expr, ...]:
     if not is_known or opposite is None:
         return ()
     return (Compare(opposite, part.left, part.right),)
-
-
-def _is_constant(expr: Expr) -> bool:
-    return isinstance(expr, Literal) and expr.value is not None

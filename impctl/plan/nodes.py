@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field, replace
 from enum import StrEnum
+from operator import is_
 
 from impctl.data.schema import Schema, SqlType, other
 from impctl.expr.nodes import ColumnRef, Compare, CompareOp, Expr, Literal, Span
@@ -409,6 +410,13 @@ def with_inputs(plan: Plan, inputs: tuple[Plan, ...]) -> Plan:
             return replace(plan, base=inputs[0], step=inputs[1])
         case _:
             return replace(plan, child=inputs[0])
+
+
+def map_inputs(plan: Plan, change: Callable[[Plan], Plan]) -> Plan:
+    """The node over its changed inputs; the same object where none changes."""
+    inputs = inputs_of(plan)
+    changed = tuple(map(change, inputs))
+    return plan if all(map(is_, changed, inputs)) else with_inputs(plan, changed)
 
 
 def nodes_of(plan: Plan) -> Iterator[Plan]:

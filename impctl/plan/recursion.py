@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 
 from impctl.data.schema import TEMPORAL, Kind, SqlType
 from impctl.expr.nodes import (
@@ -42,8 +41,8 @@ from impctl.plan.nodes import (
     Window,
     attributes_of,
     inputs_of,
+    map_inputs,
     nodes_of,
-    with_inputs,
 )
 from impctl.types import AccessId, AttributeId, FixpointId
 from impctl.values import dataclass
@@ -109,8 +108,14 @@ def keyed_rows(
     }
 
 
+def leaves_in(plan: Plan, fixpoint: FixpointId) -> tuple[Recursive, ...]:
+    """Leaves of the plan that read the fixpoint with this id, left to right."""
+    leaves = (node for node in nodes_of(plan) if isinstance(node, Recursive))
+    return tuple(leaf for leaf in leaves if leaf.fixpoint == fixpoint)
+
+
 def reads_fixpoint(plan: Plan, fixpoint: FixpointId) -> bool:
-    return any(isinstance(node, Recursive) and node.fixpoint == fixpoint for node in nodes_of(plan))
+    return bool(leaves_in(plan, fixpoint))
 
 
 def _ways(plan: Plan, fixpoint: FixpointId) -> list[_Way] | None:
@@ -243,16 +248,12 @@ def table_of(node: Fixpoint | Recursive) -> Scan:
         replace(attribute, name=column)
         for attribute, column in zip(node.attributes, column_names(node), strict=True)
     )
-    return Scan(_access(node.attributes[0]), name, columns, span=node.span)
+    return Scan(f"rows of {node.attributes[0].id}", name, columns, span=node.span)
 
 
 def column_names(node: Fixpoint | Recursive) -> list[str]:
     """Column names of such a table."""
     return [f"column{place}" for place in range(len(node.attributes))]
-
-
-def _access(first: Attribute) -> AccessId:
-    return f"rows of {first.id}"
 
 
 def outer_fixpoints(plan: Plan) -> Iterator[Fixpoint]:
@@ -272,19 +273,12 @@ def over_tables(plan: Plan) -> Plan:
     """The plan with tables instead of its outer fixpoints."""
     if isinstance(plan, Fixpoint):
         return table_of(plan)
-    return with_inputs(plan, tuple(map(over_tables, inputs_of(plan))))
+    return map_inputs(plan, over_tables)
 
 
 def leaves_of(fixpoint: Fixpoint) -> tuple[Recursive, ...]:
     """Leaves of the step that read the fixpoint."""
-    return tuple(_leaves(fixpoint.step, fixpoint))
-
-
-def _leaves(plan: Plan, fixpoint: Fixpoint) -> Iterator[Recursive]:
-    if isinstance(plan, Recursive) and plan.fixpoint == fixpoint.id:
-        yield plan
-    for child in inputs_of(plan):
-        yield from _leaves(child, fixpoint)
+    return leaves_in(fixpoint.step, fixpoint.id)
 
 
 def step_over_table(fixpoint: Fixpoint) -> Plan:
@@ -295,7 +289,7 @@ def step_over_table(fixpoint: Fixpoint) -> Plan:
 def _over_table(plan: Plan, fixpoint: Fixpoint) -> Plan:
     if isinstance(plan, Recursive) and plan.fixpoint == fixpoint.id:
         return table_of(plan)
-    return with_inputs(plan, tuple(_over_table(child, fixpoint) for child in inputs_of(plan)))
+    return map_inputs(plan, lambda child: _over_table(child, fixpoint))
 
 
 def deriving(fixpoint: Fixpoint) -> tuple[Plan, Plan]:
@@ -387,8 +381,11 @@ def best_only(fixpoint: Fixpoint, wanted: Wanted) -> BestOnly:
         raise NotBestOnlyError("UNION ALL counts every derivation")
     if not wanted.values:
         raise NotBestOnlyError("MIN or MAX reads none of their columns")
-    is_leaf = partial(_is_own, fixpoint)
-    ways = [way for way in _followed(fixpoint.step, is_leaf) if way.leaf is not None]
+    followed = _followed(
+        fixpoint.step,
+        lambda node: isinstance(node, Recursive) and node.fixpoint == fixpoint.id,
+    )
+    ways = [way for way in followed if way.leaf is not None]
     heads = attributes_of(fixpoint.step)
     growths: list[_Grown] = []
     keys = set(wanted.keys)
@@ -418,10 +415,6 @@ def best_only(fixpoint: Fixpoint, wanted: Wanted) -> BestOnly:
     if is_weak and len(keys) + 1 < len(heads):
         raise NotBestOnlyError("of the rows that tie by GREATEST or LEAST, one would be missing")
     return BestOnly(tuple(sorted(keys)), wanted.values, keeps_null=is_weak)
-
-
-def _is_own(fixpoint: Fixpoint, node: Plan) -> bool:
-    return isinstance(node, Recursive) and node.fixpoint == fixpoint.id
 
 
 def _closed(keys: set[int], ways: Sequence[LeafWay], heads: Sequence[Attribute]) -> set[int]:
@@ -636,9 +629,8 @@ def _all_kept(root: Plan) -> Mapping[int, tuple[str]]:
     place = {id(node): position for position, node in enumerate(nodes)}
     result = {}
     for node in nodes:
-        if not isinstance(node, Aggregate):
-            continue
-        if not any(one.call.function in ("min", "max") for one in node.aggregates):
+        calls = [one.call for one in node.aggregates] if isinstance(node, Aggregate) else []
+        if not isinstance(node, Aggregate) or not any(c.function in _FUNCTIONS for c in calls):
             continue
         for fixpoint in outer_fixpoints(node.child):
             try:

@@ -50,7 +50,7 @@ from impctl.plan.nodes import (
     Window,
     Witness,
     inputs_of,
-    with_inputs,
+    map_inputs,
 )
 from impctl.plan.recursion import (
     NotBestOnlyError,
@@ -66,8 +66,7 @@ from impctl.values import dataclass
 
 def single_rows(root: Plan) -> Plan:
     """Remove steps that leave one row unchanged."""
-    inputs = inputs_of(root)
-    plan = with_inputs(root, tuple(single_rows(child) for child in inputs)) if inputs else root
+    plan = map_inputs(root, single_rows)
     match plan:
         case Sort() | Distinct() if has_one_row_at_most(plan.child):
             return plan.child
@@ -94,9 +93,7 @@ def has_one_row_at_most(plan: Plan) -> bool:
             return has_one_row_at_most(plan.left)
         case OneRow():
             return True
-        case Scan() | Join() | SetOperation() | Witness() | Explode():
-            return False
-        case Recursive() | Fixpoint():
+        case Scan() | Join() | SetOperation() | Witness() | Explode() | Recursive() | Fixpoint():
             return False
         case _:
             assert_never(plan)
@@ -107,8 +104,7 @@ _RANKING = frozenset({"row_number", "rank", "dense_rank"})
 
 def rank_limits(root: Plan) -> Plan:
     """Turn every filter on a rank into a top-k."""
-    inputs = inputs_of(root)
-    plan = with_inputs(root, tuple(rank_limits(child) for child in inputs)) if inputs else root
+    plan = map_inputs(root, rank_limits)
     if isinstance(plan, Select) and isinstance(plan.child, Window):
         return _limited(plan, plan.child)
     return plan
@@ -118,7 +114,9 @@ def _limited(plan: Select, window: Window) -> Plan:
     call = window.calls[0]
     if len(window.calls) != 1 or call.function not in _RANKING or call.frame is not None:
         return plan
-    if not any(columns_of(key.expr) for key in call.order) or _is_volatile(plan.predicate):
+    if not any(columns_of(key.expr) for key in call.order):
+        return plan
+    if any(isinstance(part, Call) and part.name in VOLATILE for part in walk(plan.predicate)):
         return plan
     parts = conjuncts(plan.predicate)
     bounds = [rank_bound(part, call.attribute.id) for part in parts]
@@ -133,26 +131,17 @@ def _limited(plan: Select, window: Window) -> Plan:
     return replace(plan, child=top, predicate=rest[0] if len(rest) == 1 else And(rest))
 
 
-def _is_volatile(predicate: Expr) -> bool:
-    return any(isinstance(part, Call) and part.name in VOLATILE for part in walk(predicate))
-
-
 def split_averages(root: Plan) -> Plan:
     """Split every AVG over numbers into a sum and a count."""
-    inputs = inputs_of(root)
-    split = tuple(split_averages(child) for child in inputs)
-    if any(new is not old for new, old in zip(split, inputs, strict=True)):
-        root = with_inputs(root, split)
+    root = map_inputs(root, split_averages)
     if isinstance(root, Aggregate) and any(_is_splittable(item.call) for item in root.aggregates):
         return _split(root)
     return root
 
 
 def _is_splittable(call: AggregateCall) -> bool:
-    if call.function != "avg" or call.distinct or len(call.arguments) != 1:
-        return False
-    argument = type_of(call.arguments[0])
-    return argument is not None and average_type(argument) is not None
+    is_plain = call.function == "avg" and not call.distinct and len(call.arguments) == 1
+    return is_plain and _mean_type(call) is not None
 
 
 def _split(plan: Aggregate) -> Plan:
@@ -162,19 +151,17 @@ def _split(plan: Aggregate) -> Plan:
         ComputedColumn(old.attribute, new.attribute.ref())
         for old, new in zip(plan.keys, keys, strict=True)
     ]
-    plain = [item for item in plan.aggregates if not _is_splittable(item.call)]
-    for item in plain:
-        _shared(calls, item.call, item.attribute)
     for item in plan.aggregates:
         if not _is_splittable(item.call):
-            outputs.append(
-                ComputedColumn(item.attribute, _shared(calls, item.call, item.attribute))
-            )
-            continue
-        total, count = _sum_and_count(item, calls)
-        kind = item.attribute.type or DOUBLE
-        mean = Mean(total, count, _mean_type(item.call) or kind, span=item.call.span)
-        outputs.append(ComputedColumn(item.attribute, mean))
+            _shared(calls, item.call, item.attribute)
+    for item in plan.aggregates:
+        if _is_splittable(item.call):
+            total, count = _sum_and_count(item, calls)
+            kind = _mean_type(item.call) or item.attribute.type or DOUBLE
+            expr: Expr = Mean(total, count, kind, span=item.call.span)
+        else:
+            expr = _shared(calls, item.call, item.attribute)
+        outputs.append(ComputedColumn(item.attribute, expr))
     aggregate = replace(plan, keys=keys, aggregates=tuple(calls))
     return Project(aggregate, tuple(outputs), span=plan.span)
 
@@ -233,8 +220,7 @@ def best_fixpoints(root: Plan) -> Plan:
 
 
 def _marked(plan: Plan, result: _Found) -> Plan:
-    inputs = inputs_of(plan)
-    made = with_inputs(plan, tuple(_marked(one, result) for one in inputs)) if inputs else plan
+    made = map_inputs(plan, lambda child: _marked(child, result))
     if isinstance(made, Fixpoint) and made.best is None:
         return replace(made, best=result.get(made.attributes[0].id))
     return made

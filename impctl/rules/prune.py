@@ -18,7 +18,6 @@ from typing import assert_never
 from impctl.expr.nodes import Expr, columns_of
 from impctl.plan.nodes import (
     Aggregate,
-    AggregateCall,
     Attribute,
     ComputedColumn,
     Distinct,
@@ -36,14 +35,13 @@ from impctl.plan.nodes import (
     SortKey,
     TopK,
     Window,
-    WindowCall,
     Witness,
     attributes_of,
     expressions_of,
-    inputs_of,
+    map_inputs,
     nodes_of,
-    with_inputs,
 )
+from impctl.plan.recursion import leaves_in
 from impctl.types import AttributeId
 
 Needed = frozenset[AttributeId]
@@ -80,7 +78,7 @@ def _prune(plan: Plan, needed: Needed) -> Plan:
         case Fixpoint() if not plan.is_set:
             return _bag(plan, needed)
         case Distinct() | SetOperation() | Fixpoint() | Recursive() | OneRow():
-            return with_inputs(plan, tuple(_prune(side, _all(side)) for side in inputs_of(plan)))
+            return map_inputs(plan, lambda side: _prune(side, _all(side)))
         case Sort():
             return replace(plan, child=_prune(plan.child, needed | _read_order(plan.order)))
         case TopK():
@@ -116,25 +114,16 @@ def _aggregate(plan: Aggregate, needed: Needed) -> Plan:
     kept = tuple(output for output in plan.aggregates if output.attribute.id in needed)
     if not plan.keys and not kept:
         kept = plan.aggregates[:1]
-    exprs = [output.expr for output in plan.keys]
-    below = _read(exprs) | _read(part for output in kept for part in _parts(output.call))
-    return replace(plan, child=_prune(plan.child, below), aggregates=kept)
-
-
-def _parts(call: AggregateCall) -> tuple[Expr | None, ...]:
-    return (*call.arguments, call.condition)
+    pruned = replace(plan, aggregates=kept)
+    return replace(pruned, child=_prune(plan.child, _read(expressions_of(pruned))))
 
 
 def _window(plan: Window, needed: Needed) -> Plan:
     kept = tuple(call for call in plan.calls if call.attribute.id in needed)
     below = needed - {call.attribute.id for call in plan.calls}
-    below |= _read(part for call in kept for part in _window_parts(call))
+    below |= _read(expressions_of(replace(plan, calls=kept)))
     child = _prune(plan.child, below)
     return replace(plan, child=child, calls=kept) if kept else child
-
-
-def _window_parts(call: WindowCall) -> tuple[Expr, ...]:
-    return (*call.arguments, *call.partition_by, *(key.expr for key in call.order))
 
 
 def _bag(plan: Fixpoint, needed: Needed) -> Plan:
@@ -167,9 +156,8 @@ def _read_of_leaves(step: Plan, fixpoint: Fixpoint, outputs: Sequence[Attribute]
             read |= _all(node.left) | _all(node.right)
     return {
         place
-        for node in nodes_of(step)
-        if isinstance(node, Recursive) and node.fixpoint == fixpoint.id
-        for place, attribute in enumerate(node.attributes)
+        for leaf in leaves_in(step, fixpoint.id)
+        for place, attribute in enumerate(leaf.attributes)
         if attribute.id in read
     }
 
@@ -178,7 +166,7 @@ def _cut(step: Plan, fixpoint: Fixpoint, places: Sequence[int]) -> Plan:
     """The step with only these columns of its leaves."""
     if isinstance(step, Recursive) and step.fixpoint == fixpoint.id:
         return replace(step, attributes=tuple(step.attributes[place] for place in places))
-    return with_inputs(step, tuple(_cut(child, fixpoint, places) for child in inputs_of(step)))
+    return map_inputs(step, lambda child: _cut(child, fixpoint, places))
 
 
 def _exactly(plan: Plan, attributes: Sequence[Attribute]) -> Plan:

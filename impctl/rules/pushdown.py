@@ -49,6 +49,7 @@ from impctl.plan.nodes import (
     Witness,
     attributes_of,
     inputs_of,
+    map_inputs,
     nodes_of,
     scans_of,
     with_inputs,
@@ -61,8 +62,7 @@ from impctl.values import dataclass
 
 def common_parts(root: Plan) -> Plan:
     """Factor the common parts of every condition out of its ORs."""
-    inputs = inputs_of(root)
-    plan = with_inputs(root, tuple(common_parts(child) for child in inputs)) if inputs else root
+    plan = map_inputs(root, common_parts)
     match plan:
         case Select():
             result = _factored(plan.predicate)
@@ -154,14 +154,9 @@ def _push(plan: Plan, predicates: Predicates) -> Plan:
         case Fixpoint():
             return _through_fixpoint(plan, predicates)
         case TopK() | Witness() | Scan() | Recursive() | OneRow():
-            return _stopped(plan, predicates)
+            return _selected(map_inputs(plan, push_selections), predicates)
         case _:
             assert_never(plan)
-
-
-def _stopped(plan: Plan, predicates: Predicates) -> Plan:
-    inputs = tuple(_push(child, ()) for child in inputs_of(plan))
-    return _selected(with_inputs(plan, inputs) if inputs else plan, predicates)
 
 
 def _selected(plan: Plan, predicates: Predicates) -> Plan:
@@ -445,7 +440,7 @@ class _Marking:
         """The plan with placeholders, and the origins of its values."""
         below = [self.of(child) for child in inputs_of(plan)]
         origins = [result for _, result in below]
-        marked = with_inputs(plan, tuple(child for child, _ in below)) if below else plan
+        marked = with_inputs(plan, tuple(child for child, _ in below))
         match marked:
             case Scan():
                 return marked, {

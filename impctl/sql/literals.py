@@ -55,7 +55,7 @@ def number(text: SqlText, node: exp.Expression, *, negative: bool = False) -> Li
         return None
     span = text.span_of(node)
     if negative and span is not None:
-        minus = text.token_before(span.start)
+        minus = text.words.before(span.start)
         span = span if minus is None else text.span(minus.start, span.end)
     digits, exponent, suffix = (
         result.group(1),

@@ -379,6 +379,10 @@ class Environment:
     common_tables: Mapping[str, CommonTable] = field(default_factory=dict)
     """By lower-case name."""
 
+    @property
+    def text(self) -> SqlText:
+        return self.reading.text
+
 
 @dataclass(frozen=True, slots=True)
 class FromSource:
@@ -409,7 +413,7 @@ def refuse_parts(
     node: exp.Expression, known: frozenset[str], environment: Environment, what: str
 ) -> None:
     """Refuse a node with parts that are not known."""
-    text = environment.reading.text
+    text = environment.text
     for name, value in node.args.items():
         if name.rstrip("_") in known or not value:
             continue
@@ -458,7 +462,7 @@ def _refuse_pivot(join: exp.Join, environment: Environment) -> None:
     """Spark applies a PIVOT after a join to the joined rows; the tree attaches it to one side."""
     pivots = join.this.args.get("pivots") or join.args.get("pivots")
     if pivots:
-        raise environment.reading.text.unsupported(
+        raise environment.text.unsupported(
             "a PIVOT after a join",
             pivots[0],
             hint="pivot a subquery in parentheses: `(SELECT ... FROM a JOIN b ...) PIVOT (...)`",
@@ -470,7 +474,7 @@ def _refuse_behind_comma(join: exp.Join, environment: Environment) -> None:
     side."""
     is_merging = join.args.get("method") or join.args.get("using")
     if is_merging or (join.side or "").upper() in ("RIGHT", "FULL"):
-        raise environment.reading.text.unsupported(
+        raise environment.text.unsupported(
             "a RIGHT, FULL, NATURAL or USING join after a comma",
             join,
             hint="write CROSS JOIN instead of the comma, or put parentheses around the joined "
@@ -479,11 +483,11 @@ def _refuse_behind_comma(join: exp.Join, environment: Environment) -> None:
 
 
 def _is_comma(join: exp.Join, environment: Environment) -> bool:
-    text = environment.reading.text
+    text = environment.text
     span = text.span_of(join.this)
-    token = None if span is None else text.token_before(span.start)
+    token = None if span is None else text.words.before(span.start)
     while token is not None and token.token_type is TokenType.L_PAREN:
-        token = text.token_before(token.start)
+        token = text.words.before(token.start)
     return token is not None and token.token_type is TokenType.COMMA
 
 
@@ -494,7 +498,7 @@ def _chain(source: FromSource, joins: list[exp.Join], environment: Environment) 
 
 
 def _relation(node: exp.Expression, environment: Environment) -> FromSource:
-    text = environment.reading.text
+    text = environment.text
     match node:
         case exp.Table() if isinstance(node.this, exp.Identifier):
             refuse_parts(node, _TABLE_PARTS, environment, f"table `{node.name}`")
@@ -559,7 +563,7 @@ def _live(scan: Scan, reading: Reading) -> Plan:
 
 def name_span(node: exp.Table, environment: Environment) -> Span:
     """The written table name without alias, checked against the text."""
-    text = environment.reading.text
+    text = environment.text
     spans = [text.span_of(piece) for piece in node.parts]
     first, last = spans[0], spans[-1]
     if first is None or last is None:
@@ -629,7 +633,7 @@ def _relation_columns(
 def _column_count(
     node: exp.Expression, listed: int, there: int, environment: Environment
 ) -> Exception:
-    return environment.reading.text.error(
+    return environment.text.error(
         f"The alias `{node.alias}` lists {count_text(listed, 'column')}, but the relation has "
         f"{there}",
         node,
@@ -672,7 +676,7 @@ def _refuse_same_name(
     twice &= {name[-1] for name in right.scope.relations}
     if twice:
         name = sorted(twice)[0]
-        raise environment.reading.text.unsupported(
+        raise environment.text.unsupported(
             f"two relations named `{name}` in one FROM",
             node,
             hint="give each occurrence of the table its own alias",

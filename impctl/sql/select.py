@@ -179,7 +179,7 @@ def read_set_operation(node: exp.SetOperation, environment: Environment) -> Plan
 
 def ordered(node: exp.Expression, plan: Plan, environment: Environment) -> Plan:
     """Apply ORDER BY or LIMIT of a finished query, which see its columns only."""
-    text = environment.reading.text
+    text = environment.text
     scope = relation_scope(None, attributes_of(plan))
     columns = [entry.expr for entry in scope.entries]
     reader = ExprReader(environment.reading, Names(text, scope), "ORDER BY")
@@ -244,7 +244,7 @@ def refuse_misread(node: exp.SetOperation, environment: Environment) -> None:
     loose = (exp.Union, exp.Except)
     sides = (node.this, node.expression) if isinstance(node, exp.Intersect) else (node.expression,)
     if any(isinstance(side, loose) for side in sides):
-        raise environment.reading.text.unsupported(
+        raise environment.text.unsupported(
             "INTERSECT next to UNION or EXCEPT without parentheses",
             node,
             hint="put parentheses around the set operation to evaluate first",
@@ -268,7 +268,7 @@ def _common(
         return None
     result = _wider(left.type, right.type)
     if result is None:
-        text = environment.reading.text
+        text = environment.text
         raise text.unsupported(
             f"a set operation of `{left.type}` and `{right.type}` in column `{left.name}`",
             place,
@@ -327,7 +327,7 @@ def read_select(select: exp.Select, environment: Environment) -> Plan:
     source = read_from(select, environment)
     where = select.args.get("where")
     if where is not None:
-        text = environment.reading.text
+        text = environment.text
         reader = ExprReader(environment.reading, Names(text, source.scope), "WHERE")
         parts = read_condition(where.this, reader, environment)
         plan = apply_condition(source.plan, parts, text.span_of(where.this))

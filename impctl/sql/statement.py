@@ -126,7 +126,7 @@ def _read_body(node: exp.Expression, environment: Environment) -> Plan:
         case exp.Subquery() | exp.Paren():
             for key, value in node.args.items():
                 if value and key.rstrip("_") not in _WRAPPER_PARTS:
-                    text = environment.reading.text
+                    text = environment.text
                     raise text.unsupported(f"{key.upper()} on a query in parentheses", node)
             return ordered(node, _read_query(node.this, environment), environment)
-    raise environment.reading.text.unsupported(f"{node.key.upper()} as a query", node)
+    raise environment.text.unsupported(f"{node.key.upper()} as a query", node)

@@ -33,16 +33,14 @@ class Levels:
 
 def levels_in(tokens: Sequence[Token]) -> tuple[Levels, ...]:
     """All such clauses, in order."""
-    return tuple(_found(tokens))
-
-
-def _found(tokens: Sequence[Token]) -> Iterator[Levels]:
-    for at, number in enumerate(tokens[3:]):
-        words = tokens[at : at + 3]
+    result = []
+    for index, number in enumerate(tokens[3:]):
+        words = tokens[index : index + 3]
         is_number = number.token_type is TokenType.NUMBER and number.text.isdigit()
         are_words = all(word.token_type is TokenType.VAR for word in words)
         if is_number and are_words and [word.text.upper() for word in words] == _WORDS:
-            yield Levels(int(number.text), words[0].start, number.end + 1)
+            result.append(Levels(int(number.text), words[0].start, number.end + 1))
+    return tuple(result)
 
 
 def without_levels(sql: str) -> str:
@@ -54,11 +52,6 @@ def without_levels(sql: str) -> str:
         blanks = "".join(sign if sign.isspace() else " " for sign in gone)
         sql = sql[: result.start] + blanks + sql[result.end :]
     return sql
-
-
-def others(tokens: Sequence[Token], clauses: Sequence[Levels]) -> list[Token]:
-    spans = [(one.start, one.end) for one in clauses]
-    return [t for t in tokens if not any(start <= t.start < end for start, end in spans)]
 
 
 def by_entry(
@@ -78,11 +71,8 @@ def by_entry(
 def doubtful_comment(sql: str, words: Tokens) -> Place | None:
     """Place of a comment that Spark and sqlglot may end differently; comments are between
     tokens."""
-    for start, end in _gaps(sql, words):
-        result = _doubtful(sql, start, end)
-        if result is not None:
-            return result
-    return None
+    places = (_doubtful(sql, start, end) for start, end in _gaps(sql, words))
+    return next((place for place in places if place is not None), None)
 
 
 def _gaps(sql: str, words: Tokens) -> Iterator[Place]:
@@ -309,15 +299,10 @@ class SqlText:
             place = places_of(node, self.words).get(id(node))
         return None if place is None else self.span(*place)
 
-    def token_before(self, start: int) -> Token | None:
-        return self.words.before(start)
-
     def place_of(self, word: str) -> Span | None:
         """First place of a word, ignoring case; for nodes that lost their place."""
-        for token in self.tokens:
-            if token.text.lower() == word:
-                return self.span(token.start, token.end + 1)
-        return None
+        token = next((t for t in self.tokens if t.text.lower() == word), None)
+        return None if token is None else self.span(token.start, token.end + 1)
 
     def written(self, span: Span) -> str:
         """Text of a span, with whitespace collapsed."""
@@ -374,9 +359,9 @@ def read_text(sql: str, name: str) -> tuple[SqlText, exp.Expression]:
     _refuse_doubtful_text(text)
     _refuse_doubtful_tokens(text)
     clauses = levels_in(words.all)
+    rest = [t for t in words.all if not any(c.start <= t.start < c.end for c in clauses)]
     try:
-        tokens = _words_of_calls(others(words.all, clauses))
-        trees = _PlainParser(dialect=dialect).parse(tokens, sql)
+        trees = _PlainParser(dialect=dialect).parse(_words_of_calls(rest), sql)
     except ParseError as error:
         raise _syntax_error(text, error) from None
     result: list[Any] = [tree for tree in trees if tree is not None]
@@ -474,7 +459,7 @@ def _misplaced(text: SqlText, span: Span) -> QueryError:
 def _refuse_doubtful_tokens(text: SqlText) -> None:
     """Refuse spellings that Spark and sqlglot read differently."""
     for before, token in zip((None, *text.tokens), text.tokens, strict=False):
-        if before is not None and _are_strings(before, token):
+        if before is not None and before.token_type is token.token_type is TokenType.STRING:
             raise text.unsupported(
                 "two adjacent string literals",
                 text.span(before.start, token.end + 1),
@@ -486,28 +471,20 @@ def _refuse_doubtful_tokens(text: SqlText) -> None:
             raise text.unsupported(what, text.span(token.start, token.end + 1), hint=hint)
 
 
-def _are_strings(before: Token, token: Token) -> bool:
-    return before.token_type is TokenType.STRING and token.token_type is TokenType.STRING
-
-
 def _ambiguous(first: str, token: Token) -> tuple[str, str] | None:
     """What a token is that Spark and sqlglot read differently, and what to write instead."""
     match token.token_type:
         case TokenType.NOT if first == "!":
             return "the operator `!`", "use NOT instead"
         case TokenType.HEX_STRING if first == "0":
-            return (
-                "a number with 0x, which Spark reads as a name"
-            ), "write X'1F' for bytes, or decimal digits"
+            what = "a number with 0x, which Spark reads as a name"
+            return what, "write X'1F' for bytes, or decimal digits"
         case TokenType.PIPE_GT:
             # To Spark each step reads the rows of the one before; sqlglot makes them one SELECT.
             return "the pipe operator `|>`", "use nested SELECTs"
         case TokenType.PARAMETER:
             # sqlglot reads the version in `t@v3` as a second name of the table.
+            hint = "remove the version, because impctl pins versions itself"
             what = f"`{first}`, a version of a table or a variable"
-            return (
-                what,
-                "remove the version, because impctl pins versions itself, and use `:name` for a "
-                "parameter",
-            )
+            return what, f"{hint}, and use `:name` for a parameter"
     return None
