@@ -85,7 +85,7 @@ _TIGHT = frozenset(
 
 def expr_text(expr: Expr, names: Names | None = None) -> str:
     """The expression in SQL-like words; `names` overrides column names."""
-    return _Writer(names).text(expr)
+    return _ExprWriter(names).text(expr)
 
 
 def column_name(identity: AttributeId) -> str:
@@ -114,7 +114,7 @@ def _key_text(key: SortKey, names: Names | None) -> str:
     return text
 
 
-class _Writer:
+class _ExprWriter:
     def __init__(self, names: Names | None) -> None:
         self._names = names or {}
 
@@ -252,7 +252,7 @@ def _words(plan: Plan, names: Names) -> tuple[str, str]:
         case Scan() | OneRow() | Recursive() | Fixpoint():
             return _relation(plan)
         case Select():
-            return "select", expr_text(plan.predicate, _told_apart(plan.predicate, names))
+            return "select", expr_text(plan.predicate, _distinct_names(plan.predicate, names))
         case Project():
             return "project", ", ".join(_output(output, names) for output in plan.outputs)
         case Join():
@@ -315,7 +315,7 @@ def _output(output: ComputedColumn, names: Names) -> str:
     return text if text == output.attribute.name else f"{text} AS {output.attribute.name}"
 
 
-def _told_apart(expr: Expr, names: Names) -> Names:
+def _distinct_names(expr: Expr, names: Names) -> Names:
     """Names of an expression's columns, ids where two share a name."""
     read = columns_of(expr)
     shared = Counter(names[identity].lower() for identity in read)
@@ -329,7 +329,7 @@ def _join(plan: Join, names: Names) -> str:
     kind = "null-aware anti" if plan.null_aware else plan.kind.value
     if plan.condition is None:
         return "cross" if plan.kind is JoinKind.INNER else kind
-    return f"{kind} on {expr_text(plan.condition, _told_apart(plan.condition, names))}"
+    return f"{kind} on {expr_text(plan.condition, _distinct_names(plan.condition, names))}"
 
 
 def _aggregate(plan: Aggregate, names: Names) -> str:

@@ -62,12 +62,14 @@ _SLOT = "?"
 
 def fingerprint(root: Plan) -> str:
     """SHA-256 of the plan's meaning, in hexadecimal."""
-    return hashlib.sha256(f"{_FORMAT} {_Writer().plan(root)}".encode()).hexdigest()
+    return hashlib.sha256(f"{_FORMAT} {_CanonicalWriter().plan(root)}".encode()).hexdigest()
 
 
 def template(root: Plan) -> str:
     """SHA-256 of the plan without the constants of its conditions, in hexadecimal."""
-    return hashlib.sha256(f"{_TEMPLATE} {_Writer(slots=True).plan(root)}".encode()).hexdigest()
+    return hashlib.sha256(
+        f"{_TEMPLATE} {_CanonicalWriter(slots=True).plan(root)}".encode()
+    ).hexdigest()
 
 
 def is_same(left: Expr | None, right: Expr | None) -> bool:
@@ -77,10 +79,10 @@ def is_same(left: Expr | None, right: Expr | None) -> bool:
 
 def expr_text(expr: Expr | None) -> str:
     """One expression as canonical text, columns by id."""
-    return "none" if expr is None else _Writer().expr(expr)
+    return "none" if expr is None else _CanonicalWriter().expr(expr)
 
 
-class _Writer:
+class _CanonicalWriter:
     """Writes a plan as canonical text, numbering columns as they appear. With `slots`, constants in
     conditions of Select and Join are omitted."""
 

@@ -58,7 +58,7 @@ _Origin = tuple[AttributeId, int]
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
+class _StepWay:
     """One way through the UNIONs of a step: the leaves read, and what equals their columns."""
 
     leaves: tuple[AttributeId, ...]
@@ -118,15 +118,15 @@ def reads_fixpoint(plan: Plan, fixpoint: FixpointId) -> bool:
     return bool(leaves_in(plan, fixpoint))
 
 
-def _ways(plan: Plan, fixpoint: FixpointId) -> list[_Way] | None:
+def _ways(plan: Plan, fixpoint: FixpointId) -> list[_StepWay] | None:
     """All ways through the plan; None where there are too many, or one is not followed."""
     if not reads_fixpoint(plan, fixpoint):
-        return [_Way((), {})]
+        return [_StepWay((), {})]
     match plan:
         case Recursive():
             leaf = plan.attributes[0].id
             columns = enumerate(plan.attributes)
-            return [_Way((leaf,), {a.id: frozenset({(leaf, at)}) for at, a in columns})]
+            return [_StepWay((leaf,), {a.id: frozenset({(leaf, at)}) for at, a in columns})]
         case Sort() | Distinct():
             return _ways(plan.child, fixpoint)
         case Select():
@@ -142,7 +142,7 @@ def _ways(plan: Plan, fixpoint: FixpointId) -> list[_Way] | None:
     return None
 
 
-def _projected(way: _Way, plan: Project) -> _Way:
+def _projected(way: _StepWay, plan: Project) -> _StepWay:
     return replace(
         way,
         origins={
@@ -153,12 +153,12 @@ def _projected(way: _Way, plan: Project) -> _Way:
     )
 
 
-def _joined(plan: Join, fixpoint: FixpointId) -> list[_Way] | None:
+def _joined(plan: Join, fixpoint: FixpointId) -> list[_StepWay] | None:
     left, right = (_ways(side, fixpoint) for side in (plan.left, plan.right))
     if left is None or right is None or len(left) * len(right) > _MOST_WAYS:
         return None
     result = [
-        _Way((*one.leaves, *other.leaves), {**one.origins, **other.origins})
+        _StepWay((*one.leaves, *other.leaves), {**one.origins, **other.origins})
         for one in left
         for other in right
     ]
@@ -167,8 +167,8 @@ def _joined(plan: Join, fixpoint: FixpointId) -> list[_Way] | None:
     return [_equated(way, plan.condition) for way in result]
 
 
-def _either(plan: SetOperation, fixpoint: FixpointId) -> list[_Way] | None:
-    result: list[_Way] = []
+def _either(plan: SetOperation, fixpoint: FixpointId) -> list[_StepWay] | None:
+    result: list[_StepWay] = []
     for side in inputs_of(plan):
         ways = _ways(side, fixpoint)
         if ways is None or len(result) + len(ways) > _MOST_WAYS:
@@ -180,11 +180,11 @@ def _either(plan: SetOperation, fixpoint: FixpointId) -> list[_Way] | None:
                 for output, source in pairs
                 if source.id in way.origins and source.type == output.type
             }
-            result.append(_Way(way.leaves, origins))
+            result.append(_StepWay(way.leaves, origins))
     return result
 
 
-def _equated(way: _Way, predicate: Expr) -> _Way:
+def _equated(way: _StepWay, predicate: Expr) -> _StepWay:
     """The way with the condition's equalities; skips values that are equal but not identical."""
     pairs = [pair for part in conjuncts(predicate) for pair in _equal_columns(part)]
     origins = dict(way.origins)
@@ -199,11 +199,11 @@ def _equal_columns(part: Expr) -> Iterator[tuple[AttributeId, AttributeId]]:
     match part:
         case Compare(
             CompareOp.EQUAL | CompareOp.NULL_SAFE_EQUAL, ColumnRef() as one, ColumnRef() as other
-        ) if one.type == other.type and _is_told_apart(one):
+        ) if one.type == other.type and _has_identical_equals(one):
             yield one.id, other.id
 
 
-def _is_told_apart(ref: ColumnRef) -> bool:
+def _has_identical_equals(ref: ColumnRef) -> bool:
     """Whether equal values of its type are identical, unlike 0.0 and -0.0."""
     return not ref.type.is_fractional and ref.type.kind is not Kind.OTHER
 
@@ -387,7 +387,7 @@ def best_only(fixpoint: Fixpoint, wanted: Wanted) -> BestOnly:
     )
     ways = [way for way in followed if way.leaf is not None]
     heads = attributes_of(fixpoint.step)
-    growths: list[_Grown] = []
+    growths: list[_ValueGrowth] = []
     keys = set(wanted.keys)
     for value in wanted.values:
         own = fixpoint.attributes[value.place]
@@ -463,7 +463,7 @@ def _places(way: LeafWay, exprs: Iterable[Expr]) -> set[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Grown:
+class _ValueGrowth:
     """A value with what is added to it, or compared with it by a function."""
 
     others: tuple[Expr, ...] = ()
@@ -471,7 +471,7 @@ class _Grown:
     is_added: bool = False
 
 
-def _growth(way: LeafWay, value: BestValue, own: Attribute, expr: Expr) -> _Grown:
+def _growth(way: LeafWay, value: BestValue, own: Attribute, expr: Expr) -> _ValueGrowth:
     assert way.leaf is not None
     if own.type is None or not _has_order(own.type):
         raise NotBestOnlyError(f"`{own.name}` is of type {own.type or 'unknown'}")
@@ -494,11 +494,11 @@ def _has_order(kind: SqlType) -> bool:
     return kind.is_numeric or kind.kind in TEMPORAL or kind.kind is Kind.BOOLEAN
 
 
-def _grown(expr: Expr, own: AttributeId) -> _Grown | None:
+def _grown(expr: Expr, own: AttributeId) -> _ValueGrowth | None:
     """How the expression grows with that column; None where unknown."""
     match expr:
         case ColumnRef(id=name):
-            return _Grown() if name == own else None
+            return _ValueGrowth() if name == own else None
         case Cast(operand=below, type=kind) if _is_exact(below, kind):
             return _grown(below, own)
         case Arithmetic() if _is_rounded(expr):
@@ -519,17 +519,17 @@ def _grown(expr: Expr, own: AttributeId) -> _Grown | None:
 
 
 def _with(
-    grown: _Grown | None,
+    grown: _ValueGrowth | None,
     others: tuple[Expr, ...],
     own: AttributeId,
     *,
     is_added: bool = False,
     compared: str = "",
-) -> _Grown | None:
+) -> _ValueGrowth | None:
     if grown is None or any(own in columns_of(other) for other in others):
         return None
     functions = grown.compared | {compared} if compared else grown.compared
-    return _Grown((*grown.others, *others), functions, grown.is_added or is_added)
+    return _ValueGrowth((*grown.others, *others), functions, grown.is_added or is_added)
 
 
 def _is_exact(below: Expr, kind: SqlType) -> bool:

@@ -204,11 +204,11 @@ def find_gap(premise: Expr, conclusion: Expr, columns: Columns) -> Expr | None:
     """The first part of the conclusion that the premise does not imply; None where it implies all.
     `columns` relate a row of the premise's query to the row of the conclusion's query: AT_MOST
     means the premise's value is NULL, or both are known and it is at most the other."""
-    return _Search(columns).gap(normalised(premise), normalised(conclusion))
+    return _ImplicationSearch(columns).gap(normalised(premise), normalised(conclusion))
 
 
 @dataclass(slots=True)
-class _Search:
+class _ImplicationSearch:
     """One search; pairs are judged once, so that nesting costs their number and no more."""
 
     columns: Columns

@@ -205,8 +205,8 @@ def _below(attribute: Attribute) -> Attribute:
     return replace(attribute, id=f"split.{attribute.id}")
 
 
-_Told = TypeVar("_Told")
-_Found = dict[AttributeId, BestOnly]
+_Known = TypeVar("_Known")
+_Kept = dict[AttributeId, BestOnly]
 """Rows that a fixpoint needs to keep, by its first column."""
 
 
@@ -214,19 +214,19 @@ def best_fixpoints(root: Plan) -> Plan:
     """Let fixpoints keep only the best rows where that suffices."""
     if next(outer_fixpoints(root), None) is None:
         return root
-    result: _Found = {}
+    result: _Kept = {}
     _look(root, (), result)
     return _marked(root, result) if result else root
 
 
-def _marked(plan: Plan, result: _Found) -> Plan:
+def _marked(plan: Plan, result: _Kept) -> Plan:
     made = map_inputs(plan, lambda child: _marked(child, result))
     if isinstance(made, Fixpoint) and made.best is None:
         return replace(made, best=result.get(made.attributes[0].id))
     return made
 
 
-def _look(plan: Plan, above: tuple[Expr, ...], result: _Found) -> None:
+def _look(plan: Plan, above: tuple[Expr, ...], result: _Kept) -> None:
     """Record which rows must stay below this node; `above` are conditions on its rows."""
     below: tuple[Expr, ...] = ()
     match plan:
@@ -245,7 +245,7 @@ def _look(plan: Plan, above: tuple[Expr, ...], result: _Found) -> None:
         _look(child, below, result)
 
 
-def _look_back(plan: Join, on: Sequence[Expr], result: _Found) -> None:
+def _look_back(plan: Join, on: Sequence[Expr], result: _Kept) -> None:
     """Record fixpoints of one side that are joined back to the best values on the other."""
     sides = [(plan.left, plan.right)]
     sides += [(plan.right, plan.left)] if plan.kind is JoinKind.INNER else []
@@ -268,7 +268,7 @@ def _look_back(plan: Join, on: Sequence[Expr], result: _Found) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Values:
+class _BestValues:
     """Best values of a fixpoint by groups: for each column its position, or the value."""
 
     fixpoint: Fixpoint
@@ -277,7 +277,7 @@ class _Values:
     values: dict[AttributeId, BestValue]
 
 
-def _values_of(plan: Plan) -> _Values | None:
+def _values_of(plan: Plan) -> _BestValues | None:
     """The best values, over all rows of a fixpoint, if the plan outputs nothing else."""
     names: list[Project] = []
     while isinstance(plan, Project | Sort | Distinct):
@@ -309,7 +309,7 @@ def _values_of(plan: Plan) -> _Values | None:
     every = frozenset(places.values())
     for project in reversed(names):
         places, values = dict(_renamed(project, places)), dict(_renamed(project, values))
-    return _Values(below, places, every, values)
+    return _BestValues(below, places, every, values)
 
 
 def _name(expr: Expr) -> AttributeId:
@@ -317,15 +317,17 @@ def _name(expr: Expr) -> AttributeId:
 
 
 def _renamed(
-    project: Project, known: Mapping[AttributeId, _Told]
-) -> Iterator[tuple[AttributeId, _Told]]:
+    project: Project, known: Mapping[AttributeId, _Known]
+) -> Iterator[tuple[AttributeId, _Known]]:
     for output in project.outputs:
         name = _name(output.expr)
         if name in known:
             yield output.attribute.id, known[name]
 
 
-def _wanted(rows: Plan, fixpoint: Fixpoint, values: _Values, on: Sequence[Expr]) -> Wanted | None:
+def _wanted(
+    rows: Plan, fixpoint: Fixpoint, values: _BestValues, on: Sequence[Expr]
+) -> Wanted | None:
     """What is required of it, where these conditions match rows with their group's best."""
     try:
         ways = ways_of(rows, lambda node: node is fixpoint)

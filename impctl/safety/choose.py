@@ -69,7 +69,7 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class _Judge:
+class _CandidateJudge:
     """What every candidate is judged by."""
 
     query: Query
@@ -110,7 +110,7 @@ def choose_attributes(
     `core`: the plan that a sketch is kept by, where it is not the query's own. `weigh` gives the
     costs of safe options; options without a cost come last. Raises UnsafeSketchError where a
     requested attribute is not safe for any access of its table, or nothing is safe at all."""
-    judge = _Judge(query, query.root if core is None else core, facts, judges or Judges())
+    judge = _CandidateJudge(query, query.root if core is None else core, facts, judges or Judges())
     options = _options(judge, candidates, wanted)
     if weigh is not None:
         options = _weighed(options, weigh)
@@ -127,7 +127,7 @@ def choose_attributes(
 
 
 def _options(
-    judge: _Judge,
+    judge: _CandidateJudge,
     candidates: Mapping[TableName, Sequence[ColumnName]],
     wanted: Mapping[TableName, ColumnName],
 ) -> tuple[Option, ...]:
@@ -160,7 +160,7 @@ def _require(
     table: TableName,
     column: ColumnName,
     options: Sequence[Option],
-    judge: _Judge,
+    judge: _CandidateJudge,
     candidates: Mapping[TableName, Sequence[ColumnName]],
     name: QueryName,
 ) -> None:
@@ -198,7 +198,7 @@ def _location(span: Span | None, name: QueryName) -> Location | None:
 
 
 def _joint(
-    judge: _Judge, options: Sequence[Option], wanted: Mapping[TableName, ColumnName]
+    judge: _CandidateJudge, options: Sequence[Option], wanted: Mapping[TableName, ColumnName]
 ) -> dict[AccessId, ColumnName]:
     """Accesses added one by one, the requested and best first, as long as all are safe together."""
     by_access: dict[AccessId, list[Option]] = {}
@@ -240,7 +240,9 @@ def _not_together(
     )
 
 
-def _nothing_safe(judge: _Judge, options: Sequence[Option], name: QueryName) -> UnsafeSketchError:
+def _nothing_safe(
+    judge: _CandidateJudge, options: Sequence[Option], name: QueryName
+) -> UnsafeSketchError:
     would_serve = [] if judge.query.nondeterministic else _would_serve(judge, options)
     if not options:
         listed = " or ".join(f"`{column}`" for column in would_serve)
@@ -272,7 +274,7 @@ def _nothing_safe(judge: _Judge, options: Sequence[Option], name: QueryName) -> 
     )
 
 
-def _is_safe_for_all(judge: _Judge, options: Sequence[Option]) -> bool:
+def _is_safe_for_all(judge: _CandidateJudge, options: Sequence[Option]) -> bool:
     """Whether one of them would be safe if sketches had what derives all rows of recursions."""
     root = for_all(judge.query.root)
     if root == judge.query.root:
@@ -281,7 +283,7 @@ def _is_safe_for_all(judge: _Judge, options: Sequence[Option]) -> bool:
     return any(whole.of({option.scan.access: option.column}).safe for option in options)
 
 
-def _would_serve(judge: _Judge, options: Sequence[Option]) -> list[str]:
+def _would_serve(judge: _CandidateJudge, options: Sequence[Option]) -> list[str]:
     """Safe columns that the query reads but that were not candidates."""
     known = {(option.scan.access, option.column) for option in options}
     result: dict[str, None] = {}

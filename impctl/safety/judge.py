@@ -81,8 +81,8 @@ def chosen_barriers(
     return ways[-1]
 
 
-def _given(asked: bool | None, tried: tuple[bool, ...]) -> tuple[bool, ...]:
-    return tried if asked is None else (asked,)
+def _given(given: bool | None, tried: tuple[bool, ...]) -> tuple[bool, ...]:
+    return tried if given is None else (given,)
 
 
 def _leaves_keys_out(analysis: Analysis) -> bool:
@@ -220,7 +220,7 @@ class _Place:
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _Request:
     """A request: the sketches, what is known, and how first ranks are treated."""
 
     sketched: Mapping[AccessId, ColumnName]
@@ -285,8 +285,8 @@ class PlanJudge:
     ) -> Analysis:
         """Like `of`, with the facts as bits of `known`."""
         own = dict(sorted(sketched.items()))
-        asked = _Asked(own, known, has_rank_barriers, has_keyed_fixpoints)
-        return Analysis(self.nodes, self._judged(self._root, asked))
+        request = _Request(own, known, has_rank_barriers, has_keyed_fixpoints)
+        return Analysis(self.nodes, self._judged(self._root, request))
 
     def of_all_facts(
         self,
@@ -333,53 +333,53 @@ class PlanJudge:
             for kind in FactKind
         )
 
-    def _judged(self, place: _Place, asked: _Asked) -> Judged:
-        key = asked.concerning(place)
+    def _judged(self, place: _Place, request: _Request) -> Judged:
+        key = request.concerning(place)
         known = place.found.get(key)
-        if known is None and asked.has_keyed_fixpoints and isinstance(place.node, Fixpoint):
-            known = self._keyed(place.node, place, asked)
+        if known is None and request.has_keyed_fixpoints and isinstance(place.node, Fixpoint):
+            known = self._keyed(place.node, place, request)
         if known is None:
-            inputs = tuple([self._judged(part, asked) for part in place.inputs])
-            known = Judged(self._state(place, inputs, asked), inputs)
+            inputs = tuple([self._judged(part, request) for part in place.inputs])
+            known = Judged(self._state(place, inputs, request), inputs)
         place.found[key] = known
         return known
 
-    def _keyed(self, node: Fixpoint, place: _Place, asked: _Asked) -> Judged | None:
+    def _keyed(self, node: Fixpoint, place: _Place, request: _Request) -> Judged | None:
         """The fixpoint as KEYED on one of its columns; None where on none."""
         base, step = place.inputs
-        first = self._judged(base, asked)
-        for key in key_candidates(node, first.state, asked.sketched):
-            leaves = {**asked.leaves, node.id: key}
-            other = self._judged(step, replace(asked, leaves=leaves))
+        first = self._judged(base, request)
+        for key in key_candidates(node, first.state, request.sketched):
+            leaves = {**request.leaves, node.id: key}
+            other = self._judged(step, replace(request, leaves=leaves))
             state = keyed_fixpoint(node, key, first.state, other.state)
             if state is not None:
                 return Judged(place.same(state), (first, other))
         return None
 
-    def _state(self, place: _Place, inputs: tuple[Judged, ...], asked: _Asked) -> NodeState:
+    def _state(self, place: _Place, inputs: tuple[Judged, ...], request: _Request) -> NodeState:
         node = place.node
         if place.changing is not None:
             return place.changing
         if isinstance(node, Scan):
-            name = asked.sketched.get(node.access)
-            return place.same(scan_state(node, name, place.columns_of(asked.known)))
+            name = request.sketched.get(node.access)
+            return place.same(scan_state(node, name, place.columns_of(request.known)))
         if isinstance(node, Recursive):
-            return place.same(leaf(node, asked.leaves.get(node.fixpoint)))
+            return place.same(leaf(node, request.leaves.get(node.fixpoint)))
         below = [part.state for part in inputs]
         unsafe = next((result for result in below if result.status is Status.UNSAFE), None)
-        state = self._by_inputs(place, below, asked) if unsafe is None else unsafe
+        state = self._by_inputs(place, below, request) if unsafe is None else unsafe
         if place.at_root and state.status is Status.UNSAFE:
             # It depends on more than the inputs' own states, so it is not kept by those.
             ranked = self._ranked(node, inputs)
             return state if ranked is None else place.same(ranked)
         return state
 
-    def _by_inputs(self, place: _Place, inputs: list[NodeState], asked: _Asked) -> NodeState:
+    def _by_inputs(self, place: _Place, inputs: list[NodeState], request: _Request) -> NodeState:
         # States are kept as long as the places are, so one place has no two of one identity.
-        key = (*map(id, inputs), asked.has_rank_barriers)
+        key = (*map(id, inputs), request.has_rank_barriers)
         state = place.states.get(key)
         if state is None:
-            barriers = asked.has_rank_barriers
+            barriers = request.has_rank_barriers
             state = state_of(place.node, inputs, self._wording, has_rank_barriers=barriers)
             state = place.states[key] = place.same(state)
         return state
@@ -545,7 +545,7 @@ def check_safety(
         reason = f"{reason}; {_CUT}" if name in ("now", "current_timestamp") else reason
         return Verdict(False, Status.UNSAFE, reason, span)
     barriers = chosen_barriers(sketched, by, ranks=has_rank_barriers, keyed=has_keyed_fixpoints)
-    judge = _Judge(query, sketched, *barriers, by)
+    judge = _SketchJudge(query, sketched, *barriers, by)
     # Facts only ever help, so what is unsafe by all of them is so by the sure ones too.
     result = judge.of(facts)
     refusal = result.root.refusal
@@ -560,7 +560,7 @@ def check_safety(
 
 
 @dataclass(frozen=True, slots=True)
-class _Judge:
+class _SketchJudge:
     """Everything a plan is judged by but the facts."""
 
     query: Query
@@ -653,7 +653,7 @@ def _refuse_unknown(known: Collection[AccessId], sketched: Mapping[AccessId, Col
 
 
 def _needed_assumptions(
-    judge: _Judge, sure: Collection[Fact], facts: Collection[Fact]
+    judge: _SketchJudge, sure: Collection[Fact], facts: Collection[Fact]
 ) -> tuple[Fact, ...]:
     """A minimal set (each fact is needed) of the statistics facts that still proves safety. Of
     several such sets the one without the earliest facts: each is dropped in turn if the others are
@@ -674,7 +674,7 @@ def _needed_assumptions(
     return result
 
 
-def _is_smallest(judge: _Judge, needed: _Tried, tried: _Tried, base: int) -> bool:
+def _is_smallest(judge: _SketchJudge, needed: _Tried, tried: _Tried, base: int) -> bool:
     """Whether `_smallest` would return this set for the facts tried."""
     if not judge.is_safe(base | _together(needed)):
         return False
@@ -685,7 +685,7 @@ def _is_smallest(judge: _Judge, needed: _Tried, tried: _Tried, base: int) -> boo
     return True
 
 
-def _smallest(judge: _Judge, tried: _Tried, kept: int) -> _Tried:
+def _smallest(judge: _SketchJudge, tried: _Tried, kept: int) -> _Tried:
     """The facts tried that are needed beside those kept; many are dropped at once."""
     if judge.is_safe(kept):
         return []
@@ -706,7 +706,7 @@ def _together(facts: _Tried) -> int:
     return known
 
 
-def _accepted(judge: _Judge, analysis: Analysis, facts: Collection[Fact]) -> Verdict:
+def _accepted(judge: _SketchJudge, analysis: Analysis, facts: Collection[Fact]) -> Verdict:
     root = analysis.root
     assumed = tuple(fact for fact in facts if fact.source is FactSource.STATISTICS)
     return Verdict(
@@ -774,7 +774,7 @@ def states_of(
     """The states of all nodes, in the order of `nodes_of`, as an accepted query was judged."""
     result = verdict.required()
     barriers = (result.has_rank_barriers, result.has_keyed_fixpoints)
-    judge = _Judge(query, sketched, *barriers, Judges().of(query))
+    judge = _SketchJudge(query, sketched, *barriers, Judges().of(query))
     return judge.of(result.facts).states
 
 

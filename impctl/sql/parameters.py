@@ -29,13 +29,9 @@ RUN = "now"
 NEVER = "never"
 """Instead of an instant: no existing row will ever expire."""
 _UNITS = {
-    **dict.fromkeys(("hour",), "hour"),
-    **dict.fromkeys(("day", "dd"), "day"),
-    "week": "week",
-    **dict.fromkeys(("month", "mon", "mm"), "month"),
-    "quarter": "quarter",
-    **dict.fromkeys(("year", "yyyy", "yy"), "year"),
-}
+    "hour": "hour", "day": "day", "dd": "day", "week": "week", "month": "month", "mon": "month",
+    "mm": "month", "quarter": "quarter", "year": "year", "yyyy": "year", "yy": "year",
+}  # fmt: skip
 """Units of `date_trunc` by spelling."""
 _CUT_NAMES = {f"date_trunc('{unit}', current_timestamp)": unit for unit in _UNITS.values()}
 NOW = frozenset({"now", "current_timestamp"})
@@ -139,9 +135,9 @@ def instant_of(written: str, zone: str) -> datetime:
 
 def _instant(written: str, zone: str) -> datetime:
     result = datetime.fromisoformat(written) if _NOW.fullmatch(written) else _no_time(written)
-    return (result.replace(tzinfo=zone_of(zone)) if result.tzinfo is None else result).astimezone(
-        UTC
-    )
+    if result.tzinfo is None:
+        result = result.replace(tzinfo=zone_of(zone))
+    return result.astimezone(UTC)
 
 
 def _no_time(written: str) -> NoReturn:
@@ -170,16 +166,16 @@ def _cut(local: datetime, unit: str) -> datetime:
 def clock_uses(sql: str, tokens: Sequence[Token]) -> Iterator[ClockUse]:
     """Constants of the clock in a text, from left to right."""
     words = [sql[token.start : token.end + 1].lower() for token in tokens]
-    at = 0
-    while at < len(tokens):
-        result = None if at and words[at - 1] == "." else _use(words, at)
+    index = 0
+    while index < len(tokens):
+        result = None if index and words[index - 1] == "." else _use(words, index)
         if result is None:
-            at += 1
+            index += 1
             continue
         moment, length = result
-        last = tokens[at + length - 1]
-        yield ClockUse(moment, tokens[at].start, last.end + 1, at - 1 if at else None)
-        at += length
+        last = tokens[index + length - 1]
+        yield ClockUse(moment, tokens[index].start, last.end + 1, index - 1 if index else None)
+        index += length
 
 
 def _use(words: Sequence[str], at: int) -> tuple[str, int] | None:
@@ -258,11 +254,11 @@ class BoundSql:
 
     def written_at(self, line: int, column: int) -> tuple[int, int]:
         """Line and column (1-based) in the text with parameters."""
-        own = [binding for binding in self.bindings if binding.line == line]
-        index = bisect_right(own, column, key=lambda binding: binding.bound_column) - 1
+        bindings = [binding for binding in self.bindings if binding.line == line]
+        index = bisect_right(bindings, column, key=lambda binding: binding.bound_column) - 1
         if index < 0:
             return line, column
-        before = own[index]
+        before = bindings[index]
         inside = column - before.bound_column
         if inside < before.bound:
             return line, before.column
@@ -284,9 +280,9 @@ def bind(
     from sqlglot.dialects.spark import Spark
     from sqlglot.errors import TokenError
 
-    moving = {f":{own}": moment for own, moment in follows.items()}
+    moving = {f":{key}": moment for key, moment in follows.items()}
     if clock is not None:
-        values = {**values, **{own: clock.value(f":{own}", follows[own]) for own in follows}}
+        values = {**values, **{key: clock.value(f":{key}", follows[key]) for key in follows}}
     asks_clock = clock is not None and _CLOCK.search(sql) is not None
     if ":" not in sql and not values and not asks_clock:
         return BoundSql(sql)
@@ -295,9 +291,9 @@ def bind(
     except TokenError:
         # The reader of the text says what is wrong with it.
         return BoundSql(sql)
-    result = list(_parameters(sql, tokens))
-    _refuse_unused(values, {parameter.name for parameter in result}, name)
-    places = [(one.start, one.end, _literal(one, values, name)) for one in result]
+    parameters = list(_parameters(sql, tokens))
+    _refuse_unused(values, {parameter.name for parameter in parameters}, name)
+    places = [(p.start, p.end, _literal(p, values, name)) for p in parameters]
     uses = _clock_places(sql, tokens) if asks_clock else []
     moments: dict[str, str] = {}
     if clock is not None:
@@ -346,18 +342,18 @@ def _replaced(sql: str, places: Sequence[tuple[int, int, str]]) -> tuple[str, tu
     """The text with these ranges (start, end, new text; ascending) replaced, lines kept."""
     pieces: list[str] = []
     bindings: list[Binding] = []
-    at = 0
+    done = 0
     for start, end, literal in places:
         line = sql.count("\n", 0, start) + 1
         column = start - sql.rfind("\n", 0, start)
         first, *others = sql[start:end].split("\n")
         # What follows on a later line keeps its place there.
         rest = "\n" * len(others) + " " * len(others[-1]) if others else ""
-        pieces += [sql[at:start], literal, rest]
-        at = end
+        pieces += [sql[done:start], literal, rest]
+        done = end
         shift = sum(b.bound - b.written for b in bindings if b.line == line)
         bindings.append(Binding(line, column, len(first), column + shift, len(literal)))
-    return "".join((*pieces, sql[at:])), tuple(bindings)
+    return "".join((*pieces, sql[done:])), tuple(bindings)
 
 
 def literal_text(value: ParameterValue) -> str:

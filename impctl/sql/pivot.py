@@ -106,11 +106,10 @@ def as_column(value: Literal, column: SqlType | None) -> Literal | None:
 
 def name_of(values: Sequence[Literal]) -> str | None:
     """Spark's column name for one value, or several in brackets."""
-    texts = [_text(value) for value in values]
-    known = [text for text in texts if text is not None]
-    if len(known) < len(texts):
+    texts = [text for value in values if (text := _text(value)) is not None]
+    if len(texts) < len(values):
         return None
-    return known[0] if len(known) == 1 else f"{{{', '.join(known)}}}"
+    return texts[0] if len(texts) == 1 else f"{{{', '.join(texts)}}}"
 
 
 def _text(value: Literal) -> str | None:
@@ -145,9 +144,7 @@ class _Made:
     def is_two_phase(self) -> bool:
         """Whether Spark groups by the values as well (`PivotFirst.supportsDataType`)."""
         kinds = [known_type(expr) for _, expr in self.columns]
-        return all(
-            kind is not None and (kind.is_numeric or kind.kind is Kind.BOOLEAN) for kind in kinds
-        )
+        return all(k is not None and (k.is_numeric or k.kind is Kind.BOOLEAN) for k in kinds)
 
     def is_null_without_rows(self, expr: Expr) -> bool:
         """Whether the expression is NULL without rows, so that it needs no CASE."""
@@ -257,14 +254,10 @@ def _keys(
     scope: Scope, reader: ExprReader, axes: list[exp.Expression], made: _Made
 ) -> list[ScopeEntry]:
     """Columns that the pivot does not read otherwise: Spark groups by these."""
-    read = set[str]()
-    for axis in axes:
-        read |= columns_of(reader.read(axis))
-    for _, expr in made.columns:
-        read |= columns_of(expr)
+    exprs = [*(reader.read(axis) for axis in axes), *(expr for _, expr in made.columns)]
     for call in made.calls:
-        for part in (*call.arguments, *(() if call.condition is None else (call.condition,))):
-            read |= columns_of(part)
+        exprs += call.arguments if call.condition is None else (*call.arguments, call.condition)
+    read = frozenset[str]().union(*map(columns_of, exprs))
     return [entry for entry in scope.star(None) if not columns_of(entry.expr) & read]
 
 
@@ -344,11 +337,7 @@ def _projected(
         *((entry.name, ref) for entry, ref in zip(keys, refs, strict=True)),
         *columns,
     ]
-    ids = reading.fresh("p", [name for name, _ in named])
-    outputs = tuple(
-        ComputedColumn(attribute_for(identity, name, expr), expr)
-        for identity, (name, expr) in zip(ids, named, strict=True)
-    )
+    outputs = reading.computed("p", named)
     owners = [*(entry.relation for entry in keys), *(None for _ in columns)]
     entries = tuple(
         ScopeEntry(owner, output.attribute.name, output.attribute.ref())

@@ -14,7 +14,7 @@ from sqlglot import exp
 from impctl.data.schema import Kind, SqlType
 from impctl.expr.nodes import ColumnRef, Expr, Span, columns_of, transform
 from impctl.expr.types import is_nullable, type_of
-from impctl.plan.nodes import Attribute, Catalog, JoinKind, LiveRows, Plan
+from impctl.plan.nodes import Attribute, Catalog, ComputedColumn, JoinKind, LiveRows, Plan
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
@@ -80,6 +80,16 @@ class Reading:
             again = f":{seen[name.lower()]}" if seen[name.lower()] > 1 else ""
             result.append(f"{letter}{self._nodes}.{name}{again}")
         return tuple(result)
+
+    def computed(
+        self, letter: str, columns: Sequence[tuple[str, Expr]]
+    ) -> tuple[ComputedColumn, ...]:
+        """Output columns of one new node from their names and expressions."""
+        ids = self.fresh(letter, [name for name, _ in columns])
+        pairs = zip(ids, columns, strict=True)
+        return tuple(
+            ComputedColumn(attribute_for(i, name, expr), expr) for i, (name, expr) in pairs
+        )
 
     def note_volatile(self, name: str, span: Span | None) -> None:
         """Record a construct whose result may differ between runs."""

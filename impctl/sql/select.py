@@ -103,12 +103,8 @@ class Order:
             for part in walk(key.expr):
                 if isinstance(part, ColumnRef) and part.id not in offered:
                     missing.setdefault(part.id, part)
-        names = [column_name(identity) for identity in missing]
-        ids = reading.fresh("h", names) if missing else ()
-        hidden = tuple(
-            ComputedColumn(attribute_for(identity, name, ref), ref)
-            for identity, name, ref in zip(ids, names, missing.values(), strict=True)
-        )
+        named = [(column_name(identity), ref) for identity, ref in missing.items()]
+        hidden = reading.computed("h", named) if named else ()
         keys = [replace(key, expr=_through(key.expr, hidden)) for key in keys]
         return hidden, replace(self, keys=tuple(keys))
 
@@ -572,13 +568,8 @@ def _projected(
     present = [(attribute.name, attribute.id) for attribute in attributes_of(plan)]
     wanted = [(name, expr.id if isinstance(expr, ColumnRef) else None) for name, expr in outputs]
     if present == wanted:
-        plan = Distinct(plan, span=span) if is_distinct else plan
-        return limited(plan, order)
-    ids = reading.fresh("p", [name for name, _ in outputs])
-    columns = tuple(
-        ComputedColumn(attribute_for(identity, name, expr), expr)
-        for identity, (name, expr) in zip(ids, outputs, strict=True)
-    )
+        return limited(Distinct(plan, span=span) if is_distinct else plan, order)
+    columns = reading.computed("p", outputs)
     hidden, order = order.over(columns, reading)
     if is_distinct and hidden:
         raise reading.text.error(
@@ -587,9 +578,7 @@ def _projected(
             hint="add the column to the SELECT list",
         )
     plan = Project(plan, (*columns, *hidden), span=span)
-    if is_distinct:
-        plan = Distinct(plan, span=span)
-    plan = limited(plan, order)
+    plan = limited(Distinct(plan, span=span) if is_distinct else plan, order)
     return _without(plan, columns, reading, span) if hidden else plan
 
 

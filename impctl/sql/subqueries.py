@@ -43,7 +43,7 @@ from impctl.plan.nodes import (
 )
 from impctl.sql.expressions import COMPARISONS, ExprReader, arguments_of, function_name
 from impctl.sql.relations import Environment, FromSource, part, read_from
-from impctl.sql.scope import Names, Scope, attribute_for
+from impctl.sql.scope import Names, Scope
 from impctl.values import dataclass
 
 
@@ -472,12 +472,8 @@ def mark_of(
         outer.append(pair[1])
     if within:
         plan = Select(plan, conjunction(tuple(within), span), span=span)
-    names = [f"key {number}" for number, _ in enumerate(inner)]
-    ids = reader.reading.fresh("p", names)
-    keys = tuple(
-        ComputedColumn(attribute_for(identity, name, expr), expr)
-        for identity, name, expr in zip(ids, names, inner, strict=True)
-    )
+    named = [(f"key {number}", expr) for number, expr in enumerate(inner)]
+    keys = reader.reading.computed("p", named)
     (identity,) = reader.reading.fresh("p", ["mark"])
     marked = Attribute(identity, "mark", BOOLEAN, nullable=False)
     truth = ComputedColumn(marked, Literal(True, BOOLEAN))

@@ -106,7 +106,7 @@ def expand_views(sql: str, views: Views, names: TableNames, *, name: QueryName) 
     for use in query.uses:
         _need(use.view, views, names, needed, ())
     called = _entry_names(query, needed, views)
-    writer = _Writer([], [])
+    writer = _TextWriter([], [])
     tokens = query.text.tokens
     start = int(tokens[query.head - 1].end) + 1 if query.head else int(tokens[0].start)
     writer.copy(query, 0, start, called)
@@ -211,7 +211,7 @@ def _entry_names(
 
 
 @dataclass(frozen=True, slots=True)
-class _Writer:
+class _TextWriter:
     texts: list[str]
     stretches: list[Stretch]
 

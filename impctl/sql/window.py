@@ -7,8 +7,8 @@ from dataclasses import field, replace
 
 from sqlglot import exp
 
-from impctl.data.schema import DOUBLE, INTEGER, SqlType, other
-from impctl.expr.nodes import ColumnRef, Expr, Span, columns_of, substitute
+from impctl.data.schema import DOUBLE, INTEGER, SqlType
+from impctl.expr.nodes import ColumnRef, Expr, columns_of, substitute
 from impctl.plan.functions import AGGREGATE_SYNONYMS, AGGREGATES, ORDER_DEPENDENT, WINDOW_ONLY
 from impctl.plan.nodes import AggregateCall, Attribute, Plan, SortKey, Window, WindowCall
 from impctl.sql.aggregates import AggregateCollector, GroupingClause, call_is_nullable, result_type
@@ -28,20 +28,6 @@ _RANKING = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadWindow:
-    """A window call without an id."""
-
-    function: str
-    arguments: tuple[Expr, ...]
-    partition_by: tuple[Expr, ...]
-    order: tuple[SortKey, ...]
-    frame: str | None
-    type: SqlType | None
-    nullable: bool
-    span: Span | None = field(default=None, compare=False)
-
-
 @dataclass(slots=True)
 class WindowCollector:
     """Collects window and aggregate calls of expressions; an `ExprReader.special`."""
@@ -49,7 +35,8 @@ class WindowCollector:
     aggregates: AggregateCollector
     named: Mapping[str, exp.Expression]
     """WINDOW clause entries by lower-case name."""
-    calls: list[ReadWindow] = field(default_factory=list)
+    calls: list[WindowCall] = field(default_factory=list)
+    """Their attributes have no ids and names yet."""
 
     def __call__(self, reader: ExprReader, node: exp.Expression) -> Expr | None:
         if reader.in_aggregate or not isinstance(node, exp.Window):
@@ -57,12 +44,10 @@ class WindowCollector:
         call = self._read(reader, node)
         if call not in self.calls:
             self.calls.append(call)
-        kind = call.type or other("unknown")
-        return ColumnRef(
-            f"{_WINDOW_PLACEHOLDER}{self.calls.index(call)}", kind, call.nullable, span=call.span
-        )
+        identity = window_placeholder(self.calls.index(call))
+        return replace(call.attribute, id=identity).ref(call.span)
 
-    def _read(self, reader: ExprReader, node: exp.Window) -> ReadWindow:
+    def _read(self, reader: ExprReader, node: exp.Window) -> WindowCall:
         text = reader.text
         inside = replace(reader, special=self.aggregates, clause="a window function")
         inner = node.this
@@ -84,17 +69,9 @@ class WindowCollector:
         order = read_order(inside, spec.args.get("order"))
         if any(reads_window(e) for e in (*arguments, *partition_by, *(k.expr for k in order))):
             raise text.unsupported("a window function over the alias of another one", node)
-        kind, nullable = _result(function, arguments)
-        return ReadWindow(
-            function=function,
-            arguments=arguments,
-            partition_by=partition_by,
-            order=order,
-            frame=self._frame(reader, spec),
-            type=kind,
-            nullable=nullable,
-            span=text.span_of(node),
-        )
+        result = Attribute("", "", *_result(function, arguments))
+        frame, span = self._frame(reader, spec), text.span_of(node)
+        return WindowCall(result, function, arguments, partition_by, order, frame, span=span)
 
     def _specification(self, reader: ExprReader, node: exp.Window) -> exp.Expression:
         name = node.alias
@@ -262,25 +239,19 @@ def windowed(
     are names and expressions of the SELECT list: a call among them gets its name."""
     calls = windows.calls
     refs = {expr.id: name for name, expr in reversed(items) if isinstance(expr, ColumnRef)}
-    names = [
-        refs.get(window_placeholder(number), call.function) for number, call in enumerate(calls)
-    ]
-    built = []
-    for identity, name, call in zip(reading.fresh("w", names), names, calls, strict=True):
-        built.append(
-            WindowCall(
-                Attribute(identity, name, call.type, call.nullable),
-                call.function,
-                tuple(finish(part) for part in call.arguments),
-                tuple(finish(part) for part in call.partition_by),
-                tuple(replace(key, expr=finish(key.expr)) for key in call.order),
-                call.frame,
-                span=call.span,
-            )
+    names = [refs.get(window_placeholder(n), call.function) for n, call in enumerate(calls)]
+    built = [
+        replace(
+            call,
+            attribute=replace(call.attribute, id=identity, name=name),
+            arguments=tuple(map(finish, call.arguments)),
+            partition_by=tuple(map(finish, call.partition_by)),
+            order=tuple(replace(key, expr=finish(key.expr)) for key in call.order),
         )
+        for identity, name, call in zip(reading.fresh("w", names), names, calls, strict=True)
+    ]
     result: dict[str, Expr] = {
         window_placeholder(number): call.attribute.ref() for number, call in enumerate(built)
     }
-    return Window(plan, tuple(built), span=built[0].span), lambda expr: substitute(
-        finish(expr), result
-    )
+    window = Window(plan, tuple(built), span=built[0].span)
+    return window, lambda expr: substitute(finish(expr), result)
