@@ -67,9 +67,8 @@ def fingerprint(root: Plan) -> str:
 
 def template(root: Plan) -> str:
     """SHA-256 of the plan without the constants of its conditions, in hexadecimal."""
-    return hashlib.sha256(
-        f"{_TEMPLATE} {_CanonicalWriter(slots=True).plan(root)}".encode()
-    ).hexdigest()
+    text = f"{_TEMPLATE} {_CanonicalWriter(slots=True).plan(root)}"
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def is_same(left: Expr | None, right: Expr | None) -> bool:
@@ -107,24 +106,22 @@ class _CanonicalWriter:
                 columns = [f"{item.name.lower()}:{item.type}" for item in plan.attributes]
                 return [plan.table.lower(), *columns]
             case Select():
-                return [self._condition(plan.predicate)]
+                return [self.expr(plan.predicate, slots=self._slots)]
             case Project():
                 written = [self.expr(output.expr) for output in plan.outputs]
                 self._new(output.attribute.id for output in plan.outputs)
                 return written
             case Join():
-                return [plan.kind.value, str(plan.null_aware), self._condition(plan.condition)]
+                condition = self._optional(plan.condition, slots=self._slots)
+                return [plan.kind.value, str(plan.null_aware), condition]
             case Aggregate():
                 return self._aggregate(plan)
             case Distinct() | OneRow():
                 return []
             case SetOperation():
                 self._new(attribute.id for attribute in plan.attributes)
-                return [
-                    plan.kind.value,
-                    str(plan.all),
-                    *(str(item.type) for item in plan.attributes),
-                ]
+                types = (str(item.type) for item in plan.attributes)
+                return [plan.kind.value, str(plan.all), *types]
             case Sort():
                 return self._order(plan.order)
             case TopK():
@@ -154,14 +151,13 @@ class _CanonicalWriter:
         identity = plan.fixpoint if isinstance(plan, Recursive) else plan.id
         # In order of appearance, whatever the entry is called.
         number = self._fixpoints.setdefault(identity, len(self._fixpoints))
-        kind = [str(plan.is_set)] if isinstance(plan, Fixpoint) else []
-        if isinstance(plan, Fixpoint) and plan.levels is not None:
-            kind.append(f"{plan.levels} levels")
-        kind += [str(plan.best)] if isinstance(plan, Fixpoint) and plan.best is not None else []
-        if isinstance(plan, Fixpoint) and plan.chooses:
-            kind.append("one derivation")
-        if isinstance(plan, Fixpoint) and plan.answers:
-            kind.append("of the answer")
+        kind = []
+        if isinstance(plan, Fixpoint):
+            kind = [str(plan.is_set)]
+            kind += [] if plan.levels is None else [f"{plan.levels} levels"]
+            kind += [] if plan.best is None else [str(plan.best)]
+            kind += ["one derivation"] if plan.chooses else []
+            kind += ["of the answer"] if plan.answers else []
         return [str(number), *kind, *(str(item.type) for item in plan.attributes)]
 
     def _aggregate(self, plan: Aggregate) -> list[str]:
@@ -190,11 +186,8 @@ class _CanonicalWriter:
             for key in order
         ]
 
-    def _optional(self, expr: Expr | None) -> str:
-        return "none" if expr is None else self.expr(expr)
-
-    def _condition(self, expr: Expr | None) -> str:
-        return "none" if expr is None else self.expr(expr, slots=self._slots)
+    def _optional(self, expr: Expr | None, *, slots: bool = False) -> str:
+        return "none" if expr is None else self.expr(expr, slots=slots)
 
     def expr(self, expr: Expr, *, slots: bool = False) -> str:
         """One expression; columns by number, constants omitted where `slots` says so."""

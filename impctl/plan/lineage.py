@@ -238,7 +238,7 @@ def _trace_join(plan: Join, access: AccessId, column: Column) -> Traced | None:
         if plan.kind is JoinKind.RIGHT:
             return Traced(joined, side.keys)
         if plan.kind is JoinKind.SEMI:
-            # Matching rows are seen only through what equals them on the left.
+            # Matching rows are visible only through what equals them on the left.
             left = frozenset(attribute.id for attribute in attributes_of(plan.left))
             equal = _equated(side.keys, plan.condition) & left
             return Traced(joined, equal) if equal else None
@@ -387,11 +387,11 @@ def for_all(plan: Plan) -> Plan:
     return replace(result, answers=False) if isinstance(result, Fixpoint) else result
 
 
-def answer_notes(root: Plan, told: Collection[int]) -> Mapping[int, str]:
+def answer_notes(root: Plan, positions: Collection[int]) -> Mapping[int, str]:
     """What sketches of the fixpoints at these positions of `nodes_of(root)` contain."""
     notes = {}
     for position, node in enumerate(nodes_of(root)):
-        if isinstance(node, Fixpoint) and position in told:
+        if isinstance(node, Fixpoint) and position in positions:
             why = _why_whole(node)
             notes[position] = f"{_WHOLE}{why}" if why else _HELD
     return notes
@@ -401,15 +401,19 @@ def why_unused(root: Plan, barriers: Collection[int], keyed: Collection[int]) ->
     """Why sketches equal those of full lineage; empty where they may be smaller. Positions of
     `nodes_of(root)`: nodes with a sketched access below, keyed ones and others, which are barriers
     unless sketched for the answer alone."""
-    result = [(at, node) for at, node in enumerate(nodes_of(root)) if isinstance(node, Fixpoint)]
-    if not result:
+    fixpoints = [
+        (position, node)
+        for position, node in enumerate(nodes_of(root))
+        if isinstance(node, Fixpoint)
+    ]
+    if not fixpoints:
         return "its plan has no WITH RECURSIVE"
-    whole = [_why_whole(node) for at, node in result if at in barriers]
+    whole = [_why_whole(node) for position, node in fixpoints if position in barriers]
     if "" in whole:
         return ""
     if whole:
         return whole[0]
-    if any(at in keyed for at, _ in result):
+    if any(position in keyed for position, _ in fixpoints):
         return "the recursion is keyed, so its sketch already holds only the keys in the result"
     return "WITH RECURSIVE reads no table that has a sketch"
 

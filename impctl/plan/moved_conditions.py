@@ -78,7 +78,7 @@ def _is_on_scan(plan: Plan) -> bool:
 
 def _neutral(plan: Plan, change: Callable[[Plan], Plan]) -> Plan:
     """The plan without the conditions right above its scans, other nodes changed by `change`."""
-    # What a fixpoint remembers is what constants inside it made.
+    # The state of a fixpoint depends on constants inside it.
     below = _as_it_stands if isinstance(plan, Fixpoint) else change
     result = map_inputs(plan, lambda child: _neutral(child, below))
     if isinstance(result, Select) and _is_on_scan(result):

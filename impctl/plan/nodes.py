@@ -347,7 +347,7 @@ class Query:
         return tuple(dict.fromkeys(table for _, table in self.mentions))
 
     def __hash__(self) -> int:
-        return hash(self.sql)  # tells nearly all apart; a plan is large, its nodes keep no hash
+        return hash(self.sql)  # nearly unique; a plan is large, its nodes keep no hash
 
 
 def attributes_of(plan: Plan) -> tuple[Attribute, ...]:

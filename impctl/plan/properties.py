@@ -125,7 +125,9 @@ def deciding(root: Plan) -> tuple[tuple[str, Span | None], ...]:
 def loose_columns(root: Plan) -> frozenset[int]:
     """Positions of result columns that depend on the order of rows."""
     loose = _follow(root, [])
-    return frozenset(at for at, column in enumerate(attributes_of(root)) if column.id in loose)
+    return frozenset(
+        index for index, column in enumerate(attributes_of(root)) if column.id in loose
+    )
 
 
 def _follow(node: Plan, deciding: list[tuple[str, Span | None]]) -> Loose:

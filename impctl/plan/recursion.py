@@ -158,9 +158,9 @@ def _joined(plan: Join, fixpoint: FixpointId) -> list[_StepWay] | None:
     if left is None or right is None or len(left) * len(right) > _MOST_WAYS:
         return None
     result = [
-        _StepWay((*one.leaves, *other.leaves), {**one.origins, **other.origins})
-        for one in left
-        for other in right
+        _StepWay((*first.leaves, *second.leaves), {**first.origins, **second.origins})
+        for first in left
+        for second in right
     ]
     if plan.kind is not JoinKind.INNER or plan.condition is None:
         return result
@@ -226,7 +226,9 @@ def approximate_columns(plan: Plan) -> frozenset[AttributeId]:
         case SetOperation() | Fixpoint():
             sides = [attributes_of(side) for side in inputs_of(plan)]
             rows = zip(plan.attributes, *sides, strict=True)
-            return frozenset(own.id for own, *of in rows if {one.id for one in of} & below)
+            return frozenset(
+                output.id for output, *inputs in rows if {column.id for column in inputs} & below
+            )
         case _:
             return below
 
@@ -304,7 +306,9 @@ def of_rows(plan: Plan, fixpoint: Fixpoint) -> Plan:
     """The plan's rows that are in the table of the fixpoint's rows."""
     table = table_of(fixpoint)
     pairs = zip(attributes_of(plan), table.attributes, strict=True)
-    same = tuple(Compare(CompareOp.NULL_SAFE_EQUAL, one.ref(), other.ref()) for one, other in pairs)
+    same = tuple(
+        Compare(CompareOp.NULL_SAFE_EQUAL, left.ref(), right.ref()) for left, right in pairs
+    )
     return Join(JoinKind.SEMI, plan, table, same[0] if len(same) == 1 else And(same))
 
 
@@ -458,7 +462,7 @@ def _places(way: LeafWay, exprs: Iterable[Expr]) -> set[int]:
     """Positions of the leaf's columns that these expressions read."""
     if way.leaf is None:
         return set()
-    place = {attribute.id: at for at, attribute in enumerate(way.leaf)}
+    place = {attribute.id: index for index, attribute in enumerate(way.leaf)}
     return {place[name] for expr in exprs for name in columns_of(expr) if name in place}
 
 
@@ -629,7 +633,7 @@ def _all_kept(root: Plan) -> Mapping[int, tuple[str]]:
     place = {id(node): position for position, node in enumerate(nodes)}
     result = {}
     for node in nodes:
-        calls = [one.call for one in node.aggregates] if isinstance(node, Aggregate) else []
+        calls = [output.call for output in node.aggregates] if isinstance(node, Aggregate) else []
         if not isinstance(node, Aggregate) or not any(c.function in _FUNCTIONS for c in calls):
             continue
         for fixpoint in outer_fixpoints(node.child):

@@ -568,7 +568,7 @@ def _aggregate(asked: Aggregate, captured: Aggregate, child: _Pair) -> _Judged:
     keys = [key for index, key in enumerate(captured.keys) if index in everywhere]
     difference = _mapped(child.difference, _renamed(keys))
     if difference is not None and loose:
-        # Groups are whole, but these calls may answer differently on every run.
+        # Groups are whole, but these calls may return different results on every run.
         relations = dict.fromkeys(relations, Relation.EQUAL)
         difference = None
     return difference, {**relations, **dict.fromkeys(loose, Relation.UNKNOWN)}
@@ -728,7 +728,7 @@ def _of_one_template(
         what = "a recursion derives" if _lacks_recursion(model, here, there) else _LOOKED_AT
         return ReuseVerdict(False, f"the sketch does not have the rows that {what}")
     if fingerprint(plan) == fingerprint(model):
-        # What one of them puts out beside may ask for barriers, so it is not the first question.
+        # Other output columns of one of them may need barriers, so this is not checked first.
         return ReuseVerdict(
             True, "it was captured for the same conditions and limits", None, accesses
         )
@@ -763,7 +763,7 @@ def _of_one_recursion(
             return None
         return ReuseVerdict(False, _KEYED if there.has_keyed_fixpoints else _UNREAD)
     own = {here: sketched[other] for here, other in accesses.items()}
-    # As barriers, whatever the asked query could make of them: that is what the sketches are for.
+    # As barriers, whatever the requested query could make of them: the sketches are for those.
     safety = check_safety(asked, own, facts, has_keyed_fixpoints=False)
     here = of_core(safety, asked, core, own) if safety.safe else safety
     if not here.safe:

@@ -76,11 +76,11 @@ def with_rounding(root: Plan) -> tuple[Plan, tuple[int, ...]] | None:
     is known to be inexact."""
     plan, errors = _bounded(root)
     shown = attributes_of(root)
-    inexact = tuple(at for at, one in enumerate(shown) if one.id in errors)
+    inexact = tuple(index for index, column in enumerate(shown) if column.id in errors)
     if not inexact:
         return None
-    outputs = [ComputedColumn(one, one.ref()) for one in shown]
-    outputs += [_error_column(shown[at].id, errors[shown[at].id]) for at in inexact]
+    outputs = [ComputedColumn(column, column.ref()) for column in shown]
+    outputs += [_error_column(shown[index].id, errors[shown[index].id]) for index in inexact]
     return Project(plan, tuple(outputs)), inexact
 
 

@@ -53,7 +53,7 @@ class Ending:
     def values(self) -> tuple[Expr, ...]:
         """Expressions that order and output the rows."""
         keys = self.order if self.first is None else (*self.order, *self.first.order)
-        return (*(key.expr for key in keys), *(one.expr for one in self.outputs))
+        return (*(key.expr for key in keys), *(output.expr for output in self.outputs))
 
     @property
     def cuts(self) -> bool:
@@ -201,12 +201,15 @@ class _End:
         while True:
             match node:
                 case Project():
-                    self._replace({one.attribute.id: one.expr for one in node.outputs})
+                    self._replace({output.attribute.id: output.expr for output in node.outputs})
                 case Sort():
-                    # Of an order below another, or of rows that are cut, nothing is left to see.
+                    # An order below another, or of rows that are cut, has no effect.
                     is_shown = not self.order and self.first is None
                     self.order = node.order if is_shown else self.order
-                case TopK(rank=None) if self._passes_top and self._is_outermost:
+                case TopK(rank=None) if (
+                    # No LIMIT and no condition was passed yet.
+                    self._passes_top and self.first is None and not self.predicates
+                ):
                     self.first = FirstRows(node.order, node.count, node.offset)
                 case Select():
                     self.predicates = (node.predicate, *self.predicates)
@@ -214,20 +217,17 @@ class _End:
                     return node
             node = node.child
 
-    @property
-    def _is_outermost(self) -> bool:
-        """Whether no LIMIT and no condition was passed yet."""
-        return self.first is None and not self.predicates
-
     def _replace(self, exprs: dict[AttributeId, Expr]) -> None:
         """Rewrite it to the columns below a projection."""
 
         def sorted_by(order: tuple[SortKey, ...]) -> tuple[SortKey, ...]:
             return tuple(replace(key, expr=substitute(key.expr, exprs)) for key in order)
 
-        self.outputs = tuple(replace(one, expr=substitute(one.expr, exprs)) for one in self.outputs)
+        self.outputs = tuple(
+            replace(item, expr=substitute(item.expr, exprs)) for item in self.outputs
+        )
         self.order = sorted_by(self.order)
-        self.predicates = tuple(substitute(one, exprs) for one in self.predicates)
+        self.predicates = tuple(substitute(item, exprs) for item in self.predicates)
         if self.first is not None:
             self.first = replace(self.first, order=sorted_by(self.first.order))
 
@@ -235,5 +235,5 @@ class _End:
 def _columns(end: _End) -> frozenset[AttributeId]:
     """Columns that the rest of the plan must yield."""
     keys = end.order if end.first is None else (*end.order, *end.first.order)
-    exprs = [*(one.expr for one in end.outputs), *end.predicates, *(key.expr for key in keys)]
+    exprs = [*(output.expr for output in end.outputs), *end.predicates, *(key.expr for key in keys)]
     return frozenset().union(*map(columns_of, exprs))

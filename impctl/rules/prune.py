@@ -104,7 +104,7 @@ def _read_order(order: Iterable[SortKey]) -> Needed:
 def _project(plan: Project, needed: Needed) -> Plan:
     kept = tuple(output for output in plan.outputs if output.attribute.id in needed)
     if not kept and plan.outputs:
-        # Only the number of rows is asked for, and the child has the same.
+        # Only the number of rows matters, and the child has the same.
         return _prune(plan.child, frozenset())
     child = _prune(plan.child, _read(output.expr for output in kept))
     return replace(plan, child=child, outputs=kept)

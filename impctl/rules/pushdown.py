@@ -95,7 +95,7 @@ def _beside(part: Expr) -> tuple[Expr, ...]:
     rests = [tuple(piece for piece in side if _key(piece) not in common) for side in sides]
     pieces = tuple(common.values())
     if not all(rests):
-        # One side asks for nothing more, so whatever else the others ask for is idle.
+        # One side requires nothing more, so the other sides' conditions have no effect.
         return pieces
     left = tuple(rest[0] if len(rest) == 1 else And(rest) for rest in rests)
     return (*pieces, Or(left, span=part.span))
@@ -216,7 +216,7 @@ def _through_select(plan: Select, predicates: Predicates) -> Plan:
 def _through_project(plan: Project, predicates: Predicates) -> Plan:
     exprs = {output.attribute.id: output.expr for output in plan.outputs}
     if not all(_is_fixed(expr) for expr in exprs.values()):
-        # Rows numbered or drawn here must stay the ones that were there before.
+        # Rows numbered or sampled here must stay the same.
         return _selected(replace(plan, child=_push(plan.child, ())), predicates)
     moving, staying = _split(
         predicates,
@@ -292,7 +292,7 @@ def _through_fixpoint(plan: Fixpoint, predicates: Predicates) -> Plan:
     What can fail fails as before: rows of the base are rows of the fixpoint."""
     stable = stable_columns(plan) if predicates else frozenset()
     if plan.best is not None:
-        # Of a group all rows or none.
+        # All rows of a group or none.
         stable &= {plan.attributes[place].id for place in plan.best.keys}
     moving, staying = _split(
         predicates,

@@ -107,8 +107,9 @@ class _Placer:
             firsts.append(self._position)
             inputs.append(self.placed(child))
         if isinstance(node, Fixpoint):
-            # Of its parts whole groups and all partners stay: a derivation is of all these rows.
-            self._drop_notes(position)
+            # Its parts keep whole groups and all partners: a derivation is of all these rows.
+            for below in range(position, self._position):
+                self.notes.pop(below, None)
             return self._derived(node, position)
         whole = with_inputs(node, tuple(inputs))
         below = [self.states[first] for first in firsts]
@@ -121,15 +122,11 @@ class _Placer:
                 return self._matched(whole, below[1], position)
         return whole
 
-    def _drop_notes(self, position: int) -> None:
-        for below in range(position, self._position):
-            self.notes.pop(below, None)
-
     def _derived(self, node: Fixpoint, position: int) -> Plan:
         """The fixpoint with a choice among derivations, where rows are not counted by them."""
         state = self.states[position]
         if state.status is not Status.EXACT or not state.sketched:
-            # Where it is no barrier its rows themselves carry what they stem from.
+            # Where it is no barrier, its rows carry their own lineage.
             return node
         if not node.is_set:
             return self._whole(node, position, "UNION ALL counts all derivations of a row")
@@ -172,7 +169,7 @@ class _Placer:
         if not _has_choice(right) or (partners is not None and _is_keyed(partners[0], right)):
             return node
         if partners is None:
-            # Two of these that count as equal, -0.0 and 0.0, may not be alike to a condition.
+            # A condition may distinguish values that count as equal, -0.0 and 0.0.
             reason = "a condition other than the equalities reads a value that may be -0.0"
             return self._whole(node, position, reason)
         keys, own = partners
@@ -194,9 +191,11 @@ class _Placer:
             # Which row decides may depend on the order that Spark adds them in.
             return self._whole(node, position, "sums of doubles vary from run to run")
         traced, least = self._traced(rows)
-        full = tuple(dict.fromkeys(_ordering((*order, *least)) for order in orders))
+        # A constant orders nothing.
+        keys = ([key for key in (*order, *least) if columns_of(key.expr)] for order in orders)
+        full = tuple(dict.fromkeys(map(tuple, keys)))
         if () in full:
-            # Nothing tells one row from another, so all of them decide.
+            # Nothing distinguishes the rows, so all of them decide.
             return self._whole(node, position, "nothing determines which of its rows to keep")
         self.notes[position] = "its sketch holds only the rows that decide the result"
         deciding: Plan = Witness(traced, parts, full, span=node.span)
@@ -270,11 +269,6 @@ def _order_of(call: AggregateCall) -> tuple[SortKey, ...] | None:
             return None
         value = Case(((call.condition, value),), Literal(None, kind))
     return (SortKey(value, descending=call.function in LARGEST, nulls_first=False),)
-
-
-def _ordering(order: tuple[SortKey, ...]) -> tuple[SortKey, ...]:
-    """The keys that order anything: a constant does not."""
-    return tuple(key for key in order if columns_of(key.expr))
 
 
 def _partners(node: Join) -> tuple[tuple[Expr, ...], tuple[Expr, ...]] | None:

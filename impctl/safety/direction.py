@@ -169,7 +169,7 @@ class Columns:
     def once(self, make: Callable[[], Columns], *of: object) -> Columns:
         """Result of `make` for these columns with `of`, computed once per objects. States with the
         same columns differ in much else, such as the keys of their rows."""
-        # What is kept holds them, so that no other object can come to have one's identity.
+        # The cache keeps them alive, so that no other object gets the `id` of one.
         place = tuple([id(part) for part in of])
         known = self._made.get(place)
         if known is None:

@@ -116,7 +116,7 @@ class _Finder:
     def first(self, node: Plan, judged: Judged) -> Refusal | None:
         """The first step of this part of the plan that may fail."""
         below = [part.state for part in judged.inputs]
-        # Of what is unsafe by itself, as a window under `rank <= 1`, nothing is known.
+        # Nothing is known of what is unsafe by itself, such as a window under `rank <= 1`.
         if not any(state.sketched or state.status is Status.UNSAFE for state in below):
             return None
         for child, part in zip(inputs_of(node), judged.inputs, strict=True):
@@ -278,7 +278,7 @@ def _evaluated(
         match.append((condition, columns, nonzero))
         inside = Columns(columns.relations, learn(condition, columns.signs))
         match.append((result, inside, nonzero | _made_nonzero(condition)))
-        # From here on the condition was false or NULL, and who divides by NULL does not fail.
+        # From here on the condition was false or NULL, and dividing by NULL does not fail.
         nonzero |= _zero_tested(condition)
     match.append((expr.default, columns, nonzero))
     return match
@@ -491,7 +491,7 @@ def _rows(node: Plan, below: list[int | None], sizes: Sizes) -> int | None:
             return None if below[0] is None else max(below[0], 1) * sets
         case Join():
             left, right = below
-            # Rows without a partner of an outer join come once.
+            # Rows of an outer join without a partner come once.
             return None if left is None or right is None else (left + 1) * (right + 1)
         case SetOperation():
             left, right = below

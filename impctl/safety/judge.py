@@ -209,7 +209,7 @@ class _Place:
 
     def same(self, state: NodeState) -> NodeState:
         """An equal earlier state, so that what rests on it need not be judged again."""
-        # What differs most often tells most of them apart before all is compared.
+        # What differs most often separates most of them before all is compared.
         rough = (state.status, state.sketched, frozenset(state.keys.items()))
         alike = self.distinct.setdefault(rough, [])
         for known in alike:
@@ -369,13 +369,13 @@ class PlanJudge:
         unsafe = next((result for result in below if result.status is Status.UNSAFE), None)
         state = self._by_inputs(place, below, request) if unsafe is None else unsafe
         if place.at_root and state.status is Status.UNSAFE:
-            # It depends on more than the inputs' own states, so it is not kept by those.
+            # It depends on more than the inputs' own states, so it is not cached by those.
             ranked = self._ranked(node, inputs)
             return state if ranked is None else place.same(ranked)
         return state
 
     def _by_inputs(self, place: _Place, inputs: list[NodeState], request: _Request) -> NodeState:
-        # States are kept as long as the places are, so one place has no two of one identity.
+        # States live as long as the places, so no two states of a place have one `id`.
         key = (*map(id, inputs), request.has_rank_barriers)
         state = place.states.get(key)
         if state is None:

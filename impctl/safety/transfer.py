@@ -740,7 +740,7 @@ def key_candidates(
         return
     name = sketched[own[0].access].lower()
     kinds = {a.type for scan in own for a in scan.attributes if a.name.lower() == name}
-    # The rows of a base that nothing is sketched of are there whatever the sketch holds.
+    # The rows of a base without a sketch are there whatever the sketch contains.
     if base.status is not Status.KEYED or base.keys.keys() != base.sketched:
         return
     for place, (attribute, made) in enumerate(
@@ -868,7 +868,7 @@ def _state(
         case Recursive() | Fixpoint():
             return recursion(node, inputs)
         case Sort() | Witness():
-            # What is run has no such node; it tells only which rows a sketch is kept for.
+            # No executed plan has such a node; it only says which rows a sketch is kept for.
             return inputs[0]
         case TopK():
             return first_rows(node, inputs[0], wording, as_barrier=has_rank_barriers)

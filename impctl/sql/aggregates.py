@@ -91,7 +91,7 @@ def _arguments(
     if distinct:
         written = list(written[0].expressions)
     if any(isinstance(argument, exp.Star) or argument.is_star for argument in written):
-        # To Spark `count(*, a)` counts rows in which no column is NULL.
+        # In Spark `count(*, a)` counts rows in which no column is NULL.
         is_alone = len(written) == 1 and isinstance(written[0], exp.Star)
         if function == "count" and not distinct and is_alone:
             return (), False

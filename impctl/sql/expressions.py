@@ -238,13 +238,15 @@ class ExprReader:
         type becomes casts."""
         zone = self.reading.zone
         left, right = literals.alike(left, right, zone), literals.alike(right, left, zone)
-        own, other = type_of(left), type_of(right)
-        if own is None or other is None:
+        left_type, right_type = type_of(left), type_of(right)
+        if left_type is None or right_type is None:
             return left, right
-        common = rounded_type(narrowed(left, own, other), narrowed(right, other, own))
+        common = rounded_type(
+            narrowed(left, left_type, right_type), narrowed(right, right_type, left_type)
+        )
         if common is None:
             return left, right
-        return _rounded(left, own, common), _rounded(right, other, common)
+        return _rounded(left, left_type, common), _rounded(right, right_type, common)
 
     def _operator(self, node: exp.Expression, span: Span | None) -> Expr:
         for side in (node.this, node.expression):
@@ -258,7 +260,7 @@ class ExprReader:
         if name == "concat" and all(type_of(part) == STRING for part in parts):
             kind = STRING
         result = Call(name, parts, kind, span=span)
-        # sqlglot says NOT ILIKE on the node itself.
+        # sqlglot marks NOT ILIKE on the node itself.
         return Not(result, span=span) if node.args.get("negate") else result
 
     def _predicate(self, node: exp.Expression, span: Span | None) -> Expr | None:
@@ -509,7 +511,7 @@ def read_call(reader: ExprReader, node: exp.Expression, span: Span | None) -> Ex
             operand = reader.read(node.expression)
             if name in _FIELD_FUNCTIONS and type_of(operand) in _WITH_FIELDS:
                 return _made(reader, name, (operand,), span)
-            # An interval has fields, too, for which Spark has no function of their own.
+            # An interval has fields too, for which Spark has no functions.
             return Call("date_part", (literals.constant(name, span), operand), span=span)
         case exp.StrPosition():
             if any(node.args.get(part) for part in ("position", "occurrence")):
@@ -630,7 +632,7 @@ def _function_by_unit(
     parts = (literals.constant(unit.name.upper(), span), *reader.read_all(rest))
     is_sum = name in UNIT_SUMS
     called = "timestampadd" if is_sum else "timestampdiff"
-    # A timestamp stays one of its kind. What a DATE becomes is left to Spark.
+    # A timestamp keeps its type; only Spark knows what a DATE becomes.
     moment = type_of(parts[2])
     moment = moment if moment in (TIMESTAMP, TIMESTAMP_NTZ) else None
     return Call(called, parts, moment if is_sum else LONG, reader.reading.zone, span=span)

@@ -148,7 +148,7 @@ def _cut(local: datetime, unit: str) -> datetime:
     """Start of the unit that contains a local time, as Spark's `date_trunc` cuts it."""
     if unit == "hour":
         return local.replace(minute=0, second=0, microsecond=0)
-    # Midnight that comes twice is the first; one that there is not is when the clock was put on.
+    # The first of two midnights; a missing one is the time of the change of the clock.
     day = local.replace(hour=0, minute=0, second=0, microsecond=0, fold=0)
     match unit:
         case "week":
@@ -178,39 +178,39 @@ def clock_uses(sql: str, tokens: Sequence[Token]) -> Iterator[ClockUse]:
         index += length
 
 
-def _use(words: Sequence[str], at: int) -> tuple[str, int] | None:
+def _use(words: Sequence[str], index: int) -> tuple[str, int] | None:
     """The moment that starts at this word, and its number of words."""
-    match words[at : at + 4]:
+    match words[index : index + 4]:
         case ["current_date" | "curdate", "(", ")", *_]:
             return CURRENT_DATE, 3
         case ["current_date", *rest]:
             return None if rest[:1] in (["."], ["("]) else (CURRENT_DATE, 1)
         case ["to_date" | "date" | "cast", "(", *_]:
-            return _to_day(words, at)
+            return _to_day(words, index)
         case ["date_trunc", "(", unit, ","]:
-            now = _now(words, at + 4)
+            now = _now(words, index + 4)
             result = _UNITS.get(unit.strip("'\""))
-            if now and result is not None and words[at + 4 + now : at + 5 + now] == [")"]:
+            if now and result is not None and words[index + 4 + now : index + 5 + now] == [")"]:
                 return f"date_trunc('{result}', current_timestamp)", 5 + now
             return None
-    now = _now(words, at)
-    is_cast = bool(now) and words[at + now : at + now + 2] == ["::", "date"]
+    now = _now(words, index)
+    is_cast = bool(now) and words[index + now : index + now + 2] == ["::", "date"]
     return (CURRENT_DATE, now + 2) if is_cast else None
 
 
-def _to_day(words: Sequence[str], at: int) -> tuple[str, int] | None:
+def _to_day(words: Sequence[str], index: int) -> tuple[str, int] | None:
     """`to_date(now())`, `date(now())` or `CAST(now() AS DATE)`."""
-    now = _now(words, at + 2)
+    now = _now(words, index + 2)
     if not now:
         return None
-    end = ["as", "date", ")"] if words[at] == "cast" else [")"]
-    is_whole = list(words[at + 2 + now : at + 2 + now + len(end)]) == end
+    end = ["as", "date", ")"] if words[index] == "cast" else [")"]
+    is_whole = list(words[index + 2 + now : index + 2 + now + len(end)]) == end
     return (CURRENT_DATE, 2 + now + len(end)) if is_whole else None
 
 
-def _now(words: Sequence[str], at: int) -> int:
+def _now(words: Sequence[str], index: int) -> int:
     """Number of words of the current time here; 0 if it is not here."""
-    match words[at : at + 3]:
+    match words[index : index + 3]:
         case ["now" | "current_timestamp", "(", ")"]:
             return 3
         case ["current_timestamp", *rest]:
@@ -373,7 +373,8 @@ def literal_text(value: ParameterValue) -> str:
             text = format(value, "f")
             return _signed(text if "." in text else f"{text}BD")
         case str():
-            return f"'{_escaped(value)}'"
+            escaped = (c if _PLAIN.fullmatch(c) else f"\\u{ord(c):04x}" for c in value)
+            return f"'{''.join(escaped)}'"
         case datetime():
             return f"TIMESTAMP '{value.isoformat(sep=' ')}'"
         case date():
@@ -390,10 +391,6 @@ def _too_long() -> UsageError:
         hint="integers have at most 64 bits, decimals at most 38 digits",
         code="parameter_type",
     )
-
-
-def _escaped(text: str) -> str:
-    return "".join(c if _PLAIN.fullmatch(c) else f"\\u{ord(c):04x}" for c in text)
 
 
 @dataclass(frozen=True, slots=True)

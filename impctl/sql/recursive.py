@@ -189,7 +189,7 @@ class _Step:
         left, right = self.of(join.left), self.of(join.right)
         if join.kind is not JoinKind.SEMI or not sides[1]:
             return replace(join, left=left, right=right)
-        # A row comes once for each partner, which a set does not tell from once.
+        # A row comes once for each partner, which makes no difference in a set.
         kept = tuple(ComputedColumn(a, a.ref()) for a in attributes_of(join.left))
         both = replace(join, kind=JoinKind.INNER, left=left, right=right)
         return Project(both, kept, span=join.span)
@@ -331,7 +331,7 @@ def _recursive_table(
 
 def _not_yet(entry: exp.CTE, environment: Environment) -> CommonTable:
     def refuse(place: exp.Expression) -> Plan:
-        # To Spark such a name is none that it knows.
+        # Spark does not know such a name.
         raise read_by_none(
             environment.text.unsupported(
                 f"`{entry.alias}` before its own WITH entry (mutual recursion)",
@@ -490,13 +490,14 @@ class _Entry:
                 union.expression,
                 hint="select the same number of columns in both",
             )
-        for one, other in zip(here, there, strict=True):
-            if one.type != other.type:
+        for column, attribute in zip(here, there, strict=True):
+            if column.type != attribute.type:
+                types = f"`{column.type}` and `{attribute.type or 'unknown'}`"
+                name = f"`{column.name}`"
                 raise text.unsupported(
-                    f"recursive `{self.name}` with `{one.type}` and `{other.type or 'unknown'}` in "
-                    f"column `{one.name}`",
+                    f"recursive `{self.name}` with {types} in column {name}",
                     union.expression,
-                    hint=f"CAST one of them, so that `{one.name}` has the same type in both parts",
+                    hint=f"CAST one of them, so that {name} has the same type in both parts",
                 )
 
     def _refuse_approximate(self, base: Plan, step: Plan, union: exp.Union) -> None:

@@ -65,10 +65,10 @@ def same_names(left: Scope, right: Scope, node: exp.Join, text: SqlText) -> Pair
 
 
 def _natural(left: Scope, right: Scope, node: exp.Join, text: SqlText) -> Pairs:
-    pairs = [(one, other) for one in left.star(None) for other in right.find(None, one.name)]
-    counts = Counter(one.name.lower() for one, _ in pairs)
+    pairs = [(entry, match) for entry in left.star(None) for match in right.find(None, entry.name)]
+    counts = Counter(entry.name.lower() for entry, _ in pairs)
     if any(count > 1 for count in counts.values()) or any(a.name != b.name for a, b in pairs):
-        # Spark pairs the first ones there, and tells upper from lower case.
+        # Spark pairs the first ones there, and distinguishes upper from lower case.
         raise text.unsupported(
             "a NATURAL join whose sides have duplicate column names, or names that differ in case",
             node,
@@ -155,7 +155,7 @@ class Generated:
     def columns(self) -> list[tuple[str, Expr, Span | None]]:
         """Name, value and place of the columns that replace the item."""
         span = self.plan.span
-        return [(each.name, each.ref(span), span) for each in self.plan.made]
+        return [(attribute.name, attribute.ref(span), span) for attribute in self.plan.made]
 
     def refuse_beside(self, what: str, text: SqlText) -> None:
         """Refuse other constructs in a query with the generator."""
@@ -170,16 +170,16 @@ def read_generated(
     items: Sequence[exp.Expression], plan: Plan, scope: Scope, reading: Reading
 ) -> Generated | None:
     """The generator of the SELECT list, or None."""
-    result = [item for item in items if is_generator(_called(item))]
-    if not result:
+    generators = [item for item in items if is_generator(_called(item))]
+    if not generators:
         return None
-    if len(result) > 1:
+    if len(generators) > 1:
         raise reading.text.unsupported(
             "several generator functions in one SELECT list",
-            _called(result[1]),
+            _called(generators[1]),
             hint=f"write each as {_AS_VIEW} after FROM",
         )
-    (item,) = result
+    (item,) = generators
     if isinstance(item, exp.Aliases):
         names = [part.name for part in item.expressions]
     else:
@@ -269,7 +269,7 @@ MOST_ROWS = 200
 
 def read_values(node: exp.Values, text: SqlText, read: Callable[[exp.Expression], Plan]) -> Plan:
     """Read VALUES, subqueries by `read`; QueryError for what is not read."""
-    rows = [_values_of(row) for row in node.expressions]
+    rows = [row.expressions if isinstance(row, exp.Tuple) else [row] for row in node.expressions]
     widths = {len(row) for row in rows}
     if len(widths) > 1:
         raise text.error(
@@ -294,10 +294,6 @@ def read_values(node: exp.Values, text: SqlText, read: Callable[[exp.Expression]
     return read(_together(selects))
 
 
-def _values_of(row: exp.Expression) -> Sequence[exp.Expression]:
-    return row.expressions if isinstance(row, exp.Tuple) else [row]
-
-
 def _selected(row: Sequence[exp.Expression]) -> exp.Expression:
     items = (
         exp.Alias(this=value, alias=exp.to_identifier(f"col{place}"))
@@ -310,7 +306,7 @@ def _together(rows: Sequence[exp.Expression]) -> exp.Expression:
     if len(rows) == 1:
         return rows[0]
     half = len(rows) // 2
-    # In brackets, as a set operation on the right side of another one is.
+    # In brackets, like any set operation on the right side of another.
     right = exp.Subquery(this=_together(rows[half:]))
     return exp.Union(this=_together(rows[:half]), expression=right, distinct=False)
 
@@ -322,10 +318,10 @@ def _refuse_types(
     read: Callable[[exp.Expression], Plan],
 ) -> None:
     """QueryError where values of a column have several types; NULL has none."""
-    rows = [attributes_of(read(one)) for one in selects]
+    rows = [attributes_of(read(select)) for select in selects]
     for place, column in enumerate(zip(*rows, strict=True), start=1):
-        result = {attribute.type for attribute in column}
-        kinds = {kind for kind in result if kind is not None and kind.kind is not Kind.NULL}
+        types = {attribute.type for attribute in column}
+        kinds = {kind for kind in types if kind is not None and kind.kind is not Kind.NULL}
         if len(kinds) > 1:
             named = " and ".join(f"`{kind}`" for kind in sorted(map(str, kinds)))
             raise text.unsupported(
@@ -529,7 +525,7 @@ def _relation(node: exp.Expression, environment: Environment) -> FromSource:
 def _table(node: exp.Table, environment: Environment) -> FromSource:
     reading = environment.reading
     written = ".".join(piece.name for piece in node.parts)
-    # In Spark `a.b` is never the WITH entry that is called "a.b".
+    # In Spark `a.b` is never the WITH entry named "a.b".
     common = environment.common_tables.get(written.lower()) if len(node.parts) == 1 else None
     if common is not None:
         reading.read_entries.add(id(common.node))
@@ -538,7 +534,7 @@ def _table(node: exp.Table, environment: Environment) -> FromSource:
         scope = relation_scope((node.alias or node.name,), renamed)
         return _aliased(FromSource(plan, scope), node, environment)
     table = _catalog_name(node, written, environment)
-    # `delta` and a path are no names of two parts, but columns are called by them as if they were.
+    # `delta` and a path are not a name of two parts, but they qualify columns like one.
     full = reading.names.full([piece.name for piece in node.parts])
     schema = reading.catalog[table]
     access = reading.next_access(table)
@@ -671,7 +667,7 @@ def _join(left: FromSource, node: exp.Join, environment: Environment) -> FromSou
 def _refuse_same_name(
     left: FromSource, right: FromSource, node: exp.Expression, environment: Environment
 ) -> None:
-    # Rewritten texts call a table by the end of its name alone.
+    # Rewritten texts use only the last part of a table's name.
     twice = {name[-1] for name in left.scope.relations}
     twice &= {name[-1] for name in right.scope.relations}
     if twice:

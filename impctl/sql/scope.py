@@ -61,14 +61,14 @@ class Reading:
 
     def fixpoint_of(self, entry: exp.CTE) -> FixpointId:
         """Id of a recursive entry, the same wherever it is read."""
-        result = self.fixpoints.get(id(entry))
-        if result is None:
-            result, again = entry.alias, 1
-            while result in self.fixpoints.values():
-                again += 1
-                result = f"{entry.alias}:{again}"
-            self.fixpoints[id(entry)] = result
-        return result
+        name = self.fixpoints.get(id(entry))
+        if name is None:
+            name, number = entry.alias, 1
+            while name in self.fixpoints.values():
+                number += 1
+                name = f"{entry.alias}:{number}"
+            self.fixpoints[id(entry)] = name
+        return name
 
     def fresh(self, letter: str, names: Sequence[str]) -> tuple[AttributeId, ...]:
         """Ids for the outputs of one new node, such as `p3.rev`."""
@@ -117,7 +117,8 @@ def meant_by(node: exp.Table, written: str, known: Iterable[str]) -> str | None:
             return f"write WITH RECURSIVE: without it `{entry.alias}` is unknown inside itself"
     hint = did_you_mean(written, [*known, *(entry.alias for entry in around)])
     for entry in around:
-        if hint is not None and f"`{entry.alias}`" in hint and not _is_recursive(entry):
+        is_recursive = entry.parent is not None and entry.parent.args.get("recursive")
+        if hint is not None and f"`{entry.alias}`" in hint and not is_recursive:
             return f"{hint} An entry that reads itself needs WITH RECURSIVE"
     return hint
 
@@ -129,11 +130,6 @@ def _around(node: exp.Expression) -> Iterator[exp.CTE]:
         if isinstance(outer, exp.CTE):
             yield outer
         outer = outer.parent
-
-
-def _is_recursive(entry: exp.CTE) -> bool:
-    clause = entry.parent
-    return clause is not None and bool(clause.args.get("recursive"))
 
 
 Qualifier = tuple[str, ...]
@@ -259,18 +255,18 @@ class Names:
         return replace(result, span=self.text.span_of(node))
 
     def _plain(self, node: exp.Column, name: str, in_aggregate: bool) -> Expr:
-        own = self.scope.find(None, name)
+        columns = self.scope.find(None, name)
         aliased = self.aliases.get(name.lower(), ())
         if aliased and in_aggregate:
-            if self.prefer is Prefer.ALIAS or not own:
+            if self.prefer is Prefer.ALIAS or not columns:
                 raise self._alias_in_aggregate(node, name)
             aliased = ()
-        if aliased and (not own or self._takes_alias(own)):
+        if aliased and (not columns or self._takes_alias(columns)):
             if len(aliased) > 1:
                 raise self._ambiguous(node, name, [name] * len(aliased))
             return aliased[0]
-        result = own
-        if not own and self.scope.outer is not None:
+        result = columns
+        if not columns and self.scope.outer is not None:
             result = self.scope.outer.find(None, name)
         if not result:
             raise self._unknown(node, [name])

@@ -430,13 +430,13 @@ def _name(node: exp.Expression, span: Span | None, reading: Reading) -> str:
     if node.alias:
         return str(node.alias)
     inner = bare(node)
-    for result in (inner, _cast_operand(inner)):
-        if isinstance(result, exp.Column):
-            return str(result.name)
+    for operand in (inner, _cast_operand(inner)):
+        if isinstance(operand, exp.Column):
+            return str(operand.name)
     if isinstance(inner, exp.Literal):
         return str(inner.name)
     written = "" if span is None else reading.text.written(span)
-    # A place may leave out words beside it: what is not a column must not be called as one.
+    # A span may miss words beside it: what is not a column must not be named like one.
     return str(inner.sql("spark")) if _A_NAME.fullmatch(written) else written
 
 

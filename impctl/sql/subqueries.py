@@ -415,7 +415,7 @@ def _pair(
     if mine[0] == mine[1]:
         return None
     own, other = sides if mine[0] else (sides[1], sides[0])
-    # A name is the subquery's own where it has such a column, whatever stands beside it.
+    # A name is the subquery's own wherever it has such a column.
     is_mixed = any(_value_reads(inner, column) for column in other.find_all(exp.Column))
     return None if is_mixed else (own, other)
 
@@ -637,7 +637,7 @@ def _exists(
         right = closed(query, reader, environment)
         return Membership(kind, right, None, False, span)
     source, correlated = _opened(query, reader, environment)
-    # The values do not matter, but what makes rows or none of a row does, and is refused.
+    # The values do not matter, but what changes the number of rows does, and is refused.
     _values(query, _correlated(source.scope, reader), reader)
     condition = conjunction(correlated, span) if correlated else None
     return Membership(kind, source.plan, condition, False, span)

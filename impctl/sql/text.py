@@ -77,32 +77,32 @@ def doubtful_comment(sql: str, words: Tokens) -> Place | None:
 
 def _gaps(sql: str, words: Tokens) -> Iterator[Place]:
     """Gaps before, between and after the tokens."""
-    at = 0
+    end = 0
     for token in words.all:
-        yield at, token.start
-        at = token.end + 1
-    yield at, len(sql)
+        yield end, token.start
+        end = token.end + 1
+    yield end, len(sql)
 
 
 def _doubtful(sql: str, start: int, end: int) -> Place | None:
     """First doubtful comment of a gap."""
-    at = start
-    while at < end:
-        opening = sql[at : at + 2]
+    index = start
+    while index < end:
+        opening = sql[index : index + 2]
         if opening == "--":
-            line = sql.find("\n", at, end)
+            line = sql.find("\n", index, end)
             close = end if line < 0 else line
-            # To Spark the line goes on.
-            if line >= 0 and sql[at:close].rstrip("\r").endswith("\\"):
-                return at, close
+            # Spark continues the comment on the next line.
+            if line >= 0 and sql[index:close].rstrip("\r").endswith("\\"):
+                return index, close
         elif opening == "/*":
-            close = sql.find("*/", at + 2, end)
-            if close < 0 or sql.find("/*", at + 2, close) >= 0:
-                return at, end
+            close = sql.find("*/", index + 2, end)
+            if close < 0 or sql.find("/*", index + 2, close) >= 0:
+                return index, end
             close += 2
         else:
-            close = at + 1
-        at = close
+            close = index + 1
+        index = close
     return None
 
 
@@ -295,7 +295,7 @@ class SqlText:
             return None
         place = self.places.get(id(node))
         if place is None:
-            # A copy, or a node made on the way.
+            # A copy, or a new node.
             place = places_of(node, self.words).get(id(node))
         return None if place is None else self.span(*place)
 
@@ -364,8 +364,8 @@ def read_text(sql: str, name: str) -> tuple[SqlText, exp.Expression]:
         trees = _PlainParser(dialect=dialect).parse(_words_of_calls(rest), sql)
     except ParseError as error:
         raise _syntax_error(text, error) from None
-    result: list[Any] = [tree for tree in trees if tree is not None]
-    tree = result[0] if len(result) == 1 else None
+    queries: list[Any] = [tree for tree in trees if tree is not None]
+    tree = queries[0] if len(queries) == 1 else None
     if tree is None or not issubclass(type(tree), exp.Query):
         raise _not_a_query(text, text.span_of(tree))
     places = places_of(tree, words)
@@ -480,7 +480,7 @@ def _ambiguous(first: str, token: Token) -> tuple[str, str] | None:
             what = "a number with 0x, which Spark reads as a name"
             return what, "write X'1F' for bytes, or decimal digits"
         case TokenType.PIPE_GT:
-            # To Spark each step reads the rows of the one before; sqlglot makes them one SELECT.
+            # In Spark each step reads the rows of the previous one; sqlglot makes one SELECT.
             return "the pipe operator `|>`", "use nested SELECTs"
         case TokenType.PARAMETER:
             # sqlglot reads the version in `t@v3` as a second name of the table.

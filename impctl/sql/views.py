@@ -58,8 +58,8 @@ class ExpandedSql:
         offset = sum(len(text) + 1 for text in lines[: line - 1]) + column - 1
         if not self.stretches:
             return None, offset
-        at = bisect_right(self.stretches, offset, key=lambda stretch: stretch.start) - 1
-        result = self.stretches[max(at, 0)]
+        index = bisect_right(self.stretches, offset, key=lambda stretch: stretch.start) - 1
+        result = self.stretches[max(index, 0)]
         return result.view, result.source + max(0, offset - result.start)
 
 
@@ -199,9 +199,9 @@ def _entry_names(
     everything = "\n".join(read.text.sql for read in texts).lower()
     result: dict[FullName, str] = {}
     for full in needed:
-        own = views[full][0]
-        if _PLAIN.fullmatch(own) and own.lower() not in entries:
-            result[full] = own
+        name = views[full][0]
+        if _PLAIN.fullmatch(name) and name.lower() not in entries:
+            result[full] = name
             continue
         base, number = re.sub(r"\W", "_", f"view_{full[-1]}"), 1
         while f"{base}_{number}" in everything or f"{base}_{number}" in result.values():
@@ -233,12 +233,12 @@ class _TextWriter:
 
 def _renamed(use: _Use, written: str, called: str) -> str:
     """Replacement for a view's name; columns use the last part of it."""
-    own = quoted(use.view[-1])
+    name = quoted(use.view[-1])
     if use.node is None:
-        return own
+        return name
     if written.lower() == called.lower():
         return written
-    return called if use.node.alias else f"{called} AS {own}"
+    return called if use.node.alias else f"{called} AS {name}"
 
 
 _DENIED = (

@@ -167,7 +167,7 @@ def read_qualify(
         )
     named = next((call for call in node.find_all(exp.Window) if call.alias), None)
     if is_grouped and named is not None:
-        # Where its columns are looked for was not tried.
+        # How Spark resolves its columns was not tested.
         raise reader.text.unsupported(
             f"window `{named.alias}` in QUALIFY of a query that groups",
             named,
