@@ -27,19 +27,10 @@ AGGREGATES = frozenset(_AGGREGATES_NAMES.split())
 """Aggregate functions with synonyms."""
 
 AGGREGATE_SYNONYMS = {
-    "any": "bool_or",
-    "some": "bool_or",
-    "every": "bool_and",
-    "mean": "avg",
-    "std": "stddev",
-    "stddev_samp": "stddev",
-    "var_samp": "variance",
-    "first_value": "first",
-    "last_value": "last",
-    "array_agg": "collect_list",
-    "string_agg": "listagg",
-    "approx_percentile": "percentile_approx",
-}
+    "any": "bool_or", "some": "bool_or", "every": "bool_and", "mean": "avg", "std": "stddev",
+    "stddev_samp": "stddev", "var_samp": "variance", "first_value": "first", "last_value": "last",
+    "array_agg": "collect_list", "string_agg": "listagg", "approx_percentile": "percentile_approx",
+}  # fmt: skip
 
 _WINDOW_ONLY_NAMES = """
     counter_diff cume_dist dense_rank lag lead nth_value ntile percent_rank rank row_number
@@ -57,25 +48,11 @@ GENERATORS = frozenset(_GENERATORS_NAMES.split())
 TIME_WINDOWS = frozenset({"measure", "session_window", "window", "window_time"})
 """Functions that rewrite the query around them."""
 
-ORDER_DEPENDENT = frozenset(
-    {
-        "any_value",
-        "approx_top_k",
-        "approx_top_k_accumulate",
-        "approx_top_k_combine",
-        "collect_list",
-        "collect_set",
-        "collect_union",
-        "first",
-        "histogram_numeric",
-        "last",
-        "listagg",
-        "max_by",
-        "min_by",
-        "mode",
-        "percentile_approx",
-    }
-)
+_ORDER_DEPENDENT_NAMES = """
+    any_value approx_top_k approx_top_k_accumulate approx_top_k_combine collect_list collect_set
+    collect_union first histogram_numeric last listagg max_by min_by mode percentile_approx
+"""
+ORDER_DEPENDENT = frozenset(_ORDER_DEPENDENT_NAMES.split())
 """Aggregates whose result depends on the order of the rows, which Spark does not fix."""
 
 TIE_DEPENDENT = frozenset({"max_by", "min_by"})

@@ -57,7 +57,6 @@ class LeafWay:
     matches: tuple[Expr, ...] = ()
 
     def expr(self, attribute: Attribute) -> Expr:
-        """The expression of a column of the plan."""
         return self.columns.get(attribute.id, attribute.ref())
 
     def over(self, expr: Expr) -> Expr:
@@ -169,40 +168,33 @@ def trace(plan: Plan, access: AccessId, column: Column) -> Traced | None:
     match plan:
         case Scan():
             return _trace_scan(plan, access, column)
+        case Join():
+            return _trace_join(plan, access, column)
+        case SetOperation() | Recursive() | Fixpoint() | OneRow():
+            return None
+    child = trace(plan.child, access, column)
+    if child is None:
+        return None
+    match plan:
         case Select():
-            child = trace(plan.child, access, column)
-            if child is None:
-                return None
             kept = replace(plan, child=child.plan)
             return Traced(kept, _equated(child.keys, plan.predicate))
         case Sort():
-            return trace(plan.child, access, column)
+            return child
         case TopK() | Witness() | Explode():
-            child = trace(plan.child, access, column)
-            return None if child is None else Traced(replace(plan, child=child.plan), child.keys)
+            return Traced(replace(plan, child=child.plan), child.keys)
         case Project():
-            child = trace(plan.child, access, column)
-            return None if child is None else _trace_project(plan, child)
-        case Join():
-            return _trace_join(plan, access, column)
+            return _trace_project(plan, child)
         case Aggregate():
-            child = trace(plan.child, access, column)
-            return None if child is None else _trace_aggregate(plan, child)
+            return _trace_aggregate(plan, child)
         case Distinct():
-            child = trace(plan.child, access, column)
             own = {attribute.id for attribute in attributes_of(plan.child)}
-            if child is None or not child.keys & own:
-                return None
-            return Traced(replace(plan, child=_only(child.plan, own)), child.keys & own)
+            below, keys = _only(child.plan, own), child.keys & own
+            return Traced(replace(plan, child=below), keys) if keys else None
         case Window():
-            child = trace(plan.child, access, column)
-            if child is None or not all(
-                _is_among(call.partition_by, child.keys) for call in plan.calls
-            ):
+            if not all(_is_among(call.partition_by, child.keys) for call in plan.calls):
                 return None
             return Traced(replace(plan, child=child.plan), child.keys)
-        case SetOperation() | Recursive() | Fixpoint() | OneRow():
-            return None
 
 
 def _trace_scan(plan: Scan, access: AccessId, column: Column) -> Traced | None:

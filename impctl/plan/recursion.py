@@ -354,11 +354,8 @@ def best_of_groups(plan: Aggregate, fixpoint: Fixpoint) -> BestOnly:
     has_bounds = False
     for way in (way for way in ways if way.leaf is not None):
         keys |= _places(way, (way.over(key.expr) for key in plan.keys))
-        keys |= _places(way, way.matches)
-        for condition in way.conditions:
-            rest = _bound(way, condition, wanted)
-            has_bounds |= rest is not None
-            keys |= _places(way, (condition,)) if rest is None else rest
+        read, is_bounding = _read_by_conditions(way, wanted)
+        keys, has_bounds = keys | read, has_bounds or is_bounding
     return best_only(fixpoint, Wanted(frozenset(keys), wanted, has_bounds))
 
 
@@ -404,11 +401,8 @@ def best_only(fixpoint: Fixpoint, wanted: Wanted) -> BestOnly:
             keys |= _places(way, grown.others)
     has_bounds = wanted.has_bounds
     for way in ways:
-        keys |= _places(way, way.matches)
-        for condition in way.conditions:
-            rest = _bound(way, condition, wanted.values)
-            has_bounds |= rest is not None
-            keys |= _places(way, (condition,)) if rest is None else rest
+        read, is_bounding = _read_by_conditions(way, wanted.values)
+        keys, has_bounds = keys | read, has_bounds or is_bounding
     keys = _closed(keys, ways, heads)
     _refuse(fixpoint, wanted, keys, ways, has_bounds=has_bounds)
     is_weak = any(grown.compared for grown in growths)
@@ -547,12 +541,21 @@ def _is_exact(below: Expr, kind: SqlType) -> bool:
 
 
 def _is_rounded(expr: Arithmetic) -> bool:
-    """Whether a sum has fewer digits than its operands."""
     result = type_of(expr)
     parts = [type_of(part) for part in (expr.left, expr.right)]
     if result is None or None in parts:
         return True
     return result.scale < max(part.scale for part in parts if part is not None)
+
+
+def _read_by_conditions(way: LeafWay, values: Sequence[BestValue]) -> tuple[set[int], bool]:
+    """Positions that conditions read besides bounds of the values, and whether there are bounds."""
+    read, has_bounds = _places(way, way.matches), False
+    for condition in way.conditions:
+        rest = _bound(way, condition, values)
+        has_bounds |= rest is not None
+        read |= _places(way, (condition,)) if rest is None else rest
+    return read, has_bounds
 
 
 def _bound(way: LeafWay, condition: Expr, values: Sequence[BestValue]) -> set[int] | None:

@@ -233,7 +233,6 @@ class _End:
 
 
 def _columns(end: _End) -> frozenset[AttributeId]:
-    """Columns that the rest of the plan must yield."""
     keys = end.order if end.first is None else (*end.order, *end.first.order)
     exprs = [*(output.expr for output in end.outputs), *end.predicates, *(key.expr for key in keys)]
     return frozenset().union(*map(columns_of, exprs))

@@ -163,7 +163,6 @@ def _read_of_leaves(step: Plan, fixpoint: Fixpoint, outputs: Sequence[Attribute]
 
 
 def _cut(step: Plan, fixpoint: Fixpoint, places: Sequence[int]) -> Plan:
-    """The step with only these columns of its leaves."""
     if isinstance(step, Recursive) and step.fixpoint == fixpoint.id:
         return replace(step, attributes=tuple(step.attributes[place] for place in places))
     return map_inputs(step, lambda child: _cut(child, fixpoint, places))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias, assert_never
 
@@ -203,6 +203,18 @@ def _keeps_equals(predicate: Expr, attributes: Iterable[Attribute]) -> bool:
     return True
 
 
+def _reads_only(
+    columns: frozenset[AttributeId], attributes: Sequence[Attribute]
+) -> Callable[[Expr], bool]:
+    """Whether a predicate reads some of these columns and no others, and is the same for equals."""
+    return lambda p: (
+        bool(columns_of(p))
+        and columns_of(p) <= columns
+        and _is_fixed(p)
+        and _keeps_equals(p, attributes)
+    )
+
+
 def _through_select(plan: Select, predicates: Predicates) -> Plan:
     own = conjuncts(plan.predicate)
     if not all(_is_fixed(part) for part in own):
@@ -261,16 +273,7 @@ def _through_window(plan: Window, predicates: Predicates) -> Plan:
             for call in plan.calls
         )
     )
-    attributes = attributes_of(plan.child)
-    moving, staying = _split(
-        predicates,
-        lambda p: (
-            bool(columns_of(p))
-            and columns_of(p) <= shared
-            and _is_fixed(p)
-            and _keeps_equals(p, attributes)
-        ),
-    )
+    moving, staying = _split(predicates, _reads_only(shared, attributes_of(plan.child)))
     return _selected(replace(plan, child=_push(plan.child, moving)), staying)
 
 
@@ -294,15 +297,7 @@ def _through_fixpoint(plan: Fixpoint, predicates: Predicates) -> Plan:
     if plan.best is not None:
         # All rows of a group or none.
         stable &= {plan.attributes[place].id for place in plan.best.keys}
-    moving, staying = _split(
-        predicates,
-        lambda p: (
-            bool(columns_of(p))
-            and columns_of(p) <= stable
-            and _is_fixed(p)
-            and _keeps_equals(p, plan.attributes)
-        ),
-    )
+    moving, staying = _split(predicates, _reads_only(stable, plan.attributes))
     own = _substituted(plan.attributes, plan.base, moving)
     moved = replace(plan, base=_push(plan.base, own), step=_push(plan.step, ()))
     return _selected(moved, staying)

@@ -108,8 +108,8 @@ class _Placer:
             inputs.append(self.placed(child))
         if isinstance(node, Fixpoint):
             # Its parts keep whole groups and all partners: a derivation is of all these rows.
-            for below in range(position, self._position):
-                self.notes.pop(below, None)
+            for dropped in range(position, self._position):
+                self.notes.pop(dropped, None)
             return self._derived(node, position)
         whole = with_inputs(node, tuple(inputs))
         below = [self.states[first] for first in firsts]

@@ -228,7 +228,6 @@ class ExprReader:
         return self.compare(node, left, right, span)
 
     def compare(self, node: exp.Expression, left: Expr, right: Expr, span: Span | None) -> Expr:
-        """Compare two sides already read."""
         left, right = self.alike(left, right)
         result = Compare(COMPARISONS[type(node)], left, right, span=span)
         return Not(result, span=span) if isinstance(node, exp.NullSafeNEQ) else result
@@ -439,25 +438,15 @@ def _rounded(expr: Expr, own: SqlType, wanted: SqlType) -> Expr:
 
 
 _NO_PARENTHESES = {
-    "CurrentDate": "current_date",
-    "CurrentTimestamp": "current_timestamp",
-    "CurrentUser": "current_user",
-    "SessionUser": "session_user",
-}
+    "CurrentDate": "current_date", "CurrentTimestamp": "current_timestamp",
+    "CurrentUser": "current_user", "SessionUser": "session_user",
+}  # fmt: skip
 """By class name, since older versions of sqlglot lack some classes."""
 CAST_FUNCTIONS = {
-    "bigint": "long",
-    "binary": "binary",
-    "boolean": "boolean",
-    "date": "date",
-    "double": "double",
-    "float": "float",
-    "int": "integer",
-    "smallint": "short",
-    "string": "string",
+    "bigint": "long", "int": "integer", "smallint": "short", "tinyint": "byte", "double": "double",
+    "float": "float", "boolean": "boolean", "string": "string", "binary": "binary", "date": "date",
     "timestamp": "timestamp",
-    "tinyint": "byte",
-}
+}  # fmt: skip
 """Casts written as functions, and their types."""
 _INTERVALS = frozenset({"interval day", "interval month", "interval year"})
 _RESULT_TYPES = (

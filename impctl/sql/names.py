@@ -59,7 +59,6 @@ class TableNames:
         return (*(self.catalog, self.schema)[: max(0, 3 - len(parts))], *parts)
 
     def find(self, parts: Sequence[str]) -> TableName | None:
-        """The table of that name, or None."""
         full = self.full(parts)
         result = None if full is None else self.tables.get(full)
         if result is None and is_path(parts):

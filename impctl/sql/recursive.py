@@ -224,7 +224,6 @@ def _around(place: exp.Expression, node: Plan) -> str | None:
 
 
 def _construct(node: Plan) -> str:
-    """Name of the node for users."""
     match node:
         case Aggregate(aggregates=()):
             return "GROUP BY"
@@ -355,7 +354,6 @@ class _Entry:
         return self.node.alias
 
     def read(self, place: exp.Expression) -> Plan:
-        """The fixpoint, for one place that reads it."""
         environment, text = self.environment, self.environment.text
         union = self._union()
         base = self._part(union, union.this, CommonTable(self.node, environment, self._in_base))
@@ -416,7 +414,6 @@ class _Entry:
         return plan
 
     def _union(self) -> exp.Union:
-        """The entry's UNION, checked."""
         text = self.environment.text
         union = unwrapped(self.node.this)
         if not isinstance(union, exp.Union):

@@ -330,20 +330,13 @@ def _refuse_types(
 
 
 _KINDS = {
-    ("", ""): JoinKind.INNER,
-    ("", "INNER"): JoinKind.INNER,
-    ("", "CROSS"): JoinKind.INNER,
-    ("LEFT", ""): JoinKind.LEFT,
-    ("LEFT", "OUTER"): JoinKind.LEFT,
-    ("RIGHT", ""): JoinKind.RIGHT,
-    ("RIGHT", "OUTER"): JoinKind.RIGHT,
-    ("FULL", ""): JoinKind.FULL,
-    ("FULL", "OUTER"): JoinKind.FULL,
-    ("LEFT", "SEMI"): JoinKind.SEMI,
-    ("", "SEMI"): JoinKind.SEMI,
-    ("LEFT", "ANTI"): JoinKind.ANTI,
-    ("", "ANTI"): JoinKind.ANTI,
-}
+    ("", ""): JoinKind.INNER, ("", "INNER"): JoinKind.INNER, ("", "CROSS"): JoinKind.INNER,
+    ("LEFT", ""): JoinKind.LEFT, ("LEFT", "OUTER"): JoinKind.LEFT,
+    ("RIGHT", ""): JoinKind.RIGHT, ("RIGHT", "OUTER"): JoinKind.RIGHT,
+    ("FULL", ""): JoinKind.FULL, ("FULL", "OUTER"): JoinKind.FULL,
+    ("", "SEMI"): JoinKind.SEMI, ("LEFT", "SEMI"): JoinKind.SEMI,
+    ("", "ANTI"): JoinKind.ANTI, ("LEFT", "ANTI"): JoinKind.ANTI,
+}  # fmt: skip
 _JOIN_PARTS = frozenset({"this", "side", "kind", "method", "on", "using"})
 _TABLE_PARTS = frozenset({"this", "db", "catalog", "alias", "joins", "pivots"})
 _SUBQUERY_PARTS = frozenset({"this", "alias", "joins", "pivots"})
@@ -421,16 +414,10 @@ def refuse_parts(
 
 
 _CLAUSES = {
-    "sample": "TABLESAMPLE",
-    "laterals": "LATERAL VIEW",
-    "version": "time travel",
-    "when": "time travel",
-    "sort": "SORT BY",
-    "cluster": "CLUSTER BY",
-    "distribute": "DISTRIBUTE BY",
-    "by_name": "BY NAME",
-    "locks": "FOR UPDATE",
-}
+    "sample": "TABLESAMPLE", "laterals": "LATERAL VIEW", "version": "time travel",
+    "when": "time travel", "sort": "SORT BY", "cluster": "CLUSTER BY", "by_name": "BY NAME",
+    "distribute": "DISTRIBUTE BY", "locks": "FOR UPDATE",
+}  # fmt: skip
 
 
 def _joined(first: exp.Expression, joins: list[exp.Join], environment: Environment) -> FromSource:

@@ -92,7 +92,6 @@ class Reading:
         )
 
     def note_volatile(self, name: str, span: Span | None) -> None:
-        """Record a construct whose result may differ between runs."""
         self.volatile.append((name, span))
 
 
@@ -180,7 +179,6 @@ class Scope:
         return any(is_called(known, relation) for known in self.relations)
 
     def ids(self) -> frozenset[str]:
-        """Ids of all columns read here."""
         return frozenset[str]().union(*(columns_of(entry.expr) for entry in self.entries))
 
 
@@ -247,11 +245,8 @@ class Names:
 
     def column(self, node: exp.Column, *, in_aggregate: bool = False) -> Expr:
         """Resolve a column; the span of the result is the written name."""
-        parts = [part.name for part in node.parts]
-        if len(parts) == 1:
-            result = self._plain(node, parts[0], in_aggregate)
-        else:
-            result = self._qualified(node, parts)
+        name, *more = parts = [part.name for part in node.parts]
+        result = self._qualified(node, parts) if more else self._plain(node, name, in_aggregate)
         return replace(result, span=self.text.span_of(node))
 
     def _plain(self, node: exp.Column, name: str, in_aggregate: bool) -> Expr:
@@ -259,7 +254,12 @@ class Names:
         aliased = self.aliases.get(name.lower(), ())
         if aliased and in_aggregate:
             if self.prefer is Prefer.ALIAS or not columns:
-                raise self._alias_in_aggregate(node, name)
+                raise self.text.unsupported(
+                    f"the select alias `{name}` inside an aggregate function",
+                    node,
+                    hint="Spark does not accept it either; compute it in a subquery, or qualify "
+                    "the column",
+                )
             aliased = ()
         if aliased and (not columns or self._takes_alias(columns)):
             if len(aliased) > 1:
@@ -285,7 +285,12 @@ class Names:
                         self._refuse_hidden(node, lower[:count])
                     return self._one(node, parts[count], result)
                 if result:
-                    raise self._nested(node, parts)
+                    raise self.text.unsupported(
+                        f"the nested field `{'.'.join(parts)}`",
+                        node,
+                        hint="impctl reads top-level columns only; store the field in its own "
+                        "column",
+                    )
         raise self._unknown(node, parts)
 
     def _one(self, node: exp.Column, name: str, result: Sequence[ScopeEntry]) -> Expr:
@@ -305,20 +310,8 @@ class Names:
             )
 
     def _takes_alias(self, own: Sequence[ScopeEntry]) -> bool:
-        match self.prefer:
-            case Prefer.COLUMN:
-                return False
-            case Prefer.ALIAS:
-                return True
-            case Prefer.GROUPED:
-                return not any(entry.expr in self.grouped for entry in own)
-
-    def _alias_in_aggregate(self, node: exp.Column, name: str) -> QueryError:
-        return self.text.unsupported(
-            f"the select alias `{name}` inside an aggregate function",
-            node,
-            hint="Spark does not accept it either; compute it in a subquery, or qualify the column",
-        )
+        is_grouped = any(entry.expr in self.grouped for entry in own)
+        return self.prefer is Prefer.ALIAS or (self.prefer is Prefer.GROUPED and not is_grouped)
 
     def _ambiguous(self, node: exp.Column, name: str, candidates: Iterable[str]) -> QueryError:
         listed = ", ".join(f"`{candidate}`" for candidate in candidates)
@@ -358,13 +351,6 @@ class Names:
     def _relations(self) -> tuple[Qualifier, ...]:
         outer = self.scope.outer.relations if self.scope.outer is not None else ()
         return (*self.scope.relations, *outer)
-
-    def _nested(self, node: exp.Column, parts: Sequence[str]) -> QueryError:
-        return self.text.unsupported(
-            f"the nested field `{'.'.join(parts)}`",
-            node,
-            hint="impctl reads top-level columns only; store the field in its own column",
-        )
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str | None:

@@ -510,16 +510,10 @@ def _aggregated(
             )
     names = {item.expr: item.name for item in reversed(block.items)}
     key_names = [names.get(key) or _expr_name(key, reading) for key in grouping.keys]
+    refs = {expr.id: name for expr, name in names.items() if isinstance(expr, ColumnRef)}
     call_names = [
-        next(
-            (
-                item.name
-                for item in block.items
-                if isinstance(item.expr, ColumnRef)
-                and item.expr.id == aggregate_placeholder(number)
-            ),
-            call.function if call.span is None else reading.text.written(call.span),
-        )
+        refs.get(aggregate_placeholder(number))
+        or (call.function if call.span is None else reading.text.written(call.span))
         for number, call in enumerate(calls)
     ]
     ids = reading.fresh("a", [*key_names, *call_names])

@@ -117,7 +117,6 @@ def _read_query(node: exp.Expression, environment: Environment) -> Plan:
 
 
 def _read_body(node: exp.Expression, environment: Environment) -> Plan:
-    """Read a block, a set operation, or a query in parentheses."""
     match node:
         case exp.Select():
             return read_select(node, environment)

@@ -679,7 +679,6 @@ def _in(
 
 
 def _values(query: exp.Expression, scope: Scope, reader: ExprReader) -> tuple[Expr, ...]:
-    """Selected values of a plain subquery, without `*`."""
     inner = ExprReader(reader.reading, Names(reader.text, scope), "a subquery")
     listed = (item.unalias() for item in query.expressions if not item.is_star)
     return inner.read_all(list(listed))
@@ -763,8 +762,11 @@ def _separated(
                     item.span or query,
                     hint="use joins instead",
                 )
-        condition = item.condition if isinstance(item, Membership) else None
-        if condition is not None and columns_of(condition) & outside:
+        if (
+            isinstance(item, Membership)
+            and item.condition is not None
+            and columns_of(item.condition) & outside
+        ):
             raise reader.text.unsupported(
                 "a subquery that refers to a query two levels above",
                 item.span or query,

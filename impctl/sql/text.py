@@ -76,7 +76,6 @@ def doubtful_comment(sql: str, words: Tokens) -> Place | None:
 
 
 def _gaps(sql: str, words: Tokens) -> Iterator[Place]:
-    """Gaps before, between and after the tokens."""
     end = 0
     for token in words.all:
         yield end, token.start
@@ -85,7 +84,6 @@ def _gaps(sql: str, words: Tokens) -> Iterator[Place]:
 
 
 def _doubtful(sql: str, start: int, end: int) -> Place | None:
-    """First doubtful comment of a gap."""
     index = start
     while index < end:
         opening = sql[index : index + 2]
@@ -305,7 +303,6 @@ class SqlText:
         return None if token is None else self.span(token.start, token.end + 1)
 
     def written(self, span: Span) -> str:
-        """Text of a span, with whitespace collapsed."""
         return " ".join(self.sql[span.start : span.end].split())
 
     def error(
@@ -372,7 +369,12 @@ def read_text(sql: str, name: str) -> tuple[SqlText, exp.Expression]:
     levels = by_entry(tree, clauses, words, places)
     for clause in clauses:
         if clause not in levels.values():
-            raise _misplaced(text, text.span(clause.start, clause.end))
+            raise text.error(
+                f"Query `{name}` has MAX RECURSION LEVEL in the wrong place",
+                text.span(clause.start, clause.end),
+                hint="write it after the name and columns of a WITH RECURSIVE entry, before AS",
+                code="query_syntax",
+            )
     return replace(text, places=places, levels=levels), tree
 
 
@@ -445,15 +447,6 @@ def _refuse_doubtful_text(text: SqlText) -> None:
             text.span(*comment),
             hint="do not end a `--` line with a backslash, and do not nest comments",
         )
-
-
-def _misplaced(text: SqlText, span: Span) -> QueryError:
-    return text.error(
-        f"Query `{text.name}` has MAX RECURSION LEVEL in the wrong place",
-        span,
-        hint="write it after the name and columns of a WITH RECURSIVE entry, before AS",
-        code="query_syntax",
-    )
 
 
 def _refuse_doubtful_tokens(text: SqlText) -> None:

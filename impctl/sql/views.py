@@ -85,7 +85,6 @@ class _Read:
 
     @property
     def body(self) -> int:
-        """End of the statement itself."""
         words = [t for t in self.text.tokens if t.token_type is not TokenType.SEMICOLON]
         return int(words[-1].end) + 1
 

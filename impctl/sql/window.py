@@ -19,13 +19,9 @@ from impctl.values import dataclass
 
 _WINDOW_PLACEHOLDER = "?window"
 _RANKING = {
-    "row_number": INTEGER,
-    "rank": INTEGER,
-    "dense_rank": INTEGER,
-    "ntile": INTEGER,
-    "percent_rank": DOUBLE,
-    "cume_dist": DOUBLE,
-}
+    "row_number": INTEGER, "rank": INTEGER, "dense_rank": INTEGER, "ntile": INTEGER,
+    "percent_rank": DOUBLE, "cume_dist": DOUBLE,
+}  # fmt: skip
 
 
 @dataclass(slots=True)
