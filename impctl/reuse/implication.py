@@ -163,13 +163,13 @@ Difference = frozenset[AttributeId] | None
 """Columns that alone identify what only the captured plan has; None where more differs."""
 
 
-def changed_columns(asked: Expr | None, captured: Expr | None) -> Difference:
+def changed_columns(requested: Expr | None, captured: Expr | None) -> Difference:
     """Columns of the parts of two conjunctions that only one of them has. None where these parts
     may distinguish 0.0 from -0.0: to a grouping that is one value; and where one reads no column
     (`1 > 0`): it lets all rows through or none, which no column distinguishes."""
     left, right = (
         {expr_text(part): part for part in (() if expr is None else conjuncts(expr))}
-        for expr in (asked, captured)
+        for expr in (requested, captured)
     )
     parts = [part for text, part in (*left.items(), *right.items())
              if text not in left or text not in right]  # fmt: skip
@@ -242,23 +242,23 @@ class _ImplicationSearch:
     def _of_atoms(self, premise: Expr, conclusion: Expr) -> bool:
         if is_same(premise, conclusion):
             return find_objection(conclusion, self.columns) is None
-        asked = restriction_of(premise)
-        if asked is None:
+        given = restriction_of(premise)
+        if given is None:
             return False
         if isinstance(conclusion, Not) and isinstance(conclusion.operand, IsNull):
             # A comparison that is true had a value to compare.
             operand = conclusion.operand.operand
-            known = direction(asked.operand, self.columns) is not Relation.UNKNOWN
-            return known and is_same(asked.operand, operand)
+            known = direction(given.operand, self.columns) is not Relation.UNKNOWN
+            return known and is_same(given.operand, operand)
         wanted = restriction_of(conclusion)
-        if wanted is None or not is_same(asked.operand, wanted.operand):
+        if wanted is None or not is_same(given.operand, wanted.operand):
             return False
-        points = points_of(wanted.operand, (*asked.constants, *wanted.constants))
+        points = points_of(wanted.operand, (*given.constants, *wanted.constants))
         if points is None:
             return False
-        count = len(asked.constants)
+        count = len(given.constants)
         relation = direction(wanted.operand, self.columns)
-        return _follows(asked.op, points[:count], wanted.op, points[count:], relation)
+        return _follows(given.op, points[:count], wanted.op, points[count:], relation)
 
 
 def restriction_of(atom: Expr) -> Restriction | None:
