@@ -304,7 +304,8 @@ def _follow(
     if plan is origin:
         return plan, ids
     match plan:
-        case Select() | Witness():
+        case Select() | Witness() | TopK():
+            is_counted = is_counted or isinstance(plan, TopK)
             child = _follow(plan.child, origin, ids, is_counted=is_counted)
             return None if child is None else (replace(plan, child=child[0]), child[1])
         case Sort():
@@ -313,9 +314,6 @@ def _follow(
             if is_counted:
                 return None
             return _follow(plan.child, origin, ids, is_counted=False)
-        case TopK():
-            child = _follow(plan.child, origin, ids, is_counted=True)
-            return None if child is None else (replace(plan, child=child[0]), child[1])
         case Project():
             child = _follow(plan.child, origin, ids, is_counted=is_counted)
             return None if child is None else _follow_project(plan, child)
