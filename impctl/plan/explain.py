@@ -67,7 +67,7 @@ Names = Mapping[AttributeId, str]
 
 
 def shortened(text: str, longest: int) -> str:
-    """The text, or as many of its characters as may be shown, with dots at the end."""
+    """The text, cut to `longest` characters with dots at the end."""
     return text if len(text) <= longest else f"{text[: longest - 3]}..."
 
 
@@ -84,18 +84,17 @@ _TIGHT = frozenset(
 
 
 def expr_text(expr: Expr, names: Names | None = None) -> str:
-    """The expression in SQL-like words; `names` overrides how columns are called."""
-    return _Writer(names).text(expr)
+    """The expression in SQL-like words; `names` overrides column names."""
+    return _ExprWriter(names).text(expr)
 
 
 def column_name(identity: AttributeId) -> str:
-    """The name part of a column's identity, such as `price` in `sales#1.price`."""
+    """Column name in an id, such as `price` in `sales#1.price`."""
     match = _IDENTITY.fullmatch(identity)
     return identity if match is None else match.group(1)
 
 
 def call_text(call: AggregateCall, names: Names | None = None) -> str:
-    """An aggregate call in SQL-like words."""
     inside = ", ".join(expr_text(argument, names) for argument in call.arguments) or "*"
     text = f"{call.function}({'DISTINCT ' if call.distinct else ''}{inside})"
     if call.condition is None:
@@ -104,7 +103,7 @@ def call_text(call: AggregateCall, names: Names | None = None) -> str:
 
 
 def order_text(order: tuple[SortKey, ...], names: Names | None = None) -> str:
-    """Sort keys in SQL-like words; the place of NULLs only where it is not the usual one."""
+    """Sort keys in SQL-like words; the place of NULLs only where it is not the default."""
     return ", ".join(_key_text(key, names) for key in order)
 
 
@@ -115,9 +114,7 @@ def _key_text(key: SortKey, names: Names | None) -> str:
     return text
 
 
-class _Writer:
-    """Writes expressions under one naming of columns."""
-
+class _ExprWriter:
     def __init__(self, names: Names | None) -> None:
         self._names = names or {}
 
@@ -125,7 +122,7 @@ class _Writer:
         return self._written(expr)[0]
 
     def _inside(self, expr: Expr, level: int) -> str:
-        """The text of an operand, in parentheses if it binds less tightly than `level`."""
+        """An operand, in parentheses if it binds less tightly than `level`."""
         text, own = self._written(expr)
         return text if own >= level else f"({text})"
 
@@ -214,7 +211,7 @@ def _literal(literal: Literal) -> str:
 
 
 def _instant_text(micros: int) -> str:
-    """The time of day, without a zone; of years that Python lacks the microseconds."""
+    """Date and time without a zone; microseconds for years that Python lacks."""
     try:
         return str(datetime(1970, 1, 1) + timedelta(microseconds=micros))
     except OverflowError:
@@ -223,7 +220,7 @@ def _instant_text(micros: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PlanLine:
-    """One operator: its name, what it does, its place in the SQL text, and what is below."""
+    """One operator: name, detail, place in the SQL text, and inputs."""
 
     operator: str
     detail: str
@@ -232,7 +229,7 @@ class PlanLine:
 
 
 def describe(root: Plan, notes: Mapping[int, str] | None = None) -> PlanLine:
-    """The tree of lines; `notes` adds a remark to nodes, by their position in `nodes_of(root)`."""
+    """The plan as lines; `notes` adds remarks by position in `nodes_of(root)`."""
     names = {
         attribute.id: attribute.name for node in nodes_of(root) for attribute in attributes_of(node)
     }
@@ -255,7 +252,7 @@ def _words(plan: Plan, names: Names) -> tuple[str, str]:
         case Scan() | OneRow() | Recursive() | Fixpoint():
             return _relation(plan)
         case Select():
-            return "select", expr_text(plan.predicate, _told_apart(plan.predicate, names))
+            return "select", expr_text(plan.predicate, _distinct_names(plan.predicate, names))
         case Project():
             return "project", ", ".join(_output(output, names) for output in plan.outputs)
         case Join():
@@ -318,8 +315,8 @@ def _output(output: ComputedColumn, names: Names) -> str:
     return text if text == output.attribute.name else f"{text} AS {output.attribute.name}"
 
 
-def _told_apart(expr: Expr, names: Names) -> Names:
-    """Names for the columns of an expression, identities where two share a name."""
+def _distinct_names(expr: Expr, names: Names) -> Names:
+    """Names of an expression's columns, ids where two share a name."""
     read = columns_of(expr)
     shared = Counter(names[identity].lower() for identity in read)
     return {
@@ -332,7 +329,7 @@ def _join(plan: Join, names: Names) -> str:
     kind = "null-aware anti" if plan.null_aware else plan.kind.value
     if plan.condition is None:
         return "cross" if plan.kind is JoinKind.INNER else kind
-    return f"{kind} on {expr_text(plan.condition, _told_apart(plan.condition, names))}"
+    return f"{kind} on {expr_text(plan.condition, _distinct_names(plan.condition, names))}"
 
 
 def _aggregate(plan: Aggregate, names: Names) -> str:

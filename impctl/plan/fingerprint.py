@@ -1,12 +1,11 @@
-"""A hash by which a plan is recognised again.
+"""A hash that identifies a plan.
 
-Law: equal for two texts that read as the same plan, whatever their blanks, letter case of
+Law: equal for two texts that read as the same plan, whatever their whitespace, letter case of
 keywords, aliases, column names of the result, or places; different when tables, columns, types,
-constants or operators differ. Columns are numbered in the order the plan makes them. A template's
-hash leaves out the constants of conditions and the counts of LIMIT, and nothing else, so that it is
-equal for the instances of one parametrised query, in whatever order their conditions stand.
-Out of scope: plans that are equivalent but built differently; they may differ. Which instance may
-use the sketch of another (`reuse.verdict`).
+constants or operators differ. Columns are numbered in the order the plan makes them. The hash of a
+template omits only the constants of conditions and the counts of LIMIT, so it is equal for the
+instances of one parametrised query, in whatever order their conditions stand. Equivalent plans that
+are built differently may have different hashes.
 """
 
 from __future__ import annotations
@@ -62,30 +61,29 @@ _SLOT = "?"
 
 
 def fingerprint(root: Plan) -> str:
-    """SHA-256 over the plan's meaning, in hexadecimal."""
-    return hashlib.sha256(f"{_FORMAT} {_Writer().plan(root)}".encode()).hexdigest()
+    """SHA-256 of the plan's meaning, in hexadecimal."""
+    return hashlib.sha256(f"{_FORMAT} {_CanonicalWriter().plan(root)}".encode()).hexdigest()
 
 
 def template(root: Plan) -> str:
-    """SHA-256 over the plan with its conditions' constants left open, in hexadecimal."""
-    return hashlib.sha256(f"{_TEMPLATE} {_Writer(slots=True).plan(root)}".encode()).hexdigest()
+    """SHA-256 of the plan without the constants of its conditions, in hexadecimal."""
+    text = f"{_TEMPLATE} {_CanonicalWriter(slots=True).plan(root)}"
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def is_same(left: Expr | None, right: Expr | None) -> bool:
-    """Whether two expressions over the same columns are alike, constants to the last bit."""
+    """Whether two expressions over the same columns are equal, constants to the last bit."""
     return expr_text(left) == expr_text(right)
 
 
 def expr_text(expr: Expr | None) -> str:
-    """One expression as canonical text, columns by their identities."""
-    return "none" if expr is None else _Writer().expr(expr)
+    """One expression as canonical text, columns by id."""
+    return "none" if expr is None else _CanonicalWriter().expr(expr)
 
 
-class _Writer:
-    """Writes a plan as canonical text, numbering columns as they appear.
-
-    With `slots`, constants in the conditions of Select and Join are left open.
-    """
+class _CanonicalWriter:
+    """Writes a plan as canonical text, numbering columns as they appear. With `slots`, constants in
+    conditions of Select and Join are omitted."""
 
     def __init__(self, *, slots: bool = False) -> None:
         self._numbers: dict[AttributeId, int] = {}
@@ -108,24 +106,22 @@ class _Writer:
                 columns = [f"{item.name.lower()}:{item.type}" for item in plan.attributes]
                 return [plan.table.lower(), *columns]
             case Select():
-                return [self._condition(plan.predicate)]
+                return [self.expr(plan.predicate, slots=self._slots)]
             case Project():
                 written = [self.expr(output.expr) for output in plan.outputs]
                 self._new(output.attribute.id for output in plan.outputs)
                 return written
             case Join():
-                return [plan.kind.value, str(plan.null_aware), self._condition(plan.condition)]
+                condition = self._optional(plan.condition, slots=self._slots)
+                return [plan.kind.value, str(plan.null_aware), condition]
             case Aggregate():
                 return self._aggregate(plan)
             case Distinct() | OneRow():
                 return []
             case SetOperation():
                 self._new(attribute.id for attribute in plan.attributes)
-                return [
-                    plan.kind.value,
-                    str(plan.all),
-                    *(str(item.type) for item in plan.attributes),
-                ]
+                types = (str(item.type) for item in plan.attributes)
+                return [plan.kind.value, str(plan.all), *types]
             case Sort():
                 return self._order(plan.order)
             case TopK():
@@ -155,14 +151,13 @@ class _Writer:
         identity = plan.fixpoint if isinstance(plan, Recursive) else plan.id
         # In order of appearance, whatever the entry is called.
         number = self._fixpoints.setdefault(identity, len(self._fixpoints))
-        kind = [str(plan.is_set)] if isinstance(plan, Fixpoint) else []
-        if isinstance(plan, Fixpoint) and plan.levels is not None:
-            kind.append(f"{plan.levels} levels")
-        kind += [str(plan.best)] if isinstance(plan, Fixpoint) and plan.best is not None else []
-        if isinstance(plan, Fixpoint) and plan.chooses:
-            kind.append("one derivation")
-        if isinstance(plan, Fixpoint) and plan.answers:
-            kind.append("of the answer")
+        kind = []
+        if isinstance(plan, Fixpoint):
+            kind = [str(plan.is_set)]
+            kind += [] if plan.levels is None else [f"{plan.levels} levels"]
+            kind += [] if plan.best is None else [str(plan.best)]
+            kind += ["one derivation"] if plan.chooses else []
+            kind += ["of the answer"] if plan.answers else []
         return [str(number), *kind, *(str(item.type) for item in plan.attributes)]
 
     def _aggregate(self, plan: Aggregate) -> list[str]:
@@ -191,14 +186,11 @@ class _Writer:
             for key in order
         ]
 
-    def _optional(self, expr: Expr | None) -> str:
-        return "none" if expr is None else self.expr(expr)
-
-    def _condition(self, expr: Expr | None) -> str:
-        return "none" if expr is None else self.expr(expr, slots=self._slots)
+    def _optional(self, expr: Expr | None, *, slots: bool = False) -> str:
+        return "none" if expr is None else self.expr(expr, slots=slots)
 
     def expr(self, expr: Expr, *, slots: bool = False) -> str:
-        """One expression; columns by number, constants open where `slots` says so."""
+        """One expression; columns by number, constants omitted where `slots` says so."""
         own: tuple[str, ...] = ()
         match expr:
             case Literal() if slots:

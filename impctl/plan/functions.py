@@ -3,7 +3,6 @@
 Law: a name is in exactly one of the sets (volatile ones are scalar as well); a function in none of
 them is refused, because an unknown one might be an aggregate, which changes what a sketch means.
 Source: the function registry of Spark 4.3, sorted by the class behind each name.
-Out of scope: what a function computes (`expr.evaluate`, else Spark).
 """
 
 from __future__ import annotations
@@ -25,23 +24,13 @@ _AGGREGATES_NAMES = """
     vector_sum
 """
 AGGREGATES = frozenset(_AGGREGATES_NAMES.split())
-"""Functions of many rows, synonyms included."""
+"""Aggregate functions with synonyms."""
 
 AGGREGATE_SYNONYMS = {
-    "any": "bool_or",
-    "some": "bool_or",
-    "every": "bool_and",
-    "mean": "avg",
-    "std": "stddev",
-    "stddev_samp": "stddev",
-    "var_samp": "variance",
-    "first_value": "first",
-    "last_value": "last",
-    "array_agg": "collect_list",
-    "string_agg": "listagg",
-    "approx_percentile": "percentile_approx",
-}
-"""Second names, brought to one."""
+    "any": "bool_or", "some": "bool_or", "every": "bool_and", "mean": "avg", "std": "stddev",
+    "stddev_samp": "stddev", "var_samp": "variance", "first_value": "first", "last_value": "last",
+    "array_agg": "collect_list", "string_agg": "listagg", "approx_percentile": "percentile_approx",
+}  # fmt: skip
 
 _WINDOW_ONLY_NAMES = """
     counter_diff cume_dist dense_rank lag lead nth_value ntile percent_rank rank row_number
@@ -59,29 +48,15 @@ GENERATORS = frozenset(_GENERATORS_NAMES.split())
 TIME_WINDOWS = frozenset({"measure", "session_window", "window", "window_time"})
 """Functions that rewrite the query around them."""
 
-ORDER_DEPENDENT = frozenset(
-    {
-        "any_value",
-        "approx_top_k",
-        "approx_top_k_accumulate",
-        "approx_top_k_combine",
-        "collect_list",
-        "collect_set",
-        "collect_union",
-        "first",
-        "histogram_numeric",
-        "last",
-        "listagg",
-        "max_by",
-        "min_by",
-        "mode",
-        "percentile_approx",
-    }
-)
-"""Aggregates whose answer depends on the order of the rows, which Spark does not fix."""
+_ORDER_DEPENDENT_NAMES = """
+    any_value approx_top_k approx_top_k_accumulate approx_top_k_combine collect_list collect_set
+    collect_union first histogram_numeric last listagg max_by min_by mode percentile_approx
+"""
+ORDER_DEPENDENT = frozenset(_ORDER_DEPENDENT_NAMES.split())
+"""Aggregates whose result depends on the order of the rows, which Spark does not fix."""
 
 TIE_DEPENDENT = frozenset({"max_by", "min_by"})
-"""Those of them whose answer is fixed unless rows tie: LIMIT leaves no less open."""
+"""Those whose result is fixed unless rows tie, just as with LIMIT."""
 
 _VOLATILE_NAMES = """
     curdate current_catalog current_database current_date current_path current_schema
@@ -91,7 +66,7 @@ _VOLATILE_NAMES = """
     uuid version
 """
 VOLATILE = frozenset(_VOLATILE_NAMES.split())
-"""Scalar functions whose answer two runs need not share."""
+"""Scalar functions whose result may differ between runs."""
 
 UNIT_SUMS = frozenset({"timestampadd", "dateadd", "date_add"})
 UNIT_DIFFERENCES = frozenset({"timestampdiff", "datediff", "date_diff", "timediff"})
@@ -99,11 +74,10 @@ _UNIT_NAMES = """
     year quarter month week day dayofyear hour minute second millisecond microsecond
 """
 UNITS = frozenset(_UNIT_NAMES.split())
-"""What `timestampadd(HOUR, 3, at)` and `datediff(HOUR, since, until)` take as their first argument,
-a bare word."""
+"""Units that `timestampadd(HOUR, 3, at)` and `datediff(HOUR, since, until)` take as a bare word."""
 
 FOREIGN = frozenset({"java_method", "reflect", "try_reflect"})
-"""Functions that call any method there is, so that a query could do more than read."""
+"""Functions that call arbitrary methods, so that a query could do more than read."""
 
 _SCALARS_NAMES = """
     abs acos acosh add_months aes_decrypt aes_encrypt aggregate approx_top_k_estimate array

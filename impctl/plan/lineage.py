@@ -1,4 +1,4 @@
-"""Columns followed from a table up to the result of a plan."""
+"""Follows columns from a table up to the result of a plan."""
 
 from __future__ import annotations
 
@@ -29,10 +29,9 @@ from impctl.plan.nodes import (
     Window,
     Witness,
     attributes_of,
-    inputs_of,
+    map_inputs,
     nodes_of,
     scans_of,
-    with_inputs,
 )
 from impctl.types import AccessId, AttributeId
 from impctl.values import dataclass
@@ -41,16 +40,16 @@ if TYPE_CHECKING:
     from impctl.data.schema import Column
 
 _MOST_WAYS = 64
-"""Ways through the UNIONs of a plan beyond which none is followed."""
+"""Limit on ways through the UNIONs of a plan; beyond it none is followed."""
 
 
 class NotFollowedError(Exception):
-    """What of the plan is not followed, in words."""
+    """The part of the plan that is not followed, in words."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeafWay:
-    """One way; `leaf` are the leaf's columns, None where no row of it takes part."""
+    """One way; `leaf` are the leaf's columns, None where it reads no row of the leaf."""
 
     leaf: tuple[Attribute, ...] | None
     columns: Mapping[AttributeId, Expr]
@@ -58,11 +57,10 @@ class LeafWay:
     matches: tuple[Expr, ...] = ()
 
     def expr(self, attribute: Attribute) -> Expr:
-        """What a column of the plan is."""
         return self.columns.get(attribute.id, attribute.ref())
 
     def over(self, expr: Expr) -> Expr:
-        """An expression over the plan's columns as one over the leaf's and the others'."""
+        """An expression over the plan's columns, rewritten to the leaf's and the others'."""
         return substitute(expr, dict(self.columns))
 
 
@@ -70,7 +68,7 @@ IsLeaf = Callable[[Plan], bool]
 
 
 def ways_of(plan: Plan, is_leaf: IsLeaf) -> list[LeafWay]:
-    """All ways through the plan; NotFollowedError where one cannot be told."""
+    """All ways through the plan; NotFollowedError where one is unknown."""
     if is_leaf(plan):
         return [LeafWay(attributes_of(plan), {})]
     if not any(map(is_leaf, nodes_of(plan))):
@@ -156,7 +154,6 @@ class Traced:
 
     @property
     def key(self) -> Attribute:
-        """One of the columns."""
         return next(a for a in attributes_of(self.plan) if a.id in self.keys)
 
 
@@ -166,47 +163,38 @@ def reads(plan: Plan, access: AccessId) -> bool:
 
 
 def trace(plan: Plan, access: AccessId, column: Column) -> Traced | None:
-    """The plan with the partition attribute of the access among its columns.
-
-    None where a row may stem from rows with several values of it (or from none).
-    """
+    """Add the partition attribute of the access to the plan's columns. None where a row may stem
+    from rows with several values of it, or from none."""
     match plan:
         case Scan():
             return _trace_scan(plan, access, column)
+        case Join():
+            return _trace_join(plan, access, column)
+        case SetOperation() | Recursive() | Fixpoint() | OneRow():
+            return None
+    child = trace(plan.child, access, column)
+    if child is None:
+        return None
+    match plan:
         case Select():
-            child = trace(plan.child, access, column)
-            if child is None:
-                return None
             kept = replace(plan, child=child.plan)
             return Traced(kept, _equated(child.keys, plan.predicate))
         case Sort():
-            return trace(plan.child, access, column)
+            return child
         case TopK() | Witness() | Explode():
-            child = trace(plan.child, access, column)
-            return None if child is None else Traced(replace(plan, child=child.plan), child.keys)
+            return Traced(replace(plan, child=child.plan), child.keys)
         case Project():
-            child = trace(plan.child, access, column)
-            return None if child is None else _trace_project(plan, child)
-        case Join():
-            return _trace_join(plan, access, column)
+            return _trace_project(plan, child)
         case Aggregate():
-            child = trace(plan.child, access, column)
-            return None if child is None else _trace_aggregate(plan, child)
+            return _trace_aggregate(plan, child)
         case Distinct():
-            child = trace(plan.child, access, column)
             own = {attribute.id for attribute in attributes_of(plan.child)}
-            if child is None or not child.keys & own:
-                return None
-            return Traced(replace(plan, child=_only(child.plan, own)), child.keys & own)
+            below, keys = _only(child.plan, own), child.keys & own
+            return Traced(replace(plan, child=below), keys) if keys else None
         case Window():
-            child = trace(plan.child, access, column)
-            if child is None or not all(
-                _is_among(call.partition_by, child.keys) for call in plan.calls
-            ):
+            if not all(_is_among(call.partition_by, child.keys) for call in plan.calls):
                 return None
             return Traced(replace(plan, child=child.plan), child.keys)
-        case SetOperation() | Recursive() | Fixpoint() | OneRow():
-            return None
 
 
 def _trace_scan(plan: Scan, access: AccessId, column: Column) -> Traced | None:
@@ -242,7 +230,7 @@ def _trace_join(plan: Join, access: AccessId, column: Column) -> Traced | None:
         if plan.kind is JoinKind.RIGHT:
             return Traced(joined, side.keys)
         if plan.kind is JoinKind.SEMI:
-            # Matching rows are seen only through what equals them on the left.
+            # Matching rows are visible only through what equals them on the left.
             left = frozenset(attribute.id for attribute in attributes_of(plan.left))
             equal = _equated(side.keys, plan.condition) & left
             return Traced(joined, equal) if equal else None
@@ -252,7 +240,7 @@ def _trace_join(plan: Join, access: AccessId, column: Column) -> Traced | None:
 
 
 def _trace_aggregate(plan: Aggregate, child: Traced) -> Traced | None:
-    """Groups of one value each: the attribute is grouped on, in every grouping set."""
+    """Each group has one value: the attribute is a key in every grouping set."""
     everywhere = set(range(len(plan.keys)))
     for chosen in plan.grouping_sets or ():
         everywhere &= set(chosen)
@@ -277,7 +265,7 @@ def _only(plan: Plan, wanted: set[AttributeId]) -> Plan:
 
 
 def _equated(keys: frozenset[AttributeId], predicate: Expr | None) -> frozenset[AttributeId]:
-    """The keys and all columns of the same type that a conjunct makes equal to one of them."""
+    """The keys and all columns of the same type that a conjunct equates with one of them."""
     pairs = [
         (part.left.id, part.right.id)
         for part in (() if predicate is None else conjuncts(predicate))
@@ -297,9 +285,7 @@ def _equated(keys: frozenset[AttributeId], predicate: Expr | None) -> frozenset[
 
 def follow(plan: Plan, origin: Plan, ids: tuple[AttributeId, ...]) -> Plan | None:
     """A plan of just these columns of the node `origin`, for the rows of `origin` in the result.
-
-    Rows may repeat. None where a row of the result does not stem from one row of `origin`.
-    """
+    Rows may repeat. None where a row of the result does not stem from one row of `origin`."""
     result = _follow(plan, origin, ids, is_counted=False)
     if result is None:
         return None
@@ -318,7 +304,8 @@ def _follow(
     if plan is origin:
         return plan, ids
     match plan:
-        case Select() | Witness():
+        case Select() | Witness() | TopK():
+            is_counted = is_counted or isinstance(plan, TopK)
             child = _follow(plan.child, origin, ids, is_counted=is_counted)
             return None if child is None else (replace(plan, child=child[0]), child[1])
         case Sort():
@@ -327,9 +314,6 @@ def _follow(
             if is_counted:
                 return None
             return _follow(plan.child, origin, ids, is_counted=False)
-        case TopK():
-            child = _follow(plan.child, origin, ids, is_counted=True)
-            return None if child is None else (replace(plan, child=child[0]), child[1])
         case Project():
             child = _follow(plan.child, origin, ids, is_counted=is_counted)
             return None if child is None else _follow_project(plan, child)
@@ -370,17 +354,18 @@ _WHOLE = "its sketch holds the whole lineage: "
 
 
 def for_answer(plan: Plan) -> Plan:
-    """The plan with its fixpoints sketched for the answer alone, where they can be."""
+    """The plan with fixpoints sketched for the answer alone, where possible."""
     if not any(isinstance(node, Fixpoint) for node in nodes_of(plan)):
         return plan
-    result = with_inputs(plan, tuple(map(for_answer, inputs_of(plan))))
+    result = map_inputs(plan, for_answer)
     if isinstance(result, Fixpoint) and not _why_whole(result):
         return replace(result, answers=True)
     return result
 
 
 def is_open(node: Fixpoint) -> bool:
-    """Whether it is no barrier; a rule may have found since that the best rows alone count."""
+    """Whether the fixpoint is no barrier; a rule may have decided since that only the best rows
+    count."""
     return node.answers and not _why_whole(node)
 
 
@@ -388,35 +373,37 @@ def for_all(plan: Plan) -> Plan:
     """The plan with barriers for all its fixpoints."""
     if not any(isinstance(node, Fixpoint) and node.answers for node in nodes_of(plan)):
         return plan
-    result = with_inputs(plan, tuple(map(for_all, inputs_of(plan))))
+    result = map_inputs(plan, for_all)
     return replace(result, answers=False) if isinstance(result, Fixpoint) else result
 
 
-def answer_notes(root: Plan, told: Collection[int]) -> Mapping[int, str]:
-    """What the sketches of the fixpoints at these positions of `nodes_of(root)` hold."""
+def answer_notes(root: Plan, positions: Collection[int]) -> Mapping[int, str]:
+    """What sketches of the fixpoints at these positions of `nodes_of(root)` contain."""
     notes = {}
     for position, node in enumerate(nodes_of(root)):
-        if isinstance(node, Fixpoint) and position in told:
+        if isinstance(node, Fixpoint) and position in positions:
             why = _why_whole(node)
             notes[position] = f"{_WHOLE}{why}" if why else _HELD
     return notes
 
 
 def why_unused(root: Plan, barriers: Collection[int], keyed: Collection[int]) -> str:
-    """Why sketches are the same with the lineage of all; empty where they may be smaller.
-
-    Positions of `nodes_of(root)`: of nodes with a sketched access below, those that are keyed and
-    the others, which are barriers unless they are sketched for the answer alone.
-    """
-    result = [(at, node) for at, node in enumerate(nodes_of(root)) if isinstance(node, Fixpoint)]
-    if not result:
+    """Why sketches equal those of full lineage; empty where they may be smaller. Positions of
+    `nodes_of(root)`: nodes with a sketched access below, keyed ones and others, which are barriers
+    unless sketched for the answer alone."""
+    fixpoints = [
+        (position, node)
+        for position, node in enumerate(nodes_of(root))
+        if isinstance(node, Fixpoint)
+    ]
+    if not fixpoints:
         return "its plan has no WITH RECURSIVE"
-    whole = [_why_whole(node) for at, node in result if at in barriers]
+    whole = [_why_whole(node) for position, node in fixpoints if position in barriers]
     if "" in whole:
         return ""
     if whole:
         return whole[0]
-    if any(at in keyed for at, _ in result):
+    if any(position in keyed for position, _ in fixpoints):
         return "the recursion is keyed, so its sketch already holds only the keys in the result"
     return "WITH RECURSIVE reads no table that has a sketch"
 

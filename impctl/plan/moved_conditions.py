@@ -1,12 +1,10 @@
-"""Two plans of one query whose constants moved, held against each other.
+"""Compares two plans of one query whose constants moved.
 
-Law: where they differ in nothing but conditions right above scans, what moved is rows of these
-accesses that meet the one and not the other; everything above sees them as rows that came or went.
-Where they differ elsewhere too, in constants of conditions, columns and orders, they have the same
-nodes, and what remembers something in the one remembers the same in the other. Where they differ in
-anything else, nothing is said.
-Out of scope: finding such rows (`compile.session`, `service.clock`), what constants
-elsewhere change (`compile.session`).
+Law: where they differ only in conditions right above scans, the moved rows of these accesses are
+those that meet one condition and not the other; everything above sees them as inserted or deleted.
+Where constants of other conditions, columns and orders differ too, the plans have the same nodes,
+and state of a node of one is state of that node of the other. Where anything else differs, the
+result is None.
 """
 
 from __future__ import annotations
@@ -29,11 +27,9 @@ from impctl.plan.nodes import (
     Scan,
     Select,
     Sort,
-    SortKey,
     TopK,
-    inputs_of,
+    map_inputs,
     nodes_of,
-    with_inputs,
 )
 from impctl.values import dataclass
 
@@ -53,7 +49,7 @@ class MovedConditions:
 
     @property
     def rows_that_move(self) -> tuple[tuple[Expr, ...], ...]:
-        """Conditions such that every row that comes or goes meets all of one of these."""
+        """Conjunctions such that every inserted or deleted row meets one of them."""
         before, after = _parts(self.before), _parts(self.after)
         return (*_leaving(before, after), *_leaving(after, before))
 
@@ -61,10 +57,8 @@ class MovedConditions:
 def moved_conditions(
     before: Plan, after: Plan, *, is_open_above: bool = False
 ) -> Mapping[AccessId, MovedConditions] | None:
-    """The accesses whose conditions differ; None where more differs.
-
-    With `is_open_above` constants elsewhere may, too, and whole conditions of selections.
-    """
+    """The accesses whose conditions differ; None where more differs. With `is_open_above` constants
+    elsewhere may differ too, and whole conditions of selections."""
     change = _open_above if is_open_above else _as_it_stands
     if _neutral(before, change) != _neutral(after, change):
         return None
@@ -83,10 +77,10 @@ def _is_on_scan(plan: Plan) -> bool:
 
 
 def _neutral(plan: Plan, change: Callable[[Plan], Plan]) -> Plan:
-    """The plan with nothing asked in the conditions right above its scans, all else changed so."""
-    # What a fixpoint remembers is what constants inside it made.
+    """The plan without the conditions right above its scans, other nodes changed by `change`."""
+    # The state of a fixpoint depends on constants inside it.
     below = _as_it_stands if isinstance(plan, Fixpoint) else change
-    result = with_inputs(plan, tuple(_neutral(child, below) for child in inputs_of(plan)))
+    result = map_inputs(plan, lambda child: _neutral(child, below))
     if isinstance(result, Select) and _is_on_scan(result):
         return replace(result, predicate=_TRUE)
     return change(result)
@@ -97,7 +91,7 @@ def _as_it_stands(node: Plan) -> Plan:
 
 
 def _open_above(node: Plan) -> Plan:
-    """The node with constants left open where they decide about rows, not about what is kept."""
+    """The node without constants that decide on rows, not on state."""
     match node:
         case Select():
             return replace(node, predicate=_TRUE)
@@ -107,7 +101,8 @@ def _open_above(node: Plan) -> Plan:
             condition = None if node.condition is None else _opened(node.condition)
             return replace(node, condition=condition)
         case Sort() | TopK():
-            return replace(node, order=tuple(_opened_key(key) for key in node.order))
+            order = tuple(replace(key, expr=_opened(key.expr)) for key in node.order)
+            return replace(node, order=order)
         case Aggregate():
             keys = tuple(_opened_column(key) for key in node.keys)
             outputs = tuple(
@@ -124,12 +119,8 @@ def _opened_column(column: ComputedColumn) -> ComputedColumn:
 
 
 def _unnamed(attribute: Attribute) -> Attribute:
-    """A column without an alias is called as its text is, constants and all."""
+    """A column without an alias is named by its text, constants included."""
     return replace(attribute, name="")
-
-
-def _opened_key(key: SortKey) -> SortKey:
-    return replace(key, expr=_opened(key.expr))
 
 
 def _opened_call(call: AggregateCall) -> AggregateCall:
@@ -138,7 +129,7 @@ def _opened_call(call: AggregateCall) -> AggregateCall:
 
 
 def _opened(expr: Expr) -> Expr:
-    """The expression with its constants left open, their types kept, and NULL."""
+    """The expression without its constants; their types and NULL stay."""
 
     def swap(part: Expr) -> Expr | None:
         if not isinstance(part, Literal) or part.value is None:
@@ -168,17 +159,17 @@ def _parts(predicates: tuple[Expr, ...]) -> tuple[Expr, ...]:
 
 
 def _leaving(before: tuple[Expr, ...], after: tuple[Expr, ...]) -> tuple[tuple[Expr, ...], ...]:
-    """Conditions of which every row meets all of one that meets all of `before`, not of `after`."""
+    """Conjunctions: each row that meets `before` but not `after` meets one of them."""
     failed = [part for part in after if part not in before]
     return tuple((*before, *_failing(part, before)) for part in failed)
 
 
 def _failing(part: Expr, before: tuple[Expr, ...]) -> tuple[Expr, ...]:
-    """What is true of a row that meets `before` and for which `part` is false or NULL.
-
-    Only where `before` says that `part` cannot be NULL is it known to be false.
-    """
-    if not isinstance(part, Compare) or not _is_constant(part.right):
+    """Condition of rows that meet `before` and for which `part` is false or NULL. It is known to be
+    false only where `before` excludes NULL."""
+    if not isinstance(part, Compare):
+        return ()
+    if not isinstance(part.right, Literal) or part.right.value is None:
         return ()
     is_known = any(
         isinstance(other, Compare)
@@ -190,7 +181,3 @@ def _failing(part: Expr, before: tuple[Expr, ...]) -> tuple[Expr, ...]:
     if not is_known or opposite is None:
         return ()
     return (Compare(opposite, part.left, part.right),)
-
-
-def _is_constant(expr: Expr) -> bool:
-    return isinstance(expr, Literal) and expr.value is not None

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field, replace
 from enum import StrEnum
+from operator import is_
 
 from impctl.data.schema import Schema, SqlType, other
 from impctl.expr.nodes import ColumnRef, Compare, CompareOp, Expr, Literal, Span
@@ -21,17 +22,14 @@ class BestValue:
 
     @property
     def function(self) -> str:
-        """The aggregate that asks for it."""
+        """The aggregate of the best value."""
         return "max" if self.greatest else "min"
 
 
 @dataclass(frozen=True, slots=True)
 class BestOnly:
-    """Columns that tell groups, ascending, and the values that decide.
-
-    With `keeps_null` rows whose value is NULL stay beside the best ones: what is derived from them
-    may be better than what is derived from these.
-    """
+    """Group columns, ascending, and the values that decide. With `keeps_null` rows whose value is
+    NULL stay beside the best ones: rows derived from them may be better."""
 
     keys: tuple[int, ...]
     values: tuple[BestValue, ...]
@@ -52,26 +50,24 @@ class LiveRows:
     later_than: Literal
 
     def condition(self, column: Expr) -> Expr:
-        """The predicate, on the column as it is read somewhere."""
+        """The predicate over a reference to the column."""
         return Compare(CompareOp.GREATER, column, self.later_than)
 
 
 @dataclass(frozen=True, slots=True)
 class OneRow:
-    """One row without columns."""
-
     attributes: tuple[()] = ()
     span: None = None
-    """It stands nowhere in the text."""
+    """It has no place in the text."""
 
 
 Catalog = Mapping[TableName, Schema]
-"""Schemas of the tables a query may name, by name."""
+"""Schemas of the tables a query may name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """An output column of a node. `type` is None where impctl cannot tell it."""
+    """An output column of a node. `type` is None where impctl does not know it."""
 
     id: AttributeId
     name: ColumnName
@@ -79,7 +75,7 @@ class Attribute:
     nullable: bool = True
 
     def ref(self, span: Span | None = None) -> ColumnRef:
-        """An expression that reads this column (an unknown type reads as OTHER)."""
+        """A reference to this column (an unknown type reads as OTHER)."""
         return ColumnRef(self.id, self.type or other("unknown"), self.nullable, span=span)
 
 
@@ -94,9 +90,7 @@ class ComputedColumn:
 @dataclass(frozen=True, slots=True)
 class AggregateCall:
     """`function([DISTINCT] arguments) [FILTER (WHERE condition)]`; COUNT(*) has no arguments.
-
-    `function` is lower case: count, sum, avg, min, max, or any other name Spark knows.
-    """
+    `function` is lower case: count, sum, avg, min, max, or any other name Spark knows."""
 
     function: str
     arguments: tuple[Expr, ...] = ()
@@ -158,11 +152,9 @@ class Project:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """Join of any kind; `condition` None is a cross join.
-
-    SEMI and ANTI put out the left columns only. `null_aware` marks NOT IN, whose anti join
-    yields nothing for a left row once any comparison is NULL.
-    """
+    """Join; `condition` None is a cross join. SEMI and ANTI output the left columns only.
+    `null_aware` marks NOT IN, whose anti join yields nothing for a left row once any comparison is
+    NULL."""
 
     kind: JoinKind
     left: Plan
@@ -175,9 +167,7 @@ class Join:
 @dataclass(frozen=True, slots=True)
 class Aggregate:
     """GROUP BY `keys`; no keys is one global group, which exists on empty input too.
-
-    `grouping_sets` lists index tuples into `keys`; None is the plain GROUP BY.
-    """
+    `grouping_sets` lists index tuples into `keys`; None is plain GROUP BY."""
 
     child: Plan
     keys: tuple[ComputedColumn, ...]
@@ -194,9 +184,8 @@ class Distinct:
 
 @dataclass(frozen=True, slots=True)
 class SetOperation:
-    """UNION, EXCEPT or INTERSECT, with ALL or without.
-
-    The i-th of the `attributes`, its outputs, comes from the i-th column of either side."""
+    """UNION, EXCEPT or INTERSECT, with or without ALL. Output i of `attributes` comes from column i
+    of either side."""
 
     kind: SetKind
     all: bool
@@ -208,7 +197,7 @@ class SetOperation:
 
 @dataclass(frozen=True, slots=True)
 class SortKey:
-    """One ORDER BY term with its direction and place of NULLs spelled out."""
+    """One ORDER BY term with explicit direction and place of NULLs."""
 
     expr: Expr
     descending: bool
@@ -226,12 +215,10 @@ class Sort:
 
 @dataclass(frozen=True, slots=True)
 class TopK:
-    """ORDER BY ... LIMIT count OFFSET offset; an empty order is LIMIT alone.
-
-    `count` None is OFFSET alone. With `rank` (row_number, rank or dense_rank), the rows of each
-    window partition whose rank is at most `count`, and the rank as one more column; `order` is the
-    call's and `offset` 0.
-    """
+    """ORDER BY ... LIMIT count OFFSET offset; an empty order is LIMIT alone. `count` None is OFFSET
+    alone. With `rank` (row_number, rank or dense_rank), the rows of each window partition whose
+    rank is at most `count`, and the rank as one more column; `order` is the call's and `offset`
+    0."""
 
     child: Plan
     order: tuple[SortKey, ...]
@@ -242,7 +229,7 @@ class TopK:
 
     @property
     def partition_by(self) -> tuple[Expr, ...]:
-        """What rows of one window partition have in common; empty for ORDER BY ... LIMIT."""
+        """Partition expressions of the rank; empty for ORDER BY ... LIMIT."""
         return () if self.rank is None else self.rank.partition_by
 
 
@@ -270,8 +257,8 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Explode:
-    """The child's rows once for every element of an array or map, `made` by the function beside;
-    with `outer` a row without an element once, beside it NULL."""
+    """The child's rows once per element of an array or map, with columns `made` by the function;
+    with `outer` a row without an element once, with NULL."""
 
     child: Plan
     function: str
@@ -283,10 +270,8 @@ class Explode:
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """Of the child's rows with equal `partition_by` those that are first by some of `orders`.
-
-    Ties are first together; who is first by two comes twice. Only `rules.witnesses` makes it.
-    """
+    """Rows that are first by one of the `orders` among rows with equal `partition_by`. Ties are all
+    first; a row first by two orders comes twice. Only `rules.witnesses` makes it."""
 
     child: Plan
     partition_by: tuple[Expr, ...]
@@ -296,7 +281,7 @@ class Witness:
 
 @dataclass(frozen=True, slots=True)
 class Recursive:
-    """Inside a step, the rows of the innermost `Fixpoint` around it that has the id."""
+    """In a step, the rows of the innermost enclosing `Fixpoint` with this id."""
 
     fixpoint: FixpointId
     attributes: tuple[Attribute, ...]
@@ -306,10 +291,9 @@ class Recursive:
 @dataclass(frozen=True, slots=True)
 class Fixpoint:
     """The least rows T with T = base UNION step, where `Recursive` leaves of the step read T.
-
     Columns match by position. `is_set`: each row once (NULL equals NULL), or the `best` alone; else
-    every derivation counts (UNION ALL), in so many `levels` at most (None: 100). Sketched by one
-    derivation of each row if it `chooses`, by all of what the answer stems from if it `answers`."""
+    every derivation counts (UNION ALL), in at most `levels` levels (None: 100). Sketched by one
+    derivation of each row if it `chooses`, by all derivations of the answer if it `answers`."""
 
     id: FixpointId
     base: Plan
@@ -345,11 +329,9 @@ Plan = (
 @dataclass(frozen=True, slots=True)
 class Query:
     """A parsed query: its text, its plan, and the tables it reads, in order of appearance.
-
-    `nondeterministic`: constructs, with spans, whose answer two runs need not share; `mentions`:
-    tables that the text names and where, read or not; `live` is asked of rows of those with an
-    expiry; `unused`: fixpoints of WITH entries that no plan has. A `cut` leaves so many rows.
-    """
+    `nondeterministic`: constructs, with spans, whose result may differ between runs; `mentions`:
+    tables that the text names and where, read or not; `live`: conditions on rows of those with an
+    expiry; `unused`: fixpoints of WITH entries that no plan has. `cut`: LIMIT of the rows."""
 
     sql: str
     root: Plan
@@ -361,15 +343,14 @@ class Query:
 
     @property
     def tables(self) -> tuple[TableName, ...]:
-        """The tables that the text names, each once."""
+        """Tables that the text names, each once."""
         return tuple(dict.fromkeys(table for _, table in self.mentions))
 
     def __hash__(self) -> int:
-        return hash(self.sql)  # tells nearly all apart; a plan is large, its nodes keep no hash
+        return hash(self.sql)  # nearly unique; a plan is large, its nodes keep no hash
 
 
 def attributes_of(plan: Plan) -> tuple[Attribute, ...]:
-    """Output columns of a node, in order."""
     match plan:
         case Scan() | SetOperation() | Recursive() | Fixpoint() | OneRow():
             return plan.attributes
@@ -407,7 +388,7 @@ def _nullable(attributes: tuple[Attribute, ...]) -> tuple[Attribute, ...]:
 
 
 def inputs_of(plan: Plan) -> tuple[Plan, ...]:
-    """The direct inputs of a node, left to right."""
+    """Direct inputs of a node, left to right."""
     match plan:
         case Scan() | Recursive() | OneRow():
             return ()
@@ -420,7 +401,6 @@ def inputs_of(plan: Plan) -> tuple[Plan, ...]:
 
 
 def with_inputs(plan: Plan, inputs: tuple[Plan, ...]) -> Plan:
-    """The same node over other inputs."""
     match plan:
         case Scan() | Recursive() | OneRow():
             return plan
@@ -430,6 +410,13 @@ def with_inputs(plan: Plan, inputs: tuple[Plan, ...]) -> Plan:
             return replace(plan, base=inputs[0], step=inputs[1])
         case _:
             return replace(plan, child=inputs[0])
+
+
+def map_inputs(plan: Plan, change: Callable[[Plan], Plan]) -> Plan:
+    """The node over its changed inputs; the same object where none changes."""
+    inputs = inputs_of(plan)
+    changed = tuple(map(change, inputs))
+    return plan if all(map(is_, changed, inputs)) else with_inputs(plan, changed)
 
 
 def nodes_of(plan: Plan) -> Iterator[Plan]:

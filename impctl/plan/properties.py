@@ -63,7 +63,7 @@ def can_fail(expr: Expr) -> bool:
 
 
 def part_can_fail(part: Expr) -> bool:
-    """Whether the outermost step of the expression can fail, its operands having values."""
+    """Whether the outermost step of the expression can fail, given its operands' values."""
     match part:
         case Literal() | ColumnRef() | And() | Or() | Not() | IsNull():
             return False
@@ -91,7 +91,7 @@ def part_can_fail(part: Expr) -> bool:
 
 
 def _are_alike(left: Expr, right: Expr) -> bool:
-    """Whether bringing both to one type cannot fail."""
+    """Whether casting both to a common type cannot fail."""
     a, b = type_of(left), type_of(right)
     if a is None or b is None:
         return False
@@ -116,20 +116,22 @@ _LOOSE = ORDER_DEPENDENT - TIE_DEPENDENT
 
 
 def deciding(root: Plan) -> tuple[tuple[str, Span | None], ...]:
-    """The order-dependent functions that something in the plan depends on, with their places."""
+    """Order-dependent functions that affect something in the plan, with places."""
     result: list[tuple[str, Span | None]] = []
     _follow(root, result)
     return tuple(dict.fromkeys(result))
 
 
 def loose_columns(root: Plan) -> frozenset[int]:
-    """The positions of result columns that depend on the order of rows."""
+    """Positions of result columns that depend on the order of rows."""
     loose = _follow(root, [])
-    return frozenset(at for at, column in enumerate(attributes_of(root)) if column.id in loose)
+    return frozenset(
+        index for index, column in enumerate(attributes_of(root)) if column.id in loose
+    )
 
 
 def _follow(node: Plan, deciding: list[tuple[str, Span | None]]) -> Loose:
-    """The loose columns of a node's output; what they decide in it or below goes to `deciding`."""
+    """The loose columns of a node's output; adds those that decide in it or below to `deciding`."""
     loose: Loose = {}
     for below in inputs_of(node):
         loose |= _follow(below, deciding)
@@ -163,7 +165,7 @@ def _read_by(exprs: Iterable[Expr], loose: Loose) -> list[tuple[str, Span | None
 
 
 def _read(node: Plan) -> Sequence[Expr]:
-    """What a node looks at to tell which rows there are, or to compute another value."""
+    """Expressions that decide on a node's rows or compute its other values."""
     match node:
         case Sort():
             return ()
@@ -185,7 +187,7 @@ def is_whole(call: WindowCall) -> bool:
 
 
 def scan_conditions(root: Plan) -> Mapping[AccessId, tuple[Expr, ...]]:
-    """Per access the conditions on its rows; accesses without one are left out."""
+    """Conditions on the rows of each access that has any."""
     result: dict[AccessId, tuple[Expr, ...]] = {}
     for node in nodes_of(root):
         conditions: tuple[Expr, ...] = ()

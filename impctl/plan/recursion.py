@@ -1,10 +1,9 @@
-"""What the plan of a fixpoint says of its rows: how steps read them and which rows are enough."""
+"""Properties of fixpoints: how steps read their rows, and which rows are enough."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 
 from impctl.data.schema import TEMPORAL, Kind, SqlType
 from impctl.expr.nodes import (
@@ -42,24 +41,24 @@ from impctl.plan.nodes import (
     Window,
     attributes_of,
     inputs_of,
+    map_inputs,
     nodes_of,
-    with_inputs,
 )
 from impctl.types import AccessId, AttributeId, FixpointId
 from impctl.values import dataclass
 
 _MOST_WAYS = 64
-"""Ways through the UNIONs of a step beyond which nothing is said of it."""
+"""Limit on ways through the UNIONs of a step; beyond it nothing is known."""
 
 _ONE_OF_THEM = frozenset({"min", "max"})
 """Functions whose value is that of one row."""
 
 _Origin = tuple[AttributeId, int]
-"""A leaf, by its first column, and the place of one of its columns."""
+"""A leaf, by its first column, and the position of one of its columns."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
+class _StepWay:
     """One way through the UNIONs of a step: the leaves read, and what equals their columns."""
 
     leaves: tuple[AttributeId, ...]
@@ -67,22 +66,20 @@ class _Way:
 
 
 def is_linear(fixpoint: Fixpoint) -> bool:
-    """Whether every row of the step is derived from one row of the fixpoint at most."""
+    """Whether every row of the step is derived from at most one row of the fixpoint."""
     ways = _ways(fixpoint.step, fixpoint.id)
     return ways is not None and all(len(way.leaves) <= 1 for way in ways)
 
 
 def reads_once(fixpoint: Fixpoint) -> bool:
-    """Whether every row of the step is derived from one row of the fixpoint, not none or two."""
+    """Whether every row of the step is derived from exactly one row of the fixpoint."""
     ways = _ways(fixpoint.step, fixpoint.id)
     return bool(ways) and all(len(way.leaves) == 1 for way in ways or ())
 
 
 def stable_columns(fixpoint: Fixpoint) -> frozenset[AttributeId]:
-    """The columns of the fixpoint that no step changes, by their identities in it.
-
-    A step that has rows not derived from the fixpoint's own has no stable columns.
-    """
+    """Ids of the fixpoint's columns that no step changes. A step with rows not derived from the
+    fixpoint's own has no stable columns."""
     ways = _ways(fixpoint.step, fixpoint.id)
     if not ways or not all(way.leaves for way in ways):
         return frozenset()
@@ -100,10 +97,8 @@ def stable_columns(fixpoint: Fixpoint) -> frozenset[AttributeId]:
 def keyed_rows(
     root: Plan, key_columns: Mapping[int, Mapping[AccessId, AttributeId]]
 ) -> dict[AttributeId, tuple[AccessId, ...]]:
-    """By the column that a fixpoint is keyed on, all accesses below that are sketched on it.
-
-    `key_columns` are those of the plan's verdict, by the positions of nodes.
-    """
+    """For each column that a fixpoint is keyed on, the accesses below that are sketched on it.
+    `key_columns` are those of the plan's verdict, by node position."""
     nodes = tuple(nodes_of(root))
     return {
         column: tuple(keys)
@@ -113,20 +108,25 @@ def keyed_rows(
     }
 
 
+def leaves_in(plan: Plan, fixpoint: FixpointId) -> tuple[Recursive, ...]:
+    """Leaves of the plan that read the fixpoint with this id, left to right."""
+    leaves = (node for node in nodes_of(plan) if isinstance(node, Recursive))
+    return tuple(leaf for leaf in leaves if leaf.fixpoint == fixpoint)
+
+
 def reads_fixpoint(plan: Plan, fixpoint: FixpointId) -> bool:
-    """Whether a leaf of the fixpoint is in the plan."""
-    return any(isinstance(node, Recursive) and node.fixpoint == fixpoint for node in nodes_of(plan))
+    return bool(leaves_in(plan, fixpoint))
 
 
-def _ways(plan: Plan, fixpoint: FixpointId) -> list[_Way] | None:
-    """All ways through the plan; None where there are too many, or what is not followed."""
+def _ways(plan: Plan, fixpoint: FixpointId) -> list[_StepWay] | None:
+    """All ways through the plan; None where there are too many, or one is not followed."""
     if not reads_fixpoint(plan, fixpoint):
-        return [_Way((), {})]
+        return [_StepWay((), {})]
     match plan:
         case Recursive():
             leaf = plan.attributes[0].id
             columns = enumerate(plan.attributes)
-            return [_Way((leaf,), {a.id: frozenset({(leaf, at)}) for at, a in columns})]
+            return [_StepWay((leaf,), {a.id: frozenset({(leaf, at)}) for at, a in columns})]
         case Sort() | Distinct():
             return _ways(plan.child, fixpoint)
         case Select():
@@ -142,7 +142,7 @@ def _ways(plan: Plan, fixpoint: FixpointId) -> list[_Way] | None:
     return None
 
 
-def _projected(way: _Way, plan: Project) -> _Way:
+def _projected(way: _StepWay, plan: Project) -> _StepWay:
     return replace(
         way,
         origins={
@@ -153,22 +153,22 @@ def _projected(way: _Way, plan: Project) -> _Way:
     )
 
 
-def _joined(plan: Join, fixpoint: FixpointId) -> list[_Way] | None:
+def _joined(plan: Join, fixpoint: FixpointId) -> list[_StepWay] | None:
     left, right = (_ways(side, fixpoint) for side in (plan.left, plan.right))
     if left is None or right is None or len(left) * len(right) > _MOST_WAYS:
         return None
     result = [
-        _Way((*one.leaves, *other.leaves), {**one.origins, **other.origins})
-        for one in left
-        for other in right
+        _StepWay((*first.leaves, *second.leaves), {**first.origins, **second.origins})
+        for first in left
+        for second in right
     ]
     if plan.kind is not JoinKind.INNER or plan.condition is None:
         return result
     return [_equated(way, plan.condition) for way in result]
 
 
-def _either(plan: SetOperation, fixpoint: FixpointId) -> list[_Way] | None:
-    result: list[_Way] = []
+def _either(plan: SetOperation, fixpoint: FixpointId) -> list[_StepWay] | None:
+    result: list[_StepWay] = []
     for side in inputs_of(plan):
         ways = _ways(side, fixpoint)
         if ways is None or len(result) + len(ways) > _MOST_WAYS:
@@ -180,12 +180,12 @@ def _either(plan: SetOperation, fixpoint: FixpointId) -> list[_Way] | None:
                 for output, source in pairs
                 if source.id in way.origins and source.type == output.type
             }
-            result.append(_Way(way.leaves, origins))
+            result.append(_StepWay(way.leaves, origins))
     return result
 
 
-def _equated(way: _Way, predicate: Expr) -> _Way:
-    """The way with what a condition makes equal; values that only count as equal are left out."""
+def _equated(way: _StepWay, predicate: Expr) -> _StepWay:
+    """The way with the condition's equalities; skips values that are equal but not identical."""
     pairs = [pair for part in conjuncts(predicate) for pair in _equal_columns(part)]
     origins = dict(way.origins)
     for _ in pairs:
@@ -199,17 +199,17 @@ def _equal_columns(part: Expr) -> Iterator[tuple[AttributeId, AttributeId]]:
     match part:
         case Compare(
             CompareOp.EQUAL | CompareOp.NULL_SAFE_EQUAL, ColumnRef() as one, ColumnRef() as other
-        ) if one.type == other.type and _is_told_apart(one):
+        ) if one.type == other.type and _has_identical_equals(one):
             yield one.id, other.id
 
 
-def _is_told_apart(ref: ColumnRef) -> bool:
-    """Whether values of its type that count as equal are the same, unlike 0.0 and -0.0."""
+def _has_identical_equals(ref: ColumnRef) -> bool:
+    """Whether equal values of its type are identical, unlike 0.0 and -0.0."""
     return not ref.type.is_fractional and ref.type.kind is not Kind.OTHER
 
 
 def approximate_columns(plan: Plan) -> frozenset[AttributeId]:
-    """The columns of the plan that may be made of sums of doubles, which no two runs need share."""
+    """Columns that may come from sums of doubles, which may differ between runs."""
     below = frozenset[AttributeId]().union(*(approximate_columns(side) for side in inputs_of(plan)))
     match plan:
         case Project():
@@ -226,7 +226,9 @@ def approximate_columns(plan: Plan) -> frozenset[AttributeId]:
         case SetOperation() | Fixpoint():
             sides = [attributes_of(side) for side in inputs_of(plan)]
             rows = zip(plan.attributes, *sides, strict=True)
-            return frozenset(own.id for own, *of in rows if {one.id for one in of} & below)
+            return frozenset(
+                output.id for output, *inputs in rows if {column.id for column in inputs} & below
+            )
         case _:
             return below
 
@@ -242,22 +244,18 @@ def _summed(
 
 
 def table_of(node: Fixpoint | Recursive) -> Scan:
-    """An access of the table that holds the rows, under the node's attributes."""
+    """An access of a table with the rows, under the node's attributes."""
     name = node.id if isinstance(node, Fixpoint) else node.fixpoint
     columns = tuple(
         replace(attribute, name=column)
         for attribute, column in zip(node.attributes, column_names(node), strict=True)
     )
-    return Scan(_access(node.attributes[0]), name, columns, span=node.span)
+    return Scan(f"rows of {node.attributes[0].id}", name, columns, span=node.span)
 
 
 def column_names(node: Fixpoint | Recursive) -> list[str]:
-    """What the columns of such a table are called."""
+    """Column names of such a table."""
     return [f"column{place}" for place in range(len(node.attributes))]
-
-
-def _access(first: Attribute) -> AccessId:
-    return f"rows of {first.id}"
 
 
 def outer_fixpoints(plan: Plan) -> Iterator[Fixpoint]:
@@ -270,42 +268,34 @@ def outer_fixpoints(plan: Plan) -> Iterator[Fixpoint]:
 
 
 def is_recursive(plan: Plan) -> bool:
-    """Whether there is a fixpoint in it."""
     return next(outer_fixpoints(plan), None) is not None
 
 
 def over_tables(plan: Plan) -> Plan:
-    """The plan with tables in the place of its outer fixpoints."""
+    """The plan with tables instead of its outer fixpoints."""
     if isinstance(plan, Fixpoint):
         return table_of(plan)
-    return with_inputs(plan, tuple(map(over_tables, inputs_of(plan))))
+    return map_inputs(plan, over_tables)
 
 
 def leaves_of(fixpoint: Fixpoint) -> tuple[Recursive, ...]:
-    """The places of the step that read the rows derived."""
-    return tuple(_leaves(fixpoint.step, fixpoint))
-
-
-def _leaves(plan: Plan, fixpoint: Fixpoint) -> Iterator[Recursive]:
-    if isinstance(plan, Recursive) and plan.fixpoint == fixpoint.id:
-        yield plan
-    for child in inputs_of(plan):
-        yield from _leaves(child, fixpoint)
+    """Leaves of the step that read the fixpoint."""
+    return leaves_in(fixpoint.step, fixpoint.id)
 
 
 def step_over_table(fixpoint: Fixpoint) -> Plan:
-    """The step, with tables in the place of its own rows."""
+    """The step with tables instead of its own rows."""
     return _over_table(fixpoint.step, fixpoint)
 
 
 def _over_table(plan: Plan, fixpoint: Fixpoint) -> Plan:
     if isinstance(plan, Recursive) and plan.fixpoint == fixpoint.id:
         return table_of(plan)
-    return with_inputs(plan, tuple(_over_table(child, fixpoint) for child in inputs_of(plan)))
+    return map_inputs(plan, lambda child: _over_table(child, fixpoint))
 
 
 def deriving(fixpoint: Fixpoint) -> tuple[Plan, Plan]:
-    """The base, and the step over the table: what derives rows of the fixpoint."""
+    """The base, and the step over the table: both derive rows of the fixpoint."""
     step = step_over_table(fixpoint)
     if fixpoint.best is None:
         return fixpoint.base, step
@@ -313,10 +303,12 @@ def deriving(fixpoint: Fixpoint) -> tuple[Plan, Plan]:
 
 
 def of_rows(plan: Plan, fixpoint: Fixpoint) -> Plan:
-    """Of the plan's rows those that are in the table of the fixpoint's rows."""
+    """The plan's rows that are in the table of the fixpoint's rows."""
     table = table_of(fixpoint)
     pairs = zip(attributes_of(plan), table.attributes, strict=True)
-    same = tuple(Compare(CompareOp.NULL_SAFE_EQUAL, one.ref(), other.ref()) for one, other in pairs)
+    same = tuple(
+        Compare(CompareOp.NULL_SAFE_EQUAL, left.ref(), right.ref()) for left, right in pairs
+    )
     return Join(JoinKind.SEMI, plan, table, same[0] if len(same) == 1 else And(same))
 
 
@@ -332,10 +324,8 @@ class NotBestOnlyError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is asked of a fixpoint: the best of these values, in groups by these columns at least.
-
-    `has_bounds` where conditions above bound the value.
-    """
+    """Rows required of a fixpoint: the best of these values, in groups by at least these columns.
+    `has_bounds` where conditions above bound the value."""
 
     keys: frozenset[int]
     values: tuple[BestValue, ...]
@@ -343,7 +333,7 @@ class Wanted:
 
 
 def best_of_groups(plan: Aggregate, fixpoint: Fixpoint) -> BestOnly:
-    """Which rows of a fixpoint below this grouping may stay; NotBestOnlyError where all count."""
+    """Rows of a fixpoint that this grouping needs; NotBestOnlyError where it needs all."""
     if plan.grouping_sets is not None:
         raise NotBestOnlyError("the query groups them by several sets of columns")
     ways = _followed(plan.child, lambda node: node is fixpoint)
@@ -364,16 +354,13 @@ def best_of_groups(plan: Aggregate, fixpoint: Fixpoint) -> BestOnly:
     has_bounds = False
     for way in (way for way in ways if way.leaf is not None):
         keys |= _places(way, (way.over(key.expr) for key in plan.keys))
-        keys |= _places(way, way.matches)
-        for condition in way.conditions:
-            rest = _bound(way, condition, wanted)
-            has_bounds |= rest is not None
-            keys |= _places(way, (condition,)) if rest is None else rest
+        read, is_bounding = _read_by_conditions(way, wanted)
+        keys, has_bounds = keys | read, has_bounds or is_bounding
     return best_only(fixpoint, Wanted(frozenset(keys), wanted, has_bounds))
 
 
 def _value_read(way: LeafWay, expr: Expr) -> tuple[int, set[int]] | None:
-    """The place of the value that MIN or MAX reads, and of what else it reads."""
+    """Position of the value that MIN or MAX reads, and of what else it reads."""
     read = sorted(_places(way, (expr,)))
     if not read:
         return None
@@ -390,15 +377,18 @@ def _value_read(way: LeafWay, expr: Expr) -> tuple[int, set[int]] | None:
 
 
 def best_only(fixpoint: Fixpoint, wanted: Wanted) -> BestOnly:
-    """What may stay, as far as the fixpoint itself goes; NotBestOnlyError where all count."""
+    """Rows that must stay, as far as the fixpoint decides; NotBestOnlyError where all must."""
     if not fixpoint.is_set:
         raise NotBestOnlyError("UNION ALL counts every derivation")
     if not wanted.values:
         raise NotBestOnlyError("MIN or MAX reads none of their columns")
-    is_leaf = partial(_is_own, fixpoint)
-    ways = [way for way in _followed(fixpoint.step, is_leaf) if way.leaf is not None]
+    followed = _followed(
+        fixpoint.step,
+        lambda node: isinstance(node, Recursive) and node.fixpoint == fixpoint.id,
+    )
+    ways = [way for way in followed if way.leaf is not None]
     heads = attributes_of(fixpoint.step)
-    growths: list[_Grown] = []
+    growths: list[_ValueGrowth] = []
     keys = set(wanted.keys)
     for value in wanted.values:
         own = fixpoint.attributes[value.place]
@@ -411,11 +401,8 @@ def best_only(fixpoint: Fixpoint, wanted: Wanted) -> BestOnly:
             keys |= _places(way, grown.others)
     has_bounds = wanted.has_bounds
     for way in ways:
-        keys |= _places(way, way.matches)
-        for condition in way.conditions:
-            rest = _bound(way, condition, wanted.values)
-            has_bounds |= rest is not None
-            keys |= _places(way, (condition,)) if rest is None else rest
+        read, is_bounding = _read_by_conditions(way, wanted.values)
+        keys, has_bounds = keys | read, has_bounds or is_bounding
     keys = _closed(keys, ways, heads)
     _refuse(fixpoint, wanted, keys, ways, has_bounds=has_bounds)
     is_weak = any(grown.compared for grown in growths)
@@ -428,12 +415,8 @@ def best_only(fixpoint: Fixpoint, wanted: Wanted) -> BestOnly:
     return BestOnly(tuple(sorted(keys)), wanted.values, keeps_null=is_weak)
 
 
-def _is_own(fixpoint: Fixpoint, node: Plan) -> bool:
-    return isinstance(node, Recursive) and node.fixpoint == fixpoint.id
-
-
 def _closed(keys: set[int], ways: Sequence[LeafWay], heads: Sequence[Attribute]) -> set[int]:
-    """These columns and all that steps make them of."""
+    """These columns and, transitively, those that steps compute them from."""
     while True:
         read = [_places(way, (way.expr(heads[key]) for key in keys)) for way in ways]
         more = keys.union(*read)
@@ -443,12 +426,7 @@ def _closed(keys: set[int], ways: Sequence[LeafWay], heads: Sequence[Attribute])
 
 
 def _refuse(
-    fixpoint: Fixpoint,
-    wanted: Wanted,
-    keys: set[int],
-    ways: Sequence[LeafWay],
-    *,
-    has_bounds: bool,
+    fixpoint: Fixpoint, wanted: Wanted, keys: set[int], ways: Sequence[LeafWay], *, has_bounds: bool
 ) -> None:
     """NotBestOnlyError where a value decides on more than itself."""
     values = {value.place for value in wanted.values}
@@ -475,23 +453,23 @@ def _followed(plan: Plan, is_leaf: IsLeaf) -> list[LeafWay]:
 
 
 def _places(way: LeafWay, exprs: Iterable[Expr]) -> set[int]:
-    """The places of the leaf's columns that these read."""
+    """Positions of the leaf's columns that these expressions read."""
     if way.leaf is None:
         return set()
-    place = {attribute.id: at for at, attribute in enumerate(way.leaf)}
+    place = {attribute.id: index for index, attribute in enumerate(way.leaf)}
     return {place[name] for expr in exprs for name in columns_of(expr) if name in place}
 
 
 @dataclass(frozen=True, slots=True)
-class _Grown:
-    """A value and what is done to it: others that are added, or compared with by a function."""
+class _ValueGrowth:
+    """A value with what is added to it, or compared with it by a function."""
 
     others: tuple[Expr, ...] = ()
     compared: frozenset[str] = frozenset()
     is_added: bool = False
 
 
-def _growth(way: LeafWay, value: BestValue, own: Attribute, expr: Expr) -> _Grown:
+def _growth(way: LeafWay, value: BestValue, own: Attribute, expr: Expr) -> _ValueGrowth:
     assert way.leaf is not None
     if own.type is None or not _has_order(own.type):
         raise NotBestOnlyError(f"`{own.name}` is of type {own.type or 'unknown'}")
@@ -508,17 +486,17 @@ def _growth(way: LeafWay, value: BestValue, own: Attribute, expr: Expr) -> _Grow
 
 
 def _has_order(kind: SqlType) -> bool:
-    """Whether the engine has its values in 64 bits (`engine.extremes`)."""
+    """Whether the engine holds its values in 64 bits (`engine.extremes`)."""
     if kind.kind is Kind.DECIMAL:
         return kind.precision <= _NARROW_DIGITS
     return kind.is_numeric or kind.kind in TEMPORAL or kind.kind is Kind.BOOLEAN
 
 
-def _grown(expr: Expr, own: AttributeId) -> _Grown | None:
-    """How the expression grows with that column; None where it may do otherwise."""
+def _grown(expr: Expr, own: AttributeId) -> _ValueGrowth | None:
+    """How the expression grows with that column; None where unknown."""
     match expr:
         case ColumnRef(id=name):
-            return _Grown() if name == own else None
+            return _ValueGrowth() if name == own else None
         case Cast(operand=below, type=kind) if _is_exact(below, kind):
             return _grown(below, own)
         case Arithmetic() if _is_rounded(expr):
@@ -539,21 +517,21 @@ def _grown(expr: Expr, own: AttributeId) -> _Grown | None:
 
 
 def _with(
-    grown: _Grown | None,
+    grown: _ValueGrowth | None,
     others: tuple[Expr, ...],
     own: AttributeId,
     *,
     is_added: bool = False,
     compared: str = "",
-) -> _Grown | None:
+) -> _ValueGrowth | None:
     if grown is None or any(own in columns_of(other) for other in others):
         return None
     functions = grown.compared | {compared} if compared else grown.compared
-    return _Grown((*grown.others, *others), functions, grown.is_added or is_added)
+    return _ValueGrowth((*grown.others, *others), functions, grown.is_added or is_added)
 
 
 def _is_exact(below: Expr, kind: SqlType) -> bool:
-    """Whether casting keeps the value, where it does not fail."""
+    """Whether the cast keeps the value, unless it fails."""
     result = type_of(below)
     if result is None:
         return False
@@ -563,7 +541,6 @@ def _is_exact(below: Expr, kind: SqlType) -> bool:
 
 
 def _is_rounded(expr: Arithmetic) -> bool:
-    """Whether a sum has fewer digits than what is added."""
     result = type_of(expr)
     parts = [type_of(part) for part in (expr.left, expr.right)]
     if result is None or None in parts:
@@ -571,8 +548,19 @@ def _is_rounded(expr: Arithmetic) -> bool:
     return result.scale < max(part.scale for part in parts if part is not None)
 
 
+def _read_by_conditions(way: LeafWay, values: Sequence[BestValue]) -> tuple[set[int], bool]:
+    """Positions that conditions read besides bounds of the values, and whether there are bounds."""
+    read, has_bounds = _places(way, way.matches), False
+    for condition in way.conditions:
+        rest = _bound(way, condition, values)
+        has_bounds |= rest is not None
+        read |= _places(way, (condition,)) if rest is None else rest
+    return read, has_bounds
+
+
 def _bound(way: LeafWay, condition: Expr, values: Sequence[BestValue]) -> set[int] | None:
-    """Where a condition bounds a value on its worse side, what else it reads; else None."""
+    """What else a condition reads that bounds a value on its worse side; None for another
+    condition."""
     if not isinstance(condition, Compare) or way.leaf is None:
         return None
     for value in values:
@@ -597,16 +585,14 @@ _PAYS = (
     "updating is faster than deriving all rows again if a run deletes up to about 10% or inserts "
     "up to about 33% of the rows read"
 )
-"""Measured, one source: a million links at random, of which deletions of 10 % took 152 ms, all anew
-187; insertions of 20 % 59 and 170, of 40 % 203 and 140. In a power law of 44,004, deletions of 20 %
-took 6 ms, all anew 7; insertions of 40 % 5 and 7."""
+"""Measured with one source. A million random links: deleting 10 % took 152 ms, recomputing 187;
+inserting 20 % 59 and 170, 40 % 203 and 140. A power law of 44,004 links: deleting 20 % took 6 ms,
+recomputing 7; inserting 40 % 5 and 7."""
 
 
 def recursion_notes(root: Plan, keyed: Collection[AttributeId] = ()) -> Mapping[int, str]:
-    """Remarks by the position of the node in `nodes_of(root)`.
-
-    `keyed` are the columns that fixpoints are keyed on.
-    """
+    """Remarks by position in `nodes_of(root)`. `keyed` are the columns that fixpoints are keyed
+    on."""
     result, all_kept = {}, _all_kept(root)
     for position, node in enumerate(nodes_of(root)):
         if isinstance(node, Fixpoint):
@@ -650,9 +636,8 @@ def _all_kept(root: Plan) -> Mapping[int, tuple[str]]:
     place = {id(node): position for position, node in enumerate(nodes)}
     result = {}
     for node in nodes:
-        if not isinstance(node, Aggregate):
-            continue
-        if not any(one.call.function in ("min", "max") for one in node.aggregates):
+        calls = [output.call for output in node.aggregates] if isinstance(node, Aggregate) else []
+        if not isinstance(node, Aggregate) or not any(c.function in _FUNCTIONS for c in calls):
             continue
         for fixpoint in outer_fixpoints(node.child):
             try:
@@ -666,7 +651,7 @@ def _all_kept(root: Plan) -> Mapping[int, tuple[str]]:
 
 
 def _of_filter(node: Select, child: Fixpoint) -> str:
-    """Why the condition is not inside, where another step would let it in."""
+    """Why the condition is not applied inside, where another step would allow it."""
     own = frozenset(attribute.id for attribute in child.attributes)
     changing = columns_of(node.predicate) & (own - stable_columns(child))
     if not changing:
@@ -683,7 +668,7 @@ def _named(node: Fixpoint, columns: frozenset[AttributeId]) -> str:
 
 
 def _whole_table(base: Plan) -> str | None:
-    """The table that the base has all rows of."""
+    """The table whose rows are exactly the base."""
     while isinstance(base, Project | Sort | Distinct):
         base = base.child
     return base.table if isinstance(base, Scan) else None

@@ -1,4 +1,4 @@
-"""Whose sketch may answer whom: one plan against another with other constants.
+"""Whether a query can use the sketch of another with different constants.
 
 Law: says yes only where the rules prove it.
 """

@@ -1,4 +1,4 @@
-"""Whether one condition implies another, for rows of two queries that belong together."""
+"""Whether one condition implies another, for corresponding rows of two queries."""
 
 from __future__ import annotations
 
@@ -74,10 +74,8 @@ class Point:
 
 def points_of(operand: Expr, constants: Sequence[Expr]) -> tuple[Point, ...] | None:
     """The constants in one order, that of their comparison with `operand`; None if there is none.
-
-    Spark casts operand and constant to a common type first. The constants share an order only
-    where that cast keeps different ones apart, whichever of them the operand is compared with.
-    """
+    Spark casts operand and constant to a common type first. The constants share an order only where
+    that cast keeps different ones apart, whichever of them the operand is compared with."""
     kind = type_of(operand)
     result = [type_of(constant) for constant in constants]
     types = [item for item in result if item is not None]
@@ -89,7 +87,7 @@ def points_of(operand: Expr, constants: Sequence[Expr]) -> tuple[Point, ...] | N
 
 
 def is_constant(expr: Expr) -> bool:
-    """A literal that is not NULL, or a local time still to be read in the session's time zone."""
+    """Whether it is a literal but not NULL, or a local time to be read in the session's zone."""
     return _point(expr, None) is not None
 
 
@@ -143,7 +141,7 @@ def _point(expr: Expr, operand: SqlType | None) -> Point | None:
 
 
 def _local_time(expr: Cast) -> Point | None:
-    """`TIMESTAMP '...'` without a zone, which means what the session's time zone makes of it."""
+    """`TIMESTAMP '...'` without a zone, whose meaning depends on the session's time zone."""
     literal = expr.operand
     if expr.type != TIMESTAMP or not isinstance(literal, Literal):
         return None
@@ -162,18 +160,16 @@ def _around(micros: int, text: str) -> Point:
 
 
 Difference = frozenset[AttributeId] | None
-"""Columns that alone tell apart what only the captured plan has; None where more differs."""
+"""Columns that alone identify what only the captured plan has; None where more differs."""
 
 
-def changed_columns(asked: Expr | None, captured: Expr | None) -> Difference:
-    """Columns of the parts of two conjunctions that only one of them has.
-
-    None where these parts may tell 0.0 from -0.0: to a grouping that is one value; and where one
-    reads no column (`1 > 0`): it lets all rows through or none, which no column tells apart.
-    """
+def changed_columns(requested: Expr | None, captured: Expr | None) -> Difference:
+    """Columns of the parts of two conjunctions that only one of them has. None where these parts
+    may distinguish 0.0 from -0.0: to a grouping that is one value; and where one reads no column
+    (`1 > 0`): it lets all rows through or none, which no column distinguishes."""
     left, right = (
         {expr_text(part): part for part in (() if expr is None else conjuncts(expr))}
-        for expr in (asked, captured)
+        for expr in (requested, captured)
     )
     parts = [part for text, part in (*left.items(), *right.items())
              if text not in left or text not in right]  # fmt: skip
@@ -184,7 +180,7 @@ def changed_columns(asked: Expr | None, captured: Expr | None) -> Difference:
 
 
 def _may_see_the_sign_of_zero(expr: Expr) -> bool:
-    """Whether more than comparisons, which take 0.0 and -0.0 for one, reads a floating column."""
+    """Whether more than comparisons, which treat 0.0 and -0.0 as equal, reads a floating column."""
     is_fractional_cast = isinstance(expr, Cast) and expr.type.is_fractional
     if is_fractional_cast or isinstance(expr, Compare | InList | IsNull | And | Or | Not):
         return any(map(_may_see_the_sign_of_zero, children(expr)))
@@ -205,16 +201,14 @@ class Restriction:
 
 
 def find_gap(premise: Expr, conclusion: Expr, columns: Columns) -> Expr | None:
-    """The first part of the conclusion that the premise leaves open; None where it implies all.
-
+    """The first part of the conclusion that the premise does not imply; None where it implies all.
     `columns` relate a row of the premise's query to the row of the conclusion's query: AT_MOST
-    means the premise's value is NULL, or both are known and it is at most the other.
-    """
-    return _Search(columns).gap(normalised(premise), normalised(conclusion))
+    means the premise's value is NULL, or both are known and it is at most the other."""
+    return _ImplicationSearch(columns).gap(normalised(premise), normalised(conclusion))
 
 
 @dataclass(slots=True)
-class _Search:
+class _ImplicationSearch:
     """One search; pairs are judged once, so that nesting costs their number and no more."""
 
     columns: Columns
@@ -248,23 +242,23 @@ class _Search:
     def _of_atoms(self, premise: Expr, conclusion: Expr) -> bool:
         if is_same(premise, conclusion):
             return find_objection(conclusion, self.columns) is None
-        asked = restriction_of(premise)
-        if asked is None:
+        given = restriction_of(premise)
+        if given is None:
             return False
         if isinstance(conclusion, Not) and isinstance(conclusion.operand, IsNull):
             # A comparison that is true had a value to compare.
             operand = conclusion.operand.operand
-            known = direction(asked.operand, self.columns) is not Relation.UNKNOWN
-            return known and is_same(asked.operand, operand)
+            known = direction(given.operand, self.columns) is not Relation.UNKNOWN
+            return known and is_same(given.operand, operand)
         wanted = restriction_of(conclusion)
-        if wanted is None or not is_same(asked.operand, wanted.operand):
+        if wanted is None or not is_same(given.operand, wanted.operand):
             return False
-        points = points_of(wanted.operand, (*asked.constants, *wanted.constants))
+        points = points_of(wanted.operand, (*given.constants, *wanted.constants))
         if points is None:
             return False
-        count = len(asked.constants)
+        count = len(given.constants)
         relation = direction(wanted.operand, self.columns)
-        return _follows(asked.op, points[:count], wanted.op, points[count:], relation)
+        return _follows(given.op, points[:count], wanted.op, points[count:], relation)
 
 
 def restriction_of(atom: Expr) -> Restriction | None:
@@ -320,7 +314,7 @@ def _bounds(op: CompareOp, point: Point, limit: Point, *, upward: bool, strict: 
 
 
 def _excludes(op: CompareOp, given: tuple[Point, ...], other: Point) -> bool:
-    """Whether `x op given` keeps x from being `other`."""
+    """Whether `x op given` excludes x = `other`."""
     if op is CompareOp.NOT_EQUAL:
         return any(point.surely_equals(other) for point in given)
     if op is CompareOp.EQUAL:

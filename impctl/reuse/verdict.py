@@ -59,7 +59,7 @@ Names = Mapping[AttributeId, AttributeId]
 
 
 def aligned(plan: Plan, model: Plan) -> Plan | None:
-    """The plan with the column and access identities of `model`; None where shapes differ."""
+    """The plan with the column and access ids of `model`; None where shapes differ."""
     names: dict[AttributeId, AttributeId] = {}
     nodes, models = list(nodes_of(plan)), list(nodes_of(model))
     if len(nodes) != len(models):
@@ -79,7 +79,7 @@ def aligned(plan: Plan, model: Plan) -> Plan | None:
 
 
 def accesses_between(plan: Plan, model: Plan) -> dict[AccessId, AccessId]:
-    """For plans of one shape: the access of `model` that each access of `plan` stands for."""
+    """For plans of one shape: the access of `model` for each access of `plan`."""
     pairs = zip(scans_of(plan), scans_of(model), strict=True)
     return {scan.access: other.access for scan, other in pairs}
 
@@ -87,7 +87,8 @@ def accesses_between(plan: Plan, model: Plan) -> dict[AccessId, AccessId]:
 def _fixpoints_between(
     nodes: Sequence[Plan], models: Sequence[Plan]
 ) -> dict[FixpointId, FixpointId] | None:
-    """The model's fixpoint for each, by nodes of one kind; None where not one stands for one."""
+    """The model's fixpoint for each, by nodes of one kind; None where they do not match one to
+    one."""
     pairs: dict[FixpointId, FixpointId] = {}
     for node, other in zip(nodes, models, strict=True):
         match node, other:
@@ -138,8 +139,6 @@ _Made = TypeVar("_Made", ComputedColumn, AggregateOutput, WindowCall)
 
 
 class _Renaming:
-    """Renames columns and accesses throughout a plan."""
-
     def __init__(
         self,
         names: Names,
@@ -242,44 +241,44 @@ class _Renaming:
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """Why the captured rows need not hold the asked ones; spans are places in either text."""
+    """Why the captured rows need not contain the requested ones; spans are places in either
+    text."""
 
     reason: str
     asked: Span | None = None
     captured: Span | None = None
 
-    def text(self, asked_sql: str, captured_sql: str) -> str:
+    def text(self, requested_sql: str, captured_sql: str) -> str:
         """The reason, with both texts where they are known."""
         there = Wording(captured_sql, {}).slice(self.captured)
-        here = Wording(asked_sql, {}).slice(self.asked)
+        here = Wording(requested_sql, {}).slice(self.asked)
         if not there:
             return self.reason
         now = f", but the query says `{here}`" if here else ""
         return f"{self.reason} `{there}`{now}"
 
 
-def has_recursion_like(asked: Plan, captured: Plan) -> bool:
-    """Whether some fixpoints of both differ in constants of conditions at most."""
-    own = {template(node) for _, node in _fixpoints(asked)}
+def has_recursion_like(requested: Plan, captured: Plan) -> bool:
+    """Whether some fixpoints of both differ at most in constants of conditions."""
+    own = {template(node) for _, node in _fixpoints(requested)}
     return bool(own) and any(template(node) in own for _, node in _fixpoints(captured))
 
 
 def held_accesses(
-    asked: Plan, captured: Plan, barriers: Collection[int]
+    requested: Plan, captured: Plan, barriers: Collection[int]
 ) -> Mapping[AccessId, AccessId]:
-    """By access of the asked plan below a fixpoint that is one of the captured plan's `barriers`
-    (by place in `nodes_of`), too: the access of the captured plan in its place.
-    """
+    """By access of the requested plan below a fixpoint that is also one of the captured plan's
+    `barriers` (by position in `nodes_of`): the access of the captured plan in its place."""
     held: dict[str, Fixpoint] = {}
     for at, node in _fixpoints(captured):
         if at in barriers:
             held.setdefault(fingerprint(node), node)
     result: dict[AccessId, AccessId] = {}
-    for node, other in _equal_ones(asked, held):
+    for node, other in _equal_ones(requested, held):
         # An outer one comes before those in it, and has all that they have.
         for scan, model in zip(scans_of(node), scans_of(other), strict=True):
             result.setdefault(scan.access, model.access)
-    return _without_others(asked, result, held)
+    return _without_others(requested, result, held)
 
 
 def _equal_ones(plan: Plan, held: Mapping[str, Fixpoint]) -> Iterator[tuple[Fixpoint, Fixpoint]]:
@@ -292,7 +291,7 @@ def _equal_ones(plan: Plan, held: Mapping[str, Fixpoint]) -> Iterator[tuple[Fixp
 def _without_others(
     plan: Plan, result: Mapping[AccessId, AccessId], held: Mapping[str, Fixpoint]
 ) -> dict[AccessId, AccessId]:
-    """Without accesses that the plan has outside of these fixpoints, too."""
+    """Without accesses that the plan also has outside of these fixpoints."""
     inside = set(
         chain.from_iterable(map(id, scans_of(node)) for node, _ in _equal_ones(plan, held))
     )
@@ -301,7 +300,7 @@ def _without_others(
 
 
 def _fixpoints(plan: Plan) -> Iterator[tuple[int, Fixpoint]]:
-    """The fixpoints with their places; none whose base or step reads rows of one around it."""
+    """The fixpoints with their positions; none whose base or step reads rows of one around it."""
     for at, node in enumerate(nodes_of(plan)):
         if isinstance(node, Fixpoint) and _is_closed(node):
             yield at, node
@@ -320,9 +319,9 @@ _Judged = tuple[Difference, dict[AttributeId, Relation]]
 
 
 class _Mismatched(Exception):
-    def __init__(self, reason: str, asked: Span | None = None, captured: Span | None = None):
+    def __init__(self, reason: str, requested: Span | None = None, captured: Span | None = None):
         super().__init__(reason)
-        self.found = Mismatch(reason, asked, captured)
+        self.mismatch = Mismatch(reason, requested, captured)
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,86 +332,84 @@ class _Pair:
     columns: Columns
 
 
-def find_mismatch(asked: Plan, captured: Plan, facts: Collection[Fact]) -> Mismatch | None:
-    """The first reason for which the captured provenance need not hold the asked one.
-
-    Both plans have the same shape and identities (`reuse.verdict.aligned`).
-    """
+def find_mismatch(requested: Plan, captured: Plan, facts: Collection[Fact]) -> Mismatch | None:
+    """The first reason why the captured provenance need not contain the requested one. Both plans
+    have the same shape and ids (`reuse.verdict.aligned`)."""
     walker = _Walker(
-        PlanJudge(asked, _WORDLESS).of({}, facts).states,
+        PlanJudge(requested, _WORDLESS).of({}, facts).states,
         PlanJudge(captured, _WORDLESS).of({}, facts).states,
     )
     try:
-        walker.visit(asked, captured, is_last=True)
-    except _Mismatched as mismatch:
-        return mismatch.found
+        walker.visit(requested, captured, is_last=True)
+    except _Mismatched as error:
+        return error.mismatch
     return None
 
 
 class _Walker:
     """Walks both plans side by side; positions are those of `nodes_of`, for the facts."""
 
-    def __init__(self, asked: Sequence[NodeState], captured: Sequence[NodeState]) -> None:
-        self._asked = asked
+    def __init__(self, requested: Sequence[NodeState], captured: Sequence[NodeState]) -> None:
+        self._requested = requested
         self._captured = captured
         self._position = 0
 
-    def visit(self, asked: Plan, captured: Plan, *, is_last: bool) -> _Pair:
+    def visit(self, requested: Plan, captured: Plan, *, is_last: bool) -> _Pair:
         """The pair of these nodes; `is_last` while nothing above drops or combines rows."""
         position = self._position
         self._position += 1
-        below = is_last and isinstance(asked, Project | Sort)
-        children = zip(inputs_of(asked), inputs_of(captured), strict=True)
+        below = is_last and isinstance(requested, Project | Sort)
+        children = zip(inputs_of(requested), inputs_of(captured), strict=True)
         inputs = [self.visit(left, right, is_last=below) for left, right in children]
-        is_loose = self._asked[position].ties is not None
-        if isinstance(asked, TopK) and not is_last and is_loose:
+        is_loose = self._requested[position].ties is not None
+        if isinstance(requested, TopK) and not is_last and is_loose:
             raise _Mismatched(
                 "which of the rows tied at a LIMIT inside the query are kept is not fixed"
             )
-        difference, relations = _judged(asked, captured, inputs, is_loose)
+        difference, relations = _judged(requested, captured, inputs, is_loose)
         if difference is not None:
             relations = dict.fromkeys(relations, Relation.EQUAL)
         return _Pair(difference, Columns(relations, self._signs(position)))
 
     def _signs(self, position: int) -> KnownSigns:
         """Facts that hold of the rows of either plan."""
-        here, there = (s[position].columns.signs for s in (self._asked, self._captured))
+        here, there = (s[position].columns.signs for s in (self._requested, self._captured))
         return {key: signs.meet(there[key]) for key, signs in here.items() if key in there}
 
 
-def _judged(asked: Plan, captured: Plan, inputs: list[_Pair], is_loose: bool) -> _Judged:
+def _judged(requested: Plan, captured: Plan, inputs: list[_Pair], is_loose: bool) -> _Judged:
     """The rule of the node; `is_loose` says that a choice among ties decides on its rows."""
-    match asked, captured:
+    match requested, captured:
         case (Scan(), Scan()) | (Recursive(), Recursive()) | (OneRow(), OneRow()):
             return _EQUAL_RESULTS, _all_equal(captured)
-        case Fixpoint(), Fixpoint() if _is_one_kind(asked, captured):
+        case Fixpoint(), Fixpoint() if _is_one_kind(requested, captured):
             return _fixpoint(captured, inputs)
         case Select(), Select():
-            return _select(asked, captured, inputs[0])
+            return _select(requested, captured, inputs[0])
         case Project(), Project():
-            return _project(asked, captured, inputs[0])
+            return _project(requested, captured, inputs[0])
         case Join(), Join():
-            return _join(asked, captured, *inputs)
+            return _join(requested, captured, *inputs)
         case Aggregate(), Aggregate():
-            return _aggregate(asked, captured, inputs[0])
+            return _aggregate(requested, captured, inputs[0])
         case Distinct(), Distinct():
             _require_equal(inputs[0], "DISTINCT")
             return inputs[0].difference, _all_equal(captured)
         case SetOperation(), SetOperation():
-            return _combine(asked, captured, *inputs)
+            return _combine(requested, captured, *inputs)
         case Explode(), Explode():
-            return _explode(asked, captured, inputs[0])
+            return _explode(requested, captured, inputs[0])
         case Sort(), Sort():
             return inputs[0].difference, dict(inputs[0].columns.relations)
         case TopK(), TopK():
-            return _top(asked, captured, inputs[0])
+            return _top(requested, captured, inputs[0])
         case Window(), Window():
-            return _window(asked, captured, inputs[0], is_loose)
+            return _window(requested, captured, inputs[0], is_loose)
     raise _Mismatched("the queries differ in more than the constants in their conditions")
 
 
-def _is_one_kind(asked: Fixpoint, captured: Fixpoint) -> bool:
-    return asked.is_set == captured.is_set and asked.best == captured.best
+def _is_one_kind(requested: Fixpoint, captured: Fixpoint) -> bool:
+    return requested.is_set == captured.is_set and requested.best == captured.best
 
 
 def _fixpoint(captured: Fixpoint, inputs: list[_Pair]) -> _Judged:
@@ -427,30 +424,34 @@ def _all_equal(node: Plan) -> dict[AttributeId, Relation]:
     return {attribute.id: Relation.EQUAL for attribute in attributes_of(node)}
 
 
-def _select(asked: Select, captured: Select, child: _Pair) -> _Judged:
-    _require_implied(asked.predicate, captured.predicate, child.columns, condition_name(captured))
-    changed = changed_columns(asked.predicate, captured.predicate)
+def _select(requested: Select, captured: Select, child: _Pair) -> _Judged:
+    _require_implied(
+        requested.predicate, captured.predicate, child.columns, condition_name(captured)
+    )
+    changed = changed_columns(requested.predicate, captured.predicate)
     return _union(child.difference, changed), dict(child.columns.relations)
 
 
-def _require_implied(asked: Expr, captured: Expr, columns: Columns, name: str) -> None:
-    gap = find_gap(asked, captured, columns)
+def _require_implied(requested: Expr, captured: Expr, columns: Columns, name: str) -> None:
+    gap = find_gap(requested, captured, columns)
     if gap is None:
         return
-    if is_same(asked, captured):
+    if is_same(requested, captured):
         raise _Mismatched(
             f"the constants below {name} differ, which changes the values that it compares in",
             None,
             gap.span,
         )
     raise _Mismatched(
-        f"{name} does not imply the condition the sketch was captured for:", asked.span, gap.span
+        f"{name} does not imply the condition the sketch was captured for:",
+        requested.span,
+        gap.span,
     )
 
 
-def _project(asked: Project, captured: Project, child: _Pair) -> _Judged:
+def _project(requested: Project, captured: Project, child: _Pair) -> _Judged:
     _require_alike(
-        [output.expr for output in asked.outputs], [output.expr for output in captured.outputs]
+        [output.expr for output in requested.outputs], [output.expr for output in captured.outputs]
     )
     renamed = _renamed(captured.outputs)
     relations = {
@@ -459,18 +460,18 @@ def _project(asked: Project, captured: Project, child: _Pair) -> _Judged:
     return _mapped(child.difference, renamed), relations
 
 
-def _explode(asked: Explode, captured: Explode, child: _Pair) -> _Judged:
-    _require_alike([asked.array], [captured.array])
-    if (asked.function, asked.outer) != (captured.function, captured.outer):
+def _explode(requested: Explode, captured: Explode, child: _Pair) -> _Judged:
+    _require_alike([requested.array], [captured.array])
+    if (requested.function, requested.outer) != (captured.function, captured.outer):
         raise _Mismatched("the queries differ in more than the constants in their conditions")
-    if direction(asked.array, child.columns) is not Relation.EQUAL:
+    if direction(requested.array, child.columns) is not Relation.EQUAL:
         raise _Mismatched("LATERAL VIEW may expand other values")
     made = {attribute.id: Relation.EQUAL for attribute in captured.made}
     return child.difference, {**child.columns.relations, **made}
 
 
 def _renamed(outputs: Sequence[ComputedColumn]) -> dict[AttributeId, AttributeId]:
-    """Input columns that are put out as they are, with their new identities."""
+    """Input columns that are output unchanged, with their new ids."""
     return {o.expr.id: o.attribute.id for o in outputs if isinstance(o.expr, ColumnRef)}
 
 
@@ -480,10 +481,10 @@ def _mapped(difference: Difference, renamed: dict[AttributeId, AttributeId]) -> 
     return frozenset(renamed[column] for column in difference)
 
 
-def _require_alike(asked: Sequence[Expr | None], captured: Sequence[Expr | None]) -> None:
-    if len(asked) != len(captured):
+def _require_alike(requested: Sequence[Expr | None], captured: Sequence[Expr | None]) -> None:
+    if len(requested) != len(captured):
         raise _Mismatched("the queries differ in more than the constants in their conditions")
-    for here, there in zip(asked, captured, strict=True):
+    for here, there in zip(requested, captured, strict=True):
         if not is_same(here, there):
             raise _Mismatched(
                 "outside of conditions, nothing may differ:",
@@ -497,23 +498,23 @@ def _require_equal(child: _Pair, name: str) -> None:
         raise _Mismatched(f"the constants differ, which changes the values that {name} compares")
 
 
-def _join(asked: Join, captured: Join, left: _Pair, right: _Pair) -> _Judged:
-    if (asked.kind, asked.null_aware) != (captured.kind, captured.null_aware):
+def _join(requested: Join, captured: Join, left: _Pair, right: _Pair) -> _Judged:
+    if (requested.kind, requested.null_aware) != (captured.kind, captured.null_aware):
         raise _Mismatched("the queries differ in more than the constants in their conditions")
     relations = {**left.columns.relations, **right.columns.relations}
     signs: KnownSigns = {**left.columns.signs, **right.columns.signs}
     both = Columns(relations, signs)
-    unchanged = is_same(asked.condition, captured.condition)
+    unchanged = is_same(requested.condition, captured.condition)
     match captured.kind:
         case JoinKind.INNER | JoinKind.SEMI:
-            if asked.condition is not None and captured.condition is not None:
-                _require_implied(asked.condition, captured.condition, both, "the join")
+            if requested.condition is not None and captured.condition is not None:
+                _require_implied(requested.condition, captured.condition, both, "the join")
             elif captured.condition is not None:
                 raise _Mismatched(
                     "the queries differ in more than the constants in their conditions"
                 )
             if captured.kind is JoinKind.INNER:
-                changed = changed_columns(asked.condition, captured.condition)
+                changed = changed_columns(requested.condition, captured.condition)
                 return _union(left.difference, right.difference, changed), relations
             plain = unchanged and right.difference == _EQUAL_RESULTS
             return (left.difference if plain else None), dict(left.columns.relations)
@@ -553,9 +554,9 @@ def _union(*differences: Difference) -> Difference:
     return result
 
 
-def _aggregate(asked: Aggregate, captured: Aggregate, child: _Pair) -> _Judged:
-    _require_alike([key.expr for key in asked.keys], [key.expr for key in captured.keys])
-    _require_alike_calls(asked, captured)
+def _aggregate(requested: Aggregate, captured: Aggregate, child: _Pair) -> _Judged:
+    _require_alike([key.expr for key in requested.keys], [key.expr for key in captured.keys])
+    _require_alike_calls(requested, captured)
     for key in captured.keys:
         if not child.columns.are_equal(key.expr):
             raise _Mismatched("the constants differ, which changes values used for grouping")
@@ -571,15 +572,15 @@ def _aggregate(asked: Aggregate, captured: Aggregate, child: _Pair) -> _Judged:
     keys = [key for index, key in enumerate(captured.keys) if index in everywhere]
     difference = _mapped(child.difference, _renamed(keys))
     if difference is not None and loose:
-        # Groups are whole, but these calls may answer differently on every run.
+        # Groups are whole, but these calls may return different results on every run.
         relations = dict.fromkeys(relations, Relation.EQUAL)
         difference = None
     return difference, {**relations, **dict.fromkeys(loose, Relation.UNKNOWN)}
 
 
-def _require_alike_calls(asked: Aggregate, captured: Aggregate) -> None:
-    here, there = ([output.call for output in node.aggregates] for node in (asked, captured))
-    if asked.grouping_sets != captured.grouping_sets or len(here) != len(there):
+def _require_alike_calls(requested: Aggregate, captured: Aggregate) -> None:
+    here, there = ([output.call for output in node.aggregates] for node in (requested, captured))
+    if requested.grouping_sets != captured.grouping_sets or len(here) != len(there):
         raise _Mismatched("the queries differ in more than the constants in their conditions")
     for left, right in zip(here, there, strict=True):
         if (left.function, left.distinct) != (right.function, right.distinct):
@@ -591,13 +592,10 @@ def _parts(call: AggregateCall) -> list[Expr | None]:
     return [*call.arguments, call.condition]
 
 
-def _combine(asked: SetOperation, captured: SetOperation, left: _Pair, right: _Pair) -> _Judged:
-    if (asked.kind, asked.all) != (captured.kind, captured.all):
+def _combine(requested: SetOperation, captured: SetOperation, left: _Pair, right: _Pair) -> _Judged:
+    if (requested.kind, requested.all) != (captured.kind, captured.all):
         raise _Mismatched("the queries differ in more than the constants in their conditions")
-    sides = (
-        (captured.left, left),
-        (captured.right, right),
-    )
+    sides = ((captured.left, left), (captured.right, right))
     here, there = (
         branch(captured, side, NodeState(Status.CONTAINED, pair.columns)).columns.relations
         for side, pair in sides
@@ -619,34 +617,34 @@ def _combine(asked: SetOperation, captured: SetOperation, left: _Pair, right: _P
     return (_EQUAL_RESULTS if equal else None), relations
 
 
-def _top(asked: TopK, captured: TopK, child: _Pair) -> _Judged:
-    _require_alike_order(asked.order, captured.order)
-    _require_alike(asked.partition_by, captured.partition_by)
-    if len({None if top.rank is None else top.rank.function for top in (asked, captured)}) > 1:
+def _top(requested: TopK, captured: TopK, child: _Pair) -> _Judged:
+    _require_alike_order(requested.order, captured.order)
+    _require_alike(requested.partition_by, captured.partition_by)
+    if len({None if top.rank is None else top.rank.function for top in (requested, captured)}) > 1:
         raise _Mismatched("the queries differ in more than the constants in their conditions")
-    if asked.offset != captured.offset:
+    if requested.offset != captured.offset:
         raise _Mismatched("OFFSET must be the same")
     if child.difference != _EQUAL_RESULTS:
         raise _Mismatched("the constants below LIMIT differ, so other rows may be among the first")
-    if captured.count is not None and (asked.count is None or asked.count > captured.count):
-        many = "all rows" if asked.count is None else f"{asked.count} rows"
+    if captured.count is not None and (requested.count is None or requested.count > captured.count):
+        many = "all rows" if requested.count is None else f"{requested.count} rows"
         raise _Mismatched(
-            f"LIMIT asks for {many}, but the sketch covers only {captured.count}", asked.span
+            f"LIMIT asks for {many}, but the sketch covers only {captured.count}", requested.span
         )
-    same = asked.count == captured.count
+    same = requested.count == captured.count
     return (_EQUAL_RESULTS if same else None), _all_equal(captured)
 
 
-def _require_alike_order(asked: Sequence[SortKey], captured: Sequence[SortKey]) -> None:
-    if [(k.descending, k.nulls_first) for k in asked] != [
+def _require_alike_order(requested: Sequence[SortKey], captured: Sequence[SortKey]) -> None:
+    if [(k.descending, k.nulls_first) for k in requested] != [
         (k.descending, k.nulls_first) for k in captured
     ]:
         raise _Mismatched("the queries differ in more than the constants in their conditions")
-    _require_alike([key.expr for key in asked], [key.expr for key in captured])
+    _require_alike([key.expr for key in requested], [key.expr for key in captured])
 
 
-def _window(asked: Window, captured: Window, child: _Pair, is_loose: bool) -> _Judged:
-    for here, there in zip(asked.calls, captured.calls, strict=True):
+def _window(requested: Window, captured: Window, child: _Pair, is_loose: bool) -> _Judged:
+    for here, there in zip(requested.calls, captured.calls, strict=True):
         if (here.function, here.frame) != (there.function, there.frame):
             raise _Mismatched("the queries differ in more than the constants in their conditions")
         _require_alike(
@@ -677,11 +675,9 @@ _KEYED = "its recursion is keyed, so the sketch holds only the rows that its own
 
 @dataclass(frozen=True, slots=True)
 class ReuseVerdict:
-    """Whether the sketch may be used, and why (not); `span` is a place in the asked query.
-
-    `accesses`: per access of the asked query that a sketch may serve, the access of the captured
-    one whose sketch that is.
-    """
+    """Whether the sketch may be used, and why (not); `span` is a place in the requested query.
+    `accesses`: per access of the requested query that a sketch may serve, the captured one with
+    that sketch."""
 
     allowed: bool
     reason: str
@@ -690,31 +686,29 @@ class ReuseVerdict:
 
 
 def check_reuse(
-    asked: Query,
+    requested: Query,
     captured: Query,
     sketched: Mapping[AccessId, ColumnName],
     facts: Collection[Fact],
 ) -> ReuseVerdict:
-    """Judge using sketches of `sketched[access of captured]` for the asked query.
-
-    `facts` must be true of the very versions that the sketch stands for and the query reads.
-    """
-    core, model = core_of(asked.root), core_of(captured.root)
+    """Judge using sketches of `sketched[access of captured]` for the requested query. `facts` must
+    be true of the very versions that the sketch stands for and the query reads."""
+    core, model = core_of(requested.root), core_of(captured.root)
     plan = aligned(core, model)
     is_alike = has_recursion_like(core, model)
     result = ReuseVerdict(False, _OTHER_RECURSION if is_alike else _OTHER)
     if plan is not None:
-        result = _of_one_template(asked, captured, core, model, plan, sketched, facts)
+        result = _of_one_template(requested, captured, core, model, plan, sketched, facts)
     if result.allowed or not is_alike:
         return result
-    other = _of_one_recursion(asked, captured, core, model, sketched, facts)
+    other = _of_one_recursion(requested, captured, core, model, sketched, facts)
     if other is None or not (other.allowed or plan is None):
         return result
     return other
 
 
 def _of_one_template(
-    asked: Query,
+    requested: Query,
     captured: Query,
     core: Plan,
     model: Plan,
@@ -722,17 +716,17 @@ def _of_one_template(
     sketched: Mapping[AccessId, ColumnName],
     facts: Collection[Fact],
 ) -> ReuseVerdict:
-    """Judge plans of one shape; `plan` is the core with the identities of the captured one's."""
+    """Judge plans of one shape; `plan` is the core with the ids of the captured one's."""
     accesses = accesses_between(core, model)
     own = {here: sketched[there] for here, there in accesses.items() if there in sketched}
-    safety = check_safety(asked, own, facts)
+    safety = check_safety(requested, own, facts)
     if not safety.safe:
         reason = f"with these constants the sketch is not safe: {safety.reason}"
         return ReuseVerdict(False, reason, safety.span)
     before = check_safety(captured, sketched, facts)
     if not before.safe:
         return ReuseVerdict(False, f"{_NO_LONGER_SAFE}: {before.reason}")
-    here = of_core(safety, asked, core, own)
+    here = of_core(safety, requested, core, own)
     there = of_core(before, captured, model, sketched)
     for core_verdict in (here, there):
         if not core_verdict.safe:
@@ -741,7 +735,7 @@ def _of_one_template(
         what = "a recursion derives" if _lacks_recursion(model, here, there) else _LOOKED_AT
         return ReuseVerdict(False, f"the sketch does not have the rows that {what}")
     if fingerprint(plan) == fingerprint(model):
-        # What one of them puts out beside may ask for barriers, so it is not the first question.
+        # Other output columns of one of them may need barriers, so this is not checked first.
         return ReuseVerdict(
             True, "it was captured for the same conditions and limits", None, accesses
         )
@@ -750,23 +744,21 @@ def _of_one_template(
         return ReuseVerdict(True, _SAME_RECURSION, None, accesses)
     result = find_mismatch(plan, model, facts)
     if result is not None:
-        return ReuseVerdict(False, result.text(asked.sql, captured.sql), result.asked)
+        return ReuseVerdict(False, result.text(requested.sql, captured.sql), result.asked)
     reason = "the query needs only rows that the sketch was captured for"
     return ReuseVerdict(True, reason, None, accesses)
 
 
 def _of_one_recursion(
-    asked: Query,
+    requested: Query,
     captured: Query,
     core: Plan,
     model: Plan,
     sketched: Mapping[AccessId, ColumnName],
     facts: Collection[Fact],
 ) -> ReuseVerdict | None:
-    """Judge what the sketches hold of fixpoints that both queries have; None where that is none.
-
-    Only what lies below these is read by the sketches, all else whole.
-    """
+    """Judge what the sketches contain of fixpoints that both queries have; None where that is
+    nothing. Sketches restrict only reads below these; everything else is read whole."""
     before = check_safety(captured, sketched, facts)
     there = of_core(before, captured, model, sketched) if before.safe else before
     if not there.safe:
@@ -778,9 +770,9 @@ def _of_one_recursion(
             return None
         return ReuseVerdict(False, _KEYED if there.has_keyed_fixpoints else _UNREAD)
     own = {here: sketched[other] for here, other in accesses.items()}
-    # As barriers, whatever the asked query could make of them: that is what the sketches are for.
-    safety = check_safety(asked, own, facts, has_keyed_fixpoints=False)
-    here = of_core(safety, asked, core, own) if safety.safe else safety
+    # As barriers, whatever the requested query could make of them: the sketches are for those.
+    safety = check_safety(requested, own, facts, has_keyed_fixpoints=False)
+    here = of_core(safety, requested, core, own) if safety.safe else safety
     if not here.safe:
         return ReuseVerdict(
             False, f"for the recursion that both queries share: {here.reason}", here.span

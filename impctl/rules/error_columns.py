@@ -1,12 +1,12 @@
-"""How far a double of the answer may be off, as more columns of the plan.
+"""Error bounds of doubles in the answer, as more columns of the plan.
 
 Law: two computations of a column that add the same rows in different orders, each rounded to
-doubles, differ by at most the value beside it, apart from a relative error of a few roundings of
-the column itself. Sums that cancel have an error of the size of what was added, not of what is
-left: n values of total magnitude M are off by n * 2^-53 * M at most. Variances are off as
-`engine.accumulators` says. A column without a value beside it is either exact, or its error is not
-known: it then counts as exact, so that a comparison is too strict, never too lenient.
-A row that exists in one of the computations alone, by a condition on such a sum, is not covered.
+doubles, differ by at most its error column, apart from a relative error of a few roundings of the
+column itself. Sums that cancel have an error of the size of what was added, not of what is left: n
+values of total magnitude M are off by n * 2^-53 * M at most. Variances are off as
+`engine.accumulators` says. A column without an error column is exact, or its error is unknown: it
+then counts as exact, so that a comparison is too strict, never too lenient. A row that exists in
+only one of the computations, by a condition on such a sum, is not covered.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ from impctl.plan.nodes import (
 from impctl.types import AttributeId
 
 Errors = Mapping[AttributeId, Expr]
-"""For inexact columns of a plan, an expression over its columns: by how much they may differ."""
+"""For inexact columns of a plan, an expression over its columns for the error bound."""
 
 _Added = Callable[[str, str, Expr], Expr]
-"""Adds an aggregate over the same rows: a name, a function and its argument."""
+"""Adds an aggregate over the same rows: name, function and argument."""
 
 _UNIT = Literal(2.0**-52, DOUBLE)
 """Twice the rounding of one addition, for each of the two computations."""
@@ -72,15 +72,15 @@ _EXTREMES = frozenset({"min", "max"})
 
 
 def with_rounding(root: Plan) -> tuple[Plan, tuple[int, ...]] | None:
-    """The plan with errors after its own columns, and the position of the column each is of; None
-    where no column is known to be inexact."""
+    """Append error columns, and return the position of the column each is of; None where no column
+    is known to be inexact."""
     plan, errors = _bounded(root)
     shown = attributes_of(root)
-    inexact = tuple(at for at, one in enumerate(shown) if one.id in errors)
+    inexact = tuple(index for index, column in enumerate(shown) if column.id in errors)
     if not inexact:
         return None
-    outputs = [ComputedColumn(one, one.ref()) for one in shown]
-    outputs += [_error_column(shown[at].id, errors[shown[at].id]) for at in inexact]
+    outputs = [ComputedColumn(column, column.ref()) for column in shown]
+    outputs += [_error_column(shown[index].id, errors[shown[index].id]) for index in inexact]
     return Project(plan, tuple(outputs)), inexact
 
 
@@ -89,7 +89,7 @@ def _error_column(owner: AttributeId, error: Expr) -> ComputedColumn:
 
 
 def _bounded(plan: Plan) -> tuple[Plan, Errors]:
-    """The plan with columns that the errors of its own columns are computed from."""
+    """The plan with columns from which the errors of its own columns are computed."""
     match plan:
         case Select() | Sort():
             child, errors = _bounded(plan.child)
@@ -185,7 +185,7 @@ def _of_window(plan: Window) -> tuple[Plan, Errors]:
 def _of_call(
     function: str, arguments: tuple[Expr, ...], below: Errors, added: _Added, distinct: bool = False
 ) -> Expr | None:
-    """The error of one aggregate. Of distinct values, that of all of them is no less."""
+    """Error of one aggregate. Over distinct values, the error over all values is no less."""
     if len(arguments) != 1:
         return None
     (argument,) = arguments
@@ -230,8 +230,8 @@ def _of_spread(function: str, argument: Expr, added: _Added) -> Expr:
 
 
 def _error(expr: Expr, errors: Errors) -> Expr | None:
-    """By how much two values of an expression may differ; None where they do not, or by how much
-    is not known."""
+    """How much two values of an expression may differ; None where they do not, or by an unknown
+    amount."""
     if not columns_of(expr) & errors.keys():
         return None
     match expr:
@@ -315,7 +315,7 @@ def _size(expr: Expr) -> Expr:
 
 
 def _sum(parts: Iterable[Expr | None]) -> Expr | None:
-    """The sum of the errors that there are; an operand that is NULL has none."""
+    """Sum of the known errors; an operand that is NULL has none."""
     total: Expr | None = None
     for part in parts:
         if part is not None:

@@ -1,4 +1,4 @@
-"""A plan split into the rows that are kept and what makes the result of them."""
+"""Splits a plan into the rows that are kept and the final steps that make the result of them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class FirstRows:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """What is made of rows with `columns`: some by `predicates`, cut, ordered, cut, put out."""
+    """Final steps over rows with `columns`: filter by `predicates`, cut, order, cut, output."""
 
     columns: tuple[Attribute, ...]
     predicates: tuple[Expr, ...]
@@ -51,35 +51,27 @@ class Ending:
 
     @property
     def values(self) -> tuple[Expr, ...]:
-        """What is computed of the rows to order them and to put them out."""
+        """Expressions that order and output the rows."""
         keys = self.order if self.first is None else (*self.order, *self.first.order)
-        return (*(key.expr for key in keys), *(one.expr for one in self.outputs))
+        return (*(key.expr for key in keys), *(output.expr for output in self.outputs))
 
     @property
     def cuts(self) -> bool:
-        """Whether the first rows by an order are taken, of which more may be given for ties."""
+        """Whether it takes the first rows by an order, of which ties may add more."""
         return self.first is not None and bool(self.first.order) and self.first.count is not None
 
     @property
     def is_cut(self) -> bool:
-        """Whether a row may come or go because of others."""
+        """Whether rows may come or go because of others."""
         return self.first is not None or self.limit is not None
 
 
 Written = Any
-"""What JSON has: None, a truth value, a text, a list; numbers and records are lists by a name."""
+"""JSON form: None, a Boolean, a string, a list; numbers and records are tagged lists."""
 
 _RECORDS: Mapping[str, type] = {
     record.__name__: record
-    for record in (
-        Ending,
-        FirstRows,
-        SortKey,
-        Attribute,
-        ComputedColumn,
-        SqlType,
-        *get_args(Expr),
-    )
+    for record in (Ending, FirstRows, SortKey, Attribute, ComputedColumn, SqlType, *get_args(Expr))
 }
 _NAMES: Mapping[str, type[StrEnum]] = {
     kind.__name__: kind for kind in (Kind, ArithmeticOp, CompareOp)
@@ -87,12 +79,12 @@ _NAMES: Mapping[str, type[StrEnum]] = {
 
 
 def written_ending(ending: Ending) -> Written:
-    """The ending as JSON has it; TypeError where it holds a value of no known class."""
+    """The ending as JSON; TypeError where it holds a value of an unknown class."""
     return _written(ending)
 
 
 def read_ending(written: Written) -> Ending:
-    """The ending that was written; ValueError where none was."""
+    """Read what `written_ending` wrote; ValueError for anything else."""
     try:
         result = _read(written)
     except (TypeError, ValueError, LookupError, InvalidOperation) as error:
@@ -153,25 +145,24 @@ _SINGLE: Mapping[str, Callable[[str], Any]] = {
 
 @lru_cache
 def _fields(name: str) -> tuple[str, ...]:
-    """What is written of a record."""
     return tuple(field.name for field in fields(_RECORDS[name]) if field.name != "span")
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerPlan:
-    """The plan of the rows, and what is made of them: all expressions are of its columns."""
+    """The plan of the rows, and the final steps, whose expressions read its columns."""
 
     kept: Plan
     ending: Ending
 
     @property
     def decided(self) -> Plan:
-        """The node of `kept` whose rows may not be unsure: all that is above it is asked again."""
+        """The node of `kept` whose rows must be certain: everything above it is evaluated again."""
         return _End(self.kept, passes_top=self.ending.cuts).rest
 
 
 def answer_plan(query: Query) -> AnswerPlan:
-    """The query's plan (after the rules) taken apart."""
+    """Split the query's plan (after the rules) into rows and final steps."""
     from impctl.rules.optimize import apply_rules
 
     end = _End(query.root)
@@ -195,10 +186,8 @@ def answer_plan(query: Query) -> AnswerPlan:
 
 
 class _End:
-    """The end of a plan: what stands above the last grouping, join or inner LIMIT.
-
-    Without `passes_top` a LIMIT is not part of it.
-    """
+    """End of a plan: what is above the last grouping, join or inner LIMIT. Without `passes_top` a
+    LIMIT is not part of it."""
 
     def __init__(self, root: Plan, *, passes_top: bool = True) -> None:
         self._passes_top = passes_top
@@ -212,12 +201,15 @@ class _End:
         while True:
             match node:
                 case Project():
-                    self._replace({one.attribute.id: one.expr for one in node.outputs})
+                    self._replace({output.attribute.id: output.expr for output in node.outputs})
                 case Sort():
-                    # Of an order below another, or of rows that are cut, nothing is left to see.
+                    # An order below another, or of rows that are cut, has no effect.
                     is_shown = not self.order and self.first is None
                     self.order = node.order if is_shown else self.order
-                case TopK(rank=None) if self._passes_top and self._is_outermost:
+                case TopK(rank=None) if (
+                    # No LIMIT and no condition was passed yet.
+                    self._passes_top and self.first is None and not self.predicates
+                ):
                     self.first = FirstRows(node.order, node.count, node.offset)
                 case Select():
                     self.predicates = (node.predicate, *self.predicates)
@@ -225,26 +217,22 @@ class _End:
                     return node
             node = node.child
 
-    @property
-    def _is_outermost(self) -> bool:
-        """Whether no LIMIT and no condition was passed yet."""
-        return self.first is None and not self.predicates
-
     def _replace(self, exprs: dict[AttributeId, Expr]) -> None:
-        """Say it in terms of the columns below a projection."""
+        """Rewrite it to the columns below a projection."""
 
         def sorted_by(order: tuple[SortKey, ...]) -> tuple[SortKey, ...]:
             return tuple(replace(key, expr=substitute(key.expr, exprs)) for key in order)
 
-        self.outputs = tuple(replace(one, expr=substitute(one.expr, exprs)) for one in self.outputs)
+        self.outputs = tuple(
+            replace(item, expr=substitute(item.expr, exprs)) for item in self.outputs
+        )
         self.order = sorted_by(self.order)
-        self.predicates = tuple(substitute(one, exprs) for one in self.predicates)
+        self.predicates = tuple(substitute(item, exprs) for item in self.predicates)
         if self.first is not None:
             self.first = replace(self.first, order=sorted_by(self.first.order))
 
 
 def _columns(end: _End) -> frozenset[AttributeId]:
-    """What the rest of the plan is asked for."""
     keys = end.order if end.first is None else (*end.order, *end.first.order)
-    exprs = [*(one.expr for one in end.outputs), *end.predicates, *(key.expr for key in keys)]
+    exprs = [*(output.expr for output in end.outputs), *end.predicates, *(key.expr for key in keys)]
     return frozenset().union(*map(columns_of, exprs))

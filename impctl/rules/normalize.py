@@ -50,7 +50,7 @@ from impctl.plan.nodes import (
     Window,
     Witness,
     inputs_of,
-    with_inputs,
+    map_inputs,
 )
 from impctl.plan.recursion import (
     NotBestOnlyError,
@@ -65,9 +65,8 @@ from impctl.values import dataclass
 
 
 def single_rows(root: Plan) -> Plan:
-    """The plan without steps that one row passes as it is."""
-    inputs = inputs_of(root)
-    plan = with_inputs(root, tuple(single_rows(child) for child in inputs)) if inputs else root
+    """Remove steps that leave one row unchanged."""
+    plan = map_inputs(root, single_rows)
     match plan:
         case Sort() | Distinct() if has_one_row_at_most(plan.child):
             return plan.child
@@ -78,7 +77,7 @@ def single_rows(root: Plan) -> Plan:
 
 
 def has_one_row_at_most(plan: Plan) -> bool:
-    """Whether the plan has never more than one row, whatever the tables hold."""
+    """Whether the plan never has more than one row, whatever the tables hold."""
     match plan:
         case Aggregate():
             return not plan.keys and plan.grouping_sets is None
@@ -94,9 +93,7 @@ def has_one_row_at_most(plan: Plan) -> bool:
             return has_one_row_at_most(plan.left)
         case OneRow():
             return True
-        case Scan() | Join() | SetOperation() | Witness() | Explode():
-            return False
-        case Recursive() | Fixpoint():
+        case Scan() | Join() | SetOperation() | Witness() | Explode() | Recursive() | Fixpoint():
             return False
         case _:
             assert_never(plan)
@@ -106,9 +103,8 @@ _RANKING = frozenset({"row_number", "rank", "dense_rank"})
 
 
 def rank_limits(root: Plan) -> Plan:
-    """The plan with every filter on a rank as a top-k."""
-    inputs = inputs_of(root)
-    plan = with_inputs(root, tuple(rank_limits(child) for child in inputs)) if inputs else root
+    """Turn every filter on a rank into a top-k."""
+    plan = map_inputs(root, rank_limits)
     if isinstance(plan, Select) and isinstance(plan.child, Window):
         return _limited(plan, plan.child)
     return plan
@@ -118,7 +114,9 @@ def _limited(plan: Select, window: Window) -> Plan:
     call = window.calls[0]
     if len(window.calls) != 1 or call.function not in _RANKING or call.frame is not None:
         return plan
-    if not any(columns_of(key.expr) for key in call.order) or _is_volatile(plan.predicate):
+    if not any(columns_of(key.expr) for key in call.order):
+        return plan
+    if any(isinstance(part, Call) and part.name in VOLATILE for part in walk(plan.predicate)):
         return plan
     parts = conjuncts(plan.predicate)
     bounds = [rank_bound(part, call.attribute.id) for part in parts]
@@ -133,26 +131,17 @@ def _limited(plan: Select, window: Window) -> Plan:
     return replace(plan, child=top, predicate=rest[0] if len(rest) == 1 else And(rest))
 
 
-def _is_volatile(predicate: Expr) -> bool:
-    return any(isinstance(part, Call) and part.name in VOLATILE for part in walk(predicate))
-
-
 def split_averages(root: Plan) -> Plan:
-    """The plan with every AVG over numbers split."""
-    inputs = inputs_of(root)
-    split = tuple(split_averages(child) for child in inputs)
-    if any(new is not old for new, old in zip(split, inputs, strict=True)):
-        root = with_inputs(root, split)
+    """Split every AVG over numbers into a sum and a count."""
+    root = map_inputs(root, split_averages)
     if isinstance(root, Aggregate) and any(_is_splittable(item.call) for item in root.aggregates):
         return _split(root)
     return root
 
 
 def _is_splittable(call: AggregateCall) -> bool:
-    if call.function != "avg" or call.distinct or len(call.arguments) != 1:
-        return False
-    argument = type_of(call.arguments[0])
-    return argument is not None and average_type(argument) is not None
+    is_plain = call.function == "avg" and not call.distinct and len(call.arguments) == 1
+    return is_plain and _mean_type(call) is not None
 
 
 def _split(plan: Aggregate) -> Plan:
@@ -162,19 +151,17 @@ def _split(plan: Aggregate) -> Plan:
         ComputedColumn(old.attribute, new.attribute.ref())
         for old, new in zip(plan.keys, keys, strict=True)
     ]
-    plain = [item for item in plan.aggregates if not _is_splittable(item.call)]
-    for item in plain:
-        _shared(calls, item.call, item.attribute)
     for item in plan.aggregates:
         if not _is_splittable(item.call):
-            outputs.append(
-                ComputedColumn(item.attribute, _shared(calls, item.call, item.attribute))
-            )
-            continue
-        total, count = _sum_and_count(item, calls)
-        kind = item.attribute.type or DOUBLE
-        mean = Mean(total, count, _mean_type(item.call) or kind, span=item.call.span)
-        outputs.append(ComputedColumn(item.attribute, mean))
+            _shared(calls, item.call, item.attribute)
+    for item in plan.aggregates:
+        if _is_splittable(item.call):
+            total, count = _sum_and_count(item, calls)
+            kind = _mean_type(item.call) or item.attribute.type or DOUBLE
+            expr: Expr = Mean(total, count, kind, span=item.call.span)
+        else:
+            expr = _shared(calls, item.call, item.attribute)
+        outputs.append(ComputedColumn(item.attribute, expr))
     aggregate = replace(plan, keys=keys, aggregates=tuple(calls))
     return Project(aggregate, tuple(outputs), span=plan.span)
 
@@ -204,7 +191,7 @@ def _sum_and_count(item: AggregateOutput, calls: list[AggregateOutput]) -> tuple
 
 
 def _shared(calls: list[AggregateOutput], call: AggregateCall, wanted: Attribute) -> Expr:
-    """The result of an equal call that is there already, or of this one, added."""
+    """The result of an equal existing call, or of this one, added."""
     for known in calls:
         if known.call == call:
             return known.attribute.ref(call.span)
@@ -214,34 +201,33 @@ def _shared(calls: list[AggregateOutput], call: AggregateCall, wanted: Attribute
 
 
 def _below(attribute: Attribute) -> Attribute:
-    """The attribute under a new identity, for use below the projection."""
+    """The attribute under a new id, for use below the projection."""
     return replace(attribute, id=f"split.{attribute.id}")
 
 
-_Told = TypeVar("_Told")
-_Found = dict[AttributeId, BestOnly]
-"""What of a fixpoint may stay, by its first column."""
+_Known = TypeVar("_Known")
+_Kept = dict[AttributeId, BestOnly]
+"""Rows that a fixpoint needs to keep, by its first column."""
 
 
 def best_fixpoints(root: Plan) -> Plan:
-    """The plan with fixpoints that keep the best rows alone."""
+    """Let fixpoints keep only the best rows where that suffices."""
     if next(outer_fixpoints(root), None) is None:
         return root
-    result: _Found = {}
+    result: _Kept = {}
     _look(root, (), result)
     return _marked(root, result) if result else root
 
 
-def _marked(plan: Plan, result: _Found) -> Plan:
-    inputs = inputs_of(plan)
-    made = with_inputs(plan, tuple(_marked(one, result) for one in inputs)) if inputs else plan
+def _marked(plan: Plan, result: _Kept) -> Plan:
+    made = map_inputs(plan, lambda child: _marked(child, result))
     if isinstance(made, Fixpoint) and made.best is None:
         return replace(made, best=result.get(made.attributes[0].id))
     return made
 
 
-def _look(plan: Plan, above: tuple[Expr, ...], result: _Found) -> None:
-    """Note what may stay below this node; `above` are conditions that its rows must meet."""
+def _look(plan: Plan, above: tuple[Expr, ...], result: _Kept) -> None:
+    """Record which rows must stay below this node; `above` are conditions on its rows."""
     below: tuple[Expr, ...] = ()
     match plan:
         case Select():
@@ -259,8 +245,8 @@ def _look(plan: Plan, above: tuple[Expr, ...], result: _Found) -> None:
         _look(child, below, result)
 
 
-def _look_back(plan: Join, on: Sequence[Expr], result: _Found) -> None:
-    """Note fixpoints of one side that are joined back to the best values on the other."""
+def _look_back(plan: Join, on: Sequence[Expr], result: _Kept) -> None:
+    """Record fixpoints of one side that are joined back to the best values on the other."""
     sides = [(plan.left, plan.right)]
     sides += [(plan.right, plan.left)] if plan.kind is JoinKind.INNER else []
     for rows, best in sides:
@@ -282,8 +268,8 @@ def _look_back(plan: Join, on: Sequence[Expr], result: _Found) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Values:
-    """Best values of a fixpoint by groups: by column, the place that it is, or the value."""
+class _BestValues:
+    """Best values of a fixpoint by groups: for each column its position, or the value."""
 
     fixpoint: Fixpoint
     keys: dict[AttributeId, int]
@@ -291,8 +277,8 @@ class _Values:
     values: dict[AttributeId, BestValue]
 
 
-def _values_of(plan: Plan) -> _Values | None:
-    """The best values that are all this plan puts out, of all rows of a fixpoint."""
+def _values_of(plan: Plan) -> _BestValues | None:
+    """The best values, over all rows of a fixpoint, if the plan outputs nothing else."""
     names: list[Project] = []
     while isinstance(plan, Project | Sort | Distinct):
         names += [plan] if isinstance(plan, Project) else []
@@ -323,7 +309,7 @@ def _values_of(plan: Plan) -> _Values | None:
     every = frozenset(places.values())
     for project in reversed(names):
         places, values = dict(_renamed(project, places)), dict(_renamed(project, values))
-    return _Values(below, places, every, values)
+    return _BestValues(below, places, every, values)
 
 
 def _name(expr: Expr) -> AttributeId:
@@ -331,16 +317,18 @@ def _name(expr: Expr) -> AttributeId:
 
 
 def _renamed(
-    project: Project, known: Mapping[AttributeId, _Told]
-) -> Iterator[tuple[AttributeId, _Told]]:
+    project: Project, known: Mapping[AttributeId, _Known]
+) -> Iterator[tuple[AttributeId, _Known]]:
     for output in project.outputs:
         name = _name(output.expr)
         if name in known:
             yield output.attribute.id, known[name]
 
 
-def _wanted(rows: Plan, fixpoint: Fixpoint, values: _Values, on: Sequence[Expr]) -> Wanted | None:
-    """What is asked of it, where rows meet their group's best by these conditions."""
+def _wanted(
+    rows: Plan, fixpoint: Fixpoint, values: _BestValues, on: Sequence[Expr]
+) -> Wanted | None:
+    """What is required of it, where these conditions match rows with their group's best."""
     try:
         ways = ways_of(rows, lambda node: node is fixpoint)
     except NotFollowedError:
@@ -361,16 +349,13 @@ def _wanted(rows: Plan, fixpoint: Fixpoint, values: _Values, on: Sequence[Expr])
 
 
 def _pairs(way: LeafWay, condition: Expr) -> Iterator[tuple[int, AttributeId, bool]]:
-    """Where a column of the leaf equals another column: its place, and that one."""
+    """Position of a leaf column and the column it equals."""
     if not isinstance(condition, Compare) or way.leaf is None:
         return
     if condition.op not in (CompareOp.EQUAL, CompareOp.NULL_SAFE_EQUAL):
         return
     places = {attribute.id: place for place, attribute in enumerate(way.leaf)}
-    for one, other in (
-        (condition.left, condition.right),
-        (condition.right, condition.left),
-    ):
+    for one, other in ((condition.left, condition.right), (condition.right, condition.left)):
         place = places.get(_name(way.over(one)))
         if place is not None and isinstance(other, ColumnRef):
             yield place, other.id, condition.op is CompareOp.NULL_SAFE_EQUAL

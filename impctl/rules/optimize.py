@@ -1,4 +1,4 @@
-"""The order of the rules, and queries read and rewritten once per text and schema."""
+"""The order of the rules, and a cache of planned queries."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RULES: tuple[Callable[[Plan], Plan], ...] = (
 )
 
 _ROUNDS = 8
-"""More than any plan has needed; a bound, so that two rules can never chase each other."""
+"""More than any plan has needed; a bound, so that two rules cannot alternate forever."""
 
 
 def core_of(root: Plan) -> Plan:
@@ -37,7 +37,7 @@ def core_of(root: Plan) -> Plan:
 
 
 def apply_rules(root: Plan) -> Plan:
-    """The plan after every rule, in order, again and again until nothing changes."""
+    """Apply every rule in order, repeatedly, until nothing changes."""
     for _ in range(_ROUNDS):
         before = root
         for rule in RULES:
@@ -53,10 +53,7 @@ KEPT = 256
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A query as written, the same with its plan after the rules, and that plan's core.
-
-    The core yields the same rows without their columns (`core_of`).
-    """
+    """A query as written, with its plan after the rules, and that plan's core (`core_of`)."""
 
     query: Query
     ruled: Query
@@ -65,7 +62,7 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class _LookedUp:
-    """What reading a query learned of a catalog: all names in it, and the schemas asked for."""
+    """What parsing a query read of a catalog: all names in it, and the schemas looked up."""
 
     names: TableNames
     schemas: Mapping[TableName, Schema]
@@ -74,7 +71,7 @@ class _LookedUp:
     def is_in(
         self, catalog: Catalog, names: TableNames, live: Mapping[TableName, LiveRows]
     ) -> bool:
-        """Whether the catalog would answer the same."""
+        """Whether the catalog still has the same."""
         return (
             self.names == names
             and all(catalog.get(table) == schema for table, schema in self.schemas.items())
@@ -83,7 +80,7 @@ class _LookedUp:
 
 
 class _Watched(Mapping[TableName, Schema]):
-    """A catalog that notes which schemas were asked for."""
+    """A catalog that records which schemas were looked up."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
@@ -101,10 +98,8 @@ class _Watched(Mapping[TableName, Schema]):
 
 
 class PlannedQueries:
-    """The latest queries planned, for as long as whoever made this keeps it.
-
-    Any thread may ask; two that ask for the same query at once may both plan it.
-    """
+    """Cache of the latest planned queries, for as long as its owner keeps it. Thread-safe; two
+    threads may both plan the same query."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[tuple[str, QueryName, str, str], tuple[_LookedUp, Planned]]
@@ -125,10 +120,8 @@ class PlannedQueries:
         live: Mapping[TableName, LiveRows] = NO_EXPIRY,
         at: str = "",
     ) -> Planned:
-        """The plans of a query; arguments and errors as of `parse_query`.
-
-        `at` names the instant that `live` is of: plans of several are remembered side by side.
-        """
+        """The plans of a query; arguments and errors as of `parse_query`. `at` names the instant of
+        `live`: plans of several instants are remembered side by side."""
         names = names or TableNames.of(catalog)
         key = (sql, name, zone, at)
         with self._lock:
@@ -159,11 +152,9 @@ def _plan(
 
 
 def whole_answer(query: Query) -> Query:
-    """The query without a last LIMIT that says nothing of which rows it leaves.
-
-    Any rows of the whole answer are its answer. A sketch that is safe for the whole answer keeps
-    all of them, so over it Spark may give what it may give over the tables, and nothing else.
-    """
+    """The query without a last LIMIT that does not decide which rows remain. Any rows of the whole
+    answer are its answer. A sketch that is safe for the whole answer keeps all of them, so over it
+    Spark may return only what it may return over the tables."""
     root = query.root
     if not isinstance(root, TopK) or root.order or root.rank is not None:
         return query

@@ -1,12 +1,12 @@
-"""Drops columns that nobody reads.
+"""Drops columns that are not read.
 
 Law: the bag of rows stays the same over the columns that are kept, and the root keeps all of its
 own. Below DISTINCT and set operations every column counts, because all of them decide which rows
 are equal; grouping expressions stay for the same reason. So do the columns of a fixpoint that is a
-set, as rows that differ in any may derive different ones. Of UNION ALL nobody asks which rows are
-equal: a column goes that neither the query nor the step needs for the others, and each row comes as
-often as before. A scan may be left without columns: it still yields its rows.
-Out of scope: dropping whole operators, but for projections and windows nobody reads.
+set, as rows that differ in any may derive different ones. UNION ALL does not compare rows: a column
+is dropped that neither the query nor the step needs for the others, and each row comes as often as
+before. A scan may be left without columns: it still yields its rows. Of whole operators only unread
+projections and windows are dropped.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from typing import assert_never
 from impctl.expr.nodes import Expr, columns_of
 from impctl.plan.nodes import (
     Aggregate,
-    AggregateCall,
     Attribute,
     ComputedColumn,
     Distinct,
@@ -36,21 +35,20 @@ from impctl.plan.nodes import (
     SortKey,
     TopK,
     Window,
-    WindowCall,
     Witness,
     attributes_of,
     expressions_of,
-    inputs_of,
+    map_inputs,
     nodes_of,
-    with_inputs,
 )
+from impctl.plan.recursion import leaves_in
 from impctl.types import AttributeId
 
 Needed = frozenset[AttributeId]
 
 
 def prune_columns(root: Plan) -> Plan:
-    """The plan with scans and projections cut down to what is read above them."""
+    """Cut scans and projections down to the columns read above them."""
     return _prune(root, _all(root))
 
 
@@ -63,7 +61,7 @@ def _read(exprs: Iterable[Expr | None]) -> Needed:
 
 
 def _prune(plan: Plan, needed: Needed) -> Plan:
-    """The plan yielding at least the needed columns, and none that it did not yield before."""
+    """The plan yielding at least the needed columns, and no new ones."""
     match plan:
         case Scan():
             kept = tuple(item for item in plan.attributes if item.id in needed)
@@ -80,7 +78,7 @@ def _prune(plan: Plan, needed: Needed) -> Plan:
         case Fixpoint() if not plan.is_set:
             return _bag(plan, needed)
         case Distinct() | SetOperation() | Fixpoint() | Recursive() | OneRow():
-            return with_inputs(plan, tuple(_prune(side, _all(side)) for side in inputs_of(plan)))
+            return map_inputs(plan, lambda side: _prune(side, _all(side)))
         case Sort():
             return replace(plan, child=_prune(plan.child, needed | _read_order(plan.order)))
         case TopK():
@@ -106,7 +104,7 @@ def _read_order(order: Iterable[SortKey]) -> Needed:
 def _project(plan: Project, needed: Needed) -> Plan:
     kept = tuple(output for output in plan.outputs if output.attribute.id in needed)
     if not kept and plan.outputs:
-        # Only the number of rows is asked for, and the child has the same.
+        # Only the number of rows matters, and the child has the same.
         return _prune(plan.child, frozenset())
     child = _prune(plan.child, _read(output.expr for output in kept))
     return replace(plan, child=child, outputs=kept)
@@ -116,29 +114,21 @@ def _aggregate(plan: Aggregate, needed: Needed) -> Plan:
     kept = tuple(output for output in plan.aggregates if output.attribute.id in needed)
     if not plan.keys and not kept:
         kept = plan.aggregates[:1]
-    exprs = [output.expr for output in plan.keys]
-    below = _read(exprs) | _read(part for output in kept for part in _parts(output.call))
-    return replace(plan, child=_prune(plan.child, below), aggregates=kept)
-
-
-def _parts(call: AggregateCall) -> tuple[Expr | None, ...]:
-    return (*call.arguments, call.condition)
+    pruned = replace(plan, aggregates=kept)
+    return replace(pruned, child=_prune(plan.child, _read(expressions_of(pruned))))
 
 
 def _window(plan: Window, needed: Needed) -> Plan:
     kept = tuple(call for call in plan.calls if call.attribute.id in needed)
     below = needed - {call.attribute.id for call in plan.calls}
-    below |= _read(part for call in kept for part in _window_parts(call))
+    below |= _read(expressions_of(replace(plan, calls=kept)))
     child = _prune(plan.child, below)
     return replace(plan, child=child, calls=kept) if kept else child
 
 
-def _window_parts(call: WindowCall) -> tuple[Expr, ...]:
-    return (*call.arguments, *call.partition_by, *(key.expr for key in call.order))
-
-
 def _bag(plan: Fixpoint, needed: Needed) -> Plan:
-    """The columns that are needed above, and those that the step makes them of; one at least."""
+    """The columns that are needed above, and those that the step computes them from; at least
+    one."""
     heads, bases = attributes_of(plan.step), attributes_of(plan.base)
     wanted = {place for place, own in enumerate(plan.attributes) if own.id in needed}
     while True:
@@ -158,7 +148,7 @@ def _bag(plan: Fixpoint, needed: Needed) -> Plan:
 
 
 def _read_of_leaves(step: Plan, fixpoint: Fixpoint, outputs: Sequence[Attribute]) -> set[int]:
-    """The places of the fixpoint's columns that the step reads to make these outputs."""
+    """Positions of the fixpoint's columns that the step reads for these outputs."""
     read = {output.id for output in outputs}
     for node in nodes_of(step):
         read |= _read(expressions_of(node))
@@ -166,22 +156,20 @@ def _read_of_leaves(step: Plan, fixpoint: Fixpoint, outputs: Sequence[Attribute]
             read |= _all(node.left) | _all(node.right)
     return {
         place
-        for node in nodes_of(step)
-        if isinstance(node, Recursive) and node.fixpoint == fixpoint.id
-        for place, attribute in enumerate(node.attributes)
+        for leaf in leaves_in(step, fixpoint.id)
+        for place, attribute in enumerate(leaf.attributes)
         if attribute.id in read
     }
 
 
 def _cut(step: Plan, fixpoint: Fixpoint, places: Sequence[int]) -> Plan:
-    """The step with these columns of its leaves alone."""
     if isinstance(step, Recursive) and step.fixpoint == fixpoint.id:
         return replace(step, attributes=tuple(step.attributes[place] for place in places))
-    return with_inputs(step, tuple(_cut(child, fixpoint, places) for child in inputs_of(step)))
+    return map_inputs(step, lambda child: _cut(child, fixpoint, places))
 
 
 def _exactly(plan: Plan, attributes: Sequence[Attribute]) -> Plan:
-    """The plan with these of its columns and no others: here they match by their places."""
+    """The plan with exactly these of its columns: here they match by position."""
     if [own.id for own in attributes_of(plan)] == [wanted.id for wanted in attributes]:
         return plan
     return Project(plan, tuple(ComputedColumn(one, one.ref()) for one in attributes))

@@ -1,8 +1,8 @@
-"""Moves predicates toward the scans, and finds columns that a join confines to each other."""
+"""Pushes predicates toward the scans, and finds columns that a join restricts by each other."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias, assert_never
 
@@ -49,6 +49,7 @@ from impctl.plan.nodes import (
     Witness,
     attributes_of,
     inputs_of,
+    map_inputs,
     nodes_of,
     scans_of,
     with_inputs,
@@ -60,9 +61,8 @@ from impctl.values import dataclass
 
 
 def common_parts(root: Plan) -> Plan:
-    """The plan with every condition's common parts beside its ORs."""
-    inputs = inputs_of(root)
-    plan = with_inputs(root, tuple(common_parts(child) for child in inputs)) if inputs else root
+    """Factor the common parts of every condition out of its ORs."""
+    plan = map_inputs(root, common_parts)
     match plan:
         case Select():
             result = _factored(plan.predicate)
@@ -95,7 +95,7 @@ def _beside(part: Expr) -> tuple[Expr, ...]:
     rests = [tuple(piece for piece in side if _key(piece) not in common) for side in sides]
     pieces = tuple(common.values())
     if not all(rests):
-        # One side asks for nothing more, so whatever else the others ask for is idle.
+        # One side requires nothing more, so the other sides' conditions have no effect.
         return pieces
     left = tuple(rest[0] if len(rest) == 1 else And(rest) for rest in rests)
     return (*pieces, Or(left, span=part.span))
@@ -108,7 +108,7 @@ def _sides(part: Expr) -> tuple[Expr, ...]:
 
 
 def _key(piece: Expr) -> Expr | frozenset[Expr]:
-    """What makes a part the same as another: of an equality its sides, either way round."""
+    """Identity of a part: for an equality its sides in either order."""
     if isinstance(piece, Compare) and piece.op is CompareOp.EQUAL:
         return frozenset({piece.left, piece.right})
     return piece
@@ -117,18 +117,17 @@ def _key(piece: Expr) -> Expr | frozenset[Expr]:
 Predicates = tuple[Expr, ...]
 
 _SIZE_LIMIT = 1000
-"""Parts of a predicate beyond which it is not copied through a projection any more."""
+"""Number of parts beyond which a predicate is not copied through a projection."""
 
 _EQUALITY_ONLY = (And, Or, Not, Compare, InList, IsNull, Literal, ColumnRef)
 
 
 def push_selections(root: Plan) -> Plan:
-    """The plan with every predicate as low as it can go, adjacent selections merged."""
+    """Push every predicate as low as it can go, and merge adjacent selections."""
     return _push(root, ())
 
 
 def _push(plan: Plan, predicates: Predicates) -> Plan:
-    """The plan under these predicates."""
     match plan:
         case Select():
             return _through_select(plan, predicates)
@@ -155,14 +154,9 @@ def _push(plan: Plan, predicates: Predicates) -> Plan:
         case Fixpoint():
             return _through_fixpoint(plan, predicates)
         case TopK() | Witness() | Scan() | Recursive() | OneRow():
-            return _stopped(plan, predicates)
+            return _selected(map_inputs(plan, push_selections), predicates)
         case _:
             assert_never(plan)
-
-
-def _stopped(plan: Plan, predicates: Predicates) -> Plan:
-    inputs = tuple(_push(child, ()) for child in inputs_of(plan))
-    return _selected(with_inputs(plan, inputs) if inputs else plan, predicates)
 
 
 def _selected(plan: Plan, predicates: Predicates) -> Plan:
@@ -174,7 +168,7 @@ def _selected(plan: Plan, predicates: Predicates) -> Plan:
 
 
 def _covering(spans: Iterable[Span | None]) -> Span | None:
-    """The stretch of text from the first to the last of the spans."""
+    """Span from the first to the last of the spans."""
     known = sorted((span for span in spans if span is not None), key=lambda span: span.start)
     if not known:
         return None
@@ -182,10 +176,8 @@ def _covering(spans: Iterable[Span | None]) -> Span | None:
 
 
 def _split(predicates: Predicates, moves: Callable[[Expr], bool]) -> tuple[Predicates, Predicates]:
-    """Predicates that move, and those that stay.
-
-    One that can fail stays behind any that stays: that one may be what guards it.
-    """
+    """Predicates that move, and those that stay. One that can fail stays behind any that stays:
+    that one may be what guards it."""
     moving: list[Expr] = []
     staying: list[Expr] = []
     for predicate in predicates:
@@ -200,10 +192,8 @@ def _is_fixed(expr: Expr) -> bool:
 
 
 def _keeps_equals(predicate: Expr, attributes: Iterable[Attribute]) -> bool:
-    """Whether rows that grouping holds equal get the same answer.
-
-    Grouping takes 0.0 and -0.0 for equal; comparisons do too, functions and casts do not.
-    """
+    """Whether rows that grouping treats as equal have the same result. Grouping treats 0.0 and -0.0
+    as equal; comparisons do too, functions and casts do not."""
     types = {attribute.id: attribute.type for attribute in attributes}
     exact = {Kind.FLOAT, Kind.DOUBLE, Kind.OTHER}
     for identity in columns_of(predicate):
@@ -211,6 +201,18 @@ def _keeps_equals(predicate: Expr, attributes: Iterable[Attribute]) -> bool:
         if kind is None or kind.kind in exact:
             return all(isinstance(part, _EQUALITY_ONLY) for part in walk(predicate))
     return True
+
+
+def _reads_only(
+    columns: frozenset[AttributeId], attributes: Sequence[Attribute]
+) -> Callable[[Expr], bool]:
+    """Whether a predicate reads some of these columns and no others, and is the same for equals."""
+    return lambda p: (
+        bool(columns_of(p))
+        and columns_of(p) <= columns
+        and _is_fixed(p)
+        and _keeps_equals(p, attributes)
+    )
 
 
 def _through_select(plan: Select, predicates: Predicates) -> Plan:
@@ -226,7 +228,7 @@ def _through_select(plan: Select, predicates: Predicates) -> Plan:
 def _through_project(plan: Project, predicates: Predicates) -> Plan:
     exprs = {output.attribute.id: output.expr for output in plan.outputs}
     if not all(_is_fixed(expr) for expr in exprs.values()):
-        # Rows numbered or drawn here must stay the ones that were there before.
+        # Rows numbered or sampled here must stay the same.
         return _selected(replace(plan, child=_push(plan.child, ())), predicates)
     moving, staying = _split(
         predicates,
@@ -271,16 +273,7 @@ def _through_window(plan: Window, predicates: Predicates) -> Plan:
             for call in plan.calls
         )
     )
-    attributes = attributes_of(plan.child)
-    moving, staying = _split(
-        predicates,
-        lambda p: (
-            bool(columns_of(p))
-            and columns_of(p) <= shared
-            and _is_fixed(p)
-            and _keeps_equals(p, attributes)
-        ),
-    )
+    moving, staying = _split(predicates, _reads_only(shared, attributes_of(plan.child)))
     return _selected(replace(plan, child=_push(plan.child, moving)), staying)
 
 
@@ -298,30 +291,20 @@ def _through_set_operation(plan: SetOperation, predicates: Predicates) -> Plan:
 
 
 def _through_fixpoint(plan: Fixpoint, predicates: Predicates) -> Plan:
-    """Into the base, where all rows of a derivation have the values that the predicate reads.
-
-    What can fail fails as before: rows of the base are rows of the fixpoint.
-    """
+    """Push into the base, where all rows of a derivation have the values that the predicate reads.
+    What can fail fails as before: rows of the base are rows of the fixpoint."""
     stable = stable_columns(plan) if predicates else frozenset()
     if plan.best is not None:
-        # Of a group all rows or none.
+        # All rows of a group or none.
         stable &= {plan.attributes[place].id for place in plan.best.keys}
-    moving, staying = _split(
-        predicates,
-        lambda p: (
-            bool(columns_of(p))
-            and columns_of(p) <= stable
-            and _is_fixed(p)
-            and _keeps_equals(p, plan.attributes)
-        ),
-    )
+    moving, staying = _split(predicates, _reads_only(stable, plan.attributes))
     own = _substituted(plan.attributes, plan.base, moving)
     moved = replace(plan, base=_push(plan.base, own), step=_push(plan.step, ()))
     return _selected(moved, staying)
 
 
 def _substituted(outputs: Iterable[Attribute], side: Plan, predicates: Predicates) -> Predicates:
-    """The predicates over the columns of an input that stand at the outputs' places."""
+    """The predicates over an input's columns, matched to the outputs by position."""
     refs: dict[AttributeId, Expr] = {
         output.id: attribute.ref()
         for output, attribute in zip(outputs, attributes_of(side), strict=True)
@@ -330,7 +313,7 @@ def _substituted(outputs: Iterable[Attribute], side: Plan, predicates: Predicate
 
 
 def _through_join(plan: Join, predicates: Predicates) -> Plan:
-    """Predicates from above and conjuncts of the condition, each to the side it reads."""
+    """Push predicates from above and conjuncts of the condition to the side each reads."""
     # A join drops rows, which a predicate that can fail must not see.
     fixed, staying = _split(predicates, lambda p: _is_fixed(p) and not can_fail(p))
     above = _by_side(plan, fixed)
@@ -376,7 +359,7 @@ def _placed(
     above: tuple[Predicates, Predicates, Predicates],
     on: tuple[Predicates, Predicates, Predicates],
 ) -> tuple[Predicates, Predicates, Predicates, Predicates]:
-    """What goes left, goes right, stays in the condition, stays above the join."""
+    """Predicates for the left, the right, the join condition, and above the join."""
     above_left, above_right, above_both = above
     on_left, on_right, on_both = on
     match kind:
@@ -398,26 +381,24 @@ def _placed(
 
 @dataclass(frozen=True, slots=True)
 class ScanColumn:
-    """A column of one access."""
-
     access: AccessId
     attribute: Attribute
 
 
 @dataclass(frozen=True, slots=True)
 class Tied:
-    """Rows of `column` are needed for values only that `to` has."""
+    """Rows of `column` are needed only for values that `to` has."""
 
     column: ScanColumn
     to: ScanColumn
 
 
 Origins: TypeAlias = Mapping[AttributeId, frozenset[ScanColumn]]
-"""Per attribute that a plan yields: columns that have all its values, NULL left aside."""
+"""Per attribute of a plan: columns that have all its values, except NULL."""
 
 _NARROWS_LEFT = frozenset({JoinKind.INNER, JoinKind.RIGHT, JoinKind.SEMI})
 _NARROWS_RIGHT = frozenset({JoinKind.INNER, JoinKind.LEFT, JoinKind.SEMI, JoinKind.ANTI})
-"""Kinds that put out no row of a side that has no partner on the other."""
+"""Kinds without rows of a side that have no partner on the other."""
 
 
 def tied_columns(root: Plan) -> tuple[Tied, ...]:
@@ -444,17 +425,17 @@ def tied_columns(root: Plan) -> tuple[Tied, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Marking:
-    """Puts stand-ins above sides of joins; each is known by the very literal in it."""
+    """Puts placeholders above sides of joins; each is identified by the literal object in it."""
 
     sources: dict[int, frozenset[ScanColumn]]
     kept: list[Literal]
-    """Keeps the literals, so that no other object comes to have the identity of one."""
+    """Keeps the literals alive, so that no other object gets the `id` of one."""
 
     def of(self, plan: Plan) -> tuple[Plan, Origins]:
-        """The plan with stand-ins, and where its values are from."""
+        """The plan with placeholders, and the origins of its values."""
         below = [self.of(child) for child in inputs_of(plan)]
         origins = [result for _, result in below]
-        marked = with_inputs(plan, tuple(child for child, _ in below)) if below else plan
+        marked = with_inputs(plan, tuple(child for child, _ in below))
         match marked:
             case Scan():
                 return marked, {
@@ -498,7 +479,7 @@ class _Marking:
 
 
 def _renamed(outputs: tuple[ComputedColumn, ...], below: Origins) -> Origins:
-    """Of outputs that are columns of the input, under their new names."""
+    """Outputs that are columns of the input, under their new names."""
     return {
         output.attribute.id: below[output.expr.id]
         for output in outputs
@@ -537,5 +518,5 @@ def column_behind(plan: Plan, wanted: AttributeId) -> ScanColumn | None:
 
 
 def is_narrowed(plan: Plan, keys: Collection[AttributeId]) -> bool:
-    """Whether a read by values of these attributes need not read all of every access."""
+    """Whether a read by values of these attributes may skip part of every access."""
     return any(column_behind(plan, key) is not None for key in keys)

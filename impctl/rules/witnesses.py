@@ -1,13 +1,12 @@
-"""Where one row decides, the plan by which a sketch of deciding rows is kept.
+"""Plans by which a sketch of only the deciding rows is kept.
 
-Law: the plan yields the query's rows on every database; a witness node below what one row decides
-leaves over the others, so that lineage is that of deciding rows. It is put where the proof holds
+Law: the plan yields the query's rows on every database; a witness node drops the rows that do not
+decide, so that lineage is that of deciding rows. It is placed where the proof holds
 (docs/soundness.md, "Witnesses"): a grouping with nothing but MIN, MAX, BOOL_AND and BOOL_OR whose
 value over part of the rows cannot be a better one, DISTINCT, and the right side of EXISTS or IN.
-Of a fixpoint that is a set one derivation of each row decides; which one is the engine's choice.
-Elsewhere the whole lineage is kept, and the reason said. Of rows that decide alike those with the
-least sketched values are taken, so that the choice is always the same.
-Out of scope: whether the query is safe at all (`safety.judge`).
+In a fixpoint that is a set one derivation of each row decides; the engine chooses which. Elsewhere
+the whole lineage is kept, and the reason noted. Among equivalent rows those with the least sketched
+values are taken, so that the choice is always the same.
 """
 
 from __future__ import annotations
@@ -68,18 +67,15 @@ _FIRST = Attribute("impctl/first", "first", INTEGER, nullable=False)
 
 @dataclass(frozen=True, slots=True)
 class Witnessed:
-    """The query with witness nodes in its plan, and what each of its nodes keeps.
-
-    `notes` are by the position of the node in `nodes_of` of the plan as it was; nodes of which
-    nothing is to be said have none.
-    """
+    """The query with witness nodes in its plan, and remarks on what its nodes keep. `notes` are by
+    position in `nodes_of` of the original plan; some nodes have none."""
 
     query: Query
     notes: Mapping[int, str]
 
 
 def witnessed(query: Query, verdict: Verdict, columns: Mapping[AccessId, Column]) -> Witnessed:
-    """The plan of an accepted query that a sketch of witnesses on these columns is kept by."""
+    """The plan of an accepted query by which a sketch of witnesses on these columns is kept."""
     sketched = {access: column.name for access, column in columns.items()}
     placer = _Placer(states_of(verdict, query, sketched), columns, {})
     root = placer.placed(query.root)
@@ -87,7 +83,7 @@ def witnessed(query: Query, verdict: Verdict, columns: Mapping[AccessId, Column]
 
 
 def first_by(node: Witness, order: tuple[SortKey, ...]) -> TopK:
-    """The rows that are first by one of a witness node's orders, with their rank beside."""
+    """The rows that are first by one of a witness node's orders, with their rank."""
     rank = WindowCall(_FIRST, "rank", (), node.partition_by, order, span=node.span)
     return TopK(node.child, order, 1, rank=rank, span=node.span)
 
@@ -102,7 +98,7 @@ class _Placer:
     _position: int = 0
 
     def placed(self, node: Plan) -> Plan:
-        """The node over inputs with witness nodes, and with one of its own where it has a use."""
+        """The node over inputs with witness nodes, and with its own where that helps."""
         position = self._position
         self._position += 1
         firsts: list[int] = []
@@ -111,8 +107,9 @@ class _Placer:
             firsts.append(self._position)
             inputs.append(self.placed(child))
         if isinstance(node, Fixpoint):
-            # Of its parts whole groups and all partners stay: a derivation is of all these rows.
-            self._drop_notes(position)
+            # Its parts keep whole groups and all partners: a derivation is of all these rows.
+            for dropped in range(position, self._position):
+                self.notes.pop(dropped, None)
             return self._derived(node, position)
         whole = with_inputs(node, tuple(inputs))
         below = [self.states[first] for first in firsts]
@@ -125,16 +122,11 @@ class _Placer:
                 return self._matched(whole, below[1], position)
         return whole
 
-    def _drop_notes(self, position: int) -> None:
-        """Forget what was noted below the node of this position."""
-        for below in range(position, self._position):
-            self.notes.pop(below, None)
-
     def _derived(self, node: Fixpoint, position: int) -> Plan:
         """The fixpoint with a choice among derivations, where rows are not counted by them."""
         state = self.states[position]
         if state.status is not Status.EXACT or not state.sketched:
-            # Where it is no barrier its rows themselves carry what they stem from.
+            # Where it is no barrier, its rows carry their own lineage.
             return node
         if not node.is_set:
             return self._whole(node, position, "UNION ALL counts all derivations of a row")
@@ -177,7 +169,7 @@ class _Placer:
         if not _has_choice(right) or (partners is not None and _is_keyed(partners[0], right)):
             return node
         if partners is None:
-            # Two of these that count as equal, -0.0 and 0.0, may not be alike to a condition.
+            # A condition may distinguish values that count as equal, -0.0 and 0.0.
             reason = "a condition other than the equalities reads a value that may be -0.0"
             return self._whole(node, position, reason)
         keys, own = partners
@@ -194,14 +186,16 @@ class _Placer:
         orders: Sequence[tuple[SortKey, ...]],
         position: int,
     ) -> Plan:
-        """The node over the deciding ones of `rows`; ties go to the least sketched values."""
+        """The node over the deciding `rows`; ties go to the least sketched values."""
         if any(_adds_doubles(part) for part in nodes_of(rows)):
             # Which row decides may depend on the order that Spark adds them in.
             return self._whole(node, position, "sums of doubles vary from run to run")
         traced, least = self._traced(rows)
-        full = tuple(dict.fromkeys(_ordering((*order, *least)) for order in orders))
+        # A constant orders nothing.
+        keys = ([key for key in (*order, *least) if columns_of(key.expr)] for order in orders)
+        full = tuple(dict.fromkeys(map(tuple, keys)))
         if () in full:
-            # Nothing tells one row from another, so all of them decide.
+            # Nothing distinguishes the rows, so all of them decide.
             return self._whole(node, position, "nothing determines which of its rows to keep")
         self.notes[position] = "its sketch holds only the rows that decide the result"
         deciding: Plan = Witness(traced, parts, full, span=node.span)
@@ -215,7 +209,7 @@ class _Placer:
                 return replace(node, child=deciding)
 
     def _traced(self, rows: Plan) -> tuple[Plan, tuple[SortKey, ...]]:
-        """The rows with every sketched column that can be told of them, and the order by these."""
+        """The rows with every sketched column that can be traced, and the order by these."""
         least: list[SortKey] = []
         for scan in scans_of(rows):
             column = self.columns.get(scan.access)
@@ -249,12 +243,12 @@ def _adds_doubles(node: Plan) -> bool:
 
 
 def _has_choice(below: NodeState) -> bool:
-    """Whether rows below carry fragments that a choice among them could spare."""
+    """Whether rows below carry ranges that a choice among them could avoid."""
     return below.status is not Status.EXACT and bool(below.sketched)
 
 
 def _is_keyed(parts: tuple[Expr, ...], below: NodeState) -> bool:
-    """Whether all rows with equal parts lie in one fragment."""
+    """Whether all rows with equal parts are in one range."""
     used = {part.id for part in parts if isinstance(part, ColumnRef)}
     is_keyed = below.status is Status.KEYED
     return is_keyed and all(below.keys.get(access, frozenset()) & used for access in below.sketched)
@@ -265,7 +259,7 @@ def _allowed(call: AggregateCall) -> Relation:
 
 
 def _order_of(call: AggregateCall) -> tuple[SortKey, ...] | None:
-    """The order whose first row has the call's value; None where no one row has it."""
+    """The order whose first row has the call's value; None where no single row has it."""
     if call.function not in LARGEST | SMALLEST or len(call.arguments) != 1:
         return None
     value = call.arguments[0]
@@ -277,17 +271,10 @@ def _order_of(call: AggregateCall) -> tuple[SortKey, ...] | None:
     return (SortKey(value, descending=call.function in LARGEST, nulls_first=False),)
 
 
-def _ordering(order: tuple[SortKey, ...]) -> tuple[SortKey, ...]:
-    """The keys that order anything: a constant does not."""
-    return tuple(key for key in order if columns_of(key.expr))
-
-
 def _partners(node: Join) -> tuple[tuple[Expr, ...], tuple[Expr, ...]] | None:
-    """What partners that count alike have in common, and the conditions on the right side alone.
-
-    A condition sees of a partner the right side of an equality, or else the columns that it reads;
-    None where these do not tell partners apart as far as it can.
-    """
+    """What equivalent partners have in common, and the conditions on the right side alone. A
+    condition sees of a partner the right side of an equality, or else the columns that it reads;
+    None where these do not distinguish partners as far as it can."""
     right = {attribute.id: attribute for attribute in attributes_of(node.right)}
     keys: list[Expr] = []
     own: list[Expr] = []

@@ -1,4 +1,4 @@
-"""May a query be sketched on an attribute, and what must its capture add (docs/soundness.md)?
+"""Whether a query can use a sketch on an attribute, and what its capture needs (docs/soundness.md).
 
 Law: says yes only where the rules prove it.
 """

@@ -1,9 +1,8 @@
-"""Which attribute to sketch in each table access, among the safe ones.
+"""Chooses the attribute to sketch in each table access, among the safe ones.
 
-Law: the accesses chosen are safe together (each alone is not enough: two keys may exclude each
-other); an access without a safe attribute stays unsketched, which is always sound. What the user
-asks for is taken or refused with the reason, never replaced.
-Out of scope: what a sketch costs (the caller says), proposing boundaries (`sketch.boundaries`).
+Law: the chosen accesses are safe together (each alone is not enough: two keys may exclude each
+other); an access without a safe attribute stays unsketched, which is always sound. An attribute
+that the user requests is taken or refused with the reason, never replaced.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     from impctl.safety.facts import Fact
 
 _TRIED, _NAMED = 30, 3
-"""Columns of a table that are looked at for a hint, and those named in it."""
+"""Maximum columns of a table examined for a hint, and named in it."""
 _ALL_ROWS = (
     "set `lineage: all`: the sketch then holds everything that derives rows of WITH RECURSIVE"
 )
@@ -50,7 +49,7 @@ Costs = Mapping[tuple[TableName, ColumnName], float]
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A column considered for one access, and what became of it."""
+    """A column considered for one access, and the decision on it."""
 
     access: AccessId
     column: ColumnName
@@ -70,7 +69,7 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class _Judge:
+class _CandidateJudge:
     """What every candidate is judged by."""
 
     query: Query
@@ -79,7 +78,7 @@ class _Judge:
     judges: Judges
 
     def of(self, sketched: Mapping[AccessId, ColumnName]) -> Verdict:
-        """Sketches of these columns, and no others, for the query."""
+        """Judge sketches of these columns, and no others, for the query."""
         return check_kept(self.query, self.core, sketched, self.facts, self.judges)
 
 
@@ -107,14 +106,11 @@ def choose_attributes(
     name: QueryName = "query",
     judges: Judges | None = None,
 ) -> Choice:
-    """Pick a safe set of attributes: the wanted ones, else the cheapest, a grouping one first.
-
+    """Choose a safe set of attributes: the requested ones, else the cheapest, a grouping one first.
     `core`: the plan that a sketch is kept by, where it is not the query's own. `weigh` gives the
-    costs of the options that are safe; one without a cost comes behind those with one.
-    Raises UnsafeSketchError where a wanted attribute is not safe for any access of its table, or
-    nothing is safe at all.
-    """
-    judge = _Judge(query, query.root if core is None else core, facts, judges or Judges())
+    costs of safe options; options without a cost come last. Raises UnsafeSketchError where a
+    requested attribute is not safe for any access of its table, or nothing is safe at all."""
+    judge = _CandidateJudge(query, query.root if core is None else core, facts, judges or Judges())
     options = _options(judge, candidates, wanted)
     if weigh is not None:
         options = _weighed(options, weigh)
@@ -131,7 +127,7 @@ def choose_attributes(
 
 
 def _options(
-    judge: _Judge,
+    judge: _CandidateJudge,
     candidates: Mapping[TableName, Sequence[ColumnName]],
     wanted: Mapping[TableName, ColumnName],
 ) -> tuple[Option, ...]:
@@ -156,7 +152,7 @@ def _weighed(options: Sequence[Option], weigh: Weigher) -> tuple[Option, ...]:
 
 
 def _is_keyed(verdict: Verdict, access: AccessId) -> bool:
-    """Whether the attribute is grouped on, so that capture needs no annotation."""
+    """Whether the attribute is a grouping key, so that capture needs no annotation."""
     return any(access in keys for keys in verdict.key_columns.values()) or access in verdict.keyed
 
 
@@ -164,7 +160,7 @@ def _require(
     table: TableName,
     column: ColumnName,
     options: Sequence[Option],
-    judge: _Judge,
+    judge: _CandidateJudge,
     candidates: Mapping[TableName, Sequence[ColumnName]],
     name: QueryName,
 ) -> None:
@@ -202,11 +198,9 @@ def _location(span: Span | None, name: QueryName) -> Location | None:
 
 
 def _joint(
-    judge: _Judge,
-    options: Sequence[Option],
-    wanted: Mapping[TableName, ColumnName],
+    judge: _CandidateJudge, options: Sequence[Option], wanted: Mapping[TableName, ColumnName]
 ) -> dict[AccessId, ColumnName]:
-    """Accesses added one by one, the wanted and best first, as long as all are safe together."""
+    """Accesses added one by one, the requested and best first, as long as all are safe together."""
     by_access: dict[AccessId, list[Option]] = {}
     for option in options:
         if option.verdict.safe:
@@ -246,7 +240,9 @@ def _not_together(
     )
 
 
-def _nothing_safe(judge: _Judge, options: Sequence[Option], name: QueryName) -> UnsafeSketchError:
+def _nothing_safe(
+    judge: _CandidateJudge, options: Sequence[Option], name: QueryName
+) -> UnsafeSketchError:
     would_serve = [] if judge.query.nondeterministic else _would_serve(judge, options)
     if not options:
         listed = " or ".join(f"`{column}`" for column in would_serve)
@@ -263,9 +259,7 @@ def _nothing_safe(judge: _Judge, options: Sequence[Option], name: QueryName) -> 
                 "`partitions`. With `sketch: none`, each run reads the table"
             )
         return UnsafeSketchError(
-            f"Query `{name}` has no candidate attribute to sketch",
-            hint=hint,
-            code="no_candidates",
+            f"Query `{name}` has no candidate attribute to sketch", hint=hint, code="no_candidates"
         )
     first = options[0]
     count = len({(option.scan.table, option.column) for option in options})
@@ -280,7 +274,7 @@ def _nothing_safe(judge: _Judge, options: Sequence[Option], name: QueryName) -> 
     )
 
 
-def _is_safe_for_all(judge: _Judge, options: Sequence[Option]) -> bool:
+def _is_safe_for_all(judge: _CandidateJudge, options: Sequence[Option]) -> bool:
     """Whether one of them would be safe if sketches had what derives all rows of recursions."""
     root = for_all(judge.query.root)
     if root == judge.query.root:
@@ -289,8 +283,8 @@ def _is_safe_for_all(judge: _Judge, options: Sequence[Option]) -> bool:
     return any(whole.of({option.scan.access: option.column}).safe for option in options)
 
 
-def _would_serve(judge: _Judge, options: Sequence[Option]) -> list[str]:
-    """Columns that the query reads and that are safe, though nobody made them candidates."""
+def _would_serve(judge: _CandidateJudge, options: Sequence[Option]) -> list[str]:
+    """Safe columns that the query reads but that were not candidates."""
     known = {(option.scan.access, option.column) for option in options}
     result: dict[str, None] = {}
     for scan in scans_of(judge.query.root):
@@ -331,8 +325,8 @@ def _advantage(best: Option, other: Option) -> str:
 
 
 def counts_every_row(plan: Plan) -> bool:
-    """Whether each row has a part in the answer, whatever the tables hold, so that none can be left
-    out: nothing filters, joins or cuts, but HAVING of all rows together."""
+    """Whether every row affects the answer, whatever the tables hold, so that none can be skipped:
+    nothing filters, joins or cuts, except HAVING of all rows together."""
     match plan:
         case Scan() | OneRow():
             return True

@@ -70,7 +70,7 @@ Asked = Callable[[Expr], tuple[Relation, Signs]]
 _WHOLE = frozenset({"floor", "ceil", "ceiling"})
 _ROUNDED = frozenset({"round", "bround"})
 _LOGARITHMS = frozenset({"ln", "log", "log10", "log2", "log1p"})
-"""NULL of what is too small, which only a greater argument cannot be."""
+"""NULL for too small arguments, which a greater argument can only avoid."""
 
 
 def relation_of_call(call: Call, asked: Asked) -> Relation:
@@ -89,7 +89,7 @@ def relation_of_call(call: Call, asked: Asked) -> Relation:
 
 
 def _keeps_order(name: str, arguments: tuple[Expr, ...], relation: Relation, signs: Signs) -> bool:
-    """Whether the function of the first argument, and constants, rises with it."""
+    """Whether the function of the first argument, with constants, is increasing in it."""
     result = type_of(arguments[0])
     if result is None or not result.is_numeric:
         return False
@@ -110,11 +110,9 @@ def _keeps_order(name: str, arguments: tuple[Expr, ...], relation: Relation, sig
 
 
 def _of_choice(is_greatest: bool, arguments: tuple[Expr, ...], asked: Asked) -> Relation:
-    """GREATEST and LEAST, which leave NULLs out.
-
-    One argument more can only make GREATEST greater: so it may be missing where the whole is to be
-    at most what it is over the table, and not where it is to be at least that.
-    """
+    """GREATEST and LEAST, which ignore NULLs. One more argument can only make GREATEST greater: so
+    it may be missing where the whole must be at most its value over the table, and not where it
+    must be at least that."""
     types = [type_of(argument) for argument in arguments]
     first = types[0]
     if first is None or first.kind is Kind.OTHER:
@@ -133,7 +131,7 @@ def _of_choice(is_greatest: bool, arguments: tuple[Expr, ...], asked: Asked) -> 
 
 
 def _of_days_between(arguments: tuple[Expr, ...], asked: Asked) -> Relation:
-    """Of dates alone: what a moment's date is, the clock of a time zone may turn round."""
+    """Only of dates: a time zone's clock may reverse the order of instants' dates."""
     if not all(map(_is_date, arguments)):
         return Relation.UNKNOWN
     end, start = (asked(argument)[0] for argument in arguments)
@@ -169,11 +167,9 @@ class Columns:
     )
 
     def once(self, make: Callable[[], Columns], *of: object) -> Columns:
-        """What `make` makes of these columns with `of`, asked once for the same objects.
-
-        States whose columns are the same differ in much else, as in the keys of their rows.
-        """
-        # What is kept holds them, so that no other object can come to have one's identity.
+        """Result of `make` for these columns with `of`, computed once per objects. States with the
+        same columns differ in much else, such as the keys of their rows."""
+        # The cache keeps them alive, so that no other object gets the `id` of one.
         place = tuple([id(part) for part in of])
         known = self._made.get(place)
         if known is None:
@@ -287,7 +283,7 @@ def _scaled(
 
 
 def _of_coalesce(expr: Coalesce, columns: Columns) -> Relation:
-    """`coalesce(x, c)`: a NULL over the sketch becomes c, so c must lie on the right side of x."""
+    """`coalesce(x, c)`: a NULL over the sketch becomes c, so c must be on the right side of x."""
     if len(expr.operands) != 2:
         return Relation.UNKNOWN
     operand, default = expr.operands
@@ -341,7 +337,7 @@ def _objection(predicate: Expr, columns: Columns) -> Objection | None:
 def _of_truth(
     atom: Expr, operand: Expr, columns: Columns, allowed: tuple[Relation, ...]
 ) -> Objection | None:
-    """A bare BOOLEAN value, where false < true; of a number a lesser one may be the true one."""
+    """A bare BOOLEAN value, where false < true; for a number a lesser one may be the true one."""
     kind = type_of(operand)
     is_truth = kind is not None and kind.kind is Kind.BOOLEAN
     relation = direction(operand, columns) if is_truth else Relation.UNKNOWN
@@ -364,11 +360,9 @@ def _of_comparison(atom: Compare, columns: Columns) -> Objection | None:
 
 
 def _is_at_an_end(atom: Compare, columns: Columns) -> bool:
-    """`x = c` or `x <> c` with the constant at an end of what x can be: then it is `x >= c` or so.
-
-    `MAX(CASE WHEN p THEN 1 ELSE 0 END) = 1`, `COUNT(*) <> 0`: what is at most 1, and at most what
-    it is over the table, is 1 there if it is 1 here.
-    """
+    """`x = c` or `x <> c` with the constant at an end of what x can be: then it is `x >= c` or the
+    like. `MAX(CASE WHEN p THEN 1 ELSE 0 END) = 1`, `COUNT(*) <> 0`: a value at most 1, and at most
+    what it is over the table, is 1 there if it is 1 here."""
     if atom.op not in (CompareOp.EQUAL, CompareOp.NOT_EQUAL):
         return False
     for operand, other in ((atom.left, atom.right), (atom.right, atom.left)):
@@ -434,13 +428,10 @@ Keys = Mapping[AccessId, frozenset[AttributeId]]
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """The state of one node.
-
-    `sketched` are all sketched accesses below, `keys` only means something for KEYED.
-    `identifiers` are sets of columns that tell all rows apart. `ties` is set where the rows depend
-    on a choice among tied rows that two runs may make differently. `causes` says of a column why
-    its relation is what it is, for messages.
-    """
+    """The state of one node. `sketched` are all sketched accesses below, `keys` only means
+    something for KEYED. `identifiers` are sets of columns that each identify rows uniquely. `ties`
+    is set where the rows depend on a choice among tied rows that may differ between runs. `causes`
+    says why a column's relation is what it is, for messages."""
 
     status: Status
     columns: Columns
@@ -492,11 +483,9 @@ def _equal_to(
 
 
 def _equated(part: Expr) -> tuple[AttributeId, AttributeId] | None:
-    """Two columns that are equal on every row which passes, value for value.
-
-    Columns of different types are left out: a cast inside the comparison may round, and then two
-    values of different fragments count as equal. Widening one integer type to another is exact.
-    """
+    """Two columns that are identical on every row that passes. Columns of different types are
+    skipped: a cast inside the comparison may round, and then two values of different ranges count
+    as equal. Widening one integer type to another is exact."""
     if not (
         isinstance(part, Compare)
         and part.op in (CompareOp.EQUAL, CompareOp.NULL_SAFE_EQUAL)

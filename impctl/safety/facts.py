@@ -76,7 +76,7 @@ EXACT_FLOAT = 2**24
 
 
 def number_of(expr: Expr) -> Decimal | None:
-    """The finite number a constant stands for; None for anything else."""
+    """The finite number of a constant; None for anything else."""
     match expr:
         case Literal(value=bool()):
             return None
@@ -95,9 +95,7 @@ def number_of(expr: Expr) -> Decimal | None:
 
 def _widened(number: Decimal, source: SqlType | None, target: SqlType) -> Decimal | None:
     """The constant after a cast; a double's rounding may have moved it to the next whole number.
-
-    None for casts that round in other ways: these could turn a small number into zero.
-    """
+    None for casts that round in other ways: these could turn a small number into zero."""
     if target.kind is Kind.DOUBLE:
         return Decimal(str(float(number)))
     if source is None or not source.is_integral:
@@ -114,11 +112,11 @@ class FactKind(StrEnum):
 
 class FactSource(StrEnum):
     CONSTRAINT = "constraint"
-    """Said by a CHECK of the table and true of one version; asked again at every other."""
+    """From a CHECK of the table and true of one version; checked again at every other."""
     STATISTICS = "statistics"
     """True of one version; later rows may break it, so a sketch that rests on it records it."""
     PREDICATE = "predicate"
-    """Follows from the query's own conditions."""
+    """Follows from the query's conditions."""
 
 
 def broken_by(kind: FactKind, column: ColumnRef) -> Expr:
@@ -138,7 +136,7 @@ def broken_by(kind: FactKind, column: ColumnRef) -> Expr:
 
 
 def _zero(column: ColumnRef) -> Literal:
-    """Of the column's own type, so that nothing is cast before it is compared."""
+    """Zero of the column's type, so that nothing is cast before the comparison."""
     return Literal(0, column.type)
 
 
@@ -158,10 +156,8 @@ _ENDLESS = Decimal("Infinity")
 
 @dataclass(frozen=True, slots=True)
 class Signs:
-    """What is known about the values of an expression; False and None mean not known.
-
-    `least` and `most` are whole numbers that bound what is not NULL; `most` excludes NaN.
-    """
+    """What is known about the values of an expression; False and None mean not known. `least` and
+    `most` are whole numbers that bound all values but NULL; `most` excludes NaN."""
 
     nonnegative: bool = False
     nonpositive: bool = False
@@ -172,7 +168,7 @@ class Signs:
 
     @property
     def bounds(self) -> tuple[Decimal, Decimal]:
-        """The interval that holds every value but NULL, by signs and numbers; it may be endless."""
+        """The interval of all values but NULL, by signs and numbers; it may be infinite."""
         low = -_ENDLESS if self.least is None else self.least
         high = _ENDLESS if self.most is None else self.most
         return (max(low, _ZERO) if self.nonnegative else low), (
@@ -202,18 +198,17 @@ class Signs:
         )
 
     def unbounded(self) -> Signs:
-        """Without the numbers."""
         return replace(self, least=None, most=None)
 
     def or_null(self) -> Signs:
-        """The same of a value that may also be NULL."""
+        """What is known of the value if it may also be NULL."""
         return replace(self, not_null=False)
 
 
 NOTHING = Signs()
 
 KnownSigns = Mapping[AttributeId | Expr, Signs]
-"""Facts by column identity, and for some whole expressions (`WHERE price * n >= 0`)."""
+"""Facts by column id, and for some whole expressions (`WHERE price * n >= 0`)."""
 
 
 def may_be_nan(sql_type: SqlType | None, signs: Signs) -> bool:
@@ -288,10 +283,8 @@ def signs_of_call(call: Call, parts: Sequence[Signs]) -> Signs:
 
 
 def _is_power_nonnegative(call: Call, base: Signs) -> bool:
-    """Whether the power is never below zero.
-
-    -0.0 counts as nonnegative, and its power with an odd negative exponent is -Infinity.
-    """
+    """Whether the power is never below zero. -0.0 counts as nonnegative, and its power with an odd
+    negative exponent is -Infinity."""
     first, second = call.arguments
     exponent = number_of(second)
     if exponent is not None and abs(exponent) <= EXACT_FLOAT and exponent % 2 == 0:
@@ -303,7 +296,7 @@ def _is_power_nonnegative(call: Call, base: Signs) -> bool:
 
 
 def _of_choice(parts: Sequence[Signs], *, is_greatest: bool) -> Signs:
-    """GREATEST and LEAST leave NULLs out: one part that is never NULL may decide for all."""
+    """GREATEST and LEAST ignore NULLs: one part that is never NULL may decide for all."""
     up, down = all(part.nonnegative for part in parts), all(part.nonpositive for part in parts)
     if is_greatest:
         up = up or any(part.nonnegative and part.not_null for part in parts)
@@ -322,7 +315,7 @@ _NULL_LITERAL = Signs(
     least=Decimal("Infinity"),
     most=Decimal("-Infinity"),
 )
-"""NULL is no value, so that all that is said of values holds of it."""
+"""NULL is no value, so every statement about values holds of it."""
 
 
 def signs_of(expr: Expr, known: KnownSigns) -> Signs:
@@ -416,8 +409,7 @@ def _typed_signs(expr: Arithmetic, left: Signs, right: Signs) -> Signs:
         case ArithmeticOp.REMAINDER:
             # The sign is the dividend's; infinity % x is NaN.
             return Signs(
-                nonnegative=left.nonnegative,
-                nonpositive=left.nonpositive and _operands_exact(expr),
+                nonnegative=left.nonnegative, nonpositive=left.nonpositive and _operands_exact(expr)
             )
 
 
@@ -441,7 +433,7 @@ def _product(expr: Arithmetic, left: Signs, right: Signs, *, is_square: bool) ->
 
 
 def _may_wrap(expr: Arithmetic) -> bool:
-    """Whether a quotient of decimals may leave BIGINT, of which Spark then keeps the last bits."""
+    """Whether a quotient of decimals may exceed BIGINT, of which Spark then keeps the last bits."""
     left, right = type_of(expr.left), type_of(expr.right)
     if left is None or right is None or not _operands_exact(expr):
         return True
@@ -482,7 +474,7 @@ def _of_cast(expr: Cast, known: KnownSigns) -> Signs:
 
 
 def learn(condition: Expr, known: KnownSigns) -> KnownSigns:
-    """The known facts and what the condition adds."""
+    """The known facts and those that the condition adds."""
     return _extended(known, _taught(normalised(condition), known))
 
 

@@ -1,11 +1,10 @@
 """Whether a query that works over its tables can fail over the sketches.
 
-Law: None is told only where every evaluation over the sketches that fails has one over the tables
-that fails too. Over a sketch an expression meets two kinds of rows: rows whose columns are EQUAL,
-which fail there as here, and groups of which only a part is left, whose sums and counts differ.
-The latter fail for another reason where a divisor may be zero, a cast may not fit, or a number
-that grew by what is missing would have been smaller.
-Out of scope: what to do about it (`service.query`).
+Law: the result is None only where every evaluation over the sketches that fails has one over the
+tables that fails too. Over a sketch an expression meets two kinds of rows: rows whose columns are
+EQUAL, which fail in both or neither, and groups of which only a part is left, whose sums and counts
+differ. The latter fail for another reason where a divisor may be zero, a cast may not fit, or a
+number that grew by what is missing would have been smaller.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ if TYPE_CHECKING:
     from impctl.types import AccessId, AttributeId, ColumnName
 
 Interval = tuple[Fraction, Fraction]
-"""The least and the greatest value that a number may have."""
+"""Least and greatest value that a number may have."""
 
 _DIVISIONS = (ArithmeticOp.DIVIDE, ArithmeticOp.INTEGER_DIVIDE, ArithmeticOp.REMAINDER)
 _BITS = {Kind.BYTE: 7, Kind.SHORT: 15, Kind.INTEGER: 31, Kind.LONG: 63}
@@ -84,25 +83,18 @@ _OF_ANY_VALUE = frozenset({"count", "count_if", "max", "min", *_OVERFLOWING})
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What statistics say of the tables at the versions read; what is not named is not known.
-
-    `rows`: no access has more; `bounds`: between these lie all numbers of a scan's column.
-    """
+    """What statistics say of the tables at the versions read; names not present are unknown.
+    `rows`: no access has more; `bounds`: all numbers of a scan's column are between these."""
 
     rows: Mapping[AccessId, int]
     bounds: Mapping[AttributeId, Interval]
 
 
 def part_failure(
-    query: Query,
-    sketched: Mapping[AccessId, ColumnName],
-    facts: Iterable[Fact],
-    sizes: Sizes,
+    query: Query, sketched: Mapping[AccessId, ColumnName], facts: Iterable[Fact], sizes: Sizes
 ) -> Refusal | None:
-    """What of the query may fail because a sketch leaves rows out; None where nothing can.
-
-    `facts` may be all that is true at the versions read.
-    """
+    """A part of the query that may fail because a sketch skips rows; None where nothing can.
+    `facts` may be all that is true at the versions read."""
     result = node_states(query, sketched, tuple(facts))
     calls = {
         output.attribute.id: output.call
@@ -124,7 +116,7 @@ class _Finder:
     def first(self, node: Plan, judged: Judged) -> Refusal | None:
         """The first step of this part of the plan that may fail."""
         below = [part.state for part in judged.inputs]
-        # Of what is unsafe by itself, as a window under `rank <= 1`, nothing is known.
+        # Nothing is known of what is unsafe by itself, such as a window under `rank <= 1`.
         if not any(state.sketched or state.status is Status.UNSAFE for state in below):
             return None
         for child, part in zip(inputs_of(node), judged.inputs, strict=True):
@@ -229,10 +221,8 @@ class _Finder:
         return result is not None and (result[0] > 0 or result[1] < 0)
 
     def _is_of_none(self, expr: Arithmetic) -> bool:
-        """Whether the dividend is NULL where the divisor is zero, as in `SUM(x) / COUNT(x)`.
-
-        NULL divided by zero is NULL.
-        """
+        """Whether the dividend is NULL where the divisor is zero, as in `SUM(x) / COUNT(x)`. NULL
+        divided by zero is NULL."""
         divisor = _bare(expr.right)
         counted = self.calls.get(divisor.id) if isinstance(divisor, ColumnRef) else None
         if counted is None or counted.function != "count":
@@ -279,7 +269,8 @@ def _merged(columns: list[Columns]) -> Columns:
 def _evaluated(
     expr: Expr, columns: Columns, nonzero: frozenset[Expr]
 ) -> list[tuple[Expr, Columns, frozenset[Expr]]]:
-    """The operands, each with what is known where it is evaluated: CASE takes them one by one."""
+    """The operands, each with what is known where it is evaluated: CASE evaluates them one by
+    one."""
     if not isinstance(expr, Case):
         return [(part, columns, nonzero) for part in children(expr)]
     match = []
@@ -287,7 +278,7 @@ def _evaluated(
         match.append((condition, columns, nonzero))
         inside = Columns(columns.relations, learn(condition, columns.signs))
         match.append((result, inside, nonzero | _made_nonzero(condition)))
-        # From here on the condition was false or NULL, and who divides by NULL does not fail.
+        # From here on the condition was false or NULL, and dividing by NULL does not fail.
         nonzero |= _zero_tested(condition)
     match.append((expr.default, columns, nonzero))
     return match
@@ -357,7 +348,7 @@ def _is_null(expr: Expr) -> bool:
 
 
 def _has_room(expr: Arithmetic, own: SqlType) -> bool:
-    """Whether no quotient or remainder by anything but zero fails to fit."""
+    """Whether every quotient or remainder fits, except by zero."""
     if expr.op is ArithmeticOp.REMAINDER or own.is_fractional:
         return True
     left, right = type_of(expr.left), type_of(expr.right)
@@ -379,7 +370,7 @@ def _is_no_larger(expr: Expr, columns: Columns) -> bool:
 
 
 def _is_smaller(expr: Arithmetic, columns: Columns) -> bool:
-    """Whether the result fits because that over the table does, or by the signs of its operands."""
+    """Whether the result fits because the table's does, or by the signs of its operands."""
     if expr.op is ArithmeticOp.MULTIPLY:
         return _is_no_larger(expr.left, columns) and _is_no_larger(expr.right, columns)
     if _is_no_larger(expr, columns):
@@ -403,7 +394,7 @@ def _is_within(result: Interval, own: SqlType) -> bool:
 
 
 def _of_type(own: SqlType | None) -> Interval | None:
-    """What every number of the type lies between; None without an end."""
+    """Bounds of all numbers of the type; None without an end."""
     if own is None:
         return None
     if own.kind in _BITS:
@@ -416,7 +407,7 @@ def _of_type(own: SqlType | None) -> Interval | None:
 
 
 def _interval(expr: Expr, ranges: Mapping[AttributeId, Interval]) -> Interval | None:
-    """What the number lies between where it can be computed; None if that is not known."""
+    """Bounds of the number where it can be computed; None if unknown."""
     own = type_of(expr)
     if own is None or not own.is_numeric or own.is_fractional:
         return None
@@ -475,7 +466,7 @@ def _hull(intervals: Iterable[Interval | None]) -> Interval | None:
 
 
 def _ranges(root: Plan, sizes: Sizes) -> dict[AttributeId, Interval]:
-    """What every numeric column of the plan lies between, over the tables or a part of them."""
+    """Bounds of every numeric column of the plan, over the tables or a part of them."""
     ranges: dict[AttributeId, Interval] = {}
     rows: dict[int, int | None] = {}
     for node in reversed(tuple(nodes_of(root))):
@@ -487,7 +478,7 @@ def _ranges(root: Plan, sizes: Sizes) -> dict[AttributeId, Interval]:
 
 
 def _rows(node: Plan, below: list[int | None], sizes: Sizes) -> int | None:
-    """No more rows than this; None if that is not known."""
+    """Maximum number of rows; None if unknown."""
     match node:
         case Scan():
             return sizes.rows.get(node.access)
@@ -500,7 +491,7 @@ def _rows(node: Plan, below: list[int | None], sizes: Sizes) -> int | None:
             return None if below[0] is None else max(below[0], 1) * sets
         case Join():
             left, right = below
-            # Rows without a partner of an outer join come once.
+            # Rows of an outer join without a partner come once.
             return None if left is None or right is None else (left + 1) * (right + 1)
         case SetOperation():
             left, right = below
@@ -543,7 +534,7 @@ def _of_call(
     *,
     is_filled: bool,
 ) -> Interval | None:
-    """What the aggregate lies between over any part of so many rows, if it fits its type."""
+    """Bounds of the aggregate over any part of so many rows, if it fits its type."""
     if call.function == "count":
         constant = all(isinstance(x, Literal) and x.value is not None for x in call.arguments)
         is_all = is_filled and call.condition is None and constant

@@ -81,19 +81,19 @@ def chosen_barriers(
     return ways[-1]
 
 
-def _given(asked: bool | None, tried: tuple[bool, ...]) -> tuple[bool, ...]:
-    return tried if asked is None else (asked,)
+def _given(given: bool | None, tried: tuple[bool, ...]) -> tuple[bool, ...]:
+    return tried if given is None else (given,)
 
 
 def _leaves_keys_out(analysis: Analysis) -> bool:
-    """Whether a fixpoint that is KEYED has something above it that can drop all rows of a key."""
+    """Whether something above a KEYED fixpoint can drop all rows of a key."""
     narrowed = {id(node) for node in _narrowed(analysis.nodes[0], is_narrowed=False)}
     pairs = zip(analysis.nodes, analysis.states, strict=True)
     return any(id(node) in narrowed and state.status is Status.KEYED for node, state in pairs)
 
 
 def _narrowed(plan: Plan, *, is_narrowed: bool) -> Iterator[Fixpoint]:
-    """The fixpoints with something above that leaves rows out."""
+    """The fixpoints with something above that drops rows."""
     if isinstance(plan, Fixpoint):
         if is_narrowed:
             yield plan
@@ -134,10 +134,8 @@ def barrier_positions(analysis: Analysis) -> tuple[int, ...]:
 def keyed_groups(
     plan: Plan, sketched: Mapping[AccessId, ColumnName], by: PlanJudge
 ) -> Iterator[frozenset[AccessId]]:
-    """Per fixpoint that can be KEYED, the accesses below it, of which one sketch is that of all.
-
-    Whatever is known of the data, and whether it is KEYED or not.
-    """
+    """Per fixpoint that can be KEYED, the accesses below it, which share one sketch. Whatever is
+    known of the data, and whether it is KEYED or not."""
     for ranks in (False, True):
         result = by.of_all_facts(sketched, has_rank_barriers=ranks, has_keyed_fixpoints=True)
         for node, state in zip(nodes_of(plan), result.states, strict=True):
@@ -180,7 +178,7 @@ class Analysis:
 
 @dataclass(slots=True)
 class _Place:
-    """A node with what never changes of it, and what was found of it so far."""
+    """A node with what never changes of it, and the results cached for it."""
 
     node: Plan
     at_root: bool
@@ -192,15 +190,15 @@ class _Place:
     concerning: int = 0
     """The bits of all facts that concern the columns read from here down."""
     facts: list[tuple[int, Fact]] = field(default_factory=list)
-    """Of a scan: those that concern its columns, each with its bit."""
+    """For a scan: facts that concern its columns, each with its bit."""
     columns: dict[int, Columns] = field(default_factory=dict)
-    """Of a scan: what is known of its columns, by the bits of what is known."""
+    """For a scan: what is known of its columns, by fact bits."""
     found: dict[tuple[object, ...], Judged] = field(default_factory=dict)
     states: dict[tuple[object, ...], NodeState] = field(default_factory=dict)
     distinct: dict[tuple[object, ...], list[NodeState]] = field(default_factory=dict)
 
     def columns_of(self, known: int) -> Columns:
-        """Of a scan, its columns where this is known."""
+        """Columns of a scan where these facts are known."""
         assert isinstance(self.node, Scan)
         known &= self.concerning
         result = self.columns.get(known)
@@ -210,8 +208,8 @@ class _Place:
         return result
 
     def same(self, state: NodeState) -> NodeState:
-        """An equal state found before, so that what rests on it need not be judged again."""
-        # What differs most often tells most of them apart before all is compared.
+        """An equal earlier state, so that what rests on it need not be judged again."""
+        # What differs most often separates most of them before all is compared.
         rough = (state.status, state.sketched, frozenset(state.keys.items()))
         alike = self.distinct.setdefault(rough, [])
         for known in alike:
@@ -222,16 +220,16 @@ class _Place:
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """What is judged: the sketches, what is known, and how first ranks are taken."""
+class _Request:
+    """A request: the sketches, what is known, and how first ranks are treated."""
 
     sketched: Mapping[AccessId, ColumnName]
-    """In order of the accesses, so that equal ones give equal keys."""
+    """In order of the accesses, so that equal requests give equal keys."""
     known: int
     has_rank_barriers: bool
     has_keyed_fixpoints: bool
     leaves: Mapping[FixpointId, int] = field(default_factory=dict)
-    """Inside a step: the place of the column that the rows of its fixpoint are KEYED on."""
+    """Inside a step: position of the column that the rows of its fixpoint are KEYED on."""
 
     def concerning(self, place: _Place) -> tuple[object, ...]:
         """The part of it that the states from this place down depend on."""
@@ -243,7 +241,7 @@ class _Asked:
 
 
 class PlanJudge:
-    """Judges sketches and facts for one plan; remembers what it found."""
+    """Judges sketches and facts for one plan; remembers its results."""
 
     def __init__(self, root: Plan, wording: Wording) -> None:
         self.nodes = tuple(nodes_of(root))
@@ -267,10 +265,8 @@ class PlanJudge:
         has_keyed_fixpoints: bool = False,
     ) -> Analysis:
         """Judge every node, with these accesses sketched and these facts taken as true.
-
         `has_rank_barriers`: first ranks are barriers also where they could stay KEYED;
-        `has_keyed_fixpoints`: fixpoints stay KEYED where they can.
-        """
+        `has_keyed_fixpoints`: fixpoints stay KEYED where they can."""
         known = self.known(facts)
         return self.of_known(
             sketched,
@@ -287,10 +283,10 @@ class PlanJudge:
         has_rank_barriers: bool = False,
         has_keyed_fixpoints: bool = False,
     ) -> Analysis:
-        """`of`, with the facts as `known` tells them."""
+        """Like `of`, with the facts as bits of `known`."""
         own = dict(sorted(sketched.items()))
-        asked = _Asked(own, known, has_rank_barriers, has_keyed_fixpoints)
-        return Analysis(self.nodes, self._judged(self._root, asked))
+        request = _Request(own, known, has_rank_barriers, has_keyed_fixpoints)
+        return Analysis(self.nodes, self._judged(self._root, request))
 
     def of_all_facts(
         self,
@@ -299,7 +295,7 @@ class PlanJudge:
         has_rank_barriers: bool = False,
         has_keyed_fixpoints: bool = False,
     ) -> Analysis:
-        """Judge every node as if all that a fact could say of a column were so."""
+        """Judge every node as if every possible fact about a column were true."""
         return self.of_known(
             sketched,
             self._all_known,
@@ -317,7 +313,7 @@ class PlanJudge:
         return known
 
     def _learned(self, fact: Fact) -> int:
-        """A bit of its own for a fact that is met for the first time; 0 where nobody reads it."""
+        """Assign a bit to a new fact; 0 where nothing reads its column."""
         column = (fact.table, fact.column.lower())
         ways = self._readers.get(column, ())
         bit = 1 << len(self._bits) if ways else 0
@@ -337,62 +333,60 @@ class PlanJudge:
             for kind in FactKind
         )
 
-    def _judged(self, place: _Place, asked: _Asked) -> Judged:
-        key = asked.concerning(place)
+    def _judged(self, place: _Place, request: _Request) -> Judged:
+        key = request.concerning(place)
         known = place.found.get(key)
-        if known is None and asked.has_keyed_fixpoints and isinstance(place.node, Fixpoint):
-            known = self._keyed(place.node, place, asked)
+        if known is None and request.has_keyed_fixpoints and isinstance(place.node, Fixpoint):
+            known = self._keyed(place.node, place, request)
         if known is None:
-            inputs = tuple([self._judged(part, asked) for part in place.inputs])
-            known = Judged(self._state(place, inputs, asked), inputs)
+            inputs = tuple([self._judged(part, request) for part in place.inputs])
+            known = Judged(self._state(place, inputs, request), inputs)
         place.found[key] = known
         return known
 
-    def _keyed(self, node: Fixpoint, place: _Place, asked: _Asked) -> Judged | None:
-        """The fixpoint as KEYED on one of its columns; None where it is on none."""
+    def _keyed(self, node: Fixpoint, place: _Place, request: _Request) -> Judged | None:
+        """The fixpoint as KEYED on one of its columns; None where on none."""
         base, step = place.inputs
-        first = self._judged(base, asked)
-        for key in key_candidates(node, first.state, asked.sketched):
-            leaves = {**asked.leaves, node.id: key}
-            other = self._judged(step, replace(asked, leaves=leaves))
+        first = self._judged(base, request)
+        for key in key_candidates(node, first.state, request.sketched):
+            leaves = {**request.leaves, node.id: key}
+            other = self._judged(step, replace(request, leaves=leaves))
             state = keyed_fixpoint(node, key, first.state, other.state)
             if state is not None:
                 return Judged(place.same(state), (first, other))
         return None
 
-    def _state(self, place: _Place, inputs: tuple[Judged, ...], asked: _Asked) -> NodeState:
+    def _state(self, place: _Place, inputs: tuple[Judged, ...], request: _Request) -> NodeState:
         node = place.node
         if place.changing is not None:
             return place.changing
         if isinstance(node, Scan):
-            name = asked.sketched.get(node.access)
-            return place.same(scan_state(node, name, place.columns_of(asked.known)))
+            name = request.sketched.get(node.access)
+            return place.same(scan_state(node, name, place.columns_of(request.known)))
         if isinstance(node, Recursive):
-            return place.same(leaf(node, asked.leaves.get(node.fixpoint)))
+            return place.same(leaf(node, request.leaves.get(node.fixpoint)))
         below = [part.state for part in inputs]
         unsafe = next((result for result in below if result.status is Status.UNSAFE), None)
-        state = self._by_inputs(place, below, asked) if unsafe is None else unsafe
+        state = self._by_inputs(place, below, request) if unsafe is None else unsafe
         if place.at_root and state.status is Status.UNSAFE:
-            # It depends on more than the inputs' own states, so it is not kept by those.
+            # It depends on more than the inputs' own states, so it is not cached by those.
             ranked = self._ranked(node, inputs)
             return state if ranked is None else place.same(ranked)
         return state
 
-    def _by_inputs(self, place: _Place, inputs: list[NodeState], asked: _Asked) -> NodeState:
-        # States are kept as long as the places are, so one place has no two of one identity.
-        key = (*map(id, inputs), asked.has_rank_barriers)
+    def _by_inputs(self, place: _Place, inputs: list[NodeState], request: _Request) -> NodeState:
+        # States live as long as the places, so no two states of a place have one `id`.
+        key = (*map(id, inputs), request.has_rank_barriers)
         state = place.states.get(key)
         if state is None:
-            barriers = asked.has_rank_barriers
+            barriers = request.has_rank_barriers
             state = state_of(place.node, inputs, self._wording, has_rank_barriers=barriers)
             state = place.states[key] = place.same(state)
         return state
 
     def _ranked(self, node: Plan, inputs: tuple[Judged, ...]) -> NodeState | None:
-        """`rank <= k` over a window, judged from the window's own input; None for the rest.
-
-        Projections between the two work row by row, so the filter is read below them.
-        """
+        """`rank <= k` over a window, judged from the window's own input; None for anything else.
+        Projections between the two work row by row, so the filter is read below them."""
         if not isinstance(node, Select):
             return None
         predicate, below, judged = node.predicate, node.child, inputs[0]
@@ -444,13 +438,12 @@ def _readers(root: _Place) -> _Ways:
 
 
 class Judges:
-    """A judge per plan that a query is judged by: its own, and the one its sketch is kept by."""
+    """Judges of a query's plans: its own, and the one its sketch is kept by."""
 
     def __init__(self) -> None:
         self._known: list[tuple[Plan, PlanJudge]] = []
 
     def of(self, query: Query) -> PlanJudge:
-        """The judge of the query's plan."""
         for root, judge in self._known:
             if root is query.root:
                 return judge
@@ -483,19 +476,16 @@ _CUT = (
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether the sketches are safe, and what capture and maintenance may make of it.
-
-    `keyed`: per access, the root's output columns that equal its partition attribute.
-    `key_columns`: for an Aggregate at that position of `nodes_of(root)`, per access the grouping
-    output that equals its partition attribute: all rows of a group lie in one fragment. For a
-    fixpoint that is KEYED the column that all accesses below have in common, and one sketch.
-    `root_keyed`: touch maintenance is allowed.
-    `facts`: all that it rests on; `assumptions`: those of them that are from statistics and must be
-    checked again for every later version. `barrier_positions`: nodes whose rows' lineage belongs to
-    the sketch even if the rows are dropped above, among them first ranks within keys where
-    `has_rank_barriers`, and no fixpoints that are KEYED, as where `has_keyed_fixpoints` those are
-    that can be. `ties`: why several answers are right, if so.
-    """
+    """Whether the sketches are safe, and how capture and maintenance may use them. `keyed`: per
+    access, the root's output columns that equal its partition attribute. `key_columns`: for an
+    Aggregate at that position of `nodes_of(root)`, per access the grouping output that equals its
+    partition attribute: all rows of a group are in one range. For a KEYED fixpoint, the column that
+    all accesses below share, with one sketch. `root_keyed`: touch maintenance is allowed. `facts`:
+    everything it rests on; `assumptions`: those from statistics, which must be checked again for
+    every later version. `barrier_positions`: nodes whose rows' lineage belongs to the sketch even
+    if the rows are dropped above, among them first ranks within keys where `has_rank_barriers`, and
+    no KEYED fixpoints; where `has_keyed_fixpoints`, all that can be are KEYED. `ties`: why several
+    answers are right, if so."""
 
     safe: bool
     status: Status
@@ -516,7 +506,7 @@ class Verdict:
         return tuple(fact for fact in self.facts if fact.source is FactSource.STATISTICS)
 
     def required(self) -> Self:
-        """This verdict; InvariantError where it is unsafe, which tells nothing of barriers."""
+        """This verdict; InvariantError where it is unsafe, since it knows no barriers then."""
         if self.safe:
             return self
         raise InvariantError(
@@ -539,12 +529,9 @@ def check_safety(
     has_keyed_fixpoints: bool | None = None,
     judges: Judges | None = None,
 ) -> Verdict:
-    """Judge sketches of `sketched[access]` for all these accesses together.
-
-    `has_rank_barriers` and `has_keyed_fixpoints` as of a verdict before; by themselves, as
-    `safety.judge` chooses.
-    `judges` remember what they found, for further sketches of the same plans.
-    """
+    """Judge sketches of `sketched[access]` for all these accesses together. `has_rank_barriers` and
+    `has_keyed_fixpoints` as of an earlier verdict; by default `safety.judge` chooses. `judges`
+    remember their results for further sketches of the same plans."""
     by = (Judges() if judges is None else judges).of(query)
     _refuse_unknown(by.accesses, sketched)
     if query.nondeterministic and sketched:
@@ -558,7 +545,7 @@ def check_safety(
         reason = f"{reason}; {_CUT}" if name in ("now", "current_timestamp") else reason
         return Verdict(False, Status.UNSAFE, reason, span)
     barriers = chosen_barriers(sketched, by, ranks=has_rank_barriers, keyed=has_keyed_fixpoints)
-    judge = _Judge(query, sketched, *barriers, by)
+    judge = _SketchJudge(query, sketched, *barriers, by)
     # Facts only ever help, so what is unsafe by all of them is so by the sure ones too.
     result = judge.of(facts)
     refusal = result.root.refusal
@@ -573,7 +560,7 @@ def check_safety(
 
 
 @dataclass(frozen=True, slots=True)
-class _Judge:
+class _SketchJudge:
     """Everything a plan is judged by but the facts."""
 
     query: Query
@@ -587,7 +574,7 @@ class _Judge:
         return self._by(self.by.known(facts))
 
     def is_safe(self, known: int) -> bool:
-        """Whether the facts that the plan's judge tells by these bits are enough."""
+        """Whether the facts of these bits are enough."""
         return self._by(known).root.status is not Status.UNSAFE
 
     def _by(self, known: int) -> Analysis:
@@ -605,11 +592,9 @@ def judged_by(
     sketched: Mapping[AccessId, ColumnName],
     judges: Judges | None = None,
 ) -> Verdict:
-    """The verdict on another plan of the same rows, by the facts of the first one.
-
-    It may be unsafe: a plan without the column that keeps groups whole has less to show for it.
-    InvariantError where the first one is unsafe.
-    """
+    """The verdict on another plan of the same rows, by the facts of the first one. It may be
+    unsafe: a plan without the column that keeps groups whole has less to show for it.
+    InvariantError where the first one is unsafe."""
     return check_safety(
         query,
         sketched,
@@ -627,10 +612,8 @@ def check_kept(
     facts: Collection[Fact],
     judges: Judges | None = None,
 ) -> Verdict:
-    """`check_safety`, and unsafe too where the core, by which a sketch is kept, does not show it.
-
-    `core`: a plan of the same rows without the columns that only go out (`rules.optimize.core_of`).
-    """
+    """Like `check_safety`, and unsafe too where the core, by which a sketch is kept, is not proved
+    safe. `core`: a plan of the same rows without output-only columns (`rules.optimize.core_of`)."""
     verdict = check_safety(query, sketched, facts, judges=judges)
     if not verdict.safe or core == query.root:
         return verdict
@@ -654,10 +637,8 @@ def of_core(
 
 def carried(verdict: Verdict, query: Query, sketched: Mapping[AccessId, ColumnName]) -> Verdict:
     """The verdict on another plan of the same rows, resting on the facts of the first one.
-
     InvariantError where either is unsafe: with fewer facts than it was accepted with, a plan seems
-    to have no barriers.
-    """
+    to have no barriers."""
     return judged_by(verdict, query, sketched).required()
 
 
@@ -672,13 +653,11 @@ def _refuse_unknown(known: Collection[AccessId], sketched: Mapping[AccessId, Col
 
 
 def _needed_assumptions(
-    judge: _Judge, sure: Collection[Fact], facts: Collection[Fact]
+    judge: _SketchJudge, sure: Collection[Fact], facts: Collection[Fact]
 ) -> tuple[Fact, ...]:
-    """A smallest set (none can be left out) of the statistics facts that still proves safety.
-
-    Of several such sets the one without the earliest facts: each is left out in turn if the others
-    are enough. Many sketches of a plan need the same ones, so those found last are tried first.
-    """
+    """A minimal set (each fact is needed) of the statistics facts that still proves safety. Of
+    several such sets the one without the earliest facts: each is dropped in turn if the others are
+    enough. Many sketches of a plan need the same set, so the last one is tried first."""
     base = judge.by.known(sure)
     tried = [
         (fact, bit)
@@ -695,8 +674,8 @@ def _needed_assumptions(
     return result
 
 
-def _is_smallest(judge: _Judge, needed: _Tried, tried: _Tried, base: int) -> bool:
-    """Whether this is what `_smallest` finds of the facts tried."""
+def _is_smallest(judge: _SketchJudge, needed: _Tried, tried: _Tried, base: int) -> bool:
+    """Whether `_smallest` would return this set for the facts tried."""
     if not judge.is_safe(base | _together(needed)):
         return False
     for place, item in enumerate(needed):
@@ -706,8 +685,8 @@ def _is_smallest(judge: _Judge, needed: _Tried, tried: _Tried, base: int) -> boo
     return True
 
 
-def _smallest(judge: _Judge, tried: _Tried, kept: int) -> _Tried:
-    """What is left of the facts tried while these are kept; many are dropped at once."""
+def _smallest(judge: _SketchJudge, tried: _Tried, kept: int) -> _Tried:
+    """The facts tried that are needed beside those kept; many are dropped at once."""
     if judge.is_safe(kept):
         return []
     if len(tried) == 1:
@@ -718,7 +697,6 @@ def _smallest(judge: _Judge, tried: _Tried, kept: int) -> _Tried:
 
 
 _Tried = list[tuple[Fact, int]]
-"""Facts with their bits."""
 
 
 def _together(facts: _Tried) -> int:
@@ -728,7 +706,7 @@ def _together(facts: _Tried) -> int:
     return known
 
 
-def _accepted(judge: _Judge, analysis: Analysis, facts: Collection[Fact]) -> Verdict:
+def _accepted(judge: _SketchJudge, analysis: Analysis, facts: Collection[Fact]) -> Verdict:
     root = analysis.root
     assumed = tuple(fact for fact in facts if fact.source is FactSource.STATISTICS)
     return Verdict(
@@ -796,7 +774,7 @@ def states_of(
     """The states of all nodes, in the order of `nodes_of`, as an accepted query was judged."""
     result = verdict.required()
     barriers = (result.has_rank_barriers, result.has_keyed_fixpoints)
-    judge = _Judge(query, sketched, *barriers, Judges().of(query))
+    judge = _SketchJudge(query, sketched, *barriers, Judges().of(query))
     return judge.of(result.facts).states
 
 
@@ -831,7 +809,7 @@ _ONE_ANSWER = {
         _MOMENT,
     ),
 }
-"""By the construct whose answer differs from run to run."""
+"""Hints by the construct whose answer differs from run to run."""
 _OTHER_RUNS = "remove it from the query, or compute it from the query's result"
 _WITHOUT = "`sketch: none` keeps the query in the file without a sketch"
 
@@ -863,7 +841,7 @@ def hint_of(query: Query, verdict: Verdict, would_serve: Sequence[str]) -> str:
 
 
 def _is_of_window(query: Query, verdict: Verdict) -> bool:
-    """Whether it is a window function that stands in the way."""
+    """Whether a window function is the obstacle."""
     return verdict.span is not None and any(
         verdict.span in (node.span, *(call.span for call in node.calls))
         for node in nodes_of(query.root)
@@ -872,7 +850,7 @@ def _is_of_window(query: Query, verdict: Verdict) -> bool:
 
 
 def _added_text(query: Query) -> str:
-    """The first SUM or AVG of text, as the query has it; empty where there is none."""
+    """The first SUM or AVG of text, as the query has it; empty without one."""
     for node in nodes_of(query.root):
         for output in node.aggregates if isinstance(node, Aggregate) else ():
             call = output.call

@@ -1,4 +1,4 @@
-"""How messages name parts of a query, and what to do about a query that no sketch is safe for."""
+"""How messages name parts of a query."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Wording:
         return self.slice(output.call.span) or self._rebuilt(output.call)
 
     def slice(self, span: Span | None) -> str:
-        """A stretch of the SQL text on one line; empty where there is none."""
+        """The SQL text of a span on one line; empty without one."""
         if span is None or span.end > len(self.sql) or span.start >= span.end:
             return ""
         text = " ".join(self.sql[span.start : span.end].split())
@@ -84,12 +84,11 @@ class Wording:
 
 
 def listed(names: Iterable[str]) -> str:
-    """Names one after another."""
     return ", ".join(dict.fromkeys(names))
 
 
 def condition_name(node: Select) -> str:
-    """What the user calls this condition."""
+    """The user's name for this condition."""
     below: Plan = node.child
     while isinstance(below, Project | Select):
         below = below.child

@@ -229,7 +229,7 @@ def combine(node: SetOperation, left: NodeState, right: NodeState) -> NodeState:
 
 
 def branch(node: SetOperation, side: Plan, state: NodeState) -> NodeState:
-    """A branch with the outputs' identities; casts to the common type may happen on the way."""
+    """A branch under the outputs' ids; casts to the common type may happen on the way."""
     pairs = tuple(zip(node.attributes, attributes_of(side), strict=True))
     outputs = {output.id: source.id for output, source in pairs}
     keys: dict[AccessId, frozenset[AttributeId]] = dict.fromkeys(state.keys, frozenset())
@@ -374,7 +374,7 @@ def _identifiers(node: Aggregate) -> frozenset[frozenset[AttributeId]]:
 
 
 def _order_dependence(node: Aggregate, wording: Wording) -> Refusal | None:
-    """What is open where rows tie; other values that are open decide nothing in a judged plan."""
+    """Whether ties leave results open; other open values decide nothing in a judged plan."""
     for output in node.aggregates:
         if output.call.function in TIE_DEPENDENT:
             text = wording.call(output)
@@ -503,10 +503,8 @@ _TIE_FREE = frozenset({"rank", "dense_rank", "percent_rank", "cume_dist"})
 def first_rows(
     node: TopK, child: NodeState, wording: Wording, *, as_barrier: bool = False
 ) -> NodeState:
-    """The state of ORDER BY ... LIMIT, or of the first ranks per partition, over its child's.
-
-    Ranks within the keys of a KEYED child stay KEYED, unless all first rows are to be kept.
-    """
+    """The state of ORDER BY ... LIMIT, or of the first ranks per partition, over its child's. Ranks
+    within the keys of a KEYED child stay KEYED, unless all first rows must be kept."""
     ties = child.ties if child.ties is not None else _ties(node, child)
     result = replace(child, columns=_with_rank(child.columns, node.rank), ties=ties)
     if child.status is Status.EXACT:
@@ -577,8 +575,7 @@ def order_objection(
         sinking = Relation.AT_MOST if key.descending else Relation.AT_LEAST
         if relation is not sinking or not _has_own_order(key.expr):
             return refused(
-                f"ORDER BY ranks by `{text}`, which {difference(relation)}",
-                key.expr.span,
+                f"ORDER BY ranks by `{text}`, which {difference(relation)}", key.expr.span
             )
         if key.nulls_first and not signs_of(key.expr, child.columns.signs).not_null:
             return refused(
@@ -631,8 +628,7 @@ def _window_ties(node: Window, child: NodeState) -> Refusal | None:
             continue
         if not any(columns >= result for result in child.identifiers):
             return Refusal(
-                f"`{call.function}` is not deterministic, because its ORDER BY has ties",
-                call.span,
+                f"`{call.function}` is not deterministic, because its ORDER BY has ties", call.span
             )
     return None
 
@@ -640,12 +636,10 @@ def _window_ties(node: Window, child: NodeState) -> Refusal | None:
 def first_rows_per_partition(
     predicate: Expr, below: Window, child: NodeState, wording: Wording
 ) -> NodeState | None:
-    """`rank <= k` directly above the window, at the root; None if it is another shape.
-
-    Sound because the rows of rank k and better are all in the result, so their lineage is in the
-    sketch, and no other row can overtake them. For `row_number` all columns must be EQUAL, because
-    which of two tied rows is numbered first is open.
-    """
+    """`rank <= k` directly above the window, at the root; None if it is another shape. Sound
+    because the rows of rank k and better are all in the result, so their lineage is in the sketch,
+    and no other row can overtake them. For `row_number` all columns must be EQUAL, because which of
+    two tied rows is numbered first is open."""
     if len(below.calls) != 1 or child.status is Status.EXACT:
         return None
     call = below.calls[0]
@@ -739,16 +733,14 @@ def recursion(node: Recursive | Fixpoint, inputs: list[NodeState]) -> NodeState:
 def key_candidates(
     node: Fixpoint, base: NodeState, sketched: Mapping[AccessId, ColumnName]
 ) -> Iterator[int]:
-    """The places of the columns that the base is KEYED on for all that is sketched below it.
-
-    None where sketches below are of several tables or columns: each has ranges of its own then.
-    """
+    """Positions of the columns that the base is KEYED on for all sketches below. None where
+    sketches below are of several tables or columns: each has its own ranges then."""
     own = [scan for scan in scans_of(node) if scan.access in sketched]
     if len({(scan.table, sketched[scan.access].lower()) for scan in own}) != 1:
         return
     name = sketched[own[0].access].lower()
     kinds = {a.type for scan in own for a in scan.attributes if a.name.lower() == name}
-    # The rows of a base that nothing is sketched of are there whatever the sketch holds.
+    # The rows of a base without a sketch are there whatever the sketch contains.
     if base.status is not Status.KEYED or base.keys.keys() != base.sketched:
         return
     for place, (attribute, made) in enumerate(
@@ -761,10 +753,8 @@ def key_candidates(
 def keyed_fixpoint(
     node: Fixpoint, place: int, base: NodeState, step: NodeState
 ) -> NodeState | None:
-    """The state of a fixpoint KEYED on one of the candidates; None where its step is not.
-
-    `step` is judged with the leaves KEYED on that column.
-    """
+    """The state of a fixpoint KEYED on one of the candidates; None where its step is not. `step` is
+    judged with the leaves KEYED on that column."""
     leaves = {table_of(one).access for one in leaves_of(node)}
     made, attribute = attributes_of(node.step)[place], node.attributes[place]
     is_keyed = (
@@ -805,7 +795,7 @@ def facts_of_rows(node: Fixpoint, state: NodeState) -> Iterator[Fact]:
 
 
 def _step_identifiers(node: Fixpoint) -> frozenset[frozenset[AttributeId]]:
-    """All columns tell the rows of a set apart."""
+    """All columns together identify the rows of a set."""
     every = frozenset(attribute.id for attribute in node.attributes)
     return frozenset({every}) if node.is_set else frozenset()
 
@@ -816,7 +806,7 @@ def _is_key(attribute: Attribute, state: NodeState) -> bool:
 
 
 def _inexact(node: Fixpoint, side: Plan, state: NodeState) -> NodeState | None:
-    """Refusal where rows of a side may be other ones over part of the tables."""
+    """Refusal where a side may have different rows over part of the tables."""
     if state.is_whole:
         return None
     for own, attribute in zip(node.attributes, attributes_of(side), strict=True):
@@ -842,17 +832,11 @@ def _sign(columns: Columns, attribute: Attribute) -> Signs:
 
 
 def state_of(
-    node: Plan,
-    inputs: list[NodeState],
-    wording: Wording,
-    *,
-    has_rank_barriers: bool = False,
+    node: Plan, inputs: list[NodeState], wording: Wording, *, has_rank_barriers: bool = False
 ) -> NodeState:
-    """The state of a node over its inputs' states, where it has no `changing_state`.
-
-    A scan's is EXACT here, and `scan_state` tells more. `has_rank_barriers`: first ranks are
-    barriers also where they could stay KEYED.
-    """
+    """The state of a node over its inputs' states, where it has no `changing_state`. A scan's is
+    EXACT here, and `scan_state` says more. `has_rank_barriers`: first ranks are barriers also where
+    they could stay KEYED."""
     unsafe = next((state for state in inputs if state.status is Status.UNSAFE), None)
     if unsafe is not None:
         return unsafe
@@ -884,7 +868,7 @@ def _state(
         case Recursive() | Fixpoint():
             return recursion(node, inputs)
         case Sort() | Witness():
-            # What is run has no such node; it tells only which rows a sketch is kept for.
+            # No executed plan has such a node; it only says which rows a sketch is kept for.
             return inputs[0]
         case TopK():
             return first_rows(node, inputs[0], wording, as_barrier=has_rank_barriers)
@@ -897,11 +881,9 @@ def _state(
 
 
 def _without_loose_ties(node: Plan, inputs: list[NodeState], state: NodeState) -> NodeState:
-    """Refuse to reckon on with rows chosen among ties whose losers are not in the sketch too.
-
-    Filtering them one by one is fine: a choice made at capture and another made at use combine to
-    an answer of the query. Grouping or joining them mixes the two.
-    """
+    """Refuse to combine rows chosen among ties whose losers are not in the sketch too. Filtering
+    them one by one is fine: a choice made at capture and another made at use combine to an answer
+    of the query. Grouping or joining them mixes the two."""
     if isinstance(node, Scan | Select | Project | Sort) or state.status is Status.KEYED:
         return state
     for result in inputs:
@@ -968,11 +950,10 @@ def _select(node: Select, child: NodeState, wording: Wording) -> NodeState:
 
 
 def _explode(node: Explode, child: NodeState) -> NodeState:
-    """Each row by itself; a row that is there twice is taken apart twice, so none is told apart."""
+    """Row by row; a row that is there twice is exploded twice, so nothing identifies rows."""
     if not child.is_whole and direction(node.array, child.columns) is not Relation.EQUAL:
         return refused(
-            f"`{node.function}` expands a value that can differ over part of a group",
-            node.span,
+            f"`{node.function}` expands a value that can differ over part of a group", node.span
         )
     made = {attribute.id: Relation.EQUAL for attribute in node.made}
     columns = Columns({**child.columns.relations, **made}, child.columns.signs)

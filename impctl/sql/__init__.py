@@ -1,4 +1,4 @@
-"""SQL text being read: everything that sees a parser's tree.
+"""SQL text to plans.
 
-Law: what is not understood is refused with its place, never read as something near it.
+Law: what is not understood is refused with its place, never read as something similar.
 """

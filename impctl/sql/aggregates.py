@@ -10,20 +10,12 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from impctl.data.schema import BOOLEAN, BYTE, DOUBLE, LONG, Kind, SqlType, other
-from impctl.expr.nodes import (
-    ColumnRef,
-    Expr,
-    Literal,
-    children,
-    columns_of,
-    walk,
-    with_children,
-)
+from impctl.expr.nodes import ColumnRef, Expr, Literal, children, columns_of, walk, with_children
 from impctl.expr.types import average_type, sum_type
 from impctl.plan.explain import column_name
 from impctl.plan.functions import AGGREGATE_SYNONYMS, AGGREGATES
 from impctl.plan.nodes import AggregateCall
-from impctl.sql import literals as parse_literal
+from impctl.sql import literals
 from impctl.sql.expressions import ExprReader, arguments_of, function_name
 from impctl.sql.scope import known_type
 from impctl.values import dataclass
@@ -36,25 +28,17 @@ _PLACEHOLDER = "?aggregate"
 _IGNORING_NULLS = frozenset({"first", "last", "any_value"})
 _SAME_AS_ARGUMENT = frozenset({"min", "max", "first", "last", "any_value", "mode"})
 _DOUBLE_RESULTS = frozenset(
-    {
-        "corr",
-        "covar_pop",
-        "covar_samp",
-        "kurtosis",
-        "skewness",
-        "stddev",
-        "stddev_pop",
-        "var_pop",
-        "variance",
-    }
+    {"corr", "covar_pop", "covar_samp", "kurtosis", "skewness", "stddev", "stddev_pop"}
+    | {"var_pop", "variance"}
 )
+_COUNTING = ("count", "count_if", "approx_count_distinct", "grouping", "grouping_id")
 _SETS = (exp.Rollup, exp.Cube, exp.GroupingSets)
 _DISTINCT_IS_IDLE = frozenset({"min", "max", "bool_and", "bool_or"})
 
 
 @dataclass(slots=True)
 class AggregateCollector:
-    """Takes aggregate calls out of expressions; used as an `ExprReader.special`."""
+    """Collects the aggregate calls of expressions; an `ExprReader.special`."""
 
     calls: list[AggregateCall] = field(default_factory=list)
 
@@ -72,8 +56,7 @@ class AggregateCollector:
 
 
 def _read_aggregate(reader: ExprReader, node: exp.Expression) -> AggregateCall | None:
-    condition, ignore_nulls = None, False
-    inner = node
+    condition, ignore_nulls, inner = None, False, node
     if isinstance(inner, exp.Filter):
         condition, inner = inner.expression.this, inner.this
     if isinstance(inner, exp.IgnoreNulls | exp.RespectNulls):
@@ -89,7 +72,7 @@ def _read_aggregate(reader: ExprReader, node: exp.Expression) -> AggregateCall |
     if ignore_nulls:
         if function not in _IGNORING_NULLS or len(arguments) != 1:
             raise reader.text.unsupported(f"IGNORE NULLS with `{name}`", node)
-        arguments = (*arguments, parse_literal.constant(True, None))
+        arguments = (*arguments, literals.constant(True, None))
     span = reader.text.span_of(node)
     return AggregateCall(
         function,
@@ -108,12 +91,12 @@ def _arguments(
     if distinct:
         written = list(written[0].expressions)
     if any(isinstance(argument, exp.Star) or argument.is_star for argument in written):
-        # To Spark `count(*, a)` counts rows in which no column is NULL.
+        # In Spark `count(*, a)` counts rows in which no column is NULL.
         is_alone = len(written) == 1 and isinstance(written[0], exp.Star)
         if function == "count" and not distinct and is_alone:
             return (), False
         raise reader.text.unsupported(f"`{function}` of `*`", node, hint="list the columns")
-    if not written and function not in ("grouping_id",):
+    if not written and function != "grouping_id":
         raise reader.text.error(
             f"`{function}` needs an argument", node, hint="use count(*) to count rows"
         )
@@ -129,7 +112,7 @@ def _arguments(
 
 
 def result_type(call: AggregateCall) -> SqlType | None:
-    """Spark's result type of an aggregate call, or None where impctl does not know it."""
+    """Spark's result type of an aggregate call; None where impctl does not know it."""
     match call.function:
         case "count" | "count_if" | "approx_count_distinct" | "regr_count" | "grouping_id":
             return LONG
@@ -154,7 +137,7 @@ def result_type(call: AggregateCall) -> SqlType | None:
 
 
 def _is_middle(call: AggregateCall) -> bool:
-    """Whether one value in the middle is asked for; percentiles of a list of shares are a list."""
+    """Whether the call has one value in the middle; percentiles of a list of shares are a list."""
     if call.function != "percentile" or len(call.arguments) < 2:
         return call.function == "median"
     share = known_type(call.arguments[1])
@@ -165,8 +148,7 @@ def _is_middle(call: AggregateCall) -> bool:
 
 def call_is_nullable(call: AggregateCall) -> bool:
     """Whether the result may be NULL; counts never are."""
-    counting = ("count", "count_if", "approx_count_distinct", "grouping", "grouping_id")
-    return call.function not in counting
+    return call.function not in _COUNTING
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +165,7 @@ def read_grouping(
     ordinal: Callable[[exp.Expression], Expr | None],
     every: Callable[[], Sequence[Expr]],
 ) -> GroupingClause | None:
-    """GROUP BY; `ordinal` resolves `GROUP BY 2`, `every` is what GROUP BY ALL means."""
+    """Read GROUP BY; `ordinal` resolves `GROUP BY 2`, `every` is what GROUP BY ALL means."""
     if node is None:
         return None
     if node.args.get("all"):
@@ -215,10 +197,8 @@ def read_grouping(
 
 
 def _set_items(node: exp.Group) -> tuple[list[exp.Expression], list[exp.Expression]]:
-    """Everything in GROUP BY, and a WITH ROLLUP or WITH CUBE behind it.
-
-    Older versions of sqlglot keep ROLLUP (...) and the like beside the plain expressions.
-    """
+    """GROUP BY items and a WITH ROLLUP or WITH CUBE behind; older sqlglot keeps ROLLUP (...)
+    apart."""
     items: list[exp.Expression] = list(node.expressions)
     trailing: list[exp.Expression] = []
     for name in ("rollup", "cube", "grouping_sets"):
@@ -228,7 +208,7 @@ def _set_items(node: exp.Group) -> tuple[list[exp.Expression], list[exp.Expressi
 
 
 def _refuse_trailing_sets(reader: ExprReader) -> None:
-    """`GROUP BY a GROUPING SETS (a)` has no comma, and another meaning than with one."""
+    """`GROUP BY a GROUPING SETS (a)` without a comma means something else than with one."""
     tokens = reader.text.tokens
     for before, token, after in zip(tokens, tokens[1:], tokens[2:], strict=False):
         words = f"{token.text} {after.text}".upper()
@@ -244,7 +224,7 @@ def _refuse_trailing_sets(reader: ExprReader) -> None:
 def _alternatives(
     item: exp.Expression, groups: list[tuple[Expr, ...]], reader: ExprReader
 ) -> list[tuple[Expr, ...]]:
-    """The grouping sets that one ROLLUP, CUBE or GROUPING SETS stands for."""
+    """The grouping sets of one ROLLUP, CUBE or GROUPING SETS."""
 
     def joined(chosen: Sequence[tuple[Expr, ...]]) -> tuple[Expr, ...]:
         return tuple(key for group in chosen for key in group)
@@ -285,14 +265,14 @@ def _grouping(
 
 @dataclass(frozen=True, slots=True)
 class Lift:
-    """Brings an expression read over FROM columns above the grouping."""
+    """Rewrites an expression over FROM columns to one above the grouping."""
 
     text: SqlText
     keys: tuple[tuple[Expr, ColumnRef], ...]
     results: dict[AttributeId, ColumnRef]
     """Aggregate results by their placeholder."""
     ungrouped: Collection[AttributeId]
-    """FROM columns: none may be left."""
+    """FROM columns; none may be left."""
 
     def __call__(self, expr: Expr) -> Expr:
         for key, ref in self.keys:
@@ -320,7 +300,7 @@ class Lift:
 
 
 def placeholder(position: int) -> AttributeId:
-    """What stands for the result of the collector's call at that position."""
+    """Placeholder for the result of the collector's call at that position."""
     return f"{_PLACEHOLDER}{position}"
 
 

@@ -57,7 +57,6 @@ from impctl.plan.functions import (
     WINDOW_ONLY,
 )
 from impctl.sql import literals
-from impctl.sql import literals as parse_literal
 from impctl.sql.scope import Names, Reading, did_you_mean
 from impctl.values import dataclass
 
@@ -95,7 +94,7 @@ _SUBQUERIES = (exp.Subquery, exp.Select, exp.SetOperation, exp.Exists)
 
 
 class Special(Protocol):
-    """What a clause does with aggregate and window functions; None leaves the node alone."""
+    """How a clause reads aggregate and window functions; None leaves the node alone."""
 
     def __call__(self, reader: ExprReader, node: exp.Expression) -> Expr | None: ...
 
@@ -110,14 +109,13 @@ class ExprReader:
     special: Special | None = None
     in_aggregate: bool = False
     beside: Mapping[int, Expr] = field(default_factory=dict)
-    """What subqueries stand for that are joined beside the rows, by the `id` of their nodes."""
+    """Values of subqueries joined beside the rows, by the `id` of their nodes."""
 
     @property
     def text(self) -> SqlText:
         return self.reading.text
 
     def read(self, node: exp.Expression) -> Expr:
-        """The expression a tree stands for."""
         if id(node) in self.beside:
             return self.beside[id(node)]
         if self.special is not None:
@@ -140,23 +138,22 @@ class ExprReader:
         return result if result is not None else self._other(node, span)
 
     def read_all(self, nodes: Sequence[exp.Expression]) -> tuple[Expr, ...]:
-        """Several expressions in order."""
         return tuple(self.read(node) for node in nodes)
 
     def _constant(self, node: exp.Expression, span: Span | None) -> Expr | None:
         match node:
             case exp.Literal() | exp.RawString():
-                result = parse_literal.number(self.text, node)
+                result = literals.number(self.text, node)
                 if result is not None:
                     return result
-                return parse_literal.constant(parse_literal.string_value(self.text, node), span)
+                return literals.constant(literals.string_value(self.text, node), span)
             case exp.Boolean():
-                return parse_literal.constant(bool(node.this), span)
+                return literals.constant(bool(node.this), span)
             case exp.Null():
-                return parse_literal.constant(None, span)
+                return literals.constant(None, span)
             case exp.HexString():
                 digits = str(node.this)
-                return parse_literal.constant(bytes.fromhex("0" * (len(digits) % 2) + digits), span)
+                return literals.constant(bytes.fromhex("0" * (len(digits) % 2) + digits), span)
             case exp.Interval():
                 return literals.interval(self.text, node, span)
             case exp.Neg():
@@ -165,7 +162,7 @@ class ExprReader:
 
     def _negative(self, node: exp.Neg, span: Span | None) -> Expr:
         inner = node.this
-        result = parse_literal.number(self.text, inner, negative=True)
+        result = literals.number(self.text, inner, negative=True)
         if result is not None:
             return result
         if isinstance(inner, exp.Cast) and isinstance(inner.this, exp.Literal):
@@ -178,7 +175,7 @@ class ExprReader:
         return moved or Arithmetic(_ARITHMETIC[type(node)], left, right, span=span)
 
     def _moved_date(self, node: exp.Expression, left: Expr, span: Span | None) -> Expr | None:
-        """A constant day or time plus or minus INTERVAL, computed."""
+        """A constant date or time plus or minus INTERVAL, computed."""
         step = node.expression
         if not (isinstance(step, exp.Interval) and isinstance(left, Literal)):
             return None
@@ -191,8 +188,8 @@ class ExprReader:
     def _moved_column(
         self, node: exp.Expression, left: Expr, right: Expr, span: Span | None
     ) -> Expr | None:
-        """A DATE plus or minus days, or a timestamp plus or minus an INTERVAL of units of a fixed
-        length, by the functions that Spark has for them."""
+        """DATE plus or minus days, or timestamp plus or minus an INTERVAL of fixed length, as
+        Spark's functions for these."""
         kind, step = type_of(left), node.expression
         if not isinstance(node, exp.Add | exp.Sub) or kind not in (DATE, TIMESTAMP, TIMESTAMP_NTZ):
             return None
@@ -215,7 +212,7 @@ class ExprReader:
         if not literals.is_fixed(unit, amount):
             return None
         parts = (
-            parse_literal.constant(unit.upper(), span),
+            literals.constant(unit.upper(), span),
             Literal(amount if is_sum else -amount, INTEGER, span=span),
             left,
         )
@@ -231,25 +228,24 @@ class ExprReader:
         return self.compare(node, left, right, span)
 
     def compare(self, node: exp.Expression, left: Expr, right: Expr, span: Span | None) -> Expr:
-        """A comparison of two read sides, dates brought to dates."""
         left, right = self.alike(left, right)
         result = Compare(COMPARISONS[type(node)], left, right, span=span)
         return Not(result, span=span) if isinstance(node, exp.NullSafeNEQ) else result
 
     def alike(self, left: Expr, right: Expr) -> tuple[Expr, Expr]:
-        """Two sides of a comparison, as Spark compares them.
-
-        Rounding of decimals without a type in common then stands in the plan, as casts.
-        """
+        """Bring two sides to the types that Spark compares. Rounding of decimals without a common
+        type becomes casts."""
         zone = self.reading.zone
         left, right = literals.alike(left, right, zone), literals.alike(right, left, zone)
-        own, other = type_of(left), type_of(right)
-        if own is None or other is None:
+        left_type, right_type = type_of(left), type_of(right)
+        if left_type is None or right_type is None:
             return left, right
-        common = rounded_type(narrowed(left, own, other), narrowed(right, other, own))
+        common = rounded_type(
+            narrowed(left, left_type, right_type), narrowed(right, right_type, left_type)
+        )
         if common is None:
             return left, right
-        return _rounded(left, own, common), _rounded(right, other, common)
+        return _rounded(left, left_type, common), _rounded(right, right_type, common)
 
     def _operator(self, node: exp.Expression, span: Span | None) -> Expr:
         for side in (node.this, node.expression):
@@ -263,7 +259,7 @@ class ExprReader:
         if name == "concat" and all(type_of(part) == STRING for part in parts):
             kind = STRING
         result = Call(name, parts, kind, span=span)
-        # sqlglot says NOT ILIKE on the node itself.
+        # sqlglot marks NOT ILIKE on the node itself.
         return Not(result, span=span) if node.args.get("negate") else result
 
     def _predicate(self, node: exp.Expression, span: Span | None) -> Expr | None:
@@ -302,7 +298,7 @@ class ExprReader:
             case exp.Null():
                 return IsNull(operand, span=span)
             case exp.Boolean() as wanted:
-                truth = parse_literal.constant(bool(wanted.this), span)
+                truth = literals.constant(bool(wanted.this), span)
                 return Compare(CompareOp.NULL_SAFE_EQUAL, operand, truth, span=span)
         raise self.text.unsupported("IS in this form", node)
 
@@ -341,30 +337,24 @@ class ExprReader:
         return InList(operand, options, span=span)
 
     def _like(self, node: exp.Expression, span: Span | None) -> Expr:
-        escape = "\\"
-        like = node
+        escape, like = "\\", node
         if isinstance(node, exp.Escape):
             like = node.this
-            escape = parse_literal.string_value(self.text, node.expression)
+            escape = literals.string_value(self.text, node.expression)
         if not isinstance(like, exp.Like) or isinstance(like.expression, exp.Any | exp.All):
             raise self.text.unsupported("LIKE ANY, LIKE ALL or ILIKE with ESCAPE", node)
         negated = bool(like.args.get("negate"))
         operand, pattern = self.read(like.this), self.read(like.expression)
         if isinstance(pattern, Literal) and isinstance(pattern.value, str):
             expr: Expr = Like(operand, pattern.value, escape, span=span)
-        elif like is node:
-            expr = Call("like", (operand, pattern), BOOLEAN, span=span)
         else:
-            expr = Call(
-                "like", (operand, pattern, parse_literal.constant(escape, span)), BOOLEAN, span=span
-            )
+            escapes = () if like is node else (literals.constant(escape, span),)
+            expr = Call("like", (operand, pattern, *escapes), BOOLEAN, span=span)
         return Not(expr, span=span) if negated else expr
 
     def _case(self, node: exp.Expression, span: Span | None) -> Expr:
         default = node.args.get("default" if isinstance(node, exp.Case) else "false")
-        otherwise = (
-            self.read(default) if default is not None else parse_literal.constant(None, span)
-        )
+        otherwise = self.read(default) if default is not None else literals.constant(None, span)
         if isinstance(node, exp.If):
             if default is None:
                 raise self.text.unsupported("`if` with 2 arguments", node)
@@ -404,19 +394,15 @@ class ExprReader:
         raise self.text.unsupported(f"{construct_name(node)} in {self.clause}", node)
 
     def _subquery(self, node: exp.Expression) -> Exception:
-        what = "IN or EXISTS" if isinstance(node, exp.In | exp.Exists) else "a scalar subquery"
-        if what == "a scalar subquery":
-            return self.text.unsupported(
-                f"{what} in {self.clause}", node, hint="join the subquery in FROM instead"
-            )
-        return self.text.unsupported(
-            f"{what} with a subquery inside another expression in {self.clause}",
-            node,
-            hint=(
+        if isinstance(node, exp.In | exp.Exists):
+            what = "IN or EXISTS with a subquery inside another expression"
+            hint = (
                 "write it as a separate condition in WHERE or HAVING, combined with the others by "
                 "AND"
-            ),
-        )
+            )
+        else:
+            what, hint = "a scalar subquery", "join the subquery in FROM instead"
+        return self.text.unsupported(f"{what} in {self.clause}", node, hint=hint)
 
     def _parentheses(self, node: exp.Expression) -> Exception:
         return self.text.unsupported(
@@ -427,7 +413,7 @@ class ExprReader:
 
 
 def construct_name(node: exp.Expression) -> str:
-    """A readable name of a construct that is refused."""
+    """Readable name of a refused construct."""
     if isinstance(node, exp.Window):
         return "a window function"
     if isinstance(node, exp.Lambda | exp.Transform):
@@ -436,7 +422,7 @@ def construct_name(node: exp.Expression) -> str:
 
 
 def _flat(node: exp.Expression, kind: type[exp.Expression]) -> list[exp.Expression]:
-    """The operands of nested AND or OR, in order; deep chains are walked, not recursed."""
+    """Operands of nested AND or OR, in order; a loop, since chains may be deep."""
     pending, result = [node], []
     while pending:
         current = pending.pop()
@@ -452,26 +438,16 @@ def _rounded(expr: Expr, own: SqlType, wanted: SqlType) -> Expr:
 
 
 _NO_PARENTHESES = {
-    "CurrentDate": "current_date",
-    "CurrentTimestamp": "current_timestamp",
-    "CurrentUser": "current_user",
-    "SessionUser": "session_user",
-}
-"""By the name of the node class, since older versions of sqlglot lack some."""
+    "CurrentDate": "current_date", "CurrentTimestamp": "current_timestamp",
+    "CurrentUser": "current_user", "SessionUser": "session_user",
+}  # fmt: skip
+"""By class name, since older versions of sqlglot lack some classes."""
 CAST_FUNCTIONS = {
-    "bigint": "long",
-    "binary": "binary",
-    "boolean": "boolean",
-    "date": "date",
-    "double": "double",
-    "float": "float",
-    "int": "integer",
-    "smallint": "short",
-    "string": "string",
+    "bigint": "long", "int": "integer", "smallint": "short", "tinyint": "byte", "double": "double",
+    "float": "float", "boolean": "boolean", "string": "string", "binary": "binary", "date": "date",
     "timestamp": "timestamp",
-    "tinyint": "byte",
-}
-"""Casts that are written as functions, and their types."""
+}  # fmt: skip
+"""Casts written as functions, and their types."""
 _INTERVALS = frozenset({"interval day", "interval month", "interval year"})
 _RESULT_TYPES = (
     (
@@ -494,7 +470,7 @@ _RESULT_TYPES = (
     ),
     (BOOLEAN, "contains endswith isnan regexp_like startswith"),
 )
-"""Functions whose result type is the same for all arguments; STRING only for plain ones."""
+"""Functions with one result type for all arguments; STRING only for plain text."""
 _FIELDS = {
     "days": "day", "dow": "dayofweek", "doy": "dayofyear", "week": "weekofyear", "hours": "hour",
     "minutes": "minute", "months": "month", "years": "year",
@@ -502,13 +478,12 @@ _FIELDS = {
 _FIELD_FUNCTIONS = frozenset(
     {"year", "quarter", "month", "weekofyear", "day", "dayofweek", "dayofyear", "hour", "minute"}
 )
-"""Fields of EXTRACT that are functions of their own."""
 _WITH_FIELDS = (DATE, TIMESTAMP, TIMESTAMP_NTZ)
 _SAME_TYPE = frozenset({"abs", "negative", "nullifzero", "positive"})
 
 
 def read_call(reader: ExprReader, node: exp.Expression, span: Span | None) -> Expr | None:
-    """A call or cast; None for any other node."""
+    """Read a call or cast; None for any other node."""
     match node:
         case exp.Cast():
             return _cast(reader, node, span)
@@ -525,8 +500,8 @@ def read_call(reader: ExprReader, node: exp.Expression, span: Span | None) -> Ex
             operand = reader.read(node.expression)
             if name in _FIELD_FUNCTIONS and type_of(operand) in _WITH_FIELDS:
                 return _made(reader, name, (operand,), span)
-            # An interval has fields, too, for which Spark has no function of their own.
-            return Call("date_part", (parse_literal.constant(name, span), operand), span=span)
+            # An interval has fields too, for which Spark has no functions.
+            return Call("date_part", (literals.constant(name, span), operand), span=span)
         case exp.StrPosition():
             if any(node.args.get(part) for part in ("position", "occurrence")):
                 hint = "use locate(part, text, start)"
@@ -551,13 +526,12 @@ def function_name(node: exp.Expression) -> str | None:
 
 
 def arguments_of(node: exp.Expression) -> list[exp.Expression]:
-    """The written arguments of a plain function call."""
     return [node.this.this] if isinstance(node, exp.Any) else list(node.expressions)
 
 
 def _cast(reader: ExprReader, node: exp.Cast, span: Span | None) -> Expr:
     text = reader.text
-    number = parse_literal.number(text, node)
+    number = literals.number(text, node)
     if number is not None:
         return number
     for option in ("format", "default"):
@@ -575,14 +549,14 @@ def _cast(reader: ExprReader, node: exp.Cast, span: Span | None) -> Expr:
 
 
 def _typed_literal(reader: ExprReader, node: exp.Cast, kind: SqlType, span: Span | None) -> Expr:
-    """`DATE '2024-01-31'`. The parser reads `DATE '2024-01-31'::STRING` as a date made of a cast
-    text, while in Spark the date is cast."""
+    """`DATE '2024-01-31'`. The parser reads `DATE '2024-01-31'::STRING` as a date of a cast text;
+    Spark casts the date."""
     text, zone, literal = reader.text, reader.reading.zone, node.this
     casts: list[exp.Cast] = []
     while isinstance(literal, exp.Cast):
         casts.append(literal)
         literal = literal.this
-    written = parse_literal.string_value(text, literal)
+    written = literals.string_value(text, literal)
     value = literals.typed(text, kind, written, node, zone, span)
     for cast in reversed(casts):
         value = literals.folded(Cast(value, _cast_type(text, cast), zone, span=span))
@@ -637,17 +611,17 @@ def _function(reader: ExprReader, node: exp.Anonymous, span: Span | None) -> Exp
 def _function_by_unit(
     reader: ExprReader, node: exp.Anonymous, name: str, span: Span | None
 ) -> Expr | None:
-    """`timestampadd(HOUR, 3, at)` and `datediff(HOUR, since, until)`; None for calls of another
-    form. Their first argument is a bare word."""
+    """`timestampadd(HOUR, 3, at)` and `datediff(HOUR, since, until)`, whose first argument is a
+    bare word; None for other calls."""
     if name not in UNIT_SUMS | UNIT_DIFFERENCES or len(node.expressions) != 3:
         return None
     unit, *rest = node.expressions
     if not isinstance(unit, exp.Column) or unit.name.lower() not in UNITS:
         return None
-    parts = (parse_literal.constant(unit.name.upper(), span), *reader.read_all(rest))
+    parts = (literals.constant(unit.name.upper(), span), *reader.read_all(rest))
     is_sum = name in UNIT_SUMS
     called = "timestampadd" if is_sum else "timestampdiff"
-    # A timestamp stays one of its kind. What a DATE becomes is left to Spark.
+    # A timestamp keeps its type; only Spark knows what a DATE becomes.
     moment = type_of(parts[2])
     moment = moment if moment in (TIMESTAMP, TIMESTAMP_NTZ) else None
     return Call(called, parts, moment if is_sum else LONG, reader.reading.zone, span=span)
@@ -705,8 +679,8 @@ def _result_type(name: str, parts: tuple[Expr, ...]) -> SqlType | None:
 
 
 def _is_plain_text(name: str, parts: tuple[Expr, ...]) -> bool:
-    """Whether a text function gives plain text: of collated text most of them give collated text,
-    and padded bytes stay bytes."""
+    """Whether a text function returns plain text: most return collated text for collated text, and
+    padded bytes stay bytes."""
     types = [type_of(part) for part in parts]
     if name in ("lpad", "rpad") and BINARY in types:
         return False
@@ -714,8 +688,8 @@ def _is_plain_text(name: str, parts: tuple[Expr, ...]) -> bool:
 
 
 def _rewritten(name: str, parts: tuple[Expr, ...], zone: str, span: Span | None) -> Expr | None:
-    """A function that has a node of its own; None where it has not."""
-    null = parse_literal.constant(None, span)
+    """A function with its own node class; None for others."""
+    null = literals.constant(None, span)
     match name, parts:
         case "coalesce", (_, *_):
             return Coalesce(parts, span=span)
@@ -751,8 +725,8 @@ def _rewritten(name: str, parts: tuple[Expr, ...], zone: str, span: Span | None)
 
 
 def _positive(operand: Expr, span: Span | None) -> Expr | None:
-    """`+x` of a number is the number, but a constant's digits do not count as those of a literal;
-    None where it may be a cast."""
+    """`+x` of a number is the number, but a constant's digits do not count as a literal's; None
+    where it may be a cast."""
     result = type_of(operand)
     if result is None or not result.is_numeric:
         return None

@@ -1,4 +1,4 @@
-"""Constants of the SQL text in the types that Spark gives them."""
+"""Constants of the SQL text with the types that Spark gives them."""
 
 from __future__ import annotations
 
@@ -47,17 +47,15 @@ _RANGES = {BYTE: 2**7, SHORT: 2**15, INTEGER: 2**31, LONG: 2**63}
 
 
 def number(text: SqlText, node: exp.Expression, *, negative: bool = False) -> Literal | None:
-    """A number, with its suffix if it has one; None for a node that is none.
-
-    `negative` says that a minus stands before it, which belongs to it, as in Spark's grammar.
-    """
+    """Read a number with or without suffix; None for another node. `negative`: a minus precedes it
+    and belongs to it, as in Spark's grammar."""
     written = _written(text, node)
     result = None if written is None else _NUMBER.fullmatch(written)
     if result is None:
         return None
     span = text.span_of(node)
     if negative and span is not None:
-        minus = text.token_before(span.start)
+        minus = text.words.before(span.start)
         span = span if minus is None else text.span(minus.start, span.end)
     digits, exponent, suffix = (
         result.group(1),
@@ -85,7 +83,7 @@ def number(text: SqlText, node: exp.Expression, *, negative: bool = False) -> Li
 
 
 def _written(text: SqlText, node: exp.Expression) -> str | None:
-    """How a number is written. With a suffix it reaches us as a cast, with BD as one of text."""
+    """The number's text. sqlglot passes a suffix as a cast, BD as a cast of text."""
     literal = node.this if isinstance(node, exp.Cast) else node
     if not isinstance(literal, exp.Literal):
         return None
@@ -122,7 +120,7 @@ def _decimal(text: SqlText, value: Decimal, span: Span | None) -> Literal:
 
 
 def string_value(text: SqlText, node: exp.Expression) -> str:
-    """The value of a string literal, escapes read as Spark reads them."""
+    """Value of a string literal, with Spark's escapes."""
     if isinstance(node, exp.RawString):
         return str(node.this)
     span = text.span_of(node)
@@ -152,7 +150,7 @@ def _unescaped(result: re.Match[str]) -> str:
 
 
 def constant(value: bool | str | bytes | None, span: Span | None) -> Literal:
-    """TRUE, FALSE, NULL, a string or a binary value."""
+    """TRUE, FALSE, NULL, a string or a binary value as a literal."""
     match value:
         case None:
             return Literal(None, NULL, span=span)
@@ -181,14 +179,9 @@ _TIMES = (TIMESTAMP, TIMESTAMP_NTZ)
 
 
 def typed(
-    text: SqlText,
-    kind: SqlType,
-    written: str,
-    node: exp.Expression,
-    zone: str,
-    span: Span | None,
+    text: SqlText, kind: SqlType, written: str, node: exp.Expression, zone: str, span: Span | None
 ) -> Expr:
-    """`DATE '...'` and `TIMESTAMP '...'` in a session of this time zone."""
+    """Read `DATE '...'` or `TIMESTAMP '...'` in this session time zone."""
     if kind == DATE:
         days = day_number(written)
         if days is None:
@@ -225,7 +218,7 @@ def typed(
 
 
 def folded(expr: Cast) -> Expr:
-    """A cast of a constant to a date or a time, computed where nothing is left open."""
+    """Compute a cast of a constant to a date or time where its value is certain."""
     operand = expr.operand
     if not isinstance(operand, Literal):
         return expr
@@ -234,7 +227,7 @@ def folded(expr: Cast) -> Expr:
 
 
 def computed(call: Call) -> Expr:
-    """A function of constants that gives a date or a time, computed where the engine has it."""
+    """Compute a function of constants that returns a date or time, where the engine has it."""
     if not all(isinstance(part, Literal) for part in call.arguments):
         return call
     if call.name in _READ and len(call.arguments) == 1 and isinstance(call.arguments[0], Literal):
@@ -252,10 +245,8 @@ def computed(call: Call) -> Expr:
 
 
 def alike(expr: Expr, beside: Expr, zone: str) -> Expr:
-    """A constant beside a DATE or a timestamp as one of that kind, as Spark compares the two.
-
-    A text beside either is cast, and so is a DATE beside a timestamp; any other stays as it is.
-    """
+    """Cast a constant text beside a DATE or timestamp, and a DATE beside a timestamp, as Spark
+    compares them; others are unchanged."""
     kind = type_of(beside)
     if kind is None or not isinstance(expr, Literal) or expr.type not in (STRING, DATE):
         return expr
@@ -266,7 +257,7 @@ def alike(expr: Expr, beside: Expr, zone: str) -> Expr:
 
 
 def _as(constant: Literal, kind: SqlType, zone: str) -> int | None:
-    """The constant as a DATE or a timestamp; None where it is left to Spark."""
+    """The constant as a DATE or timestamp; None where only Spark knows."""
     value = constant.value
     if isinstance(value, str) and constant.type == STRING:
         if kind == DATE:
@@ -287,7 +278,7 @@ def _as(constant: Literal, kind: SqlType, zone: str) -> int | None:
 
 
 def _local(result: re.Match[str]) -> int:
-    """Microseconds of the written day and time; ValueError where there is no such."""
+    """Microseconds of the local date and time; ValueError for an invalid one."""
     day, hour, minute, second, fraction, _ = result.groups()
     moment = datetime.fromisoformat(day).replace(
         hour=int(hour or 0),
@@ -299,7 +290,7 @@ def _local(result: re.Match[str]) -> int:
 
 
 def _instant(local: int, own: str | None, kind: SqlType, zone: str) -> int | None:
-    """The value of a time written with a zone of its `own` or without; None: Spark must say."""
+    """Value of a time written with or without a time zone; None where only Spark knows."""
     if kind == TIMESTAMP_NTZ:
         return local if own is None else None
     offset = fixed_offset(zone if own is None else own)
@@ -307,7 +298,7 @@ def _instant(local: int, own: str | None, kind: SqlType, zone: str) -> int | Non
 
 
 def day_number(written: str) -> int | None:
-    """Days since 1970-01-01 for a date written exactly as yyyy-mm-dd; None for anything else."""
+    """Days since 1970-01-01 of a date written exactly as yyyy-mm-dd; None for anything else."""
     if _ISO_DATE.fullmatch(written) is None:
         return None
     try:
@@ -317,7 +308,7 @@ def day_number(written: str) -> int | None:
 
 
 def interval(text: SqlText, node: exp.Interval, span: Span | None) -> Expr:
-    """`INTERVAL n UNIT` with one whole unit, as a cast for Spark to do."""
+    """`INTERVAL n UNIT` with one whole unit, as a cast that Spark computes."""
     amount, unit = interval_parts(text, node)
     kind = unit if unit in ("day", "month", "year", "hour", "minute", "second") else None
     if kind is None:
@@ -327,7 +318,7 @@ def interval(text: SqlText, node: exp.Interval, span: Span | None) -> Expr:
 
 
 def interval_parts(text: SqlText, node: exp.Interval) -> tuple[int, str]:
-    """Amount and lower-case unit (singular) of a simple interval; refuses any other."""
+    """Amount and lower-case singular unit of a simple interval; refuses any other."""
     unit = node.args.get("unit")
     name = unit.name.lower().rstrip("s") if isinstance(unit, exp.Var) else ""
     amount = node.this
@@ -335,26 +326,24 @@ def interval_parts(text: SqlText, node: exp.Interval) -> tuple[int, str]:
     known = {*_DAYS, *_MONTHS, *_MICROS}
     if name not in known or re.fullmatch(r"-?\d+", written.strip()) is None:
         raise text.unsupported(
-            "an INTERVAL that is not a whole number of one unit",
-            node,
-            hint="write INTERVAL 3 DAYS",
+            "an INTERVAL that is not a whole number of one unit", node, hint="write INTERVAL 3 DAYS"
         )
     return int(written), name
 
 
 def days_of(amount: int, unit: str) -> int | None:
-    """An interval in whole days, as many as an INT holds; None for any other."""
+    """The interval in whole days that fit INT; None for any other."""
     days = amount * _DAYS[unit] if unit in _DAYS else None
     return days if days is not None and abs(days) <= _MOST else None
 
 
 def is_fixed(unit: str, amount: int) -> bool:
-    """Whether an interval has units of a fixed length, as many as an INT holds."""
+    """Whether the interval has units of fixed length and its amount fits INT."""
     return unit in {*_DAYS, *_MICROS} and abs(amount) <= _MOST
 
 
 def shifted(start: Literal, amount: int, unit: str, zone: str, span: Span | None) -> Literal | None:
-    """A DATE or a timestamp moved by an interval; None where it is left to Spark."""
+    """A DATE or timestamp moved by an interval; None where only Spark knows."""
     kind, value = start.type, start.value
     if not isinstance(value, int) or kind not in (DATE, *_TIMES):
         return None
@@ -376,7 +365,7 @@ def shifted(start: Literal, amount: int, unit: str, zone: str, span: Span | None
 
 
 def _inside(value: int, kind: SqlType, span: Span | None) -> Literal | None:
-    """The constant, where it lies in the years 1 to 9999."""
+    """The constant if it is in the years 1 to 9999."""
     try:
         _EPOCH + timedelta(microseconds=value * _DAY if kind == DATE else value)
     except OverflowError:
@@ -385,7 +374,7 @@ def _inside(value: int, kind: SqlType, span: Span | None) -> Literal | None:
 
 
 def _moved(local: int, amount: int, unit: str) -> int:
-    """A local time some units later; in a shorter month its last day."""
+    """A local time some units later; the last day of a shorter month."""
     if unit in _DAYS:
         return local + amount * _DAYS[unit] * _DAY
     if unit in _MICROS:
@@ -397,7 +386,7 @@ def _moved(local: int, amount: int, unit: str) -> int:
 
 
 def _month_shifted(start: date, months: int) -> date:
-    """The same day some months later, or the last day of that month where it is shorter."""
+    """The same day some months later; the last day of a shorter month."""
     total = start.year * 12 + start.month - 1 + months
     year, month = divmod(total, 12)
     last = (date(year + month // 11, (month + 1) % 12 + 1, 1) - timedelta(days=1)).day

@@ -1,9 +1,8 @@
-"""Which table a name in SQL stands for: short, whole, quoted, or by its path.
+"""Resolves names of tables in SQL: short, full, quoted, or by path.
 
-Law: a name of one or two parts means what the default catalog and schema make of it, as in Spark,
-without regard to case. One table may have many names; one name means one table. `delta` and a path
-mean the table at that path, where no schema is called so.
-Out of scope: which tables there are (`workload`), names of columns (`sql.scope`).
+Law: the default catalog and schema complete a name of one or two parts, as in Spark, ignoring case.
+One table may have many names; one name means one table. `delta` and a path mean the table at that
+path, unless a schema has that name.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ if TYPE_CHECKING:
     from impctl.types import TableName
 
 SPARK_CATALOG, SPARK_SCHEMA = "spark_catalog", "default"
-"""What Spark itself puts before a name that says neither."""
+"""Spark's defaults for missing parts of a name."""
 
 FullName = tuple[str, str, str]
 """Catalog, schema and table, in lower case."""
 
 CATALOG_SCHEME = "catalog://"
-"""Before the name of a table whose folder the catalog of Spark knows."""
+"""Prefix for a table whose folder Spark's catalog knows."""
 
 _FILE = re.compile(r"file:/{1,3}(?=[^/])", re.IGNORECASE)
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
@@ -36,7 +35,7 @@ _ONE_STORE = {"s3a": "s3", "s3n": "s3"}
 
 @dataclass(frozen=True, slots=True)
 class TableNames:
-    """Every name that stands for a table; `paths` are keys of `path_key`."""
+    """All names of tables; `paths` are keys of `path_key`."""
 
     tables: Mapping[FullName, TableName]
     paths: Mapping[str, TableName] = field(default_factory=dict, repr=False)
@@ -45,22 +44,21 @@ class TableNames:
 
     @classmethod
     def of(cls, tables: Iterable[TableName]) -> Self:
-        """Tables that are called by their names alone, whatever characters these have."""
+        """Names for tables that are called by their names alone, whatever characters these have."""
         return cls({(SPARK_CATALOG, SPARK_SCHEMA, name.lower()): name for name in tables})
 
     def full(self, parts: Sequence[str]) -> FullName | None:
-        """The whole name; None for more parts than a table's name has."""
+        """Full name; None for more parts than a table name has."""
         if not 1 <= len(parts) <= 3:
             return None
         catalog, schema, name = self.completed(parts)
         return catalog.lower(), schema.lower(), name.lower()
 
     def completed(self, parts: Sequence[str]) -> tuple[str, ...]:
-        """The name with the defaults before it, letters as written."""
+        """The name with default parts added, letters as written."""
         return (*(self.catalog, self.schema)[: max(0, 3 - len(parts))], *parts)
 
     def find(self, parts: Sequence[str]) -> TableName | None:
-        """The table; None where no table is called so."""
         full = self.full(parts)
         result = None if full is None else self.tables.get(full)
         if result is None and is_path(parts):
@@ -74,12 +72,12 @@ class TableNames:
 
 
 def is_path(parts: Sequence[str]) -> bool:
-    """Whether the name is that of a folder: `delta`, and its path."""
+    """Whether the name is `delta` and a path."""
     return len(parts) == 2 and parts[0].lower() == "delta" and "/" in parts[1]
 
 
 def path_key(path: str) -> str:
-    """One spelling for the spellings of a path that Spark and deltalake take for one folder."""
+    """One spelling for all spellings of a path that Spark and deltalake treat as one folder."""
     scheme = _SCHEME.match(path)
     if scheme is not None and scheme[1].lower() != "file":
         known = scheme[1].lower()

@@ -1,4 +1,4 @@
-"""Named parameters, and constants that the clock gives a SQL text."""
+"""Named parameters, and constants of the clock in a SQL text."""
 
 from __future__ import annotations
 
@@ -25,38 +25,34 @@ if TYPE_CHECKING:
 CURRENT_DATE = "current_date"
 HOUR = "date_trunc('hour', current_timestamp)"
 RUN = "now"
-"""The instant of the run itself, cut to whole seconds: no text asks for it, expiry does."""
+"""Instant of the run, cut to seconds: used by expiry, not by any text."""
 NEVER = "never"
-"""In place of an instant: no row that is there will ever expire."""
+"""Instead of an instant: no existing row will ever expire."""
 _UNITS = {
-    **dict.fromkeys(("hour",), "hour"),
-    **dict.fromkeys(("day", "dd"), "day"),
-    "week": "week",
-    **dict.fromkeys(("month", "mon", "mm"), "month"),
-    "quarter": "quarter",
-    **dict.fromkeys(("year", "yyyy", "yy"), "year"),
-}
-"""What `date_trunc` may cut to, by the ways to write it."""
+    "hour": "hour", "day": "day", "dd": "day", "week": "week", "month": "month", "mon": "month",
+    "mm": "month", "quarter": "quarter", "year": "year", "yyyy": "year", "yy": "year",
+}  # fmt: skip
+"""Units of `date_trunc` by spelling."""
 _CUT_NAMES = {f"date_trunc('{unit}', current_timestamp)": unit for unit in _UNITS.values()}
 NOW = frozenset({"now", "current_timestamp"})
 BARE = frozenset({"current_date", "current_timestamp"})
-"""What needs no parentheses, so that a column may have the name."""
+"""Names that need no parentheses, so that a column may have them."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClockUse:
-    """One place of a text, offsets included, where a constant of the clock stands."""
+    """A place in the text, with offsets, of a constant of the clock."""
 
     moment: str
     start: int
     end: int
     before: int | None
-    """The place among the tokens of the one before; None at the start of the text."""
+    """Index of the previous token; None at the start."""
 
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """An instant (UTC) in a session's zone; the values in `held` stand before what it gives."""
+    """An instant (UTC) in a session's zone; values in `held` override it."""
 
     instant: datetime
     zone: str = "UTC"
@@ -64,14 +60,12 @@ class Clock:
     given: Mapping[str, date | datetime] = field(default_factory=dict)
 
     def text(self, moment: str, follows: str | None = None) -> str:
-        """The value as it is written down and shown, of the moment with this name."""
+        """The stored and displayed value of this moment."""
         return self.value(moment, follows).isoformat()
 
     def value(self, moment: str, follows: str | None = None) -> date | datetime:
-        """The value: a date, or a timestamp with its offset from UTC.
-
-        What is `given` for a parameter stands for it; else it `follows` another moment.
-        """
+        """A date, or a timestamp with UTC offset. A `given` parameter value overrides; else it
+        `follows` another moment."""
         if moment in self.held:
             return read_moment(self.held[moment])
         if moment in self.given:
@@ -86,13 +80,13 @@ class Clock:
 
 
 def read_moment(written: str) -> date | datetime:
-    """The value that `Clock.text` wrote."""
+    """Read what `Clock.text` wrote."""
     is_day = len(written) == len("2026-11-25")
     return date.fromisoformat(written) if is_day else datetime.fromisoformat(written)
 
 
 def given_moment(name: str, written: str, follows: str, zone: str) -> date | datetime:
-    """The value given for a parameter that follows the day or the hour; UsageError for none."""
+    """Value given for a parameter that follows the day or hour; UsageError if invalid."""
     try:
         if follows == CURRENT_DATE:
             return date.fromisoformat(written) if _DAY.fullmatch(written) else _no_time(written)
@@ -107,7 +101,7 @@ def given_moment(name: str, written: str, follows: str, zone: str) -> date | dat
 
 
 def zone_of(name: str) -> tzinfo:
-    """The time zone of this name; UsageError where this machine does not know it."""
+    """Time zone of this name; UsageError where this machine does not know it."""
     offset = fixed_offset(name)
     if offset is not None:
         return timezone(timedelta(microseconds=offset))
@@ -127,8 +121,8 @@ _NOW = re.compile(r"\d{4}-\d{2}-\d{2}([ T]\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?(Z|[+-
 
 
 def instant_of(written: str, zone: str) -> datetime:
-    """The time meant by `2026-11-25` or `2026-11-25 13:00:00`, in the session's zone or with an
-    offset of its own; UsageError for any other text."""
+    """Read `2026-11-25` or `2026-11-25 13:00:00`, in the session's zone or with an offset;
+    UsageError for any other text."""
     try:
         return _instant(written, zone)
     except (ValueError, OverflowError):
@@ -141,9 +135,9 @@ def instant_of(written: str, zone: str) -> datetime:
 
 def _instant(written: str, zone: str) -> datetime:
     result = datetime.fromisoformat(written) if _NOW.fullmatch(written) else _no_time(written)
-    return (result.replace(tzinfo=zone_of(zone)) if result.tzinfo is None else result).astimezone(
-        UTC
-    )
+    if result.tzinfo is None:
+        result = result.replace(tzinfo=zone_of(zone))
+    return result.astimezone(UTC)
 
 
 def _no_time(written: str) -> NoReturn:
@@ -151,10 +145,10 @@ def _no_time(written: str) -> NoReturn:
 
 
 def _cut(local: datetime, unit: str) -> datetime:
-    """The start of the hour, day, ... that a local time is in, as Spark's `date_trunc` cuts it."""
+    """Start of the unit that contains a local time, as Spark's `date_trunc` cuts it."""
     if unit == "hour":
         return local.replace(minute=0, second=0, microsecond=0)
-    # Midnight that comes twice is the first; one that there is not is when the clock was put on.
+    # The first of two midnights; a missing one is the time of the change of the clock.
     day = local.replace(hour=0, minute=0, second=0, microsecond=0, fold=0)
     match unit:
         case "week":
@@ -170,53 +164,53 @@ def _cut(local: datetime, unit: str) -> datetime:
 
 
 def clock_uses(sql: str, tokens: Sequence[Token]) -> Iterator[ClockUse]:
-    """The constants of the clock in a text, from left to right."""
+    """Constants of the clock in a text, from left to right."""
     words = [sql[token.start : token.end + 1].lower() for token in tokens]
-    at = 0
-    while at < len(tokens):
-        result = None if at and words[at - 1] == "." else _use(words, at)
+    index = 0
+    while index < len(tokens):
+        result = None if index and words[index - 1] == "." else _use(words, index)
         if result is None:
-            at += 1
+            index += 1
             continue
         moment, length = result
-        last = tokens[at + length - 1]
-        yield ClockUse(moment, tokens[at].start, last.end + 1, at - 1 if at else None)
-        at += length
+        last = tokens[index + length - 1]
+        yield ClockUse(moment, tokens[index].start, last.end + 1, index - 1 if index else None)
+        index += length
 
 
-def _use(words: Sequence[str], at: int) -> tuple[str, int] | None:
-    """The moment written from this word on, and in how many words."""
-    match words[at : at + 4]:
+def _use(words: Sequence[str], index: int) -> tuple[str, int] | None:
+    """The moment that starts at this word, and its number of words."""
+    match words[index : index + 4]:
         case ["current_date" | "curdate", "(", ")", *_]:
             return CURRENT_DATE, 3
         case ["current_date", *rest]:
             return None if rest[:1] in (["."], ["("]) else (CURRENT_DATE, 1)
         case ["to_date" | "date" | "cast", "(", *_]:
-            return _to_day(words, at)
+            return _to_day(words, index)
         case ["date_trunc", "(", unit, ","]:
-            now = _now(words, at + 4)
+            now = _now(words, index + 4)
             result = _UNITS.get(unit.strip("'\""))
-            if now and result is not None and words[at + 4 + now : at + 5 + now] == [")"]:
+            if now and result is not None and words[index + 4 + now : index + 5 + now] == [")"]:
                 return f"date_trunc('{result}', current_timestamp)", 5 + now
             return None
-    now = _now(words, at)
-    is_cast = bool(now) and words[at + now : at + now + 2] == ["::", "date"]
+    now = _now(words, index)
+    is_cast = bool(now) and words[index + now : index + now + 2] == ["::", "date"]
     return (CURRENT_DATE, now + 2) if is_cast else None
 
 
-def _to_day(words: Sequence[str], at: int) -> tuple[str, int] | None:
+def _to_day(words: Sequence[str], index: int) -> tuple[str, int] | None:
     """`to_date(now())`, `date(now())` or `CAST(now() AS DATE)`."""
-    now = _now(words, at + 2)
+    now = _now(words, index + 2)
     if not now:
         return None
-    end = ["as", "date", ")"] if words[at] == "cast" else [")"]
-    is_whole = list(words[at + 2 + now : at + 2 + now + len(end)]) == end
+    end = ["as", "date", ")"] if words[index] == "cast" else [")"]
+    is_whole = list(words[index + 2 + now : index + 2 + now + len(end)]) == end
     return (CURRENT_DATE, 2 + now + len(end)) if is_whole else None
 
 
-def _now(words: Sequence[str], at: int) -> int:
-    """In how many words the clock's time stands here; 0 where it does not."""
-    match words[at : at + 3]:
+def _now(words: Sequence[str], index: int) -> int:
+    """Number of words of the current time here; 0 if it is not here."""
+    match words[index : index + 3]:
         case ["now" | "current_timestamp", "(", ")"]:
             return 3
         case ["current_timestamp", *rest]:
@@ -232,13 +226,13 @@ _BEFORE = frozenset(
     | {"and", "or", "not", "between", "like", "ilike", "rlike", "then", "else", "when", "select"}
     | {"where", "having", "qualify", "limit", "offset", "on", "case", "div", "distinct", "["}
 )
-"""What may stand directly before an operand; after anything else a literal could change its
-meaning (`DATE :day` would become a typed literal, `day :key` a call)."""
+"""What may precede an operand; elsewhere a literal could change its meaning (`DATE :day` would
+become a typed literal, `day :key` a call)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """One parameter replaced: where it stood and where its literal stands, on the same line."""
+    """One replaced parameter: its place and its literal's, on the same line."""
 
     line: int
     column: int
@@ -249,22 +243,22 @@ class Binding:
 
 @dataclass(frozen=True, slots=True)
 class BoundSql:
-    """A text without parameters, and the way back to the places of the text that had them."""
+    """A text without parameters, and how its places map to the original."""
 
     sql: str
     bindings: tuple[Binding, ...] = ()
     moments: Mapping[str, str] = field(default_factory=dict)
-    """The constants of the clock that were put in, by name, with their values."""
+    """Constants of the clock that were replaced, with their values."""
     bare: frozenset[str] = frozenset()
-    """Of these the names that stood without parentheses, as a column's would."""
+    """Those of them written without parentheses, like a column."""
 
     def written_at(self, line: int, column: int) -> tuple[int, int]:
         """Line and column (1-based) in the text with parameters."""
-        own = [binding for binding in self.bindings if binding.line == line]
-        index = bisect_right(own, column, key=lambda binding: binding.bound_column) - 1
+        bindings = [binding for binding in self.bindings if binding.line == line]
+        index = bisect_right(bindings, column, key=lambda binding: binding.bound_column) - 1
         if index < 0:
             return line, column
-        before = own[index]
+        before = bindings[index]
         inside = column - before.bound_column
         if inside < before.bound:
             return line, before.column
@@ -279,19 +273,16 @@ def bind(
     clock: Clock | None = None,
     follows: Mapping[str, str] = MappingProxyType({}),
 ) -> BoundSql:
-    """The text with every parameter replaced by a literal of its value, and so the clock's.
-
-    Raises UsageError for a parameter without a value, a value without a parameter, and a
-    parameter where no operand can stand; its location is a place in the text. Without a `clock`
-    its constants stay as they are written. Parameters that follow the clock are no values: for
-    each, `follows` has the moment that it is unless another is given.
-    """
+    """Replace every parameter, and constants of the clock, by literals. Raises UsageError for a
+    parameter without a value, a value without a parameter, and a parameter where no operand can be;
+    its location is a place in the text. Without a `clock` its constants stay. Parameters that
+    follow the clock have no values: `follows` has the moment of each, unless another is given."""
     from sqlglot.dialects.spark import Spark
     from sqlglot.errors import TokenError
 
-    moving = {f":{own}": moment for own, moment in follows.items()}
+    moving = {f":{key}": moment for key, moment in follows.items()}
     if clock is not None:
-        values = {**values, **{own: clock.value(f":{own}", follows[own]) for own in follows}}
+        values = {**values, **{key: clock.value(f":{key}", follows[key]) for key in follows}}
     asks_clock = clock is not None and _CLOCK.search(sql) is not None
     if ":" not in sql and not values and not asks_clock:
         return BoundSql(sql)
@@ -300,9 +291,9 @@ def bind(
     except TokenError:
         # The reader of the text says what is wrong with it.
         return BoundSql(sql)
-    result = list(_parameters(sql, tokens))
-    _refuse_unused(values, {parameter.name for parameter in result}, name)
-    places = [(one.start, one.end, _literal(one, values, name)) for one in result]
+    parameters = list(_parameters(sql, tokens))
+    _refuse_unused(values, {parameter.name for parameter in parameters}, name)
+    places = [(p.start, p.end, _literal(p, values, name)) for p in parameters]
     uses = _clock_places(sql, tokens) if asks_clock else []
     moments: dict[str, str] = {}
     if clock is not None:
@@ -318,11 +309,8 @@ _CLOCK = re.compile(rf"curdate|{'|'.join(sorted(NOW | BARE))}", re.IGNORECASE)
 
 
 def _clock_places(sql: str, tokens: Sequence[Token]) -> list[ClockUse]:
-    """Where constants of the clock stand as operands.
-
-    A name without parentheses that is an alias somewhere, in backticks too, may mean that, so it
-    is left alone.
-    """
+    """Constants of the clock that are operands. A name without parentheses that is also an alias,
+    even in backticks, may mean that, so it is skipped."""
     uses = list(clock_uses(sql, tokens))
     operands = [
         use for use in uses if use.before is not None and _is_before(sql, tokens[use.before])
@@ -333,12 +321,10 @@ def _clock_places(sql: str, tokens: Sequence[Token]) -> list[ClockUse]:
 
 
 def _is_before(sql: str, token: Token) -> bool:
-    """Whether an operand may follow."""
     return sql[token.start : token.end + 1].lower() in _BEFORE
 
 
 def _literal(parameter: _Parameter, values: Mapping[str, ParameterValue], name: QueryName) -> str:
-    """The literal for one parameter; UsageError where it has none or none can stand there."""
     if parameter.name not in values:
         raise _unknown(parameter, values, name)
     if not parameter.is_operand:
@@ -353,25 +339,25 @@ def _literal(parameter: _Parameter, values: Mapping[str, ParameterValue], name: 
 
 
 def _replaced(sql: str, places: Sequence[tuple[int, int, str]]) -> tuple[str, tuple[Binding, ...]]:
-    """The text with these stretches (start, end, new text; ascending) replaced, lines kept."""
+    """The text with these ranges (start, end, new text; ascending) replaced, lines kept."""
     pieces: list[str] = []
     bindings: list[Binding] = []
-    at = 0
+    done = 0
     for start, end, literal in places:
         line = sql.count("\n", 0, start) + 1
         column = start - sql.rfind("\n", 0, start)
         first, *others = sql[start:end].split("\n")
         # What follows on a later line keeps its place there.
         rest = "\n" * len(others) + " " * len(others[-1]) if others else ""
-        pieces += [sql[at:start], literal, rest]
-        at = end
+        pieces += [sql[done:start], literal, rest]
+        done = end
         shift = sum(b.bound - b.written for b in bindings if b.line == line)
         bindings.append(Binding(line, column, len(first), column + shift, len(literal)))
-    return "".join((*pieces, sql[at:])), tuple(bindings)
+    return "".join((*pieces, sql[done:])), tuple(bindings)
 
 
 def literal_text(value: ParameterValue) -> str:
-    """The value as one Spark SQL literal of its own type; UsageError where it has none."""
+    """The value as one Spark SQL literal of the same type; UsageError where it has none."""
     match value:
         case bool():
             return "TRUE" if value else "FALSE"
@@ -387,7 +373,8 @@ def literal_text(value: ParameterValue) -> str:
             text = format(value, "f")
             return _signed(text if "." in text else f"{text}BD")
         case str():
-            return f"'{_escaped(value)}'"
+            escaped = (c if _PLAIN.fullmatch(c) else f"\\u{ord(c):04x}" for c in value)
+            return f"'{''.join(escaped)}'"
         case datetime():
             return f"TIMESTAMP '{value.isoformat(sep=' ')}'"
         case date():
@@ -406,14 +393,8 @@ def _too_long() -> UsageError:
     )
 
 
-def _escaped(text: str) -> str:
-    return "".join(c if _PLAIN.fullmatch(c) else f"\\u{ord(c):04x}" for c in text)
-
-
 @dataclass(frozen=True, slots=True)
 class _Parameter:
-    """One occurrence of `:name`."""
-
     name: str
     start: int
     end: int

@@ -49,11 +49,11 @@ from impctl.values import dataclass
 _EXACT_DIGITS = 100
 """More than any decimal value or its scaling needs."""
 _PLAIN_BELOW = 6
-"""Zeros after the point up to which every way to write a decimal writes it plainly."""
+"""Zeros after the point up to which every notation of a decimal is plain."""
 
 
 def constant_of(expr: Expr) -> Literal | None:
-    """The constant that an expression without columns is, such as `CAST('1' AS INT)` or `1 + 1`."""
+    """Constant value of an expression without columns, such as `CAST('1' AS INT)` or `1 + 1`."""
     if isinstance(expr, Literal):
         return expr
     if columns_of(expr) or find_blocker(expr) is not None:
@@ -69,7 +69,7 @@ def constant_of(expr: Expr) -> Literal | None:
 
 
 def _plain(value: object, kind: SqlType) -> LiteralValue:
-    """A computed value as a literal holds it; None for kinds that are not taken here."""
+    """A computed value as a literal holds it; None for unsupported kinds."""
     if kind.kind is Kind.STRING:
         return str(value)
     if kind.kind is Kind.BOOLEAN:
@@ -83,7 +83,7 @@ def _plain(value: object, kind: SqlType) -> LiteralValue:
 
 
 def as_column(value: Literal, column: SqlType | None) -> Literal | None:
-    """The value in the column's type; None where Spark's cast would change it, or might."""
+    """The value in the column's type; None where Spark's cast would or might change it."""
     if value.value is None:
         return value
     if column is None:
@@ -105,12 +105,11 @@ def as_column(value: Literal, column: SqlType | None) -> Literal | None:
 
 
 def name_of(values: Sequence[Literal]) -> str | None:
-    """What Spark calls the columns of one value, or of several in brackets."""
-    texts = [_text(value) for value in values]
-    known = [text for text in texts if text is not None]
-    if len(known) < len(texts):
+    """Spark's column name for one value, or several in brackets."""
+    texts = [text for value in values if (text := _text(value)) is not None]
+    if len(texts) < len(values):
         return None
-    return known[0] if len(known) == 1 else f"{{{', '.join(known)}}}"
+    return texts[0] if len(texts) == 1 else f"{{{', '.join(texts)}}}"
 
 
 def _text(value: Literal) -> str | None:
@@ -129,37 +128,33 @@ _SKIPPING_NULL = frozenset(
     {"sum", "avg", "min", "max", "count", "count_if", "bool_and", "bool_or"}
     | {"stddev", "stddev_pop", "variance", "var_pop"}
 )
-"""Aggregates that pass over NULL, which is what Spark makes of the rows of other values."""
+"""Aggregates that ignore NULL, which Spark substitutes in rows of other values."""
 _ALIAS_HINT = "give it a name with AS"
 
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """What is computed for every value: expressions over the placeholders of calls."""
+    """Computed for every value: expressions over placeholders of calls."""
 
     calls: tuple[AggregateCall, ...]
     columns: tuple[tuple[str | None, Expr], ...]
-    """What a column's name ends with, None where there is one expression only."""
+    """Suffixes of column names; None where there is one expression only."""
 
     @property
     def is_two_phase(self) -> bool:
         """Whether Spark groups by the values as well (`PivotFirst.supportsDataType`)."""
         kinds = [known_type(expr) for _, expr in self.columns]
-        return all(
-            kind is not None and (kind.is_numeric or kind.kind is Kind.BOOLEAN) for kind in kinds
-        )
+        return all(k is not None and (k.is_numeric or k.kind is Kind.BOOLEAN) for k in kinds)
 
     def is_null_without_rows(self, expr: Expr) -> bool:
-        """Whether the expression needs nothing around it to be NULL where no row was counted."""
+        """Whether the expression is NULL without rows, so that it needs no CASE."""
         calls = {placeholder(number): call for number, call in enumerate(self.calls)}
         return isinstance(expr, ColumnRef) and call_is_nullable(calls[expr.id])
 
 
 def pivoted(plan: Plan, scope: Scope, node: exp.Pivot, reading: Reading) -> tuple[Plan, Scope]:
-    """What the rows of `plan` become by `PIVOT (calls FOR columns IN (values))`, and its names.
-
-    QueryError where the form is refused.
-    """
+    """Compute `PIVOT (calls FOR columns IN (values))` of a plan, and its names. QueryError where
+    refused."""
     field = _field(node, reading)
     collector = AggregateCollector()
     reader = ExprReader(reading, Names(reading.text, scope), "PIVOT", collector)
@@ -195,7 +190,7 @@ def _grouped(
     span: Span | None,
     reading: Reading,
 ) -> Aggregate:
-    """For every value the calls over its rows, and how many rows these are."""
+    """The calls over the rows of each value, and the number of rows."""
     filtered = [
         (name, _filtered(call, condition))
         for name, condition in values
@@ -225,7 +220,7 @@ def _field(node: exp.Pivot, reading: Reading) -> exp.In:
 
 
 def _suffix(item: exp.Expression, node: exp.Pivot, reading: Reading) -> str | None:
-    """What the name of a column ends with; None where there is one call only."""
+    """Suffix of the column name; None where there is one call only."""
     if len(node.expressions) == 1:
         return None
     if not item.alias:
@@ -256,27 +251,20 @@ def _check_calls(node: exp.Pivot, made: _Made, reading: Reading) -> None:
 
 
 def _keys(
-    scope: Scope,
-    reader: ExprReader,
-    axes: list[exp.Expression],
-    made: _Made,
+    scope: Scope, reader: ExprReader, axes: list[exp.Expression], made: _Made
 ) -> list[ScopeEntry]:
-    """The columns that nothing else of the pivot reads: what Spark groups by."""
-    read = set[str]()
-    for axis in axes:
-        read |= columns_of(reader.read(axis))
-    for _, expr in made.columns:
-        read |= columns_of(expr)
+    """Columns that the pivot does not read otherwise: Spark groups by these."""
+    exprs = [*(reader.read(axis) for axis in axes), *(expr for _, expr in made.columns)]
     for call in made.calls:
-        for part in (*call.arguments, *(() if call.condition is None else (call.condition,))):
-            read |= columns_of(part)
+        exprs += call.arguments if call.condition is None else (*call.arguments, call.condition)
+    read = frozenset[str]().union(*map(columns_of, exprs))
     return [entry for entry in scope.star(None) if not columns_of(entry.expr) & read]
 
 
 def _value(
     item: exp.Expression, axes: list[exp.Expression], reader: ExprReader
 ) -> tuple[str, Expr]:
-    """One value of IN: the name of its columns, and which rows it counts."""
+    """One value of IN: its column name, and the condition on its rows."""
     text = reader.text
     value = item.this if isinstance(item, exp.PivotAlias) else item
     parts = value.expressions if isinstance(value, exp.Tuple) else [value]
@@ -317,7 +305,7 @@ def _value(
 
 
 def _is_value(column: Expr, value: Literal, span: Span | None) -> Expr:
-    """`column <=> value`; of NULL in the form that the engine evaluates."""
+    """`column <=> value`; for NULL in the form that the engine evaluates."""
     if value.value is None:
         return IsNull(column, span=span)
     return Compare(CompareOp.NULL_SAFE_EQUAL, column, value, span=span)
@@ -343,17 +331,13 @@ def _projected(
     columns: list[tuple[str, Expr]],
     reading: Reading,
 ) -> tuple[Plan, Scope]:
-    """Key columns under the names they had, then those of the values, which no relation owns."""
+    """Key columns under their old names, then those of the values, which belong to no relation."""
     refs = [key.attribute.ref() for key in grouped.keys]
     named: list[tuple[str, Expr]] = [
         *((entry.name, ref) for entry, ref in zip(keys, refs, strict=True)),
         *columns,
     ]
-    ids = reading.fresh("p", [name for name, _ in named])
-    outputs = tuple(
-        ComputedColumn(attribute_for(identity, name, expr), expr)
-        for identity, (name, expr) in zip(ids, named, strict=True)
-    )
+    outputs = reading.computed("p", named)
     owners = [*(entry.relation for entry in keys), *(None for _ in columns)]
     entries = tuple(
         ScopeEntry(owner, output.attribute.name, output.attribute.ref())

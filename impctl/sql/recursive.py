@@ -30,9 +30,8 @@ from impctl.plan.nodes import (
     TopK,
     Window,
     attributes_of,
-    nodes_of,
 )
-from impctl.plan.recursion import approximate_columns
+from impctl.plan.recursion import approximate_columns, leaves_in
 from impctl.sql.relations import CommonTable, Environment, name_span, part, refuse_parts
 from impctl.sql.select import refuse_misread
 from impctl.sql.subqueries import is_membership, unwrapped
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
 
 
 def body_of(entry: exp.CTE, text: SqlText) -> Span | None:
-    """The stretch from behind the opening bracket up to the closing one; None where it is lost."""
+    """Text inside the brackets of an entry; None where it is lost."""
     alias = entry.args["alias"]
     # A list of columns may come first.
     ends = [name.meta.get("end") for name in (alias.this, *alias.columns)]
@@ -67,11 +66,11 @@ def body_of(entry: exp.CTE, text: SqlText) -> Span | None:
 
 
 _FOREIGN = ("search", "cycle")
-"""Clauses on WITH that its grammar lacks."""
+"""Clauses on WITH that Spark's grammar lacks."""
 
 
 def is_refused_by_spark(tree: exp.Expression) -> bool:
-    """Whether a WITH clause anywhere in the query, in use or not, has what Spark does not run."""
+    """Whether any WITH clause of the query, used or not, has what Spark does not run."""
     return any(_is_refused(clause) for clause in tree.find_all(exp.With))
 
 
@@ -88,13 +87,13 @@ def _is_refused(clause: exp.With) -> bool:
 
 
 def _is_union_all(query: exp.Expression) -> bool:
-    """Of several parts the last UNION counts: what stands before it may drop what comes twice."""
+    """The last UNION decides for several parts: those before it may remove duplicates."""
     result = unwrapped(query)
     return isinstance(result, exp.Union) and not result.args.get("distinct")
 
 
 def reads_name(node: exp.Expression, name: str) -> bool:
-    """Whether the query reads a relation of that name which no WITH inside it gives."""
+    """Whether the query reads a relation of that name that no WITH inside defines."""
     waiting = [node]
     while waiting:
         current = waiting.pop()
@@ -117,14 +116,6 @@ def reads_name(node: exp.Expression, name: str) -> bool:
     return False
 
 
-@dataclass(frozen=True, slots=True)
-class Reference:
-    """A leaf, and the name in the text that it was read from."""
-
-    leaf: Recursive
-    place: exp.Expression
-
-
 _ONLY_ONCE = (
     "use UNION if each row is needed once, or use a join: with UNION ALL it would count how often "
     "a row is derived"
@@ -134,55 +125,41 @@ _ONE_ROW = (
     "the result depends on the number of rounds"
 )
 
-References = Mapping[AttributeId, Reference]
-"""By the identity of the leaf's first column."""
-
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """The WITH entry of a step: its name and id, of UNION or UNION ALL, and where the step is."""
+class _Step:
+    """Checks the step of a WITH entry; `is_set` with UNION, not UNION ALL."""
 
     fixpoint: FixpointId
     name: str
     is_set: bool
-    place: Span | None
-
-
-def as_step(plan: Plan, entry: Entry, references: References, text: SqlText) -> Plan:
-    """The plan of a step as it is kept; QueryError for what a step may not be."""
-    step = _Step(entry, references, text)
-    step.refuse_without(plan, entry.place)
-    return step.of(plan)
-
-
-@dataclass(frozen=True, slots=True)
-class _Step:
-    entry: Entry
-    references: References
+    references: Mapping[AttributeId, exp.Expression]
+    """Text nodes of the leaves, by the id of a leaf's first column."""
     text: SqlText
 
     def refuse_without(self, plan: Plan, place: Span | None) -> None:
-        """Of UNION ALL, rows that are made of no row of the entry would come in every round."""
-        if self.entry.is_set or self._leaves(plan):
+        """With UNION ALL, rows derived from no row of the entry would be added in every round."""
+        if self.is_set or leaves_in(plan, self.fixpoint):
             return
         raise self.text.unsupported(
-            f"rows derived without `{self.entry.name}` in its own step of UNION ALL",
+            f"rows derived without `{self.name}` in its own step of UNION ALL",
             plan.span if plan.span is not None else place,
             hint="move them to the first part: here every round derives them again",
         )
 
     def of(self, plan: Plan) -> Plan:
-        """The node over its inputs, all that reads the entry looked at."""
-        if not self._leaves(plan):
+        """The node over its inputs, after checking all that read the entry; QueryError for what a
+        step may not be."""
+        if not leaves_in(plan, self.fixpoint):
             return plan
         match plan:
             case Recursive():
                 return plan
-            case Distinct() if self.entry.is_set:
+            case Distinct() if self.is_set:
                 return self.of(plan.child)
             case Join():
                 return self._join(plan)
-            case SetOperation(kind=SetKind.UNION) if self.entry.is_set or plan.all:
+            case SetOperation(kind=SetKind.UNION) if self.is_set or plan.all:
                 for side in (plan.left, plan.right):
                     self.refuse_without(side, plan.span)
                 left, right = self.of(plan.left), self.of(plan.right)
@@ -194,15 +171,8 @@ class _Step:
             case _:
                 raise self._refusal(plan, _construct(plan))
 
-    def _leaves(self, plan: Plan) -> tuple[Recursive, ...]:
-        return tuple(
-            node
-            for node in nodes_of(plan)
-            if isinstance(node, Recursive) and node.fixpoint == self.entry.fixpoint
-        )
-
     def _join(self, join: Join) -> Plan:
-        sides = bool(self._leaves(join.left)), bool(self._leaves(join.right))
+        sides = [bool(leaves_in(side, self.fixpoint)) for side in (join.left, join.right)]
         padded = {
             JoinKind.LEFT: (False, True),
             JoinKind.RIGHT: (True, False),
@@ -212,48 +182,48 @@ class _Step:
             raise self._refusal(join, f"the optional side of a {join.kind.value} join")
         if join.kind is JoinKind.ANTI and sides[1]:
             raise self._refusal(join, "NOT IN, NOT EXISTS or an anti join")
-        if not self.entry.is_set and join.kind is JoinKind.SEMI and sides[1]:
+        if not self.is_set and join.kind is JoinKind.SEMI and sides[1]:
             raise self._refusal(join, "IN, EXISTS or a semi join", _ONLY_ONCE)
-        if not self.entry.is_set and all(sides):
+        if not self.is_set and all(sides):
             raise self._refusal(join, "a join of two of its rows", _ONE_ROW)
         left, right = self.of(join.left), self.of(join.right)
         if join.kind is not JoinKind.SEMI or not sides[1]:
             return replace(join, left=left, right=right)
-        # A row comes once for each partner, which a set does not tell from once.
+        # A row comes once for each partner, which makes no difference in a set.
         kept = tuple(ComputedColumn(a, a.ref()) for a in attributes_of(join.left))
         both = replace(join, kind=JoinKind.INNER, left=left, right=right)
         return Project(both, kept, span=join.span)
 
     def _refusal(self, node: Plan, construct: str, hint: str = "") -> QueryError:
-        leaf = self._leaves(node)[0]
-        reference = self.references[leaf.attributes[0].id]
-        construct = self._around(reference.place, node) or construct
+        leaf = leaves_in(node, self.fixpoint)[0]
+        place = self.references[leaf.attributes[0].id]
+        construct = _around(place, node) or construct
         return self.text.unsupported(
-            f"{construct} over recursive `{self.entry.name}` in its own step",
+            f"{construct} over recursive `{self.name}` in its own step",
             node.span if node.span is not None else leaf.span,
             hint=hint
             or "a step can only filter, join and compute; move this to a query that reads "
-            f"`{self.entry.name}`",
+            f"`{self.name}`",
         )
 
-    def _around(self, place: exp.Expression, node: Plan) -> str | None:
-        """What the text has around the name, where the plan spells it in other operators."""
-        if not isinstance(node, Join | Aggregate):
-            return None
-        inner: Any = place
-        outer: Any = place.parent
-        while outer is not None and not isinstance(outer, exp.CTE):
-            if is_membership(outer) and isinstance(node, Join) and node.kind is JoinKind.LEFT:
-                return "IN or EXISTS under OR"
-            is_relation = isinstance(outer, exp.From | exp.Join | exp.SetOperation | exp.Subquery)
-            if isinstance(inner, exp.Subquery) and not is_relation and not is_membership(outer):
-                return "a subquery used as a value"
-            inner, outer = outer, outer.parent
+
+def _around(place: exp.Expression, node: Plan) -> str | None:
+    """What encloses the name in the text where the plan has other operators."""
+    if not isinstance(node, Join | Aggregate):
         return None
+    inner: Any = place
+    outer: Any = place.parent
+    while outer is not None and not isinstance(outer, exp.CTE):
+        if is_membership(outer) and isinstance(node, Join) and node.kind is JoinKind.LEFT:
+            return "IN or EXISTS under OR"
+        is_relation = isinstance(outer, exp.From | exp.Join | exp.SetOperation | exp.Subquery)
+        if isinstance(inner, exp.Subquery) and not is_relation and not is_membership(outer):
+            return "a subquery used as a value"
+        inner, outer = outer, outer.parent
+    return None
 
 
 def _construct(node: Plan) -> str:
-    """What the user calls the node."""
     match node:
         case Aggregate(aggregates=()):
             return "GROUP BY"
@@ -281,11 +251,11 @@ def _construct(node: Plan) -> str:
 _UNION_PARTS = frozenset({"this", "expression", "distinct", "with"})
 _TAIL = ("order", "limit", "offset")
 MOST_LEVELS = 2**31 - 1
-"""What an INT holds, as Spark reads MAX RECURSION LEVEL."""
+"""Largest INT; Spark reads MAX RECURSION LEVEL as INT."""
 
 
 def with_common_tables(node: exp.Expression, environment: Environment) -> Environment:
-    """The environment of a query, with the entries of its WITH clause in sight."""
+    """The environment of a query, with its WITH entries visible."""
     clause = part(node, "with")
     if clause is None:
         return environment
@@ -303,7 +273,7 @@ def with_common_tables(node: exp.Expression, environment: Environment) -> Enviro
 
 
 def read_unused(node: exp.Expression, environment: Environment) -> None:
-    """Read what no plan holds: Spark is handed the text with these entries in it."""
+    """Read entries that no plan contains: Spark runs the text that has them."""
     clause = part(node, "with")
     for entry in () if clause is None else clause.expressions:
         if id(entry) not in environment.reading.read_entries:
@@ -312,7 +282,7 @@ def read_unused(node: exp.Expression, environment: Environment) -> None:
 
 
 def _refuse_clauses(clause: exp.Expression, environment: Environment) -> None:
-    text = environment.reading.text
+    text = environment.text
     for name in ("search", "cycle"):
         result = clause.args.get(name)
         if result:
@@ -344,7 +314,6 @@ def _refuse_clauses(clause: exp.Expression, environment: Environment) -> None:
 def _recursive_table(
     entry: exp.CTE, later: Iterable[exp.CTE], environment: Environment
 ) -> CommonTable:
-    """An entry of WITH RECURSIVE, whether it reads itself or not."""
     name = entry.alias.lower()
     known = environment.common_tables
     visible = dict(known)
@@ -361,9 +330,9 @@ def _recursive_table(
 
 def _not_yet(entry: exp.CTE, environment: Environment) -> CommonTable:
     def refuse(place: exp.Expression) -> Plan:
-        # To Spark such a name is none that it knows.
+        # Spark does not know such a name.
         raise read_by_none(
-            environment.reading.text.unsupported(
+            environment.text.unsupported(
                 f"`{entry.alias}` before its own WITH entry (mutual recursion)",
                 place,
                 hint="derive the rows of both in one entry, with a column that distinguishes them",
@@ -375,7 +344,7 @@ def _not_yet(entry: exp.CTE, environment: Environment) -> CommonTable:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A WITH entry that reads itself, and what is in sight where it stands."""
+    """A WITH entry that reads itself, and what is visible there."""
 
     node: exp.CTE
     environment: Environment
@@ -385,34 +354,32 @@ class _Entry:
         return self.node.alias
 
     def read(self, place: exp.Expression) -> Plan:
-        """The fixpoint, for one place that reads it."""
-        environment, text = self.environment, self.environment.reading.text
+        environment, text = self.environment, self.environment.text
         union = self._union()
         base = self._part(union, union.this, CommonTable(self.node, environment, self._in_base))
         columns = self._columns(base)
         identity = environment.reading.fixpoint_of(self.node)
-        references: dict[str, Reference] = {}
+        references: dict[AttributeId, exp.Expression] = {}
 
         def leaf(at: exp.Expression) -> Plan:
             made = self._attributes("r", columns)
             span = name_span(at, environment) if isinstance(at, exp.Table) else text.span_of(at)
-            result = Recursive(identity, made, span=span)
-            references[made[0].id] = Reference(result, at)
-            return result
+            references[made[0].id] = at
+            return Recursive(identity, made, span=span)
 
         step = self._part(union, union.expression, CommonTable(self.node, environment, leaf))
         self._refuse_types(base, step, union)
         is_set = bool(union.args.get("distinct"))
         levels = self._levels(is_set=is_set)
-        entry = Entry(identity, self.name, is_set, text.span_of(union.expression))
-        as_read = as_step(step, entry, references, text)
+        checked = _Step(identity, self.name, is_set, references, text)
+        checked.refuse_without(step, text.span_of(union.expression))
+        as_read = checked.of(step)
         self._refuse_approximate(base, as_read, union)
         made, span = self._attributes("f", columns), body_of(self.node, text)
         return Fixpoint(identity, base, as_read, made, is_set, levels, span=span)
 
     def _levels(self, *, is_set: bool) -> int | None:
-        """What MAX RECURSION LEVEL says of it."""
-        text = self.environment.reading.text
+        text = self.environment.text
         result = text.levels.get(id(self.node))
         if result is not None and is_set:
             raise text.unsupported(
@@ -430,7 +397,7 @@ class _Entry:
         return None if result is None else result.most
 
     def _part(self, union: exp.Union, query: exp.Expression, own: CommonTable) -> Plan:
-        """Base or step, with the entry's name meaning `own`."""
+        """Base or step, with the entry's name bound to `own`."""
         visible = {**self.environment.common_tables, self.name.lower(): own}
         inside = with_common_tables(union, replace(self.environment, common_tables=visible))
         reading = inside.reading
@@ -447,8 +414,7 @@ class _Entry:
         return plan
 
     def _union(self) -> exp.Union:
-        """The UNION that the entry is, if it is one of these that are read."""
-        text = self.environment.reading.text
+        text = self.environment.text
         union = unwrapped(self.node.this)
         if not isinstance(union, exp.Union):
             kind = (
@@ -474,7 +440,7 @@ class _Entry:
         return union
 
     def _in_base(self, place: exp.Expression) -> Plan:
-        raise self.environment.reading.text.unsupported(
+        raise self.environment.text.unsupported(
             f"`{self.name}` in the first part of its UNION",
             place,
             hint="put all parts that read it after the first UNION, in parentheses if there are "
@@ -482,8 +448,8 @@ class _Entry:
         )
 
     def _columns(self, base: Plan) -> tuple[Attribute, ...]:
-        """Name and type of the entry's columns; the identities are the base's."""
-        text = self.environment.reading.text
+        """Name and type of the entry's columns; ids are the base's."""
+        text = self.environment.text
         attributes = attributes_of(base)
         names = self.node.alias_column_names or [attribute.name for attribute in attributes]
         if len(names) != len(attributes):
@@ -504,7 +470,7 @@ class _Entry:
         return tuple(replace(a, name=n) for n, a in zip(names, attributes, strict=True))
 
     def _attributes(self, letter: str, columns: tuple[Attribute, ...]) -> tuple[Attribute, ...]:
-        """The columns under new identities; a step may make any of them NULL."""
+        """The columns under new ids; a step may make any of them NULL."""
         ids = self.environment.reading.fresh(letter, [column.name for column in columns])
         return tuple(
             replace(column, id=identity, nullable=True)
@@ -512,7 +478,7 @@ class _Entry:
         )
 
     def _refuse_types(self, base: Plan, step: Plan, union: exp.Union) -> None:
-        text = self.environment.reading.text
+        text = self.environment.text
         here, there = self._columns(base), attributes_of(step)
         if len(here) != len(there):
             raise text.error(
@@ -521,13 +487,14 @@ class _Entry:
                 union.expression,
                 hint="select the same number of columns in both",
             )
-        for one, other in zip(here, there, strict=True):
-            if one.type != other.type:
+        for column, attribute in zip(here, there, strict=True):
+            if column.type != attribute.type:
+                types = f"`{column.type}` and `{attribute.type or 'unknown'}`"
+                name = f"`{column.name}`"
                 raise text.unsupported(
-                    f"recursive `{self.name}` with `{one.type}` and `{other.type or 'unknown'}` in "
-                    f"column `{one.name}`",
+                    f"recursive `{self.name}` with {types} in column {name}",
                     union.expression,
-                    hint=f"CAST one of them, so that `{one.name}` has the same type in both parts",
+                    hint=f"CAST one of them, so that {name} has the same type in both parts",
                 )
 
     def _refuse_approximate(self, base: Plan, step: Plan, union: exp.Union) -> None:
@@ -535,13 +502,9 @@ class _Entry:
             loose = approximate_columns(plan)
             for column, attribute in zip(self._columns(base), attributes_of(plan), strict=True):
                 if attribute.id in loose:
-                    raise self._inexact(column, query)
-
-    def _inexact(self, column: Attribute, query: exp.Expression) -> QueryError:
-        return self.environment.reading.text.unsupported(
-            f"a sum of doubles in column `{column.name}` of recursive `{self.name}`",
-            query,
-            hint=(
-                "the last digits vary from run to run; sum decimals, or CAST the values to DECIMAL"
-            ),
-        )
+                    raise self.environment.text.unsupported(
+                        f"a sum of doubles in column `{column.name}` of recursive `{self.name}`",
+                        query,
+                        hint="the last digits vary from run to run; sum decimals, or CAST the "
+                        "values to DECIMAL",
+                    )

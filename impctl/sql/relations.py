@@ -65,10 +65,10 @@ def same_names(left: Scope, right: Scope, node: exp.Join, text: SqlText) -> Pair
 
 
 def _natural(left: Scope, right: Scope, node: exp.Join, text: SqlText) -> Pairs:
-    pairs = [(one, other) for one in left.star(None) for other in right.find(None, one.name)]
-    counts = Counter(one.name.lower() for one, _ in pairs)
+    pairs = [(entry, match) for entry in left.star(None) for match in right.find(None, entry.name)]
+    counts = Counter(entry.name.lower() for entry, _ in pairs)
     if any(count > 1 for count in counts.values()) or any(a.name != b.name for a, b in pairs):
-        # Spark pairs the first ones there, and tells upper from lower case.
+        # Spark pairs the first ones there, and distinguishes upper from lower case.
         raise text.unsupported(
             "a NATURAL join whose sides have duplicate column names, or names that differ in case",
             node,
@@ -78,7 +78,7 @@ def _natural(left: Scope, right: Scope, node: exp.Join, text: SqlText) -> Pairs:
 
 
 def equal_names(pairs: Pairs, span: Span | None) -> Expr | None:
-    """The condition that the columns of each pair are equal; None without pairs."""
+    """Equality of each pair; None without pairs."""
     equals = tuple(Compare(CompareOp.EQUAL, a.expr, b.expr, span=span) for a, b in pairs)
     if not equals:
         return None
@@ -86,7 +86,7 @@ def equal_names(pairs: Pairs, span: Span | None) -> Expr | None:
 
 
 def merged_scope(kind: JoinKind, left: Scope, right: Scope, pairs: Pairs) -> Scope:
-    """The names after the join: merged columns once, and first, in `*`; first in `t.*`, too."""
+    """Names after a join: merged columns once and first in `*`, and first in `t.*`."""
     seen = joined_scope(kind, left, right, side_by_side(left, right))
     count = len(left.entries)
     lefts = [left.entries.index(a) for a, _ in pairs]
@@ -94,7 +94,7 @@ def merged_scope(kind: JoinKind, left: Scope, right: Scope, pairs: Pairs) -> Sco
         return replace(seen, entries=_first(lefts, seen.entries))
     rights = [count + right.entries.index(b) for _, b in pairs]
     merged = [
-        ScopeEntry(None, a.name, _merged_value(kind, seen.entries[i].expr, seen.entries[j].expr))
+        ScopeEntry(None, a.name, _merged(kind, seen.entries[i].expr, seen.entries[j].expr))
         for (a, _), i, j in zip(pairs, lefts, rights, strict=True)
     ]
     hidden = {*lefts, *rights}
@@ -111,7 +111,7 @@ def _first(positions: Sequence[int], entries: Sequence[ScopeEntry]) -> tuple[Sco
     return (*(entries[place] for place in positions), *others)
 
 
-def _merged_value(kind: JoinKind, left: Expr, right: Expr) -> Expr:
+def _merged(kind: JoinKind, left: Expr, right: Expr) -> Expr:
     if kind is JoinKind.FULL:
         return Coalesce((left, right))
     return right if kind is JoinKind.RIGHT else left
@@ -119,19 +119,11 @@ def _merged_value(kind: JoinKind, left: Expr, right: Expr) -> Expr:
 
 _AS_VIEW = "`LATERAL VIEW explode(x) t AS element`"
 
-_GENERATORS = {
-    "explode": ("explode", False),
-    "explode_outer": ("explode", True),
-    "posexplode": ("posexplode", False),
-    "posexplode_outer": ("posexplode", True),
-}
+_GENERATORS = frozenset({"explode", "explode_outer", "posexplode", "posexplode_outer"})
 
 
 def exploded(plan: Plan, scope: Scope, node: exp.Lateral, reading: Reading) -> tuple[Plan, Scope]:
-    """The rows of `plan` taken apart, and the names of what they have then.
-
-    QueryError where the form is refused.
-    """
+    """Explode the rows of a plan; returns the plan and its names. QueryError where refused."""
     alias = node.args.get("alias")
     names = [column.name for column in (alias.columns if alias is not None else [])]
     is_view = bool(node.args.get("view"))
@@ -148,25 +140,25 @@ def exploded(plan: Plan, scope: Scope, node: exp.Lateral, reading: Reading) -> t
 
 
 def is_generator(node: exp.Expression) -> bool:
-    """Whether it is a call that is read as one row for every element."""
+    """Whether the node is a generator call, which makes one row per element."""
     return function_name(node) in _GENERATORS
 
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """A generator of a SELECT list: its item, the rows taken apart, and the columns made."""
+    """A generator of a SELECT list: its item, the exploded rows, and the new columns."""
 
     item: exp.Expression
     plan: Explode
 
     @property
     def columns(self) -> list[tuple[str, Expr, Span | None]]:
-        """What stands in the list in place of the item: name, value and place."""
+        """Name, value and place of the columns that replace the item."""
         span = self.plan.span
-        return [(each.name, each.ref(span), span) for each in self.plan.made]
+        return [(attribute.name, attribute.ref(span), span) for attribute in self.plan.made]
 
     def refuse_beside(self, what: str, text: SqlText) -> None:
-        """Refuse the generator in a query that has this too."""
+        """Refuse other constructs in a query with the generator."""
         raise text.unsupported(
             f"`{self.plan.function}` in the SELECT list of a query with {what}",
             self.plan.span,
@@ -177,17 +169,17 @@ class Generated:
 def read_generated(
     items: Sequence[exp.Expression], plan: Plan, scope: Scope, reading: Reading
 ) -> Generated | None:
-    """The generator that is an item of the SELECT list; None without one."""
-    result = [item for item in items if is_generator(_called(item))]
-    if not result:
+    """The generator of the SELECT list, or None."""
+    generators = [item for item in items if is_generator(_called(item))]
+    if not generators:
         return None
-    if len(result) > 1:
+    if len(generators) > 1:
         raise reading.text.unsupported(
             "several generator functions in one SELECT list",
-            _called(result[1]),
+            _called(generators[1]),
             hint=f"write each as {_AS_VIEW} after FROM",
         )
-    (item,) = result
+    (item,) = generators
     if isinstance(item, exp.Aliases):
         names = [part.name for part in item.expressions]
     else:
@@ -197,14 +189,14 @@ def read_generated(
 
 
 def _called(item: exp.Expression) -> exp.Expression:
-    """An item of a SELECT list without its alias or aliases."""
+    """An item of a SELECT list without aliases."""
     inner = item.this if isinstance(item, exp.Aliases) else item.unalias()
     return inner if isinstance(inner, exp.Expression) else item
 
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """A generator as it is written: in which clause, the call, and the names for its columns."""
+    """A generator as written: clause, call, and column names."""
 
     clause: str
     call: exp.Expression
@@ -213,7 +205,6 @@ class _Written:
 
     @property
     def what(self) -> str:
-        """It, for messages."""
         return "a generator" if self.clause == "SELECT" else f"a {self.clause}"
 
 
@@ -222,7 +213,7 @@ def _taken_apart(
 ) -> Explode:
     call, text = written.call, reading.text
     name = function_name(call) or ""
-    function, is_outer = _GENERATORS[name]
+    function = name.removesuffix("_outer")
     arguments = arguments_of(call)
     if len(arguments) != 1:
         raise text.unsupported(f"{written.clause} of `{name}` with several values", call)
@@ -230,16 +221,15 @@ def _taken_apart(
     made = _columns(written, function, known_type(array), reading)
     ids = reading.fresh("x", [attribute.name for attribute in made])
     made = tuple(replace(item, id=identity) for item, identity in zip(made, ids, strict=True))
-    return Explode(plan, function, array, made, is_outer or outer, span=text.span_of(call))
+    return Explode(plan, function, array, made, outer or name != function, span=text.span_of(call))
 
 
 def _columns(
     written: _Written, function: str, kind: SqlType | None, reading: Reading
 ) -> tuple[Attribute, ...]:
-    """The columns made, without an identity yet: a place, then an element or a key and a value."""
+    """New columns without ids: a position, then an element, or key and value."""
     names = written.names
     place = ["pos"] if function == "posexplode" else []
-    of_map = ["key", "value"]
     is_map = kind is not None and kind.kind is Kind.OTHER and kind.detail.startswith("map<")
     is_array = kind is not None and kind.kind is Kind.OTHER and kind.detail.startswith("array<")
     if not names and not is_map and not is_array:
@@ -256,16 +246,16 @@ def _columns(
             written.call,
             hint="name one column for an array, two for a map, and one more for a position",
         )
-    own = [*place, *(of_map if elements == 2 else ["col"])]
+    defaults = [*place, *(["key", "value"] if elements == 2 else ["col"])]
     types = [*(INTEGER for _ in place), *_element_types(kind, elements)]
     return tuple(
         Attribute("", name, type_, nullable=True)
-        for name, type_ in zip(names or own, types, strict=True)
+        for name, type_ in zip(names or defaults, types, strict=True)
     )
 
 
 def _element_types(kind: SqlType | None, elements: int) -> list[SqlType | None]:
-    """Of what is inside: None where it is not a plain type."""
+    """Element types; None for one that is not plain."""
     detail = "" if kind is None else kind.detail
     if elements == 1:
         return [from_spark(detail.removeprefix("array<").removesuffix(">"))]
@@ -274,12 +264,12 @@ def _element_types(kind: SqlType | None, elements: int) -> list[SqlType | None]:
 
 
 MOST_ROWS = 200
-"""An operator or two each; more belong in a table."""
+"""Each costs an operator or two; more rows belong in a table."""
 
 
 def read_values(node: exp.Values, text: SqlText, read: Callable[[exp.Expression], Plan]) -> Plan:
-    """The plan of the rows, by the way to `read` a query; QueryError for what is not read."""
-    rows = [_values_of(row) for row in node.expressions]
+    """Read VALUES, subqueries by `read`; QueryError for what is not read."""
+    rows = [row.expressions if isinstance(row, exp.Tuple) else [row] for row in node.expressions]
     widths = {len(row) for row in rows}
     if len(widths) > 1:
         raise text.error(
@@ -304,10 +294,6 @@ def read_values(node: exp.Values, text: SqlText, read: Callable[[exp.Expression]
     return read(_together(selects))
 
 
-def _values_of(row: exp.Expression) -> Sequence[exp.Expression]:
-    return row.expressions if isinstance(row, exp.Tuple) else [row]
-
-
 def _selected(row: Sequence[exp.Expression]) -> exp.Expression:
     items = (
         exp.Alias(this=value, alias=exp.to_identifier(f"col{place}"))
@@ -320,7 +306,7 @@ def _together(rows: Sequence[exp.Expression]) -> exp.Expression:
     if len(rows) == 1:
         return rows[0]
     half = len(rows) // 2
-    # In brackets, as a set operation on the right side of another one is.
+    # In brackets, like any set operation on the right side of another.
     right = exp.Subquery(this=_together(rows[half:]))
     return exp.Union(this=_together(rows[:half]), expression=right, distinct=False)
 
@@ -332,34 +318,25 @@ def _refuse_types(
     read: Callable[[exp.Expression], Plan],
 ) -> None:
     """QueryError where values of a column have several types; NULL has none."""
-    rows = [attributes_of(read(one)) for one in selects]
+    rows = [attributes_of(read(select)) for select in selects]
     for place, column in enumerate(zip(*rows, strict=True), start=1):
-        result = {attribute.type for attribute in column}
-        kinds = {kind for kind in result if kind is not None and kind.kind is not Kind.NULL}
+        types = {attribute.type for attribute in column}
+        kinds = {kind for kind in types if kind is not None and kind.kind is not Kind.NULL}
         if len(kinds) > 1:
             named = " and ".join(f"`{kind}`" for kind in sorted(map(str, kinds)))
             raise text.unsupported(
-                f"VALUES with {named} in column {place}",
-                node,
-                hint="cast the values to one type",
+                f"VALUES with {named} in column {place}", node, hint="cast the values to one type"
             )
 
 
 _KINDS = {
-    ("", ""): JoinKind.INNER,
-    ("", "INNER"): JoinKind.INNER,
-    ("", "CROSS"): JoinKind.INNER,
-    ("LEFT", ""): JoinKind.LEFT,
-    ("LEFT", "OUTER"): JoinKind.LEFT,
-    ("RIGHT", ""): JoinKind.RIGHT,
-    ("RIGHT", "OUTER"): JoinKind.RIGHT,
-    ("FULL", ""): JoinKind.FULL,
-    ("FULL", "OUTER"): JoinKind.FULL,
-    ("LEFT", "SEMI"): JoinKind.SEMI,
-    ("", "SEMI"): JoinKind.SEMI,
-    ("LEFT", "ANTI"): JoinKind.ANTI,
-    ("", "ANTI"): JoinKind.ANTI,
-}
+    ("", ""): JoinKind.INNER, ("", "INNER"): JoinKind.INNER, ("", "CROSS"): JoinKind.INNER,
+    ("LEFT", ""): JoinKind.LEFT, ("LEFT", "OUTER"): JoinKind.LEFT,
+    ("RIGHT", ""): JoinKind.RIGHT, ("RIGHT", "OUTER"): JoinKind.RIGHT,
+    ("FULL", ""): JoinKind.FULL, ("FULL", "OUTER"): JoinKind.FULL,
+    ("", "SEMI"): JoinKind.SEMI, ("LEFT", "SEMI"): JoinKind.SEMI,
+    ("", "ANTI"): JoinKind.ANTI, ("LEFT", "ANTI"): JoinKind.ANTI,
+}  # fmt: skip
 _JOIN_PARTS = frozenset({"this", "side", "kind", "method", "on", "using"})
 _TABLE_PARTS = frozenset({"this", "db", "catalog", "alias", "joins", "pivots"})
 _SUBQUERY_PARTS = frozenset({"this", "alias", "joins", "pivots"})
@@ -368,15 +345,15 @@ _VALUES_PARTS = frozenset({"expressions", "alias"})
 
 @dataclass(frozen=True, slots=True)
 class CommonTable:
-    """A WITH entry and what was visible where it stands."""
+    """A WITH entry and what is visible there."""
 
     node: exp.CTE
     environment: Environment
     read: Callable[[exp.Expression], Plan] | None = None
-    """Of an entry that reads itself: its rows, for the place that names it."""
+    """For an entry that reads itself: its rows, for the place that names it."""
 
     def plan(self, place: exp.Expression) -> Plan:
-        """The entry read anew, for the place that names it."""
+        """Read the entry again, for the place that names it."""
         if self.read is not None:
             return self.read(place)
         return self.environment.read_query(self.node.this, self.environment)
@@ -384,24 +361,28 @@ class CommonTable:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What a query is read with: the reading, WITH entries in sight, the way to read a query."""
+    """Context of a query: the reading, visible WITH entries, how to read a query."""
 
     reading: Reading
     read_query: Callable[[exp.Expression, Environment], Plan]
     common_tables: Mapping[str, CommonTable] = field(default_factory=dict)
     """By lower-case name."""
 
+    @property
+    def text(self) -> SqlText:
+        return self.reading.text
+
 
 @dataclass(frozen=True, slots=True)
 class FromSource:
-    """What a FROM clause yields: a plan, and the names of its columns."""
+    """Result of a FROM clause: a plan, and the names of its columns."""
 
     plan: Plan
     scope: Scope
 
 
 def read_from(select: exp.Select, environment: Environment) -> FromSource:
-    """The FROM clause of one SELECT block."""
+    """Read the FROM clause of one SELECT block."""
     clause = part(select, "from")
     if clause is None:
         return FromSource(OneRow(), Scope(()))
@@ -420,36 +401,27 @@ def part(node: exp.Expression, name: str) -> exp.Expression | None:
 def refuse_parts(
     node: exp.Expression, known: frozenset[str], environment: Environment, what: str
 ) -> None:
-    """Refuses a node that carries anything but the parts that are understood."""
-    text = environment.reading.text
+    """Refuse a node with parts that are not known."""
+    text = environment.text
     for name, value in node.args.items():
         if name.rstrip("_") in known or not value:
             continue
-        place = next((item for item in _nodes_in(value) if text.span_of(item) is not None), node)
+        items = value if isinstance(value, list) else [value]
+        nodes = (item for item in items if isinstance(item, exp.Expression))
+        place = next((item for item in nodes if text.span_of(item) is not None), node)
         label = name.rstrip("_").upper().replace("_", " ")
         raise text.unsupported(f"{_CLAUSES.get(name.rstrip('_'), label)} in {what}", place)
 
 
 _CLAUSES = {
-    "sample": "TABLESAMPLE",
-    "laterals": "LATERAL VIEW",
-    "version": "time travel",
-    "when": "time travel",
-    "sort": "SORT BY",
-    "cluster": "CLUSTER BY",
-    "distribute": "DISTRIBUTE BY",
-    "by_name": "BY NAME",
-    "locks": "FOR UPDATE",
-}
-
-
-def _nodes_in(value: object) -> list[exp.Expression]:
-    items = value if isinstance(value, list) else [value]
-    return [item for item in items if isinstance(item, exp.Expression)]
+    "sample": "TABLESAMPLE", "laterals": "LATERAL VIEW", "version": "time travel",
+    "when": "time travel", "sort": "SORT BY", "cluster": "CLUSTER BY", "by_name": "BY NAME",
+    "distribute": "DISTRIBUTE BY", "locks": "FOR UPDATE",
+}  # fmt: skip
 
 
 def _joined(first: exp.Expression, joins: list[exp.Join], environment: Environment) -> FromSource:
-    """The comma-separated groups of a FROM clause, each a chain of joins."""
+    """Comma-separated groups of a FROM clause, each a chain of joins."""
     groups: list[tuple[exp.Expression, list[exp.Join]]] = [(first, [])]
     for join in joins:
         if _is_comma(join, environment):
@@ -459,7 +431,7 @@ def _joined(first: exp.Expression, joins: list[exp.Join], environment: Environme
             if len(groups) > 1:
                 _refuse_behind_comma(join, environment)
             groups[-1][1].append(join)
-    sources = [_chain(head, chain, environment) for head, chain in groups]
+    sources = [_chain(_relation(head, environment), chain, environment) for head, chain in groups]
     result = sources[0]
     for source, (head, _) in zip(sources[1:], groups[1:], strict=True):
         if set(result.scope.relations).isdisjoint(source.scope.relations):
@@ -470,10 +442,10 @@ def _joined(first: exp.Expression, joins: list[exp.Join], environment: Environme
 
 
 def _refuse_pivot(join: exp.Join, environment: Environment) -> None:
-    """To Spark a PIVOT behind a join is one of the joined rows, in the tree it is the side's."""
+    """Spark applies a PIVOT after a join to the joined rows; the tree attaches it to one side."""
     pivots = join.this.args.get("pivots") or join.args.get("pivots")
     if pivots:
-        raise environment.reading.text.unsupported(
+        raise environment.text.unsupported(
             "a PIVOT after a join",
             pivots[0],
             hint="pivot a subquery in parentheses: `(SELECT ... FROM a JOIN b ...) PIVOT (...)`",
@@ -481,36 +453,35 @@ def _refuse_pivot(join: exp.Join, environment: Environment) -> None:
 
 
 def _refuse_behind_comma(join: exp.Join, environment: Environment) -> None:
-    """To Spark its left side is all that stands before it, relations before the comma, too."""
+    """Spark takes everything before the join, including relations before the comma, as its left
+    side."""
     is_merging = join.args.get("method") or join.args.get("using")
     if is_merging or (join.side or "").upper() in ("RIGHT", "FULL"):
-        raise environment.reading.text.unsupported(
+        raise environment.text.unsupported(
             "a RIGHT, FULL, NATURAL or USING join after a comma",
             join,
-            hint=(
-                "write CROSS JOIN instead of the comma, or put parentheses around the joined tables"
-            ),
+            hint="write CROSS JOIN instead of the comma, or put parentheses around the joined "
+            "tables",
         )
 
 
 def _is_comma(join: exp.Join, environment: Environment) -> bool:
-    text = environment.reading.text
+    text = environment.text
     span = text.span_of(join.this)
-    token = None if span is None else text.token_before(span.start)
+    token = None if span is None else text.words.before(span.start)
     while token is not None and token.token_type is TokenType.L_PAREN:
-        token = text.token_before(token.start)
+        token = text.words.before(token.start)
     return token is not None and token.token_type is TokenType.COMMA
 
 
-def _chain(head: exp.Expression, joins: list[exp.Join], environment: Environment) -> FromSource:
-    source = _relation(head, environment)
+def _chain(source: FromSource, joins: list[exp.Join], environment: Environment) -> FromSource:
     for join in joins:
         source = _join(source, join, environment)
     return source
 
 
 def _relation(node: exp.Expression, environment: Environment) -> FromSource:
-    text = environment.reading.text
+    text = environment.text
     match node:
         case exp.Table() if isinstance(node.this, exp.Identifier):
             refuse_parts(node, _TABLE_PARTS, environment, f"table `{node.name}`")
@@ -535,19 +506,13 @@ def _relation(node: exp.Expression, environment: Environment) -> FromSource:
     for pivot in node.args.get("pivots") or []:
         pivot_source = FromSource(*pivoted(source.plan, source.scope, pivot, environment.reading))
         source = _aliased(pivot_source, pivot, environment)
-    return _chain_onto(source, node.args.get("joins") or [], environment)
-
-
-def _chain_onto(source: FromSource, joins: list[exp.Join], environment: Environment) -> FromSource:
-    for join in joins:
-        source = _join(source, join, environment)
-    return source
+    return _chain(source, node.args.get("joins") or [], environment)
 
 
 def _table(node: exp.Table, environment: Environment) -> FromSource:
     reading = environment.reading
     written = ".".join(piece.name for piece in node.parts)
-    # In Spark `a.b` is never the WITH entry that is called "a.b".
+    # In Spark `a.b` is never the WITH entry named "a.b".
     common = environment.common_tables.get(written.lower()) if len(node.parts) == 1 else None
     if common is not None:
         reading.read_entries.add(id(common.node))
@@ -556,7 +521,7 @@ def _table(node: exp.Table, environment: Environment) -> FromSource:
         scope = relation_scope((node.alias or node.name,), renamed)
         return _aliased(FromSource(plan, scope), node, environment)
     table = _catalog_name(node, written, environment)
-    # `delta` and a path are no names of two parts, but columns are called by them as if they were.
+    # `delta` and a path are not a name of two parts, but they qualify columns like one.
     full = reading.names.full([piece.name for piece in node.parts])
     schema = reading.catalog[table]
     access = reading.next_access(table)
@@ -571,7 +536,7 @@ def _table(node: exp.Table, environment: Environment) -> FromSource:
 
 
 def _live(scan: Scan, reading: Reading) -> Plan:
-    """The rows of a table that are there for queries: all, but where it has an expiry."""
+    """The rows that queries see: all, except where the table has an expiry."""
     live = reading.live.get(scan.table)
     if live is None:
         return scan
@@ -580,8 +545,8 @@ def _live(scan: Scan, reading: Reading) -> Plan:
 
 
 def name_span(node: exp.Table, environment: Environment) -> Span:
-    """The written table name, without its alias, checked against the text."""
-    text = environment.reading.text
+    """The written table name without alias, checked against the text."""
+    text = environment.text
     spans = [text.span_of(piece) for piece in node.parts]
     first, last = spans[0], spans[-1]
     if first is None or last is None:
@@ -615,13 +580,12 @@ def _catalog_name(node: exp.Table, written: str, environment: Environment) -> st
 
 
 def _derived(plan: Plan, node: exp.Expression, environment: Environment) -> FromSource:
-    alias = node.alias or None
     renamed = _relation_columns(node, attributes_of(plan), environment)
-    return FromSource(plan, relation_scope(None if alias is None else (alias,), renamed))
+    return FromSource(plan, relation_scope((node.alias,) if node.alias else None, renamed))
 
 
 def _aliased(source: FromSource, node: exp.Expression, environment: Environment) -> FromSource:
-    """The source under the alias of a node, its columns renamed where the alias lists names."""
+    """The source under the alias of a node, with the alias's column names if it has any."""
     if not node.alias:
         return source
     entries = source.scope.star(None)
@@ -638,7 +602,7 @@ def _aliased(source: FromSource, node: exp.Expression, environment: Environment)
 def _relation_columns(
     node: exp.Expression, attributes: tuple[Attribute, ...], environment: Environment
 ) -> tuple[Attribute, ...]:
-    """The attributes under the names an alias such as `t(a, b)` gives."""
+    """The attributes under the column names of an alias such as `t(a, b)`."""
     names = node.alias_column_names
     if not names:
         return attributes
@@ -652,7 +616,7 @@ def _relation_columns(
 def _column_count(
     node: exp.Expression, listed: int, there: int, environment: Environment
 ) -> Exception:
-    return environment.reading.text.error(
+    return environment.text.error(
         f"The alias `{node.alias}` lists {count_text(listed, 'column')}, but the relation has "
         f"{there}",
         node,
@@ -690,12 +654,12 @@ def _join(left: FromSource, node: exp.Join, environment: Environment) -> FromSou
 def _refuse_same_name(
     left: FromSource, right: FromSource, node: exp.Expression, environment: Environment
 ) -> None:
-    # Rewritten texts call a table by the end of its name alone.
+    # Rewritten texts use only the last part of a table's name.
     twice = {name[-1] for name in left.scope.relations}
     twice &= {name[-1] for name in right.scope.relations}
     if twice:
         name = sorted(twice)[0]
-        raise environment.reading.text.unsupported(
+        raise environment.text.unsupported(
             f"two relations named `{name}` in one FROM",
             node,
             hint="give each occurrence of the table its own alias",

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from impctl.data.schema import Kind, SqlType
-from impctl.expr.nodes import ColumnRef, Expr, Span, transform, walk
+from impctl.expr.nodes import ColumnRef, Expr, Span, columns_of, transform
 from impctl.expr.types import is_nullable, type_of
-from impctl.plan.nodes import Attribute, Catalog, JoinKind, LiveRows, Plan
+from impctl.plan.nodes import Attribute, Catalog, ComputedColumn, JoinKind, LiveRows, Plan
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
@@ -24,29 +24,28 @@ if TYPE_CHECKING:
     from impctl.types import AccessId, AttributeId, FixpointId, TableName
 
 MAX_ACCESSES = 1_000
-"""WITH entries that use each other twice make 2 to the n of them."""
+"""WITH entries that use each other twice multiply to 2 to the n."""
 
 
 @dataclass(slots=True)
 class Reading:
-    """The only mutable thing in a reading: counters and the list of volatile constructs."""
+    """The only mutable state of parsing: counters and volatile constructs."""
 
     text: SqlText
     catalog: Catalog
     names: TableNames
     zone: str = "UTC"
-    """The session's time zone."""
     volatile: list[tuple[str, Span | None]] = field(default_factory=list)
     read_entries: set[int] = field(default_factory=set)
-    """WITH entries that something has read, by the `id` of their node in the text's tree."""
+    """WITH entries that were read, by the `id` of their node in the tree."""
     unused: list[Plan] = field(default_factory=list)
-    """What entries are that nothing has read."""
+    """Plans of entries that were not read."""
     mentions: dict[Span, TableName] = field(default_factory=dict)
-    """Where the text names tables, and which."""
+    """Places in the text that name tables."""
     fixpoints: dict[int, FixpointId] = field(default_factory=dict)
-    """Of recursive WITH entries, by the `id` of their node."""
+    """Recursive WITH entries, by the `id` of their node."""
     live: Mapping[TableName, LiveRows] = field(default_factory=dict)
-    """What tables with an expiry ask of their rows; looked up only for tables that are named."""
+    """Expiry conditions of tables; looked up only for tables that are named."""
     _accesses: Counter[TableName] = field(default_factory=Counter)
     _nodes: int = 0
 
@@ -61,18 +60,18 @@ class Reading:
         return f"{table}#{self._accesses[table]}"
 
     def fixpoint_of(self, entry: exp.CTE) -> FixpointId:
-        """The one identity of a recursive entry, wherever it is read."""
-        result = self.fixpoints.get(id(entry))
-        if result is None:
-            result, again = entry.alias, 1
-            while result in self.fixpoints.values():
-                again += 1
-                result = f"{entry.alias}:{again}"
-            self.fixpoints[id(entry)] = result
-        return result
+        """Id of a recursive entry, the same wherever it is read."""
+        name = self.fixpoints.get(id(entry))
+        if name is None:
+            name, number = entry.alias, 1
+            while name in self.fixpoints.values():
+                number += 1
+                name = f"{entry.alias}:{number}"
+            self.fixpoints[id(entry)] = name
+        return name
 
     def fresh(self, letter: str, names: Sequence[str]) -> tuple[AttributeId, ...]:
-        """Identities for the outputs of one new node, such as `p3.rev`."""
+        """Ids for the outputs of one new node, such as `p3.rev`."""
         self._nodes += 1
         seen: Counter[str] = Counter()
         result = []
@@ -82,13 +81,22 @@ class Reading:
             result.append(f"{letter}{self._nodes}.{name}{again}")
         return tuple(result)
 
+    def computed(
+        self, letter: str, columns: Sequence[tuple[str, Expr]]
+    ) -> tuple[ComputedColumn, ...]:
+        """Output columns of one new node from their names and expressions."""
+        ids = self.fresh(letter, [name for name, _ in columns])
+        pairs = zip(ids, columns, strict=True)
+        return tuple(
+            ComputedColumn(attribute_for(i, name, expr), expr) for i, (name, expr) in pairs
+        )
+
     def note_volatile(self, name: str, span: Span | None) -> None:
-        """Remembers a construct whose answer two runs need not share."""
         self.volatile.append((name, span))
 
 
 def known_type(expr: Expr) -> SqlType | None:
-    """The expression's type; None also for what only stands for an unknown type."""
+    """The expression's type; None also for a placeholder of an unknown type."""
     result = type_of(expr)
     if result is None or (result.kind is Kind.OTHER and "unknown" in result.detail):
         return None
@@ -96,25 +104,26 @@ def known_type(expr: Expr) -> SqlType | None:
 
 
 def attribute_for(identity: AttributeId, name: str, expr: Expr) -> Attribute:
-    """The output column that an expression computes."""
+    """Output column of an expression."""
     return Attribute(identity, name, known_type(expr), is_nullable(expr))
 
 
 def meant_by(node: exp.Table, written: str, known: Iterable[str]) -> str | None:
-    """A hint for the name, given the tables and entries `known` there; None for no idea."""
+    """A hint for an unknown name, from the `known` tables and entries; None without an idea."""
     around = list(_around(node)) if len(node.parts) == 1 else []
     for entry in around:
         if entry.alias.lower() == written.lower():
             return f"write WITH RECURSIVE: without it `{entry.alias}` is unknown inside itself"
     hint = did_you_mean(written, [*known, *(entry.alias for entry in around)])
     for entry in around:
-        if hint is not None and f"`{entry.alias}`" in hint and not _is_recursive(entry):
+        is_recursive = entry.parent is not None and entry.parent.args.get("recursive")
+        if hint is not None and f"`{entry.alias}`" in hint and not is_recursive:
             return f"{hint} An entry that reads itself needs WITH RECURSIVE"
     return hint
 
 
 def _around(node: exp.Expression) -> Iterator[exp.CTE]:
-    """The WITH entries that it stands in, the innermost first."""
+    """The WITH entries around the node, the innermost first."""
     outer = node.parent
     while outer is not None:
         if isinstance(outer, exp.CTE):
@@ -122,33 +131,23 @@ def _around(node: exp.Expression) -> Iterator[exp.CTE]:
         outer = outer.parent
 
 
-def _is_recursive(entry: exp.CTE) -> bool:
-    clause = entry.parent
-    return clause is not None and bool(clause.args.get("recursive"))
-
-
 Qualifier = tuple[str, ...]
-"""The name of a relation in its parts, in lower case: an alias is one, a table's has three."""
+"""Parts of a relation's name in lower case: an alias has one, a table three."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScopeEntry:
-    """One nameable column: its relation's name, its own name, and what it reads.
-
-    A column merged by USING is nameable without its relation's name through one entry, and with
-    it through another that `*` and plain names do not see.
-    """
+    """One nameable column: its relation's name, its name, and what it reads. A column merged by
+    USING has one entry without its relation's name, and another with it that `*` and plain names do
+    not see."""
 
     relation: Qualifier | None
     name: str
     expr: Expr
     is_plain: bool = True
 
-    def has_name(self, name: str) -> bool:
-        return self.name.lower() == name.lower()
-
     def is_of(self, relation: Qualifier | None) -> bool:
-        """Whether the column can be called with this before its name, or nothing."""
+        """Whether the column can be called with this qualifier, or with none."""
         if relation is None:
             return self.is_plain
         return self.relation is not None and is_called(self.relation, relation)
@@ -156,7 +155,7 @@ class ScopeEntry:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The columns a FROM clause offers, in the order of `*`; `outer` is the enclosing block."""
+    """Columns of a FROM clause, in the order of `*`; `outer` is the enclosing block."""
 
     entries: tuple[ScopeEntry, ...]
     relations: tuple[Qualifier, ...] = ()
@@ -164,41 +163,39 @@ class Scope:
     """Set only where correlated names are allowed."""
 
     def find(self, relation: Qualifier | None, name: str) -> tuple[ScopeEntry, ...]:
-        """Entries of that name, counting one column once."""
+        """Entries of that name, each column once."""
         result: list[ScopeEntry] = []
         for entry in self.entries:
-            fits = entry.is_of(relation) and entry.has_name(name)
+            fits = entry.is_of(relation) and entry.name.lower() == name.lower()
             if fits and entry.expr not in [e.expr for e in result]:
                 result.append(entry)
         return tuple(result)
 
     def star(self, relation: Qualifier | None) -> tuple[ScopeEntry, ...]:
-        """What `*` or `relation.*` stands for."""
+        """Columns of `*` or `relation.*`."""
         return tuple(entry for entry in self.entries if entry.is_of(relation))
 
     def has(self, relation: Qualifier) -> bool:
-        """Whether a relation can be called so."""
         return any(is_called(known, relation) for known in self.relations)
 
     def ids(self) -> frozenset[str]:
-        """Identities of every column read here."""
-        return frozenset(part.id for entry in self.entries for part in _refs(entry.expr))
+        return frozenset[str]().union(*(columns_of(entry.expr) for entry in self.entries))
 
 
 def is_called(relation: Qualifier, name: Qualifier) -> bool:
-    """Whether the name is the relation's or the end of it."""
+    """Whether the name is the relation's or a suffix of it."""
     return relation[-len(name) :] == name
 
 
 def relation_scope(name: Sequence[str] | None, attributes: Sequence[Attribute]) -> Scope:
-    """The scope of one relation; `name` is its alias, as the only part, or its whole name."""
+    """Scope of one relation; `name` is its alias as the only part, or its full name."""
     key = None if name is None else tuple(part.lower() for part in name)
     entries = tuple(ScopeEntry(key, attribute.name, attribute.ref()) for attribute in attributes)
     return Scope(entries, () if key is None else (key,))
 
 
 def nullable_scope(scope: Scope) -> Scope:
-    """The scope once an outer join may have filled its columns with NULL."""
+    """The scope after an outer join may have filled its columns with NULL."""
 
     def loosen(part: Expr) -> Expr | None:
         return replace(part, nullable=True) if isinstance(part, ColumnRef) else None
@@ -208,12 +205,11 @@ def nullable_scope(scope: Scope) -> Scope:
 
 
 def side_by_side(left: Scope, right: Scope) -> Scope:
-    """The names of both."""
     return Scope((*left.entries, *right.entries), (*left.relations, *right.relations))
 
 
 def joined_scope(kind: JoinKind, left: Scope, right: Scope, both: Scope) -> Scope:
-    """The names after a join: without the right side's for SEMI and ANTI, NULL where outer."""
+    """Names after a join: only the left side's for SEMI and ANTI, nullable where outer."""
     match kind:
         case JoinKind.SEMI | JoinKind.ANTI:
             return left
@@ -228,7 +224,7 @@ def joined_scope(kind: JoinKind, left: Scope, right: Scope, both: Scope) -> Scop
 
 
 class Prefer(StrEnum):
-    """Which meaning a plain name takes when a FROM column and a select alias share it."""
+    """Meaning of a plain name that is both a FROM column and a select alias."""
 
     COLUMN = "column"
     ALIAS = "alias"
@@ -248,34 +244,37 @@ class Names:
     grouped: Collection[Expr] = ()
 
     def column(self, node: exp.Column, *, in_aggregate: bool = False) -> Expr:
-        """What a written column reads; its span is the written name."""
-        parts = [part.name for part in node.parts]
-        if len(parts) == 1:
-            result = self._plain(node, parts[0], in_aggregate)
-        else:
-            result = self._qualified(node, parts)
+        """Resolve a column; the span of the result is the written name."""
+        name, *more = parts = [part.name for part in node.parts]
+        result = self._qualified(node, parts) if more else self._plain(node, name, in_aggregate)
         return replace(result, span=self.text.span_of(node))
 
     def _plain(self, node: exp.Column, name: str, in_aggregate: bool) -> Expr:
-        own = self.scope.find(None, name)
+        columns = self.scope.find(None, name)
         aliased = self.aliases.get(name.lower(), ())
         if aliased and in_aggregate:
-            if self.prefer is Prefer.ALIAS or not own:
-                raise self._alias_in_aggregate(node, name)
+            if self.prefer is Prefer.ALIAS or not columns:
+                raise self.text.unsupported(
+                    f"the select alias `{name}` inside an aggregate function",
+                    node,
+                    hint="Spark does not accept it either; compute it in a subquery, or qualify "
+                    "the column",
+                )
             aliased = ()
-        if aliased and (not own or self._takes_alias(own)):
+        if aliased and (not columns or self._takes_alias(columns)):
             if len(aliased) > 1:
                 raise self._ambiguous(node, name, [name] * len(aliased))
             return aliased[0]
-        result = own
-        if not own and self.scope.outer is not None:
+        result = columns
+        if not columns and self.scope.outer is not None:
             result = self.scope.outer.find(None, name)
         if not result:
             raise self._unknown(node, [name])
         return self._one(node, name, result)
 
     def _qualified(self, node: exp.Column, parts: Sequence[str]) -> Expr:
-        """As Spark looks for it: with the longest name of a relation first, then within columns."""
+        """Like Spark: first the longest relation name, then shorter ones with a field of a
+        column."""
         lower = tuple(part.lower() for part in parts)
         outer = self.scope.outer
         for scope in (self.scope,) if outer is None else (self.scope, outer):
@@ -286,7 +285,12 @@ class Names:
                         self._refuse_hidden(node, lower[:count])
                     return self._one(node, parts[count], result)
                 if result:
-                    raise self._nested(node, parts)
+                    raise self.text.unsupported(
+                        f"the nested field `{'.'.join(parts)}`",
+                        node,
+                        hint="impctl reads top-level columns only; store the field in its own "
+                        "column",
+                    )
         raise self._unknown(node, parts)
 
     def _one(self, node: exp.Column, name: str, result: Sequence[ScopeEntry]) -> Expr:
@@ -295,7 +299,8 @@ class Names:
         return result[0].expr
 
     def _refuse_hidden(self, node: exp.Column, relation: Qualifier) -> None:
-        """Rewritten texts call a table by the end of its name, so no nearer one may end so."""
+        """Rewritten texts use the last part of a table's name, so no inner relation may have the
+        same."""
         if len(relation) > 1 and any(known[-1] == relation[-1] for known in self.scope.relations):
             raise self.text.unsupported(
                 f"a column of an outer table named `{relation[-1]}`, which is also the name of an "
@@ -305,20 +310,8 @@ class Names:
             )
 
     def _takes_alias(self, own: Sequence[ScopeEntry]) -> bool:
-        match self.prefer:
-            case Prefer.COLUMN:
-                return False
-            case Prefer.ALIAS:
-                return True
-            case Prefer.GROUPED:
-                return not any(entry.expr in self.grouped for entry in own)
-
-    def _alias_in_aggregate(self, node: exp.Column, name: str) -> QueryError:
-        return self.text.unsupported(
-            f"the select alias `{name}` inside an aggregate function",
-            node,
-            hint="Spark does not accept it either; compute it in a subquery, or qualify the column",
-        )
+        is_grouped = any(entry.expr in self.grouped for entry in own)
+        return self.prefer is Prefer.ALIAS or (self.prefer is Prefer.GROUPED and not is_grouped)
 
     def _ambiguous(self, node: exp.Column, name: str, candidates: Iterable[str]) -> QueryError:
         listed = ", ".join(f"`{candidate}`" for candidate in candidates)
@@ -359,13 +352,6 @@ class Names:
         outer = self.scope.outer.relations if self.scope.outer is not None else ()
         return (*self.scope.relations, *outer)
 
-    def _nested(self, node: exp.Column, parts: Sequence[str]) -> QueryError:
-        return self.text.unsupported(
-            f"the nested field `{'.'.join(parts)}`",
-            node,
-            hint="impctl reads top-level columns only; store the field in its own column",
-        )
-
 
 def did_you_mean(name: str, known: Iterable[str]) -> str | None:
     """A hint naming the nearest known names; None when nothing is near."""
@@ -383,7 +369,3 @@ def _qualified(entry: ScopeEntry) -> str:
 def _listed(names: Sequence[str]) -> str:
     shown = ", ".join(f"`{name}`" for name in names[:8])
     return shown + (", ..." if len(names) > 8 else "") if names else "none"
-
-
-def _refs(expr: Expr) -> Iterable[ColumnRef]:
-    return [part for part in walk(expr) if isinstance(part, ColumnRef)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from sqlglot import exp
@@ -66,6 +67,7 @@ from impctl.sql.subqueries import (
     Part,
     apply_condition,
     bare,
+    has_tail,
     put_beside,
     read_condition,
     read_having,
@@ -80,7 +82,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """The end of a block: sort keys, and how many rows to skip and to keep."""
+    """End of a block: sort keys, and how many rows to skip and to keep."""
 
     keys: tuple[SortKey, ...] = ()
     count: int | None = None
@@ -88,7 +90,6 @@ class Order:
     span: Span | None = None
 
     def finished(self, finish: Callable[[Expr], Expr]) -> Order:
-        """The same order with completed expressions."""
         return replace(self, keys=tuple(replace(key, expr=finish(key.expr)) for key in self.keys))
 
     def over(
@@ -102,12 +103,8 @@ class Order:
             for part in walk(key.expr):
                 if isinstance(part, ColumnRef) and part.id not in offered:
                     missing.setdefault(part.id, part)
-        names = [column_name(identity) for identity in missing]
-        ids = reading.fresh("h", names) if missing else ()
-        hidden = tuple(
-            ComputedColumn(attribute_for(identity, name, ref), ref)
-            for identity, name, ref in zip(ids, names, missing.values(), strict=True)
-        )
+        named = [(column_name(identity), ref) for identity, ref in missing.items()]
+        hidden = reading.computed("h", named) if named else ()
         keys = [replace(key, expr=_through(key.expr, hidden)) for key in keys]
         return hidden, replace(self, keys=tuple(keys))
 
@@ -115,7 +112,7 @@ class Order:
 def read_order(
     node: exp.Expression, reader: ExprReader, ordinal: Callable[[exp.Expression], Expr | None]
 ) -> Order:
-    """ORDER BY, LIMIT and OFFSET of a block or set operation."""
+    """Read ORDER BY, LIMIT and OFFSET of a block or set operation."""
     text = reader.text
     keys = []
     clause = node.args.get("order")
@@ -135,20 +132,19 @@ def read_order(
 def _count(node: exp.Expression, text: SqlText, clause: str) -> int | None:
     if isinstance(node, exp.Var) and node.name.upper() == "ALL":
         return None
-    if isinstance(node, exp.Literal) and not node.is_string and node.name.isdigit():
+    if _is_number(node):
         return int(node.name)
     raise text.unsupported(f"{clause} with an expression", node, hint="write a whole number")
 
 
 def limited(plan: Plan, order: Order) -> Plan:
-    """The plan sorted and cut."""
     if order.count is not None or order.offset:
         return TopK(plan, order.keys, order.count, order.offset, span=order.span)
     return Sort(plan, order.keys, span=order.span) if order.keys else plan
 
 
 def _through(expr: Expr, columns: Sequence[ComputedColumn]) -> Expr:
-    """The expression reading a projection's columns wherever one computes a part of it."""
+    """The expression over a projection's columns wherever one computes a part of it."""
     for output in columns:
         if expr == output.expr and not isinstance(expr, Literal):
             return output.attribute.ref(expr.span)
@@ -167,9 +163,9 @@ _PARTS = frozenset({"this", "expression", "distinct", "order", "limit", "offset"
 
 
 def read_set_operation(node: exp.SetOperation, environment: Environment) -> Plan:
-    """The plan of a set operation with its ORDER BY and LIMIT; long chains are walked."""
+    """Read a set operation with ORDER BY and LIMIT; a loop, since chains may be long."""
     chain = [node]
-    while isinstance(chain[-1].this, type(node)) and not _has_tail(chain[-1].this):
+    while isinstance(chain[-1].this, type(node)) and not has_tail(chain[-1].this):
         chain.append(chain[-1].this)
     plan = environment.read_query(chain[-1].this, environment)
     for link in reversed(chain):
@@ -177,29 +173,34 @@ def read_set_operation(node: exp.SetOperation, environment: Environment) -> Plan
     return ordered(node, plan, environment)
 
 
-def _has_tail(node: exp.Expression) -> bool:
-    return any(node.args.get(name) for name in ("order", "limit", "offset", "with", "with_"))
-
-
 def ordered(node: exp.Expression, plan: Plan, environment: Environment) -> Plan:
-    """A finished query under an ORDER BY or LIMIT of its own, which sees its columns only."""
-    reading = environment.reading
+    """Apply ORDER BY or LIMIT of a finished query, which see its columns only."""
+    text = environment.text
     scope = relation_scope(None, attributes_of(plan))
-
-    def ordinal(item: exp.Expression) -> Expr | None:
-        if not (isinstance(item, exp.Literal) and not item.is_string and item.name.isdigit()):
-            return None
-        position = int(item.name)
-        if not 1 <= position <= len(scope.entries):
-            raise reading.text.error(
-                f"ORDER BY {position} is not a column of the query, which has {len(scope.entries)}",
-                item,
-                hint=f"use a number from 1 to {len(scope.entries)}",
-            )
-        return scope.entries[position - 1].expr
-
-    reader = ExprReader(reading, Names(reading.text, scope), "ORDER BY")
+    columns = [entry.expr for entry in scope.entries]
+    reader = ExprReader(environment.reading, Names(text, scope), "ORDER BY")
+    ordinal = partial(_ordinal, text, columns, "ORDER BY", "the query")
     return limited(plan, read_order(node, reader, ordinal))
+
+
+def _ordinal(
+    text: SqlText, columns: Sequence[Expr], clause: str, owner: str, node: exp.Expression
+) -> Expr | None:
+    """The column that a number in a clause names; None for anything but a number."""
+    if not _is_number(node):
+        return None
+    position = int(node.name)
+    if not 1 <= position <= len(columns):
+        raise text.error(
+            f"{clause} {position} is not a column of {owner}, which has {len(columns)}",
+            node,
+            hint=f"use a number from 1 to {len(columns)}",
+        )
+    return columns[position - 1]
+
+
+def _is_number(node: exp.Expression) -> bool:
+    return isinstance(node, exp.Literal) and not node.is_string and node.name.isdigit()
 
 
 def _combined(node: exp.SetOperation, left: Plan, environment: Environment) -> Plan:
@@ -234,12 +235,12 @@ def _combined(node: exp.SetOperation, left: Plan, environment: Environment) -> P
 
 
 def refuse_misread(node: exp.SetOperation, environment: Environment) -> None:
-    """INTERSECT binds tighter than UNION and EXCEPT, which group to the left; not every sqlglot
-    that impctl runs with reads them so. What stands in brackets is a Subquery."""
+    """INTERSECT binds tighter than UNION and EXCEPT, which associate to the left; some supported
+    sqlglot versions differ. A Subquery was in brackets."""
     loose = (exp.Union, exp.Except)
     sides = (node.this, node.expression) if isinstance(node, exp.Intersect) else (node.expression,)
     if any(isinstance(side, loose) for side in sides):
-        raise environment.reading.text.unsupported(
+        raise environment.text.unsupported(
             "INTERSECT next to UNION or EXCEPT without parentheses",
             node,
             hint="put parentheses around the set operation to evaluate first",
@@ -263,7 +264,7 @@ def _common(
         return None
     result = _wider(left.type, right.type)
     if result is None:
-        text = environment.reading.text
+        text = environment.text
         raise text.unsupported(
             f"a set operation of `{left.type}` and `{right.type}` in column `{left.name}`",
             place,
@@ -302,23 +303,8 @@ def _cast_to(plan: Plan, types: list[SqlType | None], environment: Environment) 
 
 _A_NAME = re.compile(r"[\w.`]*")
 _BLOCK_PARTS = frozenset(
-    {
-        "expressions",
-        "from",
-        "joins",
-        "laterals",
-        "where",
-        "group",
-        "having",
-        "windows",
-        "qualify",
-        "distinct",
-        "order",
-        "limit",
-        "offset",
-        "hint",
-        "with",
-    }
+    {"expressions", "from", "joins", "laterals", "where", "group", "having", "windows", "qualify"}
+    | {"distinct", "order", "limit", "offset", "hint", "with"}
 )
 
 
@@ -332,12 +318,12 @@ class Item:
 
 
 def read_select(select: exp.Select, environment: Environment) -> Plan:
-    """The plan of one block."""
+    """Read one SELECT block."""
     refuse_parts(select, _BLOCK_PARTS, environment, "SELECT")
     source = read_from(select, environment)
     where = select.args.get("where")
     if where is not None:
-        text = environment.reading.text
+        text = environment.text
         reader = ExprReader(environment.reading, Names(text, source.scope), "WHERE")
         parts = read_condition(where.this, reader, environment)
         plan = apply_condition(source.plan, parts, text.span_of(where.this))
@@ -353,19 +339,19 @@ def read_select(select: exp.Select, environment: Environment) -> Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Everything of a block that is read before any of it is planned."""
+    """Everything of a block, read before any of it is planned."""
 
     source: FromSource
     items: tuple[Item, ...]
     beside: tuple[Beside, ...]
-    """What holds values of subqueries in the SELECT list."""
+    """Plans for values of subqueries in the SELECT list."""
     grouping: GroupingClause | None
     having: tuple[Part, ...]
     having_span: Span | None
     order: Order
     windows: WindowCollector
     qualify: Expr | None
-    """The condition on what windows give."""
+    """The condition on window results."""
 
     @property
     def is_aggregated(self) -> bool:
@@ -382,25 +368,14 @@ def _read_block(
     windows = WindowCollector(AggregateCollector(), named)
     items, beside = _items(select, source, environment, windows, generated)
     aliases = _aliases(items)
-
-    def ordinal(node: exp.Expression, clause: str) -> Expr | None:
-        if not (isinstance(node, exp.Literal) and not node.is_string and node.name.isdigit()):
-            return None
-        position = int(node.name)
-        if not 1 <= position <= len(items):
-            raise text.error(
-                f"{clause} {position} is not a column of the SELECT list, which has {len(items)}",
-                node,
-                hint=f"use a number from 1 to {len(items)}",
-            )
-        return items[position - 1].expr
-
+    exprs = [item.expr for item in items]
+    owner = "the SELECT list"
     plain = ExprReader(reading, Names(text, source.scope, aliases), "GROUP BY")
     grouping = read_grouping(
         select.args.get("group"),
         plain,
-        lambda node: ordinal(node, "GROUP BY"),
-        lambda: [item.expr for item in items if not has_placeholder(item.expr)],
+        partial(_ordinal, text, exprs, "GROUP BY", owner),
+        lambda: [expr for expr in exprs if not has_placeholder(expr)],
     )
     having = select.args.get("having")
     having_parts: tuple[Part, ...] = ()
@@ -409,17 +384,14 @@ def _read_block(
         names = Names(text, source.scope, aliases, Prefer.GROUPED, keys)
         reader = ExprReader(reading, names, "HAVING", windows.aggregates)
         having_parts = read_having(having.this, reader, environment)
-        exprs = [p.condition if isinstance(p, Membership) else p.predicate for p in having_parts]
-        if any(expr is not None and reads_window(expr) for expr in exprs):
+        read = (p.condition if isinstance(p, Membership) else p.predicate for p in having_parts)
+        if any(expr is not None and reads_window(expr) for expr in read):
             raise text.unsupported("a window function in HAVING", having.this)
     plain = ExprReader(reading, Names(text, source.scope, aliases), "QUALIFY", windows)
-    qualify = read_qualify(select, plain, [item.expr for item in items], grouping)
+    qualify = read_qualify(select, plain, exprs, grouping)
     names = Names(text, source.scope, aliases, Prefer.ALIAS)
-    order = read_order(
-        select,
-        ExprReader(reading, names, "ORDER BY", windows),
-        lambda node: ordinal(node, "ORDER BY"),
-    )
+    reader = ExprReader(reading, names, "ORDER BY", windows)
+    order = read_order(select, reader, partial(_ordinal, text, exprs, "ORDER BY", owner))
     span = None if having is None else text.span_of(having.this)
     return _Block(source, items, beside, grouping, having_parts, span, order, windows, qualify)
 
@@ -458,18 +430,18 @@ def _name(node: exp.Expression, span: Span | None, reading: Reading) -> str:
     if node.alias:
         return str(node.alias)
     inner = bare(node)
-    for result in (inner, _cast_operand(inner)):
-        if isinstance(result, exp.Column):
-            return str(result.name)
+    for operand in (inner, _cast_operand(inner)):
+        if isinstance(operand, exp.Column):
+            return str(operand.name)
     if isinstance(inner, exp.Literal):
         return str(inner.name)
     written = "" if span is None else reading.text.written(span)
-    # A place may leave out words beside it: what is not a column must not be called as one.
+    # A span may miss words beside it: what is not a column must not be named like one.
     return str(inner.sql("spark")) if _A_NAME.fullmatch(written) else written
 
 
 def _cast_operand(node: exp.Expression) -> exp.Expression | None:
-    """What a cast reads, written as a function or not; Spark calls a cast as its column."""
+    """Operand of a cast, written as a function or not; Spark names a cast like its column."""
     if isinstance(node, exp.Cast):
         return bare(node.this)
     is_cast = function_name(node) in (*CAST_FUNCTIONS, "decimal")
@@ -538,15 +510,10 @@ def _aggregated(
             )
     names = {item.expr: item.name for item in reversed(block.items)}
     key_names = [names.get(key) or _expr_name(key, reading) for key in grouping.keys]
+    refs = {expr.id: name for expr, name in names.items() if isinstance(expr, ColumnRef)}
     call_names = [
-        next(
-            (
-                item.name
-                for item in block.items
-                if _is_ref(item.expr, aggregate_placeholder(number))
-            ),
-            call.function if call.span is None else reading.text.written(call.span),
-        )
+        refs.get(aggregate_placeholder(number))
+        or (call.function if call.span is None else reading.text.written(call.span))
         for number, call in enumerate(calls)
     ]
     ids = reading.fresh("a", [*key_names, *call_names])
@@ -583,10 +550,6 @@ def _expr_name(expr: Expr, reading: Reading) -> str:
     return "key" if expr.span is None else reading.text.written(expr.span)
 
 
-def _is_ref(expr: Expr, identity: str) -> bool:
-    return isinstance(expr, ColumnRef) and expr.id == identity
-
-
 def _projected(
     plan: Plan,
     outputs: list[tuple[str, Expr]],
@@ -599,13 +562,8 @@ def _projected(
     present = [(attribute.name, attribute.id) for attribute in attributes_of(plan)]
     wanted = [(name, expr.id if isinstance(expr, ColumnRef) else None) for name, expr in outputs]
     if present == wanted:
-        plan = Distinct(plan, span=span) if is_distinct else plan
-        return limited(plan, order)
-    ids = reading.fresh("p", [name for name, _ in outputs])
-    columns = tuple(
-        ComputedColumn(attribute_for(identity, name, expr), expr)
-        for identity, (name, expr) in zip(ids, outputs, strict=True)
-    )
+        return limited(Distinct(plan, span=span) if is_distinct else plan, order)
+    columns = reading.computed("p", outputs)
     hidden, order = order.over(columns, reading)
     if is_distinct and hidden:
         raise reading.text.error(
@@ -614,16 +572,14 @@ def _projected(
             hint="add the column to the SELECT list",
         )
     plan = Project(plan, (*columns, *hidden), span=span)
-    if is_distinct:
-        plan = Distinct(plan, span=span)
-    plan = limited(plan, order)
+    plan = limited(Distinct(plan, span=span) if is_distinct else plan, order)
     return _without(plan, columns, reading, span) if hidden else plan
 
 
 def _without(
     plan: Plan, columns: tuple[ComputedColumn, ...], reading: Reading, span: Span | None
 ) -> Plan:
-    """The plan with just these columns, once the hidden ones have done their work."""
+    """The plan with just these columns, without hidden ones."""
     ids = reading.fresh("p", [output.attribute.name for output in columns])
     kept = tuple(
         ComputedColumn(

@@ -1,9 +1,8 @@
-"""SQL text to a plan, the only way in.
+"""Parses SQL text into a plan.
 
 Law: the plan means what Spark makes of the text, or the text is refused with the construct's
-name, its place and what to do. Only sqlglot's tokenizer and grammar are used; names, types and
-clauses are read here and in the siblings `parse_*`.
-Out of scope: rewriting plans (`rules`), judging them (`safety`).
+name, its place and what to do. Only sqlglot's tokenizer and grammar are used; this package resolves
+names, types and clauses.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 NO_EXPIRY: Mapping[TableName, LiveRows] = MappingProxyType({})
 
 MAX_DEPTH = 500
-"""Levels of a query's tree; a bound of our own, since a host may raise the interpreter's."""
+"""Maximum depth of a query's tree; our own bound, since a host may raise the interpreter's."""
 
 _WRAPPER_PARTS = frozenset({"this", "order", "limit", "offset", "with"})
 
@@ -45,12 +44,9 @@ def parse_query(
     names: TableNames | None = None,
     live: Mapping[TableName, LiveRows] = NO_EXPIRY,
 ) -> Query:
-    """The plan of one SELECT statement (or set operation) over the catalog's tables.
-
-    `zone` is the time zone of the session that runs it, `names` what else tables may be called,
-    `live` which rows are there of tables with an expiry. Raises QueryError, with line and column in
-    the text, for anything that is not read.
-    """
+    """Plan one SELECT statement (or set operation) over the catalog's tables. `zone` is the
+    session's time zone, `names` other names of tables, `live` the expiry of tables. Raises
+    QueryError, with line and column in the text, for anything that is not read."""
     try:
         text, tree = read_text(sql, name)
         if any(depth > MAX_DEPTH for depth in _depths(tree)):
@@ -75,14 +71,14 @@ def parse_query(
 
 
 def _refuse_time_windows(tree: exp.Expression, text: SqlText) -> None:
-    """Refuses `window(...)` and its like first: they add columns that other parts may name."""
+    """Refuse `window(...)` and the like first: they add columns that other parts may name."""
     for call in tree.find_all(exp.Anonymous):
         if call.name.lower() in TIME_WINDOWS:
             raise text.unsupported(f"the function `{call.name.lower()}`", call)
 
 
 def _root(tree: exp.Expression, reading: Reading) -> Plan:
-    """The plan of the whole; who may run what is not read is told by the class of the refusal."""
+    """The whole plan; the class of a refusal says who may run the query."""
     try:
         _refuse_time_windows(tree, reading.text)
         return _read_query(tree, Environment(reading, _read_query))
@@ -101,7 +97,8 @@ def _too_deep(name: QueryName) -> QueryError:
 
 
 def _depths(tree: exp.Expression) -> Iterator[int]:
-    """Every node's level, without recursion; a chain of AND or of OR is read in a loop, so one."""
+    """Depth of every node, without recursion; a chain of AND or OR is read in a loop, so it counts
+    once."""
     waiting = [(tree, 1)]
     while waiting:
         node, depth = waiting.pop()
@@ -112,7 +109,7 @@ def _depths(tree: exp.Expression) -> Iterator[int]:
 
 
 def _read_query(node: exp.Expression, environment: Environment) -> Plan:
-    """The plan of any query, and the certainty that its WITH entries are queries too."""
+    """Read any query, and check that its unused WITH entries are queries too."""
     environment = with_common_tables(node, environment)
     plan = _read_body(node, environment)
     read_unused(node, environment)
@@ -120,7 +117,6 @@ def _read_query(node: exp.Expression, environment: Environment) -> Plan:
 
 
 def _read_body(node: exp.Expression, environment: Environment) -> Plan:
-    """The plan of a block, a set operation, or a query in parentheses."""
     match node:
         case exp.Select():
             return read_select(node, environment)
@@ -129,7 +125,7 @@ def _read_body(node: exp.Expression, environment: Environment) -> Plan:
         case exp.Subquery() | exp.Paren():
             for key, value in node.args.items():
                 if value and key.rstrip("_") not in _WRAPPER_PARTS:
-                    text = environment.reading.text
+                    text = environment.text
                     raise text.unsupported(f"{key.upper()} on a query in parentheses", node)
             return ordered(node, _read_query(node.this, environment), environment)
-    raise environment.reading.text.unsupported(f"{node.key.upper()} as a query", node)
+    raise environment.text.unsupported(f"{node.key.upper()} as a query", node)

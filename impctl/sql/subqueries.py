@@ -43,7 +43,7 @@ from impctl.plan.nodes import (
 )
 from impctl.sql.expressions import COMPARISONS, ExprReader, arguments_of, function_name
 from impctl.sql.relations import Environment, FromSource, part, read_from
-from impctl.sql.scope import Names, Scope, attribute_for
+from impctl.sql.scope import Names, Scope
 from impctl.values import dataclass
 
 
@@ -63,7 +63,7 @@ class Beside:
 
 @dataclass(frozen=True, slots=True)
 class Single:
-    """A condition that reads what stands beside the rows."""
+    """A condition that reads plans joined beside the rows."""
 
     beside: tuple[Beside, ...]
     predicate: Expr
@@ -71,25 +71,20 @@ class Single:
 
 
 def put_beside(plan: Plan, items: Iterable[Beside], finish: Callable[[Expr], Expr]) -> Plan:
-    """The plan with these joined; `finish` completes conditions that were read beforehand."""
+    """Join these to the plan; `finish` completes conditions that were read before."""
     for item in items:
         condition = None if item.condition is None else finish(item.condition)
         plan = Join(item.kind, plan, item.plan, condition, span=item.span)
     return plan
 
 
-def apply_single(plan: Plan, item: Single, finish: Callable[[Expr], Expr]) -> Plan:
-    """The plan under the condition."""
-    return Select(put_beside(plan, item.beside, finish), finish(item.predicate), span=item.span)
-
-
 def conjunction(predicates: tuple[Expr, ...], span: Span | None = None) -> Expr:
-    """The predicates joined by AND; one alone stays as it is."""
+    """The predicates joined by AND; a single one unchanged."""
     return predicates[0] if len(predicates) == 1 else And(predicates, span=span)
 
 
 UNKNOWN = frozenset({"column_unknown", "table_unknown"})
-"""Codes of a name that is not there."""
+"""Error codes of unknown names."""
 _OUTSIDE = (
     "a subquery with grouping, DISTINCT ON, LIMIT or a set operation cannot refer to columns of "
     "the enclosing query"
@@ -107,29 +102,32 @@ _CONSTRUCTS = (
     ("sort", "SORT BY"),
     ("distinct", "DISTINCT"),
 )
-"""By the part of the query that holds it."""
+"""By argument of the query."""
 
 
 def bare(node: exp.Expression) -> exp.Expression:
-    """The expression without parentheses round it."""
+    """Remove parentheses around an expression."""
     while isinstance(node, exp.Paren):
         node = node.this
     return node
 
 
+def has_tail(query: exp.Expression) -> bool:
+    """Whether the query has ORDER BY, LIMIT, OFFSET or WITH."""
+    return any(query.args.get(name) for name in ("order", "limit", "offset", "with", "with_"))
+
+
 def unwrapped(query: exp.Expression) -> exp.Expression:
-    """The query without parentheses that add nothing to it."""
+    """Remove parentheses around a query that add nothing."""
     while isinstance(query, exp.Subquery | exp.Paren) and not query.args.get("alias"):
-        if isinstance(query, exp.Subquery) and any(
-            query.args.get(name) for name in ("order", "limit", "offset", "with", "with_")
-        ):
+        if isinstance(query, exp.Subquery) and has_tail(query):
             break
         query = query.this
     return query
 
 
 def closed(query: exp.Expression, reader: ExprReader, environment: Environment) -> Plan:
-    """A subquery read on its own; it cannot see the enclosing query's columns."""
+    """Read a subquery alone; it cannot see the enclosing query's columns."""
     try:
         return environment.read_query(query, environment)
     except QueryError as error:
@@ -137,7 +135,7 @@ def closed(query: exp.Expression, reader: ExprReader, environment: Environment) 
 
 
 def seen_from_inside(error: QueryError, query: exp.Expression, reader: ExprReader) -> QueryError:
-    """The failure to read a subquery on its own: a name it lacks may be the enclosing query's."""
+    """The error of a subquery read alone: an unknown name may be the enclosing query's."""
     if error.code not in UNKNOWN:
         return error
     column = next((c for c in query.find_all(exp.Column) if _stands_at(c, error, reader)), None)
@@ -162,7 +160,7 @@ def _stands_at(column: exp.Column, error: QueryError, reader: ExprReader) -> boo
 
 
 def _reads(reader: ExprReader, column: exp.Column) -> bool:
-    """Whether the enclosing query has the column, though it may not be read just there."""
+    """Whether the enclosing query has the column, though it may not be readable here."""
     try:
         reader.read(column)
     except QueryError as error:
@@ -171,7 +169,7 @@ def _reads(reader: ExprReader, column: exp.Column) -> bool:
 
 
 def _construct(query: exp.Expression) -> str | None:
-    """What keeps a subquery from being joined directly, as SQL calls it."""
+    """Name of the construct that prevents joining a subquery directly."""
     if isinstance(query, exp.SetOperation):
         return "a set operation"
     present = {name.rstrip("_") for name, value in query.args.items() if value}
@@ -183,10 +181,7 @@ _PASSES_NULL = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Neg, exp.Paren, exp.Lite
 
 
 def read_single(
-    node: exp.Expression,
-    reader: ExprReader,
-    environment: Environment,
-    marks: Mapping[int, Mark],
+    node: exp.Expression, reader: ExprReader, environment: Environment, marks: Mapping[int, Mark]
 ) -> Single | None:
     """A condition that reads values or marks of subqueries; None for one without any."""
     beside = [mark.beside for mark in marks.values()]
@@ -207,7 +202,7 @@ def read_single(
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A subquery's value, the plan that has it, and equalities of that with the row."""
+    """A subquery's value, its plan, and equalities with the row."""
 
     value: Expr
     beside: Beside
@@ -217,11 +212,14 @@ class Value:
 def read_values(
     node: exp.Expression, reader: ExprReader, environment: Environment
 ) -> tuple[ExprReader, tuple[Beside, ...]]:
-    """A reader of the expression that knows its subqueries' values, and what holds these."""
+    """A reader that knows the values of the expression's subqueries, and the plans of these."""
     values: dict[int, Expr] = {}
     beside = []
     for subquery in scalar_subqueries(node):
-        if any(_reckons(part) for part in _above(subquery, node)):
+        if any(
+            isinstance(outer, exp.Window) or function_name(outer) in AGGREGATES
+            for outer in _above(subquery, node)
+        ):
             raise reader.text.unsupported(
                 "a subquery inside an aggregate or window function",
                 subquery,
@@ -235,7 +233,7 @@ def read_values(
 
 
 def scalar_subqueries(node: exp.Expression) -> list[exp.Subquery]:
-    """Subqueries of the expression itself, in order of text; none inside another query."""
+    """Subqueries of the expression itself, in text order; none inside another query."""
     result: list[exp.Subquery] = []
     pending = [node]
     while pending:
@@ -247,13 +245,8 @@ def scalar_subqueries(node: exp.Expression) -> list[exp.Subquery]:
     return result
 
 
-def _reckons(node: exp.Expression) -> bool:
-    """Whether the node takes many rows together."""
-    return isinstance(node, exp.Window) or (function_name(node) or "") in AGGREGATES
-
-
 def _above(inner: exp.Expression, top: exp.Expression) -> Iterator[exp.Expression]:
-    """What stands above the inner one up to the top, from the inside out."""
+    """The ancestors of the inner node up to the top, from the inside out."""
     current = inner
     while current is not top and isinstance(current.parent, exp.Expression):
         current = current.parent
@@ -266,7 +259,7 @@ def _read(
     reader: ExprReader,
     environment: Environment,
 ) -> Value:
-    """The subquery's value; `condition` is what drops rows that have none."""
+    """The subquery's value; `condition` drops rows that have none."""
     query, span = unwrapped(subquery), reader.text.span_of(subquery)
     try:
         plan = environment.read_query(query, environment)
@@ -291,7 +284,7 @@ def _read(
 
 
 def _drops_null(subquery: exp.Expression, condition: exp.Expression) -> bool:
-    """Whether a condition is never true where the subquery's value is NULL, by its form."""
+    """Whether the condition's form makes it not true where the subquery's value is NULL."""
     if type(condition) not in COMPARISONS or isinstance(
         condition, exp.NullSafeEQ | exp.NullSafeNEQ
     ):
@@ -301,7 +294,8 @@ def _drops_null(subquery: exp.Expression, condition: exp.Expression) -> bool:
 
 
 def _one_of(plan: Plan, reader: ExprReader, span: Span | None) -> Plan:
-    """The one value of rows of one column; NULL where there is none, a failure where several."""
+    """The single value of a column; NULL where there is no row, a failure where there are
+    several."""
     (column,) = attributes_of(plan)
     least, rows = reader.reading.fresh("a", [column.name, "rows"])
     value = AggregateCall("min", (column.ref(span),), span=span)
@@ -323,7 +317,6 @@ def _one_of(plan: Plan, reader: ExprReader, span: Span | None) -> Plan:
 
 
 def _is_one_row(plan: Plan) -> bool:
-    """Whether the plan has exactly one row by its form."""
     while isinstance(plan, Project | Sort):
         plan = plan.child
     return isinstance(plan, Aggregate) and not plan.keys and plan.grouping_sets is None
@@ -332,7 +325,7 @@ def _is_one_row(plan: Plan) -> bool:
 def _by_groups(
     query: exp.Expression, reader: ExprReader, environment: Environment, span: Span | None
 ) -> tuple[Plan, tuple[Expr, ...]] | None:
-    """An aggregate over rows equated with the enclosing query's, one row per group of them."""
+    """An aggregate over rows equated with the enclosing query's: one row per group."""
     if not isinstance(query, exp.Select) or len(query.expressions) != 1:
         return None
     parts = {name.rstrip("_") for name, value in query.args.items() if value}
@@ -379,25 +372,29 @@ def _by_groups(
 
 
 def _conjuncts(node: exp.Expression) -> list[exp.Expression]:
-    node = bare(node)
-    if not isinstance(node, exp.And):
-        return [node]
-    return [*_conjuncts(node.this), *_conjuncts(node.expression)]
+    """In order; a loop, since chains may be deep."""
+    pending, result = [node], []
+    while pending:
+        current = bare(pending.pop())
+        if isinstance(current, exp.And):
+            pending += [current.expression, current.this]
+        else:
+            result.append(current)
+    return result
 
 
 def _is_null_when_empty(value: exp.Expression) -> bool:
-    """Whether the value over no rows is NULL: arithmetic over aggregates that are."""
+    """Whether the value over no rows is NULL: arithmetic over aggregates that are NULL then."""
     if function_name(value) in _NULL_WHEN_EMPTY:
         return True
-    parts = list(value.iter_expressions())
     if not isinstance(value, _PASSES_NULL) or isinstance(value, exp.Literal):
         return False
-    others = [part for part in parts if not isinstance(bare(part), exp.Literal)]
+    others = [part for part in value.iter_expressions() if not isinstance(bare(part), exp.Literal)]
     return bool(others) and all(_is_null_when_empty(bare(part)) for part in others)
 
 
 def _value_reads(reader: ExprReader, node: exp.Expression) -> bool:
-    """Whether the subquery's own columns are enough for an expression."""
+    """Whether the subquery's columns are enough for an expression."""
     try:
         reader.read(node)
     except QueryError as error:
@@ -410,7 +407,7 @@ def _value_reads(reader: ExprReader, node: exp.Expression) -> bool:
 def _pair(
     condition: exp.Expression, inner: ExprReader
 ) -> tuple[exp.Expression, exp.Expression] | None:
-    """An equality's own side and its other one; None for another kind of condition."""
+    """An equality's inner side and its outer one; None for another condition."""
     if not isinstance(condition, exp.EQ):
         return None
     sides = (condition.this, condition.expression)
@@ -418,14 +415,14 @@ def _pair(
     if mine[0] == mine[1]:
         return None
     own, other = sides if mine[0] else (sides[1], sides[0])
-    # A name is the subquery's own where it has such a column, whatever stands beside it.
+    # A name is the subquery's own wherever it has such a column.
     is_mixed = any(_value_reads(inner, column) for column in other.find_all(exp.Column))
     return None if is_mixed else (own, other)
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What stands beside the rows, and the expression that is true of rows with a partner."""
+    """A plan beside the rows, and the expression that is true of rows with a partner."""
 
     beside: Beside
     is_there: Expr
@@ -439,7 +436,7 @@ def is_membership(node: exp.Expression) -> bool:
 
 
 def nested_memberships(node: exp.Expression) -> list[exp.Expression]:
-    """IN and EXISTS of the condition that only AND, OR and parentheses stand above."""
+    """IN and EXISTS of the condition that are below AND, OR and parentheses only."""
     result: list[exp.Expression] = []
     pending = [node]
     while pending:
@@ -452,12 +449,9 @@ def nested_memberships(node: exp.Expression) -> list[exp.Expression]:
 
 
 def mark_of(
-    plan: Plan,
-    conditions: tuple[Expr, ...],
-    node: exp.Expression,
-    reader: ExprReader,
+    plan: Plan, conditions: tuple[Expr, ...], node: exp.Expression, reader: ExprReader
 ) -> Mark:
-    """Of a subquery's rows and its conditions a mark; QueryError where they are no equalities."""
+    """A mark from a subquery's rows and conditions; QueryError where they are no equalities."""
     span = reader.text.span_of(node)
     own = {attribute.id for attribute in attributes_of(plan)}
     inner: list[Expr] = []
@@ -478,12 +472,8 @@ def mark_of(
         outer.append(pair[1])
     if within:
         plan = Select(plan, conjunction(tuple(within), span), span=span)
-    names = [f"key {number}" for number, _ in enumerate(inner)]
-    ids = reader.reading.fresh("p", names)
-    keys = tuple(
-        ComputedColumn(attribute_for(identity, name, expr), expr)
-        for identity, name, expr in zip(ids, names, inner, strict=True)
-    )
+    named = [(f"key {number}", expr) for number, expr in enumerate(inner)]
+    keys = reader.reading.computed("p", named)
     (identity,) = reader.reading.fresh("p", ["mark"])
     marked = Attribute(identity, "mark", BOOLEAN, nullable=False)
     truth = ComputedColumn(marked, Literal(True, BOOLEAN))
@@ -499,27 +489,21 @@ def mark_of(
 
 
 def _sides(condition: Expr, own: set[str]) -> tuple[Expr, Expr] | None:
-    """An equality's side of the subquery and that of the row; None for any other condition."""
+    """An equality's side of the subquery and that of the row; None for another condition."""
     if not (isinstance(condition, Compare) and condition.op is CompareOp.EQUAL):
         return None
-    for one, other in (
-        (condition.left, condition.right),
-        (condition.right, condition.left),
-    ):
+    for one, other in ((condition.left, condition.right), (condition.right, condition.left)):
         if columns_of(one) <= own and columns_of(other).isdisjoint(own):
             alike = groups_as_compared(type_of(one), type_of(other))
             return (one, other) if alike else None
     return None
 
 
-_UNKNOWN = ("table_unknown", "column_unknown")
 _PLAIN_PARTS = frozenset({"expressions", "from", "joins", "where", "hint", "distinct"})
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """A plain predicate."""
-
     predicate: Expr
 
 
@@ -540,26 +524,20 @@ Part = Filter | Membership | Single
 def read_condition(
     node: exp.Expression, reader: ExprReader, environment: Environment
 ) -> tuple[Part, ...]:
-    """The parts of a condition that are joined by AND, in order."""
+    """The conjuncts of a condition, in order."""
     parts: list[Part] = []
-    pending = [node]
-    while pending:
-        current = bare(pending.pop())
-        if isinstance(current, exp.And):
-            pending += [current.expression, current.this]
-            continue
-        joined: Part | None = _membership(current, reader, environment)
+    for conjunct in _conjuncts(node):
+        joined: Part | None = _membership(conjunct, reader, environment)
         if joined is None:
-            joined = read_single(current, reader, environment, _marks(current, reader, environment))
-        parts.append(joined if joined is not None else Filter(reader.read(current)))
+            marks = _marks(conjunct, reader, environment)
+            joined = read_single(conjunct, reader, environment, marks)
+        parts.append(joined if joined is not None else Filter(reader.read(conjunct)))
     return tuple(parts)
 
 
 def as_truth(condition: Expr) -> Expr:
-    """The whole condition of HAVING or QUALIFY: Spark casts what is none to BOOLEAN.
-
-    It does so nowhere else, nor below an AND: there it refuses the query.
-    """
+    """A whole condition of HAVING or QUALIFY: Spark casts it to BOOLEAN. It refuses a non-boolean
+    one anywhere else, also below AND."""
     if type_of(condition) == BOOLEAN:
         return condition
     return Cast(condition, BOOLEAN, span=condition.span)
@@ -568,7 +546,7 @@ def as_truth(condition: Expr) -> Expr:
 def read_having(
     node: exp.Expression, reader: ExprReader, environment: Environment
 ) -> tuple[Part, ...]:
-    """The parts of HAVING, as `read_condition` reads them."""
+    """Read the conjuncts of HAVING, like `read_condition`."""
     parts = read_condition(node, reader, environment)
     if len(parts) > 1 or isinstance(parts[0], Membership):
         return parts
@@ -581,7 +559,7 @@ def apply_condition(
     span: Span | None,
     finish: Callable[[Expr], Expr] = lambda expr: expr,
 ) -> Plan:
-    """The plan under a condition; `finish` completes expressions that were read beforehand."""
+    """Apply a condition to a plan; `finish` completes expressions that were read before."""
     parts = tuple(parts)
     predicates = tuple(finish(item.predicate) for item in parts if isinstance(item, Filter))
     if predicates:
@@ -591,7 +569,8 @@ def apply_condition(
             condition = None if item.condition is None else finish(item.condition)
             plan = Join(item.kind, plan, item.right, condition, item.null_aware, span=item.span)
         if isinstance(item, Single):
-            plan = apply_single(plan, item, finish)
+            joined = put_beside(plan, item.beside, finish)
+            plan = Select(joined, finish(item.predicate), span=item.span)
     return plan
 
 
@@ -607,13 +586,13 @@ def _membership(
         return _exists(counted, kind, span, reader, environment)
     if isinstance(inner, exp.Exists):
         return _exists(inner.this, kind, span, reader, environment)
-    if isinstance(inner, exp.In) and inner.args.get("query") is not None:
+    if isinstance(inner, exp.In) and is_membership(inner):
         return _in(inner, kind, span, reader, environment)
     return None
 
 
 def _counted(node: exp.Expression) -> exp.Expression | None:
-    """The rows of `(SELECT COUNT(*) FROM ...) > 0`: it is EXISTS of them."""
+    """Rows of `(SELECT COUNT(*) FROM ...) > 0`, which is EXISTS of them."""
     least = "0" if isinstance(node, exp.GT) else "1" if isinstance(node, exp.GTE) else None
     if least is None or not isinstance(node.expression, exp.Literal) or node.expression.is_string:
         return None
@@ -658,7 +637,7 @@ def _exists(
         right = closed(query, reader, environment)
         return Membership(kind, right, None, False, span)
     source, correlated = _opened(query, reader, environment)
-    # The values do not matter, but what makes rows or none of a row does, and is refused.
+    # The values do not matter, but what changes the number of rows does, and is refused.
     _values(query, _correlated(source.scope, reader), reader)
     condition = conjunction(correlated, span) if correlated else None
     return Membership(kind, source.plan, condition, False, span)
@@ -700,14 +679,13 @@ def _in(
 
 
 def _values(query: exp.Expression, scope: Scope, reader: ExprReader) -> tuple[Expr, ...]:
-    """What a plain subquery selects, but for `*`."""
     inner = ExprReader(reader.reading, Names(reader.text, scope), "a subquery")
     listed = (item.unalias() for item in query.expressions if not item.is_star)
     return inner.read_all(list(listed))
 
 
 def _is_plain(query: exp.Expression) -> bool:
-    """Whether a subquery is FROM and WHERE only, so that it can join directly."""
+    """Whether a subquery has only FROM and WHERE, so that it can join directly."""
     if not isinstance(query, exp.Select):
         return False
     if any(value and name.rstrip("_") not in _PLAIN_PARTS for name, value in query.args.items()):
@@ -741,11 +719,11 @@ def _opened(
 
 
 def _from_of(query: exp.Select, reader: ExprReader, environment: Environment) -> FromSource:
-    """The FROM clause of a subquery. Its ON conditions do not see the enclosing query's columns."""
+    """FROM clause of a subquery; its ON conditions do not see the enclosing query's columns."""
     try:
         return read_from(query, environment)
     except QueryError as error:
-        if error.code not in _UNKNOWN:
+        if error.code not in UNKNOWN:
             raise
         outer = reader.names.scope
         for join in query.args.get("joins") or ():
@@ -762,7 +740,7 @@ def _from_of(query: exp.Select, reader: ExprReader, environment: Environment) ->
 
 
 def _correlated(scope: Scope, reader: ExprReader) -> Scope:
-    """A subquery's columns, then those of the enclosing query, but of no query around that."""
+    """Columns of a subquery, then of the enclosing query, but of none outside that."""
     return replace(scope, outer=replace(reader.names.scope, outer=None))
 
 
@@ -773,11 +751,8 @@ def _separated(
     correlated: list[Expr] = []
     own: list[Part] = []
     for item in parts:
-        if isinstance(item, Filter):
-            if columns_of(item.predicate) & outside:
-                correlated.append(item.predicate)
-            else:
-                own.append(item)
+        if isinstance(item, Filter) and columns_of(item.predicate) & outside:
+            correlated.append(item.predicate)
             continue
         if isinstance(item, Single):
             read = [item.predicate, *(b.condition for b in item.beside if b.condition is not None)]
@@ -787,9 +762,11 @@ def _separated(
                     item.span or query,
                     hint="use joins instead",
                 )
-            own.append(item)
-            continue
-        if item.condition is not None and columns_of(item.condition) & outside:
+        if (
+            isinstance(item, Membership)
+            and item.condition is not None
+            and columns_of(item.condition) & outside
+        ):
             raise reader.text.unsupported(
                 "a subquery that refers to a query two levels above",
                 item.span or query,

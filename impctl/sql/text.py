@@ -1,4 +1,4 @@
-"""The SQL text that is read: its sqlglot tree, and the position of each node."""
+"""The SQL text: its tokens, its sqlglot tree, and the position of each node."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _WORDS = ["MAX", "RECURSION", "LEVEL"]
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """The clause: how many levels there may be, and its place in the text."""
+    """A MAX RECURSION LEVEL clause: the number of levels, and its place."""
 
     most: int
     start: int
@@ -32,21 +32,19 @@ class Levels:
 
 
 def levels_in(tokens: Sequence[Token]) -> tuple[Levels, ...]:
-    """All clauses, wherever they stand, in order."""
-    return tuple(_found(tokens))
-
-
-def _found(tokens: Sequence[Token]) -> Iterator[Levels]:
-    for at, number in enumerate(tokens[3:]):
-        words = tokens[at : at + 3]
+    """All such clauses, in order."""
+    result = []
+    for index, number in enumerate(tokens[3:]):
+        words = tokens[index : index + 3]
         is_number = number.token_type is TokenType.NUMBER and number.text.isdigit()
         are_words = all(word.token_type is TokenType.VAR for word in words)
         if is_number and are_words and [word.text.upper() for word in words] == _WORDS:
-            yield Levels(int(number.text), words[0].start, number.end + 1)
+            result.append(Levels(int(number.text), words[0].start, number.end + 1))
+    return tuple(result)
 
 
 def without_levels(sql: str) -> str:
-    """The text of a query that was read, with blanks for all such clauses."""
+    """The text of a valid query with these clauses blanked."""
     if _WORDS[1] not in sql.upper():
         return sql
     for result in levels_in(Spark().tokenize(sql)):
@@ -56,16 +54,10 @@ def without_levels(sql: str) -> str:
     return sql
 
 
-def others(tokens: Sequence[Token], clauses: Sequence[Levels]) -> list[Token]:
-    """The tokens without those of the clauses."""
-    spans = [(one.start, one.end) for one in clauses]
-    return [t for t in tokens if not any(start <= t.start < end for start, end in spans)]
-
-
 def by_entry(
     tree: Any, clauses: Sequence[Levels], words: Tokens, places: Mapping[int, Place]
 ) -> dict[int, Levels]:
-    """The clauses by the `id` of their entries; one that stands elsewhere is not among them."""
+    """The clauses by the `id` of their WITH entries, without those elsewhere."""
     wanted = {words.at(clause.start): clause for clause in clauses}
     result = {}
     for entry in tree.find_all(exp.CTE) if wanted else ():
@@ -77,47 +69,43 @@ def by_entry(
 
 
 def doubtful_comment(sql: str, words: Tokens) -> Place | None:
-    """Where such a comment stands; comments stand between the words."""
-    for start, end in _gaps(sql, words):
-        result = _doubtful(sql, start, end)
-        if result is not None:
-            return result
-    return None
+    """Place of a comment that Spark and sqlglot may end differently; comments are between
+    tokens."""
+    places = (_doubtful(sql, start, end) for start, end in _gaps(sql, words))
+    return next((place for place in places if place is not None), None)
 
 
 def _gaps(sql: str, words: Tokens) -> Iterator[Place]:
-    """What lies before, between and behind the words."""
-    at = 0
+    end = 0
     for token in words.all:
-        yield at, token.start
-        at = token.end + 1
-    yield at, len(sql)
+        yield end, token.start
+        end = token.end + 1
+    yield end, len(sql)
 
 
 def _doubtful(sql: str, start: int, end: int) -> Place | None:
-    """The first doubtful comment of a gap."""
-    at = start
-    while at < end:
-        opening = sql[at : at + 2]
+    index = start
+    while index < end:
+        opening = sql[index : index + 2]
         if opening == "--":
-            line = sql.find("\n", at, end)
+            line = sql.find("\n", index, end)
             close = end if line < 0 else line
-            # To Spark the line goes on.
-            if line >= 0 and sql[at:close].rstrip("\r").endswith("\\"):
-                return at, close
+            # Spark continues the comment on the next line.
+            if line >= 0 and sql[index:close].rstrip("\r").endswith("\\"):
+                return index, close
         elif opening == "/*":
-            close = sql.find("*/", at + 2, end)
-            if close < 0 or sql.find("/*", at + 2, close) >= 0:
-                return at, end
+            close = sql.find("*/", index + 2, end)
+            if close < 0 or sql.find("/*", index + 2, close) >= 0:
+                return index, end
             close += 2
         else:
-            close = at + 1
-        at = close
+            close = index + 1
+        index = close
     return None
 
 
 _SIGNS = {exp.Neg: TokenType.DASH, exp.BitwiseNot: TokenType.TILDE, exp.Not: TokenType.NOT}
-"""The words that stand in front of what they are said of, and have no place of their own."""
+"""Prefix operators, which have no place in sqlglot's tree."""
 
 Place = tuple[int, int]
 """Offsets of the first character and of the one after the last."""
@@ -125,7 +113,7 @@ Place = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """The words of a text, in order, and how deep in parentheses each of them stands."""
+    """Tokens of a text, in order, with their depth in parentheses."""
 
     all: tuple[Token, ...]
     starts: tuple[int, ...]
@@ -133,7 +121,7 @@ class Tokens:
     """Before each token, and at the end."""
 
     def at(self, start: int) -> int:
-        """Position of the first token that starts at the offset or after it."""
+        """Index of the first token that starts at or after the offset."""
         return bisect_left(self.starts, start)
 
     def before(self, start: int) -> Token | None:
@@ -142,14 +130,14 @@ class Tokens:
         return self.all[position - 1] if position > 0 else None
 
     def opened(self, end: int) -> int:
-        """The end of the opening parenthesis that follows, or `end` where none does."""
+        """End of an opening parenthesis that follows, else `end`."""
         position = self.at(end)
         follows = self.all[position : position + 1]
         is_open = bool(follows) and follows[0].token_type is TokenType.L_PAREN
         return follows[0].end + 1 if is_open else end
 
     def prefixed(self, start: int, sign: TokenType) -> int:
-        """The start of the sign in front, outside of parentheses opened between; else `start`."""
+        """Start of the sign in front, skipping opened parentheses; else `start`."""
         position = self.at(start) - 1
         while position >= 0 and self.all[position].token_type is TokenType.L_PAREN:
             position -= 1
@@ -157,7 +145,7 @@ class Tokens:
         return self.all[position].start if is_there else start
 
     def balanced(self, place: Place) -> Place:
-        """The place widened until every parenthesis in it has its partner."""
+        """The place widened until all its parentheses match."""
         start, end = place
         first, behind = self.at(start), self.at(end)
         lowest = min(self.depths[first : behind + 1])
@@ -172,7 +160,6 @@ class Tokens:
 
 
 def tokens_of(tokens: Iterable[Token]) -> Tokens:
-    """The tokens with what looking up places needs."""
     words = tuple(tokens)
     steps = {TokenType.L_PAREN: 1, TokenType.R_PAREN: -1}
     depths = accumulate((steps.get(token.token_type, 0) for token in words), initial=0)
@@ -180,7 +167,7 @@ def tokens_of(tokens: Iterable[Token]) -> Tokens:
 
 
 def places_of(tree: Any, tokens: Tokens) -> dict[int, Place]:
-    """The place of every node of the tree that has one, by the node's `id`."""
+    """Place of every node that has one, by the node's `id`."""
     result: dict[int, Place] = {}
     for node in reversed(list(tree.walk(bfs=True))):
         parts: Sequence[Place] = [result[id(p)] for p in node.iter_expressions() if id(p) in result]
@@ -206,7 +193,7 @@ _CLAUSES = (
     *("SELECT", "FROM", "WHERE", "GROUP", "HAVING", "ORDER", "LIMIT", "UNION", "JOIN"),
     *("DISTINCT", "INNER", "LEFT", "CROSS", "QUALIFY", "BETWEEN"),
 )
-"""Words that a mistyped one may have meant."""
+"""Possible meanings of a mistyped word."""
 
 _FIRST_WORDS = frozenset({TokenType.SELECT, TokenType.WITH, TokenType.FROM, TokenType.L_PAREN})
 _VARIABLE = re.compile(r"\$\{\S*?\}")
@@ -217,7 +204,7 @@ _REPHRASE = f"{_WITHOUT_IT}, or keep it without a sketch (`sketch: none`)"
 
 
 class _PlainParser(Spark.Parser):  # type: ignore[misc, valid-type]  # set by a metaclass
-    """Spark's grammar, but a function call is just its name and its arguments."""
+    """Spark's grammar, but a function call is just a name and arguments."""
 
     FUNCTIONS: dict[str, object] = {}  # noqa: RUF012  # sqlglot's way to configure a parser
     FUNCTION_PARSERS = {  # noqa: RUF012  # sqlglot's way to configure a parser
@@ -235,7 +222,7 @@ class _PlainParser(Spark.Parser):  # type: ignore[misc, valid-type]  # set by a 
 
 
 def _positive(parser: Any) -> exp.Expression | None:
-    """`+x` as the function that it is to Spark, which casts text; sqlglot itself drops the sign."""
+    """`+x` as Spark's function, which casts text; sqlglot drops the sign."""
     sign = parser._prev
     operand = parser._parse_unary()
     if operand is None:
@@ -246,7 +233,7 @@ def _positive(parser: Any) -> exp.Expression | None:
 
 
 def _overlay(parser: Any) -> exp.Expression:
-    """`overlay(s PLACING t FROM n FOR k)` as a call, which may be written with commas too."""
+    """`overlay(s PLACING t FROM n FOR k)` as a call; commas are allowed too."""
     name = parser._tokens[parser._index - 2]
     arguments = [
         parser._parse_bitwise(),
@@ -263,8 +250,8 @@ def _overlay(parser: Any) -> exp.Expression:
 
 
 def _words_of_calls(tokens: Sequence[Token]) -> list[Token]:
-    """The tokens, with `window` before a bracket as the name of a function: to sqlglot it begins a
-    clause, which names a window first."""
+    """The tokens, with `window` before a bracket as a function name: sqlglot reads it as a
+    clause."""
     result = []
     for token, behind in zip(tokens, (*tokens[1:], None), strict=True):
         is_call = behind is not None and behind.token_type is TokenType.L_PAREN
@@ -276,19 +263,18 @@ def _words_of_calls(tokens: Sequence[Token]) -> list[Token]:
 
 @dataclass(frozen=True, slots=True)
 class SqlText:
-    """A query's text with its tokens; `name` is what messages call the query."""
+    """A query's text and tokens; `name` is used in messages."""
 
     name: str
     sql: str
     words: Tokens
     places: Mapping[int, Place] = field(default_factory=dict)
-    """Of the tree's nodes, by their `id`; the reader holds the tree as long as the text."""
+    """Of the tree's nodes, by `id`; the reader keeps the tree as long as the text."""
     levels: Mapping[int, Levels] = field(default_factory=dict)
     """MAX RECURSION LEVEL of WITH entries, by the `id` of their nodes."""
 
     @property
     def tokens(self) -> tuple[Token, ...]:
-        """The words, in order."""
         return self.words.all
 
     @property
@@ -296,34 +282,27 @@ class SqlText:
         return f"query `{self.name}`"
 
     def span(self, start: int, end: int) -> Span:
-        """The stretch from `start` to `end` (exclusive), with its line and column."""
+        """Span from `start` to `end` (exclusive), with line and column."""
         before = self.sql[:start]
         line_start = before.rfind("\n") + 1
         return Span(start, end, before.count("\n") + 1, start - line_start + 1)
 
     def span_of(self, node: Any) -> Span | None:
-        """Where a node stands: from its first to its last token, parentheses balanced."""
+        """Span from a node's first to its last token, parentheses balanced."""
         if node is None:
             return None
         place = self.places.get(id(node))
         if place is None:
-            # A copy, or a node made on the way.
+            # A copy, or a new node.
             place = places_of(node, self.words).get(id(node))
         return None if place is None else self.span(*place)
 
-    def token_before(self, start: int) -> Token | None:
-        """The last token that starts before the offset."""
-        return self.words.before(start)
-
     def place_of(self, word: str) -> Span | None:
-        """Where a word first stands, without regard to case; for nodes that lost their place."""
-        for token in self.tokens:
-            if token.text.lower() == word:
-                return self.span(token.start, token.end + 1)
-        return None
+        """First place of a word, ignoring case; for nodes that lost their place."""
+        token = next((t for t in self.tokens if t.text.lower() == word), None)
+        return None if token is None else self.span(token.start, token.end + 1)
 
     def written(self, span: Span) -> str:
-        """The text of a span, runs of blanks made one blank."""
         return " ".join(self.sql[span.start : span.end].split())
 
     def error(
@@ -334,7 +313,7 @@ class SqlText:
         hint: str | None = None,
         code: str | None = None,
     ) -> QueryError:
-        """A QueryError at a node or span of this text (its beginning when there is no place)."""
+        """A QueryError at a node or span (the text's beginning without a place)."""
         span = self.span_of(place) if isinstance(place, exp.Expression) else place
         line, column = (span.line, span.column) if span is not None else (1, 1)
         location = Location(self.file, line, column)
@@ -343,7 +322,7 @@ class SqlText:
     def unsupported(
         self, construct: str, place: exp.Expression | Span | None, *, hint: str = _REPHRASE
     ) -> NotReadError:
-        """The refusal of a construct by its name."""
+        """The error for an unsupported construct."""
         error = self.error(
             f"Query `{self.name}` uses {construct}, which impctl does not support", place, hint=hint
         )
@@ -351,7 +330,8 @@ class SqlText:
 
 
 def read_by_none(refusal: NotReadError) -> QueryError:
-    """The refusal of what Spark does not run either: a mistake to mend, not a want of a sketch."""
+    """The error for what Spark does not run either: the query must change, a sketch is not the
+    issue."""
     hint = refusal.hint
     if hint == _REPHRASE:
         hint = f"{_WITHOUT_IT}; Spark supports it, but does not run the recursion of this query"
@@ -359,7 +339,7 @@ def read_by_none(refusal: NotReadError) -> QueryError:
 
 
 def read_text(sql: str, name: str) -> tuple[SqlText, exp.Expression]:
-    """The text with its tokens, and the tree of the one query in it."""
+    """Parse a text into its tokens and the tree of its one query."""
     dialect = Spark()
     empty = SqlText(name, sql, tokens_of(()))
     try:
@@ -376,25 +356,30 @@ def read_text(sql: str, name: str) -> tuple[SqlText, exp.Expression]:
     _refuse_doubtful_text(text)
     _refuse_doubtful_tokens(text)
     clauses = levels_in(words.all)
+    rest = [t for t in words.all if not any(c.start <= t.start < c.end for c in clauses)]
     try:
-        tokens = _words_of_calls(others(words.all, clauses))
-        trees = _PlainParser(dialect=dialect).parse(tokens, sql)
+        trees = _PlainParser(dialect=dialect).parse(_words_of_calls(rest), sql)
     except ParseError as error:
         raise _syntax_error(text, error) from None
-    result: list[Any] = [tree for tree in trees if tree is not None]
-    tree = result[0] if len(result) == 1 else None
+    queries: list[Any] = [tree for tree in trees if tree is not None]
+    tree = queries[0] if len(queries) == 1 else None
     if tree is None or not issubclass(type(tree), exp.Query):
         raise _not_a_query(text, text.span_of(tree))
     places = places_of(tree, words)
     levels = by_entry(tree, clauses, words, places)
     for clause in clauses:
         if clause not in levels.values():
-            raise _misplaced(text, text.span(clause.start, clause.end))
+            raise text.error(
+                f"Query `{name}` has MAX RECURSION LEVEL in the wrong place",
+                text.span(clause.start, clause.end),
+                hint="write it after the name and columns of a WITH RECURSIVE entry, before AS",
+                code="query_syntax",
+            )
     return replace(text, places=places, levels=levels), tree
 
 
 def _refuse_statements(text: SqlText) -> None:
-    """Refuses what is not one query before sqlglot sees it, because it warns about commands."""
+    """Refuse anything but one query before sqlglot sees it, because it warns about commands."""
     words = [token for token in text.tokens if token.token_type is not TokenType.SEMICOLON]
     if not words:
         raise text.error(
@@ -441,14 +426,13 @@ def _syntax_error(text: SqlText, error: ParseError) -> QueryError:
 
 
 def _clause_meant(word: str) -> str | None:
-    """The hint for a mistyped word that begins a clause."""
     near = get_close_matches(word.upper(), _CLAUSES, n=1, cutoff=0.75)
     is_typed_well = not near or near[0] == word.upper()
     return None if is_typed_well else f"did you mean {near[0]}?"
 
 
 def _refuse_doubtful_text(text: SqlText) -> None:
-    """Refuses what Spark sees another text in: variables, and comments that end elsewhere."""
+    """Refuse text that Spark reads otherwise: variables, and comments that end elsewhere."""
     variable = _VARIABLE.search(text.sql)
     if variable is not None:
         raise text.unsupported(
@@ -465,19 +449,10 @@ def _refuse_doubtful_text(text: SqlText) -> None:
         )
 
 
-def _misplaced(text: SqlText, span: Span) -> QueryError:
-    return text.error(
-        f"Query `{text.name}` has MAX RECURSION LEVEL in the wrong place",
-        span,
-        hint="write it after the name and columns of a WITH RECURSIVE entry, before AS",
-        code="query_syntax",
-    )
-
-
 def _refuse_doubtful_tokens(text: SqlText) -> None:
-    """Refuses spellings that Spark and sqlglot read differently."""
+    """Refuse spellings that Spark and sqlglot read differently."""
     for before, token in zip((None, *text.tokens), text.tokens, strict=False):
-        if before is not None and _are_strings(before, token):
+        if before is not None and before.token_type is token.token_type is TokenType.STRING:
             raise text.unsupported(
                 "two adjacent string literals",
                 text.span(before.start, token.end + 1),
@@ -489,28 +464,20 @@ def _refuse_doubtful_tokens(text: SqlText) -> None:
             raise text.unsupported(what, text.span(token.start, token.end + 1), hint=hint)
 
 
-def _are_strings(before: Token, token: Token) -> bool:
-    return before.token_type is TokenType.STRING and token.token_type is TokenType.STRING
-
-
 def _ambiguous(first: str, token: Token) -> tuple[str, str] | None:
-    """What a token is that begins so, and what to write instead, where readers differ."""
+    """What a token is that Spark and sqlglot read differently, and what to write instead."""
     match token.token_type:
         case TokenType.NOT if first == "!":
             return "the operator `!`", "use NOT instead"
         case TokenType.HEX_STRING if first == "0":
-            return (
-                "a number with 0x, which Spark reads as a name"
-            ), "write X'1F' for bytes, or decimal digits"
+            what = "a number with 0x, which Spark reads as a name"
+            return what, "write X'1F' for bytes, or decimal digits"
         case TokenType.PIPE_GT:
-            # To Spark each step reads the rows of the one before; sqlglot makes them one SELECT.
+            # In Spark each step reads the rows of the previous one; sqlglot makes one SELECT.
             return "the pipe operator `|>`", "use nested SELECTs"
         case TokenType.PARAMETER:
             # sqlglot reads the version in `t@v3` as a second name of the table.
+            hint = "remove the version, because impctl pins versions itself"
             what = f"`{first}`, a version of a table or a variable"
-            return (
-                what,
-                "remove the version, because impctl pins versions itself, and use `:name` for a "
-                "parameter",
-            )
+            return what, f"{hint}, and use `:name` for a parameter"
     return None

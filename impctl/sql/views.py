@@ -1,4 +1,4 @@
-"""Views of the workload file put into texts, and the tables that a text names."""
+"""Expands views of the workload file in SQL texts, and finds the tables that a text names."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from impctl.expr.nodes import Span
 
 Views = Mapping[FullName, tuple[TableName, str]]
-"""Name and SELECT text of each view, by its whole name."""
+"""Name and SELECT text of each view, by full name."""
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Text from `start` on that was taken from `source` on of the view, or of the query (None)."""
+    """Text from `start` on, taken from `source` on in the view, or in the query (None)."""
 
     start: int
     view: TableName | None
@@ -47,25 +47,25 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class ExpandedSql:
-    """A text without views, and where its stretches came from; none where nothing was changed."""
+    """A text without views, and the sources of its stretches; none where nothing changed."""
 
     sql: str
     stretches: tuple[Stretch, ...] = ()
 
     def written_at(self, line: int, column: int) -> tuple[TableName | None, int]:
-        """The view, None for the query itself, and the offset in its text."""
+        """View, or None for the query, and the offset in its text."""
         lines = self.sql.split("\n")
         offset = sum(len(text) + 1 for text in lines[: line - 1]) + column - 1
         if not self.stretches:
             return None, offset
-        at = bisect_right(self.stretches, offset, key=lambda stretch: stretch.start) - 1
-        result = self.stretches[max(at, 0)]
+        index = bisect_right(self.stretches, offset, key=lambda stretch: stretch.start) - 1
+        result = self.stretches[max(index, 0)]
         return result.view, result.source + max(0, offset - result.start)
 
 
 @dataclass(frozen=True, slots=True)
 class _Use:
-    """A place in a text that names a view; `node` is None where that is before a column's name."""
+    """A place that names a view; `node` is None for a column's qualifier."""
 
     span: Span
     view: FullName
@@ -74,32 +74,28 @@ class _Use:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """A text that was read: its words, the views it names, the names of its WITH entries."""
+    """A parsed text: its tokens, the views it names, its WITH entries."""
 
     name: TableName | None
     text: SqlText
     uses: tuple[_Use, ...]
     entries: frozenset[str]
     head: int
-    """How many of its first words begin a WITH clause: of a text without one, none."""
+    """Number of words that begin its WITH clause: 0 without one."""
 
     @property
     def body(self) -> int:
-        """Where the statement itself ends."""
         words = [t for t in self.text.tokens if t.token_type is not TokenType.SEMICOLON]
         return int(words[-1].end) + 1
 
 
 def called_in_messages(view: TableName) -> str:
-    """What messages call the query that a view is."""
     return f"view {view}"
 
 
 def expand_views(sql: str, views: Views, names: TableNames, *, name: QueryName) -> ExpandedSql:
-    """The text with the views it needs as WITH entries; errors as of `parse_query`.
-
-    Raises QueryError for views that need each other in a circle; its place is in the view's text.
-    """
+    """Add the views a text needs as WITH entries; errors as of `parse_query`. Raises QueryError for
+    a cycle of views; its place is in the view's text."""
     if not any("`" in full[-1] or full[-1] in sql.lower() for full in views):
         return ExpandedSql(sql)
     query = _read(sql, None, views, names, name)
@@ -109,7 +105,7 @@ def expand_views(sql: str, views: Views, names: TableNames, *, name: QueryName) 
     for use in query.uses:
         _need(use.view, views, names, needed, ())
     called = _entry_names(query, needed, views)
-    writer = _Writer([], [])
+    writer = _TextWriter([], [])
     tokens = query.text.tokens
     start = int(tokens[query.head - 1].end) + 1 if query.head else int(tokens[0].start)
     writer.copy(query, 0, start, called)
@@ -149,7 +145,7 @@ def _uses(text: SqlText, tree: exp.Expression, views: Views, names: TableNames) 
 
 
 def _is_entry(node: exp.Expression) -> bool:
-    """Whether a table's name is that of a WITH entry in sight."""
+    """Whether a table name is a visible WITH entry."""
     inner: Any = node
     outer: Any = node.parent
     while outer is not None:
@@ -174,7 +170,7 @@ def _need(
     needed: dict[FullName, _Read],
     above: tuple[FullName, ...],
 ) -> None:
-    """Add a view behind those it needs."""
+    """Add a view after those it needs."""
     if full in needed:
         return
     name, sql = views[full]
@@ -196,15 +192,15 @@ def _need(
 def _entry_names(
     query: _Read, needed: Mapping[FullName, _Read], views: Views
 ) -> dict[FullName, str]:
-    """What the views' entries are called: as the views themselves where that is safe."""
+    """Names of the views' entries: the views' own names where that is safe."""
     texts = (query, *needed.values())
     entries = frozenset[str]().union(*(read.entries for read in texts))
     everything = "\n".join(read.text.sql for read in texts).lower()
     result: dict[FullName, str] = {}
     for full in needed:
-        own = views[full][0]
-        if _PLAIN.fullmatch(own) and own.lower() not in entries:
-            result[full] = own
+        name = views[full][0]
+        if _PLAIN.fullmatch(name) and name.lower() not in entries:
+            result[full] = name
             continue
         base, number = re.sub(r"\W", "_", f"view_{full[-1]}"), 1
         while f"{base}_{number}" in everything or f"{base}_{number}" in result.values():
@@ -214,9 +210,7 @@ def _entry_names(
 
 
 @dataclass(frozen=True, slots=True)
-class _Writer:
-    """The new text as it grows."""
-
+class _TextWriter:
     texts: list[str]
     stretches: list[Stretch]
 
@@ -225,7 +219,7 @@ class _Writer:
         self.texts.append(text)
 
     def copy(self, read: _Read, start: int, end: int, called: Mapping[FullName, str]) -> None:
-        """The text from `start` to `end`, views under the names of their entries."""
+        """Copy the text from `start` to `end`, views under the names of their entries."""
         sql = read.text.sql
         inside = [use for use in read.uses if start <= use.span.start < end]
         for use in sorted(inside, key=lambda use: use.span.start):
@@ -237,13 +231,13 @@ class _Writer:
 
 
 def _renamed(use: _Use, written: str, called: str) -> str:
-    """What stands in the place of a view's name; columns are called by the end of it."""
-    own = quoted(use.view[-1])
+    """Replacement for a view's name; columns use the last part of it."""
+    name = quoted(use.view[-1])
     if use.node is None:
-        return own
+        return name
     if written.lower() == called.lower():
         return written
-    return called if use.node.alias else f"{called} AS {own}"
+    return called if use.node.alias else f"{called} AS {name}"
 
 
 _DENIED = (
@@ -266,11 +260,8 @@ _KNOWN = (
 def named_tables(
     sql: str, known: Iterable[TableName], *, name: QueryName
 ) -> tuple[TableName, ...] | None:
-    """Those of the `known` tables that the text names; None where it names any other, or may do
-    more than read.
-
-    Raises QueryError for a text that is not one query.
-    """
+    """The `known` tables that the text names; None where it names another, or may do more than
+    read. Raises QueryError for a text that is not one query."""
     _, tree = read_text(sql, name)
     if any(_may_do_more(node) for node in tree.walk()):
         return None
@@ -292,8 +283,8 @@ def named_tables(
 
 
 def _may_do_more(node: object) -> bool:
-    """Whether a part of a query may do more than read the newest rows: runs a program, calls what
-    nobody knows here, writes, stands for another value or version."""
+    """Whether a part of a query may do more than read the newest rows: run a program, call an
+    unknown function, write, or stand for another value or version."""
     if isinstance(node, _DENIED):
         return True
     if isinstance(node, exp.CTE):

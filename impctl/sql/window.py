@@ -7,8 +7,8 @@ from dataclasses import field, replace
 
 from sqlglot import exp
 
-from impctl.data.schema import DOUBLE, INTEGER, SqlType, other
-from impctl.expr.nodes import ColumnRef, Expr, Span, columns_of, substitute
+from impctl.data.schema import DOUBLE, INTEGER, SqlType
+from impctl.expr.nodes import ColumnRef, Expr, columns_of, substitute
 from impctl.plan.functions import AGGREGATE_SYNONYMS, AGGREGATES, ORDER_DEPENDENT, WINDOW_ONLY
 from impctl.plan.nodes import AggregateCall, Attribute, Plan, SortKey, Window, WindowCall
 from impctl.sql.aggregates import AggregateCollector, GroupingClause, call_is_nullable, result_type
@@ -19,37 +19,20 @@ from impctl.values import dataclass
 
 _WINDOW_PLACEHOLDER = "?window"
 _RANKING = {
-    "row_number": INTEGER,
-    "rank": INTEGER,
-    "dense_rank": INTEGER,
-    "ntile": INTEGER,
-    "percent_rank": DOUBLE,
-    "cume_dist": DOUBLE,
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadWindow:
-    """A window call before it has an identity."""
-
-    function: str
-    arguments: tuple[Expr, ...]
-    partition_by: tuple[Expr, ...]
-    order: tuple[SortKey, ...]
-    frame: str | None
-    type: SqlType | None
-    nullable: bool
-    span: Span | None = field(default=None, compare=False)
+    "row_number": INTEGER, "rank": INTEGER, "dense_rank": INTEGER, "ntile": INTEGER,
+    "percent_rank": DOUBLE, "cume_dist": DOUBLE,
+}  # fmt: skip
 
 
 @dataclass(slots=True)
 class WindowCollector:
-    """Takes window calls, and aggregate calls, out of expressions; an `ExprReader.special`."""
+    """Collects window and aggregate calls of expressions; an `ExprReader.special`."""
 
     aggregates: AggregateCollector
     named: Mapping[str, exp.Expression]
     """WINDOW clause entries by lower-case name."""
-    calls: list[ReadWindow] = field(default_factory=list)
+    calls: list[WindowCall] = field(default_factory=list)
+    """Their attributes have no ids and names yet."""
 
     def __call__(self, reader: ExprReader, node: exp.Expression) -> Expr | None:
         if reader.in_aggregate or not isinstance(node, exp.Window):
@@ -57,12 +40,10 @@ class WindowCollector:
         call = self._read(reader, node)
         if call not in self.calls:
             self.calls.append(call)
-        kind = call.type or other("unknown")
-        return ColumnRef(
-            f"{_WINDOW_PLACEHOLDER}{self.calls.index(call)}", kind, call.nullable, span=call.span
-        )
+        identity = window_placeholder(self.calls.index(call))
+        return replace(call.attribute, id=identity).ref(call.span)
 
-    def _read(self, reader: ExprReader, node: exp.Window) -> ReadWindow:
+    def _read(self, reader: ExprReader, node: exp.Window) -> WindowCall:
         text = reader.text
         inside = replace(reader, special=self.aggregates, clause="a window function")
         inner = node.this
@@ -84,17 +65,9 @@ class WindowCollector:
         order = read_order(inside, spec.args.get("order"))
         if any(reads_window(e) for e in (*arguments, *partition_by, *(k.expr for k in order))):
             raise text.unsupported("a window function over the alias of another one", node)
-        kind, nullable = _result(function, arguments)
-        return ReadWindow(
-            function=function,
-            arguments=arguments,
-            partition_by=partition_by,
-            order=order,
-            frame=self._frame(reader, spec),
-            type=kind,
-            nullable=nullable,
-            span=text.span_of(node),
-        )
+        result = Attribute("", "", *_result(function, arguments))
+        frame, span = self._frame(reader, spec), text.span_of(node)
+        return WindowCall(result, function, arguments, partition_by, order, frame, span=span)
 
     def _specification(self, reader: ExprReader, node: exp.Window) -> exp.Expression:
         name = node.alias
@@ -136,7 +109,7 @@ def _result(function: str, arguments: tuple[Expr, ...]) -> tuple[SqlType | None,
 
 
 def read_order(reader: ExprReader, node: exp.Expression | None) -> tuple[SortKey, ...]:
-    """ORDER BY inside OVER."""
+    """Read ORDER BY inside OVER."""
     if node is None:
         return ()
     return tuple(sort_key(reader.read(item.this), item) for item in node.expressions)
@@ -150,12 +123,12 @@ def sort_key(expr: Expr, item: exp.Expression) -> SortKey:
 
 
 def reads_window(expr: Expr) -> bool:
-    """Whether an expression reads a window result that has no identity yet."""
+    """Whether an expression reads a window result that has no id yet."""
     return any(identity.startswith(_WINDOW_PLACEHOLDER) for identity in columns_of(expr))
 
 
 def window_placeholder(position: int) -> str:
-    """What stands for the result of the collector's call at that position."""
+    """Placeholder for the result of the collector's call at that position."""
     return f"{_WINDOW_PLACEHOLDER}{position}"
 
 
@@ -165,11 +138,9 @@ def read_qualify(
     selected: Sequence[Expr],
     grouping: GroupingClause | None,
 ) -> Expr | None:
-    """The condition of QUALIFY, read by a reader that collects windows; Spark wants one in it.
-
-    A name is a column's before it is an alias; one that is both, the alias of a window's value, is
-    ambiguous to Spark. All but ORDER BY was read before, so that aggregates there are known.
-    """
+    """Read QUALIFY with a reader that collects windows; Spark requires one. A name is a column
+    before it is an alias; one that is both, with a window value, is ambiguous to Spark. Everything
+    but ORDER BY was read before, so that its aggregates are known."""
     node = select.args.get("qualify")
     if node is None:
         return None
@@ -192,7 +163,7 @@ def read_qualify(
         )
     named = next((call for call in node.find_all(exp.Window) if call.alias), None)
     if is_grouped and named is not None:
-        # Where its columns are looked for was not tried.
+        # How Spark resolves its columns was not tested.
         raise reader.text.unsupported(
             f"window `{named.alias}` in QUALIFY of a query that groups",
             named,
@@ -211,7 +182,7 @@ def read_qualify(
 
 
 def _aggregates(node: exp.Expression | None) -> bool:
-    """Whether an aggregate function stands there that is no window's."""
+    """Whether an aggregate function is there that is no window's."""
     return node is not None and any(
         (function_name(part) or "") in AGGREGATES and not isinstance(part.parent, exp.Window)
         for part in node.find_all(exp.Anonymous, exp.Any)
@@ -219,7 +190,7 @@ def _aggregates(node: exp.Expression | None) -> bool:
 
 
 def _refuse_ambiguous(column: exp.Column, reader: ExprReader) -> None:
-    """Refuse a column's name that is a window value's too."""
+    """Refuse a column name that is also a window value's."""
     values = reader.names.aliases.get(column.name.lower(), ())
     is_plain = len(column.parts) == 1 and any(reads_window(value) for value in values)
     if is_plain and reader.names.scope.find(None, column.name):
@@ -234,10 +205,9 @@ def _refuse_ambiguous(column: exp.Column, reader: ExprReader) -> None:
 def _refuse_hidden(
     column: exp.Column, reader: ExprReader, selected: Sequence[Expr], keys: Collection[Expr]
 ) -> None:
-    """Refuse a name above groups, but for an alias that no column of FROM has, and for a column
-    that is grouped by and selected under its own name: others Spark takes for one or the other,
-    or refuses, as windows stand in QUALIFY or not.
-    """
+    """Refuse a name above groups, unless it is an alias that no FROM column has, or a grouped
+    column selected under its own name: Spark resolves others, or refuses them, depending on windows
+    in QUALIFY."""
     name = column.name
     is_plain = len(column.parts) == 1
     aliased = reader.names.aliases.get(name.lower(), ())
@@ -261,31 +231,23 @@ def windowed(
     finish: Callable[[Expr], Expr],
     reading: Reading,
 ) -> tuple[Plan, Callable[[Expr], Expr]]:
-    """The plan with the window calls, and what completes expressions over it.
-
-    `items` are names and expressions of the SELECT list: a call that is one has its name.
-    """
+    """Add the window calls to the plan; also returns what completes expressions over it. `items`
+    are names and expressions of the SELECT list: a call among them gets its name."""
     calls = windows.calls
     refs = {expr.id: name for name, expr in reversed(items) if isinstance(expr, ColumnRef)}
-    names = [
-        refs.get(window_placeholder(number), call.function) for number, call in enumerate(calls)
-    ]
-    built = []
-    for identity, name, call in zip(reading.fresh("w", names), names, calls, strict=True):
-        built.append(
-            WindowCall(
-                Attribute(identity, name, call.type, call.nullable),
-                call.function,
-                tuple(finish(part) for part in call.arguments),
-                tuple(finish(part) for part in call.partition_by),
-                tuple(replace(key, expr=finish(key.expr)) for key in call.order),
-                call.frame,
-                span=call.span,
-            )
+    names = [refs.get(window_placeholder(n), call.function) for n, call in enumerate(calls)]
+    built = [
+        replace(
+            call,
+            attribute=replace(call.attribute, id=identity, name=name),
+            arguments=tuple(map(finish, call.arguments)),
+            partition_by=tuple(map(finish, call.partition_by)),
+            order=tuple(replace(key, expr=finish(key.expr)) for key in call.order),
         )
+        for identity, name, call in zip(reading.fresh("w", names), names, calls, strict=True)
+    ]
     result: dict[str, Expr] = {
         window_placeholder(number): call.attribute.ref() for number, call in enumerate(built)
     }
-    return Window(plan, tuple(built), span=built[0].span), lambda expr: substitute(
-        finish(expr), result
-    )
+    window = Window(plan, tuple(built), span=built[0].span)
+    return window, lambda expr: substitute(finish(expr), result)
