@@ -33,6 +33,8 @@ from impctl.cli.options import (
     StoreFolder,
     Verbose,
     WorkloadFile,
+    file_option,
+    option,
     settings_of,
 )
 from impctl.errors import UsageError
@@ -58,33 +60,19 @@ def init(
         typer.Argument(
             metavar="TABLE",
             help="Delta tables: folders or URIs. With --demo: the folder to create.",
-            show_default=False,
             rich_help_panel=INPUT,
             autocompletion=left_to_shell,
         ),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out",
-            metavar="FILE",
-            show_default=False,
-            help="File to write. Default: impctl.yaml.",
-            autocompletion=left_to_shell,
-            rich_help_panel=OUTPUT,
-        ),
+        file_option("--out FILE", OUTPUT, "File to write. Default: impctl.yaml."),
     ] = None,
     demo: Annotated[
         bool,
-        typer.Option(
-            "--demo",
-            help="Create a small table and a workload file to try out.",
-            rich_help_panel=INPUT,
-        ),
+        option("--demo", INPUT, "Create a small table and a workload file to try out."),
     ] = False,
-    force: Annotated[
-        bool, typer.Option("--force", help="Overwrite an existing file.", rich_help_panel=SAFETY)
-    ] = False,
+    force: Annotated[bool, option("--force", SAFETY, "Overwrite an existing file.")] = False,
     json: AsJson = False,
     quiet: Quiet = False,
     verbose: Verbose = 0,
@@ -132,17 +120,11 @@ def apply(
     ] = None,
     all_updates: Annotated[
         bool,
-        typer.Option(
-            "--all", help="Commit all updates in the file, in order.", rich_help_panel=INPUT
-        ),
+        option("--all", INPUT, "Commit all updates in the file, in order."),
     ] = False,
     again: Annotated[
         bool,
-        typer.Option(
-            "--again",
-            help="Commit a batch even if its table already contains it.",
-            rich_help_panel=INPUT,
-        ),
+        option("--again", INPUT, "Commit a batch even if its table already contains it."),
     ] = False,
     dry_run: DryRun = False,
     json: AsJson = False,
@@ -176,29 +158,25 @@ def cluster(
     workload: WorkloadFile = DEFAULT_FILE,
     tables: Annotated[
         list[str] | None,
-        typer.Option(
-            "--table",
-            metavar="NAME",
-            help="Cluster this table, even without savings; can be repeated. "
+        option(
+            "--table NAME",
+            INPUT,
+            "Cluster this table, even without savings; can be repeated. "
             "Default: every table with savings.",
-            rich_help_panel=INPUT,
         ),
     ] = None,
     by: Annotated[
         list[str] | None,
-        typer.Option(
-            "--by",
-            metavar="ATTRIBUTE",
-            help="Sort files by this column; repeat for a Z-order. Default: the sketched columns.",
-            rich_help_panel=INPUT,
+        option(
+            "--by ATTRIBUTE",
+            INPUT,
+            "Sort files by this column; repeat for a Z-order. Default: the sketched columns.",
         ),
     ] = None,
     yes: Annotated[
         bool,
-        typer.Option(
-            "--yes",
-            help="Continue even if clustering makes more sketches worse than better.",
-            rich_help_panel=SAFETY,
+        option(
+            "--yes", SAFETY, "Continue even if clustering makes more sketches worse than better."
         ),
     ] = False,
     store: StoreFolder = None,
@@ -227,13 +205,11 @@ def cluster(
 
 Keep = Annotated[
     int | None,
-    typer.Option(
-        "--keep",
-        metavar="N",
+    option(
+        "--keep N",
+        LIMITS,
+        "Number of latest sketch versions to keep for each query. Default: 32.",
         min=1,
-        show_default=False,
-        help="Number of latest sketch versions to keep for each query. Default: 32.",
-        rich_help_panel=LIMITS,
     ),
 ]
 
@@ -267,150 +243,94 @@ def gc(
 
 DeltaRows = Annotated[
     list[int] | None,
-    typer.Option(
-        "--delta-rows",
-        metavar="N",
-        min=1,
-        help="Rows per change, for a workload; can be repeated. Default: 10, 100 and 1000 rows, "
+    option(
+        "--delta-rows N",
+        MEASUREMENT,
+        "Rows per change, for a workload; can be repeated. Default: 10, 100 and 1000 rows, "
         "and 1% and 10% of the table.",
-        rich_help_panel=MEASUREMENT,
+        min=1,
     ),
 ]
 Repeat = Annotated[
     int | None,
-    typer.Option(
-        "--repeat",
-        metavar="N",
-        min=1,
-        show_default=False,
-        help="Number of runs per measurement. Default: 3.",
-        rich_help_panel=MEASUREMENT,
-    ),
+    option("--repeat N", MEASUREMENT, "Number of runs per measurement. Default: 3.", min=1),
 ]
 Only = Annotated[
     list[str] | None,
-    typer.Option(
-        "--only",
-        metavar="FIGURE",
-        help="Only this figure; can be repeated. Default: all figures.",
-        rich_help_panel=MEASUREMENT,
+    option(
+        "--only FIGURE", MEASUREMENT, "Only this figure; can be repeated. Default: all figures."
     ),
 ]
 Out = Annotated[
     Path | None,
-    typer.Option(
-        "--out",
-        metavar="FILE",
-        show_default=False,
-        help="Write the record of the measurements to this file (JSON).",
-        autocompletion=left_to_shell,
-        rich_help_panel=OUTPUT,
-    ),
+    file_option("--out FILE", OUTPUT, "Write the record of the measurements to this file (JSON)."),
 ]
 Report = Annotated[
     Path | None,
-    typer.Option(
-        "--report",
-        metavar="FILE",
-        show_default=False,
-        help="Write a report with the figures to this file (HTML).",
-        autocompletion=left_to_shell,
-        rich_help_panel=OUTPUT,
-    ),
+    file_option("--report FILE", OUTPUT, "Write a report with the figures to this file (HTML)."),
 ]
 Compare = Annotated[
     tuple[Path, Path] | None,
-    typer.Option(
-        "--compare",
-        metavar="OLD NEW",
-        show_default=False,
-        help="Compare two records instead of measuring.",
-        autocompletion=left_to_shell,
-        rich_help_panel=INPUT,
-    ),
+    file_option("--compare OLD NEW", INPUT, "Compare two records instead of measuring."),
 ]
 Generate = Annotated[
     Path | None,
-    typer.Option(
-        "--generate",
-        metavar="FOLDER",
-        show_default=False,
-        help="Write an example table to this folder instead of measuring.",
-        autocompletion=left_to_shell,
-        rich_help_panel=EXAMPLE_DATA,
+    file_option(
+        "--generate FOLDER",
+        EXAMPLE_DATA,
+        "Write an example table to this folder instead of measuring.",
     ),
 ]
 ExampleName = Annotated[
     Example | None,
-    typer.Option(
-        "--example",
-        metavar="NAME",
-        show_default=False,
-        help="With --generate: the table to write: orders, running, synthetic, crimes or tpch. "
+    option(
+        "--example NAME",
+        EXAMPLE_DATA,
+        "With --generate: the table to write: orders, running, synthetic, crimes or tpch. "
         "Default: synthetic.",
-        rich_help_panel=EXAMPLE_DATA,
     ),
 ]
 TableName = Annotated[
     str | None,
-    typer.Option(
-        "--table",
-        metavar="NAME",
-        show_default=False,
-        help="With --generate: folder name of the table. Default: chosen by the example.",
-        rich_help_panel=EXAMPLE_DATA,
+    option(
+        "--table NAME",
+        EXAMPLE_DATA,
+        "With --generate: folder name of the table. Default: chosen by the example.",
     ),
 ]
 Rows = Annotated[
     int | None,
-    typer.Option(
-        "--rows",
-        metavar="N",
+    option(
+        "--rows N",
+        EXAMPLE_DATA,
+        "With --generate: number of rows. Default: chosen by the example.",
         min=1,
-        show_default=False,
-        help="With --generate: number of rows. Default: chosen by the example.",
-        rich_help_panel=EXAMPLE_DATA,
     ),
 ]
 Groups = Annotated[
     int | None,
-    typer.Option(
-        "--groups",
-        metavar="N",
+    option(
+        "--groups N",
+        EXAMPLE_DATA,
+        "With --generate: number of distinct values of column `a`. Default: chosen by the example.",
         min=1,
-        show_default=False,
-        help="With --generate: number of distinct values of column `a`. "
-        "Default: chosen by the example.",
-        rich_help_panel=EXAMPLE_DATA,
     ),
 ]
 Sorted = Annotated[
     bool,
-    typer.Option(
-        "--sorted", help="With --generate: sort rows by column `a`.", rich_help_panel=EXAMPLE_DATA
-    ),
+    option("--sorted", EXAMPLE_DATA, "With --generate: sort rows by column `a`."),
 ]
 Seed = Annotated[
     int | None,
-    typer.Option(
-        "--seed",
-        metavar="N",
-        show_default=False,
-        help="With --generate: random seed. Default: 1.",
-        rich_help_panel=EXAMPLE_DATA,
-    ),
+    option("--seed N", EXAMPLE_DATA, "With --generate: random seed. Default: 1."),
 ]
 Source = Annotated[
     Path | None,
-    typer.Option(
-        "--source",
-        metavar="FILE",
+    file_option(
+        "--source FILE",
+        EXAMPLE_DATA,
+        "With --generate: source data of the table: a Parquet file (crimes) or a folder (tpch).",
         envvar=CRIMES,
-        show_default=False,
-        help="With --generate: source data of the table: a Parquet file (crimes) or a folder "
-        "(tpch).",
-        autocompletion=left_to_shell,
-        rich_help_panel=EXAMPLE_DATA,
     ),
 ]
 
@@ -421,7 +341,6 @@ Word = Annotated[
         help="Workload file (YAML). With --report, also a record (JSON).",
         autocompletion=left_to_shell,
         rich_help_panel=INPUT,
-        show_default=False,
     ),
 ]
 
@@ -456,11 +375,11 @@ class _Asked:
 
     def only_with(self, what: str) -> None:
         """Refuse options that do not go with `what`."""
-        for option, value in self.options.items():
-            if value not in (None, False) and what not in _BELONGS[option]:
+        for name, value in self.options.items():
+            if value not in (None, False) and what not in _BELONGS[name]:
                 raise UsageError(
-                    f"Option `{option}` does not go with {what}",
-                    hint=f"remove it; it goes with {' and '.join(_BELONGS[option])}",
+                    f"Option `{name}` does not go with {what}",
+                    hint=f"remove it; it goes with {' and '.join(_BELONGS[name])}",
                 )
 
 
@@ -576,11 +495,7 @@ Shell = StrEnum("Shell", ("bash", "zsh", "fish"))
 def completion(
     shell: Annotated[
         Shell,
-        typer.Argument(
-            help="Shell to complete for: bash, zsh or fish.",
-            show_default=False,
-            rich_help_panel=INPUT,
-        ),
+        typer.Argument(help="Shell to complete for: bash, zsh or fish.", rich_help_panel=INPUT),
     ],
 ) -> Job:
     """Print the shell completion script.

@@ -26,6 +26,7 @@ from impctl.cli.options import (
     Verbose,
     WorkloadFile,
     check_metrics,
+    option,
     seconds,
     settings_of,
     with_metrics,
@@ -42,11 +43,7 @@ def check(
     workload: WorkloadFile = DEFAULT_FILE,
     schema: Annotated[
         bool,
-        typer.Option(
-            "--schema",
-            help="Print the JSON Schema of workload files and exit.",
-            rich_help_panel=OUTPUT,
-        ),
+        option("--schema", OUTPUT, "Print the JSON Schema of workload files and exit."),
     ] = False,
     query: QueryNames = None,
     strict: Strict = False,
@@ -118,14 +115,7 @@ def status(
     imbalance: Imbalance = None,
     runs: Annotated[
         int,
-        typer.Option(
-            "--runs",
-            metavar="N",
-            min=0,
-            show_default=False,
-            help="Number of recent runs to show. Default: 3.",
-            rich_help_panel=OUTPUT,
-        ),
+        option("--runs N", OUTPUT, "Number of recent runs to show. Default: 3.", min=0),
     ] = 3,
     json: AsJson = False,
     quiet: Quiet = False,
@@ -152,13 +142,11 @@ def gain(
     query: QueryNames = None,
     since: Annotated[
         float | None,
-        typer.Option(
-            "--since",
-            metavar="DURATION",
+        option(
+            "--since DURATION",
+            INPUT,
+            "Count uses of this period up to now, such as 12h or 7d. Default: all uses.",
             parser=seconds,
-            show_default=False,
-            help="Count uses of this period up to now, such as 12h or 7d. Default: all uses.",
-            rich_help_panel=INPUT,
         ),
     ] = None,
     metrics: MetricsFile = None,
@@ -188,20 +176,16 @@ def gain(
 
 WithSpark = Annotated[
     bool,
-    typer.Option(
-        "--spark",
-        help="Let Spark read a file of each table. Default: start no JVM.",
-        rich_help_panel=STORE_AND_SPARK,
+    option(
+        "--spark", STORE_AND_SPARK, "Let Spark read a file of each table. Default: start no JVM."
     ),
 ]
 State = Annotated[
     bool,
-    typer.Option(
+    option(
         "--state/--no-state",
-        show_default=False,
-        help="Verify all state files. With --no-state, verify only their metadata. "
-        "Default: --state.",
-        rich_help_panel=STORE_AND_SPARK,
+        STORE_AND_SPARK,
+        "Verify all state files. With --no-state, verify only their metadata. Default: --state.",
     ),
 ]
 
@@ -213,19 +197,16 @@ def doctor(
             metavar="WORKLOAD",
             help=f"{WORKLOAD_HELP} Default: check only the installed software.",
             autocompletion=left_to_shell,
-            show_default=False,
             rich_help_panel=INPUT,
         ),
     ] = None,
     every: Annotated[
         str | None,
-        typer.Option(
-            "--every",
-            metavar="TIME",
-            show_default=False,
-            help="Check that history is kept long enough if `maintain` runs at this interval, such "
+        option(
+            "--every TIME",
+            SCHEDULE,
+            "Check that history is kept long enough if `maintain` runs at this interval, such "
             "as 15m, 6h or 1d.",
-            rich_help_panel=SCHEDULE,
         ),
     ] = None,
     spark: WithSpark = False,
