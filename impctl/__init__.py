@@ -1,9 +1,8 @@
 """impctl: provenance sketches over Delta tables, captured once and maintained incrementally.
 
-`impctl.open` is the way in for programs (docs/python.md); errors are in `impctl.errors`.
-Law: importing the package imports nothing but this file and the version; a name is loaded when it
-is first used.
-Out of scope: everything else.
+Programs start with `impctl.open` (docs/python.md); errors are in `impctl.errors`.
+Law: importing the package imports only this file and the version; a name is loaded when it is
+first used.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Settings of a program's calls: its arguments, then the `IMPCTL_*` variables.
 
-Law: the same variables as on the command line, with the same meaning; an argument wins, and paths
-are made absolute at once, so that a later change of directory changes nothing.
-Out of scope: what the workload file says (`service.settings`).
+Law: variables mean the same as on the command line; an argument wins, and paths are made absolute
+at once, so that a later change of directory changes nothing.
 """
 
 from __future__ import annotations

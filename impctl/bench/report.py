@@ -70,16 +70,14 @@ LIBRARY = "chart.js-4.6.1.umd.min.js"
 """The chart library beside the template in `assets`, with its licence."""
 
 _NAMED = 4
-"""Cases that fit beside a chart."""
+"""Maximum cases listed beside a chart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """`command` made the page from the figures and cells of `record`.
-
-    `here` heads what the record says about a figure. `method` are paragraphs below the heading
-    `how`; without any, the page explains how `impctl bench` measures.
-    """
+    """`command` made the page from the figures and cells of `record`. `here` is the heading of
+    measured values of a figure. `method` are paragraphs below the heading `how`; without any, the
+    page explains how `impctl bench` measures."""
 
     command: str
     kicker: str
@@ -94,7 +92,7 @@ class Page:
 
 
 def render_report(record: Record) -> str:
-    """The page of a record."""
+    """Render the page of a record."""
     return render_page(
         Page(
             command="bench",
@@ -111,7 +109,7 @@ def render_report(record: Record) -> str:
 
 
 def render_page(page: Page) -> str:
-    """The whole page; UsageError without the template library."""
+    """Render a page; UsageError without the template library."""
     check_templates()
     from markupsafe import Markup
 
@@ -132,7 +130,7 @@ def render_page(page: Page) -> str:
 
 
 def check_templates() -> None:
-    """UsageError where the package that renders pages is not installed."""
+    """Raise UsageError if the package that renders pages is not installed."""
     if find_spec("jinja2") is None:
         raise UsageError(
             "A report needs the package `jinja2`, which is not installed",
@@ -167,14 +165,13 @@ def _csp_hash(text: str) -> str:
 
 
 def _prose(text: str) -> Markup:
-    """Escaped text in which backticks mark code."""
+    """Escape text in which backticks mark code."""
     from markupsafe import Markup, escape
 
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
 def _grouped(rows: Iterable[Sequence[str]]) -> list[tuple[str, list[Sequence[str]]]]:
-    """Successive rows with the same first field."""
     return [(name, list(group)) for name, group in groupby(rows, key=lambda row: row[0])]
 
 
@@ -182,7 +179,6 @@ def _grouped(rows: Iterable[Sequence[str]]) -> list[tuple[str, list[Sequence[str
 
 
 def _facts(record: Record) -> dict[str, str]:
-    """When, where and how it ran."""
     is_suite = record.kind is RecordKind.SUITE
     names: dict[int, list[str]] = {}
     for name, rows in record.tables.items():
@@ -232,10 +228,8 @@ def _moment(started: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """A column of numbers; a field is its text and the range beside it.
-
-    `kind` is `label`, `metric`, `check`, `note`, or empty.
-    """
+    """A column of the table; a field is its text and the range beside it. `kind` is `label`,
+    `metric`, `check`, `note`, or empty."""
 
     name: str
     kind: str
@@ -276,7 +270,7 @@ def _view(record: Record, figure: Figure) -> _View:
 
 
 def _measured_here(own: Record, figure: Figure) -> tuple[str, ...]:
-    """What this run says beside the papers' claim; `own` has this figure alone."""
+    """What this run measured, beside the papers' claim; `own` has this figure only."""
     compared = {
         "Speed-up over recapture": contests(own, MAINTAIN, RECAPTURE),
         "Speed-up over recapture in DuckDB": contests(own, MAINTAIN, DUCKDB_RECAPTURE),
@@ -318,7 +312,7 @@ def _range_of_first_metric(own: Record, figure: Figure) -> tuple[str, ...]:
 
 
 def _notes(record: Record, figure: Figure, cells: Sequence[Cell], hidden: int) -> Iterable[str]:
-    """Every note once, with its cells where these are few, and the noise around the figure."""
+    """Every note once, with its cells if they are few, and the noise around the figure."""
     about: dict[str, list[Cell]] = {}
     for cell in cells:
         if cell.note:
@@ -339,8 +333,6 @@ def _notes(record: Record, figure: Figure, cells: Sequence[Cell], hidden: int) -
 
 
 def _columns(cells: Sequence[Cell]) -> list[_Column]:
-    """Labels, which head their rows, metrics, and checks."""
-
     def column(
         name: str, kind: str, text: Callable[[Cell], str], *, is_right: bool = False
     ) -> _Column:
@@ -390,7 +382,7 @@ Key = tuple[Label | None, ...]
 
 _WORDS = tuple(f"w{at}" for at in range(7))
 _AMOUNTS = tuple(f"a{at}" for at in range(5))
-"""Colours as the template's style has them: distinct hues for words, a ramp for amounts."""
+"""Colours in the template's style: distinct hues for words, a ramp for amounts."""
 
 _KNOWN = {
     **dict.fromkeys(("maintain", "incremental", "with sketch"), 0),
@@ -444,7 +436,7 @@ class KeyGroup:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One chart as its library takes it, but for colours; `words` say what it shows."""
+    """One chart as its library takes it, except colours; `words` describe it."""
 
     number: int
     title: str
@@ -455,7 +447,7 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """The panels of a figure and the legend they share; `hidden` counts points without a place."""
+    """The panels of a figure and their shared legend; `hidden` counts points without a place."""
 
     keys: tuple[KeyGroup, ...]
     panels: tuple[Panel, ...]
@@ -472,7 +464,7 @@ class _Line:
 
 
 def draw(chart: Chart, cells: Sequence[Cell]) -> Drawing:
-    """A panel for each unit, and for each value of labels that are neither x nor series."""
+    """Make a panel for each unit and each value of labels that are neither x nor series."""
     categories, places = _places(chart, cells)
     groups = _ordered(_distinct(_key(cell, chart.series) for cell in cells))
     metrics = [name for name in chart.y if any(name in cell.metrics for cell in cells)]
@@ -593,7 +585,7 @@ class _Look:
     has_bars: bool
 
     def dataset(self, line: _Line, *, has_values: bool) -> dict[str, Any]:
-        """A line or bars of the chart library; the page's script adds the colours."""
+        """A line or bars for the chart library; the page's script adds the colours."""
         group, metric = self.groups[line.group], self.metrics[line.metric]
         place = line.group if len(self.groups) > 1 else line.metric
         data = [dict(point) for point in line.points]
@@ -719,7 +711,6 @@ def _category_axis(chart: Chart, categories: Sequence[str]) -> dict[str, Any]:
 
 
 def _place_axis(chart: Chart, values: Sequence[float]) -> dict[str, Any]:
-    """The axis of x where it is a number."""
     # A count of rows needs no second "rows" on every tick.
     unit = unit_of(chart.x) if unit_of(chart.x) is not Unit.ROWS else Unit.NONE
     low, high = (values[0], values[-1]) if values else (0.0, 1.0)
@@ -745,7 +736,7 @@ def _place_axis(chart: Chart, values: Sequence[float]) -> dict[str, Any]:
 def _value_axis(
     title: str, unit: Unit, is_log: bool, points: Sequence[Mapping[str, float]]
 ) -> dict[str, Any]:
-    """The axis of metrics, from zero unless it is logarithmic; it includes the ranges of runs."""
+    """The axis of metrics, from zero unless logarithmic; it includes the ranges of runs."""
     low = min(min(point["low"], point["y"]) for point in points)
     high = max(max(point["high"], point["y"]) for point in points)
     if is_log:
@@ -787,7 +778,6 @@ def _tick(value: float, unit: Unit) -> str:
 
 
 def _steps(low: float, high: float, step: float) -> list[float]:
-    """Multiples of the step in this range."""
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     return [at * step for at in range(first, last + 1)]
 
@@ -802,7 +792,7 @@ def _decades(low: float, high: float) -> list[float]:
 
 
 def _nice(value: float, *, is_up: bool = False, unit: Unit = Unit.NONE) -> float:
-    """The next 1, 2 or 5 times a power of ten below or above, in the unit that an axis shows."""
+    """The next 1, 2 or 5 times a power of ten below or above, in the unit of the axis."""
     # Steps of 200,000 ms would read 3.33 min.
     size = next((size for size in _SCALES.get(unit, ()) if value * 4 >= size), 1.0)
     power = 10.0 ** math.floor(math.log10(value / size)) * size

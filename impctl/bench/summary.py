@@ -59,11 +59,11 @@ _WAYS: Mapping[str, str] = {
     WITH: "Spark with the sketch",
     WITHOUT: "Spark without sketch",
 }
-"""What a way is called here where its metric's own name does not say who answers."""
+"""Names of ways whose metric's name does not say who answers."""
 
 
 def quickest(record: Record) -> tuple[str, ...]:
-    """A sentence for each case that was answered from state, by the engine and by others."""
+    """A sentence for each case answered from state, by the engine and by others."""
     return tuple(
         _told(record, figure, cell)
         for figure in record.figures
@@ -107,7 +107,7 @@ _USUAL = 1000
 
 @dataclass(frozen=True, slots=True)
 class Headline:
-    """A number to remember, what it is, and where it holds."""
+    """A number to remember, its meaning, and where it holds."""
 
     value: str
     meaning: str
@@ -116,7 +116,7 @@ class Headline:
 
 @dataclass(frozen=True, slots=True)
 class AtSize:
-    """Contests at one size of a change, in `words` that are empty where none of them has a size."""
+    """Contests at one size of a change; `words` is empty if none has a size."""
 
     words: str
     found: tuple[Contest, ...]
@@ -125,7 +125,7 @@ class AtSize:
 def headlines(
     record: Record, maintained: Sequence[Contest], used: Sequence[Contest]
 ) -> tuple[Headline, ...]:
-    """Of maintaining at its sizes, break-even, queries with sketches, and checks."""
+    """Headlines on maintenance by size, break-even, queries with sketches, and checks."""
     result = []
     for size in by_size(maintained):
         at = f" at {size.words}" if size.words else ""
@@ -150,7 +150,7 @@ def headlines(
 
 
 def by_size(contests: Sequence[Contest]) -> tuple[AtSize, ...]:
-    """At the usual number of changed rows, and at the largest change where that is another one."""
+    """Contests at the usual number of changed rows, and at the largest change if it differs."""
     sizes = [size for size in (_usual(contests), _largest(contests)) if size is not None]
     if not sizes:
         return (AtSize("", tuple(contests)),) if contests else ()
@@ -170,7 +170,7 @@ def _speed_up(contests: Sequence[Contest], meaning: str) -> Headline:
 
 
 def _usual(contests: Sequence[Contest]) -> AtSize | None:
-    """At a thousand changed rows, else at the number that most contests have."""
+    """Contests at a thousand changed rows, else at the most frequent number."""
     counts = Counter(_amounts(contests, "changes"))
     if not counts:
         return None
@@ -179,7 +179,7 @@ def _usual(contests: Sequence[Contest]) -> AtSize | None:
 
 
 def _largest(contests: Sequence[Contest]) -> AtSize | None:
-    """At the largest share of a table; of changed rows where no share is known."""
+    """Contests at the largest share of a table, or of changed rows if no share is known."""
     for label in reversed(SIZES):
         if amounts := _amounts(contests, label):
             return _at(contests, label, max(amounts))
@@ -205,11 +205,11 @@ def _amount(contest: Contest, label: str) -> float | None:
 
 
 _LISTED = 6
-"""Cases named of one kind at most: the tables hold all of them."""
+"""Maximum cases listed per sentence: the tables have all of them."""
 
 
 def losses(record: Record) -> tuple[str, ...]:
-    """One sentence for each case where a sketch lost, then slack and state."""
+    """A sentence for each case where a sketch lost, then slack and state."""
     return (
         *_lost(contests(record, MAINTAIN, RECAPTURE), "Recapture was faster than maintaining"),
         *_lost(contests(record, MAINTAIN, DUCKDB_RECAPTURE), "Recapture in DuckDB was faster"),
@@ -262,7 +262,7 @@ def losses(record: Record) -> tuple[str, ...]:
 
 
 def _undecided_losses(record: Record) -> list[str]:
-    """Slower, but not beyond the noise: neither a loss nor a win, and not to be passed over."""
+    """Slower, but within the noise: neither lost nor won, but to be reported."""
     pairs = ((MAINTAIN, RECAPTURE), (WITH, WITHOUT), (WITH, PRUNED))
     result = [contest for pair in pairs for contest in contests(record, *pair)]
     for way in (UNUSED, RECAPTURED):
@@ -280,7 +280,7 @@ def _undecided_losses(record: Record) -> list[str]:
 
 
 def _lost(result: Sequence[Contest], says: str) -> list[str]:
-    """One sentence for each figure with a loss: its cases, and how bad each is at its worst."""
+    """A sentence for each figure with a loss: its cases and the worst of each."""
     figures: dict[str, list[str]] = {}
     for (name, case), group in by_case(result).items():
         lost = [contest for contest in group if contest.is_lost]
@@ -300,7 +300,7 @@ def _listed(cases: Sequence[str]) -> str:
 
 
 def _where(group: Sequence[Contest], lost: Sequence[Contest]) -> str:
-    """`from 100,000 changes on` where every larger x is lost too, else the places themselves."""
+    """`from 100,000 changes on` if every larger x is lost too, else the places themselves."""
     name = lost[0].figure.chart.x
     if len(lost) == len(group):
         return (
@@ -355,7 +355,7 @@ def _cells(count: int) -> str:
 
 
 _VALUES = 6
-"""Values of a label that are told one by one, at most."""
+"""Maximum values of a label to list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,7 +380,7 @@ class Summary:
 
 
 def summarize(record: Record) -> Summary:
-    """The whole summary of a record."""
+    """Summarize a record."""
     maintained = contests(record, MAINTAIN, RECAPTURE)
     used = contests(record, WITH, WITHOUT)
     sections = [
@@ -403,7 +403,7 @@ def summarize(record: Record) -> Summary:
 
 
 def _unsteady(record: Record) -> Section | None:
-    """A warning before any number, where the noise could make most of them."""
+    """A warning before any number, if noise could explain most of them."""
     if not math.isfinite(record.noise) or record.noise < UNSTEADY:
         return None
     text = (
@@ -441,7 +441,7 @@ def _maintaining(result: Sequence[Contest]) -> Section | None:
 
 
 def _cases(record: Record, result: Sequence[Contest]) -> Section | None:
-    """Every case with its break-even: the size of a change at which recapture takes over."""
+    """Every case with its break-even: the size of a change above which recapture is faster."""
     if not result:
         return None
     evens = {"Break-even": break_even_words(record)}
@@ -481,7 +481,6 @@ def _speed_ups(group: Sequence[Contest]) -> tuple[str, ...]:
 
 
 def _over(rivals: Iterable[tuple[str, Sequence[Contest]]], what: str) -> tuple[str, ...]:
-    """A sentence for each rival that was measured."""
     return tuple(
         f"Over {words}: speed-up {range_text(result)}; faster in "
         f"{number(sum(contest.is_won for contest in result))} of "
@@ -535,7 +534,7 @@ def _answering(record: Record) -> Section | None:
 
 
 def _trees(record: Record) -> Section | None:
-    """Joins as trees, against the index join and against asking DuckDB anew."""
+    """Join trees, compared with the index join and with running DuckDB again."""
     points = _over(
         (
             ("an index join", contests(record, TREE, INDEX)),
@@ -550,7 +549,7 @@ def _trees(record: Record) -> Section | None:
 
 
 def _text_labels(result: Sequence[Contest]) -> list[str]:
-    """Labels in words that every contest has and that take a few values."""
+    """Text labels that every contest has, with a few values."""
     shared = [
         name
         for name in result[0].cell.labels
@@ -614,7 +613,6 @@ def _alarms(record: Record) -> tuple[str, ...]:
 
 
 def _undecided(result: Sequence[Contest]) -> str:
-    """How many were neither won nor lost."""
     count = sum(not contest.is_won and not contest.is_lost for contest in result)
     return f" ({number(count)} within the noise)" if count else ""
 

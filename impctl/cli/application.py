@@ -20,22 +20,20 @@ from impctl.errors import INTERRUPTED
 from impctl.version import __version__
 
 _LEFT: Any = object()
-"""For Typer to say."""
+"""Returned to leave a value to Typer."""
 
 
 class LightCommand(TyperCommand):
-    """A command whose flags take plain values without a check."""
+    """A command that converts plain values without Typer's check."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Its flags, and that for help."""
         return _lightened(super().get_params(ctx))
 
 
 class LightGroup(TyperGroup):
-    """The same for what stands before the command."""
+    """The same for the options before the command."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Its flags, and that for help."""
         return _lightened(super().get_params(ctx))
 
 
@@ -48,13 +46,12 @@ def _lightened(params: list[Any]) -> list[Any]:
 
 
 class _Plain:
-    """Stands for Typer's own check of one flag, which is made when a value needs it."""
+    """Replaces Typer's check of an option, which is created only when a value needs it."""
 
     def __init__(self, param: Any) -> None:
         self._param = param
 
     def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
-        """The value as the command gets it."""
         result = self._plain(value)
         if result is not _LEFT:
             return result
@@ -84,7 +81,7 @@ class _Plain:
 
 
 def _member(value: Any, asked: type[Enum]) -> Any:
-    """The member of this value, where it is written as the member's is."""
+    """The member with this value, if the value is spelled exactly."""
     if type(value) is asked:
         return value
     return next((one for one in asked if type(value) is str and one.value == value), _LEFT)
@@ -95,7 +92,7 @@ def _is_within(value: int, info: Any) -> bool:
 
 
 def _path(value: Any, info: Any) -> Any:
-    """The path, where nothing is asked of it but that what is there can be read."""
+    """The path, if the option requires nothing but that an existing one is readable."""
     is_free = info.file_okay and info.dir_okay and info.path_type is None
     if not is_free or info.exists or info.writable or info.resolve_path or info.allow_dash:
         return _LEFT
@@ -104,8 +101,8 @@ def _path(value: Any, info: Any) -> Any:
 
 
 PENDING = 2
-"""With `--detailed-exitcode` only: there is something to do. It is the number such options have
-elsewhere, and that of usage errors, from which `ok` of the JSON document tells it apart."""
+"""Exit code for pending work, with `--detailed-exitcode` only. Such options use 2 elsewhere too. It
+is also the code of usage errors; `ok` in the JSON document distinguishes the two."""
 
 EXIT_CODES = (
     (0, "done"),
@@ -121,7 +118,7 @@ EXIT_CODES = (
 
 
 def exit_code_text() -> str:
-    """The table, a line per code."""
+    """Format the table of exit codes."""
     return "\n".join(f"{code:>5}  {meaning}" for code, meaning in EXIT_CODES)
 
 
@@ -145,25 +142,24 @@ OPTION_GROUPS = (
     *(INPUT, MAINTENANCE, SCHEDULE, MEASUREMENT, EXAMPLE_DATA, LIMITS),
     *(STORE_AND_SPARK, SAFETY, OUTPUT),
 )
-"""In the order of `--help`. Each command has those that it has options for."""
+"""In the order of `--help`. A command shows those that it has options for."""
 OPTIONS = "Options"
-"""The only group of options that stand before the command."""
+"""The only group of options before the command."""
 
 _NAME_WIDTH = 24
-"""Columns for names, at most."""
+"""Maximum columns for names."""
 _WIDEST = 140
-"""Columns of a panel, at most: longer lines are hard to read."""
+"""Maximum columns of a panel: longer lines are hard to read."""
 
 Rows = list[tuple[str, str]]
 Section = tuple[str, Rows]
-"""A title, and the name and the text of each entry."""
+"""A title, and the name and text of each entry."""
 
 
 class Command(LightCommand):
-    """A command whose options are grouped in its help."""
+    """A command whose help groups its options."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the groups."""
         _write_groups(self, ctx, formatter)
 
 
@@ -171,12 +167,11 @@ class CommandGroup(LightGroup):
     """The command line itself, whose help lists commands in groups."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the groups."""
         _write_groups(self, ctx, formatter)
 
 
 def grouped_options(command: Any, context: Any) -> dict[str, list[Any]]:
-    """The arguments and options of a command by group, in the order of the groups."""
+    """Group the parameters of a command, in the order of the groups."""
     is_root = isinstance(command, CommandGroup)
     # Only `--help` and what Typer adds before the command come without a group.
     default = OPTIONS if is_root else OUTPUT
@@ -187,14 +182,14 @@ def grouped_options(command: Any, context: Any) -> dict[str, list[Any]]:
 
 
 def value_name(param: Any) -> str:
-    """What stands for the value of an argument or option; empty for a flag."""
+    """The name of the value of a parameter; empty for a flag."""
     if param.param_type_name == "option" and (param.is_flag or param.count):
         return ""
     return str(param.metavar or param.name.upper())
 
 
 def sections(command: Any, context: Any) -> tuple[list[Section], list[Section]]:
-    """The groups of commands, and those of arguments and options."""
+    """The groups of commands, and those of parameters."""
     commands = command.commands if isinstance(command, CommandGroup) else {}
     of_commands = [
         (title, [(name, _purpose_of(commands[name])) for name in names if name in commands])
@@ -275,7 +270,7 @@ PACKAGES = ("pyspark", "deltalake", "pyarrow", "sqlglot")
 
 
 def version_text() -> str:
-    """A line per piece of software."""
+    """List the versions of impctl and the software it uses."""
     lines = [f"impctl {__version__}"]
     lines += [f"{name} {_installed(name)}" for name in PACKAGES]
     lines.append(f"java {_java()}")
@@ -303,11 +298,11 @@ def _java() -> str:
 
 
 COMPLETION_VARIABLE = "_IMPCTL_COMPLETE"
-"""Set by the scripts that shells run; the parser then prints words instead of running anything."""
+"""Set by the completion scripts of shells. The parser then prints words and runs nothing."""
 
 
 def complete_query(context: typer.Context, incomplete: str) -> list[str]:
-    """Names of queries that begin so and are not given yet."""
+    """Complete names of queries that are not given yet."""
     from impctl.service.completions import query_names
 
     file = _workload(context)
@@ -317,7 +312,7 @@ def complete_query(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_update(context: typer.Context, incomplete: str) -> list[str]:
-    """Names of updates that begin so and are not given yet."""
+    """Complete names of updates that are not given yet."""
     from impctl.service.completions import update_names
 
     file = _workload(context)
@@ -325,15 +320,13 @@ def complete_update(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def left_to_shell(incomplete: str) -> list[str]:
-    """Nothing: the shell completes paths itself, unless it is given anything at all."""
+    """Return nothing: then the shell completes paths itself."""
     return []
 
 
 def _workload(context: typer.Context) -> Path | None:
-    """The workload file already on the line.
-
-    Where an option still lacks its value, the parser leaves all arguments unread.
-    """
+    """The workload file on the line. The parser reads no argument while an option lacks its
+    value."""
     # A file that is named before the default, which may stand among the values that were read.
     words = (*context.args, context.params.get("workload"))
     paths = (Path(str(word)).expanduser() for word in words if word is not None)
@@ -355,11 +348,11 @@ _MODULES = {
     "queries": ("query", "rewrite", "changes", "why"),
     "sketches": ("capture", "maintain", "plan", "simulate", "verify"),
 }
-"""The modules of `cli.commands`, with their commands: functions of the same name."""
+"""Modules of `cli.commands` and the commands in each, which are functions of the same name."""
 
 
 def build_app(commands: Sequence[str] = COMMANDS) -> typer.Typer:
-    """The command line with these commands, all of them for whoever asks for help."""
+    """Build the command line with these commands."""
     app = typer.Typer(
         cls=CommandGroup,
         help="Capture, use and incrementally maintain provenance sketches over Delta tables.",

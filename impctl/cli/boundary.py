@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from impctl.service.results import Failure, Outcome, Result
 
 _CLICK_USAGE_ERROR = typer.BadParameter.mro()[1]
-"""The parser's usage error, which Typer exports under no name of its own."""
+"""The parser's usage error, which Typer does not export."""
 
 
 def run(app: typer.Typer, arguments: Sequence[str]) -> int:
-    """Parse `arguments`, run the command, show what came of it; the exit code."""
+    """Parse `arguments`, run the command and show its outcome; return the exit code."""
     command = typer.main.get_command(app)
     try:
         parsed = command.main(list(arguments), prog_name="impctl", standalone_mode=False)
@@ -62,7 +62,7 @@ def run(app: typer.Typer, arguments: Sequence[str]) -> int:
 
 
 def execute(job: Job) -> int:
-    """Run `job` and show its outcome; the exit code."""
+    """Run `job` and show its outcome; return the exit code."""
     from impctl.service.results import Failure, Outcome
 
     output = _output(job.command, job.display)
@@ -87,7 +87,7 @@ def execute(job: Job) -> int:
 
 
 def _outcome(job: Job, show_now: Show) -> Outcome | str | None:
-    """What `job` returns; an error is an outcome too, but KeyboardInterrupt is raised."""
+    """Run the job. Errors become an outcome, except KeyboardInterrupt, which is raised."""
     from impctl.cli.job import reporting
     from impctl.service.results import Failure, Outcome
 
@@ -120,7 +120,7 @@ def _present(
     *,
     detailed: bool = False,
 ) -> int:
-    """Show what is not `shown` yet, and the end; the exit code."""
+    """Show the results that are not in `shown`, and the end; return the exit code."""
     from impctl.cli.output.protocol import show
     from impctl.service.outcome import for_report, gravest, is_pending
     from impctl.service.results import Outcome
@@ -150,7 +150,7 @@ def _present(
 
 
 def _with_lost(outcome: Outcome) -> Outcome:
-    """The outcome with messages that stderr did not take as a failure of the run."""
+    """Add messages that stderr did not accept as a failure."""
     from impctl.service.results import Failure
 
     lost = lost_messages()
@@ -160,7 +160,7 @@ def _with_lost(outcome: Outcome) -> Outcome:
 
 
 def _tell_elsewhere(outcome: Outcome, error: OutputFailedError) -> int:
-    """Stdout does not take what came of a run: all failures go to stderr, in JSON mode too."""
+    """Report all failures on stderr, in JSON mode too, because stdout does not accept them."""
     from impctl.service.outcome import gravest
     from impctl.service.results import Failure
 
@@ -194,7 +194,8 @@ def _output(command: str | None, display: Display) -> Output:
 
 
 def _fail(arguments: Sequence[str], error: ImpctlError) -> int:
-    """An error before there is a job: the display is read off the arguments as far as possible."""
+    """Report an error that occurred before there was a job; guess the display from the
+    arguments."""
     from impctl.service.results import Failure, Outcome
 
     words = [word for word in arguments if not word.startswith("-")]
@@ -204,7 +205,7 @@ def _fail(arguments: Sequence[str], error: ImpctlError) -> int:
 
 
 def _usage_error(error: Exception) -> UsageError:
-    """The parser's complaint in our words: its message, and where the help is."""
+    """The parser's error as ours, with a pointer to the help."""
     message = str(getattr(error, "format_message", error.__str__)()).rstrip(".")
     message = re.sub(r"'([^']*)'", r"`\1`", message.replace("Value error, ", ""))
     context = getattr(error, "ctx", None)
@@ -224,7 +225,7 @@ def _trace(failures: Sequence[Failure]) -> None:
 
 
 def _flushed(arguments: Sequence[str], code: int) -> int:
-    """Where all was printed as it came."""
+    """Flush output that was printed directly."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
@@ -236,6 +237,6 @@ def _flushed(arguments: Sequence[str], code: int) -> int:
 
 
 def _after_broken_pipe(code: int) -> int:
-    """The reader went away, which is no failure of ours; keep the interpreter's exit silent."""
+    """Keep the interpreter's exit silent: a reader that went away is no failure of ours."""
     give_up(sys.stdout.fileno())
     return code

@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 GRACE = 10.0
-"""Seconds for the run under way: most take less than one; one that has Spark recapture may not."""
+"""Seconds for the current run. Most take less than one, but a recapture by Spark may not finish."""
 
 
 class Stopping:
-    """Notes which signal asked the process to end; `stopping` installs one."""
+    """Records the signal that asked the process to stop; `stopping` installs one."""
 
     def __init__(self, wake: tuple[socket.socket, socket.socket], signals: Sequence[int]) -> None:
-        """`signals` are those that ask; `wake` a pair that ends the waiting."""
+        """Use `wake`, a pair of sockets, to interrupt waiting when one of `signals` arrives."""
         self._reader, self._writer = wake
         self._signals = signals
         self.signal: int | None = None
@@ -46,24 +46,25 @@ class Stopping:
         return self.signal is not None
 
     def ask(self, number: int = signal.SIGTERM) -> None:
-        """Ask to end, as the signal does."""
+        """Ask to stop, as a signal does."""
         self.signal = number
         self._writer.send(b"x")
 
     def wait(self, seconds: float) -> None:
-        """Wait, or until asked."""
+        """Wait, at most until asked to stop."""
         select.select([self._reader], [], [], seconds)
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """One run; Spark puts a SIGINT handler of its own in place when it starts."""
+        """Enclose a run: Spark installs its own SIGINT handler when it starts, so ours is
+        reinstalled."""
         try:
             yield
         finally:
             self.install()
 
     def install(self) -> None:
-        """Have the signals come here; on the main thread only, as Python will have it."""
+        """Handle the signals; Python allows this on the main thread only."""
         if threading.current_thread() is threading.main_thread():
             for number in self._signals:
                 signal.signal(number, self._handle)
@@ -81,7 +82,7 @@ class Stopping:
 
 @contextmanager
 def stopping() -> Iterator[Stopping]:
-    """The signals handled as long as the block runs."""
+    """Handle signals while the block runs."""
     # Not a pipe, on which Windows cannot wait.
     wake = socket.socketpair()
     wake[1].setblocking(False)
@@ -115,7 +116,7 @@ def follow_request(
     max_wait: float | None,
     max_runs: int | None,
 ) -> FollowRequest | None:
-    """What the flags ask for; None without `--follow`. UsageError for flags that need another."""
+    """Read the options of `--follow`; None without it. UsageError if another one requires it."""
     given = {
         "--interval": interval,
         "--pending-rows": pending_rows,
@@ -145,7 +146,7 @@ def follow_job(
     *,
     detailed: bool = False,
 ) -> Job:
-    """The job that maintains until it is asked to end."""
+    """Make the job that maintains until it is stopped."""
     if settings.dry_run or detailed:
         other = "--dry-run" if settings.dry_run else "--detailed-exitcode"
         raise UsageError(
@@ -184,7 +185,7 @@ def until_asked(
     watch: Callable[[Stopping, Callable[[T, FollowedRun], None]], None],
     write: Callable[[T, FollowedRun], None],
 ) -> None:
-    """Have `watch` show what it finds by `write`, as long as nobody asks it to end."""
+    """Run `watch`, which shows results through `write`, until a signal arrives."""
     with stopping() as stop:
 
         def show(result: T, run: FollowedRun) -> None:
@@ -212,7 +213,7 @@ def follow_changes_job(
     *,
     whole: bool,
 ) -> Job:
-    """The job that tells of changes until it is asked to end; UsageError for flags against it."""
+    """Make the job that reports changes until stopped; UsageError for options that exclude it."""
     against = [name for name, value in given.items() if value is not None]
     if display.rows_format in (RowsFormat.JSON, RowsFormat.MARKDOWN):
         against.append(f"--format {display.rows_format}")

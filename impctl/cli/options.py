@@ -1,7 +1,7 @@
 """The options of commands, each with its help text, default and variable.
 
-Law: the file is written whole after the run, one that failed included; where it cannot be written,
-that is a failure of the run.
+Law: the file of metrics is written whole after the run, even if that failed; if it cannot be
+written, the run fails.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 
 def seconds(text: str | float) -> float:
-    """The seconds that `text` means; typer.BadParameter (usage error) for anything else."""
+    """Parse a duration; typer.BadParameter (usage error) for anything else."""
     value = seconds_in(str(text))
     if value is None:
         raise typer.BadParameter(
@@ -369,7 +369,7 @@ def settings_of(
     disk: str | None = None,
     now: str | None = None,
 ) -> Settings:
-    """The settings of a run, from its flags and variables."""
+    """Make settings from options and variables."""
     return Settings(
         workload,
         store=None if store is None else store_folder(store),
@@ -429,7 +429,7 @@ Look = Annotated[
 
 
 def due_use_case(request: DueRequest, batch_rows: int | None) -> Callable[[Workbench], Outcome]:
-    """What maintains all that is asked for, on a workbench."""
+    """Make the use case that maintains what the request selects."""
 
     def use_case(desk: Workbench) -> Outcome:
         if request.point is not None:
@@ -524,14 +524,15 @@ MetricsFile = Annotated[
 
 
 def check_metrics(path: Path, reserved: Mapping[str, str]) -> None:
-    """UsageError where metrics must not be written; `reserved` as for `check_output`."""
+    """Raise UsageError if the metrics must not be written there; `reserved` as for
+    `check_output`."""
     from impctl.service.output import check_output
 
     check_output(path, reserved)
 
 
 def with_metrics(outcome: Outcome, path: Path | None, text: Callable[[Outcome], str]) -> Outcome:
-    """The outcome, its metrics written; one failure more where they could not be."""
+    """Write the metrics of the outcome; add a failure if that fails."""
     if path is None:
         return outcome
     from impctl.service.output import write_whole
@@ -558,7 +559,7 @@ def maintained_now(outcome: Outcome) -> str:
 
 @contextmanager
 def failure_told(path: Path | None) -> Iterator[None]:
-    """Metrics of a run that ends early, in an error that is raised on."""
+    """Write the metrics of a run that fails, and raise its error."""
     from impctl.service.results import Failure, Outcome
 
     try:

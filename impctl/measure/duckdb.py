@@ -56,7 +56,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Offered(Generic[T]):
-    """DuckDB's way to the same answer; `run` is None where there is none, for `reason`."""
+    """How DuckDB computes the same result; `run` is None, for `reason`, if it cannot."""
 
     run: Callable[[], T] | None
     reason: str = ""
@@ -70,7 +70,7 @@ def duckdb_recapture(
     partitions: Mapping[AccessId, RangePartition],
     expected: Fragments,
 ) -> Offered[Fragments]:
-    """The recapture at the pinned versions, checked against the `expected` sketches once."""
+    """Recapture at the pinned versions, checked once against the `expected` sketches."""
     reason = _unreadable(desk.tables, prepared)
     if reason:
         return Offered(None, reason)
@@ -89,7 +89,7 @@ def duckdb_recapture(
 def duckdb_plain(
     connection: ParquetSql, tables: PinnedTables, prepared: PreparedQuery
 ) -> Offered[pa.Table]:
-    """The query over whole tables; `run` gives an Arrow table for the caller to compare."""
+    """The query over whole tables; `run` returns an Arrow table for the caller to compare."""
 
     def whole() -> tuple[str, Files]:
         is_plain = is_for_others(prepared.query)
@@ -105,10 +105,8 @@ def duckdb_query(
     prepared: PreparedQuery,
     asked: Callable[[], tuple[str, Files]],
 ) -> Offered[pa.Table]:
-    """The text over the files of each table that `asked` gives, which counts as part of a run.
-
-    Of Spark's it is translated; what Spark does not run is DuckDB's own as it is.
-    """
+    """Run the text over the files that `asked` returns, which is part of a run. Spark's text is
+    translated; what Spark does not support is in DuckDB's dialect already."""
     reason = _unreadable(tables, prepared)
     if reason:
         return Offered(None, reason)
@@ -130,11 +128,11 @@ def duckdb_query(
 
 
 class _NoPassError(Exception):
-    """The query's pass is none that DuckDB can be given."""
+    """DuckDB cannot run this pass."""
 
 
 def _unreadable(tables: PinnedTables, prepared: PreparedQuery) -> str:
-    """Why a table's rows are not those of its files; empty where they are."""
+    """Why the rows of a table are not those of its files; empty if they are."""
     for table in prepared.tables:
         reason = _not_plain(tables.snapshot(table))
         if reason:
@@ -181,7 +179,7 @@ def _translated(select: exp.Select) -> str:
 
 
 def _needed_values(pass_: SketchPass, views: Mapping[AccessId, str]) -> exp.Select:
-    """Per access the list of distinct values of its key, of rows in surviving groups if any."""
+    """Per access, select the distinct keys of rows in qualifying groups, if there are groups."""
     if pass_.way is PassKind.COLLECTED:
         raise _NoPassError("ranges are collected along the whole plan")
     renderer = Renderer(views)
@@ -208,7 +206,7 @@ def _column(table: str, name: str) -> exp.Column:
 
 @dataclass(frozen=True, slots=True)
 class _Pass:
-    """A SELECT of one row: per access the list of the partition attribute's values needed."""
+    """A SELECT of one row with the list of needed values of each access's partition attribute."""
 
     accesses: tuple[AccessId, ...]
     text: str
@@ -240,17 +238,15 @@ class _Recapture:
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """Metrics to add to a cell, and what to say of them."""
+    """Metrics to add to a cell, and a note on them."""
 
     metrics: Mapping[str, Metric] = field(default_factory=dict)
     note: str = ""
 
 
 def recapture_beside(measured: MeasuredQuery, turns: int) -> Beside:
-    """`duckdb_ms`: the recapture in DuckDB, where that gives the sketches that Spark gives.
-
-    Only while the table is without a change: they are compared with those found then.
-    """
+    """Measure `duckdb_ms`, the recapture in DuckDB, if its sketches equal Spark's. Call it while
+    the table is unchanged: the sketches are compared with those captured."""
 
     def beside(connection: ParquetSql) -> Beside:
         offered = duckdb_recapture(
@@ -267,7 +263,7 @@ def recapture_beside(measured: MeasuredQuery, turns: int) -> Beside:
 
 
 def answer_beside(measured: MeasuredQuery, expected: pa.Table, turns: int) -> Beside:
-    """`duckdb_plain_ms`: the query that gave the `expected` rows, in DuckDB."""
+    """Measure `duckdb_plain_ms`, the query that returned the `expected` rows."""
 
     def beside(connection: ParquetSql) -> Beside:
         offered = duckdb_plain(connection, measured.scratch.tables, measured.prepared)
@@ -279,7 +275,7 @@ def answer_beside(measured: MeasuredQuery, expected: pa.Table, turns: int) -> Be
 
 
 def both_beside(measured: MeasuredQuery, expected: pa.Table, turns: int) -> Beside:
-    """`duckdb_plain_ms`, and `duckdb_sketch_ms`: over what `rewrite` tells, text and files."""
+    """Measure `duckdb_plain_ms`, and `duckdb_sketch_ms` over the text and files of `rewrite`."""
 
     def beside(connection: ParquetSql) -> Beside:
         plain = duckdb_plain(connection, measured.scratch.tables, measured.prepared)
@@ -297,7 +293,7 @@ def both_beside(measured: MeasuredQuery, expected: pa.Table, turns: int) -> Besi
 
 
 def duckdb_sketch(connection: ParquetSql, measured: MeasuredQuery) -> Offered[pa.Table]:
-    """The text and files that `rewrite` gives, found again in every run."""
+    """The query over the text and files of `rewrite`, which every run computes again."""
 
     def asked() -> tuple[str, Files]:
         written = measured.written()
@@ -307,7 +303,7 @@ def duckdb_sketch(connection: ParquetSql, measured: MeasuredQuery) -> Offered[pa
 
 
 def _connected(beside: Callable[[ParquetSql], Beside]) -> Beside:
-    """What a connection of its own gives; a query that fails later than its check is a note."""
+    """Run on a new connection. A query that fails after its check becomes a note."""
     connection = ParquetSql.open()
     if connection is None:
         return Beside()
@@ -325,7 +321,7 @@ def _timed(name: str, offered: Offered[Any], turns: int) -> Beside:
 
 
 def same_answer(table: pa.Table, expected: pa.Table) -> bool:
-    """Whether the rows are the same, in any order; DuckDB's types may be wider."""
+    """Whether the rows are equal in any order; DuckDB's types may be wider."""
     try:
         typed = table.rename_columns(expected.column_names).cast(expected.schema)
     except (pa.ArrowException, ValueError):

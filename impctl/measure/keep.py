@@ -29,14 +29,12 @@ if TYPE_CHECKING:
 
 
 _MOST_BYTES = 256 << 20
-"""Of a record to read."""
+"""Maximum size of a record to read."""
 
 
 def try_kept(request: MeasureRequest, reserved: Mapping[str, str]) -> None:
-    """StorageError where a file asked for could not be written.
-
-    UsageError where both are one file, or where the package that renders a report is missing.
-    """
+    """Raise StorageError if a requested file could not be written. Raise UsageError if both are the
+    same file, or if the package that renders reports is missing."""
     asked = {"record": request.out, "report": request.report}
     paths = {kind: path for kind, path in asked.items() if path is not None}
     if len({path.absolute() for path in paths.values()}) < len(paths):
@@ -53,7 +51,7 @@ def try_kept(request: MeasureRequest, reserved: Mapping[str, str]) -> None:
 
 
 def write_kept(request: MeasureRequest, record: Record) -> tuple[WrittenResult, ...]:
-    """Write the record and its report where they were asked for."""
+    """Write the record and its report, if requested."""
     written: list[WrittenResult] = []
     if request.out is not None:
         written.append(_written("record", request.out, record_to_json(record)))
@@ -65,7 +63,7 @@ def write_kept(request: MeasureRequest, record: Record) -> tuple[WrittenResult, 
 
 
 def compare_files(old: Path, new: Path, reporter: Reporter) -> Outcome:
-    """What changed from one record to the other; wrong cells of the new one are a failure."""
+    """Compare two records; cells of the new one with a failed check are a failure."""
     result = compare_records(_read(old), _read(new))
     if not result.wrong:
         return Outcome((result,))
@@ -75,7 +73,7 @@ def compare_files(old: Path, new: Path, reporter: Reporter) -> Outcome:
 
 
 def report_file(file: Path, target: Path, reporter: Reporter) -> Outcome:
-    """The report of a record that was written before."""
+    """Write the report of a record."""
     from impctl.bench.report import render_report
 
     return Outcome((_written("report", target, render_report(_read(file))),))

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 def single(values: Mapping[str, float]) -> dict[str, Metric]:
-    """Metrics of one run each."""
+    """Make metrics of one run each."""
     return {name: Metric.of([value]) for name, value in values.items()}
 
 
@@ -51,19 +51,17 @@ _Found = TypeVar("_Found")
 
 @dataclass(frozen=True, slots=True)
 class Took:
-    """Milliseconds of one run."""
-
     cpu_ms: float
     wall_ms: float
 
     @property
     def lesser_ms(self) -> float:
-        """What favours whoever works on all cores."""
+        """The smaller time, which favours work on all cores."""
         return min(self.cpu_ms, self.wall_ms)
 
 
 def timed(run: Callable[[], _Found]) -> tuple[_Found, Took]:
-    """What the work gave, and what it took."""
+    """Run the work; return its result and times."""
     began, cpu = time.perf_counter(), time.process_time()
     result = run()
     cpu_ms = (time.process_time() - cpu) * 1000.0
@@ -71,18 +69,15 @@ def timed(run: Callable[[], _Found]) -> tuple[_Found, Took]:
 
 
 def cpu_of(runs: Sequence[Took]) -> Metric:
-    """Processor time of several runs."""
     return Metric.of([run.cpu_ms for run in runs])
 
 
 def wall_of(runs: Sequence[Took]) -> Metric:
-    """Their time on the wall."""
     return Metric.of([run.wall_ms for run in runs])
 
 
 def ratios(metrics: Mapping[str, Metric], over: Mapping[str, str], under: str) -> dict[str, Metric]:
-    """By the name of the ratio, what metric is over the one `under`, where both are there and the
-    latter took any time."""
+    """Divide metrics by the one named `under`, if both exist and that took any time."""
     if under not in metrics or metrics[under].low <= 0:
         return {}
     return {
@@ -93,11 +88,11 @@ def ratios(metrics: Mapping[str, Metric], over: Mapping[str, str], under: str) -
 
 
 _MOST = 3
-"""Captures timed at most; they are long enough to be steady."""
+"""Maximum captures timed; they are long enough to be steady."""
 
 
 def measure_capture(ground: Ground) -> Iterator[Cell]:
-    """One cell."""
+    """Measure one cell."""
     ground.only()
     return _cells(ground)
 
@@ -123,7 +118,7 @@ def _cells(ground: Ground) -> Iterator[Cell]:
 
 
 def measure_query(ground: Ground) -> Iterator[Cell]:
-    """One cell."""
+    """Measure one cell."""
     ground.only()
     return _query_cells(ground)
 
@@ -161,7 +156,7 @@ def _query_cells(ground: Ground) -> Iterator[Cell]:
 
 
 def _rows_share(measured: MeasuredQuery, pruned: Pruned) -> float:
-    """Rows in the files that are left, of all rows of the tables."""
+    """Rows in the remaining files, over all rows of the tables."""
     files = pruned.files
     total = sum(measured.scratch.tables.snapshot(table).rows or 0 for table in files)
     kept = sum(file.rows or 0 for chosen in files.values() for file in chosen)
@@ -169,20 +164,20 @@ def _rows_share(measured: MeasuredQuery, pruned: Pruned) -> float:
 
 
 def _fragments_share(measured: MeasuredQuery) -> float:
-    """Fragments held, of all ranges of the sketched attributes."""
+    """Ranges in the sketches, over all ranges of their attributes."""
     sketches = measured.stored.sketches
     total = sum(sketch.partition.size for sketch in sketches)
     return sum(len(sketch.fragments) for sketch in sketches) / total if total else 0.0
 
 
 KINDS = ("insert", "delete", "both")
-"""`both` is an insertion and a deletion that takes it back."""
+"""`both` is an insertion and a deletion that reverts it."""
 
 _CHANGES = (10, 50, 100, 500, 1000)
 """Sizes that the papers call realistic."""
 
 _RECAPTURES = 3
-"""Recaptures timed at most: one takes as long as hundreds of maintains."""
+"""Maximum recaptures timed: one takes as long as hundreds of runs of `maintain`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +189,7 @@ class _Options:
 
 @dataclass(frozen=True, slots=True)
 class _Size:
-    """A change of so many rows, checked by kind and maintained: each run with its kind."""
+    """A change of so many rows, checked by kind and maintained; each run with its kind."""
 
     rows: int
     share: float
@@ -204,7 +199,7 @@ class _Size:
 
 
 def measure_maintain(ground: Ground) -> Iterator[Cell]:
-    """Cells for every size and kind of change."""
+    """Measure cells for every size and kind of change."""
     ground.only("changes", "shares", "kind")
     shares = ground.numbers("shares")
     changes = ground.whole_numbers("changes", () if shares else _CHANGES)
@@ -236,7 +231,7 @@ def _maintain_cells(ground: Ground, options: _Options) -> Iterator[Cell]:
 
 
 def _sizes(measured: MeasuredQuery, options: _Options) -> dict[int, float]:
-    """Rows of every change, and their share of the table; small ones first."""
+    """Rows of every change and their share of the table; small ones first."""
     total = measured.scratch.tables.snapshot(measured.table).rows or 0
     sizes = {size: size / total if total else 0.0 for size in options.changes}
     for share in options.shares:
@@ -246,12 +241,12 @@ def _sizes(measured: MeasuredQuery, options: _Options) -> dict[int, float]:
 
 
 def _real_share(share: float, size: int, total: int) -> float:
-    """The share asked for, or the real one where a table is too small to be divided like that."""
+    """The requested share, or the real one if the table is too small for it."""
     return size / total if total and abs(size - share * total) > 0.005 * size else share
 
 
 def _size(ground: Ground, measured: MeasuredQuery, size: int, share: float) -> _Size:
-    """One size: checked, then maintained forth and back in turn."""
+    """Check one size, then maintain insertions and deletions in turn."""
     ground.step(f"{ground.query.name} with {size} changes")
     rows = measured.rows_like_the_table(size, ground.seed)
     inserted, deleted = measured.checked_both_ways(rows)
@@ -264,14 +259,14 @@ def _size(ground: Ground, measured: MeasuredQuery, size: int, share: float) -> _
 
 
 def duckdb_beside(ground: Ground, measured: MeasuredQuery) -> Beside:
-    """DuckDB's recapture, with a note on missing ranges too."""
+    """Measure DuckDB's recapture, with a note on missing ranges too."""
     beside = recapture_beside(measured, min(ground.repeat, _RECAPTURES))
     note = "; ".join(text for text in (_missing_ranges(measured), beside.note) if text)
     return replace(beside, note=note)
 
 
 def _missing_ranges(measured: MeasuredQuery) -> str:
-    """How many ranges there are, where that is fewer than the workload asks for."""
+    """How many ranges exist, if fewer than the workload requests."""
     parts = measured.scratch.workload.partitions
     asked = {(part.table.lower(), part.column.lower()): part.ranges for part in parts}
     result = {}
@@ -284,7 +279,7 @@ def _missing_ranges(measured: MeasuredQuery) -> str:
 
 
 def recapture_times(ground: Ground, measured: MeasuredQuery, sizes: int) -> list[float]:
-    """Times of the baseline; the checks made one recapture per size and one without a change."""
+    """Time recaptures; the checks made one per size and one without a change."""
     ground.step(f"recapturing {ground.query.name}")
     warm_up(measured.recapture, done=sizes + 1)
     return [milliseconds(measured.recapture) for _ in range(min(ground.repeat, _RECAPTURES))]
@@ -310,7 +305,7 @@ def _cell(
 def metrics_of(
     runs: Sequence[Followed], recaptures: Sequence[float], state_bytes: int
 ) -> dict[str, Metric]:
-    """The metrics of steps, beside recaptures."""
+    """The metrics of steps, compared with recaptures."""
     maintain, recapture = Metric.of([run.total_ms for run in runs]), Metric.of(recaptures)
     return {
         "maintain_ms": maintain,
@@ -330,7 +325,7 @@ _ENGINE, _MATERIALIZED = "impctl's engine with the sketch", "materialized result
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """One way to the answer; `files` is how many data files it reads."""
+    """One way to the result; `files` is how many data files it reads."""
 
     name: str
     run: Callable[[], pa.Table]
@@ -338,7 +333,7 @@ class _Way:
 
 
 def measure_ways(ground: Ground) -> Iterator[Cell]:
-    """A cell for each way."""
+    """Measure a cell for each way."""
     ground.only()
     return _way_cells(ground)
 
@@ -358,7 +353,7 @@ def _way_cells(ground: Ground) -> Iterator[Cell]:
 
 
 def _ways(measured: MeasuredQuery) -> list[_Way]:
-    """Those without DuckDB, Spark over all files first."""
+    """The ways without DuckDB, Spark over all files first."""
     pruned = measured.pruned()
     kept, total = pruned.files_kept, pruned.files_total
     stored, prepared = measured.stored, measured.prepared
@@ -380,7 +375,7 @@ def _ways(measured: MeasuredQuery) -> list[_Way]:
 
 
 def from_state(measured: MeasuredQuery) -> pa.Table:
-    """The materialized result, read from the store."""
+    """Read the materialized result from the store."""
     scratch, stored = measured.scratch, measured.stored
     ending, plan = known_ending(scratch.tables, stored), None
     if ending is None:
@@ -402,7 +397,7 @@ def _answers(way: _Way) -> bool:
 
 
 def _add_duckdb(measured: MeasuredQuery, connection: ParquetSql, ways: list[_Way]) -> str:
-    """Adds DuckDB's ways, as far as it has them; what to say of others."""
+    """Add the ways of DuckDB; return why others are missing."""
     plain = duckdb_plain(connection, measured.scratch.tables, measured.prepared)
     through = duckdb_sketch(connection, measured)
     pruned = measured.written().pruned
@@ -416,7 +411,7 @@ def _add_duckdb(measured: MeasuredQuery, connection: ParquetSql, ways: list[_Way
 
 
 def _timed(ground: Ground, measured: MeasuredQuery, ways: list[_Way], note: str) -> Iterator[Cell]:
-    """The ways, slowest first, each compared with the first and timed in turn."""
+    """Compare each way with the first, time them in turn, and yield the slowest first."""
     from impctl.spark.session import jvm_cpu_ms
 
     expected = ways[0].run()

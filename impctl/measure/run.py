@@ -53,26 +53,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Drawable:
-    """Labels that a measure adds to those of the case, and its metrics; `operators` says that
-    there are more, named after operators (`join_bytes`)."""
+    """Labels that a measure adds to those of the case, and its metrics. With `operators` there are
+    more metrics, named after operators (`join_bytes`)."""
 
     labels: tuple[str, ...]
     metrics: tuple[str, ...]
     operators: bool = False
 
     def has(self, metric: str) -> bool:
-        """May a cell have this metric?"""
         return metric in self.metrics or (self.operators and metric.endswith("_bytes"))
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """What a figure does with each case.
-
-    `labelled` are options whose every value has cells of its own, which are labelled with it, or
-    only adds a metric to one: not those of which a cell shows the effect of several, as `changes`
-    of `memory`. A fingerprint leaves them out.
-    """
+    """What a figure does with each case. `labelled` are options whose every value has cells
+    labelled with it, or only adds a metric to one; not those whose values act together on a cell,
+    as `changes` of `memory`. A fingerprint does not include them."""
 
     run: Callable[[Ground], Iterator[Cell]]
     labelled: tuple[str, ...]
@@ -119,7 +115,7 @@ MEASURES: Mapping[str, Measure] = {
 
 
 def case_fingerprint(planned: PlannedRun, figure: PlannedFigure, case: CaseSpec) -> str:
-    """Of one case of one figure, as this run measures it."""
+    """The fingerprint of one case of one figure, as this run measures it."""
     workload = planned.desk.workload
     query = workload.queries[case.query]
     facts = {
@@ -154,7 +150,7 @@ def _partition_facts(partition: PartitionSpec) -> list[object]:
 
 
 def _is_of(partition: PartitionSpec, query: QuerySpec) -> bool:
-    """May the query have its sketch on this partition?"""
+    """Whether the query may have its sketch on this partition."""
     if query.sketch:
         return query.sketch.get(partition.table) == partition.column
     own = name_parts(partition.table) or (partition.table,)
@@ -164,7 +160,7 @@ def _is_of(partition: PartitionSpec, query: QuerySpec) -> bool:
 _CHANGES = (10, 100, 1000)
 _SHARES = (0.01, 0.1)
 REPEAT = 3
-"""Runs of each thing: a small workload takes about a minute with them."""
+"""Runs of each measurement: a small workload then takes about a minute."""
 
 SEED = 1
 
@@ -172,7 +168,7 @@ SEED = 1
 def figures_of(
     workload: Workload, queries: Sequence[QuerySpec], delta_rows: Sequence[int] = ()
 ) -> tuple[FigureSpec, ...]:
-    """The figures of these queries; `delta_rows`, where given, are all the sizes of a change."""
+    """The figures of these queries; `delta_rows`, if given, are all the sizes of a change."""
     cases = tuple(CaseSpec(spec.name, {"query": spec.name}, spec.location) for spec in queries)
     place = Location(workload.file, 1, 1)
     return (
@@ -262,7 +258,7 @@ def _no_data(case: CaseSpec) -> DataFacts:
 
 @dataclass(frozen=True, slots=True)
 class PlannedFigure:
-    """A figure with its cases, each with the cells that measuring it will give."""
+    """A figure with its cases, each with the cells that measuring it yields."""
 
     spec: FigureSpec
     measure: Measure
@@ -293,7 +289,6 @@ def planned_workload(
     delta_rows: Sequence[int],
     folder: Path,
 ) -> PlannedRun:
-    """The figures of the open workload."""
     workload = desk.workload
     figures = figures_of(workload, desk.sketched(queries), delta_rows)
     repeat = REPEAT if request.repeat is None else request.repeat
@@ -312,7 +307,7 @@ def planned_workload(
 
 
 def chosen_figures(figures: Sequence[FigureSpec], names: Sequence[str]) -> tuple[FigureSpec, ...]:
-    """The figures with these names, all without names; UsageError for an unknown one."""
+    """The figures with these names, or all without names; UsageError for an unknown one."""
     known: Mapping[str, FigureSpec] = {figure.name: figure for figure in figures}
     for name in names:
         if name not in known:
@@ -333,7 +328,7 @@ def planned_figures(
     seed: int,
     scale: float,
 ) -> tuple[PlannedFigure, ...]:
-    """The measures called for every case, which reads their options."""
+    """Call the measures for every case, which reads their options."""
     problems: list[Problem] = []
     planned: list[PlannedFigure] = []
     for figure in figures:
@@ -358,7 +353,7 @@ _SETTINGS = ("spark.driver.memory", "spark.sql.shuffle.partitions")
 
 
 def machine_facts(desk: Workbench) -> dict[str, str]:
-    """The facts by name, with `java` and `spark`: its master, memory and shuffle partitions."""
+    """Describe the machine, with `java` and `spark`: its master, memory and shuffle partitions."""
     facts = describe_machine()
     # Where nothing needs Spark no Java is needed either.
     with suppress(UsageError):
@@ -385,7 +380,7 @@ def run_workload(
 
 
 def measured(planned: PlannedRun, request: MeasureRequest, reporter: Reporter) -> Outcome:
-    """Measure a planned run; the files of the request are written after every cell."""
+    """Measure a planned run; write the requested files after every cell."""
     run = _Run(planned, reporter)
     unwritten: StorageError | None = None
     for record in run.records():
@@ -420,7 +415,7 @@ class _Run:
         self.machine = machine_facts(self.planned.desk)
 
     def records(self) -> Iterator[Record]:
-        """Measure figure by figure; after every cell the record so far, the last one whole."""
+        """Measure figure by figure; yield the record so far after every cell, finally the whole."""
         planned = self.planned
         planned.folder.mkdir(parents=True, exist_ok=True)
         clock = time.perf_counter()
@@ -468,7 +463,7 @@ class _Run:
                         self.tables[table] = rows
 
     def _measured(self, figure: PlannedFigure) -> Iterator[Cell]:
-        """Every cell as soon as it is there and judged."""
+        """Yield every cell as soon as it is measured and judged."""
         for case, cells in figure.cases:
             spec = self.planned.desk.workload.queries[case.query]
             fingerprint = case_fingerprint(self.planned, figure, case)
@@ -482,7 +477,6 @@ class _Run:
                 self._failed(figure.spec.name, case, failure.error)
 
     def _judge(self, cell: Cell, case: CaseSpec) -> None:
-        """A cell whose check failed is a failure of the run."""
         hint = f"please report this, with the {self.planned.kind} and its seed"
         if cell.covers is False:
             text = f"The maintained sketch of query `{case.query}` is too small"

@@ -358,12 +358,12 @@ _BELONGS: Mapping[str, tuple[str, ...]] = {
     "--sorted": ("`--generate`",),
     "--seed": ("`--generate`",),
 }
-"""What each option goes with; those that a variable may set are not here, and never refused."""
+"""What each option goes with. Options that a variable may set are not listed and never refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What was given: the word, the options by name, and requests made of them."""
+    """The workload or record, the options by name, and the requests made of them."""
 
     word: Path | None
     options: Mapping[str, object]
@@ -432,7 +432,6 @@ def bench(
 
 
 def _work(asked: _Asked, records: tuple[Path, Path] | None) -> Callable[[Reporter], Outcome]:
-    """The one thing that is asked for."""
     wishes = [asked.word, asked.table, records]
     if sum(wish is not None for wish in wishes) != 1:
         raise UsageError(
@@ -449,7 +448,6 @@ def _work(asked: _Asked, records: tuple[Path, Path] | None) -> Callable[[Reporte
 
 
 def _measure(asked: _Asked, reporter: Reporter) -> Outcome:
-    """The page of a record, or a workload: as the word turns out to be."""
     word = asked.settings.workload
     if word.suffix == ".json":
         return _report(asked, word, reporter)
@@ -489,7 +487,6 @@ def _generate(request: GenerateRequest, reporter: Reporter) -> Outcome:
 
 
 Shell = StrEnum("Shell", ("bash", "zsh", "fish"))
-"""Shells that completion is made for."""
 
 
 def completion(

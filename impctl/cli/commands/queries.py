@@ -138,7 +138,7 @@ def query(
 def display_of_rows(
     display: Display, rows_as: RowsFormat | None, out: Path | None, escape_formulas: bool
 ) -> Display:
-    """The display with the format of the rows; UsageError where the wishes exclude each other."""
+    """Add the format of the rows; UsageError if options exclude each other."""
     ending = None if out is None else ending_of(out)
     if escape_formulas and rows_as is not RowsFormat.CSV and ending != ".csv":
         raise UsageError(

@@ -35,7 +35,7 @@ _WIDTH = 80
 
 
 def record_lines(record: Record) -> list[str]:
-    """The run in a line, then its figures."""
+    """Render a record: the run in a line, then its figures."""
     checked = sum(1 for cell in record.cells if cell.covers is not None or cell.equal is not None)
     lines = [
         f"{record.suite}: {count_text(len(record.cells), 'cell')} of "
@@ -52,7 +52,7 @@ def _scale_text(record: Record) -> str:
 
 
 def comparison_lines(comparison: RecordComparison) -> list[str]:
-    """What differs beyond the noise, then what could not be compared."""
+    """Render differences beyond the noise, then what was not compared."""
     places = {(change.figure, tuple(change.labels.items())) for change in comparison.changes}
     lines = [
         f"{comparison.suite}: {count_text(len(comparison.changes), 'metric')} of "
@@ -120,7 +120,7 @@ def _aligned(row: Sequence[str], widths: Sequence[int], is_text: Sequence[bool])
 
 
 def _break_even_texts(result: Sequence[tuple[str, str]]) -> list[str]:
-    """A line per case that breaks even somewhere, or one for all of these where they agree."""
+    """A line per case with a break-even, or a single one if all agree."""
     texts = {text for _, text in result}
     if len(result) > 1 and len(texts) == 1:
         return [f"break-even, {len(result)} equal cases: {texts.pop()}"]
@@ -141,7 +141,7 @@ _TOLD_BY = {
 
 
 def simulated_lines(result: SimulateResult, width: int | None) -> list[str]:
-    """What was replayed, the table, and what it rests on."""
+    """Render what was replayed, the table, and its basis."""
     lines = wrapped(plain(_head(result)), width, "", "  ")
     table = table_lines(_columns(result.settings))
     if width is None or all(len(line) <= width for line in table):
@@ -188,7 +188,6 @@ def _columns(settings: Sequence[SimulatedSetting]) -> list[TextColumn]:
 
 
 def _block(one: SimulatedSetting, width: int) -> list[str]:
-    """A setting in words."""
     work = f"{count_text(one.runs, 'run')}, {count_text(one.steps, 'step')}"
     age = f"age {_age(one.age_s)}, 99% {_age(one.age_99_s)}, worst {_age(one.age_worst_s)}"
     reads = number_text(round(one.reads, 1))

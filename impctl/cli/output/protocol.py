@@ -1,7 +1,7 @@
 """What a renderer must be able to show: one method per result type, then the end of the run.
 
-Law: `show` is the only dispatch over results and is exhaustive, so a new result type cannot be
-left out of one renderer. Out of scope: how things look (`cli.output.text`, `cli.output.json`).
+Law: `show` is the only dispatch over results and is exhaustive, so that no renderer can miss a new
+result type.
 """
 
 from __future__ import annotations
@@ -67,10 +67,10 @@ class Output(Protocol):
     def gc(self, result: GcResult) -> None: ...
 
     def finished(self, result: Result, place: str) -> bool:
-        """Show a result while the run goes on, with how far it is; whether it is shown so."""
+        """Show a result and the progress while the run continues; return whether it was shown."""
 
     def document(self, text: str) -> None:
-        """A text that is a whole document of its own, shown as it is."""
+        """Show a text that is a whole document, unchanged."""
 
     def end(
         self,
@@ -79,11 +79,11 @@ class Output(Protocol):
         decisive: Failure | None,
         note: str = "",
     ) -> None:
-        """Warnings and failures; `decisive` gave the exit code, the `note` is for people."""
+        """Show warnings and failures; `decisive` gave the exit code, `note` is for people."""
 
 
 def show(output: Output, result: Result) -> None:
-    """Show one result by the method for its type."""
+    """Call the output's method for the type of the result."""
     match result:
         case CheckResult() | ExplainResult() | PlanResult() | DueResult() | SimulateResult():
             _show_explanation(output, result)

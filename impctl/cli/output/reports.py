@@ -69,7 +69,7 @@ _NO_SKETCH = "no sketch possible"
 
 
 def check_lines(result: CheckResult, width: int | None) -> list[str]:
-    """Supported or not, how it would be maintained, its answer if it is to be kept, attributes."""
+    """Render support, maintenance, materialization and attributes of a query."""
     lines = [plain(f"{result.query}: {check_word(result)}")]
     place = "" if result.place is None else f" ({result.place})"
     for text in (f"{result.reason}{place}", "" if result.hint is None else f"hint: {result.hint}"):
@@ -80,21 +80,21 @@ def check_lines(result: CheckResult, width: int | None) -> list[str]:
 
 
 def check_word(result: CheckResult) -> str:
-    """How the query stands, in a few words."""
+    """Whether the query is supported, in a few words."""
     if result.mode == SKETCH_NONE:
         return "without a sketch"
     return f"supported, {mode_text(result.mode or '')}" if result.supported else _NO_SKETCH
 
 
 def summed_up(words: Sequence[str]) -> str:
-    """`3 queries: 2 supported, exact; 1 no sketch possible`, the commonest first."""
+    """Count words: `3 queries: 2 supported, exact; 1 no sketch possible`."""
     counted = Counter(words).most_common()
     said = "; ".join(f"{count:,} {word}" for word, count in counted)
     return f"{count_text(len(words), 'query', 'queries')}: {said}"
 
 
 def cluster_lines(result: ClusterResult) -> list[str]:
-    """The table first, then a line per sketch."""
+    """Render the table, then a line per sketch."""
     if result.action == "cluster":
         head = (
             f"{result.table}: version {result.version}, {result.reason}: {result.files:,} files"
@@ -136,7 +136,7 @@ _WIDTH = max(map(len, Level))
 def finding_lines(
     finding: Finding, before: Finding | None, width: int | None, mark: Mark
 ) -> list[str]:
-    """The lines of one finding; `before` is the one shown last."""
+    """Render a finding; `before` is the previous one."""
     lines = []
     if before is None or (before.area, before.subject) != (finding.area, finding.subject):
         lines.append(_heading(finding))
@@ -157,20 +157,19 @@ def _heading(finding: Finding) -> str:
 
 
 def due_word(result: DueResult) -> str:
-    """In a word or two, for the line that sums up."""
     if result.due:
         return "due now"
     return "not due" if result.pending else "nothing pending"
 
 
 def due_lines(result: DueResult) -> list[str]:
-    """Whether it is due, when next, and why."""
+    """Render whether a query is due, when next, and why."""
     why = result.why if result.trigger in result.why else f"{result.why} ({result.trigger})"
     return [f"{result.query}: {_when(result)}", why, *_pending(result)]
 
 
 def planned_due_text(result: DueResult) -> str:
-    """The same in one line of a plan, which tells what is pending anyhow."""
+    """When the query is due, in one line of a plan, which shows pending changes itself."""
     when = _when(result)
     if when == "not due":
         said = result.why
@@ -197,7 +196,6 @@ def _when(result: DueResult) -> str:
 
 
 def _pending(result: DueResult) -> list[str]:
-    """What is pending and what that takes; nothing where nothing is."""
     if not result.pending:
         return []
     rows = "unknown number of rows" if result.rows is None else count_text(result.rows, "row")
@@ -210,7 +208,7 @@ def _pending(result: DueResult) -> list[str]:
 
 
 def fresh_text(fresh: FreshEntry) -> str:
-    """How old what is pending is, against its bound."""
+    """The age of the oldest pending change, and its limit."""
     age = duration_text(fresh.age_s * 1000)
     if fresh.bound_s is None:
         return f"the oldest pending change is {age} old"
@@ -220,11 +218,11 @@ def fresh_text(fresh: FreshEntry) -> str:
 
 
 _DEEPEST = 12
-"""Levels of a plan that are indented; deeper ones would leave no room for words."""
+"""Maximum levels of a plan to indent; deeper ones would leave no space for words."""
 
 
 def explain_lines(result: ExplainResult, width: int | None) -> list[str]:
-    """The lines of one query."""
+    """Render one query."""
     lines = _summary(result, width)
     if result.plan:
         kept = "" if result.state_bytes is None else f", state {size_text(result.state_bytes)}"
@@ -262,7 +260,6 @@ def explain_lines(result: ExplainResult, width: int | None) -> list[str]:
 
 
 def _summary(result: ExplainResult, width: int | None) -> list[str]:
-    """How the query is maintained, and what each of its sketches skips."""
     head = f"{result.query}: {mode_text(result.mode)} (policy {result.policy})"
     lines = [*wrapped(plain(head), width), *_under(result.reason, width, "  ")]
     for entry in result.attributes:
@@ -278,7 +275,7 @@ def _summary(result: ExplainResult, width: int | None) -> list[str]:
 def attribute_lines(
     candidates: Sequence[CandidateEntry], width: int | None, indent: str = "  "
 ) -> list[str]:
-    """Attributes looked at for a sketch: safe or not, chosen or not, and why."""
+    """Render the attributes considered for a sketch: safe or not, chosen or not, and why."""
     said: dict[str, list[str]] = {}
     for entry in candidates:
         named = said.setdefault(_judgement(entry), [])
@@ -291,7 +288,7 @@ def attribute_lines(
 
 
 def _judgement(entry: CandidateEntry) -> str:
-    """What is said of an attribute; several of which the same is said share a line."""
+    """The judgement of an attribute; attributes with the same one share a line."""
     safe = "safe" if entry.safe else "not safe"
     chosen = ", chosen" if entry.chosen else ""
     said = f"{safe}{chosen}: {entry.reason}" if entry.reason else f"{safe}{chosen}"
@@ -305,7 +302,7 @@ def _judgement(entry: CandidateEntry) -> str:
 
 
 def _remarks(entry: PlanEntry, result: ExplainResult) -> Iterator[str]:
-    """How it is maintained and why; then what is left out early."""
+    """How the operator is maintained and why, then what it filters early."""
     if entry.how:
         why = f": {entry.why}" if entry.why else ""
         state = f"; state {size_text(entry.state_bytes)}" if entry.state_bytes else ""
@@ -323,14 +320,13 @@ _ANSWERED = {
 
 
 def answer_texts(answer: AnswerEntry | None, answered: AnsweredEntry | None) -> list[str]:
-    """Whether the answer is kept, where it is to be, and who answers the query."""
+    """Whether the result is materialized, and what answers the query."""
     texts = [] if answer is None else [_kept_answer(answer)]
     by = [] if answered is None else [f"answered {_ANSWERED[answered.by]}: {answered.reason}"]
     return [*texts, *by]
 
 
 def _kept_answer(answer: AnswerEntry) -> str:
-    """Whether the answer is kept, and what that takes."""
     if not answer.kept:
         return f"result not materialized: {answer.reason}"
     if not answer.row_bytes:
@@ -379,7 +375,7 @@ _NOW = {"stale": "replaces a sketch that is not current", "current": "the stored
 
 
 def plan_word(result: PlanResult) -> str:
-    """What would be done, in a word or two."""
+    """The action in a word or two."""
     if result.reason_code == SKETCH_NONE:
         return "without a sketch"
     return {"none": "up to date", REFUSED: "no sketch possible"}.get(
@@ -388,7 +384,7 @@ def plan_word(result: PlanResult) -> str:
 
 
 def plan_lines(result: PlanResult) -> list[str]:
-    """The action and why, pending changes, both estimates and the policy."""
+    """Render the action and why, pending changes, both estimates and the policy."""
     reason = f"{result.reason} [{result.reason_code}]"
     if not result.versions:
         hint = [] if result.hint is None else [f"hint: {result.hint}"]
@@ -414,7 +410,7 @@ def plan_lines(result: PlanResult) -> list[str]:
 
 
 def capture_lines(result: CaptureResult) -> list[str]:
-    """What would be captured, by whom, from how much; each attribute looked at."""
+    """Render what would be captured, by whom, from how much, and each attribute considered."""
     at = versions_text(result.versions)
     wanted = ", ".join(
         f"{entry.table}.{entry.attribute} in {count_text(entry.total, 'range')}"
@@ -433,12 +429,12 @@ def capture_lines(result: CaptureResult) -> list[str]:
 
 
 def rebalance_lines(result: CaptureResult) -> list[str]:
-    """Ranges that would change, or why not."""
+    """Render ranges that would change, or why not."""
     return [f"{result.query}: {sketches_text(result.sketches)}", result.reason]
 
 
 def apply_lines(result: ApplyResult) -> list[str]:
-    """The version that a batch would make, and its statement."""
+    """Render the version that a batch would create, and its statement."""
     version = result.foreseen_version
     head = f"{result.name}: would make {result.table} version {version}"
     if result.statement.startswith("INSERT"):
@@ -498,7 +494,7 @@ def _between(low: str, high: str) -> str:
 
 
 def _rounded(number: float) -> int:
-    """To three digits: more are never known."""
+    """Round to three digits: more are never known."""
     whole = round(number)
     return round(whole, min(0, 3 - len(str(whole))))
 
@@ -520,7 +516,7 @@ def _read_text(entry: ReadEntry) -> str:
 
 
 def gain_lines(result: GainResult) -> list[str]:
-    """The lines of one query."""
+    """Render one query."""
     since = "" if result.since is None else f" since {result.since:%Y-%m-%d %H:%MZ}"
     last = "" if result.last_use is None else f", last use {result.last_use:%Y-%m-%d %H:%M:%SZ}"
     counted = count_text(result.uses, "use")
@@ -532,7 +528,7 @@ def gain_lines(result: GainResult) -> list[str]:
 
 
 def total_lines(results: Sequence[GainResult]) -> list[str]:
-    """All queries together, in two lines."""
+    """Render all queries together, in two lines."""
     uses = sum(result.uses for result in results)
     answers = sum(result.kept_answers for result in results)
     plain_bytes = sum(result.bytes_plain + result.answers_bytes for result in results)
@@ -576,7 +572,7 @@ def _details(result: GainResult) -> Iterator[str]:
 
 
 def gc_lines(result: GcResult) -> Iterator[str]:
-    """A line per entry and one for all."""
+    """Render a line per entry, and one for all."""
     done = "would delete" if result.foreseen else "deleted"
     for entry in result.entries:
         word = done if entry.removed or result.foreseen else "not deleted:"
@@ -604,7 +600,7 @@ _LABEL = 9
 
 
 def status_lines(result: StatusResult, width: int | None) -> list[str]:
-    """The lines of one query."""
+    """Render one query."""
     if result.mode == SKETCH_NONE:
         return [plain(f"{result.query}: without a sketch, {ASKED_FOR_NONE}")]
     if not result.versions:
@@ -647,7 +643,6 @@ def _labelled(result: StatusResult) -> Iterator[tuple[str, str]]:
 
 
 def _uses(result: StatusResult, last: datetime) -> str:
-    """How often the sketch and the kept answer were used, and when last."""
     said = [f"{count_text(result.uses, 'use')}, {size_text(result.bytes_left_out)} skipped"]
     if result.kept_answers:
         told = f"{count_text(result.kept_answers, 'answer')} from the materialized result"
@@ -656,7 +651,6 @@ def _uses(result: StatusResult, last: datetime) -> str:
 
 
 def _touched(record: TreeRecord, each: float) -> str:
-    """What join trees took since the capture."""
     said = f"{each:,.1f} tuples touched per changed row, in {count_text(record.changes, 'change')}"
     return said if record.expected is None else f"{said}; expected {record.expected:,.1f}"
 
@@ -672,7 +666,7 @@ def _pending_line(entry: PendingEntry) -> str:
 
 
 def _provenance(result: StatusResult) -> str:
-    """How recursion is kept that is to be by absorption."""
+    """How provenance of a recursion maintained by absorption is stored."""
     match result.provenance:
         case None:
             return ""
@@ -705,7 +699,7 @@ _CLAIMS = {
 
 
 def why_lines(result: WhyResult) -> list[str]:
-    """The row, what is claimed, and a line per row of a table."""
+    """Render the row, the claim, and a line per source row."""
     rows = count_text(result.row_count, "row")
     head = f"{result.query}: {_row_text(result.row)} is derived from {rows}"
     lines = [f"{entry.table}: {_row_text(entry.row)}" for entry in result.rows]
@@ -716,7 +710,7 @@ def why_lines(result: WhyResult) -> list[str]:
 
 
 def why_line(result: WhyResult) -> str:
-    """What was looked at."""
+    """What was read to derive a row."""
     versions = versions_text(result.versions, None, result.moments)
     verb = "occurs" if result.lineage == 1 else "occur"
     return (
@@ -726,7 +720,7 @@ def why_line(result: WhyResult) -> str:
 
 
 def without_line(result: WithoutResult) -> str:
-    """How many rows would go and come, and without what."""
+    """How many rows would disappear and appear, and without which rows."""
     changed = result.answer.column("_change").to_pylist()
     went, came = changed.count("delete"), changed.count("insert")
     versions = versions_text(result.versions, None, result.moments)
@@ -741,7 +735,6 @@ def without_line(result: WithoutResult) -> str:
 
 
 def _by(result: WhyResult | WithoutResult) -> str:
-    """What was looked at for it."""
     if result.by == STATE:
         return "from the stored provenance"
     return f"the engine read {result.files_kept} of {count_text(result.files_total, 'file')}"

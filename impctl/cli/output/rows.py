@@ -26,7 +26,7 @@ def write_rows(
     escape_formulas: bool,
     has_names: bool = True,
 ) -> None:
-    """Print the rows, unless they went to a file; of a CSV the names may have been before."""
+    """Print the rows unless they went to a file; `has_names` is for CSV."""
     if result.written is not None:
         return
     if rows_format is RowsFormat.TABLE:
@@ -62,7 +62,6 @@ def answer_line(result: QueryResult) -> str:
 
 
 def _source_text(result: QueryResult) -> str:
-    """Who answered, from what."""
     if result.by == "state":
         return "from the materialized result"
     who = "the engine" if result.by == "engine" else "Spark"
@@ -70,7 +69,7 @@ def _source_text(result: QueryResult) -> str:
 
 
 def changes_line(result: ChangesResult) -> str:
-    """How many rows came and went, between which versions, and by what that was found."""
+    """How many rows were inserted and deleted, and between which versions."""
     since = result.since or None
     versions = versions_text(result.versions, since, result.moments)
     written = "" if result.written is None else f" written to {result.written}"
@@ -89,7 +88,7 @@ def _rows_text(result: ArrowAnswer) -> str:
 
 
 class ChangeLines:
-    """What was printed so far decides whether names are still to come."""
+    """Prints changes run by run, and the names of a CSV only once."""
 
     def __init__(self, stdout: TextIO, stderr: TextIO, display: Display) -> None:
         self._stdout = stdout
@@ -98,7 +97,7 @@ class ChangeLines:
         self._has_names = False
 
     def write(self, result: ChangesResult, run: FollowedRun) -> None:
-        """Print what one look found."""
+        """Print the changes of one run."""
         if self._display.json:
             output = JsonOutput("changes", self._stdout, run)
             output.changes(result)
