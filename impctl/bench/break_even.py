@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from impctl.bench.quantity import Unit, is_number, named, number, readable, times
@@ -14,75 +15,6 @@ from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.bench.record import Cell, Figure, Label, Metric, Record
-
-
-SIZES = ("changes", "share")
-"""Labels for the size of a change: rows, and their share of the table."""
-
-
-@dataclass(frozen=True, slots=True)
-class BreakEven:
-    """Break-even of one series, in the label `size`: the share of the table, else changed rows.
-    Exactly one is set: `at`, where the costs cross; `beyond`, the largest size measured, if
-    maintaining is always cheaper; `before`, the smallest, if it never is."""
-
-    figure: str
-    labels: Mapping[str, Label]
-    size: str
-    at: float | None = None
-    beyond: float | None = None
-    before: float | None = None
-
-
-def break_evens(record: Record, *, other: str = "recapture_ms") -> tuple[BreakEven, ...]:
-    """Break-evens of every series of every figure that varies the size of a change. Maintaining is
-    compared with the metric `other`."""
-    cost = "maintain_ms"
-    result: list[BreakEven] = []
-    for figure in record.figures:
-        cells = [
-            cell
-            for cell in record.cells_of(figure.name)
-            if {cost, other} <= cell.metrics.keys() and "changes" in cell.labels
-        ]
-        size = "share" if all("share" in cell.labels for cell in cells) else "changes"
-        series: dict[tuple[tuple[str, Label], ...], list[Cell]] = {}
-        for cell in cells:
-            key = tuple(item for item in cell.labels.items() if item[0] not in SIZES)
-            series.setdefault(key, []).append(cell)
-        result += [
-            _break_even(figure.name, dict(key), size, members, cost, other)
-            for key, members in series.items()
-            if len(members) > 1
-        ]
-    return tuple(result)
-
-
-def _break_even(
-    figure: str,
-    labels: Mapping[str, Label],
-    size: str,
-    cells: Sequence[Cell],
-    cost: str,
-    other: str,
-) -> BreakEven:
-    points = sorted(
-        (float(cell.labels[size]), cell.metrics[cost].median / cell.metrics[other].median)
-        for cell in cells
-    )
-    if points[0][1] > 1:
-        return BreakEven(figure, labels, size, before=points[0][0])
-    for (left, low), (right, high) in zip(points, points[1:], strict=False):
-        if high > 1:
-            return BreakEven(figure, labels, size, at=_crossing(left, low, right, high))
-    return BreakEven(figure, labels, size, beyond=points[-1][0])
-
-
-def _crossing(left: float, low: float, right: float, high: float) -> float:
-    """The size at which the ratio of the costs is 1, by interpolation of logarithms."""
-    low, high = math.log(low), math.log(high)
-    part = -low / (high - low)
-    return math.exp(math.log(left) + part * (math.log(right) - math.log(left)))
 
 
 MAINTAIN = "maintain_ms"
@@ -105,6 +37,68 @@ STRATEGY = "strategy"
 
 MAINTAINED, RECAPTURED, UNUSED = "incremental", "recapture", "none"
 """Values of that label: sketches maintained, recaptured, or not used."""
+
+SIZES = ("changes", "share")
+"""Labels for the size of a change: rows, and their share of the table."""
+
+
+@dataclass(frozen=True, slots=True)
+class BreakEven:
+    """Break-even of one series, in the label `size`: the share of the table, else changed rows.
+    Exactly one is set: `at`, where the costs cross; `beyond`, the largest size measured, if
+    maintaining is always cheaper; `before`, the smallest, if it never is."""
+
+    figure: str
+    labels: Mapping[str, Label]
+    size: str
+    at: float | None = None
+    beyond: float | None = None
+    before: float | None = None
+
+
+def break_evens(record: Record, *, other: str = RECAPTURE) -> tuple[BreakEven, ...]:
+    """Break-evens of every series of every figure that varies the size of a change. Maintaining is
+    compared with the metric `other`."""
+    result: list[BreakEven] = []
+    for figure in record.figures:
+        cells = [
+            cell
+            for cell in record.cells_of(figure.name)
+            if {MAINTAIN, other} <= cell.metrics.keys() and "changes" in cell.labels
+        ]
+        size = "share" if all("share" in cell.labels for cell in cells) else "changes"
+        series: dict[tuple[tuple[str, Label], ...], list[Cell]] = {}
+        for cell in cells:
+            key = tuple(item for item in cell.labels.items() if item[0] not in SIZES)
+            series.setdefault(key, []).append(cell)
+        result += [
+            _break_even(figure.name, dict(key), size, members, other)
+            for key, members in series.items()
+            if len(members) > 1
+        ]
+    return tuple(result)
+
+
+def _break_even(
+    figure: str, labels: Mapping[str, Label], size: str, cells: Sequence[Cell], other: str
+) -> BreakEven:
+    points = sorted(
+        (float(cell.labels[size]), cell.metrics[MAINTAIN].median / cell.metrics[other].median)
+        for cell in cells
+    )
+    if points[0][1] > 1:
+        return BreakEven(figure, labels, size, before=points[0][0])
+    for (left, low), (right, high) in zip(points, points[1:], strict=False):
+        if high > 1:
+            return BreakEven(figure, labels, size, at=_crossing(left, low, right, high))
+    return BreakEven(figure, labels, size, beyond=points[-1][0])
+
+
+def _crossing(left: float, low: float, right: float, high: float) -> float:
+    """The size at which the ratio of the costs is 1, by interpolation of logarithms."""
+    low, high = math.log(low), math.log(high)
+    part = -low / (high - low)
+    return math.exp(math.log(left) + part * (math.log(right) - math.log(left)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +127,7 @@ class Contest:
 
     @property
     def name(self) -> str:
-        return ", ".join(text for text in (self.case, self.place) if text)
+        return ", ".join(filter(None, (self.case, self.place)))
 
     @property
     def full_name(self) -> str:
@@ -173,10 +167,7 @@ def middle(result: Sequence[Contest]) -> float:
 
 def ends(result: Sequence[Contest]) -> tuple[Contest, Contest]:
     """The contests with the least and the greatest ratio."""
-
-    def ratio(contest: Contest) -> float:
-        return contest.ratio
-
+    ratio = attrgetter("ratio")
     return min(result, key=ratio), max(result, key=ratio)
 
 
@@ -203,15 +194,15 @@ def by_case(result: Sequence[Contest]) -> dict[tuple[str, str], list[Contest]]:
 
 def cell_name(record: Record, cell: Cell) -> str:
     """The title of the cell's figure and its labels."""
-    figure = next((one for one in record.figures if one.name == cell.figure), None)
+    figure = next((figure for figure in record.figures if figure.name == cell.figure), None)
     if figure is None:
         return cell.figure
-    return ": ".join(text for text in (figure.title, labels_name(figure, cell)) if text)
+    return ": ".join(filter(None, (figure.title, labels_name(figure, cell))))
 
 
 def labels_name(figure: Figure, cell: Cell) -> str:
-    named = (case_name(figure, cell), place_name(figure, cell))
-    return ", ".join(text for text in named if text)
+    """All labels of a cell in words."""
+    return ", ".join(filter(None, (case_name(figure, cell), place_name(figure, cell))))
 
 
 def case_name(figure: Figure, cell: Cell) -> str:

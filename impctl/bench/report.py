@@ -19,7 +19,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.resources import files
 from importlib.util import find_spec
-from itertools import groupby
+from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any
 
 from impctl.bench.break_even import (
@@ -160,8 +160,7 @@ def _asset(name: str) -> str:
 
 
 def _csp_hash(text: str) -> str:
-    digest = hashlib.sha256(text.encode()).digest()
-    return f"'sha256-{base64.b64encode(digest).decode()}'"
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
 def _prose(text: str) -> Markup:
@@ -173,9 +172,6 @@ def _prose(text: str) -> Markup:
 
 def _grouped(rows: Iterable[Sequence[str]]) -> list[tuple[str, list[Sequence[str]]]]:
     return [(name, list(group)) for name, group in groupby(rows, key=lambda row: row[0])]
-
-
-# ---- facts of the run --------------------------------------------------------------------------
 
 
 def _facts(record: Record) -> dict[str, str]:
@@ -221,9 +217,6 @@ def _moment(started: str) -> str:
     if moment.tzinfo is not None:
         moment = moment.astimezone(UTC)
     return f"{moment:%Y-%m-%d %H:%M} UTC"
-
-
-# ---- one figure --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,25 +265,23 @@ def _view(record: Record, figure: Figure) -> _View:
 def _measured_here(own: Record, figure: Figure) -> tuple[str, ...]:
     """What this run measured, beside the papers' claim; `own` has this figure only."""
     compared = {
-        "Speed-up over recapture": contests(own, MAINTAIN, RECAPTURE),
-        "Speed-up over recapture in DuckDB": contests(own, MAINTAIN, DUCKDB_RECAPTURE),
-        "Speed-up of the query with its sketch": contests(own, WITH, WITHOUT),
-        "Speed-up of that over statistics alone": contests(own, WITH, PRUNED),
-        "Speed-up of that over a manually maintained view": contests(own, WITH, VIEW),
-        "Speed-up of that over DuckDB": contests(own, WITH, DUCKDB_WITHOUT),
-        "Speed-up of the materialized result over a manually maintained view": contests(
+        "over recapture": contests(own, MAINTAIN, RECAPTURE),
+        "over recapture in DuckDB": contests(own, MAINTAIN, DUCKDB_RECAPTURE),
+        "of the query with its sketch": contests(own, WITH, WITHOUT),
+        "of that over statistics alone": contests(own, WITH, PRUNED),
+        "of that over a manually maintained view": contests(own, WITH, VIEW),
+        "of that over DuckDB": contests(own, WITH, DUCKDB_WITHOUT),
+        "of the materialized result over a manually maintained view": contests(
             own, FROM_STATE, VIEW
         ),
-        "Speed-up of the engine with the sketch over DuckDB": contests(
-            own, BY_ENGINE, DUCKDB_WITHOUT
-        ),
-        "Speed-up of DuckDB with the sketch": contests(own, DUCKDB_WITH, DUCKDB_WITHOUT),
-        "Speed-up of the tree over the index join": contests(own, TREE, INDEX),
-        "Speed-up of the tree over running DuckDB again": contests(own, TREE, DUCKDB_RECAPTURE),
-        "Speed-up over no sketch": workload_contests(own, UNUSED),
-        "Speed-up over recaptured sketches": workload_contests(own, RECAPTURED),
+        "of the engine with the sketch over DuckDB": contests(own, BY_ENGINE, DUCKDB_WITHOUT),
+        "of DuckDB with the sketch": contests(own, DUCKDB_WITH, DUCKDB_WITHOUT),
+        "of the tree over the index join": contests(own, TREE, INDEX),
+        "of the tree over running DuckDB again": contests(own, TREE, DUCKDB_RECAPTURE),
+        "over no sketch": workload_contests(own, UNUSED),
+        "over recaptured sketches": workload_contests(own, RECAPTURED),
     }
-    texts = [f"{words}: {range_text(ratios)}." for words, ratios in compared.items() if ratios]
+    texts = [f"Speed-up {over}: {range_text(won)}." for over, won in compared.items() if won]
     # The table shows the cases in which costs do not cross.
     evens = [(case, text) for (_, case), text in break_even_words(own).items()]
     crossed = [(case, text) for case, text in evens if not text.startswith("above")]
@@ -358,12 +349,11 @@ def _label_column(name: str, cells: Sequence[Cell]) -> _Column:
 
 def _metric_column(name: str, cells: Sequence[Cell]) -> _Column:
     unit = unit_of(name)
-    metrics = [cell.metrics.get(name) for cell in cells]
-    fields = [
+    fields = tuple(
         (readable(metric.median, unit), spread_text(metric, unit)) if metric else ("", "")
-        for metric in metrics
-    ]
-    return _Column(plain_name(name), "metric", True, tuple(fields))
+        for metric in (cell.metrics.get(name) for cell in cells)
+    )
+    return _Column(plain_name(name), "metric", True, fields)
 
 
 def _runs(cell: Cell) -> str:
@@ -375,8 +365,6 @@ def _runs(cell: Cell) -> str:
 def _check(is_right: bool | None) -> str:
     return "" if is_right is None else "✓ yes" if is_right else "✗ no"
 
-
-# ---- charts ------------------------------------------------------------------------------------
 
 Key = tuple[Label | None, ...]
 
@@ -495,13 +483,8 @@ def draw(chart: Chart, cells: Sequence[Cell]) -> Drawing:
     panels: list[Panel] = []
     for facet, unit, lines in parts:
         names = [name for name in metrics if unit_of(name) is unit]
-        same = [
-            point
-            for _, other, each in parts
-            if other is unit
-            for line in each
-            for point in line.points
-        ]
+        of_unit = chain.from_iterable(each for _, other, each in parts if other is unit)
+        same = [point for line in of_unit for point in line.points]
         title = plain_name(names[0]) if len(names) == 1 else dimension_of(unit)
         y = _value_axis(title, unit, "y" in chart.log, same)
         words = [", ".join(map(plain_name, names))] if len(names) < len(metrics) else []
@@ -545,14 +528,9 @@ def _points(
     is_log = "y" in chart.log
     for cell in cells:
         metric, label = cell.metrics.get(name), cell.labels.get(chart.x)
-        if (
-            metric is None
-            or label is None
-            or label not in places
-            or not math.isfinite(metric.median)
-        ):
+        if metric is None or label is None or label not in places:
             continue
-        if is_log and metric.median <= 0:
+        if not math.isfinite(metric.median) or (is_log and metric.median <= 0):
             continue
         low = metric.low if math.isfinite(metric.low) else metric.median
         value, spread = readable(metric.median, unit_of(name)), spread_text(metric, unit_of(name))
@@ -695,9 +673,6 @@ def _panel(
     )
 
 
-# ---- axes --------------------------------------------------------------------------------------
-
-
 def _category_axis(chart: Chart, categories: Sequence[str]) -> dict[str, Any]:
     return {
         "type": "category",
@@ -805,9 +780,6 @@ def _nice(value: float, *, is_up: bool = False, unit: Unit = Unit.NONE) -> float
 def _six(value: float) -> float:
     """Six digits, which are more than a chart shows."""
     return float(f"{value:.6g}")
-
-
-# ---- keys of cells -----------------------------------------------------------------------------
 
 
 def _key(cell: Cell, labels: Sequence[str]) -> Key:

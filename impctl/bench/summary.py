@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from impctl.bench.break_even import (
@@ -52,7 +53,7 @@ from impctl.bench.timing import side_of, time_band
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
-    from impctl.bench.record import Cell, Figure, Metric, Record
+    from impctl.bench.record import Cell, Figure, Record
 
 
 _WAYS: Mapping[str, str] = {
@@ -65,40 +66,32 @@ _WAYS: Mapping[str, str] = {
 def quickest(record: Record) -> tuple[str, ...]:
     """A sentence for each case answered from state, by the engine and by others."""
     return tuple(
-        _told(record, figure, cell)
+        _ranking(record, figure, cell)
         for figure in record.figures
         for cell in record.cells_of(figure.name)
         if FROM_STATE in cell.metrics and BY_ENGINE in cell.metrics
     )
 
 
-def _told(record: Record, figure: Figure, cell: Cell) -> str:
+def _ranking(record: Record, figure: Figure, cell: Cell) -> str:
     ways = (FROM_STATE, BY_ENGINE, VIEW, DUCKDB_WITH, DUCKDB_WITHOUT, WITH, WITHOUT)
-    result = [
-        (cell.metrics[way], _WAYS.get(way, plain_name(way))) for way in ways if _has(cell, way)
+    ranked = [
+        (cell.metrics[way], _WAYS.get(way, plain_name(way)))
+        for way in ways
+        if way in cell.metrics and cell.metrics[way].median > 0
     ]
-    result.sort(key=lambda pair: pair[0].median)
-    (first, name), (second, other), *rest = result
-    case = labels_name(figure, cell)
+    ranked.sort(key=lambda pair: pair[0].median)
+    (first, name), (second, other), *rest = ranked
     others = "; ".join(
         f"{words} {times(metric.median / first.median)} as long" for metric, words in rest
     )
-    won = _is_won(record, cell, first, second)
-    what = (
-        f"{name} ({readable(first.median, Unit.MS)}), then {other}, "
-        f"{times(second.median / first.median)} as long"
-        if won
-        else f"{name} ({readable(first.median, Unit.MS)}) or {other}, within the noise"
-    )
+    what = f"{name} ({readable(first.median, Unit.MS)})"
+    if side_of(first, second, time_band(first, second, record.noise_of(cell.figure))) > 0:
+        what += f", then {other}, {times(second.median / first.median)} as long"
+    else:
+        what += f" or {other}, within the noise"
+    case = labels_name(figure, cell)
     return f"{case}: {what}; {others}." if others else f"{case}: {what}."
-
-
-def _has(cell: Cell, way: str) -> bool:
-    return way in cell.metrics and cell.metrics[way].median > 0
-
-
-def _is_won(record: Record, cell: Cell, first: Metric, second: Metric) -> bool:
-    return side_of(first, second, time_band(first, second, record.noise_of(cell.figure))) > 0
 
 
 _USUAL = 1000
@@ -208,53 +201,39 @@ _LISTED = 6
 """Maximum cases listed per sentence: the tables have all of them."""
 
 
+_LOSSES = (
+    (MAINTAIN, RECAPTURE, "Recapture was faster than maintaining"),
+    (MAINTAIN, DUCKDB_RECAPTURE, "Recapture in DuckDB was faster"),
+    (WITH, WITHOUT, "The query was slower with its sketch"),
+    (WITH, PRUNED, "The query was slower with its sketch than with statistics alone"),
+    (WITH, VIEW, "A manually maintained view was faster than the sketch"),
+    (WITH, DUCKDB_WITHOUT, "The query in DuckDB was faster than Spark with the sketch"),
+    (DUCKDB_WITH, DUCKDB_WITHOUT, "The query in DuckDB was slower with the sketch"),
+    (FROM_STATE, VIEW, "A manually maintained view was faster than the materialized result"),
+    (FROM_STATE, DUCKDB_WITHOUT, "The query in DuckDB was faster than the materialized result"),
+    (BY_ENGINE, DUCKDB_WITHOUT, "The query in DuckDB was faster than the engine with the sketch"),
+    (BY_ENGINE, WITH, "With the sketch, Spark was faster than the engine"),
+    (TREE, INDEX, "The index join was faster than the tree"),
+    (
+        TREE,
+        DUCKDB_RECAPTURE,
+        "Running the query again in DuckDB was faster than a step of the tree",
+    ),
+)
+"""Our metric, the one compared with it, and what a loss says."""
+
+_WORKLOAD_LOSSES = {
+    UNUSED: "The workload was faster without a sketch",
+    RECAPTURED: "The workload was faster with recaptured sketches",
+}
+
+
 def losses(record: Record) -> tuple[str, ...]:
     """A sentence for each case where a sketch lost, then slack and state."""
+    lost = [_lost(contests(record, ours, other), says) for ours, other, says in _LOSSES]
+    lost += [_lost(workload_contests(record, way), says) for way, says in _WORKLOAD_LOSSES.items()]
     return (
-        *_lost(contests(record, MAINTAIN, RECAPTURE), "Recapture was faster than maintaining"),
-        *_lost(contests(record, MAINTAIN, DUCKDB_RECAPTURE), "Recapture in DuckDB was faster"),
-        *_lost(contests(record, WITH, WITHOUT), "The query was slower with its sketch"),
-        *_lost(
-            contests(record, WITH, PRUNED),
-            "The query was slower with its sketch than with statistics alone",
-        ),
-        *_lost(
-            contests(record, WITH, VIEW), "A manually maintained view was faster than the sketch"
-        ),
-        *_lost(
-            contests(record, WITH, DUCKDB_WITHOUT),
-            "The query in DuckDB was faster than Spark with the sketch",
-        ),
-        *_lost(
-            contests(record, DUCKDB_WITH, DUCKDB_WITHOUT),
-            "The query in DuckDB was slower with the sketch",
-        ),
-        *_lost(
-            contests(record, FROM_STATE, VIEW),
-            "A manually maintained view was faster than the materialized result",
-        ),
-        *_lost(
-            contests(record, FROM_STATE, DUCKDB_WITHOUT),
-            "The query in DuckDB was faster than the materialized result",
-        ),
-        *_lost(
-            contests(record, BY_ENGINE, DUCKDB_WITHOUT),
-            "The query in DuckDB was faster than the engine with the sketch",
-        ),
-        *_lost(
-            contests(record, BY_ENGINE, WITH),
-            "With the sketch, Spark was faster than the engine",
-        ),
-        *_lost(contests(record, TREE, INDEX), "The index join was faster than the tree"),
-        *_lost(
-            contests(record, TREE, DUCKDB_RECAPTURE),
-            "Running the query again in DuckDB was faster than a step of the tree",
-        ),
-        *_lost(workload_contests(record, UNUSED), "The workload was faster without a sketch"),
-        *_lost(
-            workload_contests(record, RECAPTURED),
-            "The workload was faster with recaptured sketches",
-        ),
+        *chain.from_iterable(lost),
         *_undecided_losses(record),
         *_slack(record),
         *_state(record),
@@ -392,7 +371,7 @@ def summarize(record: Record) -> Summary:
         _workloads(record),
         _when_not(record),
         _checks(record),
-        _failures(record),
+        Section("What could not be measured", (), record.failures) if record.failures else None,
         _cases(record, maintained),
     ]
     return Summary(
@@ -590,12 +569,6 @@ def _checks(record: Record) -> Section | None:
             "those without."
         )
     return Section("Checked answers", (" ".join(texts),))
-
-
-def _failures(record: Record) -> Section | None:
-    if not record.failures:
-        return None
-    return Section("What could not be measured", (), record.failures)
 
 
 def _alarms(record: Record) -> tuple[str, ...]:

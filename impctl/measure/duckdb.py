@@ -74,9 +74,23 @@ def duckdb_recapture(
     reason = _unreadable(desk.tables, prepared)
     if reason:
         return Offered(None, reason)
+
+    def recapture() -> Fragments:
+        for scan in prepared.scans:
+            snapshot = desk.tables.snapshot(scan.table)
+            _view(connection, scan.table, snapshot, snapshot.files)
+        sketches: dict[AccessId, FragmentSet] = {}
+        for accesses, text in passes:
+            answer = connection.run(text)
+            for access, lists in zip(accesses, answer.columns, strict=True):
+                partition = partitions[access]
+                values = to_arrow_type(lists.combine_chunks().flatten(), partition.type)
+                fragments = partition.fragments_of(from_arrow(values, partition.type))
+                sketches[access] = FragmentSet.of(np.unique(fragments).tolist(), partition.size)
+        return sketches
+
     try:
         passes = _passes(prepared, verdict, partitions)
-        recapture = _Recapture(desk, prepared, partitions, passes, connection)
         result = recapture()
     except (SqlFailed, SqlglotError, pa.ArrowException, _NoPassError) as error:
         return Offered(None, f"DuckDB cannot run the capture: {error}")
@@ -134,17 +148,16 @@ class _NoPassError(Exception):
 def _unreadable(tables: PinnedTables, prepared: PreparedQuery) -> str:
     """Why the rows of a table are not those of its files; empty if they are."""
     for table in prepared.tables:
-        reason = _not_plain(tables.snapshot(table))
+        snapshot = tables.snapshot(table)
+        if local_path(snapshot.path) is None:
+            reason = "it is not on the local disk"
+        else:
+            reason = why_not_plain(snapshot, reads_folders=True)
+        if not reason and not snapshot.files:
+            reason = "it has no files"
         if reason:
             return f"DuckDB cannot read table `{table}` file by file: {reason}"
     return ""
-
-
-def _not_plain(snapshot: Snapshot) -> str:
-    if local_path(snapshot.path) is None:
-        return "it is not on the local disk"
-    reason = why_not_plain(snapshot, reads_folders=True)
-    return reason or ("" if snapshot.files else "it has no files")
 
 
 def _view(connection: ParquetSql, name: str, snapshot: Snapshot, files: Sequence[DataFile]) -> None:
@@ -155,18 +168,15 @@ def _view(connection: ParquetSql, name: str, snapshot: Snapshot, files: Sequence
 
 def _passes(
     prepared: PreparedQuery, verdict: Verdict, partitions: Mapping[AccessId, RangePartition]
-) -> tuple[_Pass, ...]:
+) -> list[tuple[tuple[AccessId, ...], str]]:
+    """Per pass, a SELECT of one row with the needed values of each access's attribute."""
     columns = {a: Column(p.attribute, p.type) for a, p in partitions.items()}
-    views = _views(prepared)
+    views = {scan.access: scan.table for scan in prepared.scans}
     kept = kept_plan(prepared, verdict, partitions)
-    return tuple(
-        _Pass(tuple(pass_.keys), _translated(_needed_values(pass_, views)))
+    return [
+        (tuple(pass_.keys), _translated(_needed_values(pass_, views)))
         for pass_ in sketch_passes(kept.query, kept.verdict, columns)
-    )
-
-
-def _views(prepared: PreparedQuery) -> dict[AccessId, str]:
-    return {scan.access: scan.table for scan in prepared.scans}
+    ]
 
 
 def _translated(select: exp.Select) -> str:
@@ -202,38 +212,6 @@ def _needed_values(pass_: SketchPass, views: Mapping[AccessId, str]) -> exp.Sele
 
 def _column(table: str, name: str) -> exp.Column:
     return exp.column(exp.to_identifier(name, quoted=True), table=table)
-
-
-@dataclass(frozen=True, slots=True)
-class _Pass:
-    """A SELECT of one row with the list of needed values of each access's partition attribute."""
-
-    accesses: tuple[AccessId, ...]
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Recapture:
-    desk: Workbench
-    prepared: PreparedQuery
-    partitions: Mapping[AccessId, RangePartition]
-    passes: tuple[_Pass, ...]
-    connection: ParquetSql
-
-    def __call__(self) -> Fragments:
-        for scan in self.prepared.scans:
-            snapshot = self.desk.tables.snapshot(scan.table)
-            _view(self.connection, scan.table, snapshot, snapshot.files)
-        result: dict[AccessId, FragmentSet] = {}
-        for pass_ in self.passes:
-            answer = self.connection.run(pass_.text)
-            for access, lists in zip(pass_.accesses, answer.columns, strict=True):
-                partition = self.partitions[access]
-                values = to_arrow_type(lists.combine_chunks().flatten(), partition.type)
-                fragments = partition.fragments_of(from_arrow(values, partition.type))
-                ids = np.unique(fragments).tolist()
-                result[access] = FragmentSet.of(ids, partition.size)
-        return result
 
 
 @dataclass(frozen=True, slots=True)

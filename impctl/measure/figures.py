@@ -48,10 +48,10 @@ class FigureSpec:
     name: str
     title: str
     about: str
-    claim: str
-    source: str
+    claim: str = ""
+    source: str = ""
     measure: str
-    options: Mapping[str, OptionValue]
+    options: Mapping[str, OptionValue] = field(default_factory=dict)
     cases: tuple[CaseSpec, ...]
     chart: ChartSpec
     location: Location

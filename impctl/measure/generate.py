@@ -66,7 +66,9 @@ def generate(request: GenerateRequest, reporter: Reporter) -> Outcome:
         case Example.SYNTHETIC:
             rows = _synthetic(path, request)
         case Example.ORDERS:
-            rows = _orders(path, request)
+            rows = ORDERS_ROWS if request.rows is None else request.rows
+            orders = orders_files(rows, max(rows // _ORDERS_FILE, 1), request.seed)
+            rows = create_laid_out_table(str(path), orders)
         case _:
             rows = _crimes(path, request)
     return Outcome((GenerateResult(name, str(path), rows, 0),))
@@ -74,8 +76,9 @@ def generate(request: GenerateRequest, reporter: Reporter) -> Outcome:
 
 def _tpch(request: GenerateRequest, reporter: Reporter) -> Outcome:
     """Write the TPC-H tables from Parquet files of a TPC-H generator."""
-    files = {} if request.source is None else _tpch_files(request.source)
-    if not files:
+    source = request.source
+    files = {} if source is None else {name: source / f"{name}.parquet" for name in _TPCH}
+    if not files or not all(file.is_file() for file in files.values()):
         raise UsageError(
             "The TPC-H tables need the folder with the source Parquet files",
             hint="run `tpchgen-cli parquet -s 1 --output-dir DIR`, then give `--source DIR`",
@@ -115,12 +118,6 @@ def _read(file: Path, filters: list[tuple[str, str, list[int]]] | None = None) -
     return pq.read_table(file, schema=schema, filters=filters)
 
 
-def _tpch_files(folder: Path) -> dict[str, Path]:
-    """The file of every table; empty if one is missing."""
-    files = {name: folder / f"{name}.parquet" for name in _TPCH}
-    return files if all(file.is_file() for file in files.values()) else {}
-
-
 def _written(path: Path, table: pa.Table) -> int:
     create_table(str(path), table)
     return int(table.num_rows)
@@ -134,12 +131,6 @@ def _synthetic(path: Path, request: GenerateRequest) -> int:
     # About sixteen files, so that skipping some can be seen on a small table too.
     create_table(str(path), reader, file_bytes=max(rows * _ROW_BYTES // _FILES, _SMALLEST_FILE))
     return rows
-
-
-def _orders(path: Path, request: GenerateRequest) -> int:
-    rows = ORDERS_ROWS if request.rows is None else request.rows
-    files = max(rows // _ORDERS_FILE, 1)
-    return create_laid_out_table(str(path), orders_files(rows, files, request.seed))
 
 
 def _crimes(path: Path, request: GenerateRequest) -> int:

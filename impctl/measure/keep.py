@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from errno import ENOTDIR
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from impctl.bench.compare import compare_records
-from impctl.bench.record import (
-    Record,
-    record_from_json,
-    record_to_json,
-)
-from impctl.errors import (
-    StorageError,
-    UnsoundSketchError,
-    UsageError,
-)
+from impctl.bench.record import Record, record_from_json, record_to_json
+from impctl.errors import StorageError, UnsoundSketchError, UsageError
 from impctl.service.context import Reporter
 from impctl.service.output import try_output, write_whole
 from impctl.service.results import Failure, Outcome, WrittenResult
@@ -47,7 +40,8 @@ def try_kept(request: MeasureRequest, reserved: Mapping[str, str]) -> None:
 
         check_templates()
     for kind, path in paths.items():
-        _tried(kind, path, reserved)
+        with _reporting_failure(kind, path):
+            try_output(path, reserved)
 
 
 def write_kept(request: MeasureRequest, record: Record) -> tuple[WrittenResult, ...]:
@@ -94,24 +88,19 @@ def _read(file: Path) -> Record:
 
 
 def _written(kind: str, path: Path, text: str) -> WrittenResult:
-    try:
+    with _reporting_failure(kind, path):
         write_whole(path, text)
-    except OSError as error:
-        raise _not_written(kind, path, error) from error
     return WrittenResult(kind, str(path))
 
 
-def _tried(kind: str, path: Path, reserved: Mapping[str, str]) -> None:
+@contextmanager
+def _reporting_failure(kind: str, path: Path) -> Iterator[None]:
     try:
-        try_output(path, reserved)
+        yield
     except OSError as error:
-        raise _not_written(kind, path, error) from error
-
-
-def _not_written(kind: str, path: Path, error: OSError) -> StorageError:
-    # A file where a folder should be: the system says that it exists.
-    reason = os.strerror(ENOTDIR) if isinstance(error, FileExistsError) else error.strerror
-    return StorageError(
-        f"The {kind} could not be written to `{path}`: {reason}",
-        hint="name a file in a folder with write access",
-    )
+        # A file where a folder should be: the system says that it exists.
+        reason = os.strerror(ENOTDIR) if isinstance(error, FileExistsError) else error.strerror
+        raise StorageError(
+            f"The {kind} could not be written to `{path}`: {reason}",
+            hint="name a file in a folder with write access",
+        ) from error

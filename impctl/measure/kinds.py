@@ -46,7 +46,7 @@ def single(values: Mapping[str, float]) -> dict[str, Metric]:
     return {name: Metric.of([value]) for name, value in values.items()}
 
 
-_Found = TypeVar("_Found")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Took:
         return min(self.cpu_ms, self.wall_ms)
 
 
-def timed(run: Callable[[], _Found]) -> tuple[_Found, Took]:
+def timed(run: Callable[[], T]) -> tuple[T, Took]:
     """Run the work; return its result and times."""
     began, cpu = time.perf_counter(), time.process_time()
     result = run()
@@ -139,18 +139,17 @@ def _query_cells(ground: Ground) -> Iterator[Cell]:
         times = in_turns(works, ground.repeat)
         without_ms, with_ms = Metric.of(times["plain_ms"]), Metric.of(times["sketch_ms"])
         beside = answer_beside(measured, whole, ground.repeat)
+        shares = {
+            "files_share": pruned.files_kept / max(pruned.files_total, 1),
+            "rows_share": _rows_share(measured, pruned),
+            "fragments_share": _fragments_share(measured),
+        }
         metrics = {
             **beside.metrics,
             "plain_ms": without_ms,
             "sketch_ms": with_ms,
             "gain_ratio": Metric.quotient(without_ms, with_ms),
-            **single(
-                {
-                    "files_share": pruned.files_kept / max(pruned.files_total, 1),
-                    "rows_share": _rows_share(measured, pruned),
-                    "fragments_share": _fragments_share(measured),
-                }
-            ),
+            **single(shares),
         }
         yield ground.cell(metrics, equal=equal, note=beside.note)
 
@@ -181,13 +180,6 @@ _RECAPTURES = 3
 
 
 @dataclass(frozen=True, slots=True)
-class _Options:
-    changes: tuple[int, ...]
-    shares: tuple[float, ...]
-    kinds: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class _Size:
     """A change of so many rows, checked by kind and maintained; each run with its kind."""
 
@@ -204,13 +196,15 @@ def measure_maintain(ground: Ground) -> Iterator[Cell]:
     shares = ground.numbers("shares")
     changes = ground.whole_numbers("changes", () if shares else _CHANGES)
     kinds = ground.choices("kind", KINDS, ("both",))
-    return _maintain_cells(ground, _Options(changes, shares, kinds))
+    return _maintain_cells(ground, changes, shares, kinds)
 
 
-def _maintain_cells(ground: Ground, options: _Options) -> Iterator[Cell]:
+def _maintain_cells(
+    ground: Ground, changes: Sequence[int], shares: Sequence[float], kinds: Sequence[str]
+) -> Iterator[Cell]:
     ground.step(f"capturing {ground.query.name}")
     with measured_copy(ground.desk, ground.query) as measured:
-        sizes = _sizes(measured, options)
+        sizes = _sizes(measured, changes, shares)
         result: list[_Size] = []
         failure: ImpctlError | None = None
         with measured.scratch.writing("bench"):
@@ -224,17 +218,19 @@ def _maintain_cells(ground: Ground, options: _Options) -> Iterator[Cell]:
             # After a failure nobody knows whether the change is still there.
             beside = duckdb_beside(ground, measured) if failure is None else Beside()
         for entry in result:
-            for kind in options.kinds:
-                yield _cell(ground, entry, kind, recaptures, beside, len(options.kinds) > 1)
+            for kind in kinds:
+                yield _cell(ground, entry, kind, recaptures, beside, len(kinds) > 1)
         if failure is not None:
             raise failure
 
 
-def _sizes(measured: MeasuredQuery, options: _Options) -> dict[int, float]:
+def _sizes(
+    measured: MeasuredQuery, changes: Sequence[int], shares: Sequence[float]
+) -> dict[int, float]:
     """Rows of every change and their share of the table; small ones first."""
     total = measured.scratch.tables.snapshot(measured.table).rows or 0
-    sizes = {size: size / total if total else 0.0 for size in options.changes}
-    for share in options.shares:
+    sizes = {size: size / total if total else 0.0 for size in changes}
+    for share in shares:
         size = max(1, round(share * total))
         sizes[size] = _real_share(share, size, total)
     return dict(sorted(sizes.items()))
@@ -297,8 +293,7 @@ def _cell(
     if labelled:
         labels["kind"] = kind
     runs = [run for way, run in entry.runs if kind in (way, "both")]
-    metrics = metrics_of(runs, recaptures, entry.state_bytes)
-    metrics = {**metrics, **beside.metrics}
+    metrics = {**metrics_of(runs, recaptures, entry.state_bytes), **beside.metrics}
     return ground.cell(metrics, labels, checked=entry.checked[kind], note=beside.note)
 
 
@@ -324,7 +319,7 @@ _ENGINE, _MATERIALIZED = "impctl's engine with the sketch", "materialized result
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
+class _TimedWay:
     """One way to the result; `files` is how many data files it reads."""
 
     name: str
@@ -352,25 +347,23 @@ def _way_cells(ground: Ground) -> Iterator[Cell]:
             yield from _timed(ground, measured, ways, note)
 
 
-def _ways(measured: MeasuredQuery) -> list[_Way]:
+def _ways(measured: MeasuredQuery) -> list[_TimedWay]:
     """The ways without DuckDB, Spark over all files first."""
     pruned = measured.pruned()
     kept, total = pruned.files_kept, pruned.files_total
-    stored, prepared = measured.stored, measured.prepared
+    scratch, stored, prepared = measured.scratch, measured.stored, measured.prepared
 
     def by_engine() -> pa.Table:
-        sketches = stored.sketches
-        return engine_answer(
-            measured.scratch, prepared, stored.versions, measured.pruned(), sketches
-        )
+        pruned = measured.pruned()
+        return engine_answer(scratch, prepared, stored.versions, pruned, stored.sketches)
 
     ways = [
-        _Way(_SPARK, measured.answer, total),
-        _Way(_SPARK_SKETCH, lambda: measured.answer(measured.pruned()), kept),
+        _TimedWay(_SPARK, measured.answer, total),
+        _TimedWay(_SPARK_SKETCH, lambda: measured.answer(measured.pruned()), kept),
     ]
-    offered = [_Way(_ENGINE, by_engine, kept)]
+    offered = [_TimedWay(_ENGINE, by_engine, kept)]
     if stored.state_meta.get("answer"):
-        offered.append(_Way(_MATERIALIZED, lambda: from_state(measured), 0))
+        offered.append(_TimedWay(_MATERIALIZED, lambda: from_state(measured), 0))
     return ways + [way for way in offered if _answers(way)]
 
 
@@ -388,7 +381,7 @@ def from_state(measured: MeasuredQuery) -> pa.Table:
     return result
 
 
-def _answers(way: _Way) -> bool:
+def _answers(way: _TimedWay) -> bool:
     try:
         way.run()
     except ImpctlError:
@@ -396,21 +389,21 @@ def _answers(way: _Way) -> bool:
     return True
 
 
-def _add_duckdb(measured: MeasuredQuery, connection: ParquetSql, ways: list[_Way]) -> str:
+def _add_duckdb(measured: MeasuredQuery, connection: ParquetSql, ways: list[_TimedWay]) -> str:
     """Add the ways of DuckDB; return why others are missing."""
     plain = duckdb_plain(connection, measured.scratch.tables, measured.prepared)
     through = duckdb_sketch(connection, measured)
     pruned = measured.written().pruned
-    for offered, name, files in (
-        (plain, _DUCKDB, pruned.files_total),
-        (through, _DUCKDB_SKETCH, pruned.files_kept),
-    ):
-        if offered.run is not None:
-            ways.append(_Way(name, offered.run, files))
+    if plain.run is not None:
+        ways.append(_TimedWay(_DUCKDB, plain.run, pruned.files_total))
+    if through.run is not None:
+        ways.append(_TimedWay(_DUCKDB_SKETCH, through.run, pruned.files_kept))
     return plain.reason or through.reason
 
 
-def _timed(ground: Ground, measured: MeasuredQuery, ways: list[_Way], note: str) -> Iterator[Cell]:
+def _timed(
+    ground: Ground, measured: MeasuredQuery, ways: list[_TimedWay], note: str
+) -> Iterator[Cell]:
     """Compare each way with the first, time them in turn, and yield the slowest first."""
     from impctl.spark.session import jvm_cpu_ms
 

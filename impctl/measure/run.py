@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -106,10 +107,7 @@ MEASURES: Mapping[str, Measure] = {
     "ways": Measure(
         measure_ways,
         (),
-        Drawable(
-            ("way",),
-            ("files_count", "wall_ms", "cpu_ms", "gain_ratio", "cpu_gain_ratio"),
-        ),
+        Drawable(("way",), ("files_count", "wall_ms", "cpu_ms", "gain_ratio", "cpu_gain_ratio")),
     ),
 }
 
@@ -120,18 +118,21 @@ def case_fingerprint(planned: PlannedRun, figure: PlannedFigure, case: CaseSpec)
     query = workload.queries[case.query]
     facts = {
         "measure": figure.spec.measure,
-        "options": _options(figure),
+        "options": {
+            name: value
+            for name, value in figure.spec.options.items()
+            if name not in figure.measure.labelled
+        },
         "query": _query_facts(query),
-        "partitions": [_partition_facts(one) for one in workload.partitions if _is_of(one, query)],
+        "partitions": [
+            [part.table, part.column, part.boundaries, part.ranges]
+            for part in workload.partitions
+            if _is_of(part, query)
+        ],
         "data": list(planned.data_of(case)),
     }
     text = json.dumps(facts, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
-def _options(figure: PlannedFigure) -> dict[str, object]:
-    labelled, options = figure.measure.labelled, figure.spec.options
-    return {name: value for name, value in options.items() if name not in labelled}
 
 
 def _query_facts(query: QuerySpec) -> dict[str, object]:
@@ -143,10 +144,6 @@ def _query_facts(query: QuerySpec) -> dict[str, object]:
     }
     # Records from before the setting have the same fingerprint.
     return facts if query.lineage is Lineage.ALL else {**facts, "lineage": query.lineage}
-
-
-def _partition_facts(partition: PartitionSpec) -> list[object]:
-    return [partition.table, partition.column, partition.boundaries, partition.ranges]
 
 
 def _is_of(partition: PartitionSpec, query: QuerySpec) -> bool:
@@ -170,90 +167,47 @@ def figures_of(
 ) -> tuple[FigureSpec, ...]:
     """The figures of these queries; `delta_rows`, if given, are all the sizes of a change."""
     cases = tuple(CaseSpec(spec.name, {"query": spec.name}, spec.location) for spec in queries)
-    place = Location(workload.file, 1, 1)
-    return (
-        _changes(cases, tuple(delta_rows), place),
-        _skipping(cases, place),
-        _capture(cases, place),
-        _ways(cases, place),
-    )
-
-
-def _changes(
-    cases: tuple[CaseSpec, ...], delta_rows: tuple[int, ...], place: Location
-) -> FigureSpec:
+    figure = partial(FigureSpec, cases=cases, location=Location(workload.file, 1, 1))
     sizes: dict[str, OptionValue] = {"changes": _CHANGES, "shares": _SHARES}
-    if delta_rows:
-        sizes = {"changes": delta_rows}
-    return FigureSpec(
-        name="changes",
-        title="Size of a change",
-        about="Updating a sketch after a change of its table, by maintaining it and by "
-        "recapturing it. The rows of a change are sampled from the table.",
-        claim="",
-        source="",
-        measure="maintain",
-        options=sizes,
-        cases=cases,
-        chart=ChartSpec("changes", ("maintain_ms", "recapture_ms"), ("query",), ("x", "y")),
-        location=place,
-    )
-
-
-def _skipping(cases: tuple[CaseSpec, ...], place: Location) -> FigureSpec:
-    return FigureSpec(
-        name="skipping",
-        title="What a sketch saves",
-        about="The query without its sketch and with it, and the rows that remain to read with "
-        "the sketch.",
-        claim="",
-        source="",
-        measure="query",
-        options={},
-        cases=cases,
-        chart=ChartSpec("query", ("plain_ms", "sketch_ms", "rows_share"), (), ()),
-        location=place,
-    )
-
-
-def _capture(cases: tuple[CaseSpec, ...], place: Location) -> FigureSpec:
-    return FigureSpec(
-        name="capture",
-        title="First capture",
-        about="Capturing sketch and state once, compared with the query and with a recapture of "
-        "the sketch alone.",
-        claim="",
-        source="",
-        measure="capture",
-        options={},
-        cases=cases,
-        chart=ChartSpec("query", ("plain_ms", "recapture_ms", "capture_ms"), (), ()),
-        location=place,
-    )
-
-
-def _ways(cases: tuple[CaseSpec, ...], place: Location) -> FigureSpec:
-    return FigureSpec(
-        name="ways",
-        title="Ways to the answer",
-        about="The same answer from the materialized result, by impctl's engine, by DuckDB and by "
-        "Spark, in one warm process. Speed-ups are against Spark over all files.",
-        claim="",
-        source="",
-        measure="ways",
-        options={},
-        cases=cases,
-        chart=ChartSpec("way", ("files_count", "wall_ms", "cpu_ms"), ("query",), ("y",)),
-        location=place,
+    return (
+        figure(
+            name="changes",
+            title="Size of a change",
+            about="Updating a sketch after a change of its table, by maintaining it and by "
+            "recapturing it. The rows of a change are sampled from the table.",
+            measure="maintain",
+            options={"changes": tuple(delta_rows)} if delta_rows else sizes,
+            chart=ChartSpec("changes", ("maintain_ms", "recapture_ms"), ("query",), ("x", "y")),
+        ),
+        figure(
+            name="skipping",
+            title="What a sketch saves",
+            about="The query without its sketch and with it, and the rows that remain to read with "
+            "the sketch.",
+            measure="query",
+            chart=ChartSpec("query", ("plain_ms", "sketch_ms", "rows_share"), (), ()),
+        ),
+        figure(
+            name="capture",
+            title="First capture",
+            about="Capturing sketch and state once, compared with the query and with a recapture "
+            "of the sketch alone.",
+            measure="capture",
+            chart=ChartSpec("query", ("plain_ms", "recapture_ms", "capture_ms"), (), ()),
+        ),
+        figure(
+            name="ways",
+            title="Ways to the answer",
+            about="The same answer from the materialized result, by impctl's engine, by DuckDB and "
+            "by Spark, in one warm process. Speed-ups are against Spark over all files.",
+            measure="ways",
+            chart=ChartSpec("way", ("files_count", "wall_ms", "cpu_ms"), ("query",), ("y",)),
+        ),
     )
 
 
 DataFacts = Sequence[Mapping[str, object]]
 """How the tables of a case were generated; part of its fingerprint."""
-
-
-def _no_data(case: CaseSpec) -> DataFacts:
-    return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +233,7 @@ class PlannedRun:
     seed: int
     folder: Path
     kind: RecordKind
-    data_of: Callable[[CaseSpec], DataFacts] = _no_data
+    data_of: Callable[[CaseSpec], DataFacts] = lambda case: ()
 
 
 def planned_workload(
@@ -359,9 +313,12 @@ def machine_facts(desk: Workbench) -> dict[str, str]:
     with suppress(UsageError):
         facts["java"] = str(find_java(os.environ).version)
     spec = desk.spark_spec
-    held = {name: spec.conf[name] for name in _SETTINGS if name in spec.conf}
-    told = [f"{name.removeprefix('spark.')} {value}" for name, value in held.items()]
-    facts["spark"] = ", ".join([shown(master_of(spec.master)), *told])
+    settings = [
+        f"{name.removeprefix('spark.')} {spec.conf[name]}"
+        for name in _SETTINGS
+        if name in spec.conf
+    ]
+    facts["spark"] = ", ".join([shown(master_of(spec.master)), *settings])
     return facts
 
 
@@ -381,7 +338,7 @@ def run_workload(
 
 def measured(planned: PlannedRun, request: MeasureRequest, reporter: Reporter) -> Outcome:
     """Measure a planned run; write the requested files after every cell."""
-    run = _Run(planned, reporter)
+    run = _MeasuredRun(planned, reporter)
     unwritten: StorageError | None = None
     for record in run.records():
         # After every cell: an interrupt costs the one at hand, not hours.
@@ -399,7 +356,7 @@ def measured(planned: PlannedRun, request: MeasureRequest, reporter: Reporter) -
 
 
 @dataclass(slots=True)
-class _Run:
+class _MeasuredRun:
     """One run: what was measured so far, and what failed."""
 
     planned: PlannedRun
@@ -477,12 +434,15 @@ class _Run:
                 self._failed(figure.spec.name, case, failure.error)
 
     def _judge(self, cell: Cell, case: CaseSpec) -> None:
-        hint = f"please report this, with the {self.planned.kind} and its seed"
+        texts = []
         if cell.covers is False:
-            text = f"The maintained sketch of query `{case.query}` is too small"
-            self._failed(cell.figure, case, UnsoundSketchError(text, hint=hint), cell.labels)
+            texts.append(f"The maintained sketch of query `{case.query}` is too small")
         if cell.equal is False:
-            text = f"Query `{case.query}` has a different result with its sketch than without"
+            texts.append(
+                f"Query `{case.query}` has a different result with its sketch than without"
+            )
+        hint = f"please report this, with the {self.planned.kind} and its seed"
+        for text in texts:
             self._failed(cell.figure, case, UnsoundSketchError(text, hint=hint), cell.labels)
 
     def _failed(
@@ -492,13 +452,10 @@ class _Run:
         error: ImpctlError,
         labels: Mapping[str, Label] | None = None,
     ) -> None:
-        place = _labels_text(case.labels if labels is None else labels)
+        given = case.labels if labels is None else labels
+        place = ", ".join(f"{name} {value}" for name, value in given.items())
         told = error.saying(f"Figure `{figure}`, {place}: {error.message}")
         self.failures.append(Failure(case.query, told))
-
-
-def _labels_text(labels: Mapping[str, Label]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in labels.items())
 
 
 def _figure(spec: FigureSpec) -> Figure:

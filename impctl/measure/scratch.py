@@ -44,7 +44,6 @@ from impctl.tables.write.maintenance import append_rows, checkpoint, clone_table
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
-    from impctl.compile.compile import Way
     from impctl.safety.judge import Verdict
     from impctl.service.pinned import PinnedTables
     from impctl.service.settings import Settings
@@ -115,8 +114,8 @@ def drawn_rows(snapshot: Snapshot, size: int, random: np.random.Generator) -> pa
     parts = []
     for (file, _), share in zip(filled, shares.tolist(), strict=True):
         if share:
-            held = read_rows(snapshot, names, [file])
-            parts.append(held.take(pa.array(random.integers(0, len(held), share))))
+            rows = read_rows(snapshot, names, [file])
+            parts.append(rows.take(pa.array(random.integers(0, len(rows), share))))
     return pa.concat_tables(parts)
 
 
@@ -244,9 +243,8 @@ class MeasuredQuery:
 
     def rows_like_the_table(self, size: int, seed: int) -> pa.Table:
         """Draw so many rows from all over the table, file by file."""
-        return drawn_rows(
-            self.scratch.tables.snapshot(self.table), size, np.random.default_rng(seed + size)
-        )
+        snapshot = self.scratch.tables.snapshot(self.table)
+        return drawn_rows(snapshot, size, np.random.default_rng(seed + size))
 
 
 @contextmanager
@@ -291,22 +289,16 @@ class Follower:
         assert stored is not None, "a follower loads the captured state"
         self.verdict, self.partitions = restored_verdict(scratch.tables, prepared, stored)
         self._captured = stored
-        self._way = self._way_of(stored)
-        self._taken = self._taken_up(stored)
+        chooser = chooser_of(prepared, StateMeta.read(stored.query, stored.state_meta))
+        self._way = chosen_way(prepared, self.verdict, self.partitions, chooser)
+        self._taken: TakenUp | None = None
+        if self._way.mode is not Mode.RECAPTURE:
+            runs = scratch.store().load_runs(stored.query)
+            self._taken = TakenUp(self._way, stored, runs)
         self._endings: dict[TableName, Snapshot] = {
             table: scratch.tables.snapshot(table, version)
             for table, version in stored.versions.items()
         }
-
-    def _way_of(self, stored: StoredQuery) -> Way:
-        meta = StateMeta.read(stored.query, stored.state_meta)
-        chooser = chooser_of(self.prepared, meta)
-        return chosen_way(self.prepared, self.verdict, self.partitions, chooser)
-
-    def _taken_up(self, stored: StoredQuery) -> TakenUp | None:
-        if self._way.mode is Mode.RECAPTURE:
-            return None
-        return TakenUp(self._way, stored, self.scratch.store().load_runs(stored.query))
 
     @property
     def taken(self) -> TakenUp:

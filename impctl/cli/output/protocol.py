@@ -82,11 +82,11 @@ class Output(Protocol):
         """Show warnings and failures; `decisive` gave the exit code, `note` is for people."""
 
 
-def show(output: Output, result: Result) -> None:
+def show(output: Output, result: Result) -> None:  # noqa: C901  # one case per type of result
     """Call the output's method for the type of the result."""
     match result:
-        case CheckResult() | ExplainResult() | PlanResult() | DueResult() | SimulateResult():
-            _show_explanation(output, result)
+        case CheckResult():
+            output.check(result)
         case CaptureResult():
             output.capture(result)
         case ApplyResult():
@@ -97,28 +97,14 @@ def show(output: Output, result: Result) -> None:
             output.gain(result)
         case MaintainResult():
             output.maintain(result)
+        case PlanResult():
+            output.plan(result)
+        case DueResult():
+            output.due(result)
+        case SimulateResult():
+            output.simulate(result)
         case RewriteResult():
             output.rewrite(result)
-        case QueryResult() | ChangesResult() | WhyResult() | WithoutResult():
-            _show_rows(output, result)
-        case StatusResult():
-            output.status(result)
-        case Finding() | StartedResult() | GcResult():
-            _show_of_upkeep(output, result)
-        case VerifyResult():
-            output.verify(result)
-        case GenerateResult():
-            output.generate(result)
-        case Record() | RecordComparison() | WrittenResult():
-            _show_record(output, result)
-        case _:
-            assert_never(result)
-
-
-def _show_rows(
-    output: Output, result: QueryResult | ChangesResult | WhyResult | WithoutResult
-) -> None:
-    match result:
         case QueryResult():
             output.query(result)
         case ChangesResult():
@@ -127,47 +113,25 @@ def _show_rows(
             output.why(result)
         case WithoutResult():
             output.without(result)
-        case _:
-            assert_never(result)
-
-
-def _show_of_upkeep(output: Output, result: Finding | StartedResult | GcResult) -> None:
-    match result:
+        case StatusResult():
+            output.status(result)
+        case ExplainResult():
+            output.explain(result)
         case Finding():
             output.finding(result)
         case StartedResult():
             output.started(result)
-        case GcResult():
-            output.gc(result)
-        case _:
-            assert_never(result)
-
-
-def _show_explanation(
-    output: Output, result: CheckResult | ExplainResult | PlanResult | DueResult | SimulateResult
-) -> None:
-    match result:
-        case CheckResult():
-            output.check(result)
-        case ExplainResult():
-            output.explain(result)
-        case PlanResult():
-            output.plan(result)
-        case DueResult():
-            output.due(result)
-        case SimulateResult():
-            output.simulate(result)
-        case _:
-            assert_never(result)
-
-
-def _show_record(output: Output, result: Record | RecordComparison | WrittenResult) -> None:
-    match result:
+        case VerifyResult():
+            output.verify(result)
+        case GenerateResult():
+            output.generate(result)
         case Record():
             output.record(result)
         case RecordComparison():
             output.comparison(result)
         case WrittenResult():
             output.written(result)
+        case GcResult():
+            output.gc(result)
         case _:
             assert_never(result)
