@@ -23,21 +23,8 @@ _LEFT: Any = object()
 """Returned to leave a value to Typer."""
 
 
-class LightCommand(TyperCommand):
-    """A command that converts plain values without Typer's check."""
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        return _lightened(super().get_params(ctx))
-
-
-class LightGroup(TyperGroup):
-    """The same for the options before the command."""
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        return _lightened(super().get_params(ctx))
-
-
 def _lightened(params: list[Any]) -> list[Any]:
+    """Let options accept plain values without Typer's check."""
     for param in params:
         # The place where this Typer keeps what checks a value, made when it is first asked.
         if getattr(param, "_runtime_param", _LEFT) is None:
@@ -60,31 +47,31 @@ class _Plain:
 
     def _plain(self, value: Any) -> Any:
         descriptor = self._param.type_descriptor
-        asked, info = descriptor.annotation, descriptor.parameter_info
+        kind, info = descriptor.annotation, descriptor.parameter_info
         is_list = self._param.multiple or self._param.nargs == -1
         if value is None:
             return () if is_list else None
         if info.parser is not None:
             return _LEFT
-        if asked == list[str] and isinstance(value, list | tuple):
+        if kind == list[str] and isinstance(value, list | tuple):
             return list(value) if all(type(item) is str for item in value) else _LEFT
         if is_list or self._param.nargs != 1:
             return _LEFT
-        if asked is str:
+        if kind is str:
             return value if type(value) is str else _LEFT
-        if asked is int:
+        if kind is int:
             return value if type(value) is int and _is_within(value, info) else _LEFT
-        if isinstance(asked, type) and issubclass(asked, Enum):
-            return _member(value, asked)
-        is_path = asked is Path and isinstance(value, str | Path)
+        if isinstance(kind, type) and issubclass(kind, Enum):
+            return _member(value, kind)
+        is_path = kind is Path and isinstance(value, str | Path)
         return _path(value, info) if is_path else _LEFT
 
 
-def _member(value: Any, asked: type[Enum]) -> Any:
+def _member(value: Any, kind: type[Enum]) -> Any:
     """The member with this value, if the value is spelled exactly."""
-    if type(value) is asked:
+    if type(value) is kind:
         return value
-    return next((one for one in asked if type(value) is str and one.value == value), _LEFT)
+    return next((member for member in kind if type(value) is str and member.value == value), _LEFT)
 
 
 def _is_within(value: int, info: Any) -> bool:
@@ -115,11 +102,6 @@ EXIT_CODES = (
     (7, "history removed, recapture needed"),
     (INTERRUPTED, "interrupted"),
 )
-
-
-def exit_code_text() -> str:
-    """Format the table of exit codes."""
-    return "\n".join(f"{code:>5}  {meaning}" for code, meaning in EXIT_CODES)
 
 
 COMMAND_GROUPS: Mapping[str, tuple[str, ...]] = {
@@ -156,15 +138,21 @@ Section = tuple[str, Rows]
 """A title, and the name and text of each entry."""
 
 
-class Command(LightCommand):
+class Command(TyperCommand):
     """A command whose help groups its options."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _lightened(super().get_params(ctx))
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         _write_groups(self, ctx, formatter)
 
 
-class CommandGroup(LightGroup):
+class CommandGroup(TyperGroup):
     """The command line itself, whose help lists commands in groups."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _lightened(super().get_params(ctx))
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         _write_groups(self, ctx, formatter)
@@ -190,20 +178,20 @@ def value_name(param: Any) -> str:
 
 def sections(command: Any, context: Any) -> tuple[list[Section], list[Section]]:
     """The groups of commands, and those of parameters."""
+
+    def purpose(inner: Any) -> str:
+        return str(inner.help).partition("\n\n")[0].replace("\n", " ").removesuffix(".")
+
     commands = command.commands if isinstance(command, CommandGroup) else {}
     of_commands = [
-        (title, [(name, _purpose_of(commands[name])) for name in names if name in commands])
+        (title, [(name, purpose(commands[name])) for name in names if name in commands])
         for title, names in COMMAND_GROUPS.items()
     ]
     of_options = [
-        (title, [(_name(param), _text(param)) for param in params])
+        (title, [(_name(param), f"{param.help}{_variable(param)}") for param in params])
         for title, params in grouped_options(command, context).items()
     ]
     return [section for section in of_commands if section[1]], of_options
-
-
-def _purpose_of(command: Any) -> str:
-    return str(command.help).partition("\n\n")[0].replace("\n", " ").removesuffix(".")
 
 
 def _name(param: Any) -> str:
@@ -215,9 +203,8 @@ def _name(param: Any) -> str:
     return f"{names}{negative} {value_name(param)}".rstrip()
 
 
-def _text(param: Any) -> str:
-    variable = f" [env: {param.envvar}]" if param.envvar else ""
-    return f"{param.help}{variable}"
+def _variable(param: Any) -> str:
+    return f" [env: {param.envvar}]" if param.envvar else ""
 
 
 def _write_groups(command: Any, context: Any, formatter: Any) -> None:
@@ -232,9 +219,9 @@ def _write_groups(command: Any, context: Any, formatter: Any) -> None:
 
 
 def _write_rows(rows: Rows, names_width: int, formatter: Any) -> None:
-    own = _width_of_names([("", rows)])
     # The spacing makes up for shorter names, so that the texts of all groups begin in one column.
-    formatter.write_dl(rows, col_max=_NAME_WIDTH, col_spacing=2 + names_width - own)
+    spacing = 2 + names_width - _width_of_names([("", rows)])
+    formatter.write_dl(rows, col_max=_NAME_WIDTH, col_spacing=spacing)
 
 
 def _width_of_names(part: list[Section]) -> int:
@@ -305,18 +292,14 @@ def complete_query(context: typer.Context, incomplete: str) -> list[str]:
     """Complete names of queries that are not given yet."""
     from impctl.service.completions import query_names
 
-    file = _workload(context)
-    return (
-        [] if file is None else _fitting(query_names(file), context, ("query", "names"), incomplete)
-    )
+    return _completions(query_names, context, ("query", "names"), incomplete)
 
 
 def complete_update(context: typer.Context, incomplete: str) -> list[str]:
     """Complete names of updates that are not given yet."""
     from impctl.service.completions import update_names
 
-    file = _workload(context)
-    return [] if file is None else _fitting(update_names(file), context, ("updates",), incomplete)
+    return _completions(update_names, context, ("updates",), incomplete)
 
 
 def left_to_shell(incomplete: str) -> list[str]:
@@ -324,19 +307,21 @@ def left_to_shell(incomplete: str) -> list[str]:
     return []
 
 
-def _workload(context: typer.Context) -> Path | None:
-    """The workload file on the line. The parser reads no argument while an option lacks its
-    value."""
-    # A file that is named before the default, which may stand among the values that were read.
+def _completions(
+    names_in: Callable[[Path], Iterable[str]],
+    context: typer.Context,
+    parameters: tuple[str, ...],
+    incomplete: str,
+) -> list[str]:
+    # The parser reads no argument while an option lacks its value, so a file among the arguments
+    # comes before the parameter, which may be the default.
     words = (*context.args, context.params.get("workload"))
     paths = (Path(str(word)).expanduser() for word in words if word is not None)
-    return next((path for path in paths if path.is_file()), None)
-
-
-def _fitting(
-    names: Iterable[str], context: typer.Context, parameters: tuple[str, ...], incomplete: str
-) -> list[str]:
+    file = next((path for path in paths if path.is_file()), None)
+    if file is None:
+        return []
     given = {name for parameter in parameters for name in context.params.get(parameter) or ()}
+    names = names_in(file)
     return [name for name in names if name.startswith(incomplete) and name not in given]
 
 
@@ -353,31 +338,28 @@ _MODULES = {
 
 def build_app(commands: Sequence[str] = COMMANDS) -> typer.Typer:
     """Build the command line with these commands."""
+    exit_codes = "\n".join(f"{code:>5}  {meaning}" for code, meaning in EXIT_CODES)
     app = typer.Typer(
         cls=CommandGroup,
         help="Capture, use and incrementally maintain provenance sketches over Delta tables.",
-        epilog=f"\b\nExit codes:\n{exit_code_text()}",
+        epilog=f"\b\nExit codes:\n{exit_codes}",
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback(invoke_without_command=True)(_root)
     for name in commands:
-        command = _function(name)
-        text = command.__doc__
-        app.command(name, cls=Command, epilog=_example(text), help=_purpose(text))(command)
+        module = next(module for module, names in _MODULES.items() if name in names)
+        function = getattr(import_module(f"impctl.cli.commands.{module}"), name)
+        text, _, example = (function.__doc__ or "").partition("Example:")
+        epilog = f"\b\nExample:\n  {example.strip()}"
+        app.command(name, cls=Command, epilog=epilog, help=text.strip())(function)
     return app
 
 
 def commands_for(arguments: Sequence[str]) -> Sequence[str]:
     """The commands that these words can lead to."""
     return arguments[:1] if arguments and arguments[0] in COMMANDS else COMMANDS
-
-
-def _function(name: str) -> Callable[..., object]:
-    module = next(module for module, commands in _MODULES.items() if name in commands)
-    result: Callable[..., object] = getattr(import_module(f"impctl.cli.commands.{module}"), name)
-    return result
 
 
 def _root(
@@ -392,11 +374,3 @@ def _root(
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
         raise typer.Exit
-
-
-def _purpose(docstring: str | None) -> str:
-    return (docstring or "").partition("Example:")[0].strip()
-
-
-def _example(docstring: str | None) -> str:
-    return f"\b\nExample:\n  {(docstring or '').partition('Example:')[2].strip()}"

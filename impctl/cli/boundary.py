@@ -32,7 +32,7 @@ from impctl.errors import (
 if TYPE_CHECKING:
     from impctl.cli.job import Show
     from impctl.cli.output.protocol import Output
-    from impctl.service.results import Failure, Outcome, Result
+    from impctl.service.results import Outcome, Result
 
 _CLICK_USAGE_ERROR = typer.BadParameter.mro()[1]
 """The parser's usage error, which Typer does not export."""
@@ -104,10 +104,8 @@ def _outcome(job: Job, show_now: Show) -> Outcome | str | None:
             return job.work(reporter)
     except ImpctlError as error:
         return Outcome(failures=(Failure(None, error),))
-    except Exception as error:  # noqa: BLE001  # the boundary
-        return Outcome(failures=(Failure(None, unexpected(error)),))
     except BaseException as error:
-        if not is_panic(error):
+        if not isinstance(error, Exception) and not is_panic(error):
             raise
         return Outcome(failures=(Failure(None, unexpected(error)),))
 
@@ -123,21 +121,25 @@ def _present(
     """Show the results that are not in `shown`, and the end; return the exit code."""
     from impctl.cli.output.protocol import show
     from impctl.service.outcome import for_report, gravest, is_pending
-    from impctl.service.results import Outcome
+    from impctl.service.results import Failure, Outcome
+    from impctl.service.text import plain
 
     text = outcome if isinstance(outcome, str) else None
-    whole = _with_lost(Outcome() if isinstance(outcome, str) else for_report(outcome))
+    whole = Outcome() if isinstance(outcome, str) else for_report(outcome)
+    if (lost := lost_messages()) is not None:
+        whole = replace(whole, failures=(*whole.failures, Failure(None, lost)))
     decisive = gravest(whole)
     code = 0 if decisive is None else decisive.error.exit_code
     if decisive is None and detailed and is_pending(whole):
         code = PENDING
-    if display.verbosity >= 2:
-        _trace(whole.failures)
+    for failure in whole.failures if display.verbosity >= 2 else ():
+        trace = "".join(traceback.format_exception(failure.error))
+        sys.stderr.write(plain(masked(trace)))
     try:
         if text is not None:
             output.document(text)
         for result in whole.results:
-            if not any(result is one for one in shown):
+            if not any(result is other for other in shown):
                 show(output, result)
         output.end(whole.warnings, whole.failures, decisive, whole.note)
         sys.stdout.flush()
@@ -147,16 +149,6 @@ def _present(
         return _tell_elsewhere(whole, error)
     lost = lost_messages()
     return code if lost is None or decisive is not None else lost.exit_code
-
-
-def _with_lost(outcome: Outcome) -> Outcome:
-    """Add messages that stderr did not accept as a failure."""
-    from impctl.service.results import Failure
-
-    lost = lost_messages()
-    if lost is None:
-        return outcome
-    return replace(outcome, failures=(*outcome.failures, Failure(None, lost)))
 
 
 def _tell_elsewhere(outcome: Outcome, error: OutputFailedError) -> int:
@@ -182,20 +174,18 @@ def _output(command: str | None, display: Display) -> Output:
         return JsonOutput(command, sys.stdout)
     from impctl.cli.output.text import TextOutput
 
-    colour = has_colour(sys.stderr, os.environ)
     return TextOutput(
         sys.stdout,
         sys.stderr,
         quiet=display.verbosity < 0,
-        colour=colour,
+        colour=has_colour(sys.stderr, os.environ),
         rows_format=display.rows_format,
         escape_formulas=display.escape_formulas,
     )
 
 
 def _fail(arguments: Sequence[str], error: ImpctlError) -> int:
-    """Report an error that occurred before there was a job; guess the display from the
-    arguments."""
+    """Report an error from before there was a job; guess the display from the arguments."""
     from impctl.service.results import Failure, Outcome
 
     words = [word for word in arguments if not word.startswith("-")]
@@ -215,13 +205,6 @@ def _usage_error(error: Exception) -> UsageError:
 
 def _interrupted() -> InterruptedRunError:
     return InterruptedRunError(INTERRUPTED_MESSAGE, hint=DROPPED_HINT)
-
-
-def _trace(failures: Sequence[Failure]) -> None:
-    from impctl.service.text import plain
-
-    for failure in failures:
-        sys.stderr.write(plain(masked("".join(traceback.format_exception(failure.error)))))
 
 
 def _flushed(arguments: Sequence[str], code: int) -> int:

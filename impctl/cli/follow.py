@@ -87,12 +87,13 @@ def stopping() -> Iterator[Stopping]:
     wake = socket.socketpair()
     wake[1].setblocking(False)
     is_main = threading.current_thread() is threading.main_thread()
-    asking = [number for number in _SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
     before: dict[int, Callable[..., Any] | int | None] = {
-        number: signal.getsignal(number) for number in asking
+        number: handler
+        for number in _SIGNALS
+        if (handler := signal.getsignal(number)) != signal.SIG_IGN
     }
-    result = Stopping(wake, asking)
-    rang = handle_alarm(signal.SIG_DFL) if is_main else None
+    result = Stopping(wake, [*before])
+    alarm_before = handle_alarm(signal.SIG_DFL) if is_main else None
     result.install()
     try:
         yield result
@@ -101,7 +102,7 @@ def stopping() -> Iterator[Stopping]:
             set_alarm(0)
             for number, handler in before.items():
                 signal.signal(number, signal.SIG_DFL if handler is None else handler)
-            handle_alarm(rang)
+            handle_alarm(alarm_before)
         wake[0].close()
         wake[1].close()
 
@@ -117,23 +118,14 @@ def follow_request(
     max_runs: int | None,
 ) -> FollowRequest | None:
     """Read the options of `--follow`; None without it. UsageError if another one requires it."""
-    given = {
-        "--interval": interval,
-        "--pending-rows": pending_rows,
-        "--max-wait": max_wait,
-        "--max-runs": max_runs,
-    }
-    if not follow:
-        lonely = [name for name, value in given.items() if value is not None]
-        if lonely:
-            raise UsageError(f"Option `{lonely[0]}` requires `--follow`", hint="add it")
-        return None
-    return FollowRequest(
-        DEFAULT_INTERVAL if interval is None else interval,
-        pending_rows,
-        max_wait,
-        max_runs,
-    )
+    if follow:
+        pause = DEFAULT_INTERVAL if interval is None else interval
+        return FollowRequest(pause, pending_rows, max_wait, max_runs)
+    names = ("--interval", "--pending-rows", "--max-wait", "--max-runs")
+    for name, value in zip(names, (interval, pending_rows, max_wait, max_runs), strict=True):
+        if value is not None:
+            raise UsageError(f"Option `{name}` requires `--follow`", hint="add it")
+    return None
 
 
 def follow_job(

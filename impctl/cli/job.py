@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, TextIO
 
 from impctl.cli.interrupt import telling
@@ -70,10 +71,7 @@ def on_workbench(
             hint=f"add `--dry-run`, or use `impctl plan`; `{command}` itself ends with 0 when done",
         )
 
-    def work(reporter: Reporter) -> Outcome:
-        return in_workbench(settings, use_case, reporter)
-
-    return Job(command, display, work, detailed)
+    return Job(command, display, partial(in_workbench, settings, use_case), detailed)
 
 
 def in_workbench(
@@ -82,12 +80,12 @@ def in_workbench(
     """Run `use_case` on the workload, opened before and closed after."""
     from impctl.service.context import open_workbench
 
-    with open_workbench(settings, reporter) as desk:
-        outcome = use_case(desk)
+    with open_workbench(settings, reporter) as workbench:
+        outcome = use_case(workbench)
         telling()
-    if not settings.dry_run:
-        return outcome
-    return replace(outcome, note="dry run: nothing was written")
+    if settings.dry_run:
+        return replace(outcome, note="dry run: nothing was written")
+    return outcome
 
 
 def one_query(command: str, names: list[str] | None) -> str | None:
@@ -113,7 +111,7 @@ class ResultReporter:
         self._begun = time.monotonic()
 
     def step(self, message: str, number: int = 0, total: int = 0) -> None:
-        """Nothing."""
+        """Show nothing."""
 
     def finished(self, result: Result, done: int, total: int) -> None:
         """Show the result with `3 of 22, about 2 min left`."""

@@ -362,7 +362,7 @@ _BELONGS: Mapping[str, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _BenchArguments:
     """The workload or record, the options by name, and the requests made of them."""
 
     word: Path | None
@@ -415,9 +415,9 @@ def bench(
     Example: impctl bench workload.yaml --only changes --out changes.json
     """
     figures = MeasureRequest(tuple(only or ()), repeat, out, report)
-    kind, first = example or Example.SYNTHETIC, 1 if seed is None else seed
     request = None
     if generate is not None:
+        kind, first = example or Example.SYNTHETIC, 1 if seed is None else seed
         request = GenerateRequest(generate, kind, table=table, rows=rows, groups=groups)
         request = replace(request, sort_rows=sort_rows, seed=first, source=source)
     for_measuring = (query, delta_rows, repeat, only, out, report)
@@ -426,14 +426,17 @@ def bench(
     word = Path("") if workload is None else workload
     settings = settings_of(word, store=store, spark_profile=spark_profile)
     sizes = tuple(delta_rows or ())
-    asked = _Asked(workload, options, figures, request, tuple(query or ()), sizes, settings)
+    asked = _BenchArguments(
+        workload, options, figures, request, tuple(query or ()), sizes, settings
+    )
     work = _work(asked, compare)
     return Job("bench", display_of(json, quiet, verbose), work, is_long=True)
 
 
-def _work(asked: _Asked, records: tuple[Path, Path] | None) -> Callable[[Reporter], Outcome]:
-    wishes = [asked.word, asked.table, records]
-    if sum(wish is not None for wish in wishes) != 1:
+def _work(
+    asked: _BenchArguments, records: tuple[Path, Path] | None
+) -> Callable[[Reporter], Outcome]:
+    if [asked.word, asked.table, records].count(None) != 2:
         raise UsageError(
             "Command `bench` needs either a workload file, `--generate` or `--compare`",
             hint="give one of them",
@@ -447,7 +450,7 @@ def _work(asked: _Asked, records: tuple[Path, Path] | None) -> Callable[[Reporte
     return partial(_measure, asked)
 
 
-def _measure(asked: _Asked, reporter: Reporter) -> Outcome:
+def _measure(asked: _BenchArguments, reporter: Reporter) -> Outcome:
     word = asked.settings.workload
     if word.suffix == ".json":
         return _report(asked, word, reporter)
@@ -462,7 +465,7 @@ def _measure(asked: _Asked, reporter: Reporter) -> Outcome:
     return in_workbench(asked.settings, use_case, reporter)
 
 
-def _report(asked: _Asked, record: Path, reporter: Reporter) -> Outcome:
+def _report(asked: _BenchArguments, record: Path, reporter: Reporter) -> Outcome:
     from impctl.measure.keep import report_file
 
     asked.only_with("a record")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from impctl.cli.application import INPUT, OUTPUT, SCHEDULE, STORE_AND_SPARK, left_to_shell
-from impctl.cli.job import Job, display_of, in_workbench, on_workbench
+from impctl.cli.job import Job, display_of, on_workbench
 from impctl.cli.options import (
     WORKLOAD_HELP,
     AsJson,
@@ -59,26 +58,21 @@ def check(
     Example: impctl check workloads/running-example.yaml
     """
     display = display_of(json, quiet, verbose)
+
+    def print_schema(reporter: Reporter) -> str:
+        from impctl.service.check import schema_text
+
+        return schema_text()
+
     if schema:
-        return Job("check", display, _schema)
-    return Job("check", display, partial(_check, workload, tuple(query or ()), strict, now))
+        return Job("check", display, print_schema)
 
-
-def _check(
-    workload: Path, queries: tuple[str, ...], strict: bool, now: str | None, reporter: Reporter
-) -> Outcome:
     def use_case(desk: Workbench) -> Outcome:
         from impctl.service.check import check
 
-        return check(desk, queries, strict=strict)
+        return check(desk, tuple(query or ()), strict=strict)
 
-    return in_workbench(settings_of(workload, now=now), use_case, reporter)
-
-
-def _schema(reporter: Reporter) -> str:
-    from impctl.service.check import schema_text
-
-    return schema_text()
+    return on_workbench("check", display, settings_of(workload, now=now), use_case)
 
 
 def explain(

@@ -77,12 +77,16 @@ class JsonOutput:
 def to_json(value: object) -> Json:
     """Convert a result, or any value in one, to JSON."""
     match value:
-        case None | bool() | str():
-            return value if value is None or isinstance(value, bool) else str(value)
+        case None | bool():
+            return value
+        case str():
+            return str(value)
         case int():
             return int(value)
         case float():
-            return value if math.isfinite(value) else _not_finite(value)
+            if math.isfinite(value):
+                return value
+            return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
         case Decimal():
             return format(value, "f") if value.is_finite() else str(value)
         case datetime() | date():
@@ -114,10 +118,6 @@ def _answered(result: QueryResult | ChangesResult | WithoutResult) -> Json:
         "row_count": result.row_count,
         **{name: to_json(getattr(result, name)) for name in others},
     }
-
-
-def _not_finite(value: float) -> str:
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 def _error(decisive: Failure, failures: tuple[Failure, ...]) -> Json:

@@ -7,7 +7,7 @@ from io import TextIOWrapper
 from typing import TYPE_CHECKING, TextIO
 
 from impctl.cli.output.json import JsonOutput
-from impctl.cli.output.terminal import columns_of
+from impctl.cli.output.terminal import columns_of, table_lines
 from impctl.cli.output.wording import versions_text
 from impctl.errors import count_text
 from impctl.service.text import RowsFormat, duration_text, plain
@@ -30,7 +30,6 @@ def write_rows(
     if result.written is not None:
         return
     if rows_format is RowsFormat.TABLE:
-        from impctl.cli.output.terminal import table_lines
         from impctl.service.formats import text_columns
 
         width = columns_of(os.environ, stdout)

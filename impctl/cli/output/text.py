@@ -103,11 +103,6 @@ def json_line(outcome: Outcome, run: FollowedRun, stdout: TextIO) -> None:
 
 def text_line(outcome: Outcome, run: FollowedRun, stdout: TextIO) -> None:
     """Print the run as one line of text."""
-    stdout.write(_text(outcome, run) + "\n")
-    stdout.flush()
-
-
-def _text(outcome: Outcome, run: FollowedRun) -> str:
     done = {r.query: r for r in outcome.results if isinstance(r, MaintainResult)}
     parts = [_done_text(result) for result in done.values()]
     parts += [
@@ -121,7 +116,8 @@ def _text(outcome: Outcome, run: FollowedRun) -> str:
     if run.retry_ms is not None:
         parts.append(f"retry in {duration_text(run.retry_ms)}")
     line = f"{run.started_at} run {run.number}, {duration_text(run.elapsed_ms)}: {'; '.join(parts)}"
-    return " ".join(plain(line).split())
+    stdout.write(" ".join(plain(line).split()) + "\n")
+    stdout.flush()
 
 
 def _done_text(result: MaintainResult) -> str:
@@ -197,17 +193,15 @@ class TextOutput:
             return
         at = f"version {result.version}"
         if result.already_applied:
-            self._say(
-                f"{result.name}: already applied, {result.table} {at} (repeat it with `--again`)"
+            text = f"already applied, {result.table} {at} (repeat it with `--again`)"
+        elif not result.inserted + result.deleted + result.updated:
+            text = f"no row of {result.table} changed ({at})"
+        else:
+            text = (
+                f"{result.table} {at}, {result.inserted:,} inserted, {result.deleted:,} deleted, "
+                f"{result.updated:,} updated"
             )
-            return
-        if not result.inserted + result.deleted + result.updated:
-            self._say(f"{result.name}: no row of {result.table} changed ({at})")
-            return
-        counts = (
-            f"{result.inserted:,} inserted, {result.deleted:,} deleted, {result.updated:,} updated"
-        )
-        self._say(f"{result.name}: {result.table} {at}, {counts}")
+        self._say(f"{result.name}: {text}")
 
     def cluster(self, result: ClusterResult) -> None:
         self._block(cluster_lines(result))
@@ -234,7 +228,9 @@ class TextOutput:
         self._words[result.query] = mode_text(result.action)
         if result.foreseen:
             pending = pending_text(result.changes)
-            self._say(f"{result.query}: would {_verb(result.action)} {versions}, {sketch}{pending}")
+            is_full = result.action == "recapture"
+            verb = "recapture" if is_full else f"maintain ({mode_text(result.action)})"
+            self._say(f"{result.query}: would {verb} {versions}, {sketch}{pending}")
             self._detail(f"{result.reason} [{result.reason_code}]; the new sketch was not computed")
             return
         self._say(
@@ -328,10 +324,8 @@ class TextOutput:
     def finding(self, result: Finding) -> None:
         if self._quiet and result.level == Level.OK:
             return
-        has_marks = has_colour(self._stdout, os.environ)
-        mark = marked if has_marks else unmarked
-        for line in finding_lines(result, self._shown, self._width(), mark):
-            self._stdout.write(line + "\n")
+        mark = marked if has_colour(self._stdout, os.environ) else unmarked
+        self._lines(finding_lines(result, self._shown, self._width(), mark))
         self._shown = result
 
     def started(self, result: StartedResult) -> None:
@@ -457,15 +451,11 @@ def _broken(line: str, indent: str, stream: TextIO) -> list[str]:
     return wrapped(plain(line), width_for(os.environ, stream), indent, indent + "  ")
 
 
-def _verb(action: str) -> str:
-    return action if action == "recapture" else f"maintain ({mode_text(action)})"
-
-
 def _moved(result: MaintainResult) -> str:
     """The ranges added and removed, such as `+3 -1 ranges`."""
     counts = ((len(result.added), "+"), (len(result.removed), "-"))
     moved = [f"{sign}{count:,}" for count, sign in counts if count]
     if not moved:
         return " unchanged"
-    last = len(result.removed or result.added)
-    return f" {' '.join(moved)} {'range' if last == 1 else 'ranges'}"
+    noun = "range" if len(result.removed or result.added) == 1 else "ranges"
+    return f" {' '.join(moved)} {noun}"

@@ -53,9 +53,8 @@ def sketches_text(sketches: Sequence[SketchEntry]) -> str:
 
 def left_text(entry: LeftEntry) -> str:
     """Files and bytes that remain to read."""
-    said = f"reads {entry.files:,} of {count_text(entry.files_total, 'file')} of {entry.table}"
-    said += f", {size_text(entry.bytes)} of {size_text(entry.bytes_total)}"
-    return plain(said)
+    files = f"{entry.files:,} of {count_text(entry.files_total, 'file')} of {entry.table}"
+    return plain(f"reads {files}, {size_text(entry.bytes)} of {size_text(entry.bytes_total)}")
 
 
 def expected_text(expected: ExpectedReading) -> str:
@@ -73,16 +72,12 @@ def results_text(result: VerifyResult) -> str:
     """Whether results with and without the sketch are equal, if they were compared."""
     if result.results_equal is None:
         return ""
-    said = ", results equal" if result.results_equal else ", results differ"
+    text = ", results equal" if result.results_equal else ", results differ"
     if result.answer_equal is not None:
-        said += (
-            ", materialized result equal"
-            if result.answer_equal
-            else ", materialized result differs"
-        )
-    return (
-        f"{said} (only the number of rows: LIMIT without ORDER BY)" if result.counts_only else said
-    )
+        text += f", materialized result {'equal' if result.answer_equal else 'differs'}"
+    if result.counts_only:
+        text += " (only the number of rows: LIMIT without ORDER BY)"
+    return text
 
 
 def assumed_text(assumption: str) -> str:
@@ -92,10 +87,10 @@ def assumed_text(assumption: str) -> str:
 
 def ranges_text(entry: RangesEntry) -> str:
     """The skew of the ranges, now and at capture: rows of the largest over the mean."""
-    if not entry.rows:
-        return plain(f"ranges of {entry.table}.{entry.attribute}: no rows")
-    now, before = number_text(entry.imbalance), number_text(entry.at_capture)
-    return plain(f"ranges of {entry.table}.{entry.attribute}: skew {now} ({before} at capture)")
+    skew = "no rows"
+    if entry.rows:
+        skew = f"skew {number_text(entry.imbalance)} ({number_text(entry.at_capture)} at capture)"
+    return plain(f"ranges of {entry.table}.{entry.attribute}: {skew}")
 
 
 def versions_text(
@@ -110,16 +105,19 @@ def versions_text(
         start = version if since is None else since.get(table, version)
         return f"{table}@{version}" if start == version else f"{table}@{start}..{version}"
 
-    told = ", ".join(f"{name} = {value}" for name, value in moments.items())
-    result = ", ".join(one(table, version) for table, version in versions.items())
-    return plain(f"{result} ({told})" if told else result)
+    texts = ", ".join(one(table, version) for table, version in versions.items())
+    return _with_moments(texts, moments)
 
 
 def at_text(versions: Mapping[str, int], moments: Mapping[str, str]) -> str:
     """`version 3 of sales` for each table, then the values of the clock."""
-    result = ", ".join(f"version {version} of {table}" for table, version in versions.items())
-    told = ", ".join(f"{name} = {value}" for name, value in moments.items())
-    return plain(f"{result} ({told})" if told else result)
+    texts = ", ".join(f"version {version} of {table}" for table, version in versions.items())
+    return _with_moments(texts, moments)
+
+
+def _with_moments(text: str, moments: Mapping[str, str]) -> str:
+    values = ", ".join(f"{name} = {value}" for name, value in moments.items())
+    return plain(f"{text} ({values})" if values else text)
 
 
 def carried_text(changes: int | None) -> str:
@@ -174,10 +172,8 @@ def _reuse(reuse: ReuseEntry) -> Iterator[str]:
         yield f"no sketch: {reuse.reason}"
     for entry in reuse.candidates:
         which = sketches_text(entry.sketches) if entry.sketches else ""
-        if entry.chosen:
-            yield f"sketch of `{entry.query}` ({which}): {entry.reason}"
-        else:
-            yield f"sketch of `{entry.query}` not used: {entry.reason}"
+        use = f"({which})" if entry.chosen else "not used"
+        yield f"sketch of `{entry.query}` {use}: {entry.reason}"
 
 
 _QUERY = re.compile(r"[Qq]uery `([^`]*)`")
