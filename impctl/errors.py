@@ -112,7 +112,7 @@ class ImpctlError(Exception):
     ) -> None:
         self.message = masked(message)
         super().__init__(self.message)
-        self.hint = None if hint is None else masked(hint)
+        self.hint = hint and masked(hint)
         self.code = code if code is not None else self.default_code
         self.location = location
 
@@ -132,7 +132,7 @@ class ImpctlError(Exception):
     def hinting(self, hint: str | None) -> Self:
         """Copy the error with another hint."""
         result = self._copy()
-        result.hint = None if hint is None else masked(hint)
+        result.hint = hint and masked(hint)
         return result
 
     def _copy(self) -> Self:
@@ -295,9 +295,7 @@ class WorkloadError(UsageError):
         )
         self.problems = tuple(
             replace(
-                problem,
-                message=masked(problem.message),
-                hint=None if problem.hint is None else masked(problem.hint),
+                problem, message=masked(problem.message), hint=problem.hint and masked(problem.hint)
             )
             for problem in problems
         )

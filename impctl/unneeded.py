@@ -13,7 +13,7 @@ from types import ModuleType
 _NAME = "pandas"
 
 
-class _Absent:
+class _PandasHider:
     """A finder that reports pandas as not installed."""
 
     def find_spec(self, name: str, path: object = None, target: ModuleType | None = None) -> None:
@@ -21,16 +21,16 @@ class _Absent:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 
-_ABSENT = _Absent()
+_HIDER = _PandasHider()
 
 
 def hide_pandas() -> None:
     """Report pandas as not installed from now on, unless it is loaded already."""
-    if _ABSENT not in sys.meta_path:
-        sys.meta_path.insert(0, _ABSENT)
+    if _HIDER not in sys.meta_path:
+        sys.meta_path.insert(0, _HIDER)
 
 
 def show_pandas() -> None:
     """Undo `hide_pandas`."""
-    if _ABSENT in sys.meta_path:
-        sys.meta_path.remove(_ABSENT)
+    if _HIDER in sys.meta_path:
+        sys.meta_path.remove(_HIDER)

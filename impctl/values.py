@@ -20,14 +20,14 @@ _KNOWN = {"frozen", "slots", "eq", "kw_only"}
 """Parameters that this module handles."""
 
 
-class _Absent:
+class _FactoryDefault:
     """Default of a field with a factory."""
 
     def __repr__(self) -> str:
         return "<factory>"
 
 
-_ABSENT: Any = _Absent()
+_ABSENT: Any = _FactoryDefault()
 
 
 def _dataclass(cls: type | None = None, /, **parameters: bool) -> Any:

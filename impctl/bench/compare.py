@@ -170,13 +170,9 @@ def _changes(
 def _slack_change(old: Cell, before: int, after: int) -> MetricChange:
     """Compare unneeded ranges, which are no measurement, so any difference counts."""
     ratio = _over(after, before)
-    verdict = (
-        Difference.SAME
-        if before == after
-        else Difference.MORE
-        if after > before
-        else Difference.LESS
-    )
+    verdict = Difference.SAME
+    if before != after:
+        verdict = Difference.MORE if after > before else Difference.LESS
     return MetricChange(old.figure, old.labels, "slack", before, after, ratio, verdict)
 
 

@@ -196,14 +196,11 @@ def _machine(machine: Mapping[str, str]) -> dict[str, str]:
     cpu, cores, memory, commit, spark = (
         versions.pop(name, "") for name in ("cpu", "cores", "memory_gb", "commit", "spark")
     )
-    parts = [
-        cpu,
-        f"{cores} {'core' if cores == '1' else 'cores'}" if cores else "",
-        f"{memory} GB memory" if memory else "",
-    ]
+    cores = f"{cores} {'core' if cores == '1' else 'cores'}" if cores else ""
+    memory = f"{memory} GB memory" if memory else ""
     return {
         "Commit": commit,
-        "Machine": ", ".join(filter(None, parts)),
+        "Machine": ", ".join(filter(None, (cpu, cores, memory))),
         "Spark": spark,
         "Versions": ", ".join(f"{name} {value}" for name, value in versions.items()),
     }
@@ -214,9 +211,8 @@ def _moment(started: str) -> str:
         moment = datetime.fromisoformat(started)
     except ValueError:
         return started
-    if moment.tzinfo is not None:
-        moment = moment.astimezone(UTC)
-    return f"{moment:%Y-%m-%d %H:%M} UTC"
+    utc = moment if moment.tzinfo is None else moment.astimezone(UTC)
+    return f"{utc:%Y-%m-%d %H:%M} UTC"
 
 
 @dataclass(frozen=True, slots=True)
@@ -443,7 +439,7 @@ class Drawing:
 
 
 @dataclass(frozen=True, slots=True)
-class _Line:
+class _ChartLine:
     """The points of one group and metric, by their positions in the figure's lists."""
 
     group: int
@@ -457,7 +453,7 @@ def draw(chart: Chart, cells: Sequence[Cell]) -> Drawing:
     groups = _ordered(_distinct(_key(cell, chart.series) for cell in cells))
     metrics = [name for name in chart.y if any(name in cell.metrics for cell in cells)]
     labels = facet_labels(chart, cells)
-    parts: list[tuple[Key, Unit, list[_Line]]] = []
+    parts: list[tuple[Key, Unit, list[_ChartLine]]] = []
     for unit in _distinct(map(unit_of, metrics)):
         for facet in _ordered(_distinct(_key(cell, labels) for cell in cells)):
             members = [cell for cell in cells if _key(cell, labels) == facet]
@@ -467,7 +463,7 @@ def draw(chart: Chart, cells: Sequence[Cell]) -> Drawing:
                 for metric, name in enumerate(metrics):
                     points = _points(chart, places, of_group, name) if unit_of(name) is unit else ()
                     if points:
-                        lines.append(_Line(at, metric, points))
+                        lines.append(_ChartLine(at, metric, points))
             if lines:
                 parts.append((facet, unit, lines))
     look = _Look(
@@ -562,7 +558,7 @@ class _Look:
     is_across: bool
     has_bars: bool
 
-    def dataset(self, line: _Line, *, has_values: bool) -> dict[str, Any]:
+    def dataset(self, line: _ChartLine, *, has_values: bool) -> dict[str, Any]:
         """A line or bars for the chart library; the page's script adds the colours."""
         group, metric = self.groups[line.group], self.metrics[line.metric]
         place = line.group if len(self.groups) > 1 else line.metric
@@ -636,7 +632,7 @@ def _panel(
     unit: Unit,
     chart: Chart,
     look: _Look,
-    lines: Sequence[_Line],
+    lines: Sequence[_ChartLine],
     x: Mapping[str, Any],
     y: Mapping[str, Any],
 ) -> Panel:

@@ -129,16 +129,11 @@ def headlines(
         result.append(Headline(even[0], meaning, even[1]))
     if used:
         result.append(_speed_up(used, "median speed-up of a query with its sketch"))
-    held = [cell for cell in record.cells if cell.covers is not None]
-    if held:
-        right = sum(cell.covers is True for cell in held)
-        result.append(
-            Headline(
-                f"{number(right)} of {number(len(held))}",
-                "sketches covered the recaptured sketch",
-                slack_words(held),
-            )
-        )
+    checked = [cell for cell in record.cells if cell.covers is not None]
+    if checked:
+        right = f"{number(sum(cell.covers is True for cell in checked))} of {number(len(checked))}"
+        meaning = "sketches covered the recaptured sketch"
+        result.append(Headline(right, meaning, slack_words(checked)))
     return tuple(result)
 
 
@@ -180,13 +175,13 @@ def _largest(contests: Sequence[Contest]) -> AtSize | None:
 
 
 def _at(contests: Sequence[Contest], label: str, amount: float) -> AtSize:
-    held = [contest for contest in contests if _amount(contest, label) == amount]
-    return AtSize(named(label, amount), tuple(held))
+    equal = tuple(contest for contest in contests if _amount(contest, label) == amount)
+    return AtSize(named(label, amount), equal)
 
 
 def _amounts(contests: Sequence[Contest], label: str) -> list[float]:
-    held = (_amount(contest, label) for contest in contests)
-    return [amount for amount in held if amount is not None]
+    amounts = (_amount(contest, label) for contest in contests)
+    return [amount for amount in amounts if amount is not None]
 
 
 def _amount(contest: Contest, label: str) -> float | None:
@@ -281,13 +276,12 @@ def _listed(cases: Sequence[str]) -> str:
 def _where(group: Sequence[Contest], lost: Sequence[Contest]) -> str:
     """`from 100,000 changes on` if every larger x is lost too, else the places themselves."""
     name = lost[0].figure.chart.x
+    if len(lost) == len(group) > 1:
+        return "everywhere"
     if len(lost) == len(group):
-        return (
-            "everywhere" if len(group) > 1 else f"at {lost[0].place}" if lost[0].place else "there"
-        )
-    values = [(_x(contest, name), contest) for contest in group]
-    if all(value is not None for value, _ in values):
-        in_order = [contest for _, contest in sorted(values, key=lambda pair: pair[0] or 0.0)]
+        return f"at {lost[0].place}" if lost[0].place else "there"
+    if all(is_number(contest.cell.labels.get(name)) for contest in group):
+        in_order = sorted(group, key=lambda contest: float(contest.cell.labels[name]))
         ending = in_order[-len(lost) :]
         if all(contest.is_lost for contest in ending) and len(lost) > 1:
             return f"from {ending[0].place} on"
@@ -295,34 +289,24 @@ def _where(group: Sequence[Contest], lost: Sequence[Contest]) -> str:
     return f"at {' and '.join(places) if len(places) < 3 else ', '.join(places[:_LISTED])}"
 
 
-def _x(contest: Contest, name: str) -> float | None:
-    value = contest.cell.labels.get(name)
-    return float(value) if is_number(value) else None
-
-
 def _slack(record: Record) -> list[str]:
-    held = [(cell.slack, cell) for cell in record.cells if cell.slack]
-    if not held:
+    loose = [(cell.slack, cell) for cell in record.cells if cell.slack]
+    if not loose:
         return []
-    slack, cell = max(held, key=lambda pair: pair[0])
+    slack, cell = max(loose, key=lambda pair: pair[0])
     return [
-        f"Sketches larger than needed: {_cells(len(held))} with slack, the most "
+        f"Sketches larger than needed: {_cells(len(loose))} with slack, the most "
         f"{number(slack)} {'range' if slack == 1 else 'ranges'} "
         f"({cell_name(record, cell)}). A sketch with slack is correct, but skips less."
     ]
 
 
 def _state(record: Record) -> list[str]:
-    held = [
-        (cell.metrics[STATE].median, cell)
-        for cell in record.cells
-        if STATE in cell.metrics and math.isfinite(cell.metrics[STATE].median)
-    ]
-    if not held:
+    sizes = [(cell.metrics[STATE].median, cell) for cell in record.cells if STATE in cell.metrics]
+    finite = [(size, cell) for size, cell in sizes if math.isfinite(size) and size > 0]
+    if not finite:
         return []
-    size, cell = max(held, key=lambda pair: pair[0])
-    if size <= 0:
-        return []
+    size, cell = max(finite, key=lambda pair: pair[0])
     return [
         f"State is stored: at most {readable(size, unit_of(STATE))} "
         f"({cell_name(record, cell)}). If that is too much, recapture stores none."
@@ -494,10 +478,9 @@ def _using(result: Sequence[Contest]) -> Section | None:
     total = total_words(result, WITH, WITHOUT, "with their sketches")
     points = []
     for name in _text_labels(result):
-        values = dict.fromkeys(contest.cell.labels[name] for contest in result)
-        for value in values:
-            held = [contest for contest in result if contest.cell.labels[name] == value]
-            points.append(f"{named(name, value)}: {range_text(held)}{_undecided(held)}.")
+        for value in dict.fromkeys(contest.cell.labels[name] for contest in result):
+            equal = [contest for contest in result if contest.cell.labels[name] == value]
+            points.append(f"{named(name, value)}: {range_text(equal)}{_undecided(equal)}.")
     texts = (text, total) if total else (text,)
     return Section("What a sketch saves a query", texts, tuple(points))
 
@@ -529,17 +512,12 @@ def _trees(record: Record) -> Section | None:
 
 def _text_labels(result: Sequence[Contest]) -> list[str]:
     """Text labels that every contest has, with a few values."""
-    shared = [
-        name
-        for name in result[0].cell.labels
-        if all(name in contest.cell.labels for contest in result)
-    ]
-    return [
-        name
-        for name in shared
-        if 2 <= len({contest.cell.labels[name] for contest in result}) <= _VALUES
-        and not any(is_number(contest.cell.labels[name]) for contest in result)
-    ]
+    names = []
+    for name in result[0].cell.labels:
+        values = {contest.cell.labels.get(name) for contest in result}
+        if 2 <= len(values) <= _VALUES and not any(v is None or is_number(v) for v in values):
+            names.append(name)
+    return names
 
 
 def _when_not(record: Record) -> Section | None:
@@ -551,16 +529,16 @@ def _when_not(record: Record) -> Section | None:
 
 
 def _checks(record: Record) -> Section | None:
-    held = [cell for cell in record.cells if cell.covers is not None]
+    checked = [cell for cell in record.cells if cell.covers is not None]
     compared = [cell for cell in record.cells if cell.equal is not None]
-    if not held and not compared:
+    if not checked and not compared:
         return None
     texts = []
-    if held:
-        right = sum(cell.covers is True for cell in held)
+    if checked:
+        right = sum(cell.covers is True for cell in checked)
         texts.append(
-            f"{number(right)} of {number(len(held))} sketches covered recapture; "
-            f"{slack_words(held)}."
+            f"{number(right)} of {number(len(checked))} sketches covered recapture; "
+            f"{slack_words(checked)}."
         )
     if compared:
         same = sum(cell.equal is True for cell in compared)
@@ -572,17 +550,12 @@ def _checks(record: Record) -> Section | None:
 
 
 def _alarms(record: Record) -> tuple[str, ...]:
-    missing = [
-        f"The sketch did not cover recapture: {cell_name(record, cell)}."
-        for cell in record.cells
-        if cell.covers is False
-    ]
-    unequal = [
-        f"The result with the sketch was different: {cell_name(record, cell)}."
-        for cell in record.cells
-        if cell.equal is False
-    ]
-    return (*missing, *unequal)
+    missing = [cell_name(record, cell) for cell in record.cells if cell.covers is False]
+    unequal = [cell_name(record, cell) for cell in record.cells if cell.equal is False]
+    return (
+        *(f"The sketch did not cover recapture: {name}." for name in missing),
+        *(f"The result with the sketch was different: {name}." for name in unequal),
+    )
 
 
 def _undecided(result: Sequence[Contest]) -> str:

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -23,7 +24,7 @@ from impctl.service.text import RowsFormat
 
 if TYPE_CHECKING:
     from impctl.service.context import Reporter
-    from impctl.service.results import ChangesResult, FollowedRun, Outcome
+    from impctl.service.results import FollowedRun, Outcome
 
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -157,27 +158,14 @@ def follow_job(
         def write(outcome: Outcome, run: FollowedRun) -> None:
             line(with_metrics(outcome, metrics, maintained_now), run, sys.stdout)
 
-        def watch(stop: Stopping, show: Callable[[Outcome, FollowedRun], None]) -> None:
-            follow(
-                settings,
-                queries,
-                request,
-                batch_rows=batch_rows,
-                reporter=reporter,
-                stop=stop,
-                show=show,
-            )
-
-        until_asked(watch, write)
+        watch = partial(follow, settings, queries, request, batch_rows=batch_rows)
+        until_asked(partial(watch, reporter=reporter), write)
 
     return Job("maintain", display, work, has_lines=True, is_long=True)
 
 
-def until_asked(
-    watch: Callable[[Stopping, Callable[[T, FollowedRun], None]], None],
-    write: Callable[[T, FollowedRun], None],
-) -> None:
-    """Run `watch`, which shows results through `write`, until a signal arrives."""
+def until_asked(watch: Callable[..., None], write: Callable[[T, FollowedRun], None]) -> None:
+    """Run `watch(stop, show)`, which shows results through `write`, until a signal arrives."""
     with stopping() as stop:
 
         def show(result: T, run: FollowedRun) -> None:
@@ -188,7 +176,7 @@ def until_asked(
                 stop.ask()
 
         try:
-            watch(stop, show)
+            watch(stop=stop, show=show)
         except KeyboardInterrupt:
             if stop.signal != signal.SIGTERM:
                 raise
@@ -219,17 +207,7 @@ def follow_changes_job(
         from impctl.cli.output.rows import ChangeLines
         from impctl.service.changes import follow_changes
 
-        def watch(stop: Stopping, show: Callable[[ChangesResult, FollowedRun], None]) -> None:
-            follow_changes(
-                settings,
-                query,
-                request,
-                whole=whole,
-                reporter=reporter,
-                stop=stop,
-                show=show,
-            )
-
+        watch = partial(follow_changes, settings, query, request, whole=whole, reporter=reporter)
         until_asked(watch, ChangeLines(sys.stdout, sys.stderr, display).write)
 
     return Job("changes", display, work, has_lines=True, is_long=True)

@@ -94,10 +94,10 @@ _MOST = 3
 def measure_capture(ground: Ground) -> Iterator[Cell]:
     """Measure one cell."""
     ground.only()
-    return _cells(ground)
+    return _capture_cells(ground)
 
 
-def _cells(ground: Ground) -> Iterator[Cell]:
+def _capture_cells(ground: Ground) -> Iterator[Cell]:
     ground.step(f"capturing {ground.query.name}")
     with measured_copy(ground.desk, ground.query) as measured:
         checked = measured.checked()
@@ -251,7 +251,7 @@ def _size(ground: Ground, measured: MeasuredQuery, size: int, share: float) -> _
     for _ in range(ground.repeat):
         runs.append(("insert", measured.maintain(rows, forth=True)))
         runs.append(("delete", measured.maintain(rows, forth=False)))
-    return _Size(size, share, checked, runs, measured.follower.state_bytes)
+    return _Size(size, share, checked, runs, measured.state_bytes)
 
 
 def duckdb_beside(ground: Ground, measured: MeasuredQuery) -> Beside:

@@ -44,10 +44,8 @@ from impctl.tables.write.maintenance import append_rows, checkpoint, clone_table
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
-    from impctl.safety.judge import Verdict
     from impctl.service.pinned import PinnedTables
     from impctl.service.settings import Settings
-    from impctl.sketch.partition import RangePartition
     from impctl.store.records import StoredQuery
     from impctl.tables.snapshot import DataFile, Snapshot
     from impctl.types import AccessId, TableName
@@ -134,124 +132,6 @@ def settle(tables: PinnedTables, table: TableName, commits: int) -> None:
     if commits % _CHECKPOINT_EVERY == 0:
         checkpoint(tables.source(table).path)
     os.sync()
-
-
-class MeasuredQuery:
-    """One query on its scratch copy; maintain only while the copy's store is locked (`writing`)."""
-
-    def __init__(self, scratch: Workbench, spec: QuerySpec) -> None:
-        self.scratch = scratch
-        self.follower = captured(scratch, spec)
-        self.table: TableName = changed_table(scratch.tables, self.prepared.tables)
-
-    @property
-    def prepared(self) -> PreparedQuery:
-        return self.follower.prepared
-
-    @property
-    def stored(self) -> StoredQuery:
-        return self.follower.stored
-
-    @property
-    def verdict(self) -> Verdict:
-        return self.follower.verdict
-
-    @property
-    def partitions(self) -> Mapping[AccessId, RangePartition]:
-        return self.follower.partitions
-
-    @property
-    def has_state(self) -> bool:
-        """Whether a capture fills operator state too."""
-        return self.follower.has_state
-
-    def maintain(self, rows: pa.Table, *, forth: bool) -> Followed:
-        """Commit the change, then maintain: read, engine and commit."""
-        self.commit(rows, forth=forth)
-        return self.followed(len(rows))
-
-    def followed(self, wanted: int) -> Followed:
-        """Maintain what was committed; RecaptureNeededError unless it has `wanted` changed rows."""
-        step = self.follower.follow()
-        changes = 0 if step is None else step.done.changes
-        if step is None or changes != wanted:
-            raise RecaptureNeededError(
-                f"The clone of `{self.table}` has {changes} changes instead of {wanted}",
-                code="bench_disturbed",
-                hint="run `impctl bench` again",
-            )
-        return step
-
-    def commit(self, rows: pa.Table, *, forth: bool) -> None:
-        """Insert the rows, or revert the last commit, without maintaining."""
-        source = self.scratch.tables.source(self.table)
-        if forth:
-            append_rows(source.path, rows)
-        else:
-            rewind(source.path, source.version - 1)
-        settle(self.scratch.tables, self.table, source.version)
-
-    def checked(self) -> AgainstRecapture:
-        """Compare the stored sketches with recapture."""
-        return self.follower.checked()
-
-    def checked_both_ways(self, rows: pa.Table) -> tuple[AgainstRecapture, AgainstRecapture]:
-        """Compare sketches with recapture after this change, and after it was reverted."""
-        self.maintain(rows, forth=True)
-        inserted = self.checked()
-        self.maintain(rows, forth=False)
-        return inserted, self.follower.checked(self.unchanged)
-
-    @cached_property
-    def unchanged(self) -> Mapping[AccessId, FragmentSet]:
-        """The accurate sketches without any change: reverting one restores the same rows."""
-        return self.recapture()
-
-    def recapture(self) -> Mapping[AccessId, FragmentSet]:
-        """Compute the accurate sketches at the table's version, by Spark; nothing is stored."""
-        return self.follower.recapture()
-
-    def capture(self) -> None:
-        """Compute sketch and state in one pass, without storing them."""
-        chooser = chooser_for(self.scratch, self.prepared)
-        way = chosen_way(self.prepared, self.verdict, self.partitions, chooser)
-        filled_circuit(self.scratch, self.prepared, way, self.verdict, self.partitions)
-
-    def pruned(self) -> Pruned:
-        """What remains to read with the captured sketches."""
-        stored = self.stored
-        return filters_of(self.scratch.tables, self.prepared, stored.sketches, stored.versions)
-
-    def weighed(self) -> Weighed:
-        """What `query` reads with sketches that pay, and without."""
-        stored = self.stored
-        return weighed(self.scratch.tables, self.prepared, stored.sketches, stored.versions)
-
-    def unsketched(self) -> Pruned:
-        """What remains to read by the query's own conditions, without any sketch."""
-        return filters_of(self.scratch.tables, self.prepared, (), self.stored.versions)
-
-    def written(self) -> WrittenQuery:
-        """The text that `rewrite` prints, and the files that it reads."""
-        tables, stored, prepared = self.scratch.tables, self.stored, self.prepared
-        query, sketches = prepared.query, stored.sketches
-        return written_query(tables, prepared, query, sketches, stored.versions, has_files=True)
-
-    def answer(self, pruned: Pruned | None = None) -> pa.Table:
-        """The query's result at the captured versions, read through `pruned` if given."""
-        return answer_table(self.scratch, self.prepared, self.stored.versions, pruned)
-
-    def rows_like_the_table(self, size: int, seed: int) -> pa.Table:
-        """Draw so many rows from all over the table, file by file."""
-        snapshot = self.scratch.tables.snapshot(self.table)
-        return drawn_rows(snapshot, size, np.random.default_rng(seed + size))
-
-
-@contextmanager
-def measured_copy(desk: Workbench, spec: QuerySpec) -> Iterator[MeasuredQuery]:
-    """Capture the query on a scratch copy of its tables, which is removed at the end."""
-    with scratch_copy(desk, prepare(desk, spec).tables) as scratch:
-        yield MeasuredQuery(scratch, spec)
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,16 +240,15 @@ class Follower:
 
     def checked(self, accurate: Mapping[AccessId, FragmentSet] | None = None) -> AgainstRecapture:
         """Compare the sketches with those given, else with recapture at their versions."""
-        held = {sketch.access: sketch.fragments for sketch in self.stored.sketches}
+        sketches = {s.access: (s.partition, s.fragments) for s in self.stored.sketches}
         if accurate is None:
-            sketches = {s.access: (s.partition, s.fragments) for s in self.stored.sketches}
             versions = self.stored.versions
             accurate = needed(self.scratch, self.prepared, self.verdict, sketches, versions)
-        relations = [compare(fragments, accurate[a]) for a, fragments in held.items()]
+        relations = [compare(fragments, accurate[a]) for a, (_, fragments) in sketches.items()]
         return AgainstRecapture(all(r.covers for r in relations), sum(r.slack for r in relations))
 
     def recapture(self) -> Mapping[AccessId, FragmentSet]:
-        """Compute the accurate sketches by Spark's fastest pass."""
+        """Compute the accurate sketches by Spark's fastest pass; nothing is stored."""
         versions = self.stored.versions
         return recaptured(self.scratch, self.prepared, self.verdict, self.partitions, versions)
 
@@ -382,6 +261,103 @@ class Follower:
 
 def captured(scratch: Workbench, spec: QuerySpec) -> Follower:
     """Capture the query at the pinned versions of its tables, and restore it."""
+    return Follower(scratch, _captured(scratch, spec))
+
+
+def _captured(scratch: Workbench, spec: QuerySpec) -> PreparedQuery:
     prepared = prepare(scratch, spec)
     capture_query(scratch, scratch.store(), prepared, code="asked", reason="bench")
-    return Follower(scratch, prepared)
+    return prepared
+
+
+class MeasuredQuery(Follower):
+    """One query on its scratch copy; maintain only while the copy's store is locked (`writing`)."""
+
+    def __init__(self, scratch: Workbench, spec: QuerySpec) -> None:
+        super().__init__(scratch, _captured(scratch, spec))
+        self.table: TableName = changed_table(scratch.tables, self.prepared.tables)
+
+    @property
+    def follower(self) -> Follower:
+        """The query itself: benchmarks use this name."""
+        return self
+
+    def maintain(self, rows: pa.Table, *, forth: bool) -> Followed:
+        """Commit the change, then maintain: read, engine and commit."""
+        self.commit(rows, forth=forth)
+        return self.followed(len(rows))
+
+    def followed(self, wanted: int) -> Followed:
+        """Maintain what was committed; RecaptureNeededError unless it has `wanted` changed rows."""
+        step = self.follow()
+        changes = 0 if step is None else step.done.changes
+        if step is None or changes != wanted:
+            raise RecaptureNeededError(
+                f"The clone of `{self.table}` has {changes} changes instead of {wanted}",
+                code="bench_disturbed",
+                hint="run `impctl bench` again",
+            )
+        return step
+
+    def commit(self, rows: pa.Table, *, forth: bool) -> None:
+        """Insert the rows, or revert the last commit, without maintaining."""
+        source = self.scratch.tables.source(self.table)
+        if forth:
+            append_rows(source.path, rows)
+        else:
+            rewind(source.path, source.version - 1)
+        settle(self.scratch.tables, self.table, source.version)
+
+    def checked_both_ways(self, rows: pa.Table) -> tuple[AgainstRecapture, AgainstRecapture]:
+        """Compare sketches with recapture after this change, and after it was reverted."""
+        self.maintain(rows, forth=True)
+        inserted = self.checked()
+        self.maintain(rows, forth=False)
+        return inserted, self.checked(self.unchanged)
+
+    @cached_property
+    def unchanged(self) -> Mapping[AccessId, FragmentSet]:
+        """The accurate sketches without any change: reverting one restores the same rows."""
+        return self.recapture()
+
+    def capture(self) -> None:
+        """Compute sketch and state in one pass, without storing them."""
+        chooser = chooser_for(self.scratch, self.prepared)
+        way = chosen_way(self.prepared, self.verdict, self.partitions, chooser)
+        filled_circuit(self.scratch, self.prepared, way, self.verdict, self.partitions)
+
+    def pruned(self) -> Pruned:
+        """What remains to read with the captured sketches."""
+        stored = self.stored
+        return filters_of(self.scratch.tables, self.prepared, stored.sketches, stored.versions)
+
+    def weighed(self) -> Weighed:
+        """What `query` reads with sketches that pay, and without."""
+        stored = self.stored
+        return weighed(self.scratch.tables, self.prepared, stored.sketches, stored.versions)
+
+    def unsketched(self) -> Pruned:
+        """What remains to read by the query's own conditions, without any sketch."""
+        return filters_of(self.scratch.tables, self.prepared, (), self.stored.versions)
+
+    def written(self) -> WrittenQuery:
+        """The text that `rewrite` prints, and the files that it reads."""
+        tables, stored, prepared = self.scratch.tables, self.stored, self.prepared
+        query, sketches = prepared.query, stored.sketches
+        return written_query(tables, prepared, query, sketches, stored.versions, has_files=True)
+
+    def answer(self, pruned: Pruned | None = None) -> pa.Table:
+        """The query's result at the captured versions, read through `pruned` if given."""
+        return answer_table(self.scratch, self.prepared, self.stored.versions, pruned)
+
+    def rows_like_the_table(self, size: int, seed: int) -> pa.Table:
+        """Draw so many rows from all over the table, file by file."""
+        snapshot = self.scratch.tables.snapshot(self.table)
+        return drawn_rows(snapshot, size, np.random.default_rng(seed + size))
+
+
+@contextmanager
+def measured_copy(desk: Workbench, spec: QuerySpec) -> Iterator[MeasuredQuery]:
+    """Capture the query on a scratch copy of its tables, which is removed at the end."""
+    with scratch_copy(desk, prepare(desk, spec).tables) as scratch:
+        yield MeasuredQuery(scratch, spec)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -29,6 +29,7 @@ from impctl.cli.options import (
     LockTimeout,
     QueryNames,
     Quiet,
+    ReportFile,
     SparkProfile,
     StoreFolder,
     Verbose,
@@ -47,7 +48,6 @@ from impctl.service.settings import (
     MeasureRequest,
     Settings,
 )
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.service.context import Reporter, Workbench
@@ -265,10 +265,6 @@ Out = Annotated[
     Path | None,
     file_option("--out FILE", OUTPUT, "Write the record of the measurements to this file (JSON)."),
 ]
-Report = Annotated[
-    Path | None,
-    file_option("--report FILE", OUTPUT, "Write a report with the figures to this file (HTML)."),
-]
 Compare = Annotated[
     tuple[Path, Path] | None,
     file_option("--compare OLD NEW", INPUT, "Compare two records instead of measuring."),
@@ -345,42 +341,13 @@ Word = Annotated[
 ]
 
 _BELONGS: Mapping[str, tuple[str, ...]] = {
-    "--query": ("a workload",),
-    "--delta-rows": ("a workload",),
-    "--repeat": ("a workload",),
-    "--only": ("a workload",),
-    "--out": ("a workload",),
+    **dict.fromkeys(("--query", "--delta-rows", "--repeat", "--only", "--out"), ("a workload",)),
     "--report": ("a workload", "a record"),
-    "--example": ("`--generate`",),
-    "--table": ("`--generate`",),
-    "--rows": ("`--generate`",),
-    "--groups": ("`--generate`",),
-    "--sorted": ("`--generate`",),
-    "--seed": ("`--generate`",),
+    **dict.fromkeys(
+        ("--example", "--table", "--rows", "--groups", "--sorted", "--seed"), ("`--generate`",)
+    ),
 }
 """What each option goes with. Options that a variable may set are not listed and never refused."""
-
-
-@dataclass(frozen=True, slots=True)
-class _BenchArguments:
-    """The workload or record, the options by name, and the requests made of them."""
-
-    word: Path | None
-    options: Mapping[str, object]
-    figures: MeasureRequest
-    table: GenerateRequest | None
-    queries: tuple[str, ...]
-    delta_rows: tuple[int, ...]
-    settings: Settings
-
-    def only_with(self, what: str) -> None:
-        """Refuse options that do not go with `what`."""
-        for name, value in self.options.items():
-            if value not in (None, False) and what not in _BELONGS[name]:
-                raise UsageError(
-                    f"Option `{name}` does not go with {what}",
-                    hint=f"remove it; it goes with {' and '.join(_BELONGS[name])}",
-                )
 
 
 def bench(
@@ -390,7 +357,7 @@ def bench(
     repeat: Repeat = None,
     only: Only = None,
     out: Out = None,
-    report: Report = None,
+    report: ReportFile = None,
     compare: Compare = None,
     generate: Generate = None,
     example: ExampleName = None,
@@ -414,67 +381,72 @@ def bench(
 
     Example: impctl bench workload.yaml --only changes --out changes.json
     """
-    figures = MeasureRequest(tuple(only or ()), repeat, out, report)
-    request = None
-    if generate is not None:
-        kind, first = example or Example.SYNTHETIC, 1 if seed is None else seed
-        request = GenerateRequest(generate, kind, table=table, rows=rows, groups=groups)
-        request = replace(request, sort_rows=sort_rows, seed=first, source=source)
-    for_measuring = (query, delta_rows, repeat, only, out, report)
-    for_generating = (example, table, rows, groups, sort_rows, seed)
-    options = dict(zip(_BELONGS, for_measuring + for_generating, strict=True))
-    word = Path("") if workload is None else workload
-    settings = settings_of(word, store=store, spark_profile=spark_profile)
-    sizes = tuple(delta_rows or ())
-    asked = _BenchArguments(
-        workload, options, figures, request, tuple(query or ()), sizes, settings
-    )
-    work = _work(asked, compare)
-    return Job("bench", display_of(json, quiet, verbose), work, is_long=True)
-
-
-def _work(
-    asked: _BenchArguments, records: tuple[Path, Path] | None
-) -> Callable[[Reporter], Outcome]:
-    if [asked.word, asked.table, records].count(None) != 2:
+    if [workload, generate, compare].count(None) != 2:
         raise UsageError(
             "Command `bench` needs either a workload file, `--generate` or `--compare`",
             hint="give one of them",
         )
-    if records is not None:
-        asked.only_with("`--compare`")
-        return partial(_compare, *records)
-    if asked.table is not None:
-        asked.only_with("`--generate`")
-        return partial(_generate, asked.table)
-    return partial(_measure, asked)
+    for_measuring = (query, delta_rows, repeat, only, out, report)
+    for_generating = (example, table, rows, groups, sort_rows, seed)
+    options = dict(zip(_BELONGS, for_measuring + for_generating, strict=True))
+    work: Callable[[Reporter], Outcome]
+    if compare is not None:
+        _check_options(options, "`--compare`")
+        work = partial(_compare, *compare)
+    elif generate is not None:
+        _check_options(options, "`--generate`")
+        kind, first = example or Example.SYNTHETIC, 1 if seed is None else seed
+        request = GenerateRequest(generate, kind, table=table, rows=rows, groups=groups)
+        request = replace(request, sort_rows=sort_rows, seed=first, source=source)
+        work = partial(_generate, request)
+    else:
+        assert workload is not None
+        settings = settings_of(workload, store=store, spark_profile=spark_profile)
+        figures = MeasureRequest(tuple(only or ()), repeat, out, report)
+        work = partial(_measure, settings, figures, options)
+    return Job("bench", display_of(json, quiet, verbose), work, is_long=True)
 
 
-def _measure(asked: _BenchArguments, reporter: Reporter) -> Outcome:
-    word = asked.settings.workload
-    if word.suffix == ".json":
-        return _report(asked, word, reporter)
+def _check_options(options: Mapping[str, object], what: str) -> None:
+    """Refuse options that do not go with `what`."""
+    for name, value in options.items():
+        if value not in (None, False) and what not in _BELONGS[name]:
+            raise UsageError(
+                f"Option `{name}` does not go with {what}",
+                hint=f"remove it; it goes with {' and '.join(_BELONGS[name])}",
+            )
+
+
+def _measure(
+    settings: Settings, figures: MeasureRequest, options: Mapping[str, Any], reporter: Reporter
+) -> Outcome:
+    """Measure a workload, or render the report of a record, by the suffix of the file."""
+    if settings.workload.suffix == ".json":
+        return _report(settings.workload, figures.report, options, reporter)
 
     def use_case(desk: Workbench) -> Outcome:
-        asked.only_with("a workload")
-        reporter.step(f"measuring {word}")
+        _check_options(options, "a workload")
+        reporter.step(f"measuring {settings.workload}")
         from impctl.measure.run import run_workload
 
-        return run_workload(desk, asked.figures, asked.queries, delta_rows=asked.delta_rows)
+        queries, sizes = options["--query"] or (), options["--delta-rows"] or ()
+        return run_workload(desk, figures, tuple(queries), delta_rows=tuple(sizes))
 
-    return in_workbench(asked.settings, use_case, reporter)
+    return in_workbench(settings, use_case, reporter)
 
 
-def _report(asked: _BenchArguments, record: Path, reporter: Reporter) -> Outcome:
+def _report(
+    record: Path, target: Path | None, options: Mapping[str, object], reporter: Reporter
+) -> Outcome:
     from impctl.measure.keep import report_file
 
-    asked.only_with("a record")
-    if asked.figures.report is None:
+    _check_options(options, "a record")
+    if target is None:
         raise UsageError(
             f"File `{record}` is a record, which is not measured again",
             hint="give `--report FILE` for its page, or `--compare OLD NEW`",
         )
-    return report_file(record, asked.figures.report, reporter)
+    return report_file(record, target, reporter)
 
 
 def _compare(old: Path, new: Path, reporter: Reporter) -> Outcome:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from impctl.cli.application import INPUT, LIMITS, MAINTENANCE, OUTPUT, SCHEDULE
 from impctl.cli.follow import follow_job, follow_request
-from impctl.cli.job import Display, Job, display_of, on_workbench
+from impctl.cli.job import Job, display_of, on_workbench
 from impctl.cli.options import (
     ArrivalsFile,
     AsJson,
@@ -58,9 +57,6 @@ from impctl.service.settings import (
     DEFAULT_FILE,
     DISK,
     SCRUB,
-    DueRequest,
-    FollowRequest,
-    Settings,
     check_planned_look,
     due_request,
     simulate_request,
@@ -264,39 +260,22 @@ def maintain(
     asked = due_request(due, point, interval, tuple(query or ()), follow=follow)
     request = follow_request(follow, asked.pause, pending_rows, max_wait, max_runs)
     display = display_of(json, quiet, verbose)
-    return _job(settings, display, asked, request, batch_rows, metrics, detailed=detailed_exitcode)
-
-
-def _job(
-    settings: Settings,
-    display: Display,
-    asked: DueRequest,
-    request: FollowRequest | None,
-    batch_rows: int | None,
-    metrics: Path | None,
-    *,
-    detailed: bool,
-) -> Job:
     if request is not None:
-        names = asked.queries
-        return follow_job(settings, display, names, batch_rows, request, metrics, detailed=detailed)
-    use_case = _use_case(asked, batch_rows, None if settings.dry_run else metrics)
-    return on_workbench("maintain", display, settings, use_case, detailed=detailed)
-
-
-def _use_case(
-    asked: DueRequest, batch_rows: int | None, metrics: Path | None
-) -> Callable[[Workbench], Outcome]:
+        queries, detailed = asked.queries, detailed_exitcode
+        return follow_job(
+            settings, display, queries, batch_rows, request, metrics, detailed=detailed
+        )
     maintained = due_use_case(asked, batch_rows)
+    file = None if dry_run else metrics
 
     def use_case(desk: Workbench) -> Outcome:
-        if metrics is not None:
-            check_metrics(metrics, desk.reserved)
-        with failure_told(metrics):
+        if file is not None:
+            check_metrics(file, desk.reserved)
+        with failure_told(file):
             outcome = maintained(desk)
-        return with_metrics(outcome, metrics, maintained_now)
+        return with_metrics(outcome, file, maintained_now)
 
-    return use_case
+    return on_workbench("maintain", display, settings, use_case, detailed=detailed_exitcode)
 
 
 def plan(
