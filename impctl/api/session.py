@@ -65,8 +65,8 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 
-def settled(outcome: Outcome, kind: type[R], asked: int) -> tuple[R, ...]:
-    """Return the results, all of one kind, or raise; `asked` is the number of queries to run."""
+def settled(outcome: Outcome, kind: type[R], total: int) -> tuple[R, ...]:
+    """Return the results, all of one kind, or raise; `total` is the number of queries."""
     whole = for_report(outcome)
     worst = gravest(whole)
     results = tuple(result for result in whole.results if isinstance(result, kind))
@@ -78,14 +78,14 @@ def settled(outcome: Outcome, kind: type[R], asked: int) -> tuple[R, ...]:
     # Notes, since a program that turns warnings into exceptions would lose results and failures.
     for text in outcome.warnings:
         worst.error.add_note(f"warning: {text}")
-    if asked == 1:
+    if total == 1:
         raise worst.error
     failures: dict[str, ImpctlError] = {}
     for failure in (worst, *whole.failures):
         failures.setdefault(failure.query or "", failure.error)
     names = ", ".join(f"`{name}`" for name in failures)
     raise QueriesFailedError(
-        f"{len(failures)} of {asked} queries failed ({names}): {worst.error.message}",
+        f"{len(failures)} of {total} queries failed ({names}): {worst.error.message}",
         results=results,
         failures=failures,
         gravest=worst.error,
@@ -189,8 +189,8 @@ class Opened:
             result = use_case(desk)
             return result, queries(desk) if callable(queries) else len(desk.queries(queries))
 
-        outcome, asked = self._run(work, dry_run=dry_run, changes=changes)
-        return settled(outcome, kind, asked)
+        outcome, total = self._run(work, dry_run=dry_run, changes=changes)
+        return settled(outcome, kind, total)
 
     def _one(self, kind: type[R], use_case: Callable[[Workbench], Outcome]) -> R:
         (result,) = settled(self._run(use_case), kind, 1)
@@ -275,17 +275,17 @@ class OpenWorkload(Opened):
         went of kept answers.
         """
         size = batch_rows_from(batch_rows, os.environ)
-        asked = due_request(due, point, seconds_from("interval", interval), queries)
+        request = due_request(due, point, seconds_from("interval", interval), queries)
 
         def use_case(desk: Workbench) -> Outcome:
             from impctl.service.maintain import maintain
             from impctl.service.schedule import daemon as by_trigger
 
             kept = self._kept_states()
-            if asked.point is not None:
-                return by_trigger.maintain_point(desk, asked.point, size, kept)
-            if asked.due:
-                return by_trigger.maintain_due(desk, queries, size, kept, look=asked.look)
+            if request.point is not None:
+                return by_trigger.maintain_point(desk, request.point, size, kept)
+            if request.due:
+                return by_trigger.maintain_due(desk, queries, size, kept, look=request.look)
             return maintain(desk, queries, batch_rows=size, kept=kept)
 
         def counted(desk: Workbench) -> int:
@@ -409,9 +409,9 @@ class OpenWorkload(Opened):
         """
         from impctl.service.rewrite import rewrite
 
-        asked = (params or {}, sql, at, files, sketch_use_from(sketch, {}))
+        arguments = (params or {}, sql, at, files, sketch_use_from(sketch, {}))
         return self._one(
-            RewriteResult, lambda desk: rewrite(desk, query, *asked, required=require_sketch)
+            RewriteResult, lambda desk: rewrite(desk, query, *arguments, required=require_sketch)
         )
 
     def query(
@@ -435,10 +435,10 @@ class OpenWorkload(Opened):
         from impctl.service.query import query as answered
 
         use, who = sketch_use_from(sketch, os.environ), answered_by_from(by, os.environ)
-        asked = (params or {}, sql, at, use, who)
+        arguments = (params or {}, sql, at, use, who)
         return self._one(
             QueryResult,
-            lambda desk: answered(desk, query, *asked, required=require_sketch, where=where),
+            lambda desk: answered(desk, query, *arguments, required=require_sketch, where=where),
         )
 
     def changes(
@@ -499,8 +499,8 @@ class OpenWorkload(Opened):
         """
         from impctl.service.rewrite import dataframe
 
-        asked = (params or {}, sql, at, sketch_use_from(sketch, os.environ))
-        framed = self._run(lambda desk: dataframe(desk, query, *asked, required=require_sketch))
+        arguments = (params or {}, sql, at, sketch_use_from(sketch, os.environ))
+        framed = self._run(lambda desk: dataframe(desk, query, *arguments, required=require_sketch))
         # The caller's line is above this function.
         warned(framed.warnings, depth=3)
         return framed.frame
@@ -522,8 +522,8 @@ class OpenWorkload(Opened):
         """
         from impctl.service.rewrite import files
 
-        asked = (params or {}, sql, at, sketch_use_from(sketch, {}))
-        listed = self._run(lambda desk: files(desk, query, *asked, required=require_sketch))
+        arguments = (params or {}, sql, at, sketch_use_from(sketch, {}))
+        listed = self._run(lambda desk: files(desk, query, *arguments, required=require_sketch))
         warned(listed.warnings, depth=3)
         return listed.files
 

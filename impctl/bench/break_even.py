@@ -274,7 +274,7 @@ def earliest_break_even(record: Record) -> tuple[str, str] | None:
     cases = _cases(record, RECAPTURE)
     if not cases:
         return None
-    # Of equal sides those told in shares come first, for these are what compares.
+    # Of equal sides, shares come first, because they are comparable.
     first = min(cases, key=lambda case: (case.place[0], case.even.size != "share", case.place[1]))
     name = case_name(first.figure, first.cell)
     where = f"{first.figure.title}: {name}" if name else first.figure.title

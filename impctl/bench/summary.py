@@ -261,8 +261,8 @@ def _lost(result: Sequence[Contest], says: str) -> list[str]:
         if lost:
             worst = min(lost, key=lambda contest: contest.ratio)
             at = f" at {worst.place}" if len(lost) > 1 else ""
-            told = f"{_where(group, lost)} ({times(worst.ratio)} as fast{at})"
-            figures.setdefault(name, []).append(f"{case} {told}" if case else told)
+            text = f"{_where(group, lost)} ({times(worst.ratio)} as fast{at})"
+            figures.setdefault(name, []).append(f"{case} {text}" if case else text)
     titles = {contest.figure.name: contest.figure.title for contest in result}
     return [f"{says} in “{titles[name]}”: {_listed(cases)}." for name, cases in figures.items()]
 

@@ -26,7 +26,7 @@ _LEFT: Any = object()
 def _lightened(params: list[Any]) -> list[Any]:
     """Let options accept plain values without Typer's check."""
     for param in params:
-        # The place where this Typer keeps what checks a value, made when it is first asked.
+        # Where this Typer keeps the check of a value, which it creates on first use.
         if getattr(param, "_runtime_param", _LEFT) is None:
             param._runtime_param = _Plain(param)
     return params

@@ -49,8 +49,8 @@ def run(app: typer.Typer, arguments: Sequence[str]) -> int:
         return _fail(arguments, error)
     except SystemExit as end:
         if COMPLETION_VARIABLE in os.environ and isinstance(end.code, int):
-            return end.code  # fish is told so whether there are words, or files are meant
-        # The parser ends so where nobody reads the help.
+            return end.code  # tells fish whether there are words, or files to complete
+        # The parser exits with 1 if nobody reads the help.
         return _after_broken_pipe(0) if end.code == 1 else 0
     except Exception as error:  # noqa: BLE001  # the boundary
         if isinstance(error, _CLICK_USAGE_ERROR):
@@ -69,7 +69,7 @@ def execute(job: Job) -> int:
     shown: list[Result] = []
 
     def show_now(result: Result, place: str) -> None:
-        # Where nobody reads, or stdout takes no more, the end of the run says so.
+        # If nobody reads, or stdout accepts no more, the end of the run reports it.
         with suppress(BrokenPipeError, OutputFailedError):
             if output.finished(result, place):
                 sys.stdout.flush()

@@ -78,9 +78,9 @@ def take_signals(action: Callable[[], object]) -> list[signal.Signals]:
     thread only."""
     if threading.current_thread() is not threading.main_thread():
         return []
-    asked = [signal.Signals[name] for name in _NAMES if hasattr(signal, name)]
+    known = [signal.Signals[name] for name in _NAMES if hasattr(signal, name)]
     free = (signal.SIG_DFL, signal.default_int_handler)
-    taken = [number for number in asked if signal.getsignal(number) in free]
+    taken = [number for number in known if signal.getsignal(number) in free]
     handler = _Handler(action)
     _taken[:] = [handler]
     for number in taken:
@@ -140,17 +140,12 @@ def answer_for(arguments: Sequence[str], environment: Mapping[str, str]) -> Call
     if any(name.startswith("_IMPCTL_COMPLETE") for name in environment):
         number, text = 1, ""  # whatever is written lands in a prompt
     elif "--json" in arguments:
-        error = (
-            f'{{"code": "interrupted", "message": "{INTERRUPTED_MESSAGE}",'
-            f' "hint": "{DROPPED_HINT}"}}'
-        )
+        parts = f'"message": "{INTERRUPTED_MESSAGE}", "hint": "{DROPPED_HINT}"'
+        error = f'{{"code": "interrupted", {parts}}}'
         head = f'"schema_version": 1, "command": {command}, "ok": false, "results": []'
         number, text = 1, f'{{{head}, "warnings": [], "error": {error}}}\n'
     else:
-        number, text = (
-            2,
-            f"error: {INTERRUPTED_MESSAGE} [interrupted]\nhint: {DROPPED_HINT}\n",
-        )
+        number, text = 2, f"error: {INTERRUPTED_MESSAGE} [interrupted]\nhint: {DROPPED_HINT}\n"
 
     def answer() -> None:
         with suppress(OSError):

@@ -166,7 +166,7 @@ class PulseReporter(ResultReporter):
             self._write(f"after {elapsed}: {self._at}")
 
     def _write(self, line: str) -> None:
-        # Where nobody reads, the run goes on: what it has to tell is told, or missed, at its end.
+        # If nobody reads, the run goes on: the end of the run reports it.
         with suppress(OSError, ValueError):
             self._stream.write(f"{line}\n")
             self._stream.flush()

@@ -117,16 +117,16 @@ def duckdb_query(
     connection: ParquetSql,
     tables: PinnedTables,
     prepared: PreparedQuery,
-    asked: Callable[[], tuple[str, Files]],
+    read: Callable[[], tuple[str, Files]],
 ) -> Offered[pa.Table]:
-    """Run the text over the files that `asked` returns, which is part of a run. Spark's text is
+    """Run the text over the files that `read` returns, which is part of a run. Spark's text is
     translated; what Spark does not support is in DuckDB's dialect already."""
     reason = _unreadable(tables, prepared)
     if reason:
         return Offered(None, reason)
 
     def run() -> pa.Table:
-        text, files = asked()
+        text, files = read()
         for table, chosen in files.items():
             name = local_name(prepared.query, table)
             _view(connection, name, tables.snapshot(table), chosen)
@@ -204,8 +204,8 @@ def _needed_values(pass_: SketchPass, views: Mapping[AccessId, str]) -> exp.Sele
     if not pass_.group:
         return wanted.where(exp.Exists(this=groups))
     pairs = [
-        exp.NullSafeEQ(this=_column("mine", renderer.name(own)), expression=_column("kept", name))
-        for own, name in zip(pass_.group, names, strict=False)
+        exp.NullSafeEQ(this=_column("mine", renderer.name(group)), expression=_column("kept", name))
+        for group, name in zip(pass_.group, names, strict=False)
     ]
     return wanted.join(groups.subquery("kept"), on=exp.and_(*pairs), join_type="left semi")
 
@@ -273,11 +273,11 @@ def both_beside(measured: MeasuredQuery, expected: pa.Table, turns: int) -> Besi
 def duckdb_sketch(connection: ParquetSql, measured: MeasuredQuery) -> Offered[pa.Table]:
     """The query over the text and files of `rewrite`, which every run computes again."""
 
-    def asked() -> tuple[str, Files]:
+    def read() -> tuple[str, Files]:
         written = measured.written()
         return written.sql, written.pruned.files
 
-    return duckdb_query(connection, measured.scratch.tables, measured.prepared, asked)
+    return duckdb_query(connection, measured.scratch.tables, measured.prepared, read)
 
 
 def _connected(beside: Callable[[ParquetSql], Beside]) -> Beside:

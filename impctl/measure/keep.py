@@ -28,8 +28,8 @@ _MOST_BYTES = 256 << 20
 def try_kept(request: MeasureRequest, reserved: Mapping[str, str]) -> None:
     """Raise StorageError if a requested file could not be written. Raise UsageError if both are the
     same file, or if the package that renders reports is missing."""
-    asked = {"record": request.out, "report": request.report}
-    paths = {kind: path for kind, path in asked.items() if path is not None}
+    requested = {"record": request.out, "report": request.report}
+    paths = {kind: path for kind, path in requested.items() if path is not None}
     if len({path.absolute() for path in paths.values()}) < len(paths):
         raise UsageError(
             f"`--out` and `--report` name the same file: {request.out}",

@@ -264,10 +264,10 @@ def duckdb_beside(ground: Ground, measured: MeasuredQuery) -> Beside:
 def _missing_ranges(measured: MeasuredQuery) -> str:
     """How many ranges exist, if fewer than the workload requests."""
     parts = measured.scratch.workload.partitions
-    asked = {(part.table.lower(), part.column.lower()): part.ranges for part in parts}
+    requested = {(part.table.lower(), part.column.lower()): part.ranges for part in parts}
     result = {}
     for part in measured.partitions.values():
-        wanted = asked.get((part.table.lower(), part.attribute.lower()))
+        wanted = requested.get((part.table.lower(), part.attribute.lower()))
         if wanted is not None and part.ranges < wanted:
             name = f"{part.table}.{part.attribute}"
             result[name] = f"{part.ranges:,} of {wanted:,} ranges of {name} in use"
@@ -422,15 +422,11 @@ def _timed(
             runs[way.name].append(Took(took.cpu_ms + used, took.wall_ms))
     knows_jvm = jvm_cpu_ms(session) is not None
     wall = {name: wall_of(took) for name, took in runs.items()}
-    cpu = {
-        name: cpu_of(took)
-        for name, took in runs.items()
-        if knows_jvm or not name.startswith("Spark")
-    }
+    cpu = {name: cpu_of(took) for name, took in runs.items()}
     for way in sorted(ways, key=lambda way: -wall[way.name].median):
         name = way.name
         metrics = {**single({"files_count": float(way.files)}), "wall_ms": wall[name]}
-        if name in cpu:
+        if knows_jvm or not name.startswith("Spark"):
             metrics["cpu_ms"] = cpu[name]
         metrics["gain_ratio"] = Metric.quotient(wall[_SPARK], wall[name])
         if knows_jvm:

@@ -262,7 +262,7 @@ def planned_workload(
 
 def chosen_figures(figures: Sequence[FigureSpec], names: Sequence[str]) -> tuple[FigureSpec, ...]:
     """The figures with these names, or all without names; UsageError for an unknown one."""
-    known: Mapping[str, FigureSpec] = {figure.name: figure for figure in figures}
+    known = {figure.name: figure for figure in figures}
     for name in names:
         if name not in known:
             raise UsageError(
@@ -345,7 +345,7 @@ def measured(planned: PlannedRun, request: MeasureRequest, reporter: Reporter) -
         try:
             written, unwritten = write_kept(request, record), None
         except StorageError as error:
-            # What was measured goes on being measured and is shown in any case.
+            # Measuring continues, and the results are shown in any case.
             written, unwritten = (), error
     warnings = []
     if unwritten is not None:
@@ -412,7 +412,7 @@ class _MeasuredRun:
     def _count_rows(self, figure: PlannedFigure) -> None:
         desk = self.planned.desk
         for case, _ in figure.cases:
-            # What is wrong with a query or its tables is told where it is measured.
+            # What is wrong with a query or its tables is reported when it is measured.
             with suppress(Exception):
                 for table in prepare(desk, desk.workload.queries[case.query]).tables:
                     rows = desk.tables.snapshot(table).rows
@@ -454,8 +454,8 @@ class _MeasuredRun:
     ) -> None:
         given = case.labels if labels is None else labels
         place = ", ".join(f"{name} {value}" for name, value in given.items())
-        told = error.saying(f"Figure `{figure}`, {place}: {error.message}")
-        self.failures.append(Failure(case.query, told))
+        failure = error.saying(f"Figure `{figure}`, {place}: {error.message}")
+        self.failures.append(Failure(case.query, failure))
 
 
 def _figure(spec: FigureSpec) -> Figure:

@@ -118,10 +118,10 @@ def query(
     def use_case(desk: Workbench) -> Outcome:
         from impctl.service.query import query
 
-        asked = (name, tuple(param or ()), sql, tuple(at) if at else None, sketch, by)
+        arguments = (name, tuple(param or ()), sql, tuple(at) if at else None, sketch, by)
         return query(
             desk,
-            *asked,
+            *arguments,
             required=require_sketch,
             where=where,
             limit=limit,

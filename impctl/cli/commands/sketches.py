@@ -257,15 +257,15 @@ def maintain(
     settings = replace(settings, policy=policy, changes=changes, strict=strict, dry_run=dry_run)
     settings = replace(settings, lock_timeout=lock_timeout, spark_profile=spark_profile)
     settings = replace(settings, imbalance=imbalance, large_change=large_change, scrub=scrub)
-    asked = due_request(due, point, interval, tuple(query or ()), follow=follow)
-    request = follow_request(follow, asked.pause, pending_rows, max_wait, max_runs)
+    due_queries = due_request(due, point, interval, tuple(query or ()), follow=follow)
+    request = follow_request(follow, due_queries.pause, pending_rows, max_wait, max_runs)
     display = display_of(json, quiet, verbose)
     if request is not None:
-        queries, detailed = asked.queries, detailed_exitcode
+        queries, detailed = due_queries.queries, detailed_exitcode
         return follow_job(
             settings, display, queries, batch_rows, request, metrics, detailed=detailed
         )
-    maintained = due_use_case(asked, batch_rows)
+    maintained = due_use_case(due_queries, batch_rows)
     file = None if dry_run else metrics
 
     def use_case(desk: Workbench) -> Outcome:

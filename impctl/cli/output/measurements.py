@@ -151,36 +151,37 @@ def _head(result: SimulateResult) -> str:
 
 
 def _columns(settings: Sequence[SimulatedSetting]) -> list[TextColumn]:
-    # Most commands print no table, and need nothing of what writes one.
+    # Most commands print no table, so they need not load this.
     from impctl.service.formats import TextColumn
 
     def column(name: str, texts: Iterator[str], *, is_number: bool = True) -> TextColumn:
         return TextColumn(name, is_number, list(texts))
 
     return [
-        column("setting", (one.setting for one in settings), is_number=False),
-        column("runs", (f"{one.runs:,}" for one in settings)),
-        column("steps", (f"{one.steps:,}" for one in settings)),
-        column("work", (duration_text(one.work_ms) for one in settings)),
-        column("age", (_age(one.age_s) for one in settings)),
-        column("99%", (_age(one.age_99_s) for one in settings)),
-        column("worst", (_age(one.age_worst_s) for one in settings)),
-        column("late", (f"{one.late:,}" for one in settings)),
-        column("state", (size_text(one.state_bytes) for one in settings)),
-        column("reads", (number_text(round(one.reads, 1)) for one in settings)),
-        column("converts", (str(one.conversions) for one in settings)),
+        column("setting", (setting.setting for setting in settings), is_number=False),
+        column("runs", (f"{setting.runs:,}" for setting in settings)),
+        column("steps", (f"{setting.steps:,}" for setting in settings)),
+        column("work", (duration_text(setting.work_ms) for setting in settings)),
+        column("age", (_age(setting.age_s) for setting in settings)),
+        column("99%", (_age(setting.age_99_s) for setting in settings)),
+        column("worst", (_age(setting.age_worst_s) for setting in settings)),
+        column("late", (f"{setting.late:,}" for setting in settings)),
+        column("state", (size_text(setting.state_bytes) for setting in settings)),
+        column("reads", (number_text(round(setting.reads, 1)) for setting in settings)),
+        column("converts", (str(setting.conversions) for setting in settings)),
     ]
 
 
-def _block(one: SimulatedSetting, width: int) -> list[str]:
-    runs = f"{count_text(one.runs, 'run')}, {count_text(one.steps, 'step')}"
-    reads = number_text(round(one.reads, 1))
+def _block(setting: SimulatedSetting, width: int) -> list[str]:
+    runs = f"{count_text(setting.runs, 'run')}, {count_text(setting.steps, 'step')}"
+    ages = [_age(age) for age in (setting.age_s, setting.age_99_s, setting.age_worst_s)]
+    reads = number_text(round(setting.reads, 1))
     texts = (
-        f"{runs}, {duration_text(one.work_ms)} of work, {one.late:,} late",
-        f"age {_age(one.age_s)}, 99% {_age(one.age_99_s)}, worst {_age(one.age_worst_s)}",
-        f"state {size_text(one.state_bytes)}, reads {reads}, converts {one.conversions}",
+        f"{runs}, {duration_text(setting.work_ms)} of work, {setting.late:,} late",
+        f"age {ages[0]}, 99% {ages[1]}, worst {ages[2]}",
+        f"state {size_text(setting.state_bytes)}, reads {reads}, converts {setting.conversions}",
     )
-    lines = wrapped(plain(f"{one.setting}:"), width, "", "  ")
+    lines = wrapped(plain(f"{setting.setting}:"), width, "", "  ")
     for text in texts:
         lines += wrapped(plain(text), width, "  ", "    ")
     return lines

@@ -1,4 +1,4 @@
-"""Rows of a result on stdout, in the format asked for."""
+"""Rows of a result on stdout, in the requested format."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ def used_lines(result: QueryResult | RewriteResult) -> Iterator[str]:
     if result.action == NOT_USED:
         yield "no sketch was requested"
     elif result.action == NO_SKETCH:
-        # A warning says so, unless the file asked for it.
+        # A warning says so, unless the workload file excludes sketches.
         if result.reason == ASKED_FOR_NONE:
             yield f"no sketch: {result.reason}"
     elif result.action == "none":
