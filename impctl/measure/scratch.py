@@ -55,7 +55,12 @@ if TYPE_CHECKING:
 @contextmanager
 def scratch_copy(desk: Workbench, tables: tuple[TableName, ...]) -> Iterator[Workbench]:
     """Open a workbench on clones of these tables, with its own store."""
-    _check_local(desk, tables)
+    for table in tables:
+        if local_path(desk.workload.tables[table].path) is None:
+            raise UsageError(
+                f"Table `{table}` is not on the local disk, so `bench` cannot clone it",
+                hint="copy the table to a local folder and point a workload at it",
+            )
     with scratch_folder(BENCH_SCRATCH, folder_beside(desk, tables)) as folder:
         specs: Mapping[TableName, TableSpec] = desk.workload.tables
         cloned = dict(specs)
@@ -80,15 +85,6 @@ def folder_beside(desk: Workbench, tables: Iterable[TableName]) -> Path | None:
         if path is not None and os.access(Path(path).parent, os.W_OK):
             return Path(path).parent
     return None
-
-
-def _check_local(desk: Workbench, tables: Iterable[TableName]) -> None:
-    for table in tables:
-        if local_path(desk.workload.tables[table].path) is None:
-            raise UsageError(
-                f"Table `{table}` is not on the local disk, so `bench` cannot clone it",
-                hint="copy the table to a local folder and point a workload at it",
-            )
 
 
 def changed_table(pinned: PinnedTables, tables: Sequence[TableName]) -> TableName:

@@ -212,14 +212,8 @@ def rewrite(
         given, versions = tuple(param or ()), tuple(at) if at else None
         return rewrite(desk, name, given, sql, versions, files, sketch, required=require_sketch)
 
-    settings = settings_of(
-        workload,
-        store=store,
-        policy=policy,
-        lock_timeout=lock_timeout,
-        spark_profile=spark_profile,
-        now=now,
-    )
+    settings = settings_of(workload, store=store, policy=policy, now=now)
+    settings = replace(settings, lock_timeout=lock_timeout, spark_profile=spark_profile)
     return on_workbench("rewrite", display_of(json, quiet, verbose), settings, use_case)
 
 
@@ -378,13 +372,6 @@ def why(
         return why(desk, name, *given, limit=limit)
 
     display = display_of_rows(display_of(json, quiet, verbose), rows_as, None, escape_formulas)
-    settings = settings_of(
-        workload,
-        store=store,
-        policy=policy,
-        lock_timeout=lock_timeout,
-        spark_profile=spark_profile,
-        memory=memory,
-        now=now,
-    )
+    settings = settings_of(workload, store=store, policy=policy, memory=memory, now=now)
+    settings = replace(settings, lock_timeout=lock_timeout, spark_profile=spark_profile)
     return on_workbench("why", display, settings, use_case)

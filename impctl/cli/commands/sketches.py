@@ -111,18 +111,9 @@ def capture(
 
         return capture(desk, tuple(query or ()))
 
-    settings = settings_of(
-        workload,
-        params=param,
-        store=store,
-        policy=policy,
-        lock_timeout=lock_timeout,
-        spark_profile=spark_profile,
-        memory=memory,
-        disk=disk,
-        now=now,
-        dry_run=dry_run,
-    )
+    settings = settings_of(workload, params=param, store=store, memory=memory, disk=disk, now=now)
+    settings = replace(settings, policy=policy, dry_run=dry_run)
+    settings = replace(settings, lock_timeout=lock_timeout, spark_profile=spark_profile)
     display = display_of(json, quiet, verbose)
     return on_workbench("capture", display, settings, use_case, detailed=detailed_exitcode)
 

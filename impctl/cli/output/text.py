@@ -104,7 +104,12 @@ def json_line(outcome: Outcome, run: FollowedRun, stdout: TextIO) -> None:
 def text_line(outcome: Outcome, run: FollowedRun, stdout: TextIO) -> None:
     """Print the run as one line of text."""
     done = {r.query: r for r in outcome.results if isinstance(r, MaintainResult)}
-    parts = [_done_text(result) for result in done.values()]
+    parts = [
+        f"{result.query} recapture [{result.reason_code}]"
+        if result.changes is None
+        else f"{result.query} {mode_text(result.action)}, {count_text(result.changes, 'change')}"
+        for result in done.values()
+    ]
     parts += [
         f"{'run' if failure.query is None else failure.query} failed: {failure.error.message} "
         f"[{failure.error.code}]"
@@ -118,12 +123,6 @@ def text_line(outcome: Outcome, run: FollowedRun, stdout: TextIO) -> None:
     line = f"{run.started_at} run {run.number}, {duration_text(run.elapsed_ms)}: {'; '.join(parts)}"
     stdout.write(" ".join(plain(line).split()) + "\n")
     stdout.flush()
-
-
-def _done_text(result: MaintainResult) -> str:
-    if result.changes is None:
-        return f"{result.query} recapture [{result.reason_code}]"
-    return f"{result.query} {mode_text(result.action)}, {count_text(result.changes, 'change')}"
 
 
 class TextOutput:
