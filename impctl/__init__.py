@@ -1,9 +1,8 @@
 """impctl: provenance sketches over Delta tables, captured once and maintained incrementally.
 
-`impctl.open` is the way in for programs (docs/python.md); errors are in `impctl.errors`.
-Law: importing the package imports nothing but this file and the version; a name is loaded when it
-is first used.
-Out of scope: everything else.
+Programs start with `impctl.open` (docs/python.md); errors are in `impctl.errors`.
+Law: importing the package imports only this file and the version; a name is loaded when it is
+first used.
 """
 
 from __future__ import annotations
@@ -36,27 +35,17 @@ if TYPE_CHECKING:
     from impctl.service.settings import Policy as Policy
 else:
     _HOMES = {
-        "OpenWorkload": "impctl.api.session",
-        "open": "impctl.api.session",
-        "CaptureResult": "impctl.service.results",
-        "ChangesResult": "impctl.service.results",
-        "DueResult": "impctl.service.results",
-        "ExplainResult": "impctl.service.results",
-        "MaintainResult": "impctl.service.results",
-        "PlanResult": "impctl.service.results",
-        "QueryFiles": "impctl.service.results",
-        "TableFiles": "impctl.service.results",
-        "QueryResult": "impctl.service.results",
-        "RewriteResult": "impctl.service.results",
-        "SimulateResult": "impctl.service.results",
-        "StatusResult": "impctl.service.results",
-        "VerifyResult": "impctl.service.results",
-        "WhyResult": "impctl.service.results",
-        "WithoutResult": "impctl.service.results",
+        **dict.fromkeys(("OpenWorkload", "open"), "impctl.api.session"),
+        **dict.fromkeys(("ImpctlError", "ImpctlWarning", "QueriesFailedError"), "impctl.errors"),
+        **dict.fromkeys(
+            (
+                *("CaptureResult", "ChangesResult", "DueResult", "ExplainResult", "MaintainResult"),
+                *("PlanResult", "QueryFiles", "QueryResult", "RewriteResult", "SimulateResult"),
+                *("StatusResult", "TableFiles", "VerifyResult", "WhyResult", "WithoutResult"),
+            ),
+            "impctl.service.results",
+        ),
         "Policy": "impctl.service.settings",
-        "ImpctlError": "impctl.errors",
-        "ImpctlWarning": "impctl.errors",
-        "QueriesFailedError": "impctl.errors",
     }
 
     def __getattr__(name: str) -> object:

@@ -2,15 +2,15 @@
 
     ImpctlError                          1  unexpected
     ├── QueriesFailedError               that of the gravest failure of a Python call
-    ├── ProblemsFoundError               that of the gravest problem that `doctor` found
-    ├── InvariantError                   1  a law of impctl's own is broken: refused, not guessed
+    ├── ProblemsFoundError               that of the gravest problem of `doctor`
+    ├── InvariantError                   1  a law of impctl is broken: refused, not guessed
     ├── UsageError                       2  usage or configuration
     │   └── WorkloadError                2  the workload file, all problems at once
     ├── UnsupportedError                 3  query or table not supported
     │   ├── QueryError                   3  the SQL text: unknown column, unsupported construct
     │   │   └── NotReadError             3  a construct that impctl does not read, and Spark may
     │   ├── TableError                   3  the Delta table: missing, unreadable feature
-    │   ├── UnsafeSketchError            3  the attribute asked for is not safe for the query
+    │   ├── UnsafeSketchError            3  the requested attribute is not safe for the query
     │   ├── EvaluationError              3  the query itself fails on a row (overflow, ...)
     │   └── UnsupportedExpressionError   3  an expression that only Spark computes
     ├── OutOfMemoryError                 3  more memory than the limit, or than there is
@@ -21,9 +21,9 @@
     │   ├── StorageError                 6  the disk or the object store failed
     │   └── OutputFailedError            6  results or messages could not be written
     ├── InterruptedRunError              130  the run was asked to end
-    └── RecaptureNeededError             7  the sketch cannot be carried on from what is left
+    └── RecaptureNeededError             7  the sketch cannot be maintained from what is left
         ├── HistoryGoneError             7  change feed or data files needed are gone
-        ├── TableRecreatedError          7  another table stands at the path now
+        ├── TableRecreatedError          7  another table is at the path now
         ├── LogDiffersError              7  a table's log contradicts itself
         ├── SchemaChangedError           7  a column the query reads changed
         ├── AssumptionBrokenError        7  a fact that made the sketch safe no longer holds
@@ -32,12 +32,10 @@
         ├── StateCorruptError            7  a state file is missing, truncated or altered
         └── CountBelowZeroError          7  the change removes rows the state never saw
 
-    ImpctlWarning                        what a Python call has to tell beside its results
+    ImpctlWarning                        what a Python call reports beside its results
 
 Law: a message says what happened and where, a hint what to do; no stack trace is needed to act.
-What a URI holds that opens a door (signature, token, password) is in neither, wherever it is from.
-
-Law: one of a thing is told in the singular, any other number in the plural; thousands are apart.
+Neither contains secrets of a URI (signature, token, password), wherever it comes from.
 """
 
 from __future__ import annotations
@@ -56,9 +54,9 @@ INTERRUPTED = 130
 # Texts, compiled where the first error is made: most runs have none.
 _PASSWORD = r"(?i)([a-z][a-z0-9+.-]{0,31}://)[^\s/?#@:`'\"]*:[^\s/?#`'\"]*@"
 _KEY_OF_S3 = r"(?i)(s3[an]?://)[^\s/@:`'\"]+:[^\s@:`'\"]+@"
-"""Written as it is a secret key may hold slashes."""
+"""A secret key is written as it is and may contain slashes."""
 _USER = r"(?i)(https?://)[^\s/?#@`'\"]+@"
-"""A token; elsewhere what stands before the host may be a container."""
+"""A token. In other schemes, what stands before the host may be a container."""
 _SIGNED = (
     r"(?i)((?:[?&;#]|%3f|%26)(?:[\w.-]*(?:signature|token|secret|password|credential|api_?key)"
     r"|sig|sas|pwd|key|awsaccesskeyid|googleaccessid|(?:account|access)_?key(?:_?id)?)(?:=|%3d))"
@@ -67,7 +65,7 @@ _SIGNED = (
 
 
 def masked(text: str) -> str:
-    """`text` with signatures, tokens, keys and passwords in its URIs as `***`."""
+    """Replace signatures, tokens, keys and passwords in the URIs of `text` with `***`."""
     if "://" in text:
         for secret in (_PASSWORD, _KEY_OF_S3, _USER):
             text = re.sub(secret, r"\g<1>***@", text)
@@ -114,34 +112,32 @@ class ImpctlError(Exception):
     ) -> None:
         self.message = masked(message)
         super().__init__(self.message)
-        self.hint = None if hint is None else masked(hint)
+        self.hint = hint and masked(hint)
         self.code = code if code is not None else self.default_code
         self.location = location
 
     def at(self, place: Location | None) -> Self:
-        """The same error at another place; this one, which others may hold, stays as it is."""
+        """Copy the error with another place; others may hold this one, so it does not change."""
         result = self._copy()
         result.location = place
         return result
 
     def saying(self, message: str) -> Self:
-        """The same error in other words."""
+        """Copy the error with another message."""
         result = self._copy()
         result.message = masked(message)
         result.args = (result.message,)
         return result
 
     def hinting(self, hint: str | None) -> Self:
-        """The same error with another hint."""
+        """Copy the error with another hint."""
         result = self._copy()
-        result.hint = None if hint is None else masked(hint)
+        result.hint = hint and masked(hint)
         return result
 
     def _copy(self) -> Self:
-        """Of the same class, with all its parts, notes, trace and causes.
-
-        Not made by its class, which may ask for more than an error keeps.
-        """
+        """Copy all parts, notes, trace and causes without calling `__init__`, whose parameters
+        differ."""
         result = type(self).__new__(type(self))
         result.args = self.args
         vars(result).update(vars(self))
@@ -160,8 +156,8 @@ class ImpctlWarning(UserWarning):
 class QueriesFailedError(ImpctlError):
     """Some of several queries failed, after all of them ran.
 
-    `results` are the records of those that worked, `failures` the error of each that did not, by
-    query; exit code and hint are those of the gravest.
+    `results` are the records of the others, `failures` the errors by query; exit code and hint are
+    those of the gravest.
     """
 
     default_code = "queries_failed"
@@ -181,8 +177,6 @@ class QueriesFailedError(ImpctlError):
 
 
 class ProblemsFoundError(ImpctlError):
-    """`doctor` found problems; the exit code is that of the gravest."""
-
     default_code = "problems_found"
 
     def __init__(
@@ -194,8 +188,6 @@ class ProblemsFoundError(ImpctlError):
 
 
 class InvariantError(ImpctlError):
-    """A law that impctl keeps itself does not hold; going on could give a wrong answer."""
-
     default_code = "invariant_broken"
 
     def __init__(self, message: str) -> None:
@@ -205,10 +197,8 @@ class InvariantError(ImpctlError):
 
 
 def is_panic(error: BaseException) -> bool:
-    """Whether a native library gave up in the middle of a call.
-
-    Its bindings make a class of it that is no `Exception`, and export it under no name.
-    """
+    """Whether a native library panicked. Its bindings raise a class that is no `Exception` and is
+    not exported."""
     return type(error).__name__ == "PanicException" and not isinstance(error, Exception)
 
 
@@ -220,7 +210,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def out_of_memory(error: BaseException) -> OutOfMemoryError:
-    """The error for that. What the failed calls had computed is freed."""
+    """Make the error for that, and free what the failed calls had computed."""
     import traceback  # takes longer to load than many a command to run
 
     traceback.clear_frames(error.__traceback__)
@@ -234,14 +224,13 @@ def out_of_memory(error: BaseException) -> OutOfMemoryError:
 
 
 def pass_out_of_memory(error: BaseException) -> None:
-    """Raise OutOfMemoryError where that is what failed, before the error is taken for a fault of
-    what was read or written."""
+    """Raise OutOfMemoryError if memory ran out, before callers take the error for damaged data."""
     if is_out_of_memory(error):
         raise out_of_memory(error) from error
 
 
 def unexpected(error: BaseException) -> ImpctlError:
-    """An error that nobody raised on purpose, with its first line and how to report it."""
+    """Wrap an error that nobody raised on purpose, with its first line and how to report it."""
     if is_out_of_memory(error):
         return out_of_memory(error)
     first = (str(error).strip().splitlines() or ["no message"])[0]
@@ -262,14 +251,12 @@ def unexpected(error: BaseException) -> ImpctlError:
 
 
 OPEN_FILES = frozenset({errno.EMFILE, errno.ENFILE})
-"""What the system says where no more files may be open at once."""
+"""Error numbers of the limit on open files."""
 
 
 def with_limit(error: ImpctlError) -> ImpctlError:
-    """The error; where the limit on open files is behind it, one that says so.
-
-    Libraries and we report that limit as whatever they could not open then.
-    """
+    """Return the error, or one about the limit on open files if that is behind it. Callers report
+    that limit as whatever they could not open."""
     cause: BaseException | None = error
     while cause is not None:
         is_limit = isinstance(cause, OSError) and cause.errno in OPEN_FILES
@@ -288,14 +275,12 @@ def with_limit(error: ImpctlError) -> ImpctlError:
 
 
 class UsageError(ImpctlError):
-    """Flags, settings or configuration that make no sense."""
-
     exit_code = 2
     default_code = "usage"
 
 
 class WorkloadError(UsageError):
-    """The workload file is wrong; `problems` lists everything found, in file order."""
+    """The workload file is wrong; `problems` lists everything wrong, in file order."""
 
     default_code = "workload_invalid"
 
@@ -310,9 +295,7 @@ class WorkloadError(UsageError):
         )
         self.problems = tuple(
             replace(
-                problem,
-                message=masked(problem.message),
-                hint=None if problem.hint is None else masked(problem.hint),
+                problem, message=masked(problem.message), hint=problem.hint and masked(problem.hint)
             )
             for problem in problems
         )
@@ -326,24 +309,18 @@ class UnsupportedError(ImpctlError):
 
 
 class QueryError(UnsupportedError):
-    """The SQL text cannot be used: syntax, unknown name, unsupported construct."""
-
     default_code = "query_unsupported"
 
 
 class NotReadError(QueryError):
-    """A construct that impctl does not read; Spark may, so the query can be run as it stands."""
+    """A construct that impctl does not read. Spark may, so the query can be run unchanged."""
 
 
 class TableError(UnsupportedError):
-    """The Delta table is missing or needs a feature impctl does not know."""
-
     default_code = "table_unsupported"
 
 
 class UnsafeSketchError(UnsupportedError):
-    """No safe attribute, or the attribute asked for is not safe; the message says why."""
-
     default_code = "sketch_unsafe"
 
 
@@ -354,98 +331,70 @@ class EvaluationError(UnsupportedError):
 
 
 class OutOfMemoryError(ImpctlError):
-    """A run takes more memory than its limit, or than the system has."""
-
     exit_code = 3
     default_code = "out_of_memory"
 
 
 class UnsupportedExpressionError(UnsupportedError):
-    """An expression that the engine does not compute exactly as Spark does."""
-
     default_code = "expression_unsupported"
 
 
 class PolicyRefusedError(ImpctlError):
-    """Policy `strict` forbids the action that would be needed."""
-
     exit_code = 4
     default_code = "policy_refused"
 
 
 class UnsoundSketchError(ImpctlError):
-    """Verification found fragments the stored sketch lacks, or differing results."""
+    """Verification found ranges that the stored sketch lacks, or different results."""
 
     exit_code = 5
     default_code = "sketch_unsound"
 
 
 class RetryableError(ImpctlError):
-    """The same command may succeed later."""
-
     exit_code = 6
     default_code = "retryable"
 
 
 class LockHeldError(RetryableError):
-    """Another live process holds the writer's lock of the store."""
-
     default_code = "lock_held"
 
 
 class StorageError(RetryableError):
-    """Reading or writing files failed for a reason outside impctl."""
-
     default_code = "storage_failed"
 
 
 class OutputFailedError(RetryableError):
-    """What was to be told could not be written to stdout or stderr."""
-
     default_code = "output_failed"
 
 
 class InterruptedRunError(ImpctlError):
-    """The run was asked to end before it was done."""
-
     exit_code = INTERRUPTED
     default_code = "interrupted"
 
 
 class RecaptureNeededError(ImpctlError):
-    """The stored sketch cannot be carried on incrementally; recapture is the way."""
-
     exit_code = 7
     default_code = "recapture_needed"
 
 
 class HistoryGoneError(RecaptureNeededError):
-    """Change feed entries or data files between the two versions are gone."""
-
     default_code = "history_gone"
 
 
 class TableRecreatedError(RecaptureNeededError):
-    """The table at the path is not the one the sketch was captured from."""
-
     default_code = "table_recreated"
 
 
 class LogDiffersError(RecaptureNeededError):
-    """A table's log entries and its files do not tell the same change."""
-
     default_code = "log_differs"
 
 
 class SchemaChangedError(RecaptureNeededError):
-    """A column that the query reads was renamed, dropped or retyped."""
-
     default_code = "schema_changed"
 
 
 class AssumptionBrokenError(RecaptureNeededError):
-    """A sign or null fact that the sketch's safety rests on no longer holds."""
-
     default_code = "assumption_broken"
 
 
@@ -456,23 +405,17 @@ class NotExactError(RecaptureNeededError):
 
 
 class JoinTooLargeError(RecaptureNeededError):
-    """A change finds more partners in a join than fit in memory at once."""
-
     default_code = "join_too_large"
 
 
 class StateCorruptError(RecaptureNeededError):
-    """Stored operator state does not match its checksum, or is missing."""
-
     default_code = "state_corrupt"
 
 
 class CountBelowZeroError(RecaptureNeededError):
-    """A batch removes rows that the state says were never there."""
-
     default_code = "count_below_zero"
 
 
 def count_text(count: int, noun: str, plural: str | None = None) -> str:
-    """`1 change`, `1,000 changes`; a noun that takes no `s` comes with its `plural`."""
+    """Format a count, such as `1 change` or `1,000 changes`; `plural` is for nouns without `s`."""
     return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"

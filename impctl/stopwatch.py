@@ -1,14 +1,13 @@
-"""How long something has taken so far, on a clock that never goes back.
+"""The time that something has taken so far, on a clock that never goes back.
 
-Law: imports nothing but the clock, so that a run with nothing to do may hold one.
-Out of scope: repeats and medians (`bench.timing`).
+Law: imports nothing but the clock, so that a run with nothing to do may use one.
 """
 
 from time import perf_counter
 
 
 class Stopwatch:
-    """Runs from the moment it is made."""
+    """Measures time from its construction."""
 
     __slots__ = ("_started",)
 
@@ -17,5 +16,5 @@ class Stopwatch:
 
     @property
     def ms(self) -> float:
-        """Milliseconds until now."""
+        """Milliseconds so far."""
         return (perf_counter() - self._started) * 1000

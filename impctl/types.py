@@ -1,7 +1,4 @@
-"""Shared type names, so that a signature says what an integer or a string stands for.
-
-Law: an alias here never carries behaviour. Out of scope: value types of SQL (see `data.schema`).
-"""
+"""Shared type names, so that a signature says what an integer or a string stands for."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ AccessId = str
 """Identity of one occurrence of a table in a query (`sales#1`)."""
 
 FixpointId = str
-"""Identity of a recursive WITH entry in a query: its name, or `name:2` where another has it."""
+"""Identity of a recursive WITH entry in a query: its name, or `name:2` if another has it."""
 
 ParameterValue = bool | int | float | Decimal | str | date | datetime
 """A value for a named parameter of a query; its Python type is the type of the literal."""

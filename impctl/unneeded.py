@@ -1,9 +1,8 @@
-"""pandas, which Arrow loads where it is installed, though nobody asks for anything of it.
+"""Keeps Arrow from loading pandas where nothing needs it.
 
-Loading it takes longer than all else that a command without Spark loads.
-Law: to the process of a command without Spark pandas is not installed, which impctl does not ask
-for; where Spark is about to start, and in a program that calls impctl, it is there as ever.
-Out of scope: who needs it (`spark.session`).
+Loading pandas takes longer than everything else that a command without Spark loads.
+Law: pandas is hidden only in the process of a command without Spark, which impctl does not need it
+for. Where Spark is about to start, and in a program that calls impctl, it can be imported as usual.
 """
 
 from __future__ import annotations
@@ -14,25 +13,24 @@ from types import ModuleType
 _NAME = "pandas"
 
 
-class _Absent:
-    """Says that it is not installed; the first in the list of what finds modules."""
+class _PandasHider:
+    """A finder that reports pandas as not installed."""
 
     def find_spec(self, name: str, path: object = None, target: ModuleType | None = None) -> None:
-        """None for what is not its own."""
         if name == _NAME:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 
-_ABSENT = _Absent()
+_HIDER = _PandasHider()
 
 
 def hide_pandas() -> None:
-    """From now on it is not installed, unless it is loaded already."""
-    if _ABSENT not in sys.meta_path:
-        sys.meta_path.insert(0, _ABSENT)
+    """Report pandas as not installed from now on, unless it is loaded already."""
+    if _HIDER not in sys.meta_path:
+        sys.meta_path.insert(0, _HIDER)
 
 
 def show_pandas() -> None:
-    """It is as installed as it was."""
-    if _ABSENT in sys.meta_path:
-        sys.meta_path.remove(_ABSENT)
+    """Undo `hide_pandas`."""
+    if _HIDER in sys.meta_path:
+        sys.meta_path.remove(_HIDER)

@@ -1,11 +1,11 @@
-"""Classes of values, whose `__init__` is written when the first of their values is made.
+"""Classes of values, whose `__init__` is compiled when the first of their values is made.
 
-Python's own `dataclass` writes and compiles up to six methods of each class while its module loads.
-That took half of what impctl's modules take to load, and most classes of a run never have a value.
-Law: a class made here does what one of `dataclasses.dataclass` does, whose parameters have their
-meaning; `fields`, `replace`, `asdict` and `is_dataclass` know it. Type checkers see that function
-alone, and what is not written here is left to it: ordering, bases that are such classes themselves.
-Out of scope: pseudo-fields of `InitVar`, which no class here has.
+Python's own `dataclass` compiles up to six methods of each class while its module loads. That took
+half of the load time of impctl's modules, and most classes of a run never have a value.
+Law: a class made here behaves like one of `dataclasses.dataclass`, with the same parameters;
+`fields`, `replace`, `asdict` and `is_dataclass` accept it. Type checkers see that function alone.
+It handles what this module does not: ordering, and bases that are such classes. No class here has
+`InitVar`.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from reprlib import recursive_repr
 from typing import TYPE_CHECKING, Any
 
 _KNOWN = {"frozen", "slots", "eq", "kw_only"}
-"""Parameters that are written here."""
+"""Parameters that this module handles."""
 
 
-class _Absent:
-    """Stands for a value that its factory is still to make."""
+class _FactoryDefault:
+    """Default of a field with a factory."""
 
     def __repr__(self) -> str:
         return "<factory>"
 
 
-_ABSENT: Any = _Absent()
+_ABSENT: Any = _FactoryDefault()
 
 
 def _dataclass(cls: type | None = None, /, **parameters: bool) -> Any:
-    """As `dataclasses.dataclass`: the class as one of values, or what makes it so."""
+    """Make the class a value class, like `dataclasses.dataclass`."""
     if cls is None:
         return lambda cls: _dataclass(cls, **parameters)
     is_derived = any(hasattr(base, "__dataclass_fields__") for base in cls.__mro__[1:])
@@ -54,7 +54,7 @@ def _made(
     eq: bool = True,
     kw_only: bool = False,
 ) -> type:
-    """The class with fields and slots by `dataclasses`, and methods by this module."""
+    """Add fields and slots with `dataclasses`, and methods with this module."""
     own = dict(cls.__dict__)
     if cls.__doc__ is None:
         # Else `dataclasses` makes one of the signature, which is not there yet.
@@ -93,7 +93,7 @@ def _put(made: type, method: Callable[..., Any]) -> None:
 def _later(
     made: type, fields: Sequence[dataclasses.Field[Any]], frozen: bool
 ) -> Callable[..., None]:
-    """An `__init__` that puts the real one in its place, and calls that."""
+    """An `__init__` that replaces itself with the compiled one and calls that."""
 
     def __init__(_self: object, /, *args: object, **kwargs: object) -> None:
         written = _init(made, fields, frozen)
@@ -104,7 +104,7 @@ def _later(
 
 
 def _init(made: type, fields: Sequence[dataclasses.Field[Any]], frozen: bool) -> Callable[..., Any]:
-    """The `__init__` of these fields, compiled."""
+    """Compile the `__init__` of these fields."""
     scope: dict[str, Any] = {"_absent": _ABSENT, "_set": object.__setattr__}
     asked: list[str] = []
     named: list[str] = []
@@ -128,7 +128,7 @@ def _init(made: type, fields: Sequence[dataclasses.Field[Any]], frozen: bool) ->
 
 
 def _parameter(field: dataclasses.Field[Any], scope: dict[str, Any]) -> tuple[str, str]:
-    """How the field is asked for, and what it gets; what that needs is put into the scope."""
+    """The field's parameter and value; names that they need are added to the scope."""
     name = field.name
     if field.default is not dataclasses.MISSING:
         default = f"_d_{name}"
@@ -143,7 +143,7 @@ def _parameter(field: dataclasses.Field[Any], scope: dict[str, Any]) -> tuple[st
 
 
 def _key(names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
-    """What gives the values of these fields as a tuple."""
+    """A function from a value to the tuple of these fields."""
     if len(names) > 1:
         return attrgetter(*names)
     if not names:
@@ -177,7 +177,7 @@ def _repr(names: Sequence[str]) -> Callable[..., Any]:
 
 
 def _refusals(made: type[Any], names: frozenset[str]) -> list[Callable[..., Any]]:
-    """What keeps a value from being changed; a class that is derived may have more attributes."""
+    """Methods that refuse changes of fields; a derived class may have more attributes."""
 
     def __setattr__(self: object, name: str, value: object) -> None:
         if type(self) is made or name in names:
@@ -193,7 +193,7 @@ def _refusals(made: type[Any], names: frozenset[str]) -> list[Callable[..., Any]
 
 
 def _states() -> list[Callable[..., Any]]:
-    """What copies and pickles a value that nothing can be assigned to."""
+    """Methods that copy and pickle a frozen value."""
 
     def __getstate__(self: Any) -> list[Any]:
         return [getattr(self, field.name) for field in dataclasses.fields(self)]

@@ -1,17 +1,13 @@
-"""The version of impctl, and names stamped with it: light, so that every room may ask for it.
-
-Law: imports nothing; what one function stamps, the other reads.
-Out of scope: the versions of other packages (`cli.application`).
-"""
+"""The version of impctl, and names stamped with it. Imports nothing: every package may use it."""
 
 __version__ = "0.1.0"
 
 
 def stamped(name: str) -> str:
-    """The name as this release gives it; another release's is another name."""
+    """Prefix the name with this release, so that each release has its own names."""
     return f"{__version__}:{name}"
 
 
 def is_stamped_alike(one: str, other: str) -> bool:
-    """Whether both names were given by one release."""
+    """Whether both names were stamped by the same release."""
     return one.partition(":")[0] == other.partition(":")[0]

@@ -1,8 +1,7 @@
 """Settings of a program's calls: its arguments, then the `IMPCTL_*` variables.
 
-Law: the same variables as on the command line, with the same meaning; an argument wins, and paths
-are made absolute at once, so that a later change of directory changes nothing.
-Out of scope: what the workload file says (`service.settings`).
+Law: variables mean the same as on the command line; an argument wins, and paths are made absolute
+at once, so that a later change of directory changes nothing.
 """
 
 from __future__ import annotations
@@ -39,85 +38,71 @@ from impctl.service.settings import (
     seconds_in,
     store_folder,
 )
-from impctl.values import dataclass
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Given:
-    """What the program asked for; None leaves it to a variable, the file, or the default."""
-
-    store: str | os.PathLike[str] | None = None
-    policy: str | None = None
-    lock_timeout: float | None = None
-    spark_profile: str | os.PathLike[str] | None = None
-    imbalance: float | None = None
-    large_change: int | None = None
-    memory: str | None = None
-
-
 def settings_from(
-    workload: str | os.PathLike[str], given: Given, environ: Mapping[str, str]
+    workload: str | os.PathLike[str], environ: Mapping[str, str], **given: object
 ) -> Settings:
-    """The settings of every call; UsageError names the argument or variable that is wrong."""
+    """Read the settings of every call; UsageError names a wrong argument or variable.
 
-    def pick(name: str, variable: str, value: object, read: Callable[[str], T]) -> T | None:
-        return _picked(name, variable, value, environ, read)
+    A `given` argument that is None is left to its variable, the workload file or the default.
+    """
+
+    def pick(name: str, variable: str, read: Callable[[str], T]) -> T | None:
+        return _picked(name, variable, given.get(name), environ, read)
 
     return Settings(
         Path(workload).absolute(),
-        store=pick("store", STORE, given.store, _store),
-        policy=pick("policy", POLICY, given.policy, Policy),
-        lock_timeout=pick("lock_timeout", LOCK_TIMEOUT, given.lock_timeout, _at_least(0.0, float)),
-        spark_profile=pick("spark_profile", SPARK_PROFILE, given.spark_profile, _folder),
-        imbalance=pick("imbalance", IMBALANCE, given.imbalance, _at_least(1.0, float)),
-        large_change=pick("large_change", LARGE_CHANGE, given.large_change, _at_least(0, int)),
-        scrub=pick("scrub", SCRUB, None, _at_least(0, int)),
-        memory=pick("memory", MEMORY, given.memory, memory_from),
-        disk=pick("disk", DISK, None, disk_from),
+        store=pick("store", STORE, lambda text: store_folder(text).absolute()),
+        policy=pick("policy", POLICY, Policy),
+        lock_timeout=pick("lock_timeout", LOCK_TIMEOUT, _at_least(0.0, float)),
+        spark_profile=pick("spark_profile", SPARK_PROFILE, lambda text: Path(text).absolute()),
+        imbalance=pick("imbalance", IMBALANCE, _at_least(1.0, float)),
+        large_change=pick("large_change", LARGE_CHANGE, _at_least(0, int)),
+        scrub=pick("scrub", SCRUB, _at_least(0, int)),
+        memory=pick("memory", MEMORY, memory_from),
+        disk=pick("disk", DISK, disk_from),
         shared_store=is_shared_store(environ.get(SHARED_STORE)),
         now=environ.get(NOW) or None,
     )
 
 
 def batch_rows_from(given: int | None, environ: Mapping[str, str]) -> int | None:
-    """Changes that make up one batch of an eager query."""
+    """Read the number of changes per batch of an eager query."""
     return _picked("batch_rows", BATCH_ROWS, given, environ, _at_least(1, int))
 
 
 def sketch_use_from(given: str | None, environ: Mapping[str, str]) -> SketchUse:
-    """Whether a query is read through its sketch."""
+    """Read when to use the sketch."""
     return _picked("sketch", SKETCH, given, environ, SketchUse) or SketchUse.AUTO
 
 
 def answered_by_from(given: str | None, environ: Mapping[str, str]) -> AnsweredBy:
-    """Who is to answer a query."""
+    """Read what answers a query."""
     return _picked("by", BY, given, environ, AnsweredBy) or AnsweredBy.AUTO
 
 
 def seconds_from(name: str, given: float | str | None) -> float | None:
-    """A duration: seconds, or a text as flags have it."""
+    """Read a duration: seconds, or a text as for options."""
     return None if given is None else _read(f"Argument `{name}`", given, _seconds)
 
 
 def texts_from(name: str, given: object) -> tuple[str, ...]:
-    """One text, or a sequence of them; UsageError for anything else."""
+    """Read a string or a sequence of strings; UsageError for anything else."""
     several = given if isinstance(given, Sequence) and not isinstance(given, str) else (given,)
-    return tuple(_text(name, each) for each in several)
-
-
-def _text(name: str, given: object) -> str:
-    if not isinstance(given, str):
-        hint = "pass a string or a sequence of strings, as for the option of the same name"
-        raise UsageError(f"Argument `{name}` has an invalid value: {given}", hint=hint)
-    return given
+    for text in several:
+        if not isinstance(text, str):
+            hint = "pass a string or a sequence of strings, as for the option of the same name"
+            raise UsageError(f"Argument `{name}` has an invalid value: {text}", hint=hint)
+    return tuple(several)
 
 
 def _picked(
     name: str, variable: str, given: object, environ: Mapping[str, str], read: Callable[[str], T]
 ) -> T | None:
-    """An argument, or else its variable; None where neither says anything."""
+    """Read the argument, else its variable; None if neither is set."""
     if given is not None:
         return _read(f"Argument `{name}`", given, read)
     text = environ.get(variable)
@@ -144,14 +129,6 @@ def _seconds(text: str) -> float:
     if value is None:
         raise ValueError(text)
     return value
-
-
-def _folder(text: str) -> Path:
-    return Path(text).absolute()
-
-
-def _store(text: str) -> Path:
-    return store_folder(text).absolute()
 
 
 def _at_least(least: T, kind: Callable[[str], T]) -> Callable[[str], T]:

@@ -12,7 +12,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self, TypeVar, overload
 
 from impctl.api.environment import (
-    Given,
     answered_by_from,
     batch_rows_from,
     seconds_from,
@@ -66,8 +65,8 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 
-def settled(outcome: Outcome, kind: type[R], asked: int) -> tuple[R, ...]:
-    """The results, all of one kind; `asked` is the number of queries that were to run."""
+def settled(outcome: Outcome, kind: type[R], total: int) -> tuple[R, ...]:
+    """Return the results, all of one kind, or raise; `total` is the number of queries."""
     whole = for_report(outcome)
     worst = gravest(whole)
     results = tuple(result for result in whole.results if isinstance(result, kind))
@@ -79,14 +78,14 @@ def settled(outcome: Outcome, kind: type[R], asked: int) -> tuple[R, ...]:
     # Notes, since a program that turns warnings into exceptions would lose results and failures.
     for text in outcome.warnings:
         worst.error.add_note(f"warning: {text}")
-    if asked == 1:
+    if total == 1:
         raise worst.error
     failures: dict[str, ImpctlError] = {}
     for failure in (worst, *whole.failures):
         failures.setdefault(failure.query or "", failure.error)
     names = ", ".join(f"`{name}`" for name in failures)
     raise QueriesFailedError(
-        f"{len(failures)} of {asked} queries failed ({names}): {worst.error.message}",
+        f"{len(failures)} of {total} queries failed ({names}): {worst.error.message}",
         results=results,
         failures=failures,
         gravest=worst.error,
@@ -94,7 +93,7 @@ def settled(outcome: Outcome, kind: type[R], asked: int) -> tuple[R, ...]:
 
 
 def warned(texts: tuple[str, ...], *, depth: int) -> None:
-    """Python warnings at a line of the caller's program, `depth` frames up from the warning."""
+    """Warn at a line of the caller's program, `depth` frames up from the warning."""
     for text in texts:
         warnings.warn(text, ImpctlWarning, stacklevel=depth)
 
@@ -104,12 +103,10 @@ KEPT_BYTES = 256 << 20
 T = TypeVar("T")
 
 Progress = Callable[[str, int, int], None]
-"""Told what begins now: a short line, and which step of how many (0, 0 where that is not known)."""
+"""Called with each step: a short line, its number and the total (0, 0 if not known)."""
 
 
-class _Told:
-    """A reporter that passes on what it is told."""
-
+class _ProgressReporter:
     spark_log = "off"
 
     def __init__(self, progress: Progress | None) -> None:
@@ -120,7 +117,7 @@ class _Told:
             self._progress(message, done, total)
 
     def finished(self, result: Result, done: int, total: int) -> None:
-        """Nothing: the call returns it."""
+        """Do nothing: the call returns the result."""
 
 
 class Opened:
@@ -131,7 +128,7 @@ class Opened:
     ) -> None:
         self._settings = settings
         self._sessions = sessions
-        self._reporter = _Told(progress)
+        self._reporter = _ProgressReporter(progress)
         self._memory = Memory()
         self._answers = ToldAnswers()
         self._tables = OpenTables()
@@ -171,7 +168,6 @@ class Opened:
             self._answers.write()
 
     def _kept_states(self) -> KeptStates:
-        """State of the calls before; the engine is loaded when it is first needed."""
         from impctl.service.kept_states import KeptStates
 
         if self._states is None:
@@ -187,14 +183,14 @@ class Opened:
         dry_run: bool = False,
         changes: Path | None = None,
     ) -> tuple[R, ...]:
-        """The records of the queries named (none: all), or of so many as that counts."""
+        """Return the records of these queries (none: all); a callable counts them."""
 
         def work(desk: Workbench) -> tuple[Outcome, int]:
             result = use_case(desk)
             return result, queries(desk) if callable(queries) else len(desk.queries(queries))
 
-        outcome, asked = self._run(work, dry_run=dry_run, changes=changes)
-        return settled(outcome, kind, asked)
+        outcome, total = self._run(work, dry_run=dry_run, changes=changes)
+        return settled(outcome, kind, total)
 
     def _one(self, kind: type[R], use_case: Callable[[Workbench], Outcome]) -> R:
         (result,) = settled(self._run(use_case), kind, 1)
@@ -207,7 +203,7 @@ class Opened:
         dry_run: bool = False,
         changes: Path | None = None,
     ) -> T:
-        """One run on the workload as it is now, and on the tables as they are now."""
+        """Run on the workload file and the tables as they are now."""
         settings = replace(self._settings, dry_run=dry_run, changes=changes)
         with self._lock, self._sessions.visit():
             if self._is_closed:
@@ -246,23 +242,19 @@ class OpenWorkload(Opened):
 
     def capture(self, *queries: QueryName, dry_run: bool = False) -> tuple[CaptureResult, ...]:
         """Find and store the sketch of each query; a dry run says how and writes nothing."""
+        from impctl.service.capture import capture
 
-        def use_case(desk: Workbench) -> Outcome:
-            from impctl.service.capture import capture
-
-            return capture(desk, queries)
-
-        return self._each(CaptureResult, use_case, queries, dry_run=dry_run)
+        return self._each(
+            CaptureResult, lambda desk: capture(desk, queries), queries, dry_run=dry_run
+        )
 
     def rebalance(self, *queries: QueryName, dry_run: bool = False) -> tuple[CaptureResult, ...]:
         """Even out the ranges of stored sketches, as `impctl capture --rebalance` does."""
+        from impctl.service.rebalance import rebalance
 
-        def use_case(desk: Workbench) -> Outcome:
-            from impctl.service.rebalance import rebalance
-
-            return rebalance(desk, queries)
-
-        return self._each(CaptureResult, use_case, queries, dry_run=dry_run)
+        return self._each(
+            CaptureResult, lambda desk: rebalance(desk, queries), queries, dry_run=dry_run
+        )
 
     def maintain(
         self,
@@ -283,17 +275,17 @@ class OpenWorkload(Opened):
         went of kept answers.
         """
         size = batch_rows_from(batch_rows, os.environ)
-        asked = due_request(due, point, seconds_from("interval", interval), queries)
+        request = due_request(due, point, seconds_from("interval", interval), queries)
 
         def use_case(desk: Workbench) -> Outcome:
             from impctl.service.maintain import maintain
             from impctl.service.schedule import daemon as by_trigger
 
             kept = self._kept_states()
-            if asked.point is not None:
-                return by_trigger.maintain_point(desk, asked.point, size, kept)
-            if asked.due:
-                return by_trigger.maintain_due(desk, queries, size, kept, look=asked.look)
+            if request.point is not None:
+                return by_trigger.maintain_point(desk, request.point, size, kept)
+            if request.due:
+                return by_trigger.maintain_due(desk, queries, size, kept, look=request.look)
             return maintain(desk, queries, batch_rows=size, kept=kept)
 
         def counted(desk: Workbench) -> int:
@@ -329,20 +321,12 @@ class OpenWorkload(Opened):
         look = seconds_from("interval", interval)
         check_planned_look(due, look)
         if due:
+            from impctl.service.schedule.daemon import plan_due
 
-            def due_case(desk: Workbench) -> Outcome:
-                from impctl.service.schedule.daemon import plan_due
+            return self._each(DueResult, lambda desk: plan_due(desk, queries, look=look), queries)
+        from impctl.service.plan import plan
 
-                return plan_due(desk, queries, look=look)
-
-            return self._each(DueResult, due_case, queries)
-
-        def use_case(desk: Workbench) -> Outcome:
-            from impctl.service.plan import plan
-
-            return plan(desk, queries, strict=strict)
-
-        return self._each(PlanResult, use_case, queries)
+        return self._each(PlanResult, lambda desk: plan(desk, queries, strict=strict), queries)
 
     def simulate(
         self,
@@ -383,36 +367,26 @@ class OpenWorkload(Opened):
 
     def status(self, *queries: QueryName) -> tuple[StatusResult, ...]:
         """What is stored for each query and whether it is current; never starts Spark."""
+        from impctl.service.status import status
 
-        def use_case(desk: Workbench) -> Outcome:
-            from impctl.service.status import status
-
-            return status(desk, queries)
-
-        return self._each(StatusResult, use_case, queries)
+        return self._each(StatusResult, lambda desk: status(desk, queries), queries)
 
     def explain(self, *queries: QueryName) -> tuple[ExplainResult, ...]:
         """How each query is sketched and maintained, or why not; never starts Spark."""
+        from impctl.service.explain import explain
 
-        def use_case(desk: Workbench) -> Outcome:
-            from impctl.service.explain import explain
-
-            return explain(desk, queries)
-
-        return self._each(ExplainResult, use_case, queries)
+        return self._each(ExplainResult, lambda desk: explain(desk, queries), queries)
 
     def verify(self, *queries: QueryName, results: bool = False) -> tuple[VerifyResult, ...]:
         """Compare stored sketches with recapture; raises UnsoundSketchError where one lacks rows.
 
         With `results` each query is also run with and without its sketch.
         """
+        from impctl.service.verify import verify
 
-        def use_case(desk: Workbench) -> Outcome:
-            from impctl.service.verify import verify
-
-            return verify(desk, queries, results=results)
-
-        return self._each(VerifyResult, use_case, queries)
+        return self._each(
+            VerifyResult, lambda desk: verify(desk, queries, results=results), queries
+        )
 
     def rewrite(
         self,
@@ -433,14 +407,12 @@ class OpenWorkload(Opened):
         `sketch`: `auto` leaves it away where it costs more than it saves, `never` always.
         Without a sketch for now it is the query itself, with a warning; `require_sketch`: an error.
         """
+        from impctl.service.rewrite import rewrite
 
-        def use_case(desk: Workbench) -> Outcome:
-            from impctl.service.rewrite import rewrite
-
-            use = sketch_use_from(sketch, {})
-            return rewrite(desk, query, params or {}, sql, at, files, use, required=require_sketch)
-
-        return self._one(RewriteResult, use_case)
+        arguments = (params or {}, sql, at, files, sketch_use_from(sketch, {}))
+        return self._one(
+            RewriteResult, lambda desk: rewrite(desk, query, *arguments, required=require_sketch)
+        )
 
     def query(
         self,
@@ -460,17 +432,14 @@ class OpenWorkload(Opened):
         from kept rows, by the engine, on Spark, or the quickest of those that can. `where`: the
         rows of the answer for which this condition on its columns is true.
         """
+        from impctl.service.query import query as answered
+
         use, who = sketch_use_from(sketch, os.environ), answered_by_from(by, os.environ)
-
-        def use_case(desk: Workbench) -> Outcome:
-            from impctl.service.query import query as answered
-
-            given = params or {}
-            return answered(
-                desk, query, given, sql, at, use, who, required=require_sketch, where=where
-            )
-
-        return self._one(QueryResult, use_case)
+        arguments = (params or {}, sql, at, use, who)
+        return self._one(
+            QueryResult,
+            lambda desk: answered(desk, query, *arguments, required=require_sketch, where=where),
+        )
 
     def changes(
         self, query: QueryName | None = None, *, since: At | None = None, whole: bool = False
@@ -479,13 +448,9 @@ class OpenWorkload(Opened):
 
         Only reads; never starts Spark. `whole`: the answer as it is kept, each row an insert.
         """
+        from impctl.service.changes import changes
 
-        def use_case(desk: Workbench) -> Outcome:
-            from impctl.service.changes import changes
-
-            return changes(desk, query, since, whole=whole)
-
-        return self._one(ChangesResult, use_case)
+        return self._one(ChangesResult, lambda desk: changes(desk, query, since, whole=whole))
 
     def why(
         self,
@@ -499,13 +464,9 @@ class OpenWorkload(Opened):
         `row`: values of columns of the answer that tell it. UsageError where no row has them, or
         several have; QueryError for a query that is not traced.
         """
+        from impctl.service.why import why
 
-        def use_case(desk: Workbench) -> Outcome:
-            from impctl.service.why import why
-
-            return why(desk, query, params or {}, row)
-
-        return self._one(WhyResult, use_case)
+        return self._one(WhyResult, lambda desk: why(desk, query, params or {}, row))
 
     def without(
         self, query: QueryName | None = None, *conditions: str, params: Params | None = None
@@ -515,13 +476,11 @@ class OpenWorkload(Opened):
         Rows for which one of the conditions is true, written `TABLE: CONDITION`, or without the
         table where the query reads one.
         """
+        from impctl.service.why import why
 
-        def use_case(desk: Workbench) -> Outcome:
-            from impctl.service.why import why
-
-            return why(desk, query, params or {}, without=conditions)
-
-        return self._one(WithoutResult, use_case)
+        return self._one(
+            WithoutResult, lambda desk: why(desk, query, params or {}, without=conditions)
+        )
 
     def dataframe(
         self,
@@ -538,14 +497,10 @@ class OpenWorkload(Opened):
         It stands for the versions pinned by this call and belongs to impctl's session beside
         yours (`frame.sparkSession`), in which names mean what the workload says.
         """
-        from impctl.service.rewrite import Framed, dataframe
+        from impctl.service.rewrite import dataframe
 
-        use = sketch_use_from(sketch, os.environ)
-
-        def framing(desk: Workbench) -> Framed:
-            return dataframe(desk, query, params or {}, sql, at, use, required=require_sketch)
-
-        framed = self._run(framing)
+        arguments = (params or {}, sql, at, sketch_use_from(sketch, os.environ))
+        framed = self._run(lambda desk: dataframe(desk, query, *arguments, required=require_sketch))
         # The caller's line is above this function.
         warned(framed.warnings, depth=3)
         return framed.frame
@@ -565,14 +520,10 @@ class OpenWorkload(Opened):
         Per table the data files that are left, their deleted rows and partition values, and a
         predicate that the rows must meet.
         """
-        from impctl.service.rewrite import Listed, files
+        from impctl.service.rewrite import files
 
-        use = sketch_use_from(sketch, {})
-
-        def listing(desk: Workbench) -> Listed:
-            return files(desk, query, params or {}, sql, at, use, required=require_sketch)
-
-        listed = self._run(listing)
+        arguments = (params or {}, sql, at, sketch_use_from(sketch, {}))
+        listed = self._run(lambda desk: files(desk, query, *arguments, required=require_sketch))
         warned(listed.warnings, depth=3)
         return listed.files
 
@@ -602,8 +553,17 @@ def open(
     where none is, Spark is started and stays up. The caller's session is never changed or stopped.
     `progress` is called with each step before it starts: a line, its number, and of how many.
     """
-    given = Given(store, policy, lock_timeout, spark_profile, imbalance, large_change, memory)
-    settings = settings_from(workload, given, os.environ)
+    settings = settings_from(
+        workload,
+        os.environ,
+        store=store,
+        policy=policy,
+        lock_timeout=lock_timeout,
+        spark_profile=spark_profile,
+        imbalance=imbalance,
+        large_change=large_change,
+        memory=memory,
+    )
     sessions = SessionBeside(spark)
     with open_workbench(settings):
         return OpenWorkload(settings, sessions, progress)

@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from impctl.bench.quantity import Unit, is_number, named, number, readable, times
@@ -14,79 +15,6 @@ from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.bench.record import Cell, Figure, Label, Metric, Record
-
-
-SIZES = ("changes", "share")
-"""Labels that say how large a change is: rows, and their share of the table."""
-
-
-@dataclass(frozen=True, slots=True)
-class BreakEven:
-    """Break-even of one series, in the label `size`: the share of the table, else changed rows.
-
-    Exactly one is set: `at`, where the costs cross; `beyond`, the largest size measured, where
-    maintaining is the cheaper one everywhere; `before`, the smallest, where it is not even there.
-    """
-
-    figure: str
-    labels: Mapping[str, Label]
-    size: str
-    at: float | None = None
-    beyond: float | None = None
-    before: float | None = None
-
-
-def break_evens(record: Record, *, other: str = "recapture_ms") -> tuple[BreakEven, ...]:
-    """One for every series of every figure that varies the size of a change.
-
-    `other` is the metric of what maintaining is held against.
-    """
-    cost = "maintain_ms"
-    result: list[BreakEven] = []
-    for figure in record.figures:
-        cells = [
-            cell
-            for cell in record.cells_of(figure.name)
-            if {cost, other} <= cell.metrics.keys() and "changes" in cell.labels
-        ]
-        size = "share" if all("share" in cell.labels for cell in cells) else "changes"
-        series: dict[tuple[tuple[str, Label], ...], list[Cell]] = {}
-        for cell in cells:
-            key = tuple(item for item in cell.labels.items() if item[0] not in SIZES)
-            series.setdefault(key, []).append(cell)
-        result += [
-            _break_even(figure.name, dict(key), size, members, cost, other)
-            for key, members in series.items()
-            if len(members) > 1
-        ]
-    return tuple(result)
-
-
-def _break_even(
-    figure: str,
-    labels: Mapping[str, Label],
-    size: str,
-    cells: Sequence[Cell],
-    cost: str,
-    other: str,
-) -> BreakEven:
-    points = sorted(
-        (float(cell.labels[size]), cell.metrics[cost].median / cell.metrics[other].median)
-        for cell in cells
-    )
-    if points[0][1] > 1:
-        return BreakEven(figure, labels, size, before=points[0][0])
-    for (left, low), (right, high) in zip(points, points[1:], strict=False):
-        if high > 1:
-            return BreakEven(figure, labels, size, at=_crossing(left, low, right, high))
-    return BreakEven(figure, labels, size, beyond=points[-1][0])
-
-
-def _crossing(left: float, low: float, right: float, high: float) -> float:
-    """Where the ratio of the costs is 1, between a ratio of at most 1 and one above."""
-    low, high = math.log(low), math.log(high)
-    part = -low / (high - low)
-    return math.exp(math.log(left) + part * (math.log(right) - math.log(left)))
 
 
 MAINTAIN = "maintain_ms"
@@ -105,19 +33,79 @@ DUCKDB_WITHOUT = "duckdb_plain_ms"
 DUCKDB_WITH = "duckdb_sketch_ms"
 STATE = "state_bytes"
 STRATEGY = "strategy"
-"""The label that names the way a whole workload was run."""
+"""The label for how a whole workload was run."""
 
 MAINTAINED, RECAPTURED, UNUSED = "incremental", "recapture", "none"
-"""What that label says: sketches maintained, recaptured, or none at all."""
+"""Values of that label: sketches maintained, recaptured, or not used."""
+
+SIZES = ("changes", "share")
+"""Labels for the size of a change: rows, and their share of the table."""
+
+
+@dataclass(frozen=True, slots=True)
+class BreakEven:
+    """Break-even of one series, in the label `size`: the share of the table, else changed rows.
+    Exactly one is set: `at`, where the costs cross; `beyond`, the largest size measured, if
+    maintaining is always cheaper; `before`, the smallest, if it never is."""
+
+    figure: str
+    labels: Mapping[str, Label]
+    size: str
+    at: float | None = None
+    beyond: float | None = None
+    before: float | None = None
+
+
+def break_evens(record: Record, *, other: str = RECAPTURE) -> tuple[BreakEven, ...]:
+    """Break-evens of every series of every figure that varies the size of a change. Maintaining is
+    compared with the metric `other`."""
+    result: list[BreakEven] = []
+    for figure in record.figures:
+        cells = [
+            cell
+            for cell in record.cells_of(figure.name)
+            if {MAINTAIN, other} <= cell.metrics.keys() and "changes" in cell.labels
+        ]
+        size = "share" if all("share" in cell.labels for cell in cells) else "changes"
+        series: dict[tuple[tuple[str, Label], ...], list[Cell]] = {}
+        for cell in cells:
+            key = tuple(item for item in cell.labels.items() if item[0] not in SIZES)
+            series.setdefault(key, []).append(cell)
+        result += [
+            _break_even(figure.name, dict(key), size, members, other)
+            for key, members in series.items()
+            if len(members) > 1
+        ]
+    return tuple(result)
+
+
+def _break_even(
+    figure: str, labels: Mapping[str, Label], size: str, cells: Sequence[Cell], other: str
+) -> BreakEven:
+    points = sorted(
+        (float(cell.labels[size]), cell.metrics[MAINTAIN].median / cell.metrics[other].median)
+        for cell in cells
+    )
+    if points[0][1] > 1:
+        return BreakEven(figure, labels, size, before=points[0][0])
+    for (left, low), (right, high) in zip(points, points[1:], strict=False):
+        if high > 1:
+            return BreakEven(figure, labels, size, at=_crossing(left, low, right, high))
+    return BreakEven(figure, labels, size, beyond=points[-1][0])
+
+
+def _crossing(left: float, low: float, right: float, high: float) -> float:
+    """The size at which the ratio of the costs is 1, by interpolation of logarithms."""
+    low, high = math.log(low), math.log(high)
+    part = -low / (high - low)
+    return math.exp(math.log(left) + part * (math.log(right) - math.log(left)))
 
 
 @dataclass(frozen=True, slots=True)
 class Contest:
-    """`ratio` is how many times as quick `ours` was as `other`; `band` the share that says nothing.
-
-    `case` are the labels but the one on x, `place` is that one; `side` is 1 where `ours` was
-    quicker, -1 where it was slower, 0 where noise or the spread of the runs may have made that.
-    """
+    """`ratio` is how many times as fast `ours` was as `other`; differences within `band` mean
+    nothing. `case` are the labels except the one on x, which is `place`. `side` is 1 if `ours` was
+    faster, -1 if slower, 0 if noise or the spread of the runs may explain the difference."""
 
     figure: Figure
     cell: Cell
@@ -129,7 +117,7 @@ class Contest:
 
     @property
     def is_won(self) -> bool:
-        """Quicker, beyond the noise."""
+        """Faster, beyond the noise."""
         return self.side > 0
 
     @property
@@ -139,17 +127,15 @@ class Contest:
 
     @property
     def name(self) -> str:
-        """The cell's labels in words."""
-        return ", ".join(text for text in (self.case, self.place) if text)
+        return ", ".join(filter(None, (self.case, self.place)))
 
     @property
     def full_name(self) -> str:
-        """With the figure it is in."""
         return f"{self.figure.title}: {self.name}" if self.name else self.figure.title
 
 
 def contests(record: Record, ours: str, other: str) -> tuple[Contest, ...]:
-    """Every cell that has both metrics, in the record's order."""
+    """Compare the two metrics in every cell that has both, in the record's order."""
     return tuple(
         _contest(record, figure, cell, cell.metrics[ours], cell.metrics[other])
         for figure in record.figures
@@ -159,7 +145,7 @@ def contests(record: Record, ours: str, other: str) -> tuple[Contest, ...]:
 
 
 def workload_contests(record: Record, other: str) -> tuple[Contest, ...]:
-    """Whole workloads: cells with maintained sketches against those that differ in strategy."""
+    """Compare whole workloads: cells with maintained sketches and those of another strategy."""
     result = []
     for figure in record.figures:
         cells = record.cells_of(figure.name)
@@ -180,16 +166,13 @@ def middle(result: Sequence[Contest]) -> float:
 
 
 def ends(result: Sequence[Contest]) -> tuple[Contest, Contest]:
-    """The least and the greatest ratio."""
-
-    def ratio(contest: Contest) -> float:
-        return contest.ratio
-
+    """The contests with the least and the greatest ratio."""
+    ratio = attrgetter("ratio")
     return min(result, key=ratio), max(result, key=ratio)
 
 
 def total_words(result: Sequence[Contest], ours: str, other: str, way: str) -> str:
-    """What all of them took together, in a sentence: `way` is how `ours` answers; "" for one."""
+    """A sentence on the total times; `way` is how `ours` answers. Empty for one contest."""
     if len(result) < 2:
         return ""
     took = sum(contest.cell.metrics[ours].median for contest in result)
@@ -202,7 +185,7 @@ def total_words(result: Sequence[Contest], ours: str, other: str, way: str) -> s
 
 
 def by_case(result: Sequence[Contest]) -> dict[tuple[str, str], list[Contest]]:
-    """Contests of one figure and case together, in their order."""
+    """Group contests by figure and case, in their order."""
     groups: dict[tuple[str, str], list[Contest]] = {}
     for contest in result:
         groups.setdefault((contest.figure.name, contest.case), []).append(contest)
@@ -210,21 +193,20 @@ def by_case(result: Sequence[Contest]) -> dict[tuple[str, str], list[Contest]]:
 
 
 def cell_name(record: Record, cell: Cell) -> str:
-    """A cell by its figure's title and its labels."""
-    figure = next((one for one in record.figures if one.name == cell.figure), None)
+    """The title of the cell's figure and its labels."""
+    figure = next((figure for figure in record.figures if figure.name == cell.figure), None)
     if figure is None:
         return cell.figure
-    return ": ".join(text for text in (figure.title, labels_name(figure, cell)) if text)
+    return ": ".join(filter(None, (figure.title, labels_name(figure, cell))))
 
 
 def labels_name(figure: Figure, cell: Cell) -> str:
     """All labels of a cell in words."""
-    named = (case_name(figure, cell), place_name(figure, cell))
-    return ", ".join(text for text in named if text)
+    return ", ".join(filter(None, (case_name(figure, cell), place_name(figure, cell))))
 
 
 def case_name(figure: Figure, cell: Cell) -> str:
-    """All labels of a cell but the one on x, in words; a change has its size once."""
+    """The labels of a cell except the one on x, in words; the size of a change once."""
     size = [name for name in SIZES if name in cell.labels]
     hidden = {STRATEGY, figure.chart.x, *(size if figure.chart.x in SIZES else size[1:])}
     return ", ".join(named(name, cell.labels[name]) for name in cell.labels if name not in hidden)
@@ -248,7 +230,7 @@ def _without_strategy(cell: Cell) -> tuple[tuple[str, Label], ...]:
 
 
 def _are_amounts(*metrics: Metric | None) -> bool:
-    """Are all there, finite and above zero?"""
+    """Whether all exist and are finite and positive."""
     return all(one is not None and math.isfinite(one.median) and one.median > 0 for one in metrics)
 
 
@@ -266,23 +248,21 @@ class _Case:
 
     @property
     def short_text(self) -> str:
-        """In one size: the share of the table where it is known."""
+        """The break-even in one size: the share of the table if known."""
         side, amount = self.place
         texts = _size_texts(self.even.size, amount, self.cell)
         return ("below ", "", "above ")[side] + texts.get("share", texts[self.even.size])
 
     @property
     def place(self) -> tuple[int, float]:
-        """0 below what was measured, 1 a crossing, 2 beyond, and the size that is told."""
+        """0 below what was measured, 1 at a crossing, 2 above it; and the size."""
         sides = (self.even.before, self.even.at, self.even.beyond)
         return next((side, amount) for side, amount in enumerate(sides) if amount is not None)
 
 
 def break_even_words(record: Record, other: str = RECAPTURE) -> dict[tuple[str, str], str]:
-    """Break-even in words, by figure and case; `other` is the metric maintaining is held against.
-
-    Only what has a place on an axis is looked at.
-    """
+    """Break-even in words, by figure and case; `other` is the metric compared with maintaining.
+    Cells without a place on an axis are ignored."""
     return {
         (case.figure.name, case_name(case.figure, case.cell)): case.text
         for case in _cases(record, other)
@@ -290,11 +270,11 @@ def break_even_words(record: Record, other: str = RECAPTURE) -> dict[tuple[str, 
 
 
 def earliest_break_even(record: Record) -> tuple[str, str] | None:
-    """The earliest break-even with recapture in words, and where it lies; None without any."""
+    """The earliest break-even with recapture in words, and where it is; None without any."""
     cases = _cases(record, RECAPTURE)
     if not cases:
         return None
-    # Of equal sides those told in shares come first, for these are what compares.
+    # Of equal sides, shares come first, because they are comparable.
     first = min(cases, key=lambda case: (case.place[0], case.even.size != "share", case.place[1]))
     name = case_name(first.figure, first.cell)
     where = f"{first.figure.title}: {name}" if name else first.figure.title
@@ -317,14 +297,14 @@ def _cases(record: Record, other: str) -> list[_Case]:
 
 
 def _has_costs(cell: Cell, other: str) -> bool:
-    """Are both costs and the size of the change amounts above zero?"""
+    """Whether both costs and the size of the change are positive amounts."""
     costs = [cell.metrics[name].median for name in (MAINTAIN, other) if name in cell.metrics]
     sizes = [cell.labels[name] for name in SIZES if name in cell.labels]
     return all(is_number(amount) and amount > 0 for amount in (*costs, *sizes))
 
 
 def _break_even_text(even: BreakEven, cell: Cell, axis: str) -> str:
-    """A crossing in every way to say it; a side of what was measured as the axis says it."""
+    """A crossing in every unit; a limit of what was measured in the unit of the axis."""
     if even.at is not None:
         first, *others = _size_texts(even.size, even.at, cell).values()
         return f"{first} ({others[0]})" if others else first
@@ -335,7 +315,7 @@ def _break_even_text(even: BreakEven, cell: Cell, axis: str) -> str:
 
 
 def _size_texts(size: str, amount: float, cell: Cell) -> dict[str, str]:
-    """`3.2 %` and `160,000 changes`, by label: both where the cell tells how they go together."""
+    """`3.2 %` and `160,000 changes`, by label: both if the cell has both sizes."""
     amounts = {size: amount}
     changes, share = (cell.labels.get(name) for name in SIZES)
     if is_number(changes) and is_number(share):

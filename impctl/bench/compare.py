@@ -1,11 +1,10 @@
-"""Two records of one suite: which cells became faster or slower, beyond what noise can make.
+"""Compare two records of one suite: which cells became faster or slower beyond the noise.
 
-Law: a difference is told only beyond the band (`band`) of the noise that both records had around
-the figure. A ratio below 1 is less of the metric. Times of different machines are not judged, for
-they tell the machines apart; ratios and sizes are. Cells that only one of the records has, or that
-measured something else under the same labels, are listed, never dropped; wrong ones of the new
-record come before numbers.
-Out of scope: records of different suites, scales or tables, which are refused.
+Law: a difference is reported only beyond the band (`band_of`) of the noise that both records had
+around the figure. A ratio below 1 is less of the metric. Times of different machines are not
+judged, because they distinguish the machines; ratios and sizes are. Cells that only one record has,
+or that measured something else under the same labels, are listed, never dropped; wrong ones of the
+new record come before numbers. Records of different suites, scales or tables are refused.
 """
 
 from __future__ import annotations
@@ -23,11 +22,12 @@ if TYPE_CHECKING:
     from impctl.bench.record import Cell, Label, Metric, Record
 
 _MACHINE = ("cpu", "cores")
-"""Facts of a machine without which its times mean nothing on another."""
+"""Facts that must agree if times are to be compared."""
 
 
 class Difference(StrEnum):
-    """What became of a metric: of times and ratios, of sizes, and of times of two machines."""
+    """How a metric changed: faster or slower for times and ratios, less or more for sizes, unjudged
+    for times of two machines."""
 
     SAME = "same"
     FASTER = "faster"
@@ -52,20 +52,16 @@ class MetricChange:
 
 @dataclass(frozen=True, slots=True)
 class CellPlace:
-    """A cell by its figure and labels."""
-
     figure: str
     labels: Mapping[str, Label]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordComparison:
-    """All metrics of matched cells, and cells without a partner.
-
-    `noise` is that of both whole runs together; `differences` names facts of the runs that differ
-    and may explain what changed. `wrong` are cells of the new record whose check failed, `edited`
-    those that both records have, but of another query, partition, option or data.
-    """
+    """All metrics of matched cells, and cells without a partner. `noise` is that of both whole runs
+    together; `differences` names facts of the runs that differ and may explain changes. `wrong` are
+    cells of the new record whose check failed, `edited` cells in both records that measured another
+    query, partition, option or data."""
 
     suite: str
     noise: float
@@ -78,7 +74,7 @@ class RecordComparison:
 
 
 def compare_records(old: Record, new: Record) -> RecordComparison:
-    """What changed from the old record to the new one."""
+    """Compare the new record with the old one."""
     _check_comparable(old, new)
     before = {_key(cell): cell for cell in old.cells}
     after = {_key(cell): cell for cell in new.cells}
@@ -103,7 +99,7 @@ def _together(old: float, new: float) -> float:
 
 
 def _is_edited(old: Cell, new: Cell) -> bool:
-    """Do both tell what they measured, and not the same?"""
+    """Whether both name what they measured, and it differs."""
     known = old.fingerprint and new.fingerprint
     return bool(known) and old.fingerprint != new.fingerprint
 
@@ -129,7 +125,7 @@ def _check_comparable(old: Record, new: Record) -> None:
 
 
 def _rows(old: Record, new: Record) -> list[tuple[str, str, str]]:
-    """The sizes of the tables that both measured: a source of data is as large as it is."""
+    """The sizes of the tables in both records: scale does not determine them for source data."""
     both = [name for name in old.tables if name in new.tables]
     return [
         (f"sizes of table `{name}`", f"{old.tables[name]:,} rows", f"{new.tables[name]:,} rows")
@@ -155,7 +151,6 @@ def _key(cell: Cell) -> tuple[str, frozenset[tuple[str, Label]]]:
 def _changes(
     old: Record, new: Record, pair: tuple[Cell, Cell], is_one_machine: bool
 ) -> list[MetricChange]:
-    """The metrics that both cells have."""
     first, second = pair
     noise = _together(old.noise_of(first.figure), new.noise_of(first.figure))
     result = []
@@ -173,20 +168,16 @@ def _changes(
 
 
 def _slack_change(old: Cell, before: int, after: int) -> MetricChange:
-    """Fragments held without need: no measurement, so any difference counts."""
+    """Compare unneeded ranges, which are no measurement, so any difference counts."""
     ratio = _over(after, before)
-    verdict = (
-        Difference.SAME
-        if before == after
-        else Difference.MORE
-        if after > before
-        else Difference.LESS
-    )
+    verdict = Difference.SAME
+    if before != after:
+        verdict = Difference.MORE if after > before else Difference.LESS
     return MetricChange(old.figure, old.labels, "slack", before, after, ratio, verdict)
 
 
 def _over(after: float, before: float) -> float:
-    """New over old; what came from nothing is infinitely more."""
+    """New over old; infinite if old is zero."""
     if before:
         return after / before
     return math.inf if after else 1.0

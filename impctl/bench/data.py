@@ -58,13 +58,13 @@ DAYS = 730
 _MOST_LINES = 7
 _PRODUCTS = 1_000
 _BULK = 1 / 20_000
-"""Share of orders that are bulk orders."""
+"""Share of bulk orders."""
 
 Integers = npt.NDArray[np.int64]
 
 
 def orders_files(rows: int, files: int, seed: int) -> Iterator[pa.Table]:
-    """The rows of each file, as many in each; the last days lie in the last file."""
+    """Yield the rows of each file, equally many; the last days are in the last file."""
     random = np.random.default_rng(seed)
     lines = random.integers(1, _MOST_LINES + 1, rows // 2 + _MOST_LINES)
     ends = np.cumsum(lines)
@@ -81,7 +81,7 @@ def orders_files(rows: int, files: int, seed: int) -> Iterator[pa.Table]:
 
 
 def _days_of_orders(orders: int) -> Integers:
-    """The day of each order, from 0 on: so many a day as its season sells."""
+    """The day of each order, from 0 on, by the season's sales."""
     day = np.arange(DAYS)
     of_year = (FIRST_DAY.timetuple().tm_yday + day) % 365
     weight = 1.0 + 0.25 * np.sin(2 * np.pi * of_year / 365) + 0.2 * (day % 7 > 4)
@@ -122,7 +122,7 @@ def _rows(
 
 
 def _mixed(order: Integers) -> npt.NDArray[np.uint64]:
-    """A number for each order that looks random (SplitMix64; Steele, Lea and Flood, 2014)."""
+    """A pseudo-random number per order (SplitMix64; Steele, Lea and Flood, 2014)."""
     with np.errstate(over="ignore"):
         word = (order.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
         word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -139,7 +139,7 @@ SYNTHETIC_SCHEMA = pa.schema(
 
 _SLOPES = (1.0, 1.0, 1.2, 0.5, 0.8, 1.5, 2.0, 2.5, 3.0)
 _MAX_ROWS = 2**31
-"""Beyond this the product that scatters ids would leave 64 bits."""
+"""Above this the product that scatters ids would exceed 64 bits."""
 
 
 def synthetic_batches(
@@ -151,7 +151,7 @@ def synthetic_batches(
     noise: float = 0.05,
     batch_rows: int = 500_000,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of the table in batches; `noise` is the standard deviation over the range of `a`."""
+    """Yield the table in batches; `noise` is the standard deviation over the range of `a`."""
     _check(rows, groups, noise)
     if batch_rows < 1:
         raise UsageError("A batch needs at least one row", hint="give a larger batch size")
@@ -195,14 +195,14 @@ def _batch(
 
 
 def _streams(seed: int) -> list[np.random.Generator]:
-    """A stream per column, so that the size of a batch does not shift the others."""
+    """A random stream per column, so that the batch size does not shift the others."""
     # The key stays: without it every published seed would name another table.
     sequence = np.random.SeedSequence(entropy=seed, spawn_key=(0,))
     return [np.random.default_rng(child) for child in sequence.spawn(1 + len(MEASURES))]
 
 
 def _coprime_step(rows: int) -> int:
-    """A step that visits every id below `rows` once, far from the one before."""
+    """A step that visits every id below `rows` once, far from the previous one."""
     step = max(1, int(rows * 0.6180339887))
     while math.gcd(step, max(rows, 1)) != 1:
         step += 1
@@ -225,7 +225,7 @@ def _check(rows: int, groups: int, noise: float) -> None:
 
 
 SIZES = (10, 50, 100, 500, 1000)
-"""Rows that came with one refresh, orders and line items together."""
+"""Rows of a refresh, orders and line items together."""
 
 _FREE = 8
 
@@ -234,7 +234,7 @@ Keys = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Refresh:
-    """New rows of both tables; `size` is how many there were to be."""
+    """New rows of both tables; `size` is the requested number of rows."""
 
     size: int
     orders: pa.Table
@@ -247,10 +247,8 @@ def refreshes(
     sizes: Sequence[int] = SIZES,
     seed: int = 1,
 ) -> Iterator[Refresh]:
-    """A refresh of at least each size, as few orders as give that.
-
-    `lineitem_of` gives the line items of orders by their keys.
-    """
+    """Yield refreshes of at least each size, with as few orders as possible. `lineitem_of` returns
+    the line items of orders by their keys."""
     keys: Keys = orders.column("o_orderkey").to_numpy()
     drawn = np.random.default_rng(seed).permutation(len(keys))
     start = 0
@@ -262,7 +260,7 @@ def refreshes(
 
 
 def _cut(size: int, orders: pa.Table, lineitem: pa.Table) -> Refresh:
-    """As many of the orders as bring the rows of both to the size."""
+    """As many of the orders as give the size, with their line items."""
     orders = orders.sort_by("o_orderkey")
     keys: Keys = orders.column("o_orderkey").to_numpy()
     owners = np.searchsorted(keys, lineitem.column("l_orderkey").to_numpy())
@@ -274,14 +272,14 @@ def _cut(size: int, orders: pa.Table, lineitem: pa.Table) -> Refresh:
 
 
 def _moved(table: pa.Table, column: str) -> pa.Table:
-    """The rows under free keys."""
+    """The rows with unused keys."""
     at = table.column_names.index(column)
     values = pc.add(table.column(column), pa.scalar(_FREE, table.column(column).type))
     return table.set_column(at, table.schema.field(at), values)
 
 
 def split_last_days(table: pa.Table, column: str, days: int) -> tuple[pa.Table, list[pa.Table]]:
-    """The rows before the last `days` days on which there are rows, and a batch for each day."""
+    """The rows before the last `days` days with rows, and a batch for each of these days."""
     if column not in table.column_names:
         raise UsageError(
             f"The data has no column `{column}`",

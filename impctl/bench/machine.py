@@ -15,7 +15,7 @@ import numpy.typing as npt
 from impctl.bench.timing import median_of
 
 UNSTEADY = 0.25
-"""Noise from which on whoever reads the numbers is warned."""
+"""Noise from which the reader is warned."""
 
 _NUMBERS = 400_000
 _BYTES = 1 << 20
@@ -23,7 +23,7 @@ _RUNS = 5
 
 
 def yardstick(folder: Path) -> float:
-    """Median milliseconds of the work, its file in `folder`."""
+    """Time a fixed piece of work with a file in `folder`; the median in milliseconds."""
     numbers = np.random.default_rng(0).random(_NUMBERS)
     file = folder / ".impctl-yardstick"
     try:
@@ -33,7 +33,7 @@ def yardstick(folder: Path) -> float:
 
 
 def noise_of(medians: Sequence[float]) -> float:
-    """The share by which these medians of the yardstick differ; 0 for fewer than two."""
+    """The share by which medians of the yardstick differ; 0 for fewer than two."""
     return max(medians) / min(medians) - 1 if len(medians) > 1 else 0.0
 
 
@@ -50,7 +50,7 @@ _PACKAGES = ("pyspark", "deltalake", "pyarrow", "numpy", "duckdb", "scipy")
 
 
 def describe_machine() -> dict[str, str]:
-    """Processor, cores, memory, Python, the packages that matter, and the commit of this code."""
+    """Processor, cores, memory, Python, relevant packages, and the commit of this code."""
     facts = {
         "cpu": _cpu(),
         "cores": _cores(),
@@ -89,8 +89,8 @@ def _memory() -> str:
 
 
 def _commit() -> str:
-    """The commit this code was checked out from, marked where it was changed since; empty where it
-    is installed, even below somebody else's repository."""
+    """The commit of this checkout, marked if changed since; empty if installed, even below another
+    repository."""
     folder = Path(__file__).resolve().parents[1]
     if not _git(folder, "ls-files", "--", "bench/machine.py"):
         return ""
@@ -100,7 +100,7 @@ def _commit() -> str:
 
 
 def _git(folder: Path, *words: str) -> str:
-    """What git prints; empty where it fails or is not there."""
+    """The output of git; empty if it fails or is missing."""
     try:
         result = subprocess.run(
             ["git", "-C", str(folder), *words],

@@ -1,8 +1,7 @@
-"""SQL over Parquet files in DuckDB, where that is installed: one more yardstick beside Spark.
+"""SQL over Parquet files in DuckDB, an optional second yardstick beside Spark.
 
-Law: a connection keeps nothing on disk and reads exactly the files it was given. DuckDB is optional
-(`pip install duckdb`); without it there is no connection, and nobody has to care.
-Out of scope: which SQL, and whether its answer is right (`measure.duckdb`).
+Law: a connection stores nothing on disk and reads exactly the files it was given. Without DuckDB
+(`pip install duckdb`) there is no connection.
 """
 
 from __future__ import annotations
@@ -17,19 +16,18 @@ if TYPE_CHECKING:
 
 
 class ParquetSql:
-    """A connection that is used again and again, so that it is warm."""
+    """A connection that is reused, so that it is warm."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
 
     @staticmethod
     def is_installed() -> bool:
-        """Whether there can be a connection."""
         return find_spec("duckdb") is not None
 
     @classmethod
     def open(cls) -> Self | None:
-        """A connection in memory; None where DuckDB is not installed."""
+        """Connect to a database in memory; None if DuckDB is not installed."""
         if not cls.is_installed():
             return None
         import duckdb
@@ -37,38 +35,35 @@ class ParquetSql:
         return cls(duckdb.connect(":memory:"))
 
     def view(self, name: str, files: Sequence[str], *, has_folders: bool = False) -> None:
-        """From now on `name` stands for the rows of these files; SqlFailed where one is gone.
-
-        With `has_folders` their folders' names are values of columns, typed as DuckDB guesses.
-        """
+        """Let `name` stand for the rows of these files; SqlFailed if one is missing. With
+        `has_folders` their folders' names are values of columns, typed as DuckDB guesses."""
         with _as_sql_failures():
             rows = self._connection.read_parquet(list(files), hive_partitioning=has_folders)
             rows.create_view(name, replace=True)
 
     def put(self, name: str, rows: pa.Table) -> None:
-        """From now on `name` stands for these rows."""
+        """Let `name` stand for these rows."""
         with _as_sql_failures():
             self._connection.register(name, rows)
 
     def change(self, sql: str) -> None:
-        """Run a statement that has no answer; SqlFailed where DuckDB does not run it."""
+        """Run a statement without a result; SqlFailed if DuckDB refuses it."""
         with _as_sql_failures():
             self._connection.execute(sql)
 
     def run(self, sql: str) -> pa.Table:
-        """The answer of a SELECT; SqlFailed where DuckDB does not run it."""
+        """Run a SELECT; SqlFailed if DuckDB refuses it."""
         with _as_sql_failures():
             result: pa.Table = self._connection.sql(sql).to_arrow_table()
             return result
 
     def close(self) -> None:
-        """Let go of its memory and threads."""
+        """Free its memory and threads."""
         self._connection.close()
 
 
 @contextmanager
 def _as_sql_failures() -> Iterator[None]:
-    """What DuckDB complains of as SqlFailed."""
     import duckdb
 
     try:
@@ -83,4 +78,4 @@ def _as_sql_failures() -> Iterator[None]:
 
 
 class SqlFailed(Exception):  # noqa: N818  # a finding of a measurement, never an error of impctl
-    """DuckDB does not take the text; the message is the first line of its own."""
+    """DuckDB refused the text; the message is the first line of its own."""

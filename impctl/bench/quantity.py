@@ -1,7 +1,7 @@
-"""Numbers with their units, as a reader wants them: `0.9 ms`, `1.3 s`, `4.2 MB`, `3.5 %`, `180×`.
+"""Numbers with their units for readers: `0.9 ms`, `1.3 s`, `4.2 MB`, `3.5 %`, `180×`.
 
-Law: the unit is the ending of a metric's or label's name, as `bench.record` has it; three digits
-carry meaning, the rest is noise. Out of scope: what a metric means, HTML.
+Law: the unit is the ending of a metric's or label's name, as in `bench.record`; three digits carry
+meaning, the rest is noise.
 """
 
 from __future__ import annotations
@@ -65,20 +65,20 @@ _WORDS = {
     "dred_ratio": "messages of DRed over its own",
     "share": "share of the table",
 }
-"""Names that say too little on their own."""
+"""Words for names that are unclear on their own."""
 
 _TIMES = ((1e3 * 60 * 60, "h"), (1e3 * 60, "min"), (1e3, "s"), (1.0, "ms"))
 _SIZES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 
 
 def unit_of(name: str) -> Unit:
-    """The unit a name ends in: `maintain_ms` is in milliseconds."""
+    """The unit at the end of a name: `maintain_ms` is in milliseconds."""
     ending = name.rpartition("_")[2]
     return next((unit for unit in Unit if unit and unit.value == ending), Unit.NONE)
 
 
 def dimension_of(unit: Unit) -> str:
-    """What an axis of this unit is called."""
+    """The title of an axis with this unit."""
     return _DIMENSIONS[unit]
 
 
@@ -94,7 +94,7 @@ def plain_name(name: str) -> str:
 
 
 def named(name: str, value: Label) -> str:
-    """A label with its value as people say it: `50 groups`, `1 change`, `layout clustered`."""
+    """A label with its value in words: `50 groups`, `1 change`, `layout clustered`."""
     text = label_text(name, value)
     words = plain_name(name)
     if name.startswith("query"):
@@ -108,7 +108,7 @@ def named(name: str, value: Label) -> str:
 
 
 def readable(value: float, unit: Unit) -> str:
-    """The value with its unit; a dash for what is no number."""
+    """Format the value with its unit; a dash if it is not finite."""
     if not math.isfinite(value):
         return "–"
     match unit:
@@ -127,14 +127,14 @@ def readable(value: float, unit: Unit) -> str:
 
 
 def times(value: float) -> str:
-    """A ratio: `180×`, `2.1×`; two digits where more would promise too much."""
+    """Format a ratio: `180×`, `2.1×`; two digits, because more would promise too much."""
     if not math.isfinite(value):
         return "–"
     return f"{value:,.0f}×" if value >= 9.95 else f"{value:.2g}×"
 
 
 def number(value: float) -> str:
-    """Three digits of a fraction, every digit of a whole number, thousands apart."""
+    """Format a number: three digits of a fraction, all digits of a whole number."""
     if not math.isfinite(value):
         return "–"
     if value == int(value):
@@ -146,7 +146,7 @@ def number(value: float) -> str:
 
 
 def spread_text(metric: Metric, unit: Unit) -> str:
-    """Least to greatest of the runs, the unit once where it is the same; empty for a single run."""
+    """The range of the runs, with the unit once if equal; empty for a single run."""
     if metric.runs < 2 or not (math.isfinite(metric.low) and math.isfinite(metric.high)):
         return ""
     low, high = readable(metric.low, unit), readable(metric.high, unit)
@@ -157,7 +157,7 @@ def spread_text(metric: Metric, unit: Unit) -> str:
 
 
 def label_text(name: str, value: Label) -> str:
-    """A label's value: numbers readable, text as it is."""
+    """Format a label's value."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, str):
@@ -168,7 +168,7 @@ def label_text(name: str, value: Label) -> str:
 
 
 def is_number(value: Label | None) -> TypeGuard[int | float]:
-    """Has its place on an axis: yes and no, text and what is not finite have none."""
+    """Whether the value has a place on an axis: booleans, text and infinite values have none."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
@@ -181,7 +181,7 @@ def _scaled(value: float, steps: tuple[tuple[float, str], ...]) -> str:
 
 
 def _three(value: float) -> str:
-    """At most three digits, not more than three places."""
+    """At most three digits, and at most three decimal places."""
     if abs(value) >= 99.95:
         return f"{value:,.0f}"
     places = 1 if abs(value) >= 9.995 else 2

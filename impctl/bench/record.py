@@ -15,11 +15,11 @@ from impctl.values import dataclass
 RECORD_FORMAT = 1
 
 Label = str | int | float
-"""What tells a cell from its neighbours: `groups: 50`, `changes: 1000`, `strategy: eager`."""
+"""What distinguishes cells: `groups: 50`, `changes: 1000`, `strategy: eager`."""
 
 
 class RecordKind(StrEnum):
-    """What a record was measured from: a suite has a scale, a workload tables as they are."""
+    """What was measured: a suite has a scale, a workload tables as they are."""
 
     SUITE = "suite"
     WORKLOAD = "workload"
@@ -27,8 +27,8 @@ class RecordKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A median with the least and greatest of its `runs` measurements; one run has no spread, and
-    a number that was reckoned has none."""
+    """The median, least and greatest of `runs` measurements; one run or a computed number has no
+    spread."""
 
     median: float
     low: float
@@ -37,15 +37,15 @@ class Metric:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Metric:
-        """The metric of some measurements, at least one."""
+        """Summarize measurements, at least one."""
         import statistics  # every command loads what a record is, and hardly one makes any
 
         return cls(statistics.median(values), min(values), max(values), len(values))
 
     @classmethod
     def quotient(cls, over: Metric, under: Metric) -> Metric:
-        """One by the other, above zero: of the medians, so that it agrees with both where all
-        three are shown; least and greatest are what the runs of both allow."""
+        """Divide by `under`, which is positive: medians by medians, so that all three agree where
+        they are shown; least and greatest are what the runs of both allow."""
         return cls(
             over.median / under.median,
             over.low / under.high,
@@ -56,14 +56,11 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One point of one figure.
-
-    `covers` says that the sketch was compared with recapture before anything was timed, None where
-    a cell has no sketch to check; `slack` counts fragments held without need. `equal` says that
-    results with and without sketch were compared. `note` is what a reader must know of this cell.
-    `fingerprint` stands for what labels leave out: the query, its partition, the options, the data;
-    it is empty in records from before there was one.
-    """
+    """One point of one figure. `covers` says whether the sketch covered recapture before anything
+    was timed, None without a sketch to check; `slack` counts unneeded ranges. `equal` says whether
+    results with and without sketch were equal. `note` is what a reader must know of this cell.
+    `fingerprint` stands for what labels omit: the query, its partition, the options, the data; it
+    is empty in records from before there was one."""
 
     figure: str
     labels: Mapping[str, Label]
@@ -78,10 +75,8 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """How cells become lines: `x` is a label, `y` are metrics, a line per metric and `series`.
-
-    `log` names the axes ("x", "y") on a logarithmic scale. A label that is text makes bars.
-    """
+    """How cells become lines: `x` is a label, `y` are metrics, with a line per metric and `series`.
+    `log` names the axes ("x", "y") on a logarithmic scale. A text label makes bars."""
 
     x: str
     y: tuple[str, ...]
@@ -103,18 +98,12 @@ class Figure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """One run: `started` is an ISO 8601 time in UTC.
-
-    `noise` is the share by which equal work took longer at its slowest than at its quickest, over
-    the whole run; `figure_noise` is the same of the two times right before and after a figure.
-
-    `suite` is the name of the suite, or of the workload, as `kind` tells.
-
-    `tables` has the rows of every table that queries read, as they were before any change: a scale
-    does not tell them where there is a least size or a source.
-
-    `failures` names what could not be measured, one sentence each: nothing is left out in silence.
-    """
+    """One run: `started` is an ISO 8601 time in UTC. `noise` is the share by which equal work took
+    longer at its slowest than at its fastest over the whole run, `figure_noise` that right before
+    and after a figure. `suite` is the name of the suite or the workload, as `kind` says. `tables`
+    has the rows of every table that queries read, before any change: scale does not determine them
+    if there is a minimum size or source data. `failures` lists everything that could not be
+    measured, one sentence each."""
 
     suite: str
     title: str
@@ -134,11 +123,11 @@ class Record:
     kind: RecordKind = RecordKind.SUITE
 
     def cells_of(self, figure: str) -> tuple[Cell, ...]:
-        """The cells of one figure, in the order they were measured."""
+        """The cells of one figure, in the order measured."""
         return tuple(cell for cell in self.cells if cell.figure == figure)
 
     def noise_of(self, figure: str) -> float:
-        """The noise around a figure; that of the whole run where a record has no other."""
+        """The noise around a figure, else that of the whole run."""
         noise = self.figure_noise.get(figure, self.noise)
         return noise if math.isfinite(noise) and noise > 0 else 0.0
 
@@ -147,12 +136,12 @@ _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 def record_to_json(record: Record) -> str:
-    """The record as one JSON document, readable by people."""
+    """Convert the record to an indented JSON document."""
     return json.dumps(_plain(asdict(record)), indent=1, allow_nan=False) + "\n"
 
 
 def record_from_json(text: str, name: str) -> Record:
-    """The record in `text`; UsageError, which calls it `name`, where there is none."""
+    """Read a record from JSON; UsageError, with `name` for the file, if it is none."""
     try:
         result = _unwrapped(json.loads(text))
     except ValueError:
@@ -183,7 +172,7 @@ def _foreign(name: str, why: str) -> UsageError:
 
 
 def _unwrapped(document: Any) -> Any:
-    """The record inside the envelope of `--json`; any other document as it is."""
+    """The record inside the envelope of `--json`; any other document unchanged."""
     if isinstance(document, dict) and isinstance(document.get("results"), list):
         records = [r for r in document["results"] if isinstance(r, dict) and "cells" in r]
         return records[0] if len(records) == 1 else document
@@ -191,7 +180,7 @@ def _unwrapped(document: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Numbers that JSON lacks as text."""
+    """Replace numbers that JSON lacks by text."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, Mapping):

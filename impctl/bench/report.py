@@ -19,7 +19,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.resources import files
 from importlib.util import find_spec
-from itertools import groupby
+from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any
 
 from impctl.bench.break_even import (
@@ -70,16 +70,14 @@ LIBRARY = "chart.js-4.6.1.umd.min.js"
 """The chart library beside the template in `assets`, with its licence."""
 
 _NAMED = 4
-"""Cases that fit beside a chart."""
+"""Maximum cases listed beside a chart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """`command` made the page from the figures and cells of `record`.
-
-    `here` heads what the record says about a figure. `method` are paragraphs below the heading
-    `how`; without any, the page explains how `impctl bench` measures.
-    """
+    """`command` made the page from the figures and cells of `record`. `here` is the heading of
+    measured values of a figure. `method` are paragraphs below the heading `how`; without any, the
+    page explains how `impctl bench` measures."""
 
     command: str
     kicker: str
@@ -94,7 +92,7 @@ class Page:
 
 
 def render_report(record: Record) -> str:
-    """The page of a record."""
+    """Render the page of a record."""
     return render_page(
         Page(
             command="bench",
@@ -111,7 +109,7 @@ def render_report(record: Record) -> str:
 
 
 def render_page(page: Page) -> str:
-    """The whole page; UsageError without the template library."""
+    """Render a page; UsageError without the template library."""
     check_templates()
     from markupsafe import Markup
 
@@ -132,7 +130,7 @@ def render_page(page: Page) -> str:
 
 
 def check_templates() -> None:
-    """UsageError where the package that renders pages is not installed."""
+    """Raise UsageError if the package that renders pages is not installed."""
     if find_spec("jinja2") is None:
         raise UsageError(
             "A report needs the package `jinja2`, which is not installed",
@@ -162,27 +160,21 @@ def _asset(name: str) -> str:
 
 
 def _csp_hash(text: str) -> str:
-    digest = hashlib.sha256(text.encode()).digest()
-    return f"'sha256-{base64.b64encode(digest).decode()}'"
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
 def _prose(text: str) -> Markup:
-    """Escaped text in which backticks mark code."""
+    """Escape text in which backticks mark code."""
     from markupsafe import Markup, escape
 
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
 def _grouped(rows: Iterable[Sequence[str]]) -> list[tuple[str, list[Sequence[str]]]]:
-    """Successive rows with the same first field."""
     return [(name, list(group)) for name, group in groupby(rows, key=lambda row: row[0])]
 
 
-# ---- facts of the run --------------------------------------------------------------------------
-
-
 def _facts(record: Record) -> dict[str, str]:
-    """When, where and how it ran."""
     is_suite = record.kind is RecordKind.SUITE
     names: dict[int, list[str]] = {}
     for name, rows in record.tables.items():
@@ -204,14 +196,11 @@ def _machine(machine: Mapping[str, str]) -> dict[str, str]:
     cpu, cores, memory, commit, spark = (
         versions.pop(name, "") for name in ("cpu", "cores", "memory_gb", "commit", "spark")
     )
-    parts = [
-        cpu,
-        f"{cores} {'core' if cores == '1' else 'cores'}" if cores else "",
-        f"{memory} GB memory" if memory else "",
-    ]
+    cores = f"{cores} {'core' if cores == '1' else 'cores'}" if cores else ""
+    memory = f"{memory} GB memory" if memory else ""
     return {
         "Commit": commit,
-        "Machine": ", ".join(filter(None, parts)),
+        "Machine": ", ".join(filter(None, (cpu, cores, memory))),
         "Spark": spark,
         "Versions": ", ".join(f"{name} {value}" for name, value in versions.items()),
     }
@@ -222,20 +211,14 @@ def _moment(started: str) -> str:
         moment = datetime.fromisoformat(started)
     except ValueError:
         return started
-    if moment.tzinfo is not None:
-        moment = moment.astimezone(UTC)
-    return f"{moment:%Y-%m-%d %H:%M} UTC"
-
-
-# ---- one figure --------------------------------------------------------------------------------
+    utc = moment if moment.tzinfo is None else moment.astimezone(UTC)
+    return f"{utc:%Y-%m-%d %H:%M} UTC"
 
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """A column of numbers; a field is its text and the range beside it.
-
-    `kind` is `label`, `metric`, `check`, `note`, or empty.
-    """
+    """A column of the table; a field is its text and the range beside it. `kind` is `label`,
+    `metric`, `check`, `note`, or empty."""
 
     name: str
     kind: str
@@ -276,27 +259,25 @@ def _view(record: Record, figure: Figure) -> _View:
 
 
 def _measured_here(own: Record, figure: Figure) -> tuple[str, ...]:
-    """What this run says beside the papers' claim; `own` has this figure alone."""
+    """What this run measured, beside the papers' claim; `own` has this figure only."""
     compared = {
-        "Speed-up over recapture": contests(own, MAINTAIN, RECAPTURE),
-        "Speed-up over recapture in DuckDB": contests(own, MAINTAIN, DUCKDB_RECAPTURE),
-        "Speed-up of the query with its sketch": contests(own, WITH, WITHOUT),
-        "Speed-up of that over statistics alone": contests(own, WITH, PRUNED),
-        "Speed-up of that over a manually maintained view": contests(own, WITH, VIEW),
-        "Speed-up of that over DuckDB": contests(own, WITH, DUCKDB_WITHOUT),
-        "Speed-up of the materialized result over a manually maintained view": contests(
+        "over recapture": contests(own, MAINTAIN, RECAPTURE),
+        "over recapture in DuckDB": contests(own, MAINTAIN, DUCKDB_RECAPTURE),
+        "of the query with its sketch": contests(own, WITH, WITHOUT),
+        "of that over statistics alone": contests(own, WITH, PRUNED),
+        "of that over a manually maintained view": contests(own, WITH, VIEW),
+        "of that over DuckDB": contests(own, WITH, DUCKDB_WITHOUT),
+        "of the materialized result over a manually maintained view": contests(
             own, FROM_STATE, VIEW
         ),
-        "Speed-up of the engine with the sketch over DuckDB": contests(
-            own, BY_ENGINE, DUCKDB_WITHOUT
-        ),
-        "Speed-up of DuckDB with the sketch": contests(own, DUCKDB_WITH, DUCKDB_WITHOUT),
-        "Speed-up of the tree over the index join": contests(own, TREE, INDEX),
-        "Speed-up of the tree over running DuckDB again": contests(own, TREE, DUCKDB_RECAPTURE),
-        "Speed-up over no sketch": workload_contests(own, UNUSED),
-        "Speed-up over recaptured sketches": workload_contests(own, RECAPTURED),
+        "of the engine with the sketch over DuckDB": contests(own, BY_ENGINE, DUCKDB_WITHOUT),
+        "of DuckDB with the sketch": contests(own, DUCKDB_WITH, DUCKDB_WITHOUT),
+        "of the tree over the index join": contests(own, TREE, INDEX),
+        "of the tree over running DuckDB again": contests(own, TREE, DUCKDB_RECAPTURE),
+        "over no sketch": workload_contests(own, UNUSED),
+        "over recaptured sketches": workload_contests(own, RECAPTURED),
     }
-    texts = [f"{words}: {range_text(ratios)}." for words, ratios in compared.items() if ratios]
+    texts = [f"Speed-up {over}: {range_text(won)}." for over, won in compared.items() if won]
     # The table shows the cases in which costs do not cross.
     evens = [(case, text) for (_, case), text in break_even_words(own).items()]
     crossed = [(case, text) for case, text in evens if not text.startswith("above")]
@@ -318,7 +299,7 @@ def _range_of_first_metric(own: Record, figure: Figure) -> tuple[str, ...]:
 
 
 def _notes(record: Record, figure: Figure, cells: Sequence[Cell], hidden: int) -> Iterable[str]:
-    """Every note once, with its cells where these are few, and the noise around the figure."""
+    """Every note once, with its cells if they are few, and the noise around the figure."""
     about: dict[str, list[Cell]] = {}
     for cell in cells:
         if cell.note:
@@ -339,8 +320,6 @@ def _notes(record: Record, figure: Figure, cells: Sequence[Cell], hidden: int) -
 
 
 def _columns(cells: Sequence[Cell]) -> list[_Column]:
-    """Labels, which head their rows, metrics, and checks."""
-
     def column(
         name: str, kind: str, text: Callable[[Cell], str], *, is_right: bool = False
     ) -> _Column:
@@ -366,12 +345,11 @@ def _label_column(name: str, cells: Sequence[Cell]) -> _Column:
 
 def _metric_column(name: str, cells: Sequence[Cell]) -> _Column:
     unit = unit_of(name)
-    metrics = [cell.metrics.get(name) for cell in cells]
-    fields = [
+    fields = tuple(
         (readable(metric.median, unit), spread_text(metric, unit)) if metric else ("", "")
-        for metric in metrics
-    ]
-    return _Column(plain_name(name), "metric", True, tuple(fields))
+        for metric in (cell.metrics.get(name) for cell in cells)
+    )
+    return _Column(plain_name(name), "metric", True, fields)
 
 
 def _runs(cell: Cell) -> str:
@@ -384,13 +362,11 @@ def _check(is_right: bool | None) -> str:
     return "" if is_right is None else "✓ yes" if is_right else "✗ no"
 
 
-# ---- charts ------------------------------------------------------------------------------------
-
 Key = tuple[Label | None, ...]
 
 _WORDS = tuple(f"w{at}" for at in range(7))
 _AMOUNTS = tuple(f"a{at}" for at in range(5))
-"""Colours as the template's style has them: distinct hues for words, a ramp for amounts."""
+"""Colours in the template's style: distinct hues for words, a ramp for amounts."""
 
 _KNOWN = {
     **dict.fromkeys(("maintain", "incremental", "with sketch"), 0),
@@ -444,7 +420,7 @@ class KeyGroup:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One chart as its library takes it, but for colours; `words` say what it shows."""
+    """One chart as its library takes it, except colours; `words` describe it."""
 
     number: int
     title: str
@@ -455,7 +431,7 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """The panels of a figure and the legend they share; `hidden` counts points without a place."""
+    """The panels of a figure and their shared legend; `hidden` counts points without a place."""
 
     keys: tuple[KeyGroup, ...]
     panels: tuple[Panel, ...]
@@ -463,7 +439,7 @@ class Drawing:
 
 
 @dataclass(frozen=True, slots=True)
-class _Line:
+class _ChartLine:
     """The points of one group and metric, by their positions in the figure's lists."""
 
     group: int
@@ -472,12 +448,12 @@ class _Line:
 
 
 def draw(chart: Chart, cells: Sequence[Cell]) -> Drawing:
-    """A panel for each unit, and for each value of labels that are neither x nor series."""
+    """Make a panel for each unit and each value of labels that are neither x nor series."""
     categories, places = _places(chart, cells)
     groups = _ordered(_distinct(_key(cell, chart.series) for cell in cells))
     metrics = [name for name in chart.y if any(name in cell.metrics for cell in cells)]
     labels = facet_labels(chart, cells)
-    parts: list[tuple[Key, Unit, list[_Line]]] = []
+    parts: list[tuple[Key, Unit, list[_ChartLine]]] = []
     for unit in _distinct(map(unit_of, metrics)):
         for facet in _ordered(_distinct(_key(cell, labels) for cell in cells)):
             members = [cell for cell in cells if _key(cell, labels) == facet]
@@ -487,7 +463,7 @@ def draw(chart: Chart, cells: Sequence[Cell]) -> Drawing:
                 for metric, name in enumerate(metrics):
                     points = _points(chart, places, of_group, name) if unit_of(name) is unit else ()
                     if points:
-                        lines.append(_Line(at, metric, points))
+                        lines.append(_ChartLine(at, metric, points))
             if lines:
                 parts.append((facet, unit, lines))
     look = _Look(
@@ -503,13 +479,8 @@ def draw(chart: Chart, cells: Sequence[Cell]) -> Drawing:
     panels: list[Panel] = []
     for facet, unit, lines in parts:
         names = [name for name in metrics if unit_of(name) is unit]
-        same = [
-            point
-            for _, other, each in parts
-            if other is unit
-            for line in each
-            for point in line.points
-        ]
+        of_unit = chain.from_iterable(each for _, other, each in parts if other is unit)
+        same = [point for line in of_unit for point in line.points]
         title = plain_name(names[0]) if len(names) == 1 else dimension_of(unit)
         y = _value_axis(title, unit, "y" in chart.log, same)
         words = [", ".join(map(plain_name, names))] if len(names) < len(metrics) else []
@@ -553,14 +524,9 @@ def _points(
     is_log = "y" in chart.log
     for cell in cells:
         metric, label = cell.metrics.get(name), cell.labels.get(chart.x)
-        if (
-            metric is None
-            or label is None
-            or label not in places
-            or not math.isfinite(metric.median)
-        ):
+        if metric is None or label is None or label not in places:
             continue
-        if is_log and metric.median <= 0:
+        if not math.isfinite(metric.median) or (is_log and metric.median <= 0):
             continue
         low = metric.low if math.isfinite(metric.low) else metric.median
         value, spread = readable(metric.median, unit_of(name)), spread_text(metric, unit_of(name))
@@ -592,8 +558,8 @@ class _Look:
     is_across: bool
     has_bars: bool
 
-    def dataset(self, line: _Line, *, has_values: bool) -> dict[str, Any]:
-        """A line or bars of the chart library; the page's script adds the colours."""
+    def dataset(self, line: _ChartLine, *, has_values: bool) -> dict[str, Any]:
+        """A line or bars for the chart library; the page's script adds the colours."""
         group, metric = self.groups[line.group], self.metrics[line.metric]
         place = line.group if len(self.groups) > 1 else line.metric
         data = [dict(point) for point in line.points]
@@ -666,7 +632,7 @@ def _panel(
     unit: Unit,
     chart: Chart,
     look: _Look,
-    lines: Sequence[_Line],
+    lines: Sequence[_ChartLine],
     x: Mapping[str, Any],
     y: Mapping[str, Any],
 ) -> Panel:
@@ -703,9 +669,6 @@ def _panel(
     )
 
 
-# ---- axes --------------------------------------------------------------------------------------
-
-
 def _category_axis(chart: Chart, categories: Sequence[str]) -> dict[str, Any]:
     return {
         "type": "category",
@@ -719,7 +682,6 @@ def _category_axis(chart: Chart, categories: Sequence[str]) -> dict[str, Any]:
 
 
 def _place_axis(chart: Chart, values: Sequence[float]) -> dict[str, Any]:
-    """The axis of x where it is a number."""
     # A count of rows needs no second "rows" on every tick.
     unit = unit_of(chart.x) if unit_of(chart.x) is not Unit.ROWS else Unit.NONE
     low, high = (values[0], values[-1]) if values else (0.0, 1.0)
@@ -745,7 +707,7 @@ def _place_axis(chart: Chart, values: Sequence[float]) -> dict[str, Any]:
 def _value_axis(
     title: str, unit: Unit, is_log: bool, points: Sequence[Mapping[str, float]]
 ) -> dict[str, Any]:
-    """The axis of metrics, from zero unless it is logarithmic; it includes the ranges of runs."""
+    """The axis of metrics, from zero unless logarithmic; it includes the ranges of runs."""
     low = min(min(point["low"], point["y"]) for point in points)
     high = max(max(point["high"], point["y"]) for point in points)
     if is_log:
@@ -787,7 +749,6 @@ def _tick(value: float, unit: Unit) -> str:
 
 
 def _steps(low: float, high: float, step: float) -> list[float]:
-    """Multiples of the step in this range."""
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     return [at * step for at in range(first, last + 1)]
 
@@ -802,7 +763,7 @@ def _decades(low: float, high: float) -> list[float]:
 
 
 def _nice(value: float, *, is_up: bool = False, unit: Unit = Unit.NONE) -> float:
-    """The next 1, 2 or 5 times a power of ten below or above, in the unit that an axis shows."""
+    """The next 1, 2 or 5 times a power of ten below or above, in the unit of the axis."""
     # Steps of 200,000 ms would read 3.33 min.
     size = next((size for size in _SCALES.get(unit, ()) if value * 4 >= size), 1.0)
     power = 10.0 ** math.floor(math.log10(value / size)) * size
@@ -815,9 +776,6 @@ def _nice(value: float, *, is_up: bool = False, unit: Unit = Unit.NONE) -> float
 def _six(value: float) -> float:
     """Six digits, which are more than a chart shows."""
     return float(f"{value:.6g}")
-
-
-# ---- keys of cells -----------------------------------------------------------------------------
 
 
 def _key(cell: Cell, labels: Sequence[str]) -> Key:

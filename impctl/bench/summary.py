@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from impctl.bench.break_even import (
@@ -52,53 +53,45 @@ from impctl.bench.timing import side_of, time_band
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
-    from impctl.bench.record import Cell, Figure, Metric, Record
+    from impctl.bench.record import Cell, Figure, Record
 
 
 _WAYS: Mapping[str, str] = {
     WITH: "Spark with the sketch",
     WITHOUT: "Spark without sketch",
 }
-"""What a way is called here where its metric's own name does not say who answers."""
+"""Names of ways whose metric's name does not say who answers."""
 
 
 def quickest(record: Record) -> tuple[str, ...]:
-    """A sentence for each case that was answered from state, by the engine and by others."""
+    """A sentence for each case answered from state, by the engine and by others."""
     return tuple(
-        _told(record, figure, cell)
+        _ranking(record, figure, cell)
         for figure in record.figures
         for cell in record.cells_of(figure.name)
         if FROM_STATE in cell.metrics and BY_ENGINE in cell.metrics
     )
 
 
-def _told(record: Record, figure: Figure, cell: Cell) -> str:
+def _ranking(record: Record, figure: Figure, cell: Cell) -> str:
     ways = (FROM_STATE, BY_ENGINE, VIEW, DUCKDB_WITH, DUCKDB_WITHOUT, WITH, WITHOUT)
-    result = [
-        (cell.metrics[way], _WAYS.get(way, plain_name(way))) for way in ways if _has(cell, way)
+    ranked = [
+        (cell.metrics[way], _WAYS.get(way, plain_name(way)))
+        for way in ways
+        if way in cell.metrics and cell.metrics[way].median > 0
     ]
-    result.sort(key=lambda pair: pair[0].median)
-    (first, name), (second, other), *rest = result
-    case = labels_name(figure, cell)
+    ranked.sort(key=lambda pair: pair[0].median)
+    (first, name), (second, other), *rest = ranked
     others = "; ".join(
         f"{words} {times(metric.median / first.median)} as long" for metric, words in rest
     )
-    won = _is_won(record, cell, first, second)
-    what = (
-        f"{name} ({readable(first.median, Unit.MS)}), then {other}, "
-        f"{times(second.median / first.median)} as long"
-        if won
-        else f"{name} ({readable(first.median, Unit.MS)}) or {other}, within the noise"
-    )
+    what = f"{name} ({readable(first.median, Unit.MS)})"
+    if side_of(first, second, time_band(first, second, record.noise_of(cell.figure))) > 0:
+        what += f", then {other}, {times(second.median / first.median)} as long"
+    else:
+        what += f" or {other}, within the noise"
+    case = labels_name(figure, cell)
     return f"{case}: {what}; {others}." if others else f"{case}: {what}."
-
-
-def _has(cell: Cell, way: str) -> bool:
-    return way in cell.metrics and cell.metrics[way].median > 0
-
-
-def _is_won(record: Record, cell: Cell, first: Metric, second: Metric) -> bool:
-    return side_of(first, second, time_band(first, second, record.noise_of(cell.figure))) > 0
 
 
 _USUAL = 1000
@@ -107,7 +100,7 @@ _USUAL = 1000
 
 @dataclass(frozen=True, slots=True)
 class Headline:
-    """A number to remember, what it is, and where it holds."""
+    """A number to remember, its meaning, and where it holds."""
 
     value: str
     meaning: str
@@ -116,7 +109,7 @@ class Headline:
 
 @dataclass(frozen=True, slots=True)
 class AtSize:
-    """Contests at one size of a change, in `words` that are empty where none of them has a size."""
+    """Contests at one size of a change; `words` is empty if none has a size."""
 
     words: str
     found: tuple[Contest, ...]
@@ -125,7 +118,7 @@ class AtSize:
 def headlines(
     record: Record, maintained: Sequence[Contest], used: Sequence[Contest]
 ) -> tuple[Headline, ...]:
-    """Of maintaining at its sizes, break-even, queries with sketches, and checks."""
+    """Headlines on maintenance by size, break-even, queries with sketches, and checks."""
     result = []
     for size in by_size(maintained):
         at = f" at {size.words}" if size.words else ""
@@ -136,21 +129,16 @@ def headlines(
         result.append(Headline(even[0], meaning, even[1]))
     if used:
         result.append(_speed_up(used, "median speed-up of a query with its sketch"))
-    held = [cell for cell in record.cells if cell.covers is not None]
-    if held:
-        right = sum(cell.covers is True for cell in held)
-        result.append(
-            Headline(
-                f"{number(right)} of {number(len(held))}",
-                "sketches covered the recaptured sketch",
-                slack_words(held),
-            )
-        )
+    checked = [cell for cell in record.cells if cell.covers is not None]
+    if checked:
+        right = f"{number(sum(cell.covers is True for cell in checked))} of {number(len(checked))}"
+        meaning = "sketches covered the recaptured sketch"
+        result.append(Headline(right, meaning, slack_words(checked)))
     return tuple(result)
 
 
 def by_size(contests: Sequence[Contest]) -> tuple[AtSize, ...]:
-    """At the usual number of changed rows, and at the largest change where that is another one."""
+    """Contests at the usual number of changed rows, and at the largest change if it differs."""
     sizes = [size for size in (_usual(contests), _largest(contests)) if size is not None]
     if not sizes:
         return (AtSize("", tuple(contests)),) if contests else ()
@@ -170,7 +158,7 @@ def _speed_up(contests: Sequence[Contest], meaning: str) -> Headline:
 
 
 def _usual(contests: Sequence[Contest]) -> AtSize | None:
-    """At a thousand changed rows, else at the number that most contests have."""
+    """Contests at a thousand changed rows, else at the most frequent number."""
     counts = Counter(_amounts(contests, "changes"))
     if not counts:
         return None
@@ -179,7 +167,7 @@ def _usual(contests: Sequence[Contest]) -> AtSize | None:
 
 
 def _largest(contests: Sequence[Contest]) -> AtSize | None:
-    """At the largest share of a table; of changed rows where no share is known."""
+    """Contests at the largest share of a table, or of changed rows if no share is known."""
     for label in reversed(SIZES):
         if amounts := _amounts(contests, label):
             return _at(contests, label, max(amounts))
@@ -187,13 +175,13 @@ def _largest(contests: Sequence[Contest]) -> AtSize | None:
 
 
 def _at(contests: Sequence[Contest], label: str, amount: float) -> AtSize:
-    held = [contest for contest in contests if _amount(contest, label) == amount]
-    return AtSize(named(label, amount), tuple(held))
+    equal = tuple(contest for contest in contests if _amount(contest, label) == amount)
+    return AtSize(named(label, amount), equal)
 
 
 def _amounts(contests: Sequence[Contest], label: str) -> list[float]:
-    held = (_amount(contest, label) for contest in contests)
-    return [amount for amount in held if amount is not None]
+    amounts = (_amount(contest, label) for contest in contests)
+    return [amount for amount in amounts if amount is not None]
 
 
 def _amount(contest: Contest, label: str) -> float | None:
@@ -205,56 +193,42 @@ def _amount(contest: Contest, label: str) -> float | None:
 
 
 _LISTED = 6
-"""Cases named of one kind at most: the tables hold all of them."""
+"""Maximum cases listed per sentence: the tables have all of them."""
+
+
+_LOSSES = (
+    (MAINTAIN, RECAPTURE, "Recapture was faster than maintaining"),
+    (MAINTAIN, DUCKDB_RECAPTURE, "Recapture in DuckDB was faster"),
+    (WITH, WITHOUT, "The query was slower with its sketch"),
+    (WITH, PRUNED, "The query was slower with its sketch than with statistics alone"),
+    (WITH, VIEW, "A manually maintained view was faster than the sketch"),
+    (WITH, DUCKDB_WITHOUT, "The query in DuckDB was faster than Spark with the sketch"),
+    (DUCKDB_WITH, DUCKDB_WITHOUT, "The query in DuckDB was slower with the sketch"),
+    (FROM_STATE, VIEW, "A manually maintained view was faster than the materialized result"),
+    (FROM_STATE, DUCKDB_WITHOUT, "The query in DuckDB was faster than the materialized result"),
+    (BY_ENGINE, DUCKDB_WITHOUT, "The query in DuckDB was faster than the engine with the sketch"),
+    (BY_ENGINE, WITH, "With the sketch, Spark was faster than the engine"),
+    (TREE, INDEX, "The index join was faster than the tree"),
+    (
+        TREE,
+        DUCKDB_RECAPTURE,
+        "Running the query again in DuckDB was faster than a step of the tree",
+    ),
+)
+"""Our metric, the one compared with it, and what a loss says."""
+
+_WORKLOAD_LOSSES = {
+    UNUSED: "The workload was faster without a sketch",
+    RECAPTURED: "The workload was faster with recaptured sketches",
+}
 
 
 def losses(record: Record) -> tuple[str, ...]:
-    """One sentence for each case where a sketch lost, then slack and state."""
+    """A sentence for each case where a sketch lost, then slack and state."""
+    lost = [_lost(contests(record, ours, other), says) for ours, other, says in _LOSSES]
+    lost += [_lost(workload_contests(record, way), says) for way, says in _WORKLOAD_LOSSES.items()]
     return (
-        *_lost(contests(record, MAINTAIN, RECAPTURE), "Recapture was faster than maintaining"),
-        *_lost(contests(record, MAINTAIN, DUCKDB_RECAPTURE), "Recapture in DuckDB was faster"),
-        *_lost(contests(record, WITH, WITHOUT), "The query was slower with its sketch"),
-        *_lost(
-            contests(record, WITH, PRUNED),
-            "The query was slower with its sketch than with statistics alone",
-        ),
-        *_lost(
-            contests(record, WITH, VIEW), "A manually maintained view was faster than the sketch"
-        ),
-        *_lost(
-            contests(record, WITH, DUCKDB_WITHOUT),
-            "The query in DuckDB was faster than Spark with the sketch",
-        ),
-        *_lost(
-            contests(record, DUCKDB_WITH, DUCKDB_WITHOUT),
-            "The query in DuckDB was slower with the sketch",
-        ),
-        *_lost(
-            contests(record, FROM_STATE, VIEW),
-            "A manually maintained view was faster than the materialized result",
-        ),
-        *_lost(
-            contests(record, FROM_STATE, DUCKDB_WITHOUT),
-            "The query in DuckDB was faster than the materialized result",
-        ),
-        *_lost(
-            contests(record, BY_ENGINE, DUCKDB_WITHOUT),
-            "The query in DuckDB was faster than the engine with the sketch",
-        ),
-        *_lost(
-            contests(record, BY_ENGINE, WITH),
-            "With the sketch, Spark was faster than the engine",
-        ),
-        *_lost(contests(record, TREE, INDEX), "The index join was faster than the tree"),
-        *_lost(
-            contests(record, TREE, DUCKDB_RECAPTURE),
-            "Running the query again in DuckDB was faster than a step of the tree",
-        ),
-        *_lost(workload_contests(record, UNUSED), "The workload was faster without a sketch"),
-        *_lost(
-            workload_contests(record, RECAPTURED),
-            "The workload was faster with recaptured sketches",
-        ),
+        *chain.from_iterable(lost),
         *_undecided_losses(record),
         *_slack(record),
         *_state(record),
@@ -262,7 +236,7 @@ def losses(record: Record) -> tuple[str, ...]:
 
 
 def _undecided_losses(record: Record) -> list[str]:
-    """Slower, but not beyond the noise: neither a loss nor a win, and not to be passed over."""
+    """Slower, but within the noise: neither lost nor won, but to be reported."""
     pairs = ((MAINTAIN, RECAPTURE), (WITH, WITHOUT), (WITH, PRUNED))
     result = [contest for pair in pairs for contest in contests(record, *pair)]
     for way in (UNUSED, RECAPTURED):
@@ -280,15 +254,15 @@ def _undecided_losses(record: Record) -> list[str]:
 
 
 def _lost(result: Sequence[Contest], says: str) -> list[str]:
-    """One sentence for each figure with a loss: its cases, and how bad each is at its worst."""
+    """A sentence for each figure with a loss: its cases and the worst of each."""
     figures: dict[str, list[str]] = {}
     for (name, case), group in by_case(result).items():
         lost = [contest for contest in group if contest.is_lost]
         if lost:
             worst = min(lost, key=lambda contest: contest.ratio)
             at = f" at {worst.place}" if len(lost) > 1 else ""
-            told = f"{_where(group, lost)} ({times(worst.ratio)} as fast{at})"
-            figures.setdefault(name, []).append(f"{case} {told}" if case else told)
+            text = f"{_where(group, lost)} ({times(worst.ratio)} as fast{at})"
+            figures.setdefault(name, []).append(f"{case} {text}" if case else text)
     titles = {contest.figure.name: contest.figure.title for contest in result}
     return [f"{says} in “{titles[name]}”: {_listed(cases)}." for name, cases in figures.items()]
 
@@ -300,15 +274,14 @@ def _listed(cases: Sequence[str]) -> str:
 
 
 def _where(group: Sequence[Contest], lost: Sequence[Contest]) -> str:
-    """`from 100,000 changes on` where every larger x is lost too, else the places themselves."""
+    """`from 100,000 changes on` if every larger x is lost too, else the places themselves."""
     name = lost[0].figure.chart.x
+    if len(lost) == len(group) > 1:
+        return "everywhere"
     if len(lost) == len(group):
-        return (
-            "everywhere" if len(group) > 1 else f"at {lost[0].place}" if lost[0].place else "there"
-        )
-    values = [(_x(contest, name), contest) for contest in group]
-    if all(value is not None for value, _ in values):
-        in_order = [contest for _, contest in sorted(values, key=lambda pair: pair[0] or 0.0)]
+        return f"at {lost[0].place}" if lost[0].place else "there"
+    if all(is_number(contest.cell.labels.get(name)) for contest in group):
+        in_order = sorted(group, key=lambda contest: float(contest.cell.labels[name]))
         ending = in_order[-len(lost) :]
         if all(contest.is_lost for contest in ending) and len(lost) > 1:
             return f"from {ending[0].place} on"
@@ -316,34 +289,24 @@ def _where(group: Sequence[Contest], lost: Sequence[Contest]) -> str:
     return f"at {' and '.join(places) if len(places) < 3 else ', '.join(places[:_LISTED])}"
 
 
-def _x(contest: Contest, name: str) -> float | None:
-    value = contest.cell.labels.get(name)
-    return float(value) if is_number(value) else None
-
-
 def _slack(record: Record) -> list[str]:
-    held = [(cell.slack, cell) for cell in record.cells if cell.slack]
-    if not held:
+    loose = [(cell.slack, cell) for cell in record.cells if cell.slack]
+    if not loose:
         return []
-    slack, cell = max(held, key=lambda pair: pair[0])
+    slack, cell = max(loose, key=lambda pair: pair[0])
     return [
-        f"Sketches larger than needed: {_cells(len(held))} with slack, the most "
+        f"Sketches larger than needed: {_cells(len(loose))} with slack, the most "
         f"{number(slack)} {'range' if slack == 1 else 'ranges'} "
         f"({cell_name(record, cell)}). A sketch with slack is correct, but skips less."
     ]
 
 
 def _state(record: Record) -> list[str]:
-    held = [
-        (cell.metrics[STATE].median, cell)
-        for cell in record.cells
-        if STATE in cell.metrics and math.isfinite(cell.metrics[STATE].median)
-    ]
-    if not held:
+    sizes = [(cell.metrics[STATE].median, cell) for cell in record.cells if STATE in cell.metrics]
+    finite = [(size, cell) for size, cell in sizes if math.isfinite(size) and size > 0]
+    if not finite:
         return []
-    size, cell = max(held, key=lambda pair: pair[0])
-    if size <= 0:
-        return []
+    size, cell = max(finite, key=lambda pair: pair[0])
     return [
         f"State is stored: at most {readable(size, unit_of(STATE))} "
         f"({cell_name(record, cell)}). If that is too much, recapture stores none."
@@ -355,7 +318,7 @@ def _cells(count: int) -> str:
 
 
 _VALUES = 6
-"""Values of a label that are told one by one, at most."""
+"""Maximum values of a label to list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,7 +343,7 @@ class Summary:
 
 
 def summarize(record: Record) -> Summary:
-    """The whole summary of a record."""
+    """Summarize a record."""
     maintained = contests(record, MAINTAIN, RECAPTURE)
     used = contests(record, WITH, WITHOUT)
     sections = [
@@ -392,7 +355,7 @@ def summarize(record: Record) -> Summary:
         _workloads(record),
         _when_not(record),
         _checks(record),
-        _failures(record),
+        Section("What could not be measured", (), record.failures) if record.failures else None,
         _cases(record, maintained),
     ]
     return Summary(
@@ -403,7 +366,7 @@ def summarize(record: Record) -> Summary:
 
 
 def _unsteady(record: Record) -> Section | None:
-    """A warning before any number, where the noise could make most of them."""
+    """A warning before any number, if noise could explain most of them."""
     if not math.isfinite(record.noise) or record.noise < UNSTEADY:
         return None
     text = (
@@ -441,7 +404,7 @@ def _maintaining(result: Sequence[Contest]) -> Section | None:
 
 
 def _cases(record: Record, result: Sequence[Contest]) -> Section | None:
-    """Every case with its break-even: the size of a change at which recapture takes over."""
+    """Every case with its break-even: the size of a change above which recapture is faster."""
     if not result:
         return None
     evens = {"Break-even": break_even_words(record)}
@@ -481,7 +444,6 @@ def _speed_ups(group: Sequence[Contest]) -> tuple[str, ...]:
 
 
 def _over(rivals: Iterable[tuple[str, Sequence[Contest]]], what: str) -> tuple[str, ...]:
-    """A sentence for each rival that was measured."""
     return tuple(
         f"Over {words}: speed-up {range_text(result)}; faster in "
         f"{number(sum(contest.is_won for contest in result))} of "
@@ -516,10 +478,9 @@ def _using(result: Sequence[Contest]) -> Section | None:
     total = total_words(result, WITH, WITHOUT, "with their sketches")
     points = []
     for name in _text_labels(result):
-        values = dict.fromkeys(contest.cell.labels[name] for contest in result)
-        for value in values:
-            held = [contest for contest in result if contest.cell.labels[name] == value]
-            points.append(f"{named(name, value)}: {range_text(held)}{_undecided(held)}.")
+        for value in dict.fromkeys(contest.cell.labels[name] for contest in result):
+            equal = [contest for contest in result if contest.cell.labels[name] == value]
+            points.append(f"{named(name, value)}: {range_text(equal)}{_undecided(equal)}.")
     texts = (text, total) if total else (text,)
     return Section("What a sketch saves a query", texts, tuple(points))
 
@@ -535,7 +496,7 @@ def _answering(record: Record) -> Section | None:
 
 
 def _trees(record: Record) -> Section | None:
-    """Joins as trees, against the index join and against asking DuckDB anew."""
+    """Join trees, compared with the index join and with running DuckDB again."""
     points = _over(
         (
             ("an index join", contests(record, TREE, INDEX)),
@@ -550,18 +511,13 @@ def _trees(record: Record) -> Section | None:
 
 
 def _text_labels(result: Sequence[Contest]) -> list[str]:
-    """Labels in words that every contest has and that take a few values."""
-    shared = [
-        name
-        for name in result[0].cell.labels
-        if all(name in contest.cell.labels for contest in result)
-    ]
-    return [
-        name
-        for name in shared
-        if 2 <= len({contest.cell.labels[name] for contest in result}) <= _VALUES
-        and not any(is_number(contest.cell.labels[name]) for contest in result)
-    ]
+    """Text labels that every contest has, with a few values."""
+    names = []
+    for name in result[0].cell.labels:
+        values = {contest.cell.labels.get(name) for contest in result}
+        if 2 <= len(values) <= _VALUES and not any(v is None or is_number(v) for v in values):
+            names.append(name)
+    return names
 
 
 def _when_not(record: Record) -> Section | None:
@@ -573,16 +529,16 @@ def _when_not(record: Record) -> Section | None:
 
 
 def _checks(record: Record) -> Section | None:
-    held = [cell for cell in record.cells if cell.covers is not None]
+    checked = [cell for cell in record.cells if cell.covers is not None]
     compared = [cell for cell in record.cells if cell.equal is not None]
-    if not held and not compared:
+    if not checked and not compared:
         return None
     texts = []
-    if held:
-        right = sum(cell.covers is True for cell in held)
+    if checked:
+        right = sum(cell.covers is True for cell in checked)
         texts.append(
-            f"{number(right)} of {number(len(held))} sketches covered recapture; "
-            f"{slack_words(held)}."
+            f"{number(right)} of {number(len(checked))} sketches covered recapture; "
+            f"{slack_words(checked)}."
         )
     if compared:
         same = sum(cell.equal is True for cell in compared)
@@ -593,28 +549,16 @@ def _checks(record: Record) -> Section | None:
     return Section("Checked answers", (" ".join(texts),))
 
 
-def _failures(record: Record) -> Section | None:
-    if not record.failures:
-        return None
-    return Section("What could not be measured", (), record.failures)
-
-
 def _alarms(record: Record) -> tuple[str, ...]:
-    missing = [
-        f"The sketch did not cover recapture: {cell_name(record, cell)}."
-        for cell in record.cells
-        if cell.covers is False
-    ]
-    unequal = [
-        f"The result with the sketch was different: {cell_name(record, cell)}."
-        for cell in record.cells
-        if cell.equal is False
-    ]
-    return (*missing, *unequal)
+    missing = [cell_name(record, cell) for cell in record.cells if cell.covers is False]
+    unequal = [cell_name(record, cell) for cell in record.cells if cell.equal is False]
+    return (
+        *(f"The sketch did not cover recapture: {name}." for name in missing),
+        *(f"The result with the sketch was different: {name}." for name in unequal),
+    )
 
 
 def _undecided(result: Sequence[Contest]) -> str:
-    """How many were neither won nor lost."""
     count = sum(not contest.is_won and not contest.is_lost for contest in result)
     return f" ({number(count)} within the noise)" if count else ""
 

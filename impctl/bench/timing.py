@@ -18,24 +18,24 @@ WARM_UP = 4
 """Runs of a query that are not counted: Spark compiles and recompiles it in the first ones."""
 
 _WARM_MS = 10_000.0
-"""Warming up goes no further after this long: a run of seconds is compiled in its own course."""
+"""Limit of warming up: a run of seconds is compiled during the run."""
 
 
 def milliseconds(work: Callable[[], object]) -> float:
-    """How long one call takes."""
+    """Time one call."""
     watch = Stopwatch()
     work()
     return watch.ms
 
 
 def warm_up(work: Callable[[], object], *, done: int = 0) -> None:
-    """Call it until it ran WARM_UP times, `done` of them before; at most until 10 s have passed."""
+    """Call it until it ran WARM_UP times, `done` of them before, or 10 s have passed."""
     if done < WARM_UP:
         warmed_up(work, done=done)
 
 
 def warmed_up(work: Callable[[], Found], *, done: int = 0) -> Found:
-    """What it gives, called as by `warm_up`, once at least."""
+    """Call it as `warm_up` does, at least once, and return its result."""
     watch = Stopwatch()
     result = work()
     for _ in range(WARM_UP - done - 1):
@@ -46,7 +46,7 @@ def warmed_up(work: Callable[[], Found], *, done: int = 0) -> Found:
 
 
 def in_turns(works: Mapping[str, Callable[[], object]], runs: int) -> dict[str, list[float]]:
-    """Milliseconds of so many calls of each, all of them called once before any is again."""
+    """Time so many calls of each; all are called once before any is again."""
     times: dict[str, list[float]] = {name: [] for name in works}
     for _ in range(runs):
         for name, work in works.items():
@@ -61,13 +61,13 @@ def median_of(work: Callable[[], object], repeat: int) -> float:
 
 
 SINGLE = 0.5
-"""Band of a time that was measured once: Spark alone makes one run differ by that from the next."""
+"""Band of a time measured once: single runs of Spark differ by that much."""
 
 LEAST = 0.1
-"""Of times, however quiet the machine seemed: noise comes from few yardsticks."""
+"""Minimum band of times, however quiet the machine seemed: noise comes from few yardsticks."""
 
 _EXACT = 0.01
-"""Of sizes and counts, which do not depend on how quick the machine is."""
+"""Band of sizes and counts, which do not depend on the machine."""
 
 
 def band_of(metric: str, one: Metric, other: Metric, noise: float) -> float:
@@ -78,12 +78,12 @@ def band_of(metric: str, one: Metric, other: Metric, noise: float) -> float:
 
 
 def time_band(one: Metric, other: Metric, noise: float) -> float:
-    """The same of times and ratios, whatever they are called."""
+    """The same for times and ratios of any name."""
     return max(noise, SINGLE if min(one.runs, other.runs) < 2 else LEAST)
 
 
 def side_of(one: Metric, other: Metric, band: float) -> int:
-    """1 where `other` is more than `one` beyond the band, -1 where it is less, else 0."""
+    """1 if `other` is more than `one` beyond the band, -1 if it is less, else 0."""
     if other.low > one.high and other.median > one.median * (1 + band):
         return 1
     if other.high < one.low and one.median > other.median * (1 + band):

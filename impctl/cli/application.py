@@ -20,41 +20,25 @@ from impctl.errors import INTERRUPTED
 from impctl.version import __version__
 
 _LEFT: Any = object()
-"""For Typer to say."""
-
-
-class LightCommand(TyperCommand):
-    """A command whose flags take plain values without a check."""
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        """Its flags, and that for help."""
-        return _lightened(super().get_params(ctx))
-
-
-class LightGroup(TyperGroup):
-    """The same for what stands before the command."""
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        """Its flags, and that for help."""
-        return _lightened(super().get_params(ctx))
+"""Returned to leave a value to Typer."""
 
 
 def _lightened(params: list[Any]) -> list[Any]:
+    """Let options accept plain values without Typer's check."""
     for param in params:
-        # The place where this Typer keeps what checks a value, made when it is first asked.
+        # Where this Typer keeps the check of a value, which it creates on first use.
         if getattr(param, "_runtime_param", _LEFT) is None:
             param._runtime_param = _Plain(param)
     return params
 
 
 class _Plain:
-    """Stands for Typer's own check of one flag, which is made when a value needs it."""
+    """Replaces Typer's check of an option, which is created only when a value needs it."""
 
     def __init__(self, param: Any) -> None:
         self._param = param
 
     def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
-        """The value as the command gets it."""
         result = self._plain(value)
         if result is not _LEFT:
             return result
@@ -63,31 +47,31 @@ class _Plain:
 
     def _plain(self, value: Any) -> Any:
         descriptor = self._param.type_descriptor
-        asked, info = descriptor.annotation, descriptor.parameter_info
+        kind, info = descriptor.annotation, descriptor.parameter_info
         is_list = self._param.multiple or self._param.nargs == -1
         if value is None:
             return () if is_list else None
         if info.parser is not None:
             return _LEFT
-        if asked == list[str] and isinstance(value, list | tuple):
+        if kind == list[str] and isinstance(value, list | tuple):
             return list(value) if all(type(item) is str for item in value) else _LEFT
         if is_list or self._param.nargs != 1:
             return _LEFT
-        if asked is str:
+        if kind is str:
             return value if type(value) is str else _LEFT
-        if asked is int:
+        if kind is int:
             return value if type(value) is int and _is_within(value, info) else _LEFT
-        if isinstance(asked, type) and issubclass(asked, Enum):
-            return _member(value, asked)
-        is_path = asked is Path and isinstance(value, str | Path)
+        if isinstance(kind, type) and issubclass(kind, Enum):
+            return _member(value, kind)
+        is_path = kind is Path and isinstance(value, str | Path)
         return _path(value, info) if is_path else _LEFT
 
 
-def _member(value: Any, asked: type[Enum]) -> Any:
-    """The member of this value, where it is written as the member's is."""
-    if type(value) is asked:
+def _member(value: Any, kind: type[Enum]) -> Any:
+    """The member with this value, if the value is spelled exactly."""
+    if type(value) is kind:
         return value
-    return next((one for one in asked if type(value) is str and one.value == value), _LEFT)
+    return next((member for member in kind if type(value) is str and member.value == value), _LEFT)
 
 
 def _is_within(value: int, info: Any) -> bool:
@@ -95,7 +79,7 @@ def _is_within(value: int, info: Any) -> bool:
 
 
 def _path(value: Any, info: Any) -> Any:
-    """The path, where nothing is asked of it but that what is there can be read."""
+    """The path, if the option requires nothing but that an existing one is readable."""
     is_free = info.file_okay and info.dir_okay and info.path_type is None
     if not is_free or info.exists or info.writable or info.resolve_path or info.allow_dash:
         return _LEFT
@@ -104,8 +88,8 @@ def _path(value: Any, info: Any) -> Any:
 
 
 PENDING = 2
-"""With `--detailed-exitcode` only: there is something to do. It is the number such options have
-elsewhere, and that of usage errors, from which `ok` of the JSON document tells it apart."""
+"""Exit code for pending work, with `--detailed-exitcode` only. Such options use 2 elsewhere too. It
+is also the code of usage errors; `ok` in the JSON document distinguishes the two."""
 
 EXIT_CODES = (
     (0, "done"),
@@ -118,11 +102,6 @@ EXIT_CODES = (
     (7, "history removed, recapture needed"),
     (INTERRUPTED, "interrupted"),
 )
-
-
-def exit_code_text() -> str:
-    """The table, a line per code."""
-    return "\n".join(f"{code:>5}  {meaning}" for code, meaning in EXIT_CODES)
 
 
 COMMAND_GROUPS: Mapping[str, tuple[str, ...]] = {
@@ -145,38 +124,42 @@ OPTION_GROUPS = (
     *(INPUT, MAINTENANCE, SCHEDULE, MEASUREMENT, EXAMPLE_DATA, LIMITS),
     *(STORE_AND_SPARK, SAFETY, OUTPUT),
 )
-"""In the order of `--help`. Each command has those that it has options for."""
+"""In the order of `--help`. A command shows those that it has options for."""
 OPTIONS = "Options"
-"""The only group of options that stand before the command."""
+"""The only group of options before the command."""
 
 _NAME_WIDTH = 24
-"""Columns for names, at most."""
+"""Maximum columns for names."""
 _WIDEST = 140
-"""Columns of a panel, at most: longer lines are hard to read."""
+"""Maximum columns of a panel: longer lines are hard to read."""
 
 Rows = list[tuple[str, str]]
 Section = tuple[str, Rows]
-"""A title, and the name and the text of each entry."""
+"""A title, and the name and text of each entry."""
 
 
-class Command(LightCommand):
-    """A command whose options are grouped in its help."""
+class Command(TyperCommand):
+    """A command whose help groups its options."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _lightened(super().get_params(ctx))
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the groups."""
         _write_groups(self, ctx, formatter)
 
 
-class CommandGroup(LightGroup):
+class CommandGroup(TyperGroup):
     """The command line itself, whose help lists commands in groups."""
 
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _lightened(super().get_params(ctx))
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the groups."""
         _write_groups(self, ctx, formatter)
 
 
 def grouped_options(command: Any, context: Any) -> dict[str, list[Any]]:
-    """The arguments and options of a command by group, in the order of the groups."""
+    """Group the parameters of a command, in the order of the groups."""
     is_root = isinstance(command, CommandGroup)
     # Only `--help` and what Typer adds before the command come without a group.
     default = OPTIONS if is_root else OUTPUT
@@ -187,28 +170,28 @@ def grouped_options(command: Any, context: Any) -> dict[str, list[Any]]:
 
 
 def value_name(param: Any) -> str:
-    """What stands for the value of an argument or option; empty for a flag."""
+    """The name of the value of a parameter; empty for a flag."""
     if param.param_type_name == "option" and (param.is_flag or param.count):
         return ""
     return str(param.metavar or param.name.upper())
 
 
 def sections(command: Any, context: Any) -> tuple[list[Section], list[Section]]:
-    """The groups of commands, and those of arguments and options."""
+    """The groups of commands, and those of parameters."""
+
+    def purpose(inner: Any) -> str:
+        return str(inner.help).partition("\n\n")[0].replace("\n", " ").removesuffix(".")
+
     commands = command.commands if isinstance(command, CommandGroup) else {}
     of_commands = [
-        (title, [(name, _purpose_of(commands[name])) for name in names if name in commands])
+        (title, [(name, purpose(commands[name])) for name in names if name in commands])
         for title, names in COMMAND_GROUPS.items()
     ]
     of_options = [
-        (title, [(_name(param), _text(param)) for param in params])
+        (title, [(_name(param), f"{param.help}{_variable(param)}") for param in params])
         for title, params in grouped_options(command, context).items()
     ]
     return [section for section in of_commands if section[1]], of_options
-
-
-def _purpose_of(command: Any) -> str:
-    return str(command.help).partition("\n\n")[0].replace("\n", " ").removesuffix(".")
 
 
 def _name(param: Any) -> str:
@@ -220,9 +203,8 @@ def _name(param: Any) -> str:
     return f"{names}{negative} {value_name(param)}".rstrip()
 
 
-def _text(param: Any) -> str:
-    variable = f" [env: {param.envvar}]" if param.envvar else ""
-    return f"{param.help}{variable}"
+def _variable(param: Any) -> str:
+    return f" [env: {param.envvar}]" if param.envvar else ""
 
 
 def _write_groups(command: Any, context: Any, formatter: Any) -> None:
@@ -237,9 +219,9 @@ def _write_groups(command: Any, context: Any, formatter: Any) -> None:
 
 
 def _write_rows(rows: Rows, names_width: int, formatter: Any) -> None:
-    own = _width_of_names([("", rows)])
     # The spacing makes up for shorter names, so that the texts of all groups begin in one column.
-    formatter.write_dl(rows, col_max=_NAME_WIDTH, col_spacing=2 + names_width - own)
+    spacing = 2 + names_width - _width_of_names([("", rows)])
+    formatter.write_dl(rows, col_max=_NAME_WIDTH, col_spacing=spacing)
 
 
 def _width_of_names(part: list[Section]) -> int:
@@ -275,7 +257,7 @@ PACKAGES = ("pyspark", "deltalake", "pyarrow", "sqlglot")
 
 
 def version_text() -> str:
-    """A line per piece of software."""
+    """List the versions of impctl and the software it uses."""
     lines = [f"impctl {__version__}"]
     lines += [f"{name} {_installed(name)}" for name in PACKAGES]
     lines.append(f"java {_java()}")
@@ -303,47 +285,43 @@ def _java() -> str:
 
 
 COMPLETION_VARIABLE = "_IMPCTL_COMPLETE"
-"""Set by the scripts that shells run; the parser then prints words instead of running anything."""
+"""Set by the completion scripts of shells. The parser then prints words and runs nothing."""
 
 
 def complete_query(context: typer.Context, incomplete: str) -> list[str]:
-    """Names of queries that begin so and are not given yet."""
+    """Complete names of queries that are not given yet."""
     from impctl.service.completions import query_names
 
-    file = _workload(context)
-    return (
-        [] if file is None else _fitting(query_names(file), context, ("query", "names"), incomplete)
-    )
+    return _completions(query_names, context, ("query", "names"), incomplete)
 
 
 def complete_update(context: typer.Context, incomplete: str) -> list[str]:
-    """Names of updates that begin so and are not given yet."""
+    """Complete names of updates that are not given yet."""
     from impctl.service.completions import update_names
 
-    file = _workload(context)
-    return [] if file is None else _fitting(update_names(file), context, ("updates",), incomplete)
+    return _completions(update_names, context, ("updates",), incomplete)
 
 
 def left_to_shell(incomplete: str) -> list[str]:
-    """Nothing: the shell completes paths itself, unless it is given anything at all."""
+    """Return nothing: then the shell completes paths itself."""
     return []
 
 
-def _workload(context: typer.Context) -> Path | None:
-    """The workload file already on the line.
-
-    Where an option still lacks its value, the parser leaves all arguments unread.
-    """
-    # A file that is named before the default, which may stand among the values that were read.
+def _completions(
+    names_in: Callable[[Path], Iterable[str]],
+    context: typer.Context,
+    parameters: tuple[str, ...],
+    incomplete: str,
+) -> list[str]:
+    # The parser reads no argument while an option lacks its value, so a file among the arguments
+    # comes before the parameter, which may be the default.
     words = (*context.args, context.params.get("workload"))
     paths = (Path(str(word)).expanduser() for word in words if word is not None)
-    return next((path for path in paths if path.is_file()), None)
-
-
-def _fitting(
-    names: Iterable[str], context: typer.Context, parameters: tuple[str, ...], incomplete: str
-) -> list[str]:
+    file = next((path for path in paths if path.is_file()), None)
+    if file is None:
+        return []
     given = {name for parameter in parameters for name in context.params.get(parameter) or ()}
+    names = names_in(file)
     return [name for name in names if name.startswith(incomplete) and name not in given]
 
 
@@ -355,36 +333,33 @@ _MODULES = {
     "queries": ("query", "rewrite", "changes", "why"),
     "sketches": ("capture", "maintain", "plan", "simulate", "verify"),
 }
-"""The modules of `cli.commands`, with their commands: functions of the same name."""
+"""Modules of `cli.commands` and the commands in each, which are functions of the same name."""
 
 
 def build_app(commands: Sequence[str] = COMMANDS) -> typer.Typer:
-    """The command line with these commands, all of them for whoever asks for help."""
+    """Build the command line with these commands."""
+    exit_codes = "\n".join(f"{code:>5}  {meaning}" for code, meaning in EXIT_CODES)
     app = typer.Typer(
         cls=CommandGroup,
         help="Capture, use and incrementally maintain provenance sketches over Delta tables.",
-        epilog=f"\b\nExit codes:\n{exit_code_text()}",
+        epilog=f"\b\nExit codes:\n{exit_codes}",
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback(invoke_without_command=True)(_root)
     for name in commands:
-        command = _function(name)
-        text = command.__doc__
-        app.command(name, cls=Command, epilog=_example(text), help=_purpose(text))(command)
+        module = next(module for module, names in _MODULES.items() if name in names)
+        function = getattr(import_module(f"impctl.cli.commands.{module}"), name)
+        text, _, example = (function.__doc__ or "").partition("Example:")
+        epilog = f"\b\nExample:\n  {example.strip()}"
+        app.command(name, cls=Command, epilog=epilog, help=text.strip())(function)
     return app
 
 
 def commands_for(arguments: Sequence[str]) -> Sequence[str]:
     """The commands that these words can lead to."""
     return arguments[:1] if arguments and arguments[0] in COMMANDS else COMMANDS
-
-
-def _function(name: str) -> Callable[..., object]:
-    module = next(module for module, commands in _MODULES.items() if name in commands)
-    result: Callable[..., object] = getattr(import_module(f"impctl.cli.commands.{module}"), name)
-    return result
 
 
 def _root(
@@ -399,11 +374,3 @@ def _root(
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
         raise typer.Exit
-
-
-def _purpose(docstring: str | None) -> str:
-    return (docstring or "").partition("Example:")[0].strip()
-
-
-def _example(docstring: str | None) -> str:
-    return f"\b\nExample:\n  {(docstring or '').partition('Example:')[2].strip()}"

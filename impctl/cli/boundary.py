@@ -32,14 +32,14 @@ from impctl.errors import (
 if TYPE_CHECKING:
     from impctl.cli.job import Show
     from impctl.cli.output.protocol import Output
-    from impctl.service.results import Failure, Outcome, Result
+    from impctl.service.results import Outcome, Result
 
 _CLICK_USAGE_ERROR = typer.BadParameter.mro()[1]
-"""The parser's usage error, which Typer exports under no name of its own."""
+"""The parser's usage error, which Typer does not export."""
 
 
 def run(app: typer.Typer, arguments: Sequence[str]) -> int:
-    """Parse `arguments`, run the command, show what came of it; the exit code."""
+    """Parse `arguments`, run the command and show its outcome; return the exit code."""
     command = typer.main.get_command(app)
     try:
         parsed = command.main(list(arguments), prog_name="impctl", standalone_mode=False)
@@ -49,8 +49,8 @@ def run(app: typer.Typer, arguments: Sequence[str]) -> int:
         return _fail(arguments, error)
     except SystemExit as end:
         if COMPLETION_VARIABLE in os.environ and isinstance(end.code, int):
-            return end.code  # fish is told so whether there are words, or files are meant
-        # The parser ends so where nobody reads the help.
+            return end.code  # tells fish whether there are words, or files to complete
+        # The parser exits with 1 if nobody reads the help.
         return _after_broken_pipe(0) if end.code == 1 else 0
     except Exception as error:  # noqa: BLE001  # the boundary
         if isinstance(error, _CLICK_USAGE_ERROR):
@@ -62,14 +62,14 @@ def run(app: typer.Typer, arguments: Sequence[str]) -> int:
 
 
 def execute(job: Job) -> int:
-    """Run `job` and show its outcome; the exit code."""
+    """Run `job` and show its outcome; return the exit code."""
     from impctl.service.results import Failure, Outcome
 
     output = _output(job.command, job.display)
     shown: list[Result] = []
 
     def show_now(result: Result, place: str) -> None:
-        # Where nobody reads, or stdout takes no more, the end of the run says so.
+        # If nobody reads, or stdout accepts no more, the end of the run reports it.
         with suppress(BrokenPipeError, OutputFailedError):
             if output.finished(result, place):
                 sys.stdout.flush()
@@ -87,7 +87,7 @@ def execute(job: Job) -> int:
 
 
 def _outcome(job: Job, show_now: Show) -> Outcome | str | None:
-    """What `job` returns; an error is an outcome too, but KeyboardInterrupt is raised."""
+    """Run the job. Errors become an outcome, except KeyboardInterrupt, which is raised."""
     from impctl.cli.job import reporting
     from impctl.service.results import Failure, Outcome
 
@@ -104,10 +104,8 @@ def _outcome(job: Job, show_now: Show) -> Outcome | str | None:
             return job.work(reporter)
     except ImpctlError as error:
         return Outcome(failures=(Failure(None, error),))
-    except Exception as error:  # noqa: BLE001  # the boundary
-        return Outcome(failures=(Failure(None, unexpected(error)),))
     except BaseException as error:
-        if not is_panic(error):
+        if not isinstance(error, Exception) and not is_panic(error):
             raise
         return Outcome(failures=(Failure(None, unexpected(error)),))
 
@@ -120,24 +118,28 @@ def _present(
     *,
     detailed: bool = False,
 ) -> int:
-    """Show what is not `shown` yet, and the end; the exit code."""
+    """Show the results that are not in `shown`, and the end; return the exit code."""
     from impctl.cli.output.protocol import show
     from impctl.service.outcome import for_report, gravest, is_pending
-    from impctl.service.results import Outcome
+    from impctl.service.results import Failure, Outcome
+    from impctl.service.text import plain
 
     text = outcome if isinstance(outcome, str) else None
-    whole = _with_lost(Outcome() if isinstance(outcome, str) else for_report(outcome))
+    whole = Outcome() if isinstance(outcome, str) else for_report(outcome)
+    if (lost := lost_messages()) is not None:
+        whole = replace(whole, failures=(*whole.failures, Failure(None, lost)))
     decisive = gravest(whole)
     code = 0 if decisive is None else decisive.error.exit_code
     if decisive is None and detailed and is_pending(whole):
         code = PENDING
-    if display.verbosity >= 2:
-        _trace(whole.failures)
+    for failure in whole.failures if display.verbosity >= 2 else ():
+        trace = "".join(traceback.format_exception(failure.error))
+        sys.stderr.write(plain(masked(trace)))
     try:
         if text is not None:
             output.document(text)
         for result in whole.results:
-            if not any(result is one for one in shown):
+            if not any(result is other for other in shown):
                 show(output, result)
         output.end(whole.warnings, whole.failures, decisive, whole.note)
         sys.stdout.flush()
@@ -149,18 +151,8 @@ def _present(
     return code if lost is None or decisive is not None else lost.exit_code
 
 
-def _with_lost(outcome: Outcome) -> Outcome:
-    """The outcome with messages that stderr did not take as a failure of the run."""
-    from impctl.service.results import Failure
-
-    lost = lost_messages()
-    if lost is None:
-        return outcome
-    return replace(outcome, failures=(*outcome.failures, Failure(None, lost)))
-
-
 def _tell_elsewhere(outcome: Outcome, error: OutputFailedError) -> int:
-    """Stdout does not take what came of a run: all failures go to stderr, in JSON mode too."""
+    """Report all failures on stderr, in JSON mode too, because stdout does not accept them."""
     from impctl.service.outcome import gravest
     from impctl.service.results import Failure
 
@@ -182,19 +174,18 @@ def _output(command: str | None, display: Display) -> Output:
         return JsonOutput(command, sys.stdout)
     from impctl.cli.output.text import TextOutput
 
-    colour = has_colour(sys.stderr, os.environ)
     return TextOutput(
         sys.stdout,
         sys.stderr,
         quiet=display.verbosity < 0,
-        colour=colour,
+        colour=has_colour(sys.stderr, os.environ),
         rows_format=display.rows_format,
         escape_formulas=display.escape_formulas,
     )
 
 
 def _fail(arguments: Sequence[str], error: ImpctlError) -> int:
-    """An error before there is a job: the display is read off the arguments as far as possible."""
+    """Report an error from before there was a job; guess the display from the arguments."""
     from impctl.service.results import Failure, Outcome
 
     words = [word for word in arguments if not word.startswith("-")]
@@ -204,7 +195,7 @@ def _fail(arguments: Sequence[str], error: ImpctlError) -> int:
 
 
 def _usage_error(error: Exception) -> UsageError:
-    """The parser's complaint in our words: its message, and where the help is."""
+    """The parser's error as ours, with a pointer to the help."""
     message = str(getattr(error, "format_message", error.__str__)()).rstrip(".")
     message = re.sub(r"'([^']*)'", r"`\1`", message.replace("Value error, ", ""))
     context = getattr(error, "ctx", None)
@@ -216,15 +207,8 @@ def _interrupted() -> InterruptedRunError:
     return InterruptedRunError(INTERRUPTED_MESSAGE, hint=DROPPED_HINT)
 
 
-def _trace(failures: Sequence[Failure]) -> None:
-    from impctl.service.text import plain
-
-    for failure in failures:
-        sys.stderr.write(plain(masked("".join(traceback.format_exception(failure.error)))))
-
-
 def _flushed(arguments: Sequence[str], code: int) -> int:
-    """Where all was printed as it came."""
+    """Flush output that was printed directly."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
@@ -236,6 +220,6 @@ def _flushed(arguments: Sequence[str], code: int) -> int:
 
 
 def _after_broken_pipe(code: int) -> int:
-    """The reader went away, which is no failure of ours; keep the interpreter's exit silent."""
+    """Keep the interpreter's exit silent: a reader that went away is no failure of ours."""
     give_up(sys.stdout.fileno())
     return code

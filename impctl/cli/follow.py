@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -23,20 +24,20 @@ from impctl.service.text import RowsFormat
 
 if TYPE_CHECKING:
     from impctl.service.context import Reporter
-    from impctl.service.results import ChangesResult, FollowedRun, Outcome
+    from impctl.service.results import FollowedRun, Outcome
 
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 GRACE = 10.0
-"""Seconds for the run under way: most take less than one; one that has Spark recapture may not."""
+"""Seconds for the current run. Most take less than one, but a recapture by Spark may not finish."""
 
 
 class Stopping:
-    """Notes which signal asked the process to end; `stopping` installs one."""
+    """Records the signal that asked the process to stop; `stopping` installs one."""
 
     def __init__(self, wake: tuple[socket.socket, socket.socket], signals: Sequence[int]) -> None:
-        """`signals` are those that ask; `wake` a pair that ends the waiting."""
+        """Use `wake`, a pair of sockets, to interrupt waiting when one of `signals` arrives."""
         self._reader, self._writer = wake
         self._signals = signals
         self.signal: int | None = None
@@ -46,24 +47,25 @@ class Stopping:
         return self.signal is not None
 
     def ask(self, number: int = signal.SIGTERM) -> None:
-        """Ask to end, as the signal does."""
+        """Ask to stop, as a signal does."""
         self.signal = number
         self._writer.send(b"x")
 
     def wait(self, seconds: float) -> None:
-        """Wait, or until asked."""
+        """Wait, at most until asked to stop."""
         select.select([self._reader], [], [], seconds)
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """One run; Spark puts a SIGINT handler of its own in place when it starts."""
+        """Enclose a run: Spark installs its own SIGINT handler when it starts, so ours is
+        reinstalled."""
         try:
             yield
         finally:
             self.install()
 
     def install(self) -> None:
-        """Have the signals come here; on the main thread only, as Python will have it."""
+        """Handle the signals; Python allows this on the main thread only."""
         if threading.current_thread() is threading.main_thread():
             for number in self._signals:
                 signal.signal(number, self._handle)
@@ -81,17 +83,18 @@ class Stopping:
 
 @contextmanager
 def stopping() -> Iterator[Stopping]:
-    """The signals handled as long as the block runs."""
+    """Handle signals while the block runs."""
     # Not a pipe, on which Windows cannot wait.
     wake = socket.socketpair()
     wake[1].setblocking(False)
     is_main = threading.current_thread() is threading.main_thread()
-    asking = [number for number in _SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
     before: dict[int, Callable[..., Any] | int | None] = {
-        number: signal.getsignal(number) for number in asking
+        number: handler
+        for number in _SIGNALS
+        if (handler := signal.getsignal(number)) != signal.SIG_IGN
     }
-    result = Stopping(wake, asking)
-    rang = handle_alarm(signal.SIG_DFL) if is_main else None
+    result = Stopping(wake, [*before])
+    alarm_before = handle_alarm(signal.SIG_DFL) if is_main else None
     result.install()
     try:
         yield result
@@ -100,7 +103,7 @@ def stopping() -> Iterator[Stopping]:
             set_alarm(0)
             for number, handler in before.items():
                 signal.signal(number, signal.SIG_DFL if handler is None else handler)
-            handle_alarm(rang)
+            handle_alarm(alarm_before)
         wake[0].close()
         wake[1].close()
 
@@ -115,24 +118,15 @@ def follow_request(
     max_wait: float | None,
     max_runs: int | None,
 ) -> FollowRequest | None:
-    """What the flags ask for; None without `--follow`. UsageError for flags that need another."""
-    given = {
-        "--interval": interval,
-        "--pending-rows": pending_rows,
-        "--max-wait": max_wait,
-        "--max-runs": max_runs,
-    }
-    if not follow:
-        lonely = [name for name, value in given.items() if value is not None]
-        if lonely:
-            raise UsageError(f"Option `{lonely[0]}` requires `--follow`", hint="add it")
-        return None
-    return FollowRequest(
-        DEFAULT_INTERVAL if interval is None else interval,
-        pending_rows,
-        max_wait,
-        max_runs,
-    )
+    """Read the options of `--follow`; None without it. UsageError if another one requires it."""
+    if follow:
+        pause = DEFAULT_INTERVAL if interval is None else interval
+        return FollowRequest(pause, pending_rows, max_wait, max_runs)
+    names = ("--interval", "--pending-rows", "--max-wait", "--max-runs")
+    for name, value in zip(names, (interval, pending_rows, max_wait, max_runs), strict=True):
+        if value is not None:
+            raise UsageError(f"Option `{name}` requires `--follow`", hint="add it")
+    return None
 
 
 def follow_job(
@@ -145,7 +139,7 @@ def follow_job(
     *,
     detailed: bool = False,
 ) -> Job:
-    """The job that maintains until it is asked to end."""
+    """Make the job that maintains until it is stopped."""
     if settings.dry_run or detailed:
         other = "--dry-run" if settings.dry_run else "--detailed-exitcode"
         raise UsageError(
@@ -164,27 +158,14 @@ def follow_job(
         def write(outcome: Outcome, run: FollowedRun) -> None:
             line(with_metrics(outcome, metrics, maintained_now), run, sys.stdout)
 
-        def watch(stop: Stopping, show: Callable[[Outcome, FollowedRun], None]) -> None:
-            follow(
-                settings,
-                queries,
-                request,
-                batch_rows=batch_rows,
-                reporter=reporter,
-                stop=stop,
-                show=show,
-            )
-
-        until_asked(watch, write)
+        watch = partial(follow, settings, queries, request, batch_rows=batch_rows)
+        until_asked(partial(watch, reporter=reporter), write)
 
     return Job("maintain", display, work, has_lines=True, is_long=True)
 
 
-def until_asked(
-    watch: Callable[[Stopping, Callable[[T, FollowedRun], None]], None],
-    write: Callable[[T, FollowedRun], None],
-) -> None:
-    """Have `watch` show what it finds by `write`, as long as nobody asks it to end."""
+def until_asked(watch: Callable[..., None], write: Callable[[T, FollowedRun], None]) -> None:
+    """Run `watch(stop, show)`, which shows results through `write`, until a signal arrives."""
     with stopping() as stop:
 
         def show(result: T, run: FollowedRun) -> None:
@@ -195,7 +176,7 @@ def until_asked(
                 stop.ask()
 
         try:
-            watch(stop, show)
+            watch(stop=stop, show=show)
         except KeyboardInterrupt:
             if stop.signal != signal.SIGTERM:
                 raise
@@ -212,7 +193,7 @@ def follow_changes_job(
     *,
     whole: bool,
 ) -> Job:
-    """The job that tells of changes until it is asked to end; UsageError for flags against it."""
+    """Make the job that reports changes until stopped; UsageError for options that exclude it."""
     against = [name for name, value in given.items() if value is not None]
     if display.rows_format in (RowsFormat.JSON, RowsFormat.MARKDOWN):
         against.append(f"--format {display.rows_format}")
@@ -226,17 +207,7 @@ def follow_changes_job(
         from impctl.cli.output.rows import ChangeLines
         from impctl.service.changes import follow_changes
 
-        def watch(stop: Stopping, show: Callable[[ChangesResult, FollowedRun], None]) -> None:
-            follow_changes(
-                settings,
-                query,
-                request,
-                whole=whole,
-                reporter=reporter,
-                stop=stop,
-                show=show,
-            )
-
+        watch = partial(follow_changes, settings, query, request, whole=whole, reporter=reporter)
         until_asked(watch, ChangeLines(sys.stdout, sys.stderr, display).write)
 
     return Job("changes", display, work, has_lines=True, is_long=True)

@@ -17,7 +17,7 @@ _timers: list[threading.Timer] = []
 
 
 def handle_alarm(handler: Handler) -> Handler:
-    """What rings from now on; returns what did before. On the main thread only."""
+    """Set the handler of the alarm and return the previous one. On the main thread only."""
     if _SIGNAL is None:
         return None
     before = signal.getsignal(_SIGNAL)
@@ -26,7 +26,7 @@ def handle_alarm(handler: Handler) -> Handler:
 
 
 def set_alarm(seconds: float) -> None:
-    """Ring once after so many seconds; 0 takes the alarm back."""
+    """Set an alarm after so many seconds; 0 cancels it."""
     if hasattr(signal, "setitimer"):
         signal.setitimer(signal.ITIMER_REAL, seconds)
         return
@@ -43,17 +43,17 @@ INTERRUPTED_MESSAGE = "Interrupted"
 DROPPED_HINT = "run the command again; committed work remains, the rest was dropped"
 
 _INTERRUPTED = 128 + signal.SIGINT
-"""That of `impctl.errors`, which takes too long to load: signals are taken before."""
+"""Equals `impctl.errors.INTERRUPTED`, which takes too long to load before signals are handled."""
 _SAME = 2.0
-"""Seconds in which more of these signals count as one: `timeout` signals a process and then its
-group, and the second must not break into the cleaning up that the first began."""
+"""Seconds in which further signals count as the same one: `timeout` signals a process and then its
+group, and the second must not interrupt the cleanup that the first began."""
 _TOLD = 2.0
-"""Seconds that a finished run has to be told once a signal came: perhaps nobody reads."""
+"""Seconds that a finished run has to print its results once a signal came: perhaps nobody reads."""
 _NAMES = ("SIGTERM", "SIGHUP", "SIGINT")
 
 
 class _Handler:
-    """What a signal does now: `instead`, else KeyboardInterrupt."""
+    """Runs `instead` on a signal, else raises KeyboardInterrupt."""
 
     def __init__(self, action: Callable[[], object] | None) -> None:
         self.instead = action
@@ -70,19 +70,17 @@ class _Handler:
 
 
 _taken: list[_Handler] = []
-"""The handler of this process, where it was started as a command."""
+"""The handler of this process, if it was started as a command."""
 
 
 def take_signals(action: Callable[[], object]) -> list[signal.Signals]:
-    """Handle the signals that nobody has, on the main thread only; those taken.
-
-    They do `action` until `interrupting` is called.
-    """
+    """Handle signals without a handler by `action`, until `interrupting`; return them. On the main
+    thread only."""
     if threading.current_thread() is not threading.main_thread():
         return []
-    asked = [signal.Signals[name] for name in _NAMES if hasattr(signal, name)]
+    known = [signal.Signals[name] for name in _NAMES if hasattr(signal, name)]
     free = (signal.SIG_DFL, signal.default_int_handler)
-    taken = [number for number in asked if signal.getsignal(number) in free]
+    taken = [number for number in known if signal.getsignal(number) in free]
     handler = _Handler(action)
     _taken[:] = [handler]
     for number in taken:
@@ -91,21 +89,19 @@ def take_signals(action: Callable[[], object]) -> list[signal.Signals]:
 
 
 def ignoring(numbers: Sequence[signal.Signals]) -> None:
-    """Nothing is left that a signal could end: the process keeps its exit code.
-
-    While the interpreter ends it puts handlers of ours back to the default, but not this one.
-    """
+    """Ignore signals, so that the process keeps its exit code. At exit, the interpreter resets
+    handlers to the default, but not this one."""
     for number in numbers:
         signal.signal(number, signal.SIG_IGN)
 
 
 def interrupting() -> None:
-    """From now on there is something to clean up: signals are exceptions."""
+    """Raise KeyboardInterrupt on signals from now on: there is something to clean up."""
     instead(None)
 
 
 def telling() -> None:
-    """From now on there is something to tell: a signal stops that only where it takes long."""
+    """Let signals stop the output from now on only if it takes long."""
     first: float | None = None
 
     def late(*_: object) -> None:
@@ -125,38 +121,31 @@ def telling() -> None:
 
 
 def told(code: int) -> None:
-    """Only the interpreter is still to end."""
+    """Exit on a signal from now on: only the interpreter has to end."""
     set_alarm(0)
     instead(lambda: os._exit(code))
 
 
 def instead(action: Callable[[], object] | None) -> None:
-    """What a signal does from now on, where they were taken."""
+    """Set what a signal does from now on, if signals are handled."""
     for handler in _taken:
         handler.instead = action
 
 
 def answer_for(arguments: Sequence[str], environment: Mapping[str, str]) -> Callable[[], None]:
-    """Says that the run was interrupted, and ends the process.
-
-    Made without any library, because the one needed may be half loaded.
-    """
+    """Make the function that reports the interruption and exits. It uses no library, because that
+    may be half loaded."""
     words = [word for word in arguments if not word.startswith("-")]
     command = f'"{words[0]}"' if words and words[0].isascii() and words[0].isalpha() else "null"
     if any(name.startswith("_IMPCTL_COMPLETE") for name in environment):
         number, text = 1, ""  # whatever is written lands in a prompt
     elif "--json" in arguments:
-        error = (
-            f'{{"code": "interrupted", "message": "{INTERRUPTED_MESSAGE}",'
-            f' "hint": "{DROPPED_HINT}"}}'
-        )
+        parts = f'"message": "{INTERRUPTED_MESSAGE}", "hint": "{DROPPED_HINT}"'
+        error = f'{{"code": "interrupted", {parts}}}'
         head = f'"schema_version": 1, "command": {command}, "ok": false, "results": []'
         number, text = 1, f'{{{head}, "warnings": [], "error": {error}}}\n'
     else:
-        number, text = (
-            2,
-            f"error: {INTERRUPTED_MESSAGE} [interrupted]\nhint: {DROPPED_HINT}\n",
-        )
+        number, text = 2, f"error: {INTERRUPTED_MESSAGE} [interrupted]\nhint: {DROPPED_HINT}\n"
 
     def answer() -> None:
         with suppress(OSError):

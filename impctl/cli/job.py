@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, TextIO
 
 from impctl.cli.interrupt import telling
@@ -23,23 +24,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Display:
-    """How to show things; `verbosity`: -1 quiet, 0, 1 steps, 2 traces and Spark's log too."""
+    """How to show results. `verbosity`: -1 quiet, 0, 1 steps, 2 also traces and Spark's log."""
 
     json: bool = False
     verbosity: int = 0
     rows_format: RowsFormat = RowsFormat.TABLE
     escape_formulas: bool = False
-    """Whether texts in CSV are kept from being formulas."""
+    """Whether text in CSV is escaped so that spreadsheets do not evaluate it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A command ready to run; `work` gives an outcome, or one text that is printed as it is.
-
-    None says that all was printed as it came; nothing else goes to a terminal meanwhile.
-
-    With `detailed` a run that found something to do, and did not do it, ends with exit code 2.
-    """
+    """A command ready to run. `work` returns an outcome, a text to print unchanged, or None if it
+    has printed everything; nothing else is printed to a terminal meanwhile. With `detailed`, a run
+    that found work and did not do it exits with 2."""
 
     command: str
     display: Display
@@ -48,11 +46,11 @@ class Job:
     has_lines: bool = False
     """Whether `work` prints by itself, so that no bar may be drawn."""
     is_long: bool = False
-    """Whether it may take so long that it says where it is off a terminal, too."""
+    """Whether to report progress off a terminal too, because it may take long."""
 
 
 def display_of(json: bool, quiet: bool, verbose: int) -> Display:
-    """The display that the common flags ask for."""
+    """Read the common options."""
     if quiet and verbose:
         raise UsageError("`--quiet` and `--verbose` exclude each other", hint="give one of them")
     return Display(json, -1 if quiet else min(verbose, 2))
@@ -66,35 +64,32 @@ def on_workbench(
     *,
     detailed: bool = False,
 ) -> Job:
-    """A job that opens the workload first and closes it after `use_case`."""
+    """Make a job that opens the workload, runs `use_case` and closes it."""
     if detailed and command != "plan" and not settings.dry_run:
         raise UsageError(
             "Option `--detailed-exitcode` requires `--dry-run`",
             hint=f"add `--dry-run`, or use `impctl plan`; `{command}` itself ends with 0 when done",
         )
 
-    def work(reporter: Reporter) -> Outcome:
-        return in_workbench(settings, use_case, reporter)
-
-    return Job(command, display, work, detailed)
+    return Job(command, display, partial(in_workbench, settings, use_case), detailed)
 
 
 def in_workbench(
     settings: Settings, use_case: Callable[[Workbench], Outcome], reporter: Reporter
 ) -> Outcome:
-    """What `use_case` gives on the workload, which is opened first and closed after it."""
+    """Run `use_case` on the workload, opened before and closed after."""
     from impctl.service.context import open_workbench
 
-    with open_workbench(settings, reporter) as desk:
-        outcome = use_case(desk)
+    with open_workbench(settings, reporter) as workbench:
+        outcome = use_case(workbench)
         telling()
-    if not settings.dry_run:
-        return outcome
-    return replace(outcome, note="dry run: nothing was written")
+    if settings.dry_run:
+        return replace(outcome, note="dry run: nothing was written")
+    return outcome
 
 
 def one_query(command: str, names: list[str] | None) -> str | None:
-    """The query of a command that takes one; None leaves it to a workload with a single query."""
+    """The only query given; None means the only query of the workload."""
     if names is not None and len(names) > 1:
         raise UsageError(
             f"Command `{command}` takes one query, not {len(names)}", hint="give `--query` once"
@@ -104,7 +99,7 @@ def one_query(command: str, names: list[str] | None) -> str | None:
 
 _MINUTE = 60.0
 Show = Callable[["Result", str], None]
-"""Shows a result with a remark on how far the run is; empty where it had one result only."""
+"""Shows a result with a remark on the progress, which is empty for a single result."""
 
 
 class ResultReporter:
@@ -116,35 +111,34 @@ class ResultReporter:
         self._begun = time.monotonic()
 
     def step(self, message: str, number: int = 0, total: int = 0) -> None:
-        """Nothing."""
+        """Show nothing."""
 
     def finished(self, result: Result, done: int, total: int) -> None:
-        """Show the result with `3 of 22, about 2 min left`, as long as the others took."""
+        """Show the result with `3 of 22, about 2 min left`."""
         place = f"{done} of {total}" if total > 1 else ""
         if done < total:
             place += f", {_left(self.seconds_left(done, total))}"
         self._show(result, place)
 
     def seconds_left(self, done: int, total: int) -> float:
-        """How long the rest takes if each item takes as long as those that are done."""
+        """Estimate the remaining time from the average so far."""
         return (time.monotonic() - self._begun) / done * (total - done)
 
 
 class LineReporter(ResultReporter):
-    """A line per step."""
+    """Prints a line per step."""
 
     def __init__(self, stream: TextIO, show: Show, spark_log: str = "off") -> None:
         super().__init__(show, spark_log)
         self._stream = stream
 
     def step(self, message: str, number: int = 0, total: int = 0) -> None:
-        """`[2/3] message`."""
         self._stream.write(f"{_line(message, number, total)}\n")
         self._stream.flush()
 
 
 class PulseReporter(ResultReporter):
-    """The first step at once, then the one at hand after each further `every` seconds."""
+    """Prints the first step at once, then the current one every `every` seconds."""
 
     def __init__(self, stream: TextIO, show: Show, every: float = _MINUTE) -> None:
         super().__init__(show)
@@ -155,7 +149,6 @@ class PulseReporter(ResultReporter):
         self._thread = threading.Thread(target=self._beat, name="impctl-pulse", daemon=True)
 
     def step(self, message: str, number: int = 0, total: int = 0) -> None:
-        """`[2/3] message`, if it is the first; else kept until it is time for a line."""
         is_first = self._at is None
         self._at = _line(message, number, total)
         if is_first:
@@ -163,7 +156,6 @@ class PulseReporter(ResultReporter):
             self._thread.start()
 
     def end(self) -> None:
-        """From now on nothing is written."""
         self._ended.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -174,7 +166,7 @@ class PulseReporter(ResultReporter):
             self._write(f"after {elapsed}: {self._at}")
 
     def _write(self, line: str) -> None:
-        # Where nobody reads, the run goes on: what it has to tell is told, or missed, at its end.
+        # If nobody reads, the run goes on: the end of the run reports it.
         with suppress(OSError, ValueError):
             self._stream.write(f"{line}\n")
             self._stream.flush()
@@ -199,10 +191,8 @@ def reporting(
     has_lines: bool = False,
     is_long: bool = False,
 ) -> Iterator[Reporter]:
-    """The reporter that suits the display and the stream, for the length of a run.
-
-    Results that come one by one are given to `show`. A run that `has_lines` of its own gets no bar.
-    """
+    """Make the reporter for the display and the stream. Results are passed to `show` as they come.
+    With `has_lines` there is no bar."""
     can_draw = not has_lines and can_move(stream, environment)
     if display.verbosity > 0:
         yield LineReporter(stream, show, "warn" if display.verbosity > 1 else "off")
@@ -234,7 +224,7 @@ def _bar(stream: TextIO, show: Show, colour: bool) -> Iterator[Reporter]:
     from rich.text import Text
 
     class LeftColumn(ProgressColumn):
-        """Rich's own estimate forgets all but the last 30 seconds, and an item may take longer."""
+        """Rich's estimate uses only the last 30 seconds, but an item may take longer."""
 
         def render(self, task: Task) -> Text:
             left = task.fields["ends"] - time.monotonic()

@@ -1,8 +1,7 @@
 """The entry point of the console script.
 
-Law: signals are taken before anything else is loaded, so that a command which is told to end while
-it still loads says so as it does later.
-Out of scope: what the commands are (`cli.application`), running one (`cli.boundary`).
+Law: signals are handled before anything else is loaded, so that a command which is interrupted
+while it loads reports that as it does later.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from impctl.cli.interrupt import answer_for, ignoring, take_signals, told
 
 
 def main() -> None:
-    """Run the command that the process was started with, and end with its exit code."""
+    """Run the command that the process was started with, and exit with its code."""
     import atexit
     import gc
     import os
@@ -33,7 +32,6 @@ def main() -> None:
 
 
 def _done(words: Sequence[str]) -> int:
-    """The exit code of the command; signals are taken already."""
     import os
 
     from impctl.cli.streams import open_streams

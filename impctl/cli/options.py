@@ -1,7 +1,7 @@
 """The options of commands, each with its help text, default and variable.
 
-Law: the file is written whole after the run, one that failed included; where it cannot be written,
-that is a failure of the run.
+Law: the file of metrics is written whole after the run, even if that failed; if it cannot be
+written, the run fails.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -60,13 +60,25 @@ if TYPE_CHECKING:
 
 
 def seconds(text: str | float) -> float:
-    """The seconds that `text` means; typer.BadParameter (usage error) for anything else."""
+    """Parse a duration; typer.BadParameter (usage error) for anything else."""
     value = seconds_in(str(text))
     if value is None:
         raise typer.BadParameter(
             f"`{text}` is not a duration; write one as 500ms, 5s, 2m, 1h or 7d"
         )
     return value
+
+
+def option(declaration: str, panel: str, text: str, **others: Any) -> Any:
+    """Declare an option such as `--store FOLDER` (a flag without a value name) with its help."""
+    flags = [word for word in declaration.split() if word.startswith("-")]
+    metavar = declaration.removeprefix(" ".join(flags)).strip() or None
+    return typer.Option(*flags, metavar=metavar, help=text, rich_help_panel=panel, **others)
+
+
+def file_option(declaration: str, panel: str, text: str, **others: Any) -> Any:
+    """Declare an option whose value is a path, which the shell completes."""
+    return option(declaration, panel, text, autocompletion=left_to_shell, **others)
 
 
 WORKLOAD_HELP = "Workload file (YAML)."
@@ -76,7 +88,6 @@ WorkloadFile = Annotated[
     typer.Argument(
         metavar="WORKLOAD",
         help=f"{WORKLOAD_HELP} Default: {DEFAULT_FILE}.",
-        show_default=False,
         autocompletion=left_to_shell,
         rich_help_panel=INPUT,
     ),
@@ -84,219 +95,187 @@ WorkloadFile = Annotated[
 
 QueryNames = Annotated[
     list[str] | None,
-    typer.Option(
-        "--query",
-        metavar="NAME",
-        help="Only this query; can be repeated. Default: all queries.",
+    option(
+        "--query NAME",
+        INPUT,
+        "Only this query; can be repeated. Default: all queries.",
         autocompletion=complete_query,
-        rich_help_panel=INPUT,
     ),
 ]
 
 OneQuery = Annotated[
     list[str] | None,
-    typer.Option(
-        "--query",
-        metavar="NAME",
-        help="The query to use. Default: the only query in the workload file.",
+    option(
+        "--query NAME",
+        INPUT,
+        "The query to use. Default: the only query in the workload file.",
         autocompletion=complete_query,
-        rich_help_panel=INPUT,
     ),
 ]
 
 Params = Annotated[
     list[str] | None,
-    typer.Option(
-        "--param",
-        metavar="NAME=VALUE",
-        help="Set a named parameter of the query; can be repeated. "
+    option(
+        "--param NAME=VALUE",
+        INPUT,
+        "Set a named parameter of the query; can be repeated. "
         "Default: the value in the workload file.",
-        rich_help_panel=INPUT,
     ),
 ]
 
 MovingParams = Annotated[
     list[str] | None,
-    typer.Option(
-        "--param",
-        metavar="NAME=VALUE",
-        help="Set a time-dependent parameter; can be repeated. "
-        "Default: computed from the current time.",
-        rich_help_panel=INPUT,
+    option(
+        "--param NAME=VALUE",
+        INPUT,
+        "Set a time-dependent parameter; can be repeated. Default: computed from the current time.",
     ),
 ]
 
 SqlGiven = Annotated[
     str | None,
-    typer.Option(
-        "--sql",
-        metavar="TEXT",
-        show_default=False,
-        help="Use this SQL over the workload's tables instead of a query in the file.",
-        rich_help_panel=INPUT,
+    option(
+        "--sql TEXT",
+        INPUT,
+        "Use this SQL over the workload's tables instead of a query in the file.",
     ),
 ]
 
 AtGiven = Annotated[
     list[str] | None,
-    typer.Option(
-        "--at",
-        metavar="VERSION",
-        help="Use the sketch stored for this table version. "
+    option(
+        "--at VERSION",
+        INPUT,
+        "Use the sketch stored for this table version. "
         "With several tables, repeat the option with TABLE=VERSION.",
-        rich_help_panel=INPUT,
     ),
 ]
 
 StoreFolder = Annotated[
     Path | None,
-    typer.Option(
-        "--store",
-        metavar="FOLDER",
+    file_option(
+        "--store FOLDER",
+        STORE_AND_SPARK,
+        "Folder for sketches and state. Default: `store` in the workload file, or .impctl.",
         envvar=STORE,
-        show_default=False,
-        help="Folder for sketches and state. Default: `store` in the workload file, or .impctl.",
-        autocompletion=left_to_shell,
-        rich_help_panel=STORE_AND_SPARK,
     ),
 ]
 
 PolicyName = Annotated[
     Policy | None,
-    typer.Option(
-        "--policy",
-        metavar="POLICY",
-        envvar=POLICY,
-        show_default=False,
-        help="Maintenance policy for all queries: auto, incremental (never recapture), strict "
+    option(
+        "--policy POLICY",
+        MAINTENANCE,
+        "Maintenance policy for all queries: auto, incremental (never recapture), strict "
         "(exact maintenance only) or full (always recapture). "
         "Default: `policy` in the workload file, or auto.",
-        rich_help_panel=MAINTENANCE,
+        envvar=POLICY,
     ),
 ]
 
 SketchUsed = Annotated[
     SketchUse,
-    typer.Option(
-        "--sketch",
-        metavar="WHEN",
-        envvar=SKETCH,
-        show_default=False,
-        help="When to use the sketch: auto (if it saves more than it costs), always or never. "
+    option(
+        "--sketch WHEN",
+        MAINTENANCE,
+        "When to use the sketch: auto (if it saves more than it costs), always or never. "
         "Default: auto.",
-        rich_help_panel=MAINTENANCE,
+        envvar=SKETCH,
     ),
 ]
 
 SketchWritten = Annotated[
     SketchUse,
-    typer.Option(
-        "--sketch",
-        metavar="WHEN",
-        show_default=False,
-        help="When to put the sketch into the SQL: auto (if it saves more than it costs), always "
+    option(
+        "--sketch WHEN",
+        MAINTENANCE,
+        "When to put the sketch into the SQL: auto (if it saves more than it costs), always "
         "or never. Default: always.",
-        rich_help_panel=MAINTENANCE,
     ),
 ]
 
 AnswerFrom = Annotated[
     AnsweredBy,
-    typer.Option(
-        "--by",
-        metavar="SOURCE",
-        envvar=BY,
-        show_default=False,
-        help="What answers the query: state (the materialized result), engine, spark or auto "
+    option(
+        "--by SOURCE",
+        MAINTENANCE,
+        "What answers the query: state (the materialized result), engine, spark or auto "
         "(the fastest of these). Default: auto.",
-        rich_help_panel=MAINTENANCE,
+        envvar=BY,
     ),
 ]
 
 Where = Annotated[
     str | None,
-    typer.Option(
-        "--where",
-        metavar="CONDITION",
-        show_default=False,
-        help="Return only result rows that meet this condition on result columns, "
+    option(
+        "--where CONDITION",
+        OUTPUT,
+        "Return only result rows that meet this condition on result columns, "
         "such as `key = 5`. Default: all rows.",
-        rich_help_panel=OUTPUT,
     ),
 ]
 
 SketchRequired = Annotated[
     bool,
-    typer.Option(
+    option(
         "--require-sketch",
-        help="Fail if there is no sketch. Default: continue without one and print a warning.",
-        rich_help_panel=SAFETY,
+        SAFETY,
+        "Fail if there is no sketch. Default: continue without one and print a warning.",
     ),
 ]
 
 LockTimeout = Annotated[
     float | None,
-    typer.Option(
-        "--lock-timeout",
-        metavar="SECONDS",
+    option(
+        "--lock-timeout SECONDS",
+        LIMITS,
+        "Wait this long for another writer. Default: 10.",
         min=0,
         envvar=LOCK_TIMEOUT,
-        show_default=False,
-        help="Wait this long for another writer. Default: 10.",
-        rich_help_panel=LIMITS,
     ),
 ]
 
 SparkProfile = Annotated[
     Path | None,
-    typer.Option(
-        "--spark-profile",
-        metavar="FILE",
+    file_option(
+        "--spark-profile FILE",
+        STORE_AND_SPARK,
+        "YAML file with Spark settings. They override `spark` in the workload file.",
         envvar=SPARK_PROFILE,
-        show_default=False,
-        help="YAML file with Spark settings. They override `spark` in the workload file.",
-        autocompletion=left_to_shell,
-        rich_help_panel=STORE_AND_SPARK,
     ),
 ]
 
 Imbalance = Annotated[
     float | None,
-    typer.Option(
-        "--imbalance",
-        metavar="FACTOR",
+    option(
+        "--imbalance FACTOR",
+        MAINTENANCE,
+        "Warn when the skew of ranges exceeds FACTOR times that at capture. Default: 4.",
         min=1,
         envvar=IMBALANCE,
-        show_default=False,
-        help="Warn when the skew of ranges exceeds FACTOR times that at capture. Default: 4.",
-        rich_help_panel=MAINTENANCE,
     ),
 ]
 
 LargeChange = Annotated[
     int | None,
-    typer.Option(
-        "--large-change",
-        metavar="MB",
+    option(
+        "--large-change MB",
+        LIMITS,
+        "Let Spark pre-aggregate a change with more MB of changed files. Default: 512.",
         min=0,
         envvar=LARGE_CHANGE,
-        show_default=False,
-        help="Let Spark pre-aggregate a change with more MB of changed files. Default: 512.",
-        rich_help_panel=LIMITS,
     ),
 ]
 
 DiskGiven = Annotated[
     str | None,
-    typer.Option(
-        "--disk",
-        metavar="SIZE",
-        envvar=DISK,
-        show_default=False,
-        help="Disk limit for the state of all queries, such as 500MB or 2GB. Beyond it, the least "
+    option(
+        "--disk SIZE",
+        LIMITS,
+        "Disk limit for the state of all queries, such as 500MB or 2GB. Beyond it, the least "
         "valuable state is not stored and is read from the tables instead. "
         "Default: `budget` in the workload file, or no limit.",
-        rich_help_panel=LIMITS,
+        envvar=DISK,
     ),
 ]
 
@@ -308,90 +287,67 @@ _MEMORY_HELP = (
 
 MemoryGiven = Annotated[
     str | None,
-    typer.Option(
-        "--memory",
-        metavar="SIZE",
-        envvar=MEMORY,
-        show_default=False,
-        help=_MEMORY_HELP,
-        rich_help_panel=LIMITS,
-    ),
+    option("--memory SIZE", LIMITS, _MEMORY_HELP, envvar=MEMORY),
 ]
 
 FollowMemory = Annotated[
     str | None,
-    typer.Option(
-        "--memory",
-        metavar="SIZE",
-        envvar=MEMORY,
-        show_default=False,
-        help=f"{_MEMORY_HELP} With --follow, state beyond the limit is dropped, and the default is "
+    option(
+        "--memory SIZE",
+        LIMITS,
+        f"{_MEMORY_HELP} With --follow, state beyond the limit is dropped, and the default is "
         "no limit.",
-        rich_help_panel=LIMITS,
+        envvar=MEMORY,
     ),
 ]
 
 Now = Annotated[
     str | None,
-    typer.Option(
-        "--now",
-        metavar="TIME",
-        envvar=NOW,
-        show_default=False,
-        help="Override the current time, used for expiry, `current_date` and the like: 2026-11-25 "
+    option(
+        "--now TIME",
+        INPUT,
+        "Override the current time, used for expiry, `current_date` and the like: 2026-11-25 "
         "or 2026-11-25T13:00:00Z. Default: the system time.",
-        rich_help_panel=INPUT,
+        envvar=NOW,
     ),
 ]
 
 DryRun = Annotated[
     bool,
-    typer.Option(
-        "--dry-run",
-        help="Show what would be done, without writing anything.",
-        rich_help_panel=SAFETY,
-    ),
+    option("--dry-run", SAFETY, "Show what would be done, without writing anything."),
 ]
 
 DetailedExitcode = Annotated[
     bool,
-    typer.Option(
+    option(
         "--detailed-exitcode",
-        help="Exit with 2 instead of 0 if there is something to do. Errors keep their codes.",
-        rich_help_panel=SAFETY,
+        SAFETY,
+        "Exit with 2 instead of 0 if there is something to do. Errors keep their codes.",
     ),
 ]
 
 Strict = Annotated[
     bool,
-    typer.Option(
-        "--strict",
-        help="Fail with exit code 3 if a query cannot have a sketch.",
-        rich_help_panel=SAFETY,
-    ),
+    option("--strict", SAFETY, "Fail with exit code 3 if a query cannot have a sketch."),
 ]
 
 AsJson = Annotated[
     bool,
-    typer.Option(
-        "--json", help="Print one JSON document, even on failure.", rich_help_panel=OUTPUT
-    ),
+    option("--json", OUTPUT, "Print one JSON document, even on failure."),
 ]
 
 Quiet = Annotated[
     bool,
-    typer.Option("--quiet", "-q", help="Print only results and errors.", rich_help_panel=OUTPUT),
+    option("--quiet -q", OUTPUT, "Print only results and errors."),
 ]
 
 Verbose = Annotated[
     int,
-    typer.Option(
-        "--verbose",
-        "-v",
+    option(
+        "--verbose -v",
+        OUTPUT,
+        "Print each step to stderr; -vv adds error traces and Spark's log.",
         count=True,
-        show_default=False,
-        help="Print each step to stderr; -vv adds error traces and Spark's log.",
-        rich_help_panel=OUTPUT,
     ),
 ]
 
@@ -413,7 +369,7 @@ def settings_of(
     disk: str | None = None,
     now: str | None = None,
 ) -> Settings:
-    """The settings of a run, from its flags and variables."""
+    """Make settings from options and variables."""
     return Settings(
         workload,
         store=None if store is None else store_folder(store),
@@ -444,47 +400,36 @@ def _memory(text: str) -> int:
 
 DueOnly = Annotated[
     bool,
-    typer.Option(
-        "--due",
-        help="Maintain only queries that are due now, according to their triggers.",
-        rich_help_panel=SCHEDULE,
+    option(
+        "--due", SCHEDULE, "Maintain only queries that are due now, according to their triggers."
     ),
 ]
 
 DueTold = Annotated[
     bool,
-    typer.Option(
-        "--due", help="Show when each query is due next, and why.", rich_help_panel=SCHEDULE
-    ),
+    option("--due", SCHEDULE, "Show when each query is due next, and why."),
 ]
 
 PointName = Annotated[
     str | None,
-    typer.Option(
-        "--point",
-        metavar="NAME",
-        show_default=False,
-        help="Maintain only queries whose trigger has this event (`point`).",
-        rich_help_panel=SCHEDULE,
+    option(
+        "--point NAME", SCHEDULE, "Maintain only queries whose trigger has this event (`point`)."
     ),
 ]
 
 Look = Annotated[
     float | None,
-    typer.Option(
-        "--interval",
-        metavar="DURATION",
+    option(
+        "--interval DURATION",
+        SCHEDULE,
+        "With --due: time until the next run of `maintain --due`, such as 1m or 1h. Default: 1m.",
         parser=seconds,
-        show_default=False,
-        help="With --due: time until the next run of `maintain --due`, such as 1m or 1h. "
-        "Default: 1m.",
-        rich_help_panel=SCHEDULE,
     ),
 ]
 
 
 def due_use_case(request: DueRequest, batch_rows: int | None) -> Callable[[Workbench], Outcome]:
-    """What maintains all that is asked for, on a workbench."""
+    """Make the use case that maintains what the request selects."""
 
     def use_case(desk: Workbench) -> Outcome:
         if request.point is not None:
@@ -504,112 +449,90 @@ def due_use_case(request: DueRequest, batch_rows: int | None) -> Callable[[Workb
 
 Since = Annotated[
     float | None,
-    typer.Option(
-        "--since",
-        metavar="DURATION",
-        parser=seconds,
-        show_default=False,
-        help="Replay the commits of this period up to now, such as 12h or 30d. "
+    option(
+        "--since DURATION",
+        INPUT,
+        "Replay the commits of this period up to now, such as 12h or 30d. "
         "Default: all known commits.",
-        rich_help_panel=INPUT,
+        parser=seconds,
     ),
 ]
 
 ArrivalsFile = Annotated[
     Path | None,
-    typer.Option(
-        "--arrivals",
-        metavar="FILE",
-        show_default=False,
-        help="Replay commits from a CSV file instead, with the columns "
-        "time,table,inserted,deleted.",
-        autocompletion=left_to_shell,
-        rich_help_panel=INPUT,
+    file_option(
+        "--arrivals FILE",
+        INPUT,
+        "Replay commits from a CSV file instead, with the columns time,table,inserted,deleted.",
     ),
 ]
 
 Disks = Annotated[
     list[str] | None,
-    typer.Option(
-        "--disk",
-        metavar="SIZE",
-        show_default=False,
-        help="Disk limit for the state, such as 500MB, or `all` for no limit; can be repeated. "
+    option(
+        "--disk SIZE",
+        LIMITS,
+        "Disk limit for the state, such as 500MB, or `all` for no limit; can be repeated. "
         "Default: `budget` in the workload file.",
-        rich_help_panel=LIMITS,
     ),
 ]
 
 Triggers = Annotated[
     list[str] | None,
-    typer.Option(
-        "--trigger",
-        metavar="TRIGGER",
-        show_default=False,
-        help="Trigger for all queries, such as `fresh_within: 10m`; can be repeated. "
+    option(
+        "--trigger TRIGGER",
+        SCHEDULE,
+        "Trigger for all queries, such as `fresh_within: 10m`; can be repeated. "
         "Default: the triggers in the workload file.",
-        rich_help_panel=SCHEDULE,
     ),
 ]
 
 Late = Annotated[
     str | None,
-    typer.Option(
-        "--late",
-        metavar="LATE",
-        show_default=False,
-        help="Let rows arrive late, such as `p: 0.9, every: 60s`: first 90% of the rows of a "
+    option(
+        "--late LATE",
+        INPUT,
+        "Let rows arrive late, such as `p: 0.9, every: 60s`: first 90% of the rows of a "
         "commit, then every 60s 90% of the remaining rows. Default: no row is late.",
-        rich_help_panel=INPUT,
     ),
 ]
 
 ReportFile = Annotated[
     Path | None,
-    typer.Option(
-        "--report",
-        metavar="FILE",
-        show_default=False,
-        help="Write a report with the figures to this file (HTML).",
-        autocompletion=left_to_shell,
-        rich_help_panel=OUTPUT,
-    ),
+    file_option("--report FILE", OUTPUT, "Write a report with the figures to this file (HTML)."),
 ]
 
 Looks = Annotated[
     float | None,
-    typer.Option(
-        "--interval",
-        metavar="DURATION",
+    option(
+        "--interval DURATION",
+        SCHEDULE,
+        "Time between checks of the tables, such as 1s or 1m. Default: 5s.",
         parser=seconds,
-        show_default=False,
-        help="Time between checks of the tables, such as 1s or 1m. Default: 5s.",
-        rich_help_panel=SCHEDULE,
     ),
 ]
 
 
 MetricsFile = Annotated[
     Path | None,
-    typer.Option(
-        "--metrics",
-        metavar="FILE",
-        show_default=False,
-        help="Write metrics for the textfile collector of Prometheus to this file.",
-        rich_help_panel=OUTPUT,
+    option(
+        "--metrics FILE",
+        OUTPUT,
+        "Write metrics for the textfile collector of Prometheus to this file.",
     ),
 ]
 
 
 def check_metrics(path: Path, reserved: Mapping[str, str]) -> None:
-    """UsageError where metrics must not be written; `reserved` as for `check_output`."""
+    """Raise UsageError if the metrics must not be written there; `reserved` as for
+    `check_output`."""
     from impctl.service.output import check_output
 
     check_output(path, reserved)
 
 
 def with_metrics(outcome: Outcome, path: Path | None, text: Callable[[Outcome], str]) -> Outcome:
-    """The outcome, its metrics written; one failure more where they could not be."""
+    """Write the metrics of the outcome; add a failure if that fails."""
     if path is None:
         return outcome
     from impctl.service.output import write_whole
@@ -636,7 +559,7 @@ def maintained_now(outcome: Outcome) -> str:
 
 @contextmanager
 def failure_told(path: Path | None) -> Iterator[None]:
-    """Metrics of a run that ends early, in an error that is raised on."""
+    """Write the metrics of a run that fails, and raise its error."""
     from impctl.service.results import Failure, Outcome
 
     try:

@@ -1,7 +1,7 @@
-"""`docs/cli-reference.md`, written from the command line itself: `python -m impctl.cli.reference`.
+"""Write `docs/cli-reference.md` from the command line itself: `python -m impctl.cli.reference`.
 
-Law: everything that `--help` says is here, in the order of `--help`, whatever the width of the
-terminal and the release of the argument parser. Out of scope: explaining (the other documents).
+Law: it has everything that `--help` says, in the same order, whatever the width of the terminal and
+the release of the argument parser.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ over its environment variable, the variable over the workload file, the file ove
 
 
 def reference_text() -> str:
-    """The whole page."""
+    """Render the whole page."""
     command: Any = typer.main.get_command(build_app())
     context = command.context_class(command, info_name="impctl")
     of_commands, _ = sections(command, context)
@@ -48,7 +48,6 @@ def reference_text() -> str:
 
 
 def _commands(groups: list[Section]) -> str:
-    """What there is, in the groups of `--help`."""
     lines = ["## Commands\n"]
     for title, rows in groups:
         lines += [f"### {title}\n", "| command | what it does |", "|---|---|"]

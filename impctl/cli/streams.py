@@ -1,9 +1,8 @@
-"""The two standard streams of a process: open whatever it was started with, and honest on failure.
+"""The standard streams of a process: always open, and honest about failures.
 
-Law: what stdout does not take is an error of ours, `output_failed`, except where its reader went
-away; what stderr does not take never stops the work, and is told at the end. No file that the
-process opens can ever get the number of a standard stream.
-Out of scope: what is written; who ends the run (`cli.boundary`).
+Law: what stdout does not accept is our error `output_failed`, unless its reader went away; what
+stderr does not accept never stops the work and is reported at the end. No file that the process
+opens can ever get the number of a standard stream.
 """
 
 from __future__ import annotations
@@ -17,21 +16,19 @@ from impctl.errors import OutputFailedError
 
 _ESCAPED = "backslashreplace"
 _NOBODY = (errno.EPIPE, errno.EBADF, errno.EIO)
-"""How a system says that a stream was closed, or its reader or terminal is gone."""
+"""Errors of a closed stream, or of one whose reader or terminal is gone."""
 
 
 class Stdout(TextIOWrapper):
-    """Where results go: OutputFailedError where they cannot, BrokenPipeError as it is."""
+    """Raises OutputFailedError if results cannot be written, and BrokenPipeError unchanged."""
 
     def write(self, text: str, /) -> int:
-        """As everywhere."""
         try:
             return super().write(text)
         except OSError as error:
             raise _told(error) from error
 
     def flush(self) -> None:
-        """As everywhere."""
         try:
             super().flush()
         except OSError as error:
@@ -39,12 +36,11 @@ class Stdout(TextIOWrapper):
 
 
 class Stderr(TextIOWrapper):
-    """Where all else goes; what cannot be written is lost, and `failure` says why."""
+    """Drops what cannot be written, and keeps the first error in `failure`."""
 
     failure: OSError | None = None
 
     def write(self, text: str, /) -> int:
-        """As everywhere, but without an error."""
         try:
             return super().write(text)
         except OSError as error:
@@ -52,7 +48,6 @@ class Stderr(TextIOWrapper):
             return len(text)
 
     def flush(self) -> None:
-        """As everywhere, but without an error."""
         try:
             super().flush()
         except OSError as error:
@@ -65,7 +60,7 @@ class Stderr(TextIOWrapper):
 
 
 def open_streams() -> None:
-    """Put ours in the place of Python's; text that a stream cannot encode is escaped."""
+    """Replace Python's streams by ours, which escape text that they cannot encode."""
     for number in range(3):
         try:
             os.fstat(number)
@@ -88,7 +83,7 @@ def open_streams() -> None:
 
 
 def lost_messages() -> OutputFailedError | None:
-    """What became of messages that stderr did not take."""
+    """The error for messages that stderr did not accept, if any."""
     failure = getattr(sys.stderr, "failure", None)
     if failure is None:
         return None
@@ -99,7 +94,7 @@ def lost_messages() -> OutputFailedError | None:
 
 
 def give_up(number: int) -> None:
-    """Nothing more can be written to this stream; keep the interpreter's exit silent about it."""
+    """Discard further output of this stream, so that the interpreter exits silently."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), number)
 
 

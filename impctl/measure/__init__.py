@@ -1,4 +1,1 @@
-"""The use cases under a stopwatch: figures of a workload, and what they are measured on.
-
-Law: an answer is checked before it is timed.
-"""
+"""Measures use cases of a workload. Law: a result is checked before it is timed."""

@@ -56,7 +56,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Offered(Generic[T]):
-    """DuckDB's way to the same answer; `run` is None where there is none, for `reason`."""
+    """How DuckDB computes the same result; `run` is None, for `reason`, if it cannot."""
 
     run: Callable[[], T] | None
     reason: str = ""
@@ -70,13 +70,27 @@ def duckdb_recapture(
     partitions: Mapping[AccessId, RangePartition],
     expected: Fragments,
 ) -> Offered[Fragments]:
-    """The recapture at the pinned versions, checked against the `expected` sketches once."""
+    """Recapture at the pinned versions, checked once against the `expected` sketches."""
     reason = _unreadable(desk.tables, prepared)
     if reason:
         return Offered(None, reason)
+
+    def recapture() -> Fragments:
+        for scan in prepared.scans:
+            snapshot = desk.tables.snapshot(scan.table)
+            _view(connection, scan.table, snapshot, snapshot.files)
+        sketches: dict[AccessId, FragmentSet] = {}
+        for accesses, text in passes:
+            answer = connection.run(text)
+            for access, lists in zip(accesses, answer.columns, strict=True):
+                partition = partitions[access]
+                values = to_arrow_type(lists.combine_chunks().flatten(), partition.type)
+                fragments = partition.fragments_of(from_arrow(values, partition.type))
+                sketches[access] = FragmentSet.of(np.unique(fragments).tolist(), partition.size)
+        return sketches
+
     try:
         passes = _passes(prepared, verdict, partitions)
-        recapture = _Recapture(desk, prepared, partitions, passes, connection)
         result = recapture()
     except (SqlFailed, SqlglotError, pa.ArrowException, _NoPassError) as error:
         return Offered(None, f"DuckDB cannot run the capture: {error}")
@@ -89,7 +103,7 @@ def duckdb_recapture(
 def duckdb_plain(
     connection: ParquetSql, tables: PinnedTables, prepared: PreparedQuery
 ) -> Offered[pa.Table]:
-    """The query over whole tables; `run` gives an Arrow table for the caller to compare."""
+    """The query over whole tables; `run` returns an Arrow table for the caller to compare."""
 
     def whole() -> tuple[str, Files]:
         is_plain = is_for_others(prepared.query)
@@ -103,18 +117,16 @@ def duckdb_query(
     connection: ParquetSql,
     tables: PinnedTables,
     prepared: PreparedQuery,
-    asked: Callable[[], tuple[str, Files]],
+    read: Callable[[], tuple[str, Files]],
 ) -> Offered[pa.Table]:
-    """The text over the files of each table that `asked` gives, which counts as part of a run.
-
-    Of Spark's it is translated; what Spark does not run is DuckDB's own as it is.
-    """
+    """Run the text over the files that `read` returns, which is part of a run. Spark's text is
+    translated; what Spark does not support is in DuckDB's dialect already."""
     reason = _unreadable(tables, prepared)
     if reason:
         return Offered(None, reason)
 
     def run() -> pa.Table:
-        text, files = asked()
+        text, files = read()
         for table, chosen in files.items():
             name = local_name(prepared.query, table)
             _view(connection, name, tables.snapshot(table), chosen)
@@ -130,23 +142,22 @@ def duckdb_query(
 
 
 class _NoPassError(Exception):
-    """The query's pass is none that DuckDB can be given."""
+    """DuckDB cannot run this pass."""
 
 
 def _unreadable(tables: PinnedTables, prepared: PreparedQuery) -> str:
-    """Why a table's rows are not those of its files; empty where they are."""
+    """Why the rows of a table are not those of its files; empty if they are."""
     for table in prepared.tables:
-        reason = _not_plain(tables.snapshot(table))
+        snapshot = tables.snapshot(table)
+        if local_path(snapshot.path) is None:
+            reason = "it is not on the local disk"
+        else:
+            reason = why_not_plain(snapshot, reads_folders=True)
+        if not reason and not snapshot.files:
+            reason = "it has no files"
         if reason:
             return f"DuckDB cannot read table `{table}` file by file: {reason}"
     return ""
-
-
-def _not_plain(snapshot: Snapshot) -> str:
-    if local_path(snapshot.path) is None:
-        return "it is not on the local disk"
-    reason = why_not_plain(snapshot, reads_folders=True)
-    return reason or ("" if snapshot.files else "it has no files")
 
 
 def _view(connection: ParquetSql, name: str, snapshot: Snapshot, files: Sequence[DataFile]) -> None:
@@ -157,18 +168,15 @@ def _view(connection: ParquetSql, name: str, snapshot: Snapshot, files: Sequence
 
 def _passes(
     prepared: PreparedQuery, verdict: Verdict, partitions: Mapping[AccessId, RangePartition]
-) -> tuple[_Pass, ...]:
+) -> list[tuple[tuple[AccessId, ...], str]]:
+    """Per pass, a SELECT of one row with the needed values of each access's attribute."""
     columns = {a: Column(p.attribute, p.type) for a, p in partitions.items()}
-    views = _views(prepared)
+    views = {scan.access: scan.table for scan in prepared.scans}
     kept = kept_plan(prepared, verdict, partitions)
-    return tuple(
-        _Pass(tuple(pass_.keys), _translated(_needed_values(pass_, views)))
+    return [
+        (tuple(pass_.keys), _translated(_needed_values(pass_, views)))
         for pass_ in sketch_passes(kept.query, kept.verdict, columns)
-    )
-
-
-def _views(prepared: PreparedQuery) -> dict[AccessId, str]:
-    return {scan.access: scan.table for scan in prepared.scans}
+    ]
 
 
 def _translated(select: exp.Select) -> str:
@@ -181,7 +189,7 @@ def _translated(select: exp.Select) -> str:
 
 
 def _needed_values(pass_: SketchPass, views: Mapping[AccessId, str]) -> exp.Select:
-    """Per access the list of distinct values of its key, of rows in surviving groups if any."""
+    """Per access, select the distinct keys of rows in qualifying groups, if there are groups."""
     if pass_.way is PassKind.COLLECTED:
         raise _NoPassError("ranges are collected along the whole plan")
     renderer = Renderer(views)
@@ -196,8 +204,8 @@ def _needed_values(pass_: SketchPass, views: Mapping[AccessId, str]) -> exp.Sele
     if not pass_.group:
         return wanted.where(exp.Exists(this=groups))
     pairs = [
-        exp.NullSafeEQ(this=_column("mine", renderer.name(own)), expression=_column("kept", name))
-        for own, name in zip(pass_.group, names, strict=False)
+        exp.NullSafeEQ(this=_column("mine", renderer.name(group)), expression=_column("kept", name))
+        for group, name in zip(pass_.group, names, strict=False)
     ]
     return wanted.join(groups.subquery("kept"), on=exp.and_(*pairs), join_type="left semi")
 
@@ -207,50 +215,16 @@ def _column(table: str, name: str) -> exp.Column:
 
 
 @dataclass(frozen=True, slots=True)
-class _Pass:
-    """A SELECT of one row: per access the list of the partition attribute's values needed."""
-
-    accesses: tuple[AccessId, ...]
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Recapture:
-    desk: Workbench
-    prepared: PreparedQuery
-    partitions: Mapping[AccessId, RangePartition]
-    passes: tuple[_Pass, ...]
-    connection: ParquetSql
-
-    def __call__(self) -> Fragments:
-        for scan in self.prepared.scans:
-            snapshot = self.desk.tables.snapshot(scan.table)
-            _view(self.connection, scan.table, snapshot, snapshot.files)
-        result: dict[AccessId, FragmentSet] = {}
-        for pass_ in self.passes:
-            answer = self.connection.run(pass_.text)
-            for access, lists in zip(pass_.accesses, answer.columns, strict=True):
-                partition = self.partitions[access]
-                values = to_arrow_type(lists.combine_chunks().flatten(), partition.type)
-                fragments = partition.fragments_of(from_arrow(values, partition.type))
-                ids = np.unique(fragments).tolist()
-                result[access] = FragmentSet.of(ids, partition.size)
-        return result
-
-
-@dataclass(frozen=True, slots=True)
 class Beside:
-    """Metrics to add to a cell, and what to say of them."""
+    """Metrics to add to a cell, and a note on them."""
 
     metrics: Mapping[str, Metric] = field(default_factory=dict)
     note: str = ""
 
 
 def recapture_beside(measured: MeasuredQuery, turns: int) -> Beside:
-    """`duckdb_ms`: the recapture in DuckDB, where that gives the sketches that Spark gives.
-
-    Only while the table is without a change: they are compared with those found then.
-    """
+    """Measure `duckdb_ms`, the recapture in DuckDB, if its sketches equal Spark's. Call it while
+    the table is unchanged: the sketches are compared with those captured."""
 
     def beside(connection: ParquetSql) -> Beside:
         offered = duckdb_recapture(
@@ -267,7 +241,7 @@ def recapture_beside(measured: MeasuredQuery, turns: int) -> Beside:
 
 
 def answer_beside(measured: MeasuredQuery, expected: pa.Table, turns: int) -> Beside:
-    """`duckdb_plain_ms`: the query that gave the `expected` rows, in DuckDB."""
+    """Measure `duckdb_plain_ms`, the query that returned the `expected` rows."""
 
     def beside(connection: ParquetSql) -> Beside:
         offered = duckdb_plain(connection, measured.scratch.tables, measured.prepared)
@@ -279,7 +253,7 @@ def answer_beside(measured: MeasuredQuery, expected: pa.Table, turns: int) -> Be
 
 
 def both_beside(measured: MeasuredQuery, expected: pa.Table, turns: int) -> Beside:
-    """`duckdb_plain_ms`, and `duckdb_sketch_ms`: over what `rewrite` tells, text and files."""
+    """Measure `duckdb_plain_ms`, and `duckdb_sketch_ms` over the text and files of `rewrite`."""
 
     def beside(connection: ParquetSql) -> Beside:
         plain = duckdb_plain(connection, measured.scratch.tables, measured.prepared)
@@ -297,17 +271,17 @@ def both_beside(measured: MeasuredQuery, expected: pa.Table, turns: int) -> Besi
 
 
 def duckdb_sketch(connection: ParquetSql, measured: MeasuredQuery) -> Offered[pa.Table]:
-    """The text and files that `rewrite` gives, found again in every run."""
+    """The query over the text and files of `rewrite`, which every run computes again."""
 
-    def asked() -> tuple[str, Files]:
+    def read() -> tuple[str, Files]:
         written = measured.written()
         return written.sql, written.pruned.files
 
-    return duckdb_query(connection, measured.scratch.tables, measured.prepared, asked)
+    return duckdb_query(connection, measured.scratch.tables, measured.prepared, read)
 
 
 def _connected(beside: Callable[[ParquetSql], Beside]) -> Beside:
-    """What a connection of its own gives; a query that fails later than its check is a note."""
+    """Run on a new connection. A query that fails after its check becomes a note."""
     connection = ParquetSql.open()
     if connection is None:
         return Beside()
@@ -325,7 +299,7 @@ def _timed(name: str, offered: Offered[Any], turns: int) -> Beside:
 
 
 def same_answer(table: pa.Table, expected: pa.Table) -> bool:
-    """Whether the rows are the same, in any order; DuckDB's types may be wider."""
+    """Whether the rows are equal in any order; DuckDB's types may be wider."""
     try:
         typed = table.rename_columns(expected.column_names).cast(expected.schema)
     except (pa.ArrowException, ValueError):

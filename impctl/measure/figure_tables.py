@@ -1,8 +1,7 @@
-"""A record as one small table per figure, with its break-even, for a reader at a terminal.
+"""A record as one small table per figure, with its break-even, for a terminal.
 
-Law: only labels that differ within the figure and the metrics that its chart draws are shown,
-with ratios; values and break-even have the words of the report, which shows the same record.
-Out of scope: lines and columns (`cli.output.measurements`).
+Law: it shows only labels that differ within the figure and the metrics of its chart, with ratios;
+values and break-even have the words of the report, which shows the same record.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class FigureTable:
 
 
 def figure_tables(record: Record) -> tuple[FigureTable, ...]:
-    """Every figure with cells."""
+    """The table of every figure with cells."""
     evens = break_even_words(record)
     return tuple(
         _table(
@@ -47,17 +46,17 @@ def figure_tables(record: Record) -> tuple[FigureTable, ...]:
 
 
 def heading(name: str) -> str:
-    """A metric's or label's name in words, without the unit that its values carry."""
+    """The name of a metric or label in words, without its unit."""
     return plain_name(name)
 
 
 def metric_text(name: str, value: float) -> str:
-    """A metric's value with the unit that its name ends in."""
+    """Format a metric's value with its unit."""
     return readable(value, unit_of(name))
 
 
 def value_text(table: FigureTable, column: int, value: Label | None) -> str:
-    """What stands in this column of a table; a hyphen for nothing."""
+    """Format a value of this column; a hyphen for None."""
     name = (*table.labels, *table.metrics)[column]
     if value is None:
         return "-"
@@ -82,7 +81,7 @@ def _table(
 
 
 def _labels(figure: Figure, cells: tuple[Cell, ...]) -> tuple[str, ...]:
-    """Labels with more than one value; of the two that tell a size the one that is drawn."""
+    """Labels with several values; of the two sizes, only the one that the chart draws."""
     names = dict.fromkeys(name for cell in cells for name in cell.labels)
     differing = [name for name in names if len({cell.labels.get(name) for cell in cells}) > 1]
     if figure.chart.x in SIZES:
@@ -91,7 +90,6 @@ def _labels(figure: Figure, cells: tuple[Cell, ...]) -> tuple[str, ...]:
 
 
 def _metrics(figure: Figure, cells: tuple[Cell, ...]) -> tuple[str, ...]:
-    """The metrics drawn, then ratios that are not among them."""
     measured = dict.fromkeys(name for cell in cells for name in cell.metrics)
     drawn = [name for name in figure.chart.y if name in measured]
     ratios = [name for name in measured if name.endswith("_ratio") and name not in drawn]

@@ -20,12 +20,11 @@ if TYPE_CHECKING:
 
 
 OptionValue = int | float | str | bool | tuple[int | float | str, ...]
-"""A single value or a list of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class CaseSpec:
-    """One line or group of bars of a figure: a query and the labels its cells carry."""
+    """One line or group of bars of a figure: a query and the labels of its cells."""
 
     query: QueryName
     labels: Mapping[str, str | int | float]
@@ -49,10 +48,10 @@ class FigureSpec:
     name: str
     title: str
     about: str
-    claim: str
-    source: str
+    claim: str = ""
+    source: str = ""
     measure: str
-    options: Mapping[str, OptionValue]
+    options: Mapping[str, OptionValue] = field(default_factory=dict)
     cases: tuple[CaseSpec, ...]
     chart: ChartSpec
     location: Location
@@ -61,16 +60,14 @@ class FigureSpec:
 
 
 def words_of(sql: str) -> frozenset[str]:
-    """The words of a text in lower case: the tables it reads are among them."""
+    """The words of a text in lower case, which include the tables it reads."""
     return frozenset(re.findall(r"\w+", sql.lower()))
 
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """One case of one figure; `figure.cases` holds that case alone.
-
-    `scale` is that of the run: tables have it already, sizes among the options through `scaled`.
-    """
+    """One case of one figure, the only one in `figure.cases`. Tables are already scaled by `scale`;
+    sizes among the options go through `scaled`."""
 
     desk: Workbench
     figure: FigureSpec
@@ -80,16 +77,14 @@ class Ground:
 
     @property
     def case(self) -> CaseSpec:
-        """The case to measure."""
         return self.figure.cases[0]
 
     @property
     def query(self) -> QuerySpec:
-        """The query of the case."""
         return self.desk.workload.queries[self.case.query]
 
     def named_tables(self) -> tuple[TableName, ...]:
-        """The workload's tables that the query's text names, those it reads among them."""
+        """The workload's tables that the query's text names, including those it reads."""
         words = words_of(self.query.sql)
         return tuple(name for name in self.desk.workload.tables if name.lower() in words)
 
@@ -102,7 +97,7 @@ class Ground:
         equal: bool | None = None,
         note: str = "",
     ) -> Cell:
-        """A cell of this figure: the labels of the case, then these."""
+        """Make a cell with the labels of the case, then these."""
         every = {**self.case.labels, **(labels or {})}
         covers = None if checked is None else checked.covers
         slack = None if checked is None else checked.slack
@@ -111,7 +106,7 @@ class Ground:
         )
 
     def step(self, message: str) -> None:
-        """Say what begins now, with the figure it is for."""
+        """Report a step, with the figure it is for."""
         self.desk.reporter.step(f"{self.figure.name}: {message}")
 
     def only(self, *names: str) -> None:
@@ -131,7 +126,7 @@ class Ground:
     def numbers(
         self, name: str, default: Sequence[float] = (), *, least: float = 0.0
     ) -> tuple[float, ...]:
-        """Numbers of at least `least`, one or a list."""
+        """Read one or several numbers of at least `least`."""
         result: list[float] = []
         for value in self._values(name, default):
             if isinstance(value, bool) or not isinstance(value, int | float) or value < least:
@@ -142,7 +137,7 @@ class Ground:
     def whole_numbers(
         self, name: str, default: Sequence[int] = (), *, least: int = 1
     ) -> tuple[int, ...]:
-        """Whole numbers of at least `least`, one or a list."""
+        """Read one or several whole numbers of at least `least`."""
         result: list[int] = []
         for value in self._values(name, default):
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
@@ -151,33 +146,33 @@ class Ground:
         return tuple(result)
 
     def whole_number(self, name: str, default: int, *, least: int = 1) -> int:
-        """One whole number of at least `least`."""
         whole_numbers = self.whole_numbers(name, (default,), least=least)
         if len(whole_numbers) != 1:
             raise self.refuse(name, "one whole number")
         return whole_numbers[0]
 
     def scaled(self, name: str, default: int, *, least: int) -> int:
-        """One whole number that, like a table's rows, is at scale 1; not below `least`."""
+        """Read a whole number given at scale 1, like a table's rows; at least `least` when
+        scaled."""
         return max(round(self.whole_number(name, default) * self.scale), least)
 
     def texts(self, name: str, default: Sequence[str] = ()) -> tuple[str, ...]:
-        """Words that only the measure knows, one or a list; numbers as they are written."""
+        """Read one or several words that only the measure knows; numbers as written."""
         return tuple(str(value) for value in self._values(name, default))
 
     def text(self, name: str, default: str) -> str:
-        """One word that only the measure knows."""
         texts = self.texts(name, (default,))
         if len(texts) != 1:
             raise self.refuse(name, "one word")
         return texts[0]
 
     def key(self) -> str:
-        """The column that tells rows apart, as the option `key` names it."""
+        """The column that identifies rows, named by the option `key`."""
         return self.text("key", "id")
 
     def refuse(self, name: str, wanted: str) -> WorkloadError:
-        """The error for an option that must be something else, such as "a ratio like `1U5Q`"."""
+        """Make the error for an option that must be something else, such as "a ratio like
+        `1U5Q`"."""
         message = f"Option `{name}` of figure `{self.figure.name}` must be {wanted}"
         hint = f"correct `with.{name}`"
         return WorkloadError(self._wrong(), [Problem(message, self._place(name), hint)])
@@ -185,7 +180,7 @@ class Ground:
     def choices(
         self, name: str, known: Sequence[str], default: Sequence[str] = ()
     ) -> tuple[str, ...]:
-        """Words out of `known`, one or a list."""
+        """Read one or several words out of `known`."""
         values = self._values(name, default)
         for value in values:
             if value not in known:
@@ -193,7 +188,6 @@ class Ground:
         return tuple(str(value) for value in values)
 
     def flag(self, name: str, default: bool = False) -> bool:
-        """True or false."""
         value = self.figure.options.get(name, default)
         if not isinstance(value, bool):
             raise self.refuse(name, "true or false")

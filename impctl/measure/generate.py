@@ -1,8 +1,6 @@
 """Write the tables that the shipped workloads and benchmarks read.
 
-Law: only new tables are written, below the folder asked for; equal requests give equal rows.
-Out of scope: what the rows are (`bench.data`, `bench.data`, `bench.data`,
-`bench.data`).
+Law: only new tables are written, below the requested folder; equal requests give equal rows.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ DEFAULT_ROWS = 1_000_000
 DEFAULT_GROUPS = 5_000
 ORDERS_ROWS = 5_000_000
 CRIMES_DAYS = 30
-"""Last days of the crimes data that become batches of their own."""
+"""Last days of the crimes data that become batches."""
 
 _ROW_BYTES = 80
 _FILES = 16
@@ -43,7 +41,7 @@ _SMALLEST_FILE = 1 << 20
 _TPCH_FILE = 64 << 20
 
 _ORDERS_FILE = 5_000
-"""Rows of a file of orders: small files, as a stream of appends writes them."""
+"""Rows per file of orders: small files, as a stream of appends writes them."""
 
 _NAMES = {
     Example.RUNNING: "sales",
@@ -55,7 +53,7 @@ _TPCH = ("customer", "lineitem", "nation", "orders", "part", "partsupp", "region
 
 
 def generate(request: GenerateRequest, reporter: Reporter) -> Outcome:
-    """Write the tables of the request; one result each."""
+    """Write the tables of the request; return one result each."""
     check_output(request.folder)
     if request.example is Example.TPCH:
         return _tpch(request, reporter)
@@ -68,16 +66,19 @@ def generate(request: GenerateRequest, reporter: Reporter) -> Outcome:
         case Example.SYNTHETIC:
             rows = _synthetic(path, request)
         case Example.ORDERS:
-            rows = _orders(path, request)
+            rows = ORDERS_ROWS if request.rows is None else request.rows
+            orders = orders_files(rows, max(rows // _ORDERS_FILE, 1), request.seed)
+            rows = create_laid_out_table(str(path), orders)
         case _:
             rows = _crimes(path, request)
     return Outcome((GenerateResult(name, str(path), rows, 0),))
 
 
 def _tpch(request: GenerateRequest, reporter: Reporter) -> Outcome:
-    """The eight TPC-H tables, from the Parquet files that a generator of TPC-H data wrote."""
-    files = {} if request.source is None else _tpch_files(request.source)
-    if not files:
+    """Write the TPC-H tables from Parquet files of a TPC-H generator."""
+    source = request.source
+    files = {} if source is None else {name: source / f"{name}.parquet" for name in _TPCH}
+    if not files or not all(file.is_file() for file in files.values()):
         raise UsageError(
             "The TPC-H tables need the folder with the source Parquet files",
             hint="run `tpchgen-cli parquet -s 1 --output-dir DIR`, then give `--source DIR`",
@@ -97,7 +98,7 @@ def _tpch(request: GenerateRequest, reporter: Reporter) -> Outcome:
 
 
 def _refreshes(folder: Path, files: Mapping[str, Path], seed: int) -> None:
-    """New orders and their line items, as files for `apply`."""
+    """Write new orders and their line items, as files for `apply`."""
     folder.mkdir(parents=True, exist_ok=True)
 
     def lineitem_of(keys: Sequence[int]) -> pa.Table:
@@ -109,18 +110,12 @@ def _refreshes(folder: Path, files: Mapping[str, Path], seed: int) -> None:
 
 
 def _read(file: Path, filters: list[tuple[str, str, list[int]]] | None = None) -> pa.Table:
-    """The rows, with texts as plain strings: Arrow cannot filter views of strings."""
+    """Read the rows with plain strings: Arrow cannot filter string views."""
     schema = pa.schema(
         pa.field(field.name, pa.string() if pa.types.is_string_view(field.type) else field.type)
         for field in pq.read_schema(file)
     )
     return pq.read_table(file, schema=schema, filters=filters)
-
-
-def _tpch_files(folder: Path) -> dict[str, Path]:
-    """The file of every table; empty where one is missing."""
-    files = {name: folder / f"{name}.parquet" for name in _TPCH}
-    return files if all(file.is_file() for file in files.values()) else {}
 
 
 def _written(path: Path, table: pa.Table) -> int:
@@ -136,12 +131,6 @@ def _synthetic(path: Path, request: GenerateRequest) -> int:
     # About sixteen files, so that skipping some can be seen on a small table too.
     create_table(str(path), reader, file_bytes=max(rows * _ROW_BYTES // _FILES, _SMALLEST_FILE))
     return rows
-
-
-def _orders(path: Path, request: GenerateRequest) -> int:
-    rows = ORDERS_ROWS if request.rows is None else request.rows
-    files = max(rows // _ORDERS_FILE, 1)
-    return create_laid_out_table(str(path), orders_files(rows, files, request.seed))
 
 
 def _crimes(path: Path, request: GenerateRequest) -> int:

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from errno import ENOTDIR
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from impctl.bench.compare import compare_records
-from impctl.bench.record import (
-    Record,
-    record_from_json,
-    record_to_json,
-)
-from impctl.errors import (
-    StorageError,
-    UnsoundSketchError,
-    UsageError,
-)
+from impctl.bench.record import Record, record_from_json, record_to_json
+from impctl.errors import StorageError, UnsoundSketchError, UsageError
 from impctl.service.context import Reporter
 from impctl.service.output import try_output, write_whole
 from impctl.service.results import Failure, Outcome, WrittenResult
@@ -29,16 +22,14 @@ if TYPE_CHECKING:
 
 
 _MOST_BYTES = 256 << 20
-"""Of a record to read."""
+"""Maximum size of a record to read."""
 
 
 def try_kept(request: MeasureRequest, reserved: Mapping[str, str]) -> None:
-    """StorageError where a file asked for could not be written.
-
-    UsageError where both are one file, or where the package that renders a report is missing.
-    """
-    asked = {"record": request.out, "report": request.report}
-    paths = {kind: path for kind, path in asked.items() if path is not None}
+    """Raise StorageError if a requested file could not be written. Raise UsageError if both are the
+    same file, or if the package that renders reports is missing."""
+    requested = {"record": request.out, "report": request.report}
+    paths = {kind: path for kind, path in requested.items() if path is not None}
     if len({path.absolute() for path in paths.values()}) < len(paths):
         raise UsageError(
             f"`--out` and `--report` name the same file: {request.out}",
@@ -49,11 +40,12 @@ def try_kept(request: MeasureRequest, reserved: Mapping[str, str]) -> None:
 
         check_templates()
     for kind, path in paths.items():
-        _tried(kind, path, reserved)
+        with _reporting_failure(kind, path):
+            try_output(path, reserved)
 
 
 def write_kept(request: MeasureRequest, record: Record) -> tuple[WrittenResult, ...]:
-    """Write the record and its report where they were asked for."""
+    """Write the record and its report, if requested."""
     written: list[WrittenResult] = []
     if request.out is not None:
         written.append(_written("record", request.out, record_to_json(record)))
@@ -65,7 +57,7 @@ def write_kept(request: MeasureRequest, record: Record) -> tuple[WrittenResult, 
 
 
 def compare_files(old: Path, new: Path, reporter: Reporter) -> Outcome:
-    """What changed from one record to the other; wrong cells of the new one are a failure."""
+    """Compare two records; cells of the new one with a failed check are a failure."""
     result = compare_records(_read(old), _read(new))
     if not result.wrong:
         return Outcome((result,))
@@ -75,7 +67,7 @@ def compare_files(old: Path, new: Path, reporter: Reporter) -> Outcome:
 
 
 def report_file(file: Path, target: Path, reporter: Reporter) -> Outcome:
-    """The report of a record that was written before."""
+    """Write the report of a record."""
     from impctl.bench.report import render_report
 
     return Outcome((_written("report", target, render_report(_read(file))),))
@@ -96,24 +88,19 @@ def _read(file: Path) -> Record:
 
 
 def _written(kind: str, path: Path, text: str) -> WrittenResult:
-    try:
+    with _reporting_failure(kind, path):
         write_whole(path, text)
-    except OSError as error:
-        raise _not_written(kind, path, error) from error
     return WrittenResult(kind, str(path))
 
 
-def _tried(kind: str, path: Path, reserved: Mapping[str, str]) -> None:
+@contextmanager
+def _reporting_failure(kind: str, path: Path) -> Iterator[None]:
     try:
-        try_output(path, reserved)
+        yield
     except OSError as error:
-        raise _not_written(kind, path, error) from error
-
-
-def _not_written(kind: str, path: Path, error: OSError) -> StorageError:
-    # A file where a folder should be: the system says that it exists.
-    reason = os.strerror(ENOTDIR) if isinstance(error, FileExistsError) else error.strerror
-    return StorageError(
-        f"The {kind} could not be written to `{path}`: {reason}",
-        hint="name a file in a folder with write access",
-    )
+        # A file where a folder should be: the system says that it exists.
+        reason = os.strerror(ENOTDIR) if isinstance(error, FileExistsError) else error.strerror
+        raise StorageError(
+            f"The {kind} could not be written to `{path}`: {reason}",
+            hint="name a file in a folder with write access",
+        ) from error

@@ -42,28 +42,26 @@ if TYPE_CHECKING:
 
 
 def single(values: Mapping[str, float]) -> dict[str, Metric]:
-    """Metrics of one run each."""
+    """Make metrics of one run each."""
     return {name: Metric.of([value]) for name, value in values.items()}
 
 
-_Found = TypeVar("_Found")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Took:
-    """Milliseconds of one run."""
-
     cpu_ms: float
     wall_ms: float
 
     @property
     def lesser_ms(self) -> float:
-        """What favours whoever works on all cores."""
+        """The smaller time, which favours work on all cores."""
         return min(self.cpu_ms, self.wall_ms)
 
 
-def timed(run: Callable[[], _Found]) -> tuple[_Found, Took]:
-    """What the work gave, and what it took."""
+def timed(run: Callable[[], T]) -> tuple[T, Took]:
+    """Run the work; return its result and times."""
     began, cpu = time.perf_counter(), time.process_time()
     result = run()
     cpu_ms = (time.process_time() - cpu) * 1000.0
@@ -71,18 +69,15 @@ def timed(run: Callable[[], _Found]) -> tuple[_Found, Took]:
 
 
 def cpu_of(runs: Sequence[Took]) -> Metric:
-    """Processor time of several runs."""
     return Metric.of([run.cpu_ms for run in runs])
 
 
 def wall_of(runs: Sequence[Took]) -> Metric:
-    """Their time on the wall."""
     return Metric.of([run.wall_ms for run in runs])
 
 
 def ratios(metrics: Mapping[str, Metric], over: Mapping[str, str], under: str) -> dict[str, Metric]:
-    """By the name of the ratio, what metric is over the one `under`, where both are there and the
-    latter took any time."""
+    """Divide metrics by the one named `under`, if both exist and that took any time."""
     if under not in metrics or metrics[under].low <= 0:
         return {}
     return {
@@ -93,16 +88,16 @@ def ratios(metrics: Mapping[str, Metric], over: Mapping[str, str], under: str) -
 
 
 _MOST = 3
-"""Captures timed at most; they are long enough to be steady."""
+"""Maximum captures timed; they are long enough to be steady."""
 
 
 def measure_capture(ground: Ground) -> Iterator[Cell]:
-    """One cell."""
+    """Measure one cell."""
     ground.only()
-    return _cells(ground)
+    return _capture_cells(ground)
 
 
-def _cells(ground: Ground) -> Iterator[Cell]:
+def _capture_cells(ground: Ground) -> Iterator[Cell]:
     ground.step(f"capturing {ground.query.name}")
     with measured_copy(ground.desk, ground.query) as measured:
         checked = measured.checked()
@@ -123,7 +118,7 @@ def _cells(ground: Ground) -> Iterator[Cell]:
 
 
 def measure_query(ground: Ground) -> Iterator[Cell]:
-    """One cell."""
+    """Measure one cell."""
     ground.only()
     return _query_cells(ground)
 
@@ -144,24 +139,23 @@ def _query_cells(ground: Ground) -> Iterator[Cell]:
         times = in_turns(works, ground.repeat)
         without_ms, with_ms = Metric.of(times["plain_ms"]), Metric.of(times["sketch_ms"])
         beside = answer_beside(measured, whole, ground.repeat)
+        shares = {
+            "files_share": pruned.files_kept / max(pruned.files_total, 1),
+            "rows_share": _rows_share(measured, pruned),
+            "fragments_share": _fragments_share(measured),
+        }
         metrics = {
             **beside.metrics,
             "plain_ms": without_ms,
             "sketch_ms": with_ms,
             "gain_ratio": Metric.quotient(without_ms, with_ms),
-            **single(
-                {
-                    "files_share": pruned.files_kept / max(pruned.files_total, 1),
-                    "rows_share": _rows_share(measured, pruned),
-                    "fragments_share": _fragments_share(measured),
-                }
-            ),
+            **single(shares),
         }
         yield ground.cell(metrics, equal=equal, note=beside.note)
 
 
 def _rows_share(measured: MeasuredQuery, pruned: Pruned) -> float:
-    """Rows in the files that are left, of all rows of the tables."""
+    """Rows in the remaining files, over all rows of the tables."""
     files = pruned.files
     total = sum(measured.scratch.tables.snapshot(table).rows or 0 for table in files)
     kept = sum(file.rows or 0 for chosen in files.values() for file in chosen)
@@ -169,32 +163,25 @@ def _rows_share(measured: MeasuredQuery, pruned: Pruned) -> float:
 
 
 def _fragments_share(measured: MeasuredQuery) -> float:
-    """Fragments held, of all ranges of the sketched attributes."""
+    """Ranges in the sketches, over all ranges of their attributes."""
     sketches = measured.stored.sketches
     total = sum(sketch.partition.size for sketch in sketches)
     return sum(len(sketch.fragments) for sketch in sketches) / total if total else 0.0
 
 
 KINDS = ("insert", "delete", "both")
-"""`both` is an insertion and a deletion that takes it back."""
+"""`both` is an insertion and a deletion that reverts it."""
 
 _CHANGES = (10, 50, 100, 500, 1000)
 """Sizes that the papers call realistic."""
 
 _RECAPTURES = 3
-"""Recaptures timed at most: one takes as long as hundreds of maintains."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Options:
-    changes: tuple[int, ...]
-    shares: tuple[float, ...]
-    kinds: tuple[str, ...]
+"""Maximum recaptures timed: one takes as long as hundreds of runs of `maintain`."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Size:
-    """A change of so many rows, checked by kind and maintained: each run with its kind."""
+    """A change of so many rows, checked by kind and maintained; each run with its kind."""
 
     rows: int
     share: float
@@ -204,18 +191,20 @@ class _Size:
 
 
 def measure_maintain(ground: Ground) -> Iterator[Cell]:
-    """Cells for every size and kind of change."""
+    """Measure cells for every size and kind of change."""
     ground.only("changes", "shares", "kind")
     shares = ground.numbers("shares")
     changes = ground.whole_numbers("changes", () if shares else _CHANGES)
     kinds = ground.choices("kind", KINDS, ("both",))
-    return _maintain_cells(ground, _Options(changes, shares, kinds))
+    return _maintain_cells(ground, changes, shares, kinds)
 
 
-def _maintain_cells(ground: Ground, options: _Options) -> Iterator[Cell]:
+def _maintain_cells(
+    ground: Ground, changes: Sequence[int], shares: Sequence[float], kinds: Sequence[str]
+) -> Iterator[Cell]:
     ground.step(f"capturing {ground.query.name}")
     with measured_copy(ground.desk, ground.query) as measured:
-        sizes = _sizes(measured, options)
+        sizes = _sizes(measured, changes, shares)
         result: list[_Size] = []
         failure: ImpctlError | None = None
         with measured.scratch.writing("bench"):
@@ -229,29 +218,31 @@ def _maintain_cells(ground: Ground, options: _Options) -> Iterator[Cell]:
             # After a failure nobody knows whether the change is still there.
             beside = duckdb_beside(ground, measured) if failure is None else Beside()
         for entry in result:
-            for kind in options.kinds:
-                yield _cell(ground, entry, kind, recaptures, beside, len(options.kinds) > 1)
+            for kind in kinds:
+                yield _cell(ground, entry, kind, recaptures, beside, len(kinds) > 1)
         if failure is not None:
             raise failure
 
 
-def _sizes(measured: MeasuredQuery, options: _Options) -> dict[int, float]:
-    """Rows of every change, and their share of the table; small ones first."""
+def _sizes(
+    measured: MeasuredQuery, changes: Sequence[int], shares: Sequence[float]
+) -> dict[int, float]:
+    """Rows of every change and their share of the table; small ones first."""
     total = measured.scratch.tables.snapshot(measured.table).rows or 0
-    sizes = {size: size / total if total else 0.0 for size in options.changes}
-    for share in options.shares:
+    sizes = {size: size / total if total else 0.0 for size in changes}
+    for share in shares:
         size = max(1, round(share * total))
         sizes[size] = _real_share(share, size, total)
     return dict(sorted(sizes.items()))
 
 
 def _real_share(share: float, size: int, total: int) -> float:
-    """The share asked for, or the real one where a table is too small to be divided like that."""
+    """The requested share, or the real one if the table is too small for it."""
     return size / total if total and abs(size - share * total) > 0.005 * size else share
 
 
 def _size(ground: Ground, measured: MeasuredQuery, size: int, share: float) -> _Size:
-    """One size: checked, then maintained forth and back in turn."""
+    """Check one size, then maintain insertions and deletions in turn."""
     ground.step(f"{ground.query.name} with {size} changes")
     rows = measured.rows_like_the_table(size, ground.seed)
     inserted, deleted = measured.checked_both_ways(rows)
@@ -260,23 +251,23 @@ def _size(ground: Ground, measured: MeasuredQuery, size: int, share: float) -> _
     for _ in range(ground.repeat):
         runs.append(("insert", measured.maintain(rows, forth=True)))
         runs.append(("delete", measured.maintain(rows, forth=False)))
-    return _Size(size, share, checked, runs, measured.follower.state_bytes)
+    return _Size(size, share, checked, runs, measured.state_bytes)
 
 
 def duckdb_beside(ground: Ground, measured: MeasuredQuery) -> Beside:
-    """DuckDB's recapture, with a note on missing ranges too."""
+    """Measure DuckDB's recapture, with a note on missing ranges too."""
     beside = recapture_beside(measured, min(ground.repeat, _RECAPTURES))
     note = "; ".join(text for text in (_missing_ranges(measured), beside.note) if text)
     return replace(beside, note=note)
 
 
 def _missing_ranges(measured: MeasuredQuery) -> str:
-    """How many ranges there are, where that is fewer than the workload asks for."""
+    """How many ranges exist, if fewer than the workload requests."""
     parts = measured.scratch.workload.partitions
-    asked = {(part.table.lower(), part.column.lower()): part.ranges for part in parts}
+    requested = {(part.table.lower(), part.column.lower()): part.ranges for part in parts}
     result = {}
     for part in measured.partitions.values():
-        wanted = asked.get((part.table.lower(), part.attribute.lower()))
+        wanted = requested.get((part.table.lower(), part.attribute.lower()))
         if wanted is not None and part.ranges < wanted:
             name = f"{part.table}.{part.attribute}"
             result[name] = f"{part.ranges:,} of {wanted:,} ranges of {name} in use"
@@ -284,7 +275,7 @@ def _missing_ranges(measured: MeasuredQuery) -> str:
 
 
 def recapture_times(ground: Ground, measured: MeasuredQuery, sizes: int) -> list[float]:
-    """Times of the baseline; the checks made one recapture per size and one without a change."""
+    """Time recaptures; the checks made one per size and one without a change."""
     ground.step(f"recapturing {ground.query.name}")
     warm_up(measured.recapture, done=sizes + 1)
     return [milliseconds(measured.recapture) for _ in range(min(ground.repeat, _RECAPTURES))]
@@ -302,15 +293,14 @@ def _cell(
     if labelled:
         labels["kind"] = kind
     runs = [run for way, run in entry.runs if kind in (way, "both")]
-    metrics = metrics_of(runs, recaptures, entry.state_bytes)
-    metrics = {**metrics, **beside.metrics}
+    metrics = {**metrics_of(runs, recaptures, entry.state_bytes), **beside.metrics}
     return ground.cell(metrics, labels, checked=entry.checked[kind], note=beside.note)
 
 
 def metrics_of(
     runs: Sequence[Followed], recaptures: Sequence[float], state_bytes: int
 ) -> dict[str, Metric]:
-    """The metrics of steps, beside recaptures."""
+    """The metrics of steps, compared with recaptures."""
     maintain, recapture = Metric.of([run.total_ms for run in runs]), Metric.of(recaptures)
     return {
         "maintain_ms": maintain,
@@ -329,8 +319,8 @@ _ENGINE, _MATERIALIZED = "impctl's engine with the sketch", "materialized result
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
-    """One way to the answer; `files` is how many data files it reads."""
+class _TimedWay:
+    """One way to the result; `files` is how many data files it reads."""
 
     name: str
     run: Callable[[], pa.Table]
@@ -338,7 +328,7 @@ class _Way:
 
 
 def measure_ways(ground: Ground) -> Iterator[Cell]:
-    """A cell for each way."""
+    """Measure a cell for each way."""
     ground.only()
     return _way_cells(ground)
 
@@ -357,30 +347,28 @@ def _way_cells(ground: Ground) -> Iterator[Cell]:
             yield from _timed(ground, measured, ways, note)
 
 
-def _ways(measured: MeasuredQuery) -> list[_Way]:
-    """Those without DuckDB, Spark over all files first."""
+def _ways(measured: MeasuredQuery) -> list[_TimedWay]:
+    """The ways without DuckDB, Spark over all files first."""
     pruned = measured.pruned()
     kept, total = pruned.files_kept, pruned.files_total
-    stored, prepared = measured.stored, measured.prepared
+    scratch, stored, prepared = measured.scratch, measured.stored, measured.prepared
 
     def by_engine() -> pa.Table:
-        sketches = stored.sketches
-        return engine_answer(
-            measured.scratch, prepared, stored.versions, measured.pruned(), sketches
-        )
+        pruned = measured.pruned()
+        return engine_answer(scratch, prepared, stored.versions, pruned, stored.sketches)
 
     ways = [
-        _Way(_SPARK, measured.answer, total),
-        _Way(_SPARK_SKETCH, lambda: measured.answer(measured.pruned()), kept),
+        _TimedWay(_SPARK, measured.answer, total),
+        _TimedWay(_SPARK_SKETCH, lambda: measured.answer(measured.pruned()), kept),
     ]
-    offered = [_Way(_ENGINE, by_engine, kept)]
+    offered = [_TimedWay(_ENGINE, by_engine, kept)]
     if stored.state_meta.get("answer"):
-        offered.append(_Way(_MATERIALIZED, lambda: from_state(measured), 0))
+        offered.append(_TimedWay(_MATERIALIZED, lambda: from_state(measured), 0))
     return ways + [way for way in offered if _answers(way)]
 
 
 def from_state(measured: MeasuredQuery) -> pa.Table:
-    """The materialized result, read from the store."""
+    """Read the materialized result from the store."""
     scratch, stored = measured.scratch, measured.stored
     ending, plan = known_ending(scratch.tables, stored), None
     if ending is None:
@@ -393,7 +381,7 @@ def from_state(measured: MeasuredQuery) -> pa.Table:
     return result
 
 
-def _answers(way: _Way) -> bool:
+def _answers(way: _TimedWay) -> bool:
     try:
         way.run()
     except ImpctlError:
@@ -401,22 +389,22 @@ def _answers(way: _Way) -> bool:
     return True
 
 
-def _add_duckdb(measured: MeasuredQuery, connection: ParquetSql, ways: list[_Way]) -> str:
-    """Adds DuckDB's ways, as far as it has them; what to say of others."""
+def _add_duckdb(measured: MeasuredQuery, connection: ParquetSql, ways: list[_TimedWay]) -> str:
+    """Add the ways of DuckDB; return why others are missing."""
     plain = duckdb_plain(connection, measured.scratch.tables, measured.prepared)
     through = duckdb_sketch(connection, measured)
     pruned = measured.written().pruned
-    for offered, name, files in (
-        (plain, _DUCKDB, pruned.files_total),
-        (through, _DUCKDB_SKETCH, pruned.files_kept),
-    ):
-        if offered.run is not None:
-            ways.append(_Way(name, offered.run, files))
+    if plain.run is not None:
+        ways.append(_TimedWay(_DUCKDB, plain.run, pruned.files_total))
+    if through.run is not None:
+        ways.append(_TimedWay(_DUCKDB_SKETCH, through.run, pruned.files_kept))
     return plain.reason or through.reason
 
 
-def _timed(ground: Ground, measured: MeasuredQuery, ways: list[_Way], note: str) -> Iterator[Cell]:
-    """The ways, slowest first, each compared with the first and timed in turn."""
+def _timed(
+    ground: Ground, measured: MeasuredQuery, ways: list[_TimedWay], note: str
+) -> Iterator[Cell]:
+    """Compare each way with the first, time them in turn, and yield the slowest first."""
     from impctl.spark.session import jvm_cpu_ms
 
     expected = ways[0].run()
@@ -434,15 +422,11 @@ def _timed(ground: Ground, measured: MeasuredQuery, ways: list[_Way], note: str)
             runs[way.name].append(Took(took.cpu_ms + used, took.wall_ms))
     knows_jvm = jvm_cpu_ms(session) is not None
     wall = {name: wall_of(took) for name, took in runs.items()}
-    cpu = {
-        name: cpu_of(took)
-        for name, took in runs.items()
-        if knows_jvm or not name.startswith("Spark")
-    }
+    cpu = {name: cpu_of(took) for name, took in runs.items()}
     for way in sorted(ways, key=lambda way: -wall[way.name].median):
         name = way.name
         metrics = {**single({"files_count": float(way.files)}), "wall_ms": wall[name]}
-        if name in cpu:
+        if knows_jvm or not name.startswith("Spark"):
             metrics["cpu_ms"] = cpu[name]
         metrics["gain_ratio"] = Metric.quotient(wall[_SPARK], wall[name])
         if knows_jvm:

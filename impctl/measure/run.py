@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,26 +54,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Drawable:
-    """Labels that a measure adds to those of the case, and its metrics; `operators` says that
-    there are more, named after operators (`join_bytes`)."""
+    """Labels that a measure adds to those of the case, and its metrics. With `operators` there are
+    more metrics, named after operators (`join_bytes`)."""
 
     labels: tuple[str, ...]
     metrics: tuple[str, ...]
     operators: bool = False
 
     def has(self, metric: str) -> bool:
-        """May a cell have this metric?"""
         return metric in self.metrics or (self.operators and metric.endswith("_bytes"))
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """What a figure does with each case.
-
-    `labelled` are options whose every value has cells of its own, which are labelled with it, or
-    only adds a metric to one: not those of which a cell shows the effect of several, as `changes`
-    of `memory`. A fingerprint leaves them out.
-    """
+    """What a figure does with each case. `labelled` are options whose every value has cells
+    labelled with it, or only adds a metric to one; not those whose values act together on a cell,
+    as `changes` of `memory`. A fingerprint does not include them."""
 
     run: Callable[[Ground], Iterator[Cell]]
     labelled: tuple[str, ...]
@@ -110,32 +107,32 @@ MEASURES: Mapping[str, Measure] = {
     "ways": Measure(
         measure_ways,
         (),
-        Drawable(
-            ("way",),
-            ("files_count", "wall_ms", "cpu_ms", "gain_ratio", "cpu_gain_ratio"),
-        ),
+        Drawable(("way",), ("files_count", "wall_ms", "cpu_ms", "gain_ratio", "cpu_gain_ratio")),
     ),
 }
 
 
 def case_fingerprint(planned: PlannedRun, figure: PlannedFigure, case: CaseSpec) -> str:
-    """Of one case of one figure, as this run measures it."""
+    """The fingerprint of one case of one figure, as this run measures it."""
     workload = planned.desk.workload
     query = workload.queries[case.query]
     facts = {
         "measure": figure.spec.measure,
-        "options": _options(figure),
+        "options": {
+            name: value
+            for name, value in figure.spec.options.items()
+            if name not in figure.measure.labelled
+        },
         "query": _query_facts(query),
-        "partitions": [_partition_facts(one) for one in workload.partitions if _is_of(one, query)],
+        "partitions": [
+            [part.table, part.column, part.boundaries, part.ranges]
+            for part in workload.partitions
+            if _is_of(part, query)
+        ],
         "data": list(planned.data_of(case)),
     }
     text = json.dumps(facts, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
-def _options(figure: PlannedFigure) -> dict[str, object]:
-    labelled, options = figure.measure.labelled, figure.spec.options
-    return {name: value for name, value in options.items() if name not in labelled}
 
 
 def _query_facts(query: QuerySpec) -> dict[str, object]:
@@ -149,12 +146,8 @@ def _query_facts(query: QuerySpec) -> dict[str, object]:
     return facts if query.lineage is Lineage.ALL else {**facts, "lineage": query.lineage}
 
 
-def _partition_facts(partition: PartitionSpec) -> list[object]:
-    return [partition.table, partition.column, partition.boundaries, partition.ranges]
-
-
 def _is_of(partition: PartitionSpec, query: QuerySpec) -> bool:
-    """May the query have its sketch on this partition?"""
+    """Whether the query may have its sketch on this partition."""
     if query.sketch:
         return query.sketch.get(partition.table) == partition.column
     own = name_parts(partition.table) or (partition.table,)
@@ -164,7 +157,7 @@ def _is_of(partition: PartitionSpec, query: QuerySpec) -> bool:
 _CHANGES = (10, 100, 1000)
 _SHARES = (0.01, 0.1)
 REPEAT = 3
-"""Runs of each thing: a small workload takes about a minute with them."""
+"""Runs of each measurement: a small workload then takes about a minute."""
 
 SEED = 1
 
@@ -172,83 +165,44 @@ SEED = 1
 def figures_of(
     workload: Workload, queries: Sequence[QuerySpec], delta_rows: Sequence[int] = ()
 ) -> tuple[FigureSpec, ...]:
-    """The figures of these queries; `delta_rows`, where given, are all the sizes of a change."""
+    """The figures of these queries; `delta_rows`, if given, are all the sizes of a change."""
     cases = tuple(CaseSpec(spec.name, {"query": spec.name}, spec.location) for spec in queries)
-    place = Location(workload.file, 1, 1)
-    return (
-        _changes(cases, tuple(delta_rows), place),
-        _skipping(cases, place),
-        _capture(cases, place),
-        _ways(cases, place),
-    )
-
-
-def _changes(
-    cases: tuple[CaseSpec, ...], delta_rows: tuple[int, ...], place: Location
-) -> FigureSpec:
+    figure = partial(FigureSpec, cases=cases, location=Location(workload.file, 1, 1))
     sizes: dict[str, OptionValue] = {"changes": _CHANGES, "shares": _SHARES}
-    if delta_rows:
-        sizes = {"changes": delta_rows}
-    return FigureSpec(
-        name="changes",
-        title="Size of a change",
-        about="Updating a sketch after a change of its table, by maintaining it and by "
-        "recapturing it. The rows of a change are sampled from the table.",
-        claim="",
-        source="",
-        measure="maintain",
-        options=sizes,
-        cases=cases,
-        chart=ChartSpec("changes", ("maintain_ms", "recapture_ms"), ("query",), ("x", "y")),
-        location=place,
-    )
-
-
-def _skipping(cases: tuple[CaseSpec, ...], place: Location) -> FigureSpec:
-    return FigureSpec(
-        name="skipping",
-        title="What a sketch saves",
-        about="The query without its sketch and with it, and the rows that remain to read with "
-        "the sketch.",
-        claim="",
-        source="",
-        measure="query",
-        options={},
-        cases=cases,
-        chart=ChartSpec("query", ("plain_ms", "sketch_ms", "rows_share"), (), ()),
-        location=place,
-    )
-
-
-def _capture(cases: tuple[CaseSpec, ...], place: Location) -> FigureSpec:
-    return FigureSpec(
-        name="capture",
-        title="First capture",
-        about="Capturing sketch and state once, compared with the query and with a recapture of "
-        "the sketch alone.",
-        claim="",
-        source="",
-        measure="capture",
-        options={},
-        cases=cases,
-        chart=ChartSpec("query", ("plain_ms", "recapture_ms", "capture_ms"), (), ()),
-        location=place,
-    )
-
-
-def _ways(cases: tuple[CaseSpec, ...], place: Location) -> FigureSpec:
-    return FigureSpec(
-        name="ways",
-        title="Ways to the answer",
-        about="The same answer from the materialized result, by impctl's engine, by DuckDB and by "
-        "Spark, in one warm process. Speed-ups are against Spark over all files.",
-        claim="",
-        source="",
-        measure="ways",
-        options={},
-        cases=cases,
-        chart=ChartSpec("way", ("files_count", "wall_ms", "cpu_ms"), ("query",), ("y",)),
-        location=place,
+    return (
+        figure(
+            name="changes",
+            title="Size of a change",
+            about="Updating a sketch after a change of its table, by maintaining it and by "
+            "recapturing it. The rows of a change are sampled from the table.",
+            measure="maintain",
+            options={"changes": tuple(delta_rows)} if delta_rows else sizes,
+            chart=ChartSpec("changes", ("maintain_ms", "recapture_ms"), ("query",), ("x", "y")),
+        ),
+        figure(
+            name="skipping",
+            title="What a sketch saves",
+            about="The query without its sketch and with it, and the rows that remain to read with "
+            "the sketch.",
+            measure="query",
+            chart=ChartSpec("query", ("plain_ms", "sketch_ms", "rows_share"), (), ()),
+        ),
+        figure(
+            name="capture",
+            title="First capture",
+            about="Capturing sketch and state once, compared with the query and with a recapture "
+            "of the sketch alone.",
+            measure="capture",
+            chart=ChartSpec("query", ("plain_ms", "recapture_ms", "capture_ms"), (), ()),
+        ),
+        figure(
+            name="ways",
+            title="Ways to the answer",
+            about="The same answer from the materialized result, by impctl's engine, by DuckDB and "
+            "by Spark, in one warm process. Speed-ups are against Spark over all files.",
+            measure="ways",
+            chart=ChartSpec("way", ("files_count", "wall_ms", "cpu_ms"), ("query",), ("y",)),
+        ),
     )
 
 
@@ -256,13 +210,9 @@ DataFacts = Sequence[Mapping[str, object]]
 """How the tables of a case were generated; part of its fingerprint."""
 
 
-def _no_data(case: CaseSpec) -> DataFacts:
-    return ()
-
-
 @dataclass(frozen=True, slots=True)
 class PlannedFigure:
-    """A figure with its cases, each with the cells that measuring it will give."""
+    """A figure with its cases, each with the cells that measuring it yields."""
 
     spec: FigureSpec
     measure: Measure
@@ -283,7 +233,7 @@ class PlannedRun:
     seed: int
     folder: Path
     kind: RecordKind
-    data_of: Callable[[CaseSpec], DataFacts] = _no_data
+    data_of: Callable[[CaseSpec], DataFacts] = lambda case: ()
 
 
 def planned_workload(
@@ -293,7 +243,6 @@ def planned_workload(
     delta_rows: Sequence[int],
     folder: Path,
 ) -> PlannedRun:
-    """The figures of the open workload."""
     workload = desk.workload
     figures = figures_of(workload, desk.sketched(queries), delta_rows)
     repeat = REPEAT if request.repeat is None else request.repeat
@@ -312,8 +261,8 @@ def planned_workload(
 
 
 def chosen_figures(figures: Sequence[FigureSpec], names: Sequence[str]) -> tuple[FigureSpec, ...]:
-    """The figures with these names, all without names; UsageError for an unknown one."""
-    known: Mapping[str, FigureSpec] = {figure.name: figure for figure in figures}
+    """The figures with these names, or all without names; UsageError for an unknown one."""
+    known = {figure.name: figure for figure in figures}
     for name in names:
         if name not in known:
             raise UsageError(
@@ -333,7 +282,7 @@ def planned_figures(
     seed: int,
     scale: float,
 ) -> tuple[PlannedFigure, ...]:
-    """The measures called for every case, which reads their options."""
+    """Call the measures for every case, which reads their options."""
     problems: list[Problem] = []
     planned: list[PlannedFigure] = []
     for figure in figures:
@@ -358,15 +307,18 @@ _SETTINGS = ("spark.driver.memory", "spark.sql.shuffle.partitions")
 
 
 def machine_facts(desk: Workbench) -> dict[str, str]:
-    """The facts by name, with `java` and `spark`: its master, memory and shuffle partitions."""
+    """Describe the machine, with `java` and `spark`: its master, memory and shuffle partitions."""
     facts = describe_machine()
     # Where nothing needs Spark no Java is needed either.
     with suppress(UsageError):
         facts["java"] = str(find_java(os.environ).version)
     spec = desk.spark_spec
-    held = {name: spec.conf[name] for name in _SETTINGS if name in spec.conf}
-    told = [f"{name.removeprefix('spark.')} {value}" for name, value in held.items()]
-    facts["spark"] = ", ".join([shown(master_of(spec.master)), *told])
+    settings = [
+        f"{name.removeprefix('spark.')} {spec.conf[name]}"
+        for name in _SETTINGS
+        if name in spec.conf
+    ]
+    facts["spark"] = ", ".join([shown(master_of(spec.master)), *settings])
     return facts
 
 
@@ -385,15 +337,15 @@ def run_workload(
 
 
 def measured(planned: PlannedRun, request: MeasureRequest, reporter: Reporter) -> Outcome:
-    """Measure a planned run; the files of the request are written after every cell."""
-    run = _Run(planned, reporter)
+    """Measure a planned run; write the requested files after every cell."""
+    run = _MeasuredRun(planned, reporter)
     unwritten: StorageError | None = None
     for record in run.records():
         # After every cell: an interrupt costs the one at hand, not hours.
         try:
             written, unwritten = write_kept(request, record), None
         except StorageError as error:
-            # What was measured goes on being measured and is shown in any case.
+            # Measuring continues, and the results are shown in any case.
             written, unwritten = (), error
     warnings = []
     if unwritten is not None:
@@ -404,7 +356,7 @@ def measured(planned: PlannedRun, request: MeasureRequest, reporter: Reporter) -
 
 
 @dataclass(slots=True)
-class _Run:
+class _MeasuredRun:
     """One run: what was measured so far, and what failed."""
 
     planned: PlannedRun
@@ -420,7 +372,7 @@ class _Run:
         self.machine = machine_facts(self.planned.desk)
 
     def records(self) -> Iterator[Record]:
-        """Measure figure by figure; after every cell the record so far, the last one whole."""
+        """Measure figure by figure; yield the record so far after every cell, finally the whole."""
         planned = self.planned
         planned.folder.mkdir(parents=True, exist_ok=True)
         clock = time.perf_counter()
@@ -460,7 +412,7 @@ class _Run:
     def _count_rows(self, figure: PlannedFigure) -> None:
         desk = self.planned.desk
         for case, _ in figure.cases:
-            # What is wrong with a query or its tables is told where it is measured.
+            # What is wrong with a query or its tables is reported when it is measured.
             with suppress(Exception):
                 for table in prepare(desk, desk.workload.queries[case.query]).tables:
                     rows = desk.tables.snapshot(table).rows
@@ -468,7 +420,7 @@ class _Run:
                         self.tables[table] = rows
 
     def _measured(self, figure: PlannedFigure) -> Iterator[Cell]:
-        """Every cell as soon as it is there and judged."""
+        """Yield every cell as soon as it is measured and judged."""
         for case, cells in figure.cases:
             spec = self.planned.desk.workload.queries[case.query]
             fingerprint = case_fingerprint(self.planned, figure, case)
@@ -482,13 +434,15 @@ class _Run:
                 self._failed(figure.spec.name, case, failure.error)
 
     def _judge(self, cell: Cell, case: CaseSpec) -> None:
-        """A cell whose check failed is a failure of the run."""
-        hint = f"please report this, with the {self.planned.kind} and its seed"
+        texts = []
         if cell.covers is False:
-            text = f"The maintained sketch of query `{case.query}` is too small"
-            self._failed(cell.figure, case, UnsoundSketchError(text, hint=hint), cell.labels)
+            texts.append(f"The maintained sketch of query `{case.query}` is too small")
         if cell.equal is False:
-            text = f"Query `{case.query}` has a different result with its sketch than without"
+            texts.append(
+                f"Query `{case.query}` has a different result with its sketch than without"
+            )
+        hint = f"please report this, with the {self.planned.kind} and its seed"
+        for text in texts:
             self._failed(cell.figure, case, UnsoundSketchError(text, hint=hint), cell.labels)
 
     def _failed(
@@ -498,13 +452,10 @@ class _Run:
         error: ImpctlError,
         labels: Mapping[str, Label] | None = None,
     ) -> None:
-        place = _labels_text(case.labels if labels is None else labels)
-        told = error.saying(f"Figure `{figure}`, {place}: {error.message}")
-        self.failures.append(Failure(case.query, told))
-
-
-def _labels_text(labels: Mapping[str, Label]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in labels.items())
+        given = case.labels if labels is None else labels
+        place = ", ".join(f"{name} {value}" for name, value in given.items())
+        failure = error.saying(f"Figure `{figure}`, {place}: {error.message}")
+        self.failures.append(Failure(case.query, failure))
 
 
 def _figure(spec: FigureSpec) -> Figure:

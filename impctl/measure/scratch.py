@@ -44,11 +44,8 @@ from impctl.tables.write.maintenance import append_rows, checkpoint, clone_table
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
-    from impctl.compile.compile import Way
-    from impctl.safety.judge import Verdict
     from impctl.service.pinned import PinnedTables
     from impctl.service.settings import Settings
-    from impctl.sketch.partition import RangePartition
     from impctl.store.records import StoredQuery
     from impctl.tables.snapshot import DataFile, Snapshot
     from impctl.types import AccessId, TableName
@@ -57,8 +54,13 @@ if TYPE_CHECKING:
 
 @contextmanager
 def scratch_copy(desk: Workbench, tables: tuple[TableName, ...]) -> Iterator[Workbench]:
-    """A workbench on clones of these tables, with a store of its own."""
-    _check_local(desk, tables)
+    """Open a workbench on clones of these tables, with its own store."""
+    for table in tables:
+        if local_path(desk.workload.tables[table].path) is None:
+            raise UsageError(
+                f"Table `{table}` is not on the local disk, so `bench` cannot clone it",
+                hint="copy the table to a local folder and point a workload at it",
+            )
     with scratch_folder(BENCH_SCRATCH, folder_beside(desk, tables)) as folder:
         specs: Mapping[TableName, TableSpec] = desk.workload.tables
         cloned = dict(specs)
@@ -77,8 +79,7 @@ def scratch_copy(desk: Workbench, tables: tuple[TableName, ...]) -> Iterator[Wor
 
 
 def folder_beside(desk: Workbench, tables: Iterable[TableName]) -> Path | None:
-    """A folder on the tables' own device where hard links can be made; None where any
-    folder will do."""
+    """A folder on the tables' device, where hard links work; None if any folder will do."""
     for table in tables:
         path = local_path(desk.workload.tables[table].path)
         if path is not None and os.access(Path(path).parent, os.W_OK):
@@ -86,22 +87,13 @@ def folder_beside(desk: Workbench, tables: Iterable[TableName]) -> Path | None:
     return None
 
 
-def _check_local(desk: Workbench, tables: Iterable[TableName]) -> None:
-    for table in tables:
-        if local_path(desk.workload.tables[table].path) is None:
-            raise UsageError(
-                f"Table `{table}` is not on the local disk, so `bench` cannot clone it",
-                hint="copy the table to a local folder and point a workload at it",
-            )
-
-
 def changed_table(pinned: PinnedTables, tables: Sequence[TableName]) -> TableName:
-    """The one of `tables`, in the order of the query, that is to change."""
+    """The largest of `tables`, which is to change; the first in the query's order if equal."""
     return max(tables, key=lambda table: pinned.snapshot(table).likely_rows)
 
 
 def drawn_rows(snapshot: Snapshot, size: int, random: np.random.Generator) -> pa.Table:
-    """So many rows of the table, with all its columns; UsageError for an empty table."""
+    """Draw so many rows of the table, with all columns; UsageError for an empty table."""
     counts = [(file, _rows_of(snapshot, file)) for file in snapshot.files]
     filled = [(file, rows) for file, rows in counts if rows]
     if not filled:
@@ -116,13 +108,13 @@ def drawn_rows(snapshot: Snapshot, size: int, random: np.random.Generator) -> pa
     parts = []
     for (file, _), share in zip(filled, shares.tolist(), strict=True):
         if share:
-            held = read_rows(snapshot, names, [file])
-            parts.append(held.take(pa.array(random.integers(0, len(held), share))))
+            rows = read_rows(snapshot, names, [file])
+            parts.append(rows.take(pa.array(random.integers(0, len(rows), share))))
     return pa.concat_tables(parts)
 
 
 def _rows_of(snapshot: Snapshot, file: DataFile) -> int:
-    """Rows of the file that are not deleted; counted in it where the log does not say."""
+    """Rows of the file that are not deleted; counted if the log does not say."""
     if file.rows is None:
         return len(read_rows(snapshot, (), [file]))
     return file.rows - (0 if file.deleted is None else len(file.deleted))
@@ -132,164 +124,39 @@ _CHECKPOINT_EVERY = 10
 
 
 def settle(tables: PinnedTables, table: TableName, commits: int) -> None:
-    """After a commit, the one of this number: the log checkpointed when it is time, all on disk."""
+    """After commit number `commits`, checkpoint the log when it is time, and sync the disk."""
     if commits % _CHECKPOINT_EVERY == 0:
         checkpoint(tables.source(table).path)
     os.sync()
 
 
-class MeasuredQuery:
-    """One query on its scratch copy; maintain only while the copy's store is locked (`writing`)."""
-
-    def __init__(self, scratch: Workbench, spec: QuerySpec) -> None:
-        self.scratch = scratch
-        self.follower = captured(scratch, spec)
-        self.table: TableName = changed_table(scratch.tables, self.prepared.tables)
-
-    @property
-    def prepared(self) -> PreparedQuery:
-        """The query, read over the copies."""
-        return self.follower.prepared
-
-    @property
-    def stored(self) -> StoredQuery:
-        """What the copy's store holds of the query now."""
-        return self.follower.stored
-
-    @property
-    def verdict(self) -> Verdict:
-        """Why its sketches are safe."""
-        return self.follower.verdict
-
-    @property
-    def partitions(self) -> Mapping[AccessId, RangePartition]:
-        """The ranges of the sketch of each access."""
-        return self.follower.partitions
-
-    @property
-    def has_state(self) -> bool:
-        """Whether a capture fills operator state too."""
-        return self.follower.has_state
-
-    def maintain(self, rows: pa.Table, *, forth: bool) -> Followed:
-        """Commit the change, then maintain: read, engine and commit."""
-        self.commit(rows, forth=forth)
-        return self.followed(len(rows))
-
-    def followed(self, wanted: int) -> Followed:
-        """Maintain what was committed: so many changed rows, else RecaptureNeededError."""
-        step = self.follower.follow()
-        changes = 0 if step is None else step.done.changes
-        if step is None or changes != wanted:
-            raise RecaptureNeededError(
-                f"The clone of `{self.table}` has {changes} changes instead of {wanted}",
-                code="bench_disturbed",
-                hint="run `impctl bench` again",
-            )
-        return step
-
-    def commit(self, rows: pa.Table, *, forth: bool) -> None:
-        """Insert the rows, or take the last commit back; nothing is maintained."""
-        source = self.scratch.tables.source(self.table)
-        if forth:
-            append_rows(source.path, rows)
-        else:
-            rewind(source.path, source.version - 1)
-        settle(self.scratch.tables, self.table, source.version)
-
-    def checked(self) -> AgainstRecapture:
-        """The sketches as they stand against recapture."""
-        return self.follower.checked()
-
-    def checked_both_ways(self, rows: pa.Table) -> tuple[AgainstRecapture, AgainstRecapture]:
-        """The sketches against recapture with this change, and after it was taken back."""
-        self.maintain(rows, forth=True)
-        inserted = self.checked()
-        self.maintain(rows, forth=False)
-        return inserted, self.follower.checked(self.unchanged)
-
-    @cached_property
-    def unchanged(self) -> Mapping[AccessId, FragmentSet]:
-        """The accurate sketches without any change: taking one back gives the same rows again."""
-        return self.recapture()
-
-    def recapture(self) -> Mapping[AccessId, FragmentSet]:
-        """The accurate sketches at the table's version, by Spark; nothing is stored."""
-        return self.follower.recapture()
-
-    def capture(self) -> None:
-        """Sketch and state in one pass, without storing them."""
-        chooser = chooser_for(self.scratch, self.prepared)
-        way = chosen_way(self.prepared, self.verdict, self.partitions, chooser)
-        filled_circuit(self.scratch, self.prepared, way, self.verdict, self.partitions)
-
-    def pruned(self) -> Pruned:
-        """What the captured sketches leave to read."""
-        stored = self.stored
-        return filters_of(self.scratch.tables, self.prepared, stored.sketches, stored.versions)
-
-    def weighed(self) -> Weighed:
-        """What `query` reads through them where that pays, and what it reads without."""
-        stored = self.stored
-        return weighed(self.scratch.tables, self.prepared, stored.sketches, stored.versions)
-
-    def unsketched(self) -> Pruned:
-        """What the query's own conditions leave to read, without any sketch."""
-        return filters_of(self.scratch.tables, self.prepared, (), self.stored.versions)
-
-    def written(self) -> WrittenQuery:
-        """The text that `rewrite` prints, and the files that it reads."""
-        tables, stored, prepared = self.scratch.tables, self.stored, self.prepared
-        query, sketches = prepared.query, stored.sketches
-        return written_query(tables, prepared, query, sketches, stored.versions, has_files=True)
-
-    def answer(self, pruned: Pruned | None = None) -> pa.Table:
-        """The query's result at the captured versions, read through `pruned` where given."""
-        return answer_table(self.scratch, self.prepared, self.stored.versions, pruned)
-
-    def rows_like_the_table(self, size: int, seed: int) -> pa.Table:
-        """So many rows drawn from all over the table, file by file."""
-        return drawn_rows(
-            self.scratch.tables.snapshot(self.table), size, np.random.default_rng(seed + size)
-        )
-
-
-@contextmanager
-def measured_copy(desk: Workbench, spec: QuerySpec) -> Iterator[MeasuredQuery]:
-    """The query captured on a scratch copy of its tables, all of it removed at the end."""
-    with scratch_copy(desk, prepare(desk, spec).tables) as scratch:
-        yield MeasuredQuery(scratch, spec)
-
-
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """One step: its parts in milliseconds, and what it did."""
+    """One step: its times and what it did."""
 
     read_ms: float
     done: StepDone
 
     @property
     def total_ms(self) -> float:
-        """Reading, engine and commit."""
         return self.read_ms + self.done.engine_ms + self.done.commit_ms
 
 
 @dataclass(frozen=True, slots=True)
 class AgainstRecapture:
-    """The sketches of a query against recapture."""
+    """The sketches of a query compared with recapture."""
 
     covers: bool
     slack: int
 
 
 def worse_of(one: AgainstRecapture, other: AgainstRecapture) -> AgainstRecapture:
-    """What holds of both."""
     return AgainstRecapture(one.covers and other.covers, max(one.slack, other.slack))
 
 
 class Follower:
-    """A stored query taken up; `captured` makes one. What only recapture keeps has a sketch to use
-    and to recapture; only `taken`, and with it `follow`, is refused."""
+    """A stored query restored from the store; `captured` makes one. A query that can only be
+    recaptured has a sketch, but `taken` and `follow` raise UnsupportedError."""
 
     def __init__(self, scratch: Workbench, prepared: PreparedQuery) -> None:
         self.scratch = scratch
@@ -298,26 +165,21 @@ class Follower:
         assert stored is not None, "a follower loads the captured state"
         self.verdict, self.partitions = restored_verdict(scratch.tables, prepared, stored)
         self._captured = stored
-        self._way = self._way_of(stored)
-        self._taken = self._taken_up(stored)
+        chooser = chooser_of(prepared, StateMeta.read(stored.query, stored.state_meta))
+        self._way = chosen_way(prepared, self.verdict, self.partitions, chooser)
+        self._taken: TakenUp | None = None
+        if self._way.mode is not Mode.RECAPTURE:
+            runs = scratch.store().load_runs(stored.query)
+            self._taken = TakenUp(self._way, stored, runs)
         self._endings: dict[TableName, Snapshot] = {
             table: scratch.tables.snapshot(table, version)
             for table, version in stored.versions.items()
         }
 
-    def _way_of(self, stored: StoredQuery) -> Way:
-        meta = StateMeta.read(stored.query, stored.state_meta)
-        chooser = chooser_of(self.prepared, meta)
-        return chosen_way(self.prepared, self.verdict, self.partitions, chooser)
-
-    def _taken_up(self, stored: StoredQuery) -> TakenUp | None:
-        if self._way.mode is Mode.RECAPTURE:
-            return None
-        return TakenUp(self._way, stored, self.scratch.store().load_runs(stored.query))
-
     @property
     def taken(self) -> TakenUp:
-        """The state that carries changes; UnsupportedError where only recapture keeps the query."""
+        """The state that processes changes; UnsupportedError if the query can only be
+        recaptured."""
         if self._taken is None:
             raise UnsupportedError(
                 f"Query `{self._captured.query}` can only be recaptured, so there is nothing to "
@@ -330,7 +192,6 @@ class Follower:
 
     @property
     def stored(self) -> StoredQuery:
-        """The query as it is stored now."""
         return self._captured if self._taken is None else self._taken.stored
 
     @property
@@ -339,7 +200,7 @@ class Follower:
         return self._taken is not None and self._taken.session is not None
 
     def follow(self) -> Followed | None:
-        """Bring the sketch to the newest versions; None where it stands at them."""
+        """Maintain the sketch to the newest versions; None if it is current."""
         watch = Stopwatch()
         moved = {}
         for table in self.taken.tables:
@@ -374,29 +235,125 @@ class Follower:
         )
 
     def checked(self, accurate: Mapping[AccessId, FragmentSet] | None = None) -> AgainstRecapture:
-        """The sketches against those given, else against recapture at their versions."""
-        held = {sketch.access: sketch.fragments for sketch in self.stored.sketches}
+        """Compare the sketches with those given, else with recapture at their versions."""
+        sketches = {s.access: (s.partition, s.fragments) for s in self.stored.sketches}
         if accurate is None:
-            sketches = {s.access: (s.partition, s.fragments) for s in self.stored.sketches}
             versions = self.stored.versions
             accurate = needed(self.scratch, self.prepared, self.verdict, sketches, versions)
-        relations = [compare(fragments, accurate[a]) for a, fragments in held.items()]
+        relations = [compare(fragments, accurate[a]) for a, (_, fragments) in sketches.items()]
         return AgainstRecapture(all(r.covers for r in relations), sum(r.slack for r in relations))
 
     def recapture(self) -> Mapping[AccessId, FragmentSet]:
-        """The accurate sketches, by the fastest pass of Spark."""
+        """Compute the accurate sketches by Spark's fastest pass; nothing is stored."""
         versions = self.stored.versions
         return recaptured(self.scratch, self.prepared, self.verdict, self.partitions, versions)
 
     @property
     def state_bytes(self) -> int:
-        """Bytes of operator state in memory; 0 where there is none."""
+        """Bytes of operator state in memory; 0 without any."""
         session = None if self._taken is None else self._taken.session
         return 0 if session is None else session.state_bytes()
 
 
 def captured(scratch: Workbench, spec: QuerySpec) -> Follower:
-    """The query captured at the pinned versions of its tables, and taken up."""
+    """Capture the query at the pinned versions of its tables, and restore it."""
+    return Follower(scratch, _captured(scratch, spec))
+
+
+def _captured(scratch: Workbench, spec: QuerySpec) -> PreparedQuery:
     prepared = prepare(scratch, spec)
     capture_query(scratch, scratch.store(), prepared, code="asked", reason="bench")
-    return Follower(scratch, prepared)
+    return prepared
+
+
+class MeasuredQuery(Follower):
+    """One query on its scratch copy; maintain only while the copy's store is locked (`writing`)."""
+
+    def __init__(self, scratch: Workbench, spec: QuerySpec) -> None:
+        super().__init__(scratch, _captured(scratch, spec))
+        self.table: TableName = changed_table(scratch.tables, self.prepared.tables)
+
+    @property
+    def follower(self) -> Follower:
+        """The query itself: benchmarks use this name."""
+        return self
+
+    def maintain(self, rows: pa.Table, *, forth: bool) -> Followed:
+        """Commit the change, then maintain: read, engine and commit."""
+        self.commit(rows, forth=forth)
+        return self.followed(len(rows))
+
+    def followed(self, wanted: int) -> Followed:
+        """Maintain what was committed; RecaptureNeededError unless it has `wanted` changed rows."""
+        step = self.follow()
+        changes = 0 if step is None else step.done.changes
+        if step is None or changes != wanted:
+            raise RecaptureNeededError(
+                f"The clone of `{self.table}` has {changes} changes instead of {wanted}",
+                code="bench_disturbed",
+                hint="run `impctl bench` again",
+            )
+        return step
+
+    def commit(self, rows: pa.Table, *, forth: bool) -> None:
+        """Insert the rows, or revert the last commit, without maintaining."""
+        source = self.scratch.tables.source(self.table)
+        if forth:
+            append_rows(source.path, rows)
+        else:
+            rewind(source.path, source.version - 1)
+        settle(self.scratch.tables, self.table, source.version)
+
+    def checked_both_ways(self, rows: pa.Table) -> tuple[AgainstRecapture, AgainstRecapture]:
+        """Compare sketches with recapture after this change, and after it was reverted."""
+        self.maintain(rows, forth=True)
+        inserted = self.checked()
+        self.maintain(rows, forth=False)
+        return inserted, self.checked(self.unchanged)
+
+    @cached_property
+    def unchanged(self) -> Mapping[AccessId, FragmentSet]:
+        """The accurate sketches without any change: reverting one restores the same rows."""
+        return self.recapture()
+
+    def capture(self) -> None:
+        """Compute sketch and state in one pass, without storing them."""
+        chooser = chooser_for(self.scratch, self.prepared)
+        way = chosen_way(self.prepared, self.verdict, self.partitions, chooser)
+        filled_circuit(self.scratch, self.prepared, way, self.verdict, self.partitions)
+
+    def pruned(self) -> Pruned:
+        """What remains to read with the captured sketches."""
+        stored = self.stored
+        return filters_of(self.scratch.tables, self.prepared, stored.sketches, stored.versions)
+
+    def weighed(self) -> Weighed:
+        """What `query` reads with sketches that pay, and without."""
+        stored = self.stored
+        return weighed(self.scratch.tables, self.prepared, stored.sketches, stored.versions)
+
+    def unsketched(self) -> Pruned:
+        """What remains to read by the query's own conditions, without any sketch."""
+        return filters_of(self.scratch.tables, self.prepared, (), self.stored.versions)
+
+    def written(self) -> WrittenQuery:
+        """The text that `rewrite` prints, and the files that it reads."""
+        tables, stored, prepared = self.scratch.tables, self.stored, self.prepared
+        query, sketches = prepared.query, stored.sketches
+        return written_query(tables, prepared, query, sketches, stored.versions, has_files=True)
+
+    def answer(self, pruned: Pruned | None = None) -> pa.Table:
+        """The query's result at the captured versions, read through `pruned` if given."""
+        return answer_table(self.scratch, self.prepared, self.stored.versions, pruned)
+
+    def rows_like_the_table(self, size: int, seed: int) -> pa.Table:
+        """Draw so many rows from all over the table, file by file."""
+        snapshot = self.scratch.tables.snapshot(self.table)
+        return drawn_rows(snapshot, size, np.random.default_rng(seed + size))
+
+
+@contextmanager
+def measured_copy(desk: Workbench, spec: QuerySpec) -> Iterator[MeasuredQuery]:
+    """Capture the query on a scratch copy of its tables, which is removed at the end."""
+    with scratch_copy(desk, prepare(desk, spec).tables) as scratch:
+        yield MeasuredQuery(scratch, spec)

@@ -1,4 +1,4 @@
-"""One command per file: its flags, its help, and the use case it stands for.
+"""The commands: their options, their help, and the use case of each.
 
 Law: a command does nothing when called; it returns a `Job`, which the boundary runs.
 """

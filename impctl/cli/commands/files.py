@@ -7,7 +7,7 @@ from dataclasses import replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -29,10 +29,13 @@ from impctl.cli.options import (
     LockTimeout,
     QueryNames,
     Quiet,
+    ReportFile,
     SparkProfile,
     StoreFolder,
     Verbose,
     WorkloadFile,
+    file_option,
+    option,
     settings_of,
 )
 from impctl.errors import UsageError
@@ -45,7 +48,6 @@ from impctl.service.settings import (
     MeasureRequest,
     Settings,
 )
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.service.context import Reporter, Workbench
@@ -58,33 +60,19 @@ def init(
         typer.Argument(
             metavar="TABLE",
             help="Delta tables: folders or URIs. With --demo: the folder to create.",
-            show_default=False,
             rich_help_panel=INPUT,
             autocompletion=left_to_shell,
         ),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out",
-            metavar="FILE",
-            show_default=False,
-            help="File to write. Default: impctl.yaml.",
-            autocompletion=left_to_shell,
-            rich_help_panel=OUTPUT,
-        ),
+        file_option("--out FILE", OUTPUT, "File to write. Default: impctl.yaml."),
     ] = None,
     demo: Annotated[
         bool,
-        typer.Option(
-            "--demo",
-            help="Create a small table and a workload file to try out.",
-            rich_help_panel=INPUT,
-        ),
+        option("--demo", INPUT, "Create a small table and a workload file to try out."),
     ] = False,
-    force: Annotated[
-        bool, typer.Option("--force", help="Overwrite an existing file.", rich_help_panel=SAFETY)
-    ] = False,
+    force: Annotated[bool, option("--force", SAFETY, "Overwrite an existing file.")] = False,
     json: AsJson = False,
     quiet: Quiet = False,
     verbose: Verbose = 0,
@@ -132,17 +120,11 @@ def apply(
     ] = None,
     all_updates: Annotated[
         bool,
-        typer.Option(
-            "--all", help="Commit all updates in the file, in order.", rich_help_panel=INPUT
-        ),
+        option("--all", INPUT, "Commit all updates in the file, in order."),
     ] = False,
     again: Annotated[
         bool,
-        typer.Option(
-            "--again",
-            help="Commit a batch even if its table already contains it.",
-            rich_help_panel=INPUT,
-        ),
+        option("--again", INPUT, "Commit a batch even if its table already contains it."),
     ] = False,
     dry_run: DryRun = False,
     json: AsJson = False,
@@ -176,29 +158,25 @@ def cluster(
     workload: WorkloadFile = DEFAULT_FILE,
     tables: Annotated[
         list[str] | None,
-        typer.Option(
-            "--table",
-            metavar="NAME",
-            help="Cluster this table, even without savings; can be repeated. "
+        option(
+            "--table NAME",
+            INPUT,
+            "Cluster this table, even without savings; can be repeated. "
             "Default: every table with savings.",
-            rich_help_panel=INPUT,
         ),
     ] = None,
     by: Annotated[
         list[str] | None,
-        typer.Option(
-            "--by",
-            metavar="ATTRIBUTE",
-            help="Sort files by this column; repeat for a Z-order. Default: the sketched columns.",
-            rich_help_panel=INPUT,
+        option(
+            "--by ATTRIBUTE",
+            INPUT,
+            "Sort files by this column; repeat for a Z-order. Default: the sketched columns.",
         ),
     ] = None,
     yes: Annotated[
         bool,
-        typer.Option(
-            "--yes",
-            help="Continue even if clustering makes more sketches worse than better.",
-            rich_help_panel=SAFETY,
+        option(
+            "--yes", SAFETY, "Continue even if clustering makes more sketches worse than better."
         ),
     ] = False,
     store: StoreFolder = None,
@@ -227,13 +205,11 @@ def cluster(
 
 Keep = Annotated[
     int | None,
-    typer.Option(
-        "--keep",
-        metavar="N",
+    option(
+        "--keep N",
+        LIMITS,
+        "Number of latest sketch versions to keep for each query. Default: 32.",
         min=1,
-        show_default=False,
-        help="Number of latest sketch versions to keep for each query. Default: 32.",
-        rich_help_panel=LIMITS,
     ),
 ]
 
@@ -267,150 +243,90 @@ def gc(
 
 DeltaRows = Annotated[
     list[int] | None,
-    typer.Option(
-        "--delta-rows",
-        metavar="N",
-        min=1,
-        help="Rows per change, for a workload; can be repeated. Default: 10, 100 and 1000 rows, "
+    option(
+        "--delta-rows N",
+        MEASUREMENT,
+        "Rows per change, for a workload; can be repeated. Default: 10, 100 and 1000 rows, "
         "and 1% and 10% of the table.",
-        rich_help_panel=MEASUREMENT,
+        min=1,
     ),
 ]
 Repeat = Annotated[
     int | None,
-    typer.Option(
-        "--repeat",
-        metavar="N",
-        min=1,
-        show_default=False,
-        help="Number of runs per measurement. Default: 3.",
-        rich_help_panel=MEASUREMENT,
-    ),
+    option("--repeat N", MEASUREMENT, "Number of runs per measurement. Default: 3.", min=1),
 ]
 Only = Annotated[
     list[str] | None,
-    typer.Option(
-        "--only",
-        metavar="FIGURE",
-        help="Only this figure; can be repeated. Default: all figures.",
-        rich_help_panel=MEASUREMENT,
+    option(
+        "--only FIGURE", MEASUREMENT, "Only this figure; can be repeated. Default: all figures."
     ),
 ]
 Out = Annotated[
     Path | None,
-    typer.Option(
-        "--out",
-        metavar="FILE",
-        show_default=False,
-        help="Write the record of the measurements to this file (JSON).",
-        autocompletion=left_to_shell,
-        rich_help_panel=OUTPUT,
-    ),
-]
-Report = Annotated[
-    Path | None,
-    typer.Option(
-        "--report",
-        metavar="FILE",
-        show_default=False,
-        help="Write a report with the figures to this file (HTML).",
-        autocompletion=left_to_shell,
-        rich_help_panel=OUTPUT,
-    ),
+    file_option("--out FILE", OUTPUT, "Write the record of the measurements to this file (JSON)."),
 ]
 Compare = Annotated[
     tuple[Path, Path] | None,
-    typer.Option(
-        "--compare",
-        metavar="OLD NEW",
-        show_default=False,
-        help="Compare two records instead of measuring.",
-        autocompletion=left_to_shell,
-        rich_help_panel=INPUT,
-    ),
+    file_option("--compare OLD NEW", INPUT, "Compare two records instead of measuring."),
 ]
 Generate = Annotated[
     Path | None,
-    typer.Option(
-        "--generate",
-        metavar="FOLDER",
-        show_default=False,
-        help="Write an example table to this folder instead of measuring.",
-        autocompletion=left_to_shell,
-        rich_help_panel=EXAMPLE_DATA,
+    file_option(
+        "--generate FOLDER",
+        EXAMPLE_DATA,
+        "Write an example table to this folder instead of measuring.",
     ),
 ]
 ExampleName = Annotated[
     Example | None,
-    typer.Option(
-        "--example",
-        metavar="NAME",
-        show_default=False,
-        help="With --generate: the table to write: orders, running, synthetic, crimes or tpch. "
+    option(
+        "--example NAME",
+        EXAMPLE_DATA,
+        "With --generate: the table to write: orders, running, synthetic, crimes or tpch. "
         "Default: synthetic.",
-        rich_help_panel=EXAMPLE_DATA,
     ),
 ]
 TableName = Annotated[
     str | None,
-    typer.Option(
-        "--table",
-        metavar="NAME",
-        show_default=False,
-        help="With --generate: folder name of the table. Default: chosen by the example.",
-        rich_help_panel=EXAMPLE_DATA,
+    option(
+        "--table NAME",
+        EXAMPLE_DATA,
+        "With --generate: folder name of the table. Default: chosen by the example.",
     ),
 ]
 Rows = Annotated[
     int | None,
-    typer.Option(
-        "--rows",
-        metavar="N",
+    option(
+        "--rows N",
+        EXAMPLE_DATA,
+        "With --generate: number of rows. Default: chosen by the example.",
         min=1,
-        show_default=False,
-        help="With --generate: number of rows. Default: chosen by the example.",
-        rich_help_panel=EXAMPLE_DATA,
     ),
 ]
 Groups = Annotated[
     int | None,
-    typer.Option(
-        "--groups",
-        metavar="N",
+    option(
+        "--groups N",
+        EXAMPLE_DATA,
+        "With --generate: number of distinct values of column `a`. Default: chosen by the example.",
         min=1,
-        show_default=False,
-        help="With --generate: number of distinct values of column `a`. "
-        "Default: chosen by the example.",
-        rich_help_panel=EXAMPLE_DATA,
     ),
 ]
 Sorted = Annotated[
     bool,
-    typer.Option(
-        "--sorted", help="With --generate: sort rows by column `a`.", rich_help_panel=EXAMPLE_DATA
-    ),
+    option("--sorted", EXAMPLE_DATA, "With --generate: sort rows by column `a`."),
 ]
 Seed = Annotated[
     int | None,
-    typer.Option(
-        "--seed",
-        metavar="N",
-        show_default=False,
-        help="With --generate: random seed. Default: 1.",
-        rich_help_panel=EXAMPLE_DATA,
-    ),
+    option("--seed N", EXAMPLE_DATA, "With --generate: random seed. Default: 1."),
 ]
 Source = Annotated[
     Path | None,
-    typer.Option(
-        "--source",
-        metavar="FILE",
+    file_option(
+        "--source FILE",
+        EXAMPLE_DATA,
+        "With --generate: source data of the table: a Parquet file (crimes) or a folder (tpch).",
         envvar=CRIMES,
-        show_default=False,
-        help="With --generate: source data of the table: a Parquet file (crimes) or a folder "
-        "(tpch).",
-        autocompletion=left_to_shell,
-        rich_help_panel=EXAMPLE_DATA,
     ),
 ]
 
@@ -421,47 +337,17 @@ Word = Annotated[
         help="Workload file (YAML). With --report, also a record (JSON).",
         autocompletion=left_to_shell,
         rich_help_panel=INPUT,
-        show_default=False,
     ),
 ]
 
 _BELONGS: Mapping[str, tuple[str, ...]] = {
-    "--query": ("a workload",),
-    "--delta-rows": ("a workload",),
-    "--repeat": ("a workload",),
-    "--only": ("a workload",),
-    "--out": ("a workload",),
+    **dict.fromkeys(("--query", "--delta-rows", "--repeat", "--only", "--out"), ("a workload",)),
     "--report": ("a workload", "a record"),
-    "--example": ("`--generate`",),
-    "--table": ("`--generate`",),
-    "--rows": ("`--generate`",),
-    "--groups": ("`--generate`",),
-    "--sorted": ("`--generate`",),
-    "--seed": ("`--generate`",),
+    **dict.fromkeys(
+        ("--example", "--table", "--rows", "--groups", "--sorted", "--seed"), ("`--generate`",)
+    ),
 }
-"""What each option goes with; those that a variable may set are not here, and never refused."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """What was given: the word, the options by name, and requests made of them."""
-
-    word: Path | None
-    options: Mapping[str, object]
-    figures: MeasureRequest
-    table: GenerateRequest | None
-    queries: tuple[str, ...]
-    delta_rows: tuple[int, ...]
-    settings: Settings
-
-    def only_with(self, what: str) -> None:
-        """Refuse options that do not go with `what`."""
-        for option, value in self.options.items():
-            if value not in (None, False) and what not in _BELONGS[option]:
-                raise UsageError(
-                    f"Option `{option}` does not go with {what}",
-                    hint=f"remove it; it goes with {' and '.join(_BELONGS[option])}",
-                )
+"""What each option goes with. Options that a variable may set are not listed and never refused."""
 
 
 def bench(
@@ -471,7 +357,7 @@ def bench(
     repeat: Repeat = None,
     only: Only = None,
     out: Out = None,
-    report: Report = None,
+    report: ReportFile = None,
     compare: Compare = None,
     generate: Generate = None,
     example: ExampleName = None,
@@ -495,66 +381,72 @@ def bench(
 
     Example: impctl bench workload.yaml --only changes --out changes.json
     """
-    figures = MeasureRequest(tuple(only or ()), repeat, out, report)
-    kind, first = example or Example.SYNTHETIC, 1 if seed is None else seed
-    request = None
-    if generate is not None:
-        request = GenerateRequest(generate, kind, table=table, rows=rows, groups=groups)
-        request = replace(request, sort_rows=sort_rows, seed=first, source=source)
-    for_measuring = (query, delta_rows, repeat, only, out, report)
-    for_generating = (example, table, rows, groups, sort_rows, seed)
-    options = dict(zip(_BELONGS, for_measuring + for_generating, strict=True))
-    word = Path("") if workload is None else workload
-    settings = settings_of(word, store=store, spark_profile=spark_profile)
-    sizes = tuple(delta_rows or ())
-    asked = _Asked(workload, options, figures, request, tuple(query or ()), sizes, settings)
-    work = _work(asked, compare)
-    return Job("bench", display_of(json, quiet, verbose), work, is_long=True)
-
-
-def _work(asked: _Asked, records: tuple[Path, Path] | None) -> Callable[[Reporter], Outcome]:
-    """The one thing that is asked for."""
-    wishes = [asked.word, asked.table, records]
-    if sum(wish is not None for wish in wishes) != 1:
+    if [workload, generate, compare].count(None) != 2:
         raise UsageError(
             "Command `bench` needs either a workload file, `--generate` or `--compare`",
             hint="give one of them",
         )
-    if records is not None:
-        asked.only_with("`--compare`")
-        return partial(_compare, *records)
-    if asked.table is not None:
-        asked.only_with("`--generate`")
-        return partial(_generate, asked.table)
-    return partial(_measure, asked)
+    for_measuring = (query, delta_rows, repeat, only, out, report)
+    for_generating = (example, table, rows, groups, sort_rows, seed)
+    options = dict(zip(_BELONGS, for_measuring + for_generating, strict=True))
+    work: Callable[[Reporter], Outcome]
+    if compare is not None:
+        _check_options(options, "`--compare`")
+        work = partial(_compare, *compare)
+    elif generate is not None:
+        _check_options(options, "`--generate`")
+        kind, first = example or Example.SYNTHETIC, 1 if seed is None else seed
+        request = GenerateRequest(generate, kind, table=table, rows=rows, groups=groups)
+        request = replace(request, sort_rows=sort_rows, seed=first, source=source)
+        work = partial(_generate, request)
+    else:
+        assert workload is not None
+        settings = settings_of(workload, store=store, spark_profile=spark_profile)
+        figures = MeasureRequest(tuple(only or ()), repeat, out, report)
+        work = partial(_measure, settings, figures, options)
+    return Job("bench", display_of(json, quiet, verbose), work, is_long=True)
 
 
-def _measure(asked: _Asked, reporter: Reporter) -> Outcome:
-    """The page of a record, or a workload: as the word turns out to be."""
-    word = asked.settings.workload
-    if word.suffix == ".json":
-        return _report(asked, word, reporter)
+def _check_options(options: Mapping[str, object], what: str) -> None:
+    """Refuse options that do not go with `what`."""
+    for name, value in options.items():
+        if value not in (None, False) and what not in _BELONGS[name]:
+            raise UsageError(
+                f"Option `{name}` does not go with {what}",
+                hint=f"remove it; it goes with {' and '.join(_BELONGS[name])}",
+            )
+
+
+def _measure(
+    settings: Settings, figures: MeasureRequest, options: Mapping[str, Any], reporter: Reporter
+) -> Outcome:
+    """Measure a workload, or render the report of a record, by the suffix of the file."""
+    if settings.workload.suffix == ".json":
+        return _report(settings.workload, figures.report, options, reporter)
 
     def use_case(desk: Workbench) -> Outcome:
-        asked.only_with("a workload")
-        reporter.step(f"measuring {word}")
+        _check_options(options, "a workload")
+        reporter.step(f"measuring {settings.workload}")
         from impctl.measure.run import run_workload
 
-        return run_workload(desk, asked.figures, asked.queries, delta_rows=asked.delta_rows)
+        queries, sizes = options["--query"] or (), options["--delta-rows"] or ()
+        return run_workload(desk, figures, tuple(queries), delta_rows=tuple(sizes))
 
-    return in_workbench(asked.settings, use_case, reporter)
+    return in_workbench(settings, use_case, reporter)
 
 
-def _report(asked: _Asked, record: Path, reporter: Reporter) -> Outcome:
+def _report(
+    record: Path, target: Path | None, options: Mapping[str, object], reporter: Reporter
+) -> Outcome:
     from impctl.measure.keep import report_file
 
-    asked.only_with("a record")
-    if asked.figures.report is None:
+    _check_options(options, "a record")
+    if target is None:
         raise UsageError(
             f"File `{record}` is a record, which is not measured again",
             hint="give `--report FILE` for its page, or `--compare OLD NEW`",
         )
-    return report_file(record, asked.figures.report, reporter)
+    return report_file(record, target, reporter)
 
 
 def _compare(old: Path, new: Path, reporter: Reporter) -> Outcome:
@@ -570,17 +462,12 @@ def _generate(request: GenerateRequest, reporter: Reporter) -> Outcome:
 
 
 Shell = StrEnum("Shell", ("bash", "zsh", "fish"))
-"""Shells that completion is made for."""
 
 
 def completion(
     shell: Annotated[
         Shell,
-        typer.Argument(
-            help="Shell to complete for: bash, zsh or fish.",
-            show_default=False,
-            rich_help_panel=INPUT,
-        ),
+        typer.Argument(help="Shell to complete for: bash, zsh or fish.", rich_help_panel=INPUT),
     ],
 ) -> Job:
     """Print the shell completion script.

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from impctl.cli.application import INPUT, OUTPUT, SCHEDULE, STORE_AND_SPARK, left_to_shell
-from impctl.cli.job import Job, display_of, in_workbench, on_workbench
+from impctl.cli.job import Job, display_of, on_workbench
 from impctl.cli.options import (
     WORKLOAD_HELP,
     AsJson,
@@ -26,6 +25,7 @@ from impctl.cli.options import (
     Verbose,
     WorkloadFile,
     check_metrics,
+    option,
     seconds,
     settings_of,
     with_metrics,
@@ -42,11 +42,7 @@ def check(
     workload: WorkloadFile = DEFAULT_FILE,
     schema: Annotated[
         bool,
-        typer.Option(
-            "--schema",
-            help="Print the JSON Schema of workload files and exit.",
-            rich_help_panel=OUTPUT,
-        ),
+        option("--schema", OUTPUT, "Print the JSON Schema of workload files and exit."),
     ] = False,
     query: QueryNames = None,
     strict: Strict = False,
@@ -62,26 +58,21 @@ def check(
     Example: impctl check workloads/running-example.yaml
     """
     display = display_of(json, quiet, verbose)
+
+    def print_schema(reporter: Reporter) -> str:
+        from impctl.service.check import schema_text
+
+        return schema_text()
+
     if schema:
-        return Job("check", display, _schema)
-    return Job("check", display, partial(_check, workload, tuple(query or ()), strict, now))
+        return Job("check", display, print_schema)
 
-
-def _check(
-    workload: Path, queries: tuple[str, ...], strict: bool, now: str | None, reporter: Reporter
-) -> Outcome:
     def use_case(desk: Workbench) -> Outcome:
         from impctl.service.check import check
 
-        return check(desk, queries, strict=strict)
+        return check(desk, tuple(query or ()), strict=strict)
 
-    return in_workbench(settings_of(workload, now=now), use_case, reporter)
-
-
-def _schema(reporter: Reporter) -> str:
-    from impctl.service.check import schema_text
-
-    return schema_text()
+    return on_workbench("check", display, settings_of(workload, now=now), use_case)
 
 
 def explain(
@@ -118,14 +109,7 @@ def status(
     imbalance: Imbalance = None,
     runs: Annotated[
         int,
-        typer.Option(
-            "--runs",
-            metavar="N",
-            min=0,
-            show_default=False,
-            help="Number of recent runs to show. Default: 3.",
-            rich_help_panel=OUTPUT,
-        ),
+        option("--runs N", OUTPUT, "Number of recent runs to show. Default: 3.", min=0),
     ] = 3,
     json: AsJson = False,
     quiet: Quiet = False,
@@ -152,13 +136,11 @@ def gain(
     query: QueryNames = None,
     since: Annotated[
         float | None,
-        typer.Option(
-            "--since",
-            metavar="DURATION",
+        option(
+            "--since DURATION",
+            INPUT,
+            "Count uses of this period up to now, such as 12h or 7d. Default: all uses.",
             parser=seconds,
-            show_default=False,
-            help="Count uses of this period up to now, such as 12h or 7d. Default: all uses.",
-            rich_help_panel=INPUT,
         ),
     ] = None,
     metrics: MetricsFile = None,
@@ -188,20 +170,16 @@ def gain(
 
 WithSpark = Annotated[
     bool,
-    typer.Option(
-        "--spark",
-        help="Let Spark read a file of each table. Default: start no JVM.",
-        rich_help_panel=STORE_AND_SPARK,
+    option(
+        "--spark", STORE_AND_SPARK, "Let Spark read a file of each table. Default: start no JVM."
     ),
 ]
 State = Annotated[
     bool,
-    typer.Option(
+    option(
         "--state/--no-state",
-        show_default=False,
-        help="Verify all state files. With --no-state, verify only their metadata. "
-        "Default: --state.",
-        rich_help_panel=STORE_AND_SPARK,
+        STORE_AND_SPARK,
+        "Verify all state files. With --no-state, verify only their metadata. Default: --state.",
     ),
 ]
 
@@ -213,19 +191,16 @@ def doctor(
             metavar="WORKLOAD",
             help=f"{WORKLOAD_HELP} Default: check only the installed software.",
             autocompletion=left_to_shell,
-            show_default=False,
             rich_help_panel=INPUT,
         ),
     ] = None,
     every: Annotated[
         str | None,
-        typer.Option(
-            "--every",
-            metavar="TIME",
-            show_default=False,
-            help="Check that history is kept long enough if `maintain` runs at this interval, such "
+        option(
+            "--every TIME",
+            SCHEDULE,
+            "Check that history is kept long enough if `maintain` runs at this interval, such "
             "as 15m, 6h or 1d.",
-            rich_help_panel=SCHEDULE,
         ),
     ] = None,
     spark: WithSpark = False,

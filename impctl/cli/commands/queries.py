@@ -6,9 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from impctl.cli.application import INPUT, OUTPUT, SCHEDULE, left_to_shell
+from impctl.cli.application import INPUT, OUTPUT, SCHEDULE
 from impctl.cli.commands.sketches import Interval
 from impctl.cli.follow import follow_changes_job, follow_request
 from impctl.cli.job import Display, Job, display_of, on_workbench, one_query
@@ -33,6 +31,8 @@ from impctl.cli.options import (
     Verbose,
     Where,
     WorkloadFile,
+    file_option,
+    option,
     settings_of,
 )
 from impctl.errors import UsageError
@@ -46,47 +46,35 @@ if TYPE_CHECKING:
 
 RowsAs = Annotated[
     RowsFormat | None,
-    typer.Option(
-        "--format",
-        metavar="FORMAT",
-        show_default=False,
-        help="Format of printed rows: table, csv, json, jsonl or markdown. Default: table.",
-        rich_help_panel=OUTPUT,
+    option(
+        "--format FORMAT",
+        OUTPUT,
+        "Format of printed rows: table, csv, json, jsonl or markdown. Default: table.",
     ),
 ]
 
 OutFile = Annotated[
     Path | None,
-    typer.Option(
-        "--out",
-        metavar="FILE",
-        show_default=False,
-        help="Write the rows to this file. Its extension sets the format: .parquet, .csv or "
+    file_option(
+        "--out FILE",
+        OUTPUT,
+        "Write the rows to this file. Its extension sets the format: .parquet, .csv or "
         ".jsonl. Default: print them.",
-        autocompletion=left_to_shell,
-        rich_help_panel=OUTPUT,
     ),
 ]
 
 EscapeFormulas = Annotated[
     bool,
-    typer.Option(
+    option(
         "--escape-formulas",
-        help="In CSV, put ' before text that starts with = + - @, to protect spreadsheets.",
-        rich_help_panel=OUTPUT,
+        OUTPUT,
+        "In CSV, put ' before text that starts with = + - @, to protect spreadsheets.",
     ),
 ]
 
 RowLimit = Annotated[
     int | None,
-    typer.Option(
-        "--limit",
-        metavar="N",
-        min=0,
-        show_default=False,
-        help="Print or write only the first N rows. Default: all.",
-        rich_help_panel=OUTPUT,
-    ),
+    option("--limit N", OUTPUT, "Print or write only the first N rows. Default: all.", min=0),
 ]
 
 
@@ -130,10 +118,10 @@ def query(
     def use_case(desk: Workbench) -> Outcome:
         from impctl.service.query import query
 
-        asked = (name, tuple(param or ()), sql, tuple(at) if at else None, sketch, by)
+        arguments = (name, tuple(param or ()), sql, tuple(at) if at else None, sketch, by)
         return query(
             desk,
-            *asked,
+            *arguments,
             required=require_sketch,
             where=where,
             limit=limit,
@@ -150,7 +138,7 @@ def query(
 def display_of_rows(
     display: Display, rows_as: RowsFormat | None, out: Path | None, escape_formulas: bool
 ) -> Display:
-    """The display with the format of the rows; UsageError where the wishes exclude each other."""
+    """Add the format of the rows; UsageError if options exclude each other."""
     ending = None if out is None else ending_of(out)
     if escape_formulas and rows_as is not RowsFormat.CSV and ending != ".csv":
         raise UsageError(
@@ -174,12 +162,10 @@ def display_of_rows(
 
 FilesFile = Annotated[
     Path | None,
-    typer.Option(
-        "--files",
-        metavar="FILE",
-        show_default=False,
-        help="Write the list of data files that the SQL reads in each table to this file (JSON).",
-        rich_help_panel=OUTPUT,
+    option(
+        "--files FILE",
+        OUTPUT,
+        "Write the list of data files that the SQL reads in each table to this file (JSON).",
     ),
 ]
 
@@ -226,56 +212,42 @@ def rewrite(
         given, versions = tuple(param or ()), tuple(at) if at else None
         return rewrite(desk, name, given, sql, versions, files, sketch, required=require_sketch)
 
-    settings = settings_of(
-        workload,
-        store=store,
-        policy=policy,
-        lock_timeout=lock_timeout,
-        spark_profile=spark_profile,
-        now=now,
-    )
+    settings = settings_of(workload, store=store, policy=policy, now=now)
+    settings = replace(settings, lock_timeout=lock_timeout, spark_profile=spark_profile)
     return on_workbench("rewrite", display_of(json, quiet, verbose), settings, use_case)
 
 
 Since = Annotated[
     list[str] | None,
-    typer.Option(
-        "--since",
-        metavar="VERSION",
-        help="Show changes since this table version. With several tables, repeat the option with "
+    option(
+        "--since VERSION",
+        INPUT,
+        "Show changes since this table version. With several tables, repeat the option with "
         "TABLE=VERSION. Default: the version of the stored result.",
-        rich_help_panel=INPUT,
     ),
 ]
 
 FollowAnswer = Annotated[
     bool,
-    typer.Option(
-        "--follow",
-        help="Run until stopped, and show changes as they occur.",
-        rich_help_panel=SCHEDULE,
-    ),
+    option("--follow", SCHEDULE, "Run until stopped, and show changes as they occur."),
 ]
 
 MaxLooks = Annotated[
     int | None,
-    typer.Option(
-        "--max-runs",
-        metavar="N",
+    option(
+        "--max-runs N",
+        SCHEDULE,
+        "With --follow: stop after N checks that found changes. Default: never.",
         min=1,
-        show_default=False,
-        help="With --follow: stop after N checks that found changes. Default: never.",
-        rich_help_panel=SCHEDULE,
     ),
 ]
 
 WholeAnswer = Annotated[
     bool,
-    typer.Option(
+    option(
         "--all",
-        help="Show the whole materialized result, each row as an insert. With --follow, show it "
-        "first.",
-        rich_help_panel=INPUT,
+        INPUT,
+        "Show the whole materialized result, each row as an insert. With --follow, show it first.",
     ),
 ]
 
@@ -339,22 +311,20 @@ def changes(
 
 Row = Annotated[
     list[str] | None,
-    typer.Option(
-        "--row",
-        metavar="NAME=VALUE",
-        help="The result row to explain, by values of its columns, separated by commas.",
-        rich_help_panel=INPUT,
+    option(
+        "--row NAME=VALUE",
+        INPUT,
+        "The result row to explain, by values of its columns, separated by commas.",
     ),
 ]
 
 Without = Annotated[
     list[str] | None,
-    typer.Option(
-        "--without",
-        metavar="CONDITION",
-        help="Remove the source rows that meet this condition; can be repeated. "
+    option(
+        "--without CONDITION",
+        INPUT,
+        "Remove the source rows that meet this condition; can be repeated. "
         "With several tables, write `TABLE: CONDITION`.",
-        rich_help_panel=INPUT,
     ),
 ]
 
@@ -402,13 +372,6 @@ def why(
         return why(desk, name, *given, limit=limit)
 
     display = display_of_rows(display_of(json, quiet, verbose), rows_as, None, escape_formulas)
-    settings = settings_of(
-        workload,
-        store=store,
-        policy=policy,
-        lock_timeout=lock_timeout,
-        spark_profile=spark_profile,
-        memory=memory,
-        now=now,
-    )
+    settings = settings_of(workload, store=store, policy=policy, memory=memory, now=now)
+    settings = replace(settings, lock_timeout=lock_timeout, spark_profile=spark_profile)
     return on_workbench("why", display, settings, use_case)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from impctl.cli.application import INPUT, LIMITS, MAINTENANCE, OUTPUT, SCHEDULE, left_to_shell
+from impctl.cli.application import INPUT, LIMITS, MAINTENANCE, OUTPUT, SCHEDULE
 from impctl.cli.follow import follow_job, follow_request
-from impctl.cli.job import Display, Job, display_of, on_workbench
+from impctl.cli.job import Job, display_of, on_workbench
 from impctl.cli.options import (
     ArrivalsFile,
     AsJson,
@@ -48,7 +45,9 @@ from impctl.cli.options import (
     check_metrics,
     due_use_case,
     failure_told,
+    file_option,
     maintained_now,
+    option,
     seconds,
     settings_of,
     with_metrics,
@@ -58,9 +57,6 @@ from impctl.service.settings import (
     DEFAULT_FILE,
     DISK,
     SCRUB,
-    DueRequest,
-    FollowRequest,
-    Settings,
     check_planned_look,
     due_request,
     simulate_request,
@@ -73,11 +69,10 @@ if TYPE_CHECKING:
 
 Rebalance = Annotated[
     bool,
-    typer.Option(
+    option(
         "--rebalance",
-        help="Instead of capturing, split heavy ranges of the stored sketches and merge "
-        "light ones.",
-        rich_help_panel=MAINTENANCE,
+        MAINTENANCE,
+        "Instead of capturing, split heavy ranges of the stored sketches and merge light ones.",
     ),
 ]
 
@@ -116,121 +111,97 @@ def capture(
 
         return capture(desk, tuple(query or ()))
 
-    settings = settings_of(
-        workload,
-        params=param,
-        store=store,
-        policy=policy,
-        lock_timeout=lock_timeout,
-        spark_profile=spark_profile,
-        memory=memory,
-        disk=disk,
-        now=now,
-        dry_run=dry_run,
-    )
+    settings = settings_of(workload, params=param, store=store, memory=memory, disk=disk, now=now)
+    settings = replace(settings, policy=policy, dry_run=dry_run)
+    settings = replace(settings, lock_timeout=lock_timeout, spark_profile=spark_profile)
     display = display_of(json, quiet, verbose)
     return on_workbench("capture", display, settings, use_case, detailed=detailed_exitcode)
 
 
 BatchRows = Annotated[
     int | None,
-    typer.Option(
-        "--batch-rows",
-        metavar="N",
+    option(
+        "--batch-rows N",
+        MAINTENANCE,
+        "Number of changes per batch for eager queries. Default: 1, i.e. every table version.",
         min=1,
         envvar=BATCH_ROWS,
-        show_default=False,
-        help="Number of changes per batch for eager queries. Default: 1, i.e. every table version.",
-        rich_help_panel=MAINTENANCE,
     ),
 ]
 
 Follow = Annotated[
     bool,
-    typer.Option(
+    option(
         "--follow",
-        help="Run until stopped: maintain whenever tables change, and print one line per run.",
-        rich_help_panel=SCHEDULE,
+        SCHEDULE,
+        "Run until stopped: maintain whenever tables change, and print one line per run.",
     ),
 ]
 
 Interval = Annotated[
     float | None,
-    typer.Option(
-        "--interval",
-        metavar="DURATION",
-        parser=seconds,
-        show_default=False,
-        help="With --follow: pause between checks of the tables, such as 500ms or 1m. Default: 5s. "
+    option(
+        "--interval DURATION",
+        SCHEDULE,
+        "With --follow: pause between checks of the tables, such as 500ms or 1m. Default: 5s. "
         "With --due: time until the next run. Default: 1m.",
-        rich_help_panel=SCHEDULE,
+        parser=seconds,
     ),
 ]
 
 PendingRows = Annotated[
     int | None,
-    typer.Option(
-        "--pending-rows",
-        metavar="N",
-        min=1,
-        show_default=False,
-        help="With --follow, for queries without a trigger: wait for N changed rows, at most 1m. "
+    option(
+        "--pending-rows N",
+        SCHEDULE,
+        "With --follow, for queries without a trigger: wait for N changed rows, at most 1m. "
         "Default: do not wait.",
-        rich_help_panel=SCHEDULE,
+        min=1,
     ),
 ]
 
 MaxWait = Annotated[
     float | None,
-    typer.Option(
-        "--max-wait",
-        metavar="DURATION",
-        parser=seconds,
-        show_default=False,
-        help="With --follow, for queries without a trigger: maintain within this time. Prefer the "
+    option(
+        "--max-wait DURATION",
+        SCHEDULE,
+        "With --follow, for queries without a trigger: maintain within this time. Prefer the "
         "trigger `fresh_within` in the workload file.",
-        rich_help_panel=SCHEDULE,
+        parser=seconds,
     ),
 ]
 
 MaxRuns = Annotated[
     int | None,
-    typer.Option(
-        "--max-runs",
-        metavar="N",
+    option(
+        "--max-runs N",
+        SCHEDULE,
+        "With --follow: stop after N runs that had something to do. Default: never.",
         min=1,
-        show_default=False,
-        help="With --follow: stop after N runs that had something to do. Default: never.",
-        rich_help_panel=SCHEDULE,
     ),
 ]
 
 
 Changes = Annotated[
     Path | None,
-    typer.Option(
-        "--changes",
-        metavar="FOLDER",
-        show_default=False,
-        help="Write inserted and deleted rows of materialized results to this folder, one Parquet "
+    file_option(
+        "--changes FOLDER",
+        OUTPUT,
+        "Write inserted and deleted rows of materialized results to this folder, one Parquet "
         "file per query and step.",
-        autocompletion=left_to_shell,
-        rich_help_panel=OUTPUT,
     ),
 ]
 
 
 Scrub = Annotated[
     int | None,
-    typer.Option(
-        "--scrub",
-        metavar="MB",
+    option(
+        "--scrub MB",
+        LIMITS,
+        "Verify up to this many MB of state that no run has used for a day; 0 for none. "
+        "Default: 64.",
         min=0,
         envvar=SCRUB,
-        show_default=False,
-        help="Verify up to this many MB of state that no run has used for a day; 0 for none. "
-        "Default: 64.",
-        rich_help_panel=LIMITS,
     ),
 ]
 
@@ -277,42 +248,25 @@ def maintain(
     settings = replace(settings, policy=policy, changes=changes, strict=strict, dry_run=dry_run)
     settings = replace(settings, lock_timeout=lock_timeout, spark_profile=spark_profile)
     settings = replace(settings, imbalance=imbalance, large_change=large_change, scrub=scrub)
-    asked = due_request(due, point, interval, tuple(query or ()), follow=follow)
-    request = follow_request(follow, asked.pause, pending_rows, max_wait, max_runs)
+    due_queries = due_request(due, point, interval, tuple(query or ()), follow=follow)
+    request = follow_request(follow, due_queries.pause, pending_rows, max_wait, max_runs)
     display = display_of(json, quiet, verbose)
-    return _job(settings, display, asked, request, batch_rows, metrics, detailed=detailed_exitcode)
-
-
-def _job(
-    settings: Settings,
-    display: Display,
-    asked: DueRequest,
-    request: FollowRequest | None,
-    batch_rows: int | None,
-    metrics: Path | None,
-    *,
-    detailed: bool,
-) -> Job:
     if request is not None:
-        names = asked.queries
-        return follow_job(settings, display, names, batch_rows, request, metrics, detailed=detailed)
-    use_case = _use_case(asked, batch_rows, None if settings.dry_run else metrics)
-    return on_workbench("maintain", display, settings, use_case, detailed=detailed)
-
-
-def _use_case(
-    asked: DueRequest, batch_rows: int | None, metrics: Path | None
-) -> Callable[[Workbench], Outcome]:
-    maintained = due_use_case(asked, batch_rows)
+        queries, detailed = due_queries.queries, detailed_exitcode
+        return follow_job(
+            settings, display, queries, batch_rows, request, metrics, detailed=detailed
+        )
+    maintained = due_use_case(due_queries, batch_rows)
+    file = None if dry_run else metrics
 
     def use_case(desk: Workbench) -> Outcome:
-        if metrics is not None:
-            check_metrics(metrics, desk.reserved)
-        with failure_told(metrics):
+        if file is not None:
+            check_metrics(file, desk.reserved)
+        with failure_told(file):
             outcome = maintained(desk)
-        return with_metrics(outcome, metrics, maintained_now)
+        return with_metrics(outcome, file, maintained_now)
 
-    return use_case
+    return on_workbench("maintain", display, settings, use_case, detailed=detailed_exitcode)
 
 
 def plan(
@@ -397,10 +351,10 @@ def verify(
     param: MovingParams = None,
     results: Annotated[
         bool,
-        typer.Option(
+        option(
             "--results",
-            help="Also run each query with and without its sketch and compare the results.",
-            rich_help_panel=INPUT,
+            INPUT,
+            "Also run each query with and without its sketch and compare the results.",
         ),
     ] = False,
     store: StoreFolder = None,

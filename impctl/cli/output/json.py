@@ -2,7 +2,6 @@
 
 Law: the document is written once, at the end, whatever happened; it is strict JSON, so numbers
 that JSON lacks are the texts "NaN", "Infinity" and "-Infinity", decimals are texts, dates ISO.
-Out of scope: text for people (`cli.output.text`).
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class JsonOutput:
     """Collects results and prints the envelope at the end."""
 
     def __init__(self, command: str | None, stdout: TextIO, run: FollowedRun | None = None) -> None:
-        """`run` is the one of several runs of a process that this document is about."""
+        """Set `run` if the document is about one of several runs of a process."""
         self._command = command
         self._run = run
         self._stdout = stdout
@@ -49,11 +48,10 @@ class JsonOutput:
     record = comparison = written = gc = _keep
 
     def finished(self, result: Result, place: str) -> bool:
-        """A document has all results, at its end."""
         return False
 
     def document(self, text: str) -> None:
-        """A JSON text becomes the one result."""
+        """Add a JSON text as the only result."""
         self._results.append(json.loads(text))
 
     def end(
@@ -63,7 +61,6 @@ class JsonOutput:
         decisive: Failure | None,
         note: str = "",
     ) -> None:
-        """Print the document."""
         envelope: dict[str, Json] = {
             "schema_version": SCHEMA_VERSION,
             "command": self._command,
@@ -78,14 +75,18 @@ class JsonOutput:
 
 
 def to_json(value: object) -> Json:
-    """A result, or any value in one, as JSON can say it."""
+    """Convert a result, or any value in one, to JSON."""
     match value:
-        case None | bool() | str():
-            return value if value is None or isinstance(value, bool) else str(value)
+        case None | bool():
+            return value
+        case str():
+            return str(value)
         case int():
             return int(value)
         case float():
-            return value if math.isfinite(value) else _not_finite(value)
+            if math.isfinite(value):
+                return value
+            return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
         case Decimal():
             return format(value, "f") if value.is_finite() else str(value)
         case datetime() | date():
@@ -106,7 +107,7 @@ def to_json(value: object) -> Json:
 
 
 def _answered(result: QueryResult | ChangesResult | WithoutResult) -> Json:
-    """A result that is rows, with columns and rows in place of the Arrow table."""
+    """Convert a result with rows; columns and rows replace the Arrow table."""
     from impctl.service.formats import json_rows
 
     others = [part.name for part in fields(result) if part.name not in ("query", "answer")]
@@ -119,12 +120,8 @@ def _answered(result: QueryResult | ChangesResult | WithoutResult) -> Json:
     }
 
 
-def _not_finite(value: float) -> str:
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-
-
 def _error(decisive: Failure, failures: tuple[Failure, ...]) -> Json:
-    """The failure that decides the exit code; all of them under `failures` where there are more."""
+    """The failure that decides the exit code; `failures` lists all if there are several."""
     entry = _failure(decisive)
     if len(failures) > 1:
         entry["failures"] = [_failure(failure) for failure in failures]

@@ -35,35 +35,29 @@ _WIDTH = 80
 
 
 def record_lines(record: Record) -> list[str]:
-    """The run in a line, then its figures."""
+    """Render a record: the run in a line, then its figures."""
     checked = sum(1 for cell in record.cells if cell.covers is not None or cell.equal is not None)
+    scale = f"scale {record.scale:g}, " if record.kind is RecordKind.SUITE else ""
     lines = [
         f"{record.suite}: {count_text(len(record.cells), 'cell')} of "
         f"{count_text(len(record.figures), 'figure')}, {checked:,} checked, "
-        f"{_scale_text(record)}{duration_text(record.elapsed_s * 1000)}, noise {record.noise:.0%}"
+        f"{scale}{duration_text(record.elapsed_s * 1000)}, noise {record.noise:.0%}"
     ]
     for table in figure_tables(record):
         lines += ["", *_figure_lines(table)]
     return lines
 
 
-def _scale_text(record: Record) -> str:
-    return f"scale {record.scale:g}, " if record.kind is RecordKind.SUITE else ""
-
-
 def comparison_lines(comparison: RecordComparison) -> list[str]:
-    """What differs beyond the noise, then what could not be compared."""
+    """Render differences beyond the noise, then what was not compared."""
     places = {(change.figure, tuple(change.labels.items())) for change in comparison.changes}
     lines = [
         f"{comparison.suite}: {count_text(len(comparison.changes), 'metric')} of "
         f"{count_text(len(places), 'cell')} compared, noise {comparison.noise:.0%}"
     ]
     lines += [f"  wrong: {_place(cell.figure, cell.labels)}" for cell in comparison.wrong]
-    edited = "the query, partition, option or data differ"
-    lines += [
-        f"  not compared, {edited}: {_place(cell.figure, cell.labels)}"
-        for cell in comparison.edited
-    ]
+    edited = "  not compared, the query, partition, option or data differ"
+    lines += [f"{edited}: {_place(cell.figure, cell.labels)}" for cell in comparison.edited]
     judged = [change for change in comparison.changes if change.verdict != "unjudged"]
     if len(judged) < len(comparison.changes):
         lines.append("  times of different machines are not compared, only ratios and sizes")
@@ -78,11 +72,9 @@ def comparison_lines(comparison: RecordComparison) -> list[str]:
         )
     if judged and not differing:
         lines.append("  nothing differs beyond the noise")
-    for which, places_only in (("old", comparison.only_old), ("new", comparison.only_new)):
-        lines += [
-            f"  only in the {which} record: {_place(cell.figure, cell.labels)}"
-            for cell in places_only
-        ]
+    for which, cells in (("old", comparison.only_old), ("new", comparison.only_new)):
+        only = f"  only in the {which} record"
+        lines += [f"{only}: {_place(cell.figure, cell.labels)}" for cell in cells]
     return lines + [f"  differs between the runs: {fact}" for fact in comparison.differences]
 
 
@@ -90,16 +82,13 @@ def _figure_lines(table: FigureTable) -> list[str]:
     figure = table.figure
     lines = [f"{figure.name}: {figure.title}"]
     lines += [f"  {line}" for line in _table(table)]
-    for text in _break_even_texts(table.break_evens):
-        lines += _wrapped(text)
+    texts = _break_even_texts(table.break_evens)
     if figure.claim:
         source = f" ({figure.source})" if figure.source else ""
-        lines += _wrapped(f"papers: {' '.join(figure.claim.split())}{source}")
+        texts.append(f"papers: {' '.join(figure.claim.split())}{source}")
+    for text in texts:
+        lines += textwrap.wrap(text, _WIDTH, initial_indent="  ", subsequent_indent="    ")
     return lines
-
-
-def _wrapped(text: str) -> list[str]:
-    return textwrap.wrap(text, _WIDTH, initial_indent="  ", subsequent_indent="    ")
 
 
 def _table(table: FigureTable) -> list[str]:
@@ -108,19 +97,15 @@ def _table(table: FigureTable) -> list[str]:
     columns = range(len(rows[0]))
     is_text = [any(isinstance(row[at], str) for row in table.rows) for at in columns]
     widths = [max(len(row[at]) for row in rows) for at in columns]
-    return [_aligned(row, widths, is_text) for row in rows]
-
-
-def _aligned(row: Sequence[str], widths: Sequence[int], is_text: Sequence[bool]) -> str:
-    cells = [
-        cell.ljust(width) if left else cell.rjust(width)
-        for cell, width, left in zip(row, widths, is_text, strict=True)
+    aligned = [
+        [row[at].ljust(widths[at]) if is_text[at] else row[at].rjust(widths[at]) for at in columns]
+        for row in rows
     ]
-    return "  ".join(cells).rstrip()
+    return ["  ".join(cells).rstrip() for cells in aligned]
 
 
 def _break_even_texts(result: Sequence[tuple[str, str]]) -> list[str]:
-    """A line per case that breaks even somewhere, or one for all of these where they agree."""
+    """A line per case with a break-even, or a single one if all agree."""
     texts = {text for _, text in result}
     if len(result) > 1 and len(texts) == 1:
         return [f"break-even, {len(result)} equal cases: {texts.pop()}"]
@@ -133,7 +118,7 @@ def _place(figure: str, labels: Mapping[str, str | int | float]) -> str:
     return ", ".join([figure, *(f"{name} {value}" for name, value in labels.items())])
 
 
-_TOLD_BY = {
+_COSTS_BY = {
     "runs": "from recorded runs",
     "capture": "from captures, because no run is recorded",
     "priors": "from default times",
@@ -141,14 +126,14 @@ _TOLD_BY = {
 
 
 def simulated_lines(result: SimulateResult, width: int | None) -> list[str]:
-    """What was replayed, the table, and what it rests on."""
+    """Render what was replayed, the table, and its basis."""
     lines = wrapped(plain(_head(result)), width, "", "  ")
     table = table_lines(_columns(result.settings))
     if width is None or all(len(line) <= width for line in table):
         lines += ["", *table, ""]
     else:
-        for one in result.settings:
-            lines += _block(one, width)
+        for setting in result.settings:
+            lines += _block(setting, width)
     for text in _notes(result):
         lines += wrapped(plain(text), width, "  ", "    ")
     return lines
@@ -166,38 +151,37 @@ def _head(result: SimulateResult) -> str:
 
 
 def _columns(settings: Sequence[SimulatedSetting]) -> list[TextColumn]:
-    # Most commands print no table, and need nothing of what writes one.
+    # Most commands print no table, so they need not load this.
     from impctl.service.formats import TextColumn
 
     def column(name: str, texts: Iterator[str], *, is_number: bool = True) -> TextColumn:
         return TextColumn(name, is_number, list(texts))
 
     return [
-        column("setting", (one.setting for one in settings), is_number=False),
-        column("runs", (f"{one.runs:,}" for one in settings)),
-        column("steps", (f"{one.steps:,}" for one in settings)),
-        column("work", (duration_text(one.work_ms) for one in settings)),
-        column("age", (_age(one.age_s) for one in settings)),
-        column("99%", (_age(one.age_99_s) for one in settings)),
-        column("worst", (_age(one.age_worst_s) for one in settings)),
-        column("late", (f"{one.late:,}" for one in settings)),
-        column("state", (size_text(one.state_bytes) for one in settings)),
-        column("reads", (number_text(round(one.reads, 1)) for one in settings)),
-        column("converts", (str(one.conversions) for one in settings)),
+        column("setting", (setting.setting for setting in settings), is_number=False),
+        column("runs", (f"{setting.runs:,}" for setting in settings)),
+        column("steps", (f"{setting.steps:,}" for setting in settings)),
+        column("work", (duration_text(setting.work_ms) for setting in settings)),
+        column("age", (_age(setting.age_s) for setting in settings)),
+        column("99%", (_age(setting.age_99_s) for setting in settings)),
+        column("worst", (_age(setting.age_worst_s) for setting in settings)),
+        column("late", (f"{setting.late:,}" for setting in settings)),
+        column("state", (size_text(setting.state_bytes) for setting in settings)),
+        column("reads", (number_text(round(setting.reads, 1)) for setting in settings)),
+        column("converts", (str(setting.conversions) for setting in settings)),
     ]
 
 
-def _block(one: SimulatedSetting, width: int) -> list[str]:
-    """A setting in words."""
-    work = f"{count_text(one.runs, 'run')}, {count_text(one.steps, 'step')}"
-    age = f"age {_age(one.age_s)}, 99% {_age(one.age_99_s)}, worst {_age(one.age_worst_s)}"
-    reads = number_text(round(one.reads, 1))
+def _block(setting: SimulatedSetting, width: int) -> list[str]:
+    runs = f"{count_text(setting.runs, 'run')}, {count_text(setting.steps, 'step')}"
+    ages = [_age(age) for age in (setting.age_s, setting.age_99_s, setting.age_worst_s)]
+    reads = number_text(round(setting.reads, 1))
     texts = (
-        f"{work}, {duration_text(one.work_ms)} of work, {one.late:,} late",
-        age,
-        f"state {size_text(one.state_bytes)}, reads {reads}, converts {one.conversions}",
+        f"{runs}, {duration_text(setting.work_ms)} of work, {setting.late:,} late",
+        f"age {ages[0]}, 99% {ages[1]}, worst {ages[2]}",
+        f"state {size_text(setting.state_bytes)}, reads {reads}, converts {setting.conversions}",
     )
-    lines = wrapped(plain(f"{one.setting}:"), width, "", "  ")
+    lines = wrapped(plain(f"{setting.setting}:"), width, "", "  ")
     for text in texts:
         lines += wrapped(plain(text), width, "  ", "    ")
     return lines
@@ -208,32 +192,27 @@ def _age(seconds: float | None) -> str:
 
 
 def _notes(result: SimulateResult) -> Iterator[str]:
-    told = Counter(result.costs_by.values())
-    queries = {by: f"{told[by]} {'query' if told[by] == 1 else 'queries'}" for by in told}
-    parts = [f"{queries[by]} {text}" for by, text in _TOLD_BY.items() if told[by]]
+    counts = Counter(result.costs_by.values())
+    queries = {by: f"{counts[by]} {'query' if counts[by] == 1 else 'queries'}" for by in counts}
+    parts = [f"{queries[by]} {text}" for by, text in _COSTS_BY.items() if counts[by]]
     yield f"work: {'; '.join(parts)}"
-    over = [one.setting for one in result.settings if one.over_budget]
+    over = [setting.setting for setting in result.settings if setting.over_budget]
     if over:
         yield f"over budget even with the minimum of state: {'; '.join(over)}"
-    if result.recorded is None:
-        none = "no recorded runs of this time to compare the model with"
-        yield (
-            none if result.late is None else "no recorded run had rows that arrived late like this"
-        )
-    else:
+    if result.recorded is not None:
         yield _recorded(result.recorded)
+    elif result.late is None:
+        yield "no recorded runs of this time to compare the model with"
+    else:
+        yield "no recorded run had rows that arrived late like this"
 
 
 def _recorded(result: RecordedRuns) -> str:
-    off = "" if result.work_off is None else f" ({_share(result.work_off)})"
+    off = "" if result.work_off is None else f" ({result.work_off:+.0%})"
     return (
         f"recorded since {moment_text(result.since)}: {count_text(result.runs, 'run')},"
         f" {count_text(result.steps, 'step')}, {duration_text(result.work_ms)};"
-        f" the model: {count_text(result.model_runs, 'run')} ({_share(result.runs_off)}),"
-        f" {count_text(result.model_steps, 'step')} ({_share(result.steps_off)}),"
+        f" the model: {count_text(result.model_runs, 'run')} ({result.runs_off:+.0%}),"
+        f" {count_text(result.model_steps, 'step')} ({result.steps_off:+.0%}),"
         f" {duration_text(result.model_work_ms)}{off}"
     )
-
-
-def _share(off: float) -> str:
-    return f"{off:+.0%}"

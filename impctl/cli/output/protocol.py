@@ -1,7 +1,7 @@
 """What a renderer must be able to show: one method per result type, then the end of the run.
 
-Law: `show` is the only dispatch over results and is exhaustive, so a new result type cannot be
-left out of one renderer. Out of scope: how things look (`cli.output.text`, `cli.output.json`).
+Law: `show` is the only dispatch over results and is exhaustive, so that no renderer can miss a new
+result type.
 """
 
 from __future__ import annotations
@@ -67,10 +67,10 @@ class Output(Protocol):
     def gc(self, result: GcResult) -> None: ...
 
     def finished(self, result: Result, place: str) -> bool:
-        """Show a result while the run goes on, with how far it is; whether it is shown so."""
+        """Show a result and the progress while the run continues; return whether it was shown."""
 
     def document(self, text: str) -> None:
-        """A text that is a whole document of its own, shown as it is."""
+        """Show a text that is a whole document, unchanged."""
 
     def end(
         self,
@@ -79,14 +79,14 @@ class Output(Protocol):
         decisive: Failure | None,
         note: str = "",
     ) -> None:
-        """Warnings and failures; `decisive` gave the exit code, the `note` is for people."""
+        """Show warnings and failures; `decisive` gave the exit code, `note` is for people."""
 
 
-def show(output: Output, result: Result) -> None:
-    """Show one result by the method for its type."""
+def show(output: Output, result: Result) -> None:  # noqa: C901  # one case per type of result
+    """Call the output's method for the type of the result."""
     match result:
-        case CheckResult() | ExplainResult() | PlanResult() | DueResult() | SimulateResult():
-            _show_explanation(output, result)
+        case CheckResult():
+            output.check(result)
         case CaptureResult():
             output.capture(result)
         case ApplyResult():
@@ -97,28 +97,14 @@ def show(output: Output, result: Result) -> None:
             output.gain(result)
         case MaintainResult():
             output.maintain(result)
+        case PlanResult():
+            output.plan(result)
+        case DueResult():
+            output.due(result)
+        case SimulateResult():
+            output.simulate(result)
         case RewriteResult():
             output.rewrite(result)
-        case QueryResult() | ChangesResult() | WhyResult() | WithoutResult():
-            _show_rows(output, result)
-        case StatusResult():
-            output.status(result)
-        case Finding() | StartedResult() | GcResult():
-            _show_of_upkeep(output, result)
-        case VerifyResult():
-            output.verify(result)
-        case GenerateResult():
-            output.generate(result)
-        case Record() | RecordComparison() | WrittenResult():
-            _show_record(output, result)
-        case _:
-            assert_never(result)
-
-
-def _show_rows(
-    output: Output, result: QueryResult | ChangesResult | WhyResult | WithoutResult
-) -> None:
-    match result:
         case QueryResult():
             output.query(result)
         case ChangesResult():
@@ -127,47 +113,25 @@ def _show_rows(
             output.why(result)
         case WithoutResult():
             output.without(result)
-        case _:
-            assert_never(result)
-
-
-def _show_of_upkeep(output: Output, result: Finding | StartedResult | GcResult) -> None:
-    match result:
+        case StatusResult():
+            output.status(result)
+        case ExplainResult():
+            output.explain(result)
         case Finding():
             output.finding(result)
         case StartedResult():
             output.started(result)
-        case GcResult():
-            output.gc(result)
-        case _:
-            assert_never(result)
-
-
-def _show_explanation(
-    output: Output, result: CheckResult | ExplainResult | PlanResult | DueResult | SimulateResult
-) -> None:
-    match result:
-        case CheckResult():
-            output.check(result)
-        case ExplainResult():
-            output.explain(result)
-        case PlanResult():
-            output.plan(result)
-        case DueResult():
-            output.due(result)
-        case SimulateResult():
-            output.simulate(result)
-        case _:
-            assert_never(result)
-
-
-def _show_record(output: Output, result: Record | RecordComparison | WrittenResult) -> None:
-    match result:
+        case VerifyResult():
+            output.verify(result)
+        case GenerateResult():
+            output.generate(result)
         case Record():
             output.record(result)
         case RecordComparison():
             output.comparison(result)
         case WrittenResult():
             output.written(result)
+        case GcResult():
+            output.gc(result)
         case _:
             assert_never(result)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, datetime
 from typing import TYPE_CHECKING
 
@@ -52,7 +52,6 @@ from impctl.service.results import (
     PlannedChange,
     PlannedPiece,
     PlanResult,
-    ReadEntry,
     RunEntry,
     StatusResult,
     TreeEntry,
@@ -69,64 +68,71 @@ _NO_SKETCH = "no sketch possible"
 
 
 def check_lines(result: CheckResult, width: int | None) -> list[str]:
-    """Supported or not, how it would be maintained, its answer if it is to be kept, attributes."""
+    """Render support, maintenance, materialization and attributes of a query."""
     lines = [plain(f"{result.query}: {check_word(result)}")]
     place = "" if result.place is None else f" ({result.place})"
-    for text in (f"{result.reason}{place}", "" if result.hint is None else f"hint: {result.hint}"):
-        lines += wrapped(plain(text), width, "  ", "    ") if text else []
-    for text in answer_texts(result.answer, result.answered):
-        lines += wrapped(plain(text), width, "  ", "    ")
+    hint = "" if result.hint is None else f"hint: {result.hint}"
+    answers = answer_texts(result.answer, result.answered)
+    for text in (f"{result.reason}{place}", hint, *answers):
+        lines += _under(text, width, "  ")
     return lines + attribute_lines(result.candidates, width)
 
 
 def check_word(result: CheckResult) -> str:
-    """How the query stands, in a few words."""
+    """Whether the query is supported, in a few words."""
     if result.mode == SKETCH_NONE:
         return "without a sketch"
     return f"supported, {mode_text(result.mode or '')}" if result.supported else _NO_SKETCH
 
 
 def summed_up(words: Sequence[str]) -> str:
-    """`3 queries: 2 supported, exact; 1 no sketch possible`, the commonest first."""
-    counted = Counter(words).most_common()
-    said = "; ".join(f"{count:,} {word}" for word, count in counted)
-    return f"{count_text(len(words), 'query', 'queries')}: {said}"
+    """Count words: `3 queries: 2 supported, exact; 1 no sketch possible`."""
+    counts = "; ".join(f"{count:,} {word}" for word, count in Counter(words).most_common())
+    return f"{count_text(len(words), 'query', 'queries')}: {counts}"
 
 
 def cluster_lines(result: ClusterResult) -> list[str]:
-    """The table first, then a line per sketch."""
+    """Render the table, then a line per sketch."""
     if result.action == "cluster":
         head = (
             f"{result.table}: version {result.version}, {result.reason}: {result.files:,} files"
             f" before, {result.files_after:,} now, {duration_text(result.elapsed_ms)}"
         )
-    elif result.foreseen:
+    elif result.foreseen and result.reason.startswith(("sorted", "in Z-order")):
         head = (
             f"{result.table}: would be {result.reason}, {result.files:,} now; all "
             f"{size_text(result.bytes)} would be rewritten"
         )
-        if not result.reason.startswith(("sorted", "in Z-order")):
-            head = f"{result.table}: would not change: {result.reason}"
+    elif result.foreseen:
+        head = f"{result.table}: would not change: {result.reason}"
     else:
         head = f"{result.table}: not changed: {result.reason}"
     lines = [plain(head), *(_sketch_text(entry) for entry in result.sketches)]
     if result.action != "cluster" and result.losers:
-        names = ", ".join(one.query for one in result.losers)
+        names = ", ".join(loser.query for loser in result.losers)
         lines.append(plain(f"sketches that would read more than now: {names}"))
     return lines
 
 
 def _sketch_text(entry: ClusteredSketch) -> str:
-    left = f"{count_text(entry.files, 'file')}, {size_text(entry.bytes)}"
-    said = f"{entry.query} reads {left} through its sketch on {entry.attribute}"
-    then = (entry.files_expected, entry.bytes_expected)
-    expected = f"{count_text(then[0], 'file')}, {size_text(then[1])}"
-    if entry.files_after is None and then == (entry.files, entry.bytes):
-        return plain(said)
+    before = _files_text(entry.files, entry.bytes)
+    text = f"{entry.query} reads {before} through its sketch on {entry.attribute}"
+    estimate = (entry.files_expected, entry.bytes_expected)
+    expected = _files_text(*estimate)
+    if entry.files_after is None and estimate == (entry.files, entry.bytes):
+        return plain(text)
     if entry.files_after is None or entry.bytes_after is None:
-        return plain(f"{said}; expected after: {expected}")
-    came = f"{count_text(entry.files_after, 'file')}, {size_text(entry.bytes_after)}"
-    return plain(f"{said} before, {came} now (expected {expected})")
+        return plain(f"{text}; expected after: {expected}")
+    after = _files_text(entry.files_after, entry.bytes_after)
+    return plain(f"{text} before, {after} now (expected {expected})")
+
+
+def _files_text(files: int, size: int) -> str:
+    return f"{count_text(files, 'file')}, {size_text(size)}"
+
+
+def _rows_text(rows: int | None, noun: str = "row") -> str:
+    return "unknown number of rows" if rows is None else count_text(rows, noun)
 
 
 _COLOURS = {Level.OK: "32", Level.WARNING: "33", Level.PROBLEM: "31"}
@@ -136,10 +142,11 @@ _WIDTH = max(map(len, Level))
 def finding_lines(
     finding: Finding, before: Finding | None, width: int | None, mark: Mark
 ) -> list[str]:
-    """The lines of one finding; `before` is the one shown last."""
+    """Render a finding; `before` is the previous one."""
     lines = []
     if before is None or (before.area, before.subject) != (finding.area, finding.subject):
-        lines.append(_heading(finding))
+        is_same = finding.area == finding.subject
+        lines.append(finding.area if is_same else plain(f"{finding.area} {finding.subject}"))
     level = Level(finding.level)
     lead = " " * (_WIDTH + 4)
     first, *more = wrapped(plain(finding.message), width, lead)
@@ -150,27 +157,20 @@ def finding_lines(
     return lines
 
 
-def _heading(finding: Finding) -> str:
-    if finding.area == finding.subject:
-        return finding.area
-    return plain(f"{finding.area} {finding.subject}")
-
-
 def due_word(result: DueResult) -> str:
-    """In a word or two, for the line that sums up."""
     if result.due:
         return "due now"
     return "not due" if result.pending else "nothing pending"
 
 
 def due_lines(result: DueResult) -> list[str]:
-    """Whether it is due, when next, and why."""
+    """Render whether a query is due, when next, and why."""
     why = result.why if result.trigger in result.why else f"{result.why} ({result.trigger})"
     return [f"{result.query}: {_when(result)}", why, *_pending(result)]
 
 
 def planned_due_text(result: DueResult) -> str:
-    """The same in one line of a plan, which tells what is pending anyhow."""
+    """When the query is due, in one line of a plan, which shows pending changes itself."""
     when = _when(result)
     if when == "not due":
         said = result.why
@@ -178,11 +178,15 @@ def planned_due_text(result: DueResult) -> str:
         said = f"{when.removeprefix('due ')}: {result.why}"
     else:
         said = f"{when}, for {result.trigger}"
-    if not result.pending or result.cost_ms is None:
-        return f"due          {said}"
+    estimate = f" ({cost})" if result.pending and (cost := _cost_text(result)) else ""
+    return f"due          {said}{estimate}"
+
+
+def _cost_text(result: DueResult) -> str:
+    if result.cost_ms is None:
+        return ""
     whole = duration_text(result.cost_ms * result.margin)
-    cost = duration_text(result.cost_ms)
-    return f"due          {said} (estimate {cost}, {whole} with safety factor)"
+    return f"estimate {duration_text(result.cost_ms)}, {whole} with safety factor"
 
 
 def _when(result: DueResult) -> str:
@@ -197,34 +201,28 @@ def _when(result: DueResult) -> str:
 
 
 def _pending(result: DueResult) -> list[str]:
-    """What is pending and what that takes; nothing where nothing is."""
     if not result.pending:
         return []
-    rows = "unknown number of rows" if result.rows is None else count_text(result.rows, "row")
     since = "" if result.oldest_at is None else f" since {moment_text(result.oldest_at)}"
-    if result.cost_ms is None:
-        return [f"pending{since}: {rows}, no estimate, because no run is recorded"]
-    whole = duration_text(result.cost_ms * result.margin)
-    cost = duration_text(result.cost_ms)
-    return [f"pending{since}: {rows}, estimate {cost}, {whole} with safety factor"]
+    cost = _cost_text(result) or "no estimate, because no run is recorded"
+    return [f"pending{since}: {_rows_text(result.rows)}, {cost}"]
 
 
 def fresh_text(fresh: FreshEntry) -> str:
-    """How old what is pending is, against its bound."""
-    age = duration_text(fresh.age_s * 1000)
+    """The age of the oldest pending change, and its limit."""
+    text = f"the oldest pending change is {duration_text(fresh.age_s * 1000)} old"
     if fresh.bound_s is None:
-        return f"the oldest pending change is {age} old"
-    state = "late: " if fresh.late else ""
-    limit = duration_text(fresh.bound_s * 1000)
-    return f"{state}the oldest pending change is {age} old; the limit is {limit}"
+        return text
+    late = "late: " if fresh.late else ""
+    return f"{late}{text}; the limit is {duration_text(fresh.bound_s * 1000)}"
 
 
 _DEEPEST = 12
-"""Levels of a plan that are indented; deeper ones would leave no room for words."""
+"""Maximum levels of a plan to indent; deeper ones would leave no space for words."""
 
 
 def explain_lines(result: ExplainResult, width: int | None) -> list[str]:
-    """The lines of one query."""
+    """Render one query."""
     lines = _summary(result, width)
     if result.plan:
         kept = "" if result.state_bytes is None else f", state {size_text(result.state_bytes)}"
@@ -241,14 +239,14 @@ def explain_lines(result: ExplainResult, width: int | None) -> list[str]:
         lines.append("  sides of joins")
     for side in result.joins:
         lines += _under(_side(side), width, "    ")
-    if any(one.mode != "kept" for one in result.groups):
+    if any(groups.mode != "kept" for groups in result.groups):
         lines.append("  groups")
-        for one in result.groups:
-            lines += _under(_groups(one), width, "    ")
-    if any(one.chosen for one in result.buffers):
+        for groups in result.groups:
+            lines += _under(_groups(groups), width, "    ")
+    if any(buffers.chosen for buffers in result.buffers):
         lines.append("  first rows and values")
-        for first in result.buffers:
-            lines += _under(_buffers(first), width, "    ")
+        for buffers in result.buffers:
+            lines += _under(_buffers(buffers), width, "    ")
     for tree in result.trees:
         lines += _under(_tree(tree), width, "  ")
         for line, node in zip(tree.drawn, tree.nodes, strict=True):
@@ -262,7 +260,6 @@ def explain_lines(result: ExplainResult, width: int | None) -> list[str]:
 
 
 def _summary(result: ExplainResult, width: int | None) -> list[str]:
-    """How the query is maintained, and what each of its sketches skips."""
     head = f"{result.query}: {mode_text(result.mode)} (policy {result.policy})"
     lines = [*wrapped(plain(head), width), *_under(result.reason, width, "  ")]
     for entry in result.attributes:
@@ -270,28 +267,27 @@ def _summary(result: ExplainResult, width: int | None) -> list[str]:
             share = 1 - expected.files / max(expected.files_total, 1)
             skipped = f"skips {share:.0%}" if share else "skips none"
             read = f"{expected_text(expected)} of {entry.table}, {size_text(expected.bytes)}"
-            text = f"with the sketch: {read} ({skipped})"
-            lines += _under(text, width, "  ")
+            lines += _under(f"with the sketch: {read} ({skipped})", width, "  ")
     return lines
 
 
 def attribute_lines(
     candidates: Sequence[CandidateEntry], width: int | None, indent: str = "  "
 ) -> list[str]:
-    """Attributes looked at for a sketch: safe or not, chosen or not, and why."""
-    said: dict[str, list[str]] = {}
+    """Render the attributes considered for a sketch: safe or not, chosen or not, and why."""
+    judged: dict[str, dict[str, None]] = {}
     for entry in candidates:
-        named = said.setdefault(_judgement(entry), [])
         which = f" ({entry.occurrence})" if entry.occurrence else ""
-        named.append(f"{entry.table}{which}.{entry.attribute}")
+        name = f"{entry.table}{which}.{entry.attribute}"
+        judged.setdefault(_judgement(entry), {})[name] = None
     lines = []
-    for judgement, named in said.items():
-        lines += _under(f"{', '.join(dict.fromkeys(named))} {judgement}", width, indent)
+    for judgement, names in judged.items():
+        lines += _under(f"{', '.join(names)} {judgement}", width, indent)
     return lines
 
 
 def _judgement(entry: CandidateEntry) -> str:
-    """What is said of an attribute; several of which the same is said share a line."""
+    """The judgement of an attribute; attributes with the same one share a line."""
     safe = "safe" if entry.safe else "not safe"
     chosen = ", chosen" if entry.chosen else ""
     said = f"{safe}{chosen}: {entry.reason}" if entry.reason else f"{safe}{chosen}"
@@ -305,7 +301,7 @@ def _judgement(entry: CandidateEntry) -> str:
 
 
 def _remarks(entry: PlanEntry, result: ExplainResult) -> Iterator[str]:
-    """How it is maintained and why; then what is left out early."""
+    """How the operator is maintained and why, then what it filters early."""
     if entry.how:
         why = f": {entry.why}" if entry.why else ""
         state = f"; state {size_text(entry.state_bytes)}" if entry.state_bytes else ""
@@ -323,14 +319,14 @@ _ANSWERED = {
 
 
 def answer_texts(answer: AnswerEntry | None, answered: AnsweredEntry | None) -> list[str]:
-    """Whether the answer is kept, where it is to be, and who answers the query."""
+    """Whether the result is materialized, and what answers the query."""
     texts = [] if answer is None else [_kept_answer(answer)]
-    by = [] if answered is None else [f"answered {_ANSWERED[answered.by]}: {answered.reason}"]
-    return [*texts, *by]
+    if answered is not None:
+        texts.append(f"answered {_ANSWERED[answered.by]}: {answered.reason}")
+    return texts
 
 
 def _kept_answer(answer: AnswerEntry) -> str:
-    """Whether the answer is kept, and what that takes."""
     if not answer.kept:
         return f"result not materialized: {answer.reason}"
     if not answer.row_bytes:
@@ -340,8 +336,7 @@ def _kept_answer(answer: AnswerEntry) -> str:
     else:
         rows = "" if answer.most_rows is None else f", {count_text(answer.most_rows, 'row')}"
         size = f"about {size_text(answer.row_bytes)} per row{rows}"
-    columns = ", ".join(answer.columns)
-    of_columns = f" (columns {columns})" if columns else ""
+    of_columns = f" (columns {', '.join(answer.columns)})" if answer.columns else ""
     return f"result materialized{of_columns}: {size}; `query` returns it without reading tables"
 
 
@@ -379,7 +374,7 @@ _NOW = {"stale": "replaces a sketch that is not current", "current": "the stored
 
 
 def plan_word(result: PlanResult) -> str:
-    """What would be done, in a word or two."""
+    """The action in a word or two."""
     if result.reason_code == SKETCH_NONE:
         return "without a sketch"
     return {"none": "up to date", REFUSED: "no sketch possible"}.get(
@@ -388,7 +383,7 @@ def plan_word(result: PlanResult) -> str:
 
 
 def plan_lines(result: PlanResult) -> list[str]:
-    """The action and why, pending changes, both estimates and the policy."""
+    """Render the action and why, pending changes, both estimates and the policy."""
     reason = f"{result.reason} [{result.reason_code}]"
     if not result.versions:
         hint = [] if result.hint is None else [f"hint: {result.hint}"]
@@ -402,19 +397,18 @@ def plan_lines(result: PlanResult) -> list[str]:
     lines += [] if result.next_expiry is None else [f"expires  {expiry_text(result.next_expiry)}"]
     lines += [] if result.due is None else [planned_due_text(result.due)]
     lines += [_piece_text(piece) for piece in result.state]
-    maintain = _estimate_text(result.maintain_ms, result.maintain_runs)
-    recapture = _estimate_text(result.recapture_ms, result.recapture_runs)
     if result.action in ("none", "capture"):
-        lines.append(f"policy {result.policy}")
-    else:
-        lines.append(f"estimated to maintain: {maintain}")
-        lines.append(f"estimated to recapture: {recapture}")
-        lines.append(f"policy {result.policy} chooses: {result.action}")
-    return lines
+        return [*lines, f"policy {result.policy}"]
+    return [
+        *lines,
+        f"estimated to maintain: {_estimate_text(result.maintain_ms, result.maintain_runs)}",
+        f"estimated to recapture: {_estimate_text(result.recapture_ms, result.recapture_runs)}",
+        f"policy {result.policy} chooses: {result.action}",
+    ]
 
 
 def capture_lines(result: CaptureResult) -> list[str]:
-    """What would be captured, by whom, from how much; each attribute looked at."""
+    """Render what would be captured, by whom, from how much, and each attribute considered."""
     at = versions_text(result.versions)
     wanted = ", ".join(
         f"{entry.table}.{entry.attribute} in {count_text(entry.total, 'range')}"
@@ -422,7 +416,11 @@ def capture_lines(result: CaptureResult) -> list[str]:
     )
     by = "" if result.by is None else f" by {result.by}"
     lines = [f"{result.query}: would capture {wanted} at {at}, mode {mode_text(result.mode)}{by}"]
-    lines += [f"would read {_read_text(entry)}" for entry in result.reads]
+    lines += [
+        f"would read {entry.table}@{entry.version}: {_rows_text(entry.rows)} in "
+        f"{_files_text(entry.files, entry.bytes)}"
+        for entry in result.reads
+    ]
     for entry in result.considered:
         safe = ("chosen" if entry.chosen else "safe") if entry.safe else "not safe"
         why = f": {entry.reason}" if entry.reason else ""
@@ -433,30 +431,25 @@ def capture_lines(result: CaptureResult) -> list[str]:
 
 
 def rebalance_lines(result: CaptureResult) -> list[str]:
-    """Ranges that would change, or why not."""
+    """Render ranges that would change, or why not."""
     return [f"{result.query}: {sketches_text(result.sketches)}", result.reason]
 
 
 def apply_lines(result: ApplyResult) -> list[str]:
-    """The version that a batch would make, and its statement."""
-    version = result.foreseen_version
-    head = f"{result.name}: would make {result.table} version {version}"
-    if result.statement.startswith("INSERT"):
-        return [head, result.statement]
-    return [f"{head}, if a row matches", result.statement]
+    """Render the version that a batch would create, and its statement."""
+    condition = "" if result.statement.startswith("INSERT") else ", if a row matches"
+    version = f"{result.table} version {result.foreseen_version}"
+    return [f"{result.name}: would make {version}{condition}", result.statement]
 
 
 def _pending_text(entry: PlannedChange) -> str:
     versions = count_text(entry.until - entry.since, "version")
     if entry.until < entry.since:
         versions = "an older version"
-    rows = "unknown number of rows" if entry.rows is None else count_text(entry.rows, "changed row")
+    head = f"{entry.table}: {versions}, {_rows_text(entry.rows, 'changed row')}"
     if entry.files is None or entry.bytes is None:
-        return f"{entry.table}: {versions}, {rows}, the log cannot be read that far back"
-    return (
-        f"{entry.table}: {versions}, {rows} in {count_text(entry.files, 'file')},"
-        f" {size_text(entry.bytes)}"
-    )
+        return f"{head}, the log cannot be read that far back"
+    return f"{head} in {_files_text(entry.files, entry.bytes)}"
 
 
 def _piece_text(piece: PlannedPiece) -> str:
@@ -473,15 +466,13 @@ def _next_text(coming: NextChange) -> str:
     """`next change  orders: in 41 min (25 min to 1 h 10), 1,010 rows (760 to 1,300), by ...`."""
     if coming.in_s is None:
         return f"next change  unknown: {coming.unknown}"
-    words = [_when_text(coming.in_s, coming.in_s_low, coming.in_s_high)]
-    if coming.rows is None:
-        words.append("unknown number of rows")
-    else:
-        words.append(count_text(_rounded(coming.rows), "row"))
-        if coming.rows_low is not None and coming.rows_high is not None:
-            low, high = (f"{_rounded(each):,}" for each in (coming.rows_low, coming.rows_high))
-            words[1] += f" ({_between(low, high)})"
-    return f"next change  {', '.join(coming.tables)}: {', '.join(words)}, by {coming.by}"
+    when = _when_text(coming.in_s, coming.in_s_low, coming.in_s_high)
+    rows = _rows_text(None if coming.rows is None else _rounded(coming.rows))
+    if coming.rows is not None and coming.rows_low is not None and coming.rows_high is not None:
+        rows += (
+            f" ({_between(f'{_rounded(coming.rows_low):,}', f'{_rounded(coming.rows_high):,}')})"
+        )
+    return f"next change  {', '.join(coming.tables)}: {when}, {rows}, by {coming.by}"
 
 
 def _when_text(seconds: float, low: float | None, high: float | None) -> str:
@@ -498,7 +489,7 @@ def _between(low: str, high: str) -> str:
 
 
 def _rounded(number: float) -> int:
-    """To three digits: more are never known."""
+    """Round to three digits: more are never known."""
     whole = round(number)
     return round(whole, min(0, 3 - len(str(whole))))
 
@@ -513,38 +504,32 @@ def _estimate_text(milliseconds: float | None, runs: int) -> str:
     return f"{duration_text(milliseconds)} ({count_text(runs, 'run')})"
 
 
-def _read_text(entry: ReadEntry) -> str:
-    rows = "unknown number of rows" if entry.rows is None else count_text(entry.rows, "row")
-    files = count_text(entry.files, "file")
-    return f"{entry.table}@{entry.version}: {rows} in {files}, {size_text(entry.bytes)}"
-
-
 def gain_lines(result: GainResult) -> list[str]:
-    """The lines of one query."""
+    """Render one query."""
     since = "" if result.since is None else f" since {result.since:%Y-%m-%d %H:%MZ}"
     last = "" if result.last_use is None else f", last use {result.last_use:%Y-%m-%d %H:%M:%SZ}"
-    counted = count_text(result.uses, "use")
+    counted = [count_text(result.uses, "use")] if result.uses or not result.kept_answers else []
     if result.kept_answers:
-        answers = f"{count_text(result.kept_answers, 'answer')} from the materialized result"
-        counted = f"{counted}, {answers}" if result.uses else answers
-    head = f"{result.query}: {counted}{since}{last}"
+        counted.append(_answers_text(result.kept_answers))
+    head = f"{result.query}: {', '.join(counted)}{since}{last}"
     return [plain(text) for text in (head, *_details(result))]
 
 
+def _answers_text(count: int) -> str:
+    return f"{count_text(count, 'answer')} from the materialized result"
+
+
 def total_lines(results: Sequence[GainResult]) -> list[str]:
-    """All queries together, in two lines."""
+    """Render all queries together, in two lines."""
     uses = sum(result.uses for result in results)
     answers = sum(result.kept_answers for result in results)
     plain_bytes = sum(result.bytes_plain + result.answers_bytes for result in results)
     skipped = sum(result.bytes_left_out + result.answers_bytes for result in results)
     upkeep = sum(result.upkeep_ms for result in results)
     saved = sum(result.saved_ms for result in results)
-    counted = (
-        f"{count_text(len(results), 'query', 'queries')}: {count_text(uses, 'use')} of sketches, "
-        f"{count_text(answers, 'answer')} from materialized results"
-    )
     return [
-        counted,
+        f"{count_text(len(results), 'query', 'queries')}: {count_text(uses, 'use')} of sketches, "
+        f"{count_text(answers, 'answer')} from materialized results",
         f"skipped {size_text(skipped)} of {size_text(plain_bytes)} "
         f"({skipped / max(plain_bytes, 1):.0%}); saved about {duration_text(saved)}, upkeep took "
         f"{duration_text(upkeep)}",
@@ -576,7 +561,7 @@ def _details(result: GainResult) -> Iterator[str]:
 
 
 def gc_lines(result: GcResult) -> Iterator[str]:
-    """A line per entry and one for all."""
+    """Render a line per entry, and one for all."""
     done = "would delete" if result.foreseen else "deleted"
     for entry in result.entries:
         word = done if entry.removed or result.foreseen else "not deleted:"
@@ -604,7 +589,7 @@ _LABEL = 9
 
 
 def status_lines(result: StatusResult, width: int | None) -> list[str]:
-    """The lines of one query."""
+    """Render one query."""
     if result.mode == SKETCH_NONE:
         return [plain(f"{result.query}: without a sketch, {ASKED_FOR_NONE}")]
     if not result.versions:
@@ -647,16 +632,16 @@ def _labelled(result: StatusResult) -> Iterator[tuple[str, str]]:
 
 
 def _uses(result: StatusResult, last: datetime) -> str:
-    """How often the sketch and the kept answer were used, and when last."""
-    said = [f"{count_text(result.uses, 'use')}, {size_text(result.bytes_left_out)} skipped"]
+    texts = []
+    if result.uses or not result.kept_answers:
+        skipped = size_text(result.bytes_left_out)
+        texts.append(f"{count_text(result.uses, 'use')}, {skipped} skipped")
     if result.kept_answers:
-        told = f"{count_text(result.kept_answers, 'answer')} from the materialized result"
-        said = [*said, told] if result.uses else [told]
-    return f"{'; '.join(said)}; last use {moment_text(last)}"
+        texts.append(_answers_text(result.kept_answers))
+    return f"{'; '.join(texts)}; last use {moment_text(last)}"
 
 
 def _touched(record: TreeRecord, each: float) -> str:
-    """What join trees took since the capture."""
     said = f"{each:,.1f} tuples touched per changed row, in {count_text(record.changes, 'change')}"
     return said if record.expected is None else f"{said}; expected {record.expected:,.1f}"
 
@@ -666,28 +651,25 @@ def _pending_line(entry: PendingEntry) -> str:
     head = f"{entry.table}@{entry.since}..{until}: {count_text(entry.versions, 'version')}"
     if entry.files is None:
         return f"{head}, the log no longer has its size"
-    rows = "unknown number of rows" if entry.rows is None else count_text(entry.rows, "row")
     size = "" if entry.bytes is None else f", {size_text(entry.bytes)}"
-    return f"{head}, {rows} in {count_text(entry.files, 'file')}{size}"
+    return f"{head}, {_rows_text(entry.rows)} in {count_text(entry.files, 'file')}{size}"
 
 
 def _provenance(result: StatusResult) -> str:
-    """How recursion is kept that is to be by absorption."""
-    match result.provenance:
-        case None:
-            return ""
-        case "given_up":
-            return ", maintained by ranks: provenance was too large"
-        case ship:
-            return f", provenance stored ({ship})"
+    """How provenance of a recursion maintained by absorption is stored."""
+    if result.provenance is None:
+        return ""
+    if result.provenance == "given_up":
+        return ", maintained by ranks: provenance was too large"
+    return f", provenance stored ({result.provenance})"
 
 
 def _slack(result: StatusResult) -> str:
-    match = result.verified
-    if match is None:
+    verified = result.verified
+    if verified is None:
         return "not yet"
-    said = f"slack {match.slack}" if match.sound else "NOT SOUND"
-    return f"{said} at {versions_text(match.versions)}, {moment_text(match.at)}"
+    slack = f"slack {verified.slack}" if verified.sound else "NOT SOUND"
+    return f"{slack} at {versions_text(verified.versions)}, {moment_text(verified.at)}"
 
 
 def _run(run: RunEntry) -> str:
@@ -705,7 +687,7 @@ _CLAIMS = {
 
 
 def why_lines(result: WhyResult) -> list[str]:
-    """The row, what is claimed, and a line per row of a table."""
+    """Render the row, the claim, and a line per source row."""
     rows = count_text(result.row_count, "row")
     head = f"{result.query}: {_row_text(result.row)} is derived from {rows}"
     lines = [f"{entry.table}: {_row_text(entry.row)}" for entry in result.rows]
@@ -716,7 +698,7 @@ def why_lines(result: WhyResult) -> list[str]:
 
 
 def why_line(result: WhyResult) -> str:
-    """What was looked at."""
+    """What was read to derive a row."""
     versions = versions_text(result.versions, None, result.moments)
     verb = "occurs" if result.lineage == 1 else "occur"
     return (
@@ -726,22 +708,21 @@ def why_line(result: WhyResult) -> str:
 
 
 def without_line(result: WithoutResult) -> str:
-    """How many rows would go and come, and without what."""
-    changed = result.answer.column("_change").to_pylist()
-    went, came = changed.count("delete"), changed.count("insert")
+    """How many rows would disappear and appear, and without which rows."""
+    changes = Counter(result.answer.column("_change").to_pylist())
+    deleted, inserted = changes["delete"], changes["insert"]
     versions = versions_text(result.versions, None, result.moments)
-    come = f", {count_text(came, 'row')} would appear" if came else ""
+    appearing = f", {count_text(inserted, 'row')} would appear" if inserted else ""
     removed = ", ".join(
         f"{count_text(rows, 'row')} of {table}" for table, rows in result.removed.items()
     )
     return (
-        f"{result.query}: without {removed}, {count_text(went, 'row')} of the result would "
-        f"disappear{come}; {_by(result)} at {versions} in {duration_text(result.elapsed_ms)}"
+        f"{result.query}: without {removed}, {count_text(deleted, 'row')} of the result would "
+        f"disappear{appearing}; {_by(result)} at {versions} in {duration_text(result.elapsed_ms)}"
     )
 
 
 def _by(result: WhyResult | WithoutResult) -> str:
-    """What was looked at for it."""
     if result.by == STATE:
         return "from the stored provenance"
     return f"the engine read {result.files_kept} of {count_text(result.files_total, 'file')}"
@@ -749,12 +730,8 @@ def _by(result: WhyResult | WithoutResult) -> str:
 
 def _row_text(row: Mapping[str, RowValue]) -> str:
     """`n=17, name=abc`, NULL for none."""
-    return ", ".join(_parts(row)) or "a row without columns"
-
-
-def _parts(row: Mapping[str, RowValue]) -> Iterable[str]:
-    for name, value in row.items():
-        yield f"{name}={_value_text(value)}"
+    texts = (f"{name}={_value_text(value)}" for name, value in row.items())
+    return ", ".join(texts) or "a row without columns"
 
 
 def _value_text(value: RowValue) -> str:

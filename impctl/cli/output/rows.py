@@ -1,4 +1,4 @@
-"""Rows of a result on stdout, in the format asked for."""
+"""Rows of a result on stdout, in the requested format."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from io import TextIOWrapper
 from typing import TYPE_CHECKING, TextIO
 
 from impctl.cli.output.json import JsonOutput
-from impctl.cli.output.terminal import columns_of
+from impctl.cli.output.terminal import columns_of, table_lines
 from impctl.cli.output.wording import versions_text
 from impctl.errors import count_text
 from impctl.service.text import RowsFormat, duration_text, plain
@@ -26,11 +26,10 @@ def write_rows(
     escape_formulas: bool,
     has_names: bool = True,
 ) -> None:
-    """Print the rows, unless they went to a file; of a CSV the names may have been before."""
+    """Print the rows unless they went to a file; `has_names` is for CSV."""
     if result.written is not None:
         return
     if rows_format is RowsFormat.TABLE:
-        from impctl.cli.output.terminal import table_lines
         from impctl.service.formats import text_columns
 
         width = columns_of(os.environ, stdout)
@@ -62,7 +61,6 @@ def answer_line(result: QueryResult) -> str:
 
 
 def _source_text(result: QueryResult) -> str:
-    """Who answered, from what."""
     if result.by == "state":
         return "from the materialized result"
     who = "the engine" if result.by == "engine" else "Spark"
@@ -70,7 +68,7 @@ def _source_text(result: QueryResult) -> str:
 
 
 def changes_line(result: ChangesResult) -> str:
-    """How many rows came and went, between which versions, and by what that was found."""
+    """How many rows were inserted and deleted, and between which versions."""
     since = result.since or None
     versions = versions_text(result.versions, since, result.moments)
     written = "" if result.written is None else f" written to {result.written}"
@@ -89,7 +87,7 @@ def _rows_text(result: ArrowAnswer) -> str:
 
 
 class ChangeLines:
-    """What was printed so far decides whether names are still to come."""
+    """Prints changes run by run, and the names of a CSV only once."""
 
     def __init__(self, stdout: TextIO, stderr: TextIO, display: Display) -> None:
         self._stdout = stdout
@@ -98,7 +96,7 @@ class ChangeLines:
         self._has_names = False
 
     def write(self, result: ChangesResult, run: FollowedRun) -> None:
-        """Print what one look found."""
+        """Print the changes of one run."""
         if self._display.json:
             output = JsonOutput("changes", self._stdout, run)
             output.changes(result)

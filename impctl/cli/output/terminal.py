@@ -27,22 +27,22 @@ def can_move(stream: TextIO, environment: Mapping[str, str]) -> bool:
 
 
 def marked(word: str, colour: str) -> str:
-    """The word in a colour, by its number."""
+    """Colour the word; `colour` is an ANSI number."""
     return f"\x1b[{colour}m{word}\x1b[0m"
 
 
 def unmarked(word: str, colour: str) -> str:
-    """The word as it is."""
+    """Return the word unchanged."""
     return word
 
 
 NARROWEST_TEXT, WIDEST = 60, 120
 _ASSUMED = 80
-"""Columns of a terminal that does not say."""
+"""Columns of a terminal that does not report them."""
 
 
 def columns_of(environment: Mapping[str, str], stream: TextIO) -> int | None:
-    """Columns of the terminal that a stream goes to; None for a pipe or a file, which has none."""
+    """Columns of the stream's terminal; None for a pipe or a file."""
     stated = environment.get("COLUMNS", "")
     if stated.isdecimal() and int(stated):
         return int(stated)
@@ -53,16 +53,14 @@ def columns_of(environment: Mapping[str, str], stream: TextIO) -> int | None:
 
 
 def width_for(environment: Mapping[str, str], stream: TextIO) -> int | None:
-    """How wide lines of sentences are there; None where a sentence is one line."""
+    """The width of lines of sentences; None if a sentence is one line."""
     columns = columns_of(environment, stream)
     return None if columns is None else min(max(columns, NARROWEST_TEXT), WIDEST)
 
 
 def wrapped(text: str, width: int | None, first: str = "", rest: str | None = None) -> list[str]:
-    """The text in lines after `first`, the second and further ones after `rest`.
-
-    Without a width it is one line, whatever line ends it has.
-    """
+    """Wrap the text, with `first` before the first line and `rest` before the others. Without a
+    width it becomes one line, whatever line ends it has."""
     if width is None:
         return [(first + " ".join(line.strip() for line in text.splitlines())).rstrip()]
     following = " " * len(first) if rest is None else rest
@@ -84,10 +82,8 @@ _GAP, _RULE = "   ", "\N{BOX DRAWINGS LIGHT HORIZONTAL}"
 
 
 def table_lines(columns: Sequence[TextColumn], width: int | None = None) -> list[str]:
-    """The table, numbers to the right; `width` characters at most, but 80 where it is less.
-
-    Without a width it is as wide as its rows.
-    """
+    """Render a table, numbers to the right; at most `width` columns, but 80 if that is less.
+    Without a width it is as wide as its rows."""
     shown = [[plain(column.name), *map(_shown, column.texts)] for column in columns]
     widest = _ANY if width is None else max(NARROWEST_TABLE, width)
     lines = _narrow(shown, [column.is_number for column in columns], widest)
@@ -101,7 +97,7 @@ def _shown(text: str | None) -> str:
 def _narrow(
     shown: Sequence[Sequence[str]], is_number: Sequence[bool], widest: int
 ) -> list[str] | None:
-    """The lines where all fits, each character one column wide; else None."""
+    """The lines if everything fits and each character is one column wide; else None."""
     widths = [max(map(len, texts)) for texts in shown]
     total = sum(widths) + len(_GAP) * (len(widths) - 1)
     if not widths or total > widest or not all(map(_is_simple, shown)):
@@ -115,7 +111,6 @@ def _narrow(
 
 
 def _is_simple(texts: Sequence[str]) -> bool:
-    """Whether texts are of ASCII's visible characters, without spaces at their ends."""
     return all(t.isascii() and t.isprintable() and t == t.strip() != "" for t in texts)
 
 

@@ -93,7 +93,7 @@ if TYPE_CHECKING:
 
 
 def json_line(outcome: Outcome, run: FollowedRun, stdout: TextIO) -> None:
-    """The run as one JSON document."""
+    """Print the run as one JSON document."""
     output = JsonOutput("maintain", stdout, run)
     for result in outcome.results:
         show(output, result)
@@ -102,14 +102,14 @@ def json_line(outcome: Outcome, run: FollowedRun, stdout: TextIO) -> None:
 
 
 def text_line(outcome: Outcome, run: FollowedRun, stdout: TextIO) -> None:
-    """The run as one line of text."""
-    stdout.write(_text(outcome, run) + "\n")
-    stdout.flush()
-
-
-def _text(outcome: Outcome, run: FollowedRun) -> str:
+    """Print the run as one line of text."""
     done = {r.query: r for r in outcome.results if isinstance(r, MaintainResult)}
-    parts = [_done_text(result) for result in done.values()]
+    parts = [
+        f"{result.query} recapture [{result.reason_code}]"
+        if result.changes is None
+        else f"{result.query} {mode_text(result.action)}, {count_text(result.changes, 'change')}"
+        for result in done.values()
+    ]
     parts += [
         f"{'run' if failure.query is None else failure.query} failed: {failure.error.message} "
         f"[{failure.error.code}]"
@@ -121,13 +121,8 @@ def _text(outcome: Outcome, run: FollowedRun) -> str:
     if run.retry_ms is not None:
         parts.append(f"retry in {duration_text(run.retry_ms)}")
     line = f"{run.started_at} run {run.number}, {duration_text(run.elapsed_ms)}: {'; '.join(parts)}"
-    return " ".join(plain(line).split())
-
-
-def _done_text(result: MaintainResult) -> str:
-    if result.changes is None:
-        return f"{result.query} recapture [{result.reason_code}]"
-    return f"{result.query} {mode_text(result.action)}, {count_text(result.changes, 'change')}"
+    stdout.write(" ".join(plain(line).split()) + "\n")
+    stdout.flush()
 
 
 class TextOutput:
@@ -152,19 +147,17 @@ class TextOutput:
         self._shown: Finding | None = None
         self._named: set[str] = set()
         self._words: dict[str, str] = {}
-        """What was said of each query, for the line that sums up."""
+        """A word on each query, for the line that sums up."""
         self._gains: list[GainResult] = []
         self._place = ""
-        """How far the run is, behind what a result took."""
+        """The progress of the run, shown after the time of a result."""
 
     def check(self, result: CheckResult) -> None:
-        """Supported or not, how it would be maintained, and the attributes looked at."""
         self._named.add(result.query)
         self._words[result.query] = check_word(result)
         self._lines(check_lines(result, self._width()))
 
     def capture(self, result: CaptureResult) -> None:
-        """The sketch, and what it rests on."""
         self._named.add(result.query)
         if result.foreseen:
             self._block(rebalance_lines(result) if result.reason else capture_lines(result))
@@ -192,7 +185,6 @@ class TextOutput:
             self._detail(assumed_text(assumption))
 
     def apply(self, result: ApplyResult) -> None:
-        """The new version and what changed."""
         if result.version is None:
             head, statement = apply_lines(result)
             self._say(head)
@@ -200,29 +192,24 @@ class TextOutput:
             return
         at = f"version {result.version}"
         if result.already_applied:
-            self._say(
-                f"{result.name}: already applied, {result.table} {at} (repeat it with `--again`)"
+            text = f"already applied, {result.table} {at} (repeat it with `--again`)"
+        elif not result.inserted + result.deleted + result.updated:
+            text = f"no row of {result.table} changed ({at})"
+        else:
+            text = (
+                f"{result.table} {at}, {result.inserted:,} inserted, {result.deleted:,} deleted, "
+                f"{result.updated:,} updated"
             )
-            return
-        if not result.inserted + result.deleted + result.updated:
-            self._say(f"{result.name}: no row of {result.table} changed ({at})")
-            return
-        counts = (
-            f"{result.inserted:,} inserted, {result.deleted:,} deleted, {result.updated:,} updated"
-        )
-        self._say(f"{result.name}: {result.table} {at}, {counts}")
+        self._say(f"{result.name}: {text}")
 
     def cluster(self, result: ClusterResult) -> None:
-        """The order of the files, and what each sketch leaves of them."""
         self._block(cluster_lines(result))
 
     def gain(self, result: GainResult) -> None:
-        """What was left out, and what it took."""
         self._gains.append(result)
         self._block(gain_lines(result))
 
     def maintain(self, result: MaintainResult) -> None:
-        """What was done, over which versions, what moved, and why this way."""
         self._named.add(result.query)
         sketch = f"{result.table}.{result.attribute}"
         versions = versions_text(result.versions, result.since, result.moments)
@@ -240,7 +227,9 @@ class TextOutput:
         self._words[result.query] = mode_text(result.action)
         if result.foreseen:
             pending = pending_text(result.changes)
-            self._say(f"{result.query}: would {_verb(result.action)} {versions}, {sketch}{pending}")
+            is_full = result.action == "recapture"
+            verb = "recapture" if is_full else f"maintain ({mode_text(result.action)})"
+            self._say(f"{result.query}: would {verb} {versions}, {sketch}{pending}")
             self._detail(f"{result.reason} [{result.reason_code}]; the new sketch was not computed")
             return
         self._say(
@@ -266,28 +255,24 @@ class TextOutput:
         self._drifted(result)
 
     def plan(self, result: PlanResult) -> None:
-        """What would be done."""
         self._named.add(result.query)
         self._words[result.query] = plan_word(result)
         self._block(plan_lines(result))
 
     def due(self, result: DueResult) -> None:
-        """When it is due."""
         self._named.add(result.query)
         self._words[result.query] = due_word(result)
         self._block(due_lines(result))
 
     def simulate(self, result: SimulateResult) -> None:
-        """A row per setting, and the recorded runs beside the first."""
         self._lines(simulated_lines(result, self._width()))
 
     def _drifted(self, result: MaintainResult) -> None:
-        """Uneven ranges and what to do; nothing while they are as even as they were."""
         if result.ranges is not None and result.ranges.drifted:
             self._detail(f"{ranges_text(result.ranges)}; {result.ranges.hint}")
 
     def rewrite(self, result: RewriteResult) -> None:
-        """SQL alone on stdout, so that it can be piped on; the rest on stderr."""
+        """Print the SQL alone on stdout, so that it can be piped, and the rest on stderr."""
         sql = result.sql.rstrip("\n")
         shown = plain_sql(sql) if self._stdout.isatty() else sql
         self._stdout.write(shown + "\n")
@@ -306,25 +291,21 @@ class TextOutput:
         write_rows(result, self._rows_format, self._stdout, escape_formulas=self._escape_formulas)
 
     def query(self, result: QueryResult) -> None:
-        """The rows on stdout, or in a file; what the sketch saved on stderr."""
         self._rows(result)
         self._remark(answer_line(result), "")
         self._used(result)
 
     def changes(self, result: ChangesResult) -> None:
-        """The rows that came and went on stdout, or in a file; between what versions."""
         self._rows(result)
         self._remark(changes_line(result), "")
         if result.by != STATE:
             self._remark(result.by_reason)
 
     def why(self, result: WhyResult) -> None:
-        """The rows that derive it; on stderr what was read."""
         self._block(why_lines(result))
         self._remark(why_line(result), "")
 
     def without(self, result: WithoutResult) -> None:
-        """The rows that would go, or come; on stderr without what."""
         self._rows(result)
         self._remark(without_line(result), "")
 
@@ -333,32 +314,25 @@ class TextOutput:
             self._remark(line)
 
     def status(self, result: StatusResult) -> None:
-        """Current, stale or not captured; what is pending; sizes; what was done last."""
         self._lines(status_lines(result, self._width()))
 
     def explain(self, result: ExplainResult) -> None:
-        """How and why, the plan with each operator's way, the attributes."""
         self._named.add(result.query)
         self._lines(explain_lines(result, self._width()))
 
     def finding(self, result: Finding) -> None:
-        """What was looked at, how it is, and the fix."""
         if self._quiet and result.level == Level.OK:
             return
-        has_marks = has_colour(self._stdout, os.environ)
-        mark = marked if has_marks else unmarked
-        for line in finding_lines(result, self._shown, self._width(), mark):
-            self._stdout.write(line + "\n")
+        mark = marked if has_colour(self._stdout, os.environ) else unmarked
+        self._lines(finding_lines(result, self._shown, self._width(), mark))
         self._shown = result
 
     def started(self, result: StartedResult) -> None:
-        """The file, and what to run next."""
         self._say(f"{result.file}: written")
         for command in result.next_commands:
             self._whole(command)
 
     def verify(self, result: VerifyResult) -> None:
-        """Sound or not, and how far from accurate."""
         self._named.add(result.query)
         sound = "sound" if result.is_sound else "NOT SOUND"
         versions = versions_text(result.versions, None, result.moments)
@@ -374,37 +348,30 @@ class TextOutput:
             self._detail(f"the sketch has {extra} more than needed")
 
     def generate(self, result: GenerateResult) -> None:
-        """Where the table is."""
         rows = count_text(result.rows, "row")
         self._say(f"{result.table}: {rows}, version {result.version}, {result.path}")
 
     def record(self, result: Record) -> None:
-        """A table per figure."""
         self._lines([plain(line) for line in record_lines(result)])
 
     def comparison(self, result: RecordComparison) -> None:
-        """What differs beyond the noise."""
         for line in comparison_lines(result):
             self._say(line)
 
     def written(self, result: WrittenResult) -> None:
-        """Where the file is."""
         self._note(f"{result.kind}: {result.path}")
 
     def gc(self, result: GcResult) -> None:
-        """A line per thing, then all of it."""
         for line in gc_lines(result):
             self._say(line)
 
     def finished(self, result: Result, place: str) -> bool:
-        """The result, with its place among all of them."""
         self._place = f"; {place}" if place else ""
         show(self, result)
         self._place = ""
         return True
 
     def document(self, text: str) -> None:
-        """The text, as it is."""
         self._stdout.write(text.rstrip("\n") + "\n")
 
     def end(
@@ -414,7 +381,7 @@ class TextOutput:
         decisive: Failure | None,
         note: str = "",
     ) -> None:
-        """The note and warnings (unless quiet) and every failure on stderr."""
+        """Print the note and warnings (unless quiet) and every failure on stderr."""
         if len(self._gains) > 1:
             self._block(total_lines(self._gains))
         self._stdout.flush()
@@ -430,7 +397,7 @@ class TextOutput:
         self._summary(failures)
 
     def _summary(self, failures: tuple[Failure, ...]) -> None:
-        """How the queries of a run stand, and how many failed, where it had more than one."""
+        """Sum up the queries of a run, and those that failed, if it had several."""
         if len(self._words) > 1:
             self._note(summed_up(list(self._words.values())))
         failed = dict.fromkeys(f.query for f in failures if f.query is not None)
@@ -448,7 +415,6 @@ class TextOutput:
         self._lines(_wrapped(plain(line), self._stdout))
 
     def _block(self, lines: Sequence[str]) -> None:
-        """The first line, the others below it."""
         self._say(lines[0])
         for line in lines[1:]:
             self._detail(line)
@@ -458,7 +424,7 @@ class TextOutput:
             self._lines(_broken(line, "  ", self._stdout))
 
     def _whole(self, text: str) -> None:
-        """A command or statement on a line of its own: broken, it could not be copied."""
+        """Print a command or statement on a line of its own: wrapped, it could not be copied."""
         self._lines([plain("  " + text)])
 
     def _note(self, line: str, *, is_plain: bool = False) -> None:
@@ -466,7 +432,6 @@ class TextOutput:
             self._stderr.write((line if is_plain else plain(line)) + "\n")
 
     def _remark(self, line: str, indent: str = "  ") -> None:
-        """A long note, or a sentence below one."""
         for part in _broken(line, indent, self._stderr):
             self._note(part, is_plain=True)
 
@@ -475,26 +440,21 @@ class TextOutput:
 
 
 def _wrapped(text: str, stream: TextIO) -> list[str]:
-    """A text that is plain already as lines, further ones after some more than its own indent."""
+    """Wrap text without control characters; further lines are indented more."""
     indent = text[: len(text) - len(text.lstrip(" "))]
     return wrapped(text[len(indent) :], width_for(os.environ, stream), indent, indent + "  ")
 
 
 def _broken(line: str, indent: str, stream: TextIO) -> list[str]:
-    """A sentence as lines, all after `indent`, further ones after some more."""
+    """Wrap a sentence after `indent`; further lines are indented more."""
     return wrapped(plain(line), width_for(os.environ, stream), indent, indent + "  ")
 
 
-def _verb(action: str) -> str:
-    """`recapture`, or `maintain (exact)`."""
-    return action if action == "recapture" else f"maintain ({mode_text(action)})"
-
-
 def _moved(result: MaintainResult) -> str:
-    """How many ranges came and went, as `+3 -1 ranges`."""
+    """The ranges added and removed, such as `+3 -1 ranges`."""
     counts = ((len(result.added), "+"), (len(result.removed), "-"))
     moved = [f"{sign}{count:,}" for count, sign in counts if count]
     if not moved:
         return " unchanged"
-    last = len(result.removed or result.added)
-    return f" {' '.join(moved)} {'range' if last == 1 else 'ranges'}"
+    noun = "range" if len(result.removed or result.added) == 1 else "ranges"
+    return f" {' '.join(moved)} {noun}"

@@ -1,10 +1,7 @@
-"""How sketches, versions, counts and user text read in a line of text.
+"""How sketches, versions, counts and failures read in a line of text.
 
-Law: sentences without indent or line breaks, each of one thing.
-
-Law: a place comes first in the form `file:line:column`, which editors and terminals can open;
-every problem of a workload file has its own line; the code in brackets leads to the page of reason
-codes.
+Law: a place comes first as `file:line:column`, which editors and terminals can open; every problem
+of a workload file has its own line; the code in brackets leads to the page of reason codes.
 """
 
 from __future__ import annotations
@@ -32,12 +29,13 @@ from impctl.service.text import CONTROL, number_text, plain, size_text
 
 
 def plain_sql(text: str) -> str:
-    """The same of SQL, in the escapes that Spark reads in a literal, so that it can be copied."""
+    """Replace control characters by escapes that Spark reads in a literal, so that SQL can be
+    copied."""
     return CONTROL.sub(lambda match: f"\\u{ord(match.group()):04x}", text)
 
 
 def mode_text(mode: str) -> str:
-    """A way to maintain, or what a run did, in words: `touch` is conservative maintenance."""
+    """A mode or action in words: `touch` is conservative maintenance."""
     return "conservative" if mode == "touch" else mode
 
 
@@ -55,13 +53,12 @@ def sketches_text(sketches: Sequence[SketchEntry]) -> str:
 
 def left_text(entry: LeftEntry) -> str:
     """Files and bytes that remain to read."""
-    said = f"reads {entry.files:,} of {count_text(entry.files_total, 'file')} of {entry.table}"
-    said += f", {size_text(entry.bytes)} of {size_text(entry.bytes_total)}"
-    return plain(said)
+    files = f"{entry.files:,} of {count_text(entry.files_total, 'file')} of {entry.table}"
+    return plain(f"reads {files}, {size_text(entry.bytes)} of {size_text(entry.bytes_total)}")
 
 
 def expected_text(expected: ExpectedReading) -> str:
-    """The files to read: measured, or an estimate with its range where it has one."""
+    """The files to read: measured, or an estimate with its range."""
     said = f"{expected.files:,} of {count_text(expected.files_total, 'file')}"
     if expected.is_measured:
         return f"reads {said}"
@@ -72,32 +69,28 @@ def expected_text(expected: ExpectedReading) -> str:
 
 
 def results_text(result: VerifyResult) -> str:
-    """Whether the answers with and without the sketch were equal, where that was asked."""
+    """Whether results with and without the sketch are equal, if they were compared."""
     if result.results_equal is None:
         return ""
-    said = ", results equal" if result.results_equal else ", results differ"
+    text = ", results equal" if result.results_equal else ", results differ"
     if result.answer_equal is not None:
-        said += (
-            ", materialized result equal"
-            if result.answer_equal
-            else ", materialized result differs"
-        )
-    return (
-        f"{said} (only the number of rows: LIMIT without ORDER BY)" if result.counts_only else said
-    )
+        text += f", materialized result {'equal' if result.answer_equal else 'differs'}"
+    if result.counts_only:
+        text += " (only the number of rows: LIMIT without ORDER BY)"
+    return text
 
 
 def assumed_text(assumption: str) -> str:
-    """What the sketch is safe under, such as "`sales.price` >= 0"."""
+    """An assumption of the sketch's safety, such as "`sales.price` >= 0"."""
     return f"assumes {assumption} (re-checked on every change)"
 
 
 def ranges_text(entry: RangesEntry) -> str:
-    """How uneven the ranges are, now and at capture: rows of the largest over the mean."""
-    if not entry.rows:
-        return plain(f"ranges of {entry.table}.{entry.attribute}: no rows")
-    now, before = number_text(entry.imbalance), number_text(entry.at_capture)
-    return plain(f"ranges of {entry.table}.{entry.attribute}: skew {now} ({before} at capture)")
+    """The skew of the ranges, now and at capture: rows of the largest over the mean."""
+    skew = "no rows"
+    if entry.rows:
+        skew = f"skew {number_text(entry.imbalance)} ({number_text(entry.at_capture)} at capture)"
+    return plain(f"ranges of {entry.table}.{entry.attribute}: {skew}")
 
 
 def versions_text(
@@ -105,25 +98,26 @@ def versions_text(
     since: Mapping[str, int] | None = None,
     moments: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
-    """`sales@1`, or `sales@0..1` for the way from one version to another.
-
-    After it the values of the clock: `sales@1 (current_date = 2026-11-25)`.
-    """
+    """`sales@1`, or `sales@0..1` for a change of versions, then the values of the clock: `sales@1
+    (current_date = 2026-11-25)`."""
 
     def one(table: str, version: int) -> str:
         start = version if since is None else since.get(table, version)
         return f"{table}@{version}" if start == version else f"{table}@{start}..{version}"
 
-    told = ", ".join(f"{name} = {value}" for name, value in moments.items())
-    result = ", ".join(one(table, version) for table, version in versions.items())
-    return plain(f"{result} ({told})" if told else result)
+    texts = ", ".join(one(table, version) for table, version in versions.items())
+    return _with_moments(texts, moments)
 
 
 def at_text(versions: Mapping[str, int], moments: Mapping[str, str]) -> str:
-    """`version 3 of sales`, of several tables each, and the values of the current time."""
-    result = ", ".join(f"version {version} of {table}" for table, version in versions.items())
-    told = ", ".join(f"{name} = {value}" for name, value in moments.items())
-    return plain(f"{result} ({told})" if told else result)
+    """`version 3 of sales` for each table, then the values of the clock."""
+    texts = ", ".join(f"version {version} of {table}" for table, version in versions.items())
+    return _with_moments(texts, moments)
+
+
+def _with_moments(text: str, moments: Mapping[str, str]) -> str:
+    values = ", ".join(f"{name} = {value}" for name, value in moments.items())
+    return plain(f"{text} ({values})" if values else text)
 
 
 def carried_text(changes: int | None) -> str:
@@ -132,18 +126,17 @@ def carried_text(changes: int | None) -> str:
 
 
 def pending_text(changes: int | None) -> str:
-    """What would be processed, after the rest; nothing for a recapture."""
+    """The changes to process, as a suffix; empty for a recapture."""
     return "" if changes is None else f", {count_text(changes, 'change')}"
 
 
 def expiry_text(instant: str) -> str:
-    """When the next row expires."""
     return "none of the present rows" if instant == "never" else f"no row before {instant}"
 
 
 def used_lines(result: QueryResult | RewriteResult) -> Iterator[str]:
-    """Who answered and why, whose sketch was used, what became of it before, and what costs more
-    than it saves."""
+    """What answered and why, which sketch was used, how it was maintained, and which cost more than
+    it saves."""
     if isinstance(result, QueryResult) and result.by != "state" and result.by_reason:
         who = "the engine" if result.by == "engine" else "Spark"
         yield f"answered by {who}: {result.by_reason}"
@@ -161,7 +154,7 @@ def used_lines(result: QueryResult | RewriteResult) -> Iterator[str]:
     if result.action == NOT_USED:
         yield "no sketch was requested"
     elif result.action == NO_SKETCH:
-        # A warning says so, unless the file asked for it.
+        # A warning says so, unless the workload file excludes sketches.
         if result.reason == ASKED_FOR_NONE:
             yield f"no sketch: {result.reason}"
     elif result.action == "none":
@@ -174,29 +167,27 @@ def used_lines(result: QueryResult | RewriteResult) -> Iterator[str]:
 
 
 def _reuse(reuse: ReuseEntry) -> Iterator[str]:
-    """The sketch that serves a query with constants of its own, and those that do not."""
+    """The sketch reused for a query with other constants, and those that were not used."""
     if reuse.query is None:
         yield f"no sketch: {reuse.reason}"
     for entry in reuse.candidates:
         which = sketches_text(entry.sketches) if entry.sketches else ""
-        if entry.chosen:
-            yield f"sketch of `{entry.query}` ({which}): {entry.reason}"
-        else:
-            yield f"sketch of `{entry.query}` not used: {entry.reason}"
+        use = f"({which})" if entry.chosen else "not used"
+        yield f"sketch of `{entry.query}` {use}: {entry.reason}"
 
 
 _QUERY = re.compile(r"[Qq]uery `([^`]*)`")
 _NUMBER = re.compile(r"(?<![\w`.@-])\d+(?:,\d{3})*(?:\.\d+)?%?(?![\w`@])")
-"""A number on its own: not part of a name, a version or a path."""
+"""A number that is not part of a name, a version or a path."""
 _SHOWN = 5
 """Queries named in a warning that several share."""
 
 Mark = Callable[[str, str], str]
-"""Gives a word its colour where colour is on."""
+"""Colours a word if colour is on."""
 
 
 def failure_lines(failures: Iterable[Failure], mark: Mark) -> list[str]:
-    """The lines for stderr; what several queries met alike is told once, led by all of them."""
+    """Render failures for stderr; equal failures of several queries are reported once."""
     alike: dict[tuple[object, ...], list[Failure]] = {}
     for failure in failures:
         error = failure.error
@@ -207,7 +198,7 @@ def failure_lines(failures: Iterable[Failure], mark: Mark) -> list[str]:
 
 
 def _lines(same: Sequence[Failure], mark: Mark) -> list[str]:
-    """The lines of failures that differ in their query at most."""
+    """Render failures that differ at most in their query."""
     error = same[0].error
     head = mark("error", "31")
     if isinstance(error, WorkloadError) and error.problems:
@@ -224,7 +215,7 @@ def _lines(same: Sequence[Failure], mark: Mark) -> list[str]:
 
 
 def grouped_by_cause(warnings: Iterable[str]) -> list[str]:
-    """The warnings, each once: those that differ in the query they name, and in numbers, as one."""
+    """Merge warnings that differ only in the query they name and in numbers."""
     alike: dict[str, list[str]] = {}
     for warning in dict.fromkeys(warnings):
         named = set(_QUERY.findall(warning))
@@ -244,19 +235,17 @@ def _as_one(same: Sequence[str]) -> str:
 
 
 def _span(numbers: Sequence[str]) -> str:
-    """One number, or the least and the greatest of them."""
     result = sorted(set(numbers), key=lambda text: float(text.replace(",", "").rstrip("%")))
     return result[0] if len(result) == 1 else f"{result[0]} to {result[-1]}"
 
 
 def summary_line(failed: Sequence[str], total: int) -> str:
-    """How many queries of a run failed, and which."""
     names = ", ".join(f"`{name}`" for name in failed)
     return plain(f"{len(failed)} of {total} queries failed: {names}")
 
 
 def _with_queries(same: Sequence[Failure]) -> str:
-    """The message, led by the queries unless it names the only one."""
+    """The message, after the queries unless it names the only one."""
     message = same[0].error.message
     names = dict.fromkeys(f"`{failure.query}`" for failure in same if failure.query is not None)
     if not names or (len(names) == 1 and next(iter(names)) in message):
