@@ -515,18 +515,6 @@ Since = Annotated[
     ),
 ]
 
-ArrivalsFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--arrivals",
-        metavar="FILE",
-        show_default=False,
-        help="Replay commits from a CSV file instead, with the columns "
-        "time,table,inserted,deleted.",
-        autocompletion=left_to_shell,
-        rich_help_panel=INPUT,
-    ),
-]
 
 Disks = Annotated[
     list[str] | None,
@@ -552,29 +540,6 @@ Triggers = Annotated[
     ),
 ]
 
-Late = Annotated[
-    str | None,
-    typer.Option(
-        "--late",
-        metavar="LATE",
-        show_default=False,
-        help="Let rows arrive late, such as `p: 0.9, every: 60s`: first 90% of the rows of a "
-        "commit, then every 60s 90% of the remaining rows. Default: no row is late.",
-        rich_help_panel=INPUT,
-    ),
-]
-
-ReportFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--report",
-        metavar="FILE",
-        show_default=False,
-        help="Write a report with the figures to this file (HTML).",
-        autocompletion=left_to_shell,
-        rich_help_panel=OUTPUT,
-    ),
-]
 
 Looks = Annotated[
     float | None,

@@ -157,10 +157,9 @@ def simulated_lines(result: SimulateResult, width: int | None) -> list[str]:
 def _head(result: SimulateResult) -> str:
     count = sum(result.commits.values())
     days = span_text((result.until - result.since).total_seconds())
-    late = "" if result.late is None else f", rows late ({result.late})"
     return (
         f"{count_text(count, 'commit')} with {count_text(result.rows, 'row')} in {days} replayed,"
-        f" from {moment_text(result.since)}, by {result.source}{late};"
+        f" from {moment_text(result.since)}, by {result.source};"
         f" a check every {duration_text(result.look_s * 1000)}"
     )
 
@@ -216,10 +215,7 @@ def _notes(result: SimulateResult) -> Iterator[str]:
     if over:
         yield f"over budget even with the minimum of state: {'; '.join(over)}"
     if result.recorded is None:
-        none = "no recorded runs of this time to compare the model with"
-        yield (
-            none if result.late is None else "no recorded run had rows that arrived late like this"
-        )
+        yield "no recorded runs of this time to compare the model with"
     else:
         yield _recorded(result.recorded)
 
