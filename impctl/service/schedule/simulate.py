@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -560,9 +560,11 @@ class Model:
         tables: Mapping[QueryName, Sequence[TableName]],
         replay: Replay,
         look: float,
+        noise: Callable[[], Callable[[], float]] = lambda: lambda: 1.0,
     ) -> None:
+        """`noise` makes, for each run, the factor of each step's time."""
         self.replay = replay
-        self._specs, self._look = specs, look
+        self._specs, self._look, self._noise = specs, look, noise
         self._pieces = pieces_of(desk, store, specs, replay)
         held = {spec.name: store.load(spec.name) for spec in specs}
         self._lines = {
@@ -595,7 +597,9 @@ class Model:
                 self._query(spec, trigger, choice, begin)
                 for spec, trigger in zip(self._specs, triggers, strict=True)
             ]
-            self._ran[key] = VirtualRun(queries, self._look).run(begin, self.replay.until)
+            self._ran[key] = VirtualRun(queries, self._look, self._noise()).run(
+                begin, self.replay.until
+            )
         return figures_of(setting, choice, self._ran[key])
 
     def _choice(self, setting: Setting) -> Choice:
@@ -886,7 +890,13 @@ class Idle:
 class VirtualRun:
     """Queries on `commit`, which run at each look, and a timetable of the others."""
 
-    def __init__(self, queries: Sequence[ReplayedQuery], look: float) -> None:
+    def __init__(
+        self,
+        queries: Sequence[ReplayedQuery],
+        look: float,
+        noise: Callable[[], float] = lambda: 1.0,
+    ) -> None:
+        self._noise = noise
         self._queries = {query.name: query for query in queries}
         self._on_commit = [query for query in queries if query.trigger.is_on_commit]
         self._timed = [query for query in queries if query.is_timed]
@@ -932,7 +942,7 @@ class VirtualRun:
             assert pending is not None, "nothing runs without something pending"
             step = query.step(pending)
             oldest.append(pending.oldest)
-            took.append(step.seconds)
+            took.append(step.seconds * self._noise())
             self.ran.reads += step.reads
             query.pin(now)
         end = now + self._opening + sum(took)
