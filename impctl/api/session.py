@@ -332,36 +332,26 @@ class OpenWorkload(Opened):
         self,
         *queries: QueryName,
         since: Duration | None = None,
-        arrivals: str | Path | None = None,
-        late: str | None = None,
         disk: str | Sequence[str] = (),
         trigger: str | Sequence[str] = (),
         interval: Duration | None = None,
-        report: str | Path | None = None,
     ) -> SimulateResult:
         """What other budgets and triggers would have come to, by commits of the past.
 
-        Those of the last `since`, or of a CSV file `arrivals`, their rows `late` as
-        `p: 0.9, every: 60s` says. Each `disk` (`500MB`, `all`) by each
-        `trigger` (`fresh_within: 10m`), looking every `interval` (5s). `report`: a page to write.
-        Only reads, but for that; never starts Spark.
+        Those of the last `since`. Each `disk` (`500MB`, `all`) by each `trigger`
+        (`fresh_within: 10m`), looking every `interval` (5s). Only reads; never starts Spark.
         """
         request = simulate_request(
             seconds_from("since", since),
-            None if arrivals is None else Path(arrivals),
             texts_from("disk", disk),
             texts_from("trigger", trigger),
             seconds_from("interval", interval),
-            None if report is None else Path(report),
-            None if late is None else texts_from("late", (late,))[0],
         )
 
         def use_case(desk: Workbench) -> Outcome:
             from impctl.service.schedule.simulate import simulate
 
-            result = simulate(desk, queries, request)
-            # Where the page is, the caller knows.
-            return replace(result, results=result.results[:1])
+            return simulate(desk, queries, request)
 
         return self._one(SimulateResult, use_case)
 

@@ -458,14 +458,6 @@ Since = Annotated[
     ),
 ]
 
-ArrivalsFile = Annotated[
-    Path | None,
-    file_option(
-        "--arrivals FILE",
-        INPUT,
-        "Replay commits from a CSV file instead, with the columns time,table,inserted,deleted.",
-    ),
-]
 
 Disks = Annotated[
     list[str] | None,
@@ -487,20 +479,6 @@ Triggers = Annotated[
     ),
 ]
 
-Late = Annotated[
-    str | None,
-    option(
-        "--late LATE",
-        INPUT,
-        "Let rows arrive late, such as `p: 0.9, every: 60s`: first 90% of the rows of a "
-        "commit, then every 60s 90% of the remaining rows. Default: no row is late.",
-    ),
-]
-
-ReportFile = Annotated[
-    Path | None,
-    file_option("--report FILE", OUTPUT, "Write a report with the figures to this file (HTML)."),
-]
 
 Looks = Annotated[
     float | None,

@@ -433,8 +433,7 @@ class SimulateResult:
     """What was replayed, and what each setting comes to, the present one first.
 
     `commits` are by table, `costs_by` says of each query what tells what its steps take: `runs`,
-    its `capture`, or `priors`. `recorded` is None where nothing was. `late` says how the rows of
-    commits are spread, None where they come with these.
+    its `capture`, or `priors`. `recorded` is None where nothing was.
     """
 
     source: str
@@ -446,7 +445,6 @@ class SimulateResult:
     costs_by: Mapping[str, str]
     settings: tuple[SimulatedSetting, ...]
     recorded: RecordedRuns | None = None
-    late: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -165,21 +165,13 @@ def check_planned_look(due: bool, interval: float | None) -> None:
 
 def simulate_request(
     since: float | None,
-    arrivals: Path | None,
     disks: Sequence[str],
     triggers: Sequence[str],
     interval: float | None,
-    report: Path | None,
-    late: str | None,
 ) -> SimulateRequest:
-    """What `simulate` is asked for; durations in seconds."""
-    if since is not None and arrivals is not None:
-        raise UsageError(
-            "Options `--since` and `--arrivals` exclude each other",
-            hint="with a file, all its commits are replayed",
-        )
+    """The request of `simulate`; durations in seconds."""
     look = DEFAULT_INTERVAL if interval is None else interval
-    return SimulateRequest(since, arrivals, tuple(disks), tuple(triggers), look, report, late)
+    return SimulateRequest(since, tuple(disks), tuple(triggers), look)
 
 
 DEFAULT_LOCK_TIMEOUT = 10.0
@@ -328,18 +320,14 @@ def spark_of(workload: Workload, profile: SparkSpec | None) -> SparkSpec:
 class SimulateRequest:
     """What `simulate` replays, and in which settings; texts are as the flags have them.
 
-    Commits of the last `since` seconds, or of the file `arrivals`; None: all that are known. Every
-    one of `disks` by every one of `triggers`; `look` are the seconds between two looks. Rows come
-    as `late` as that says, None with their commits.
+    Commits of the last `since` seconds; None: all that are known. Every one of `disks` by every one
+    of `triggers`; `look` are the seconds between two looks.
     """
 
     since: float | None = None
-    arrivals: Path | None = None
     disks: tuple[str, ...] = ()
     triggers: tuple[str, ...] = ()
     look: float = DEFAULT_INTERVAL
-    report: Path | None = None
-    late: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

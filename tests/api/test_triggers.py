@@ -148,31 +148,24 @@ def simulated(simulate_result: impctl.SimulateResult) -> Any:
 
 
 def test_simulated_settings_are_those_of_the_command_line(
-    opened: impctl.OpenWorkload, timed: Path, cli: Cli, tmp_path: Path
+    opened: impctl.OpenWorkload, timed: Path, cli: Cli
 ) -> None:
-    lines = [f"2026-01-01T00:{minute:02}:00Z,t,{minute},1" for minute in range(0, 60, 2)]
-    file = tmp_path / "arrivals.csv"
-    file.write_text("\n".join(["time,table,inserted,deleted", *lines]))
-    simulate = opened.simulate(
-        "five",
-        arrivals=file,
-        late="p: 0.5, every: 10m",
-        disk=["0", "all"],
-        trigger="fresh_within: 10m",
-        interval=30,
-        report=tmp_path / "page.html",
-    )
+    append(timed, 3)
+    with pytest.warns(ImpctlWarning, match="figures are rough"):
+        simulate = opened.simulate(
+            "five", disk=["0", "all"], trigger="fresh_within: 10m", interval=30
+        )
     assert [one.trigger for one in simulate.settings] == [None, *["fresh_within 10m"] * 2]
-    assert (simulate.rows, simulate.look_s, simulate.late) == (900, 30.0, "p 0.5, every 10m")
-    assert simulate.commits["t"] > 30
-    assert "fresh_within 10m" in (tmp_path / "page.html").read_text()
-    words = ["--query", "five", "--arrivals", str(file), "--disk", "0,all"]
-    words += ["--late", "{p: 0.5, every: 10m}"]
+    assert simulate.look_s == 30.0
+    words = ["--query", "five", "--disk", "0,all"]
     words += ["--trigger", "fresh_within: 10m", "--interval", "30s"]
     told = cli.one("simulate", *words)
-    assert simulated(simulate) == {name: value for name, value in told.items() if name != "until"}
-    assert simulate.settings[0].runs > simulate.settings[1].runs > 0
-    append(timed, 3)
+    by_time = {"until", "settings", "recorded"}
+    same = {name: value for name, value in told.items() if name not in by_time}
+    assert {name: simulated(simulate)[name] for name in same} == same
+    assert [one["setting"] for one in told["settings"]] == [
+        one.setting for one in simulate.settings
+    ]
     with pytest.warns(ImpctlWarning) as warned:
         short = opened.simulate("five", since="30d")
     assert any("figures are rough" in str(one.message) for one in warned)
@@ -191,20 +184,10 @@ WRONG: dict[str, tuple[Callable[[impctl.OpenWorkload], object], str, list[str]]]
     "unknown": (lambda o: o.maintain(point="nigthly"), "maintain", ["--point", "nigthly"]),
     "look": (lambda o: o.plan(interval=60), "plan", ["--interval", "60"]),  # type: ignore[call-overload]
     "query": (lambda o: o.plan("qq", due=True), "plan", ["--due", "--query", "qq"]),
-    "both": (
-        lambda o: o.simulate(since="1h", arrivals="a.csv"),
-        "simulate",
-        ["--since", "1h", "--arrivals", "a.csv"],
-    ),
     "trigger": (
         lambda o: o.simulate(trigger="fresh_within: 10"),
         "simulate",
         ["--trigger", "fresh_within: 10"],
-    ),
-    "late": (
-        lambda o: o.simulate(late="p: 0.9, every: 60"),
-        "simulate",
-        ["--late", "p: 0.9, every: 60"],
     ),
     "disk": (lambda o: o.simulate(disk=["1MB", "1XB"]), "simulate", ["--disk", "1MB,1XB"]),
     "nothing": (lambda o: o.simulate("q"), "simulate", ["--query", "q"]),
@@ -238,7 +221,6 @@ def test_errors_are_those_of_the_command_line(
         lambda o: o.simulate(since=True),
         lambda o: o.simulate(trigger=[{"rows": 5}]),
         lambda o: o.simulate(disk=5),
-        lambda o: o.simulate(late=0.9),
     ],
 )
 def test_what_is_no_duration_or_text_is_refused(

@@ -7,7 +7,6 @@ import random
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -205,20 +204,6 @@ def test_the_variable_holds_for_what_is_present(
     assert {**other, "setting": "", "present": True, "trigger": None} == {**present, "setting": ""}
 
 
-def test_commits_of_a_file(followed: Cli, wall: Wall) -> None:
-    file = followed.workload.parent / "arrivals.csv"
-    start = datetime.fromtimestamp(wall.now, UTC).replace(microsecond=0, tzinfo=None)
-    lines = [f"{start.isoformat()},t,{10 * at},1" for at in range(3)]
-    file.write_text("\ufefftime,table,inserted,deleted\r\n" + "\r\n".join([*lines, "", lines[0]]))
-    result, warnings = simulated(followed, "--arrivals", str(file), "--trigger", "fresh_within: 1m")
-    assert result["source"] == str(file)
-    assert (result["commits"], result["rows"]) == ({"t": 4, "u": 0}, 34)
-    assert result["recorded"] is None
-    assert [one["runs"] for one in result["settings"]] == [1, 1]
-    assert result["settings"][1]["age_s"] == pytest.approx(55, abs=5)
-    assert any("only 4 commits" in text for text in warnings)
-
-
 def test_with_nothing_to_replay_it_says_what_to_do(cli: Cli, tmp_path: Path) -> None:
     ran = cli("simulate")
     assert ran.refusal == (2, "nothing_to_replay")
@@ -227,14 +212,7 @@ def test_with_nothing_to_replay_it_says_what_to_do(cli: Cli, tmp_path: Path) -> 
     cli.good("capture", "--query", "l")
     ran = cli("simulate")
     assert ran.refusal == (2, "nothing_to_replay")
-    assert "--arrivals" in ran.error["hint"]
-    file = tmp_path / "arrivals.csv"
-    file.write_text("time,table,inserted,deleted\n")
-    assert cli("simulate", "--arrivals", str(file)).refusal == (2, "nothing_to_replay")
-    file.write_text("time,table,inserted,deleted\n2026-01-01,t,500,0\n")
-    result, warnings = simulated(cli, "--arrivals", str(file))
-    assert result["costs_by"] == {"l": "capture"}
-    assert any("`s`, `two`" in text for text in warnings)
+    assert "--since" in ran.error["hint"]
 
 
 @pytest.mark.parametrize(
@@ -245,9 +223,6 @@ def test_with_nothing_to_replay_it_says_what_to_do(cli: Cli, tmp_path: Path) -> 
         (("--trigger", "fresh_within: 10m, rows: 5"), ""),
         (("--trigger", ""), "--trigger"),
         (("--trigger", "sometimes"), "must be one of"),
-        (("--since", "1d", "--arrivals", "x"), "exclude each other"),
-        (("--late", "p: 2, every: 60s"), "must be a share"),
-        (("--late", "p: 0.9"), "`every` is missing"),
     ],
 )
 def test_what_makes_no_sense_is_refused(cli: Cli, words: tuple[str, ...], said: str) -> None:

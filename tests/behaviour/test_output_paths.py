@@ -79,7 +79,6 @@ OPTIONS = {
     "store": ("store", ["capture", "{w}", "--store", "{out}"]),
     "init": ("yaml", ["init", "{t}", "--out", "{out}", "--force"]),
     "demo": ("demo", ["init", "--demo", "{out}", "--force"]),
-    "simulate": ("html", ["simulate", "{w}", "--report", "{out}"]),
     "record": ("json", ["bench", "{w}", "--out", "{out}"]),
     "page": ("html", ["bench", "{w}", "--report", "{out}"]),
     "example": ("data", ["bench", "--generate", "{out}", "--rows", "10"]),

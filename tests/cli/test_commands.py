@@ -29,9 +29,7 @@ def applied(*, all_updates: bool = False, again: bool = False) -> dict[str, bool
     return {"all_updates": all_updates, "again": again}
 
 
-SIMULATED = SimulateRequest(
-    *(604_800.0, None, ("1MB", "all"), ("rows: 5",), 60.0), late="p: 1, every: 1s"
-)
+SIMULATED = SimulateRequest(604_800.0, ("1MB", "all"), ("rows: 5",), 60.0)
 CALLED: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
     "check w.yaml": ("check", (BENCH, ()), {"strict": False}),
     "capture w.yaml": ("capture", (BENCH, ()), {}),
@@ -41,7 +39,7 @@ CALLED: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
     "apply w.yaml u --again": ("apply", (BENCH, ("u",)), applied(again=True)),
     "simulate w.yaml": ("simulate", (BENCH, (), SimulateRequest()), {}),
     "simulate w.yaml --disk 1MB --disk all --trigger 'rows: 5' --query a --since 7d"
-    " --interval 1m --late 'p: 1, every: 1s'": ("simulate", (BENCH, ("a",), SIMULATED), {}),
+    " --interval 1m": ("simulate", (BENCH, ("a",), SIMULATED), {}),
     "plan w.yaml --query a": ("plan", (BENCH, ("a",)), {"strict": False}),
     "maintain w.yaml": ("maintain", (BENCH, ()), {"batch_rows": None}),
     "maintain w.yaml --batch-rows 9": ("maintain", (BENCH, ()), {"batch_rows": 9}),

@@ -11,7 +11,6 @@ from impctl.cli.application import INPUT, LIMITS, MAINTENANCE, OUTPUT, SCHEDULE
 from impctl.cli.follow import follow_job, follow_request
 from impctl.cli.job import Job, display_of, on_workbench
 from impctl.cli.options import (
-    ArrivalsFile,
     AsJson,
     DetailedExitcode,
     DiskGiven,
@@ -22,7 +21,6 @@ from impctl.cli.options import (
     FollowMemory,
     Imbalance,
     LargeChange,
-    Late,
     LockTimeout,
     Look,
     Looks,
@@ -34,7 +32,6 @@ from impctl.cli.options import (
     PolicyName,
     QueryNames,
     Quiet,
-    ReportFile,
     Since,
     SparkProfile,
     StoreFolder,
@@ -315,12 +312,9 @@ def simulate(
     workload: WorkloadFile = DEFAULT_FILE,
     query: QueryNames = None,
     since: Since = None,
-    arrivals: ArrivalsFile = None,
-    late: Late = None,
     disk: Disks = None,
     trigger: Triggers = None,
     interval: Looks = None,
-    report: ReportFile = None,
     store: StoreFolder = None,
     json: AsJson = False,
     quiet: Quiet = False,
@@ -333,7 +327,7 @@ def simulate(
 
     Example: impctl simulate workloads/running-example.yaml --trigger 'fresh_within: 10m'
     """
-    request = simulate_request(since, arrivals, disk or (), trigger or (), interval, report, late)
+    request = simulate_request(since, disk or (), trigger or (), interval)
 
     def use_case(desk: Workbench) -> Outcome:
         from impctl.service.schedule.simulate import simulate

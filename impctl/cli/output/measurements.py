@@ -142,10 +142,9 @@ def simulated_lines(result: SimulateResult, width: int | None) -> list[str]:
 def _head(result: SimulateResult) -> str:
     count = sum(result.commits.values())
     days = span_text((result.until - result.since).total_seconds())
-    late = "" if result.late is None else f", rows late ({result.late})"
     return (
         f"{count_text(count, 'commit')} with {count_text(result.rows, 'row')} in {days} replayed,"
-        f" from {moment_text(result.since)}, by {result.source}{late};"
+        f" from {moment_text(result.since)}, by {result.source};"
         f" a check every {duration_text(result.look_s * 1000)}"
     )
 
@@ -199,12 +198,10 @@ def _notes(result: SimulateResult) -> Iterator[str]:
     over = [setting.setting for setting in result.settings if setting.over_budget]
     if over:
         yield f"over budget even with the minimum of state: {'; '.join(over)}"
-    if result.recorded is not None:
-        yield _recorded(result.recorded)
-    elif result.late is None:
+    if result.recorded is None:
         yield "no recorded runs of this time to compare the model with"
     else:
-        yield "no recorded run had rows that arrived late like this"
+        yield _recorded(result.recorded)
 
 
 def _recorded(result: RecordedRuns) -> str:

@@ -1,170 +1,23 @@
-"""Commits to be replayed: those that the store and the logs know, or a CSV file."""
+"""Commits to be replayed: those that the store and the logs know."""
 
 from __future__ import annotations
 
-import csv
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from datetime import UTC, datetime
-from fractions import Fraction
-from itertools import accumulate, zip_longest
-from pathlib import Path
-from random import Random
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from impctl.errors import Location, Problem, UsageError, WorkloadError
 from impctl.forecast import Arrival, History, effective_times
 from impctl.service.budget.costs import ROWS_UNKNOWN
 from impctl.service.context import Workbench, known_histories
 from impctl.service.text import moment_text
 from impctl.values import dataclass
-from impctl.workload.load import read_file
-from impctl.workload.models import seconds_in, written
-from impctl.workload.yaml import FileReading, Lines, YamlFault, compose, inside, shown, suggestion
 
 if TYPE_CHECKING:
     from impctl.store.records import StoreReader
     from impctl.types import TableName
-
-HEADER = ("time", "table", "inserted", "deleted")
-INVALID = "arrivals_invalid"
-_MOST_PROBLEMS = 20
-_MOST_BYTES = 256 << 20
-"""Some five million lines."""
-_MOST_DIGITS = 15
-_END = datetime(3000, 1, 1, tzinfo=UTC).timestamp()
-"""Of the times that may come: what is replayed ends after the last, and calendars end in 9999."""
-_HEADER_HINT = f"the first line is `{','.join(HEADER)}`"
-
-
-class _Fault(Exception):
-    """What is wrong with one field."""
-
-    def __init__(self, column: int, message: str, hint: str) -> None:
-        super().__init__(message)
-        self.column, self.message, self.hint = column, message, hint
-
-
-def replay_of_file(
-    path: Path,
-    tables: Collection[TableName],
-    known: Collection[TableName],
-    tail: float,
-    late: Late | None = None,
-) -> Replay:
-    """The commits of the file, until `tail` seconds after the last, rows that come `late` included.
-
-    Lines about other `tables` than these are left out, but for such as the workload does not have
-    (`known`). Raises WorkloadError for what is no such file.
-    """
-    result: dict[TableName, list[Arrival]] = {name: [] for name in tables}
-    problems: list[Problem] = []
-    others: dict[TableName, int] = {}
-    for line, fields in enumerate(_lines(path), start=1):
-        try:
-            if line == 1:
-                _check_header(fields)
-            elif fields:
-                table, arrival = _arrival(fields, known)
-                if table in result:
-                    result[table].append(arrival)
-                else:
-                    others[table] = others.get(table, 0) + 1
-        except _Fault as fault:
-            place = Location(str(path), line, _column_of(fields, fault.column))
-            problems.append(Problem(fault.message, place, fault.hint))
-            if len(problems) == _MOST_PROBLEMS or line == 1:
-                break
-    if problems:
-        raise _invalid(path, problems)
-    warnings = tuple(
-        f"no replayed query reads `{name}`: its lines in {path} are ignored" for name in others
-    )
-    came = result if late is None else spread(result, late, _END)
-    return replay_of(came, tail, str(path), warnings)
-
-
-def _lines(path: Path) -> Iterator[Sequence[str]]:
-    """The fields of each line, blanks around them taken off."""
-    try:
-        data = read_file(path, _MOST_BYTES)
-        text = data.decode("utf-8-sig")
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else "not UTF-8"
-        raise UsageError(
-            f"File `{path}` cannot be read: {reason}",
-            hint=f"give a CSV file; {_HEADER_HINT}",
-            code=INVALID,
-        ) from None
-    if len(data) > _MOST_BYTES:
-        raise UsageError(
-            f"File `{path}` is too large: more than {_MOST_BYTES} bytes",
-            hint=f"give a CSV file; {_HEADER_HINT}",
-            code=INVALID,
-        )
-    lines = text.splitlines()
-    if not lines:
-        lines = [""]
-    for line in lines:
-        try:
-            fields = next(csv.reader([line], strict=True), [])
-        except csv.Error:
-            fields = [line]
-        yield [field.strip() for field in fields]
-
-
-def _check_header(fields: Sequence[str]) -> None:
-    if tuple(field.lower() for field in fields) != HEADER:
-        raise _Fault(0, "The first line does not name the columns", _HEADER_HINT)
-
-
-def _arrival(fields: Sequence[str], known: Collection[TableName]) -> tuple[TableName, Arrival]:
-    if len(fields) != len(HEADER):
-        raise _Fault(
-            0, f"Expected {len(HEADER)} fields, but the line has {len(fields)}", _HEADER_HINT
-        )
-    time, table, inserted, deleted = fields
-    if table not in known:
-        hint = suggestion(table, sorted(known), "the workload has")
-        message = f"Table {shown(table)} is not in the workload file"
-        raise _Fault(1, message, hint or "name a table of the workload")
-    at, came, went = _seconds(time), _count(inserted, 2), _count(deleted, 3)
-    return table, Arrival(0, at, came, went, files=0, bytes=0, operation="")
-
-
-def _seconds(text: str) -> float:
-    try:
-        at = datetime.fromisoformat(text)
-        seconds = (at.replace(tzinfo=UTC) if at.tzinfo is None else at).timestamp()
-    except (ValueError, OverflowError):
-        hint = "write it as 2026-11-27T10:41:58Z"
-        raise _Fault(0, f"Not a time: {shown(text)}", hint) from None
-    if seconds < 0:
-        raise _Fault(0, f"A time before 1970: {shown(text)}", "check the year")
-    if seconds >= _END:
-        raise _Fault(0, f"A time after the year 2999: {shown(text)}", "check the year")
-    return seconds
-
-
-def _count(text: str, column: int) -> int:
-    if not (text.isascii() and text.isdigit()) or len(text) > _MOST_DIGITS:
-        what = f"`{HEADER[column]}` is not a number of rows: {shown(text)}"
-        raise _Fault(column, what, "write a whole number, 0 for none")
-    return int(text)
-
-
-def _column_of(fields: Sequence[str], column: int) -> int:
-    """Where a field begins, as far as fields without quotes tell."""
-    return 1 + sum(len(field) + 1 for field in fields[:column])
-
-
-def _invalid(path: Path, problems: Sequence[Problem]) -> WorkloadError:
-    more = f" (the first {len(problems)} of more)" if len(problems) == _MOST_PROBLEMS else ""
-    count = "1 line is" if len(problems) == 1 else f"{len(problems)} lines are"
-    error = WorkloadError(f"{count} wrong in {path}{more}", problems)
-    error.code = INVALID
-    return error
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,19 +150,13 @@ def replay_of_store(
     tables: Collection[TableName],
     since: float | None,
     now: float,
-    late: Late | None = None,
 ) -> Replay:
-    """What is known of these tables from `since` on (None: of all of them together) until now.
-
-    With rows that come `late` also those of commits before that, and none that come later than now.
-    """
+    """What is known of these tables from `since` on (None: of all of them together) until now."""
     histories = known_histories(desk.tables, store, sorted(tables))
     known = {name: _known_since(held, now) for name, held in histories.items()}
     start = max((at for at in known.values() if at is not None), default=now)
     begin = start if since is None else max(since, start)
     warnings = list(_cut(known, begin, since)) + list(_gaps(histories, begin, now))
-    if late is not None:
-        histories = late_histories(histories, late, now)
     result = {name: commits_of(held.arrivals, begin, now) for name, held in histories.items()}
     return Replay(begin, now, result, _replayed(histories, begin, now), BY_STORE, tuple(warnings))
 
@@ -319,17 +166,6 @@ def _known_since(held: History, now: float) -> float | None:
     if held.since is not None and held.since <= now:
         return held.since
     return next(iter(effective_times(held.arrivals, now)), None)
-
-
-def late_histories(
-    histories: Mapping[TableName, History], late: Late, now: float
-) -> dict[TableName, History]:
-    """The histories with rows that come late, at times that go by those of their commits."""
-    timed = {}
-    for name, held in histories.items():
-        timed[name] = [replace(each, at=at) for at, each in _with_times(held, now)]
-    parts = spread(timed, late, now)
-    return {name: replace(held, arrivals=tuple(parts[name])) for name, held in histories.items()}
 
 
 def _with_times(held: History, now: float) -> Iterator[tuple[float, Arrival]]:
@@ -370,164 +206,3 @@ def _gaps(histories: Mapping[TableName, History], since: float, until: float) ->
         )
         if gaps or held.has_missed:
             yield f"some commits of `{name}` are unknown: its log was cleaned up in between"
-
-
-MOST_COMMITS = 1_000_000
-"""More of them are not replayed, so that a small share of many rows does not fill the memory."""
-
-_WHERE = "`--late`"
-_HINT = (
-    "write `p: 0.9, every: 60s`: the share of rows that arrives at once, and the "
-    "interval for the rest"
-)
-_SHARE_HINT = "a share above 0 and at most 1, such as 0.9"
-_SPAN_HINT = "a number above 0 and its unit: `500ms`, `5s`, `10m`, `1h` or `7d`"
-_KEYS = ("p", "every")
-_MOST_LATE_DIGITS = 9
-
-
-@dataclass(frozen=True, slots=True)
-class Late:
-    """The share `p` of what is left comes `every` so many seconds, the first at once."""
-
-    p: Fraction
-    every: float
-
-    @property
-    def text(self) -> str:
-        """As the flag says it, for people."""
-        return f"p {float(self.p):g}, every {written(self.every)}"
-
-
-def late_from(text: str) -> Late:
-    """As a flag gives it, `p: 0.9, every: 60s`, in braces or not; UsageError for what is none."""
-    opening = "" if text.lstrip().startswith("{") else "{"
-    whole = f"{opening}{text}}}" if opening else text
-    reading = FileReading(Lines("--late", whole), {})
-    try:
-        result = _read(reading, whole)
-    except YamlFault as fault:
-        place = _place(reading.lines.at(fault.index), opening)
-        raise UsageError(f"{_WHERE} cannot be read: {text}", hint=_HINT, location=place) from None
-    if isinstance(result, Late):
-        return result
-    place = reading.lines.at(0) if result.location is None else result.location
-    raise UsageError(result.message, hint=result.hint or _HINT, location=_place(place, opening))
-
-
-def _read(reading: FileReading, text: str) -> Late | Problem:
-    """What a text says, or the first problem of it."""
-    fields = reading.record(compose(text), _WHERE, (), _KEYS) or {}
-    p = reading.cell(fields.get("p"), inside(_WHERE, "p"), "a share such as 0.9")
-    every = reading.cell(fields.get("every"), inside(_WHERE, "every"), "a duration such as 60s")
-    share = None if p is None else _late_share(p.written)
-    seconds = None if every is None else seconds_in(every.written, needs_unit=True)
-    if p is not None and share is None:
-        told = f"{inside(_WHERE, 'p')} must be a share such as 0.9"
-        reading.report(fields["p"], told, _SHARE_HINT)
-    if every is not None and seconds is None:
-        told = f"{inside(_WHERE, 'every')} must be a duration such as 60s"
-        reading.report(fields["every"], told, _SPAN_HINT)
-    if reading.problems:
-        return reading.problems[0]
-    if share is None or seconds is None:
-        missing = next(key for key in _KEYS if key not in fields)
-        return Problem(f"`{missing}` is missing in {_WHERE}", None, _HINT)
-    return Late(share, seconds)
-
-
-def _late_share(text: str) -> Fraction | None:
-    """Exactly the share that is written; None where that is none."""
-    is_number = text.strip().replace(".", "", 1).isdecimal() and text.isascii()
-    share = Fraction(text.strip()) if is_number and len(text) <= _MOST_LATE_DIGITS else Fraction(0)
-    return share if 0 < share <= 1 else None
-
-
-def _place(location: Location, opening: str) -> Location:
-    """The place in the text as it was given."""
-    if location.line != 1 or location.column is None:
-        return location
-    return replace(location, column=max(1, location.column - len(opening)))
-
-
-def spread(
-    arrivals: Mapping[TableName, Sequence[Arrival]], late: Late, end: float
-) -> dict[TableName, list[Arrival]]:
-    """The parts of all commits by table, in the order of their times, none after `end`.
-
-    Every commit has a time. UsageError where these are more than `MOST_COMMITS`.
-    """
-    left, result = MOST_COMMITS, {}
-    for name, commits in arrivals.items():
-        parts: list[Arrival] = []
-        for each in commits:
-            parts += _parts(each, late, end, left - len(parts))
-        left -= len(parts)
-        parts.sort(key=time_of)
-        result[name] = parts
-    return result
-
-
-def _parts(each: Arrival, late: Late, end: float, most: int) -> Iterator[Arrival]:
-    """One commit's; UsageError where they are more than `most`."""
-    assert each.at is not None, "its time is known"
-    if not each.rows or each.inserted is None or each.deleted is None:
-        counts: Iterator[tuple[int | None, int | None]] = iter([(each.inserted, each.deleted)])
-    else:
-        pieces = _counts(each.inserted, late.p), _counts(each.deleted, late.p)
-        counts = zip_longest(*pieces, fillvalue=0)
-    seen, size = 0, 0
-    for turn, (inserted, deleted) in enumerate(counts):
-        at = each.at + turn * late.every
-        if at > end:
-            return
-        if turn == most:
-            raise _too_many()
-        seen += (inserted or 0) + (deleted or 0)
-        until = each.bytes * seen // each.rows if each.rows else each.bytes
-        yield replace(
-            each,
-            at=at,
-            inserted=inserted,
-            deleted=deleted,
-            bytes=until - size,
-            is_after_gap=each.is_after_gap and not turn,
-        )
-        size = until
-
-
-def _counts(rows: int, p: Fraction) -> Iterator[int]:
-    """Of so many rows, those that come turn by turn; each is at least one."""
-    while rows:
-        left = rows * (p.denominator - p.numerator) // p.denominator
-        yield rows - left
-        rows = left
-
-
-def _too_many() -> UsageError:
-    return UsageError(
-        f"{_WHERE} splits the replayed commits into more than {MOST_COMMITS:,} commits",
-        hint="give a larger share, or replay a shorter time with `--since`",
-    )
-
-
-Noise = Callable[[], float]
-"""Times by which the next step takes longer than thought."""
-
-_SPREAD = 0.35
-_SELDOM, _TIMES = 0.01, 8.0
-
-
-def steady() -> float:
-    """Every step takes what is thought of it."""
-    return 1.0
-
-
-def noisy(random: Random) -> Noise:
-    """Steps of a busy machine."""
-
-    def times() -> float:
-        spread = random.lognormvariate(0.0, _SPREAD)
-        return spread * (_TIMES if random.random() < _SELDOM else 1.0)
-
-    return times

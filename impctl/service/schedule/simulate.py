@@ -11,13 +11,9 @@ from functools import cached_property
 from itertools import groupby
 from math import ceil, floor, inf
 from operator import itemgetter
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from impctl.bench.record import Cell, Chart, Figure, Label, Metric, Record
-from impctl.bench.report import Page, render_page
-from impctl.bench.summary import Headline, Section, Summary
-from impctl.errors import StorageError, UsageError, count_text
+from impctl.errors import UsageError, count_text
 from impctl.placement.graph import Graph, Mode, Node, Piece, Work
 from impctl.placement.search import Modes, evaluate
 from impctl.service.budget.bounds import Bound, bounds_of, chosen_within, late_runs
@@ -25,14 +21,11 @@ from impctl.service.budget.choice import Kept, graphs_of, is_worth, kept_within
 from impctl.service.budget.costs import rows_of_change
 from impctl.service.cost_model import Size, estimated, recorded
 from impctl.service.expiry import has_expiry
-from impctl.service.output import write_whole
 from impctl.service.results import (
     Outcome,
     RecordedRuns,
-    Result,
     SimulatedSetting,
     SimulateResult,
-    WrittenResult,
 )
 from impctl.service.schedule.daemon import Timetable
 from impctl.service.schedule.due import (
@@ -53,17 +46,12 @@ from impctl.service.schedule.due import (
 from impctl.service.schedule.forecast import Expectations, Expected
 from impctl.service.schedule.replay import (
     Commits,
-    Late,
-    Noise,
     Replay,
-    late_from,
     merged,
-    replay_of_file,
     replay_of_store,
-    steady,
 )
 from impctl.service.settings import SimulateRequest, disk_of
-from impctl.service.text import duration_text, moment_text, number_text, size_text, span_text
+from impctl.service.text import size_text
 from impctl.store.records import RunCost, RunKind, RunRecord
 from impctl.types import QueryName, TableName
 from impctl.values import dataclass
@@ -572,9 +560,9 @@ class Model:
         tables: Mapping[QueryName, Sequence[TableName]],
         replay: Replay,
         look: float,
-        noise: Callable[[], Noise] = lambda: steady,
+        noise: Callable[[], Callable[[], float]] = lambda: lambda: 1.0,
     ) -> None:
-        """`noise` makes that of a run, which are each as if there were no other."""
+        """`noise` makes, for each run, the factor of each step's time."""
         self.replay = replay
         self._specs, self._look, self._noise = specs, look, noise
         self._pieces = pieces_of(desk, store, specs, replay)
@@ -903,8 +891,12 @@ class VirtualRun:
     """Queries on `commit`, which run at each look, and a timetable of the others."""
 
     def __init__(
-        self, queries: Sequence[ReplayedQuery], look: float, noise: Noise = steady
+        self,
+        queries: Sequence[ReplayedQuery],
+        look: float,
+        noise: Callable[[], float] = lambda: 1.0,
     ) -> None:
+        self._noise = noise
         self._queries = {query.name: query for query in queries}
         self._on_commit = [query for query in queries if query.trigger.is_on_commit]
         self._timed = [query for query in queries if query.is_timed]
@@ -914,7 +906,6 @@ class VirtualRun:
         )
         self._timetable = Timetable(look)
         self._look = look
-        self._noise = noise
         self._opening = OPENING_FIRST_S
         self.ran = Ran()
 
@@ -1112,205 +1103,10 @@ class VirtualRun:
             yield now if is_some else query.next_after(now) or inf
 
 
-_OWN = "as in the file"
-_HEADS = (
-    *("Budget", "Trigger", "Runs", "Steps", "Work", "Age", "99%", "Worst", "Late", "State"),
-    *("Reads", "Converts"),
-)
-_METHOD = (
-    "Past commits run through the same scheduler and choice of state as real runs, in "
-    "virtual time. No table rows are read.",
-    "The time of a step is estimated from recorded runs of the query with as many rows "
-    "of the same tables. Without a recorded run, the estimate uses the capture, or "
-    "else default times. The extra cost that the choice of state expects, compared "
-    "with the present state, is added.",
-    "The age is that of the oldest change in a step when its run ends. Reads of join "
-    "sides from files are estimates, counted for each query even if a run shares them.",
-)
-
-
-def write_page(path: Path, result: SimulateResult, reserved: Mapping[str, str]) -> WrittenResult:
-    """Write the page; StorageError where that cannot be."""
-    try:
-        write_whole(path, render(result), reserved)
-    except OSError as error:
-        raise StorageError(
-            f"The report could not be written to `{path}`: {error.strerror}",
-            hint="name a file in a folder with write access",
-        ) from error
-    return WrittenResult("report", str(path))
-
-
-def render(result: SimulateResult) -> str:
-    """The page."""
-    page = Page(
-        command="simulate",
-        kicker=result.source if result.late is None else f"{result.source}, late ({result.late})",
-        title="Costs of other settings",
-        facts=_facts(result),
-        summary=Summary((), tuple(_headlines(result)), (_table(result),)),
-        record=_record(result),
-        here="In this replay",
-        how="How these figures were computed",
-        method=_METHOD,
-        made="from one replay",
-    )
-    return render_page(page)
-
-
-def _facts(result: SimulateResult) -> dict[str, str]:
-    tables = (f"{name} {count:,}" for name, count in result.commits.items())
-    return {
-        "From": moment_text(result.since),
-        "To": moment_text(result.until),
-        "Commits": f"{sum(result.commits.values()):,} ({', '.join(tables)})",
-        "Rows": f"{result.rows:,}",
-        "Looks": f"every {duration_text(result.look_s * 1000)}",
-        "Queries": str(len(result.costs_by)),
-    }
-
-
-def _headlines(result: SimulateResult) -> Iterator[Headline]:
-    present = result.settings[0]
-    over = span_text((result.until - result.since).total_seconds())
-    yield Headline(duration_text(present.work_ms), "work with the setting as it is", f"in {over}")
-    least = min(result.settings, key=lambda one: one.work_ms if one.steps else float("inf"))
-    if least is not present and least.steps and present.work_ms:
-        share = f"{least.work_ms / present.work_ms:.0%}"
-        yield Headline(share, "of that work, with the cheapest setting", least.setting)
-    match = result.recorded
-    if match is not None and match.work_off is not None:
-        where = f"{match.steps:,} steps since {moment_text(match.since)}"
-        yield Headline(
-            f"{match.work_off:+.0%}", "difference between the model and the recorded work", where
-        )
-
-
-def _table(result: SimulateResult) -> Section:
-    rows = tuple(_row(one) for one in result.settings)
-    late = [one.setting for one in result.settings if one.late]
-    points = [f"Steps are late with: {'; '.join(late)}."] if late else []
-    over = [one.setting for one in result.settings if one.over_budget]
-    points += [f"Even the minimum exceeds the budget of: {'; '.join(over)}."] if over else []
-    numbers = tuple(range(2, len(_HEADS)))
-    return Section("Settings", (), tuple(points), _HEADS, numbers, rows)
-
-
-def _row(one: SimulatedSetting) -> tuple[str, ...]:
-    return (
-        _budget(one),
-        _trigger(one),
-        f"{one.runs:,}",
-        f"{one.steps:,}",
-        duration_text(one.work_ms),
-        *(_age(age) for age in (one.age_s, one.age_99_s, one.age_worst_s)),
-        f"{one.late:,}",
-        size_text(one.state_bytes),
-        number_text(round(one.reads, 1)),
-        str(one.conversions),
-    )
-
-
-def _age(seconds: float | None) -> str:
-    return "" if seconds is None else duration_text(seconds * 1000)
-
-
-def _budget(one: SimulatedSetting) -> str:
-    if one.present:
-        return "as it is"
-    return "all kept" if one.disk_bytes is None else size_text(one.disk_bytes)
-
-
-def _trigger(one: SimulatedSetting) -> str:
-    return _OWN if one.trigger is None else one.trigger
-
-
-def _record(result: SimulateResult) -> Record:
-    """Figures and cells, in the form that figures are drawn from."""
-    return Record(
-        suite="simulate",
-        title="",
-        scale=1.0,
-        repeat=0,
-        seed=0,
-        started=result.since.isoformat(),
-        elapsed_s=0.0,
-        noise=0.0,
-        machine={},
-        figures=_FIGURES,
-        cells=(*_by_bytes(result.settings), *_by_trigger(result.settings)),
-    )
-
-
-_FIGURES = (
-    Figure(
-        "work",
-        "Work by bytes of state and trigger",
-        "Total time of all steps. With less state, tables are read more often.",
-        Chart("state_bytes", ("work_ms",), ("trigger",)),
-    ),
-    Figure(
-        "reads",
-        "Reads of join sides by bytes of state and trigger",
-        "Expected number of reads from files, for join sides that are not stored.",
-        Chart("state_bytes", ("reads",), ("trigger",)),
-    ),
-    Figure(
-        "age",
-        "Age of sketches by trigger",
-        "Age of the oldest change of a step when it is done: median, 99th percentile, maximum.",
-        Chart("trigger", ("median_ms", "at_99_of_100_ms", "worst_ms"), log=("y",)),
-    ),
-    Figure(
-        "runs",
-        "Runs and steps by trigger",
-        "Runs of a follower, and queries maintained in them.",
-        Chart("trigger", ("runs", "steps"), log=("y",)),
-    ),
-)
-
-
-def _by_bytes(settings: Sequence[SimulatedSetting]) -> Iterator[Cell]:
-    """A point for each trigger and size of state; budgets may come to the same."""
-    alike: dict[tuple[str, int], list[SimulatedSetting]] = {}
-    for one in settings:
-        alike.setdefault((_trigger(one), one.state_bytes), []).append(one)
-    for (trigger, size), result in alike.items():
-        note = "; ".join(one.setting for one in result)
-        for figure, name, value in (
-            ("work", "work_ms", result[0].work_ms),
-            ("reads", "reads", result[0].reads),
-        ):
-            labels: dict[str, Label] = {"trigger": trigger, "state_bytes": size}
-            yield Cell(figure, labels, _metrics({name: value}), note=note)
-
-
-def _by_trigger(settings: Sequence[SimulatedSetting]) -> Iterator[Cell]:
-    """A cell for each trigger, with the budget that comes first."""
-    first: dict[str, SimulatedSetting] = {}
-    for one in settings:
-        first.setdefault(_trigger(one), one)
-    for trigger, one in first.items():
-        labels = {"trigger": trigger}
-        ages = (one.age_s, one.age_99_s, one.age_worst_s)
-        names = ("median_ms", "at_99_of_100_ms", "worst_ms")
-        told = zip(names, ages, strict=True)
-        known = {name: age * 1000 for name, age in told if age is not None}
-        yield Cell("age", labels, _metrics(known), note=one.setting)
-        counts = {"runs": float(one.runs), "steps": float(one.steps)}
-        yield Cell("runs", labels, _metrics(counts), note=one.setting)
-
-
-def _metrics(values: dict[str, float]) -> dict[str, Metric]:
-    return {name: Metric(value, value, value, 0) for name, value in values.items()}
-
-
 NOTHING_TO_REPLAY = "nothing_to_replay"
 _NO_EXPIRY = "the replay ignores rows that expire: figures cover commits only"
 _FEW = 20
 """Commits below which a replay says little."""
-_TAIL = 60.0
-"""Seconds after the last commit of a file that are replayed, beside the longest bound."""
 
 
 def simulate(
@@ -1318,16 +1114,22 @@ def simulate(
 ) -> Outcome:
     """One result for all settings; UsageError where there is nothing to replay."""
     triggers = [trigger_from(text) for text in request.triggers]
-    late = None if request.late is None else late_from(request.late)
     present = disk_of(desk.settings, desk.workload)
     settings = settings_of(present, disks_from(request.disks), triggers)
     store = desk.reading_store()
     specs, warnings = _captured(desk, store, queries)
     assert store is not None, "what was captured is in a store"
     tables = _tables(store, specs)
-    replay = _replay(desk, store, specs, tables, settings, request, late)
+    now = now_of(desk)
+    since = None if request.since is None else now - request.since
+    replay = replay_of_store(desk, store, _names(tables), since, now)
     if not replay.count:
-        raise _nothing(replay, request)
+        raise UsageError(
+            "No commit is known in the requested time span",
+            hint="`capture` and `maintain` store the history of commits from the tables' logs; "
+            "give a longer `--since`",
+            code=NOTHING_TO_REPLAY,
+        )
     if replay.count < _FEW:
         warnings.append(
             f"only {count_text(replay.count, 'commit')} to replay, so figures are rough"
@@ -1349,12 +1151,8 @@ def simulate(
         costs_by=model.costs_by,
         settings=tuple(figures),
         recorded=_recorded(store, model, settings[0], request),
-        late=None if late is None else late.text,
     )
-    results: list[Result] = [result]
-    if request.report is not None:
-        results.append(write_page(request.report, result, desk.reserved))
-    return Outcome(tuple(results), (*warnings, *replay.warnings, *model.warnings))
+    return Outcome((result,), (*warnings, *replay.warnings, *model.warnings))
 
 
 def _captured(
@@ -1390,49 +1188,10 @@ def _names(tables: Mapping[QueryName, Sequence[TableName]]) -> list[TableName]:
     return sorted({name for table in tables.values() for name in table})
 
 
-def _replay(
-    desk: Workbench,
-    store: StoreReader,
-    specs: Sequence[QuerySpec],
-    tables: Mapping[QueryName, Sequence[TableName]],
-    settings: Sequence[Setting],
-    request: SimulateRequest,
-    late: Late | None,
-) -> Replay:
-    names = _names(tables)
-    if request.arrivals is not None:
-        triggers = [trigger_of(spec) for spec in specs]
-        triggers += [one.trigger for one in settings if one.trigger is not None]
-        spans = [span for one in triggers for span in (one.fresh_within, one.every) if span]
-        tail = max([_TAIL, request.look, *spans]) + request.look
-        return replay_of_file(request.arrivals, names, desk.workload.tables, tail, late)
-    now = now_of(desk)
-    since = None if request.since is None else now - request.since
-    return replay_of_store(desk, store, names, since, now, late)
-
-
-def _nothing(replay: Replay, request: SimulateRequest) -> UsageError:
-    if request.arrivals is not None:
-        hint = "write a line for each commit: time,table,inserted,deleted"
-        return UsageError(
-            f"No line of {request.arrivals} names a table of these queries",
-            hint=hint,
-            code=NOTHING_TO_REPLAY,
-        )
-    return UsageError(
-        "No commit is known in the requested time span",
-        hint="`capture` and `maintain` store the history of commits from the tables' logs; give "
-        "a longer `--since`, or commits in a file with `--arrivals`",
-        code=NOTHING_TO_REPLAY,
-    )
-
-
 def _recorded(
     store: StoreReader, model: Model, present: Setting, request: SimulateRequest
 ) -> RecordedRuns | None:
-    """What was recorded of the same time; None where commits are others than came then."""
-    if request.arrivals is not None or request.late is not None:
-        return None
+    """What was recorded of the same time."""
     replay = model.replay
     result = recorded_of(store, tuple(model.costs_by), replay.since, replay.until)
     if result is None:

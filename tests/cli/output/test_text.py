@@ -416,17 +416,6 @@ def test_where_it_fits_settings_are_a_table(fake, impctl, monkeypatch) -> None:
     assert "converts 12" in impctl("simulate", "w.yaml").stdout
 
 
-def test_rows_that_come_late_are_told(fake, impctl, monkeypatch) -> None:
-    late = replace(EXAMPLES["simulate"], recorded=None, late="p 0.9, every 1m")
-    fake.answer = Outcome((late,))
-    monkeypatch.setenv("COLUMNS", "300")
-    shown = impctl("simulate", "w.yaml").stdout
-    assert "histories of the tables, rows late (p 0.9, every 1m); a check" in " ".join(
-        shown.split()
-    )
-    assert shown.endswith("no recorded run had rows that arrived late like this\n")
-
-
 WHY = EXAMPLES["why"]
 
 
