@@ -29,13 +29,12 @@ if TYPE_CHECKING:
     from impctl.types import QueryName
 
 KEPT_VERSIONS = 32
-"""How many sketch versions of a query stay by default."""
 
 _PARTITIONS = "FROM partition WHERE id NOT IN (SELECT partition_id FROM sketched)"
 
 
 def find_leftovers(connection: sqlite3.Connection, layout: Layout) -> tuple[Leftover, ...]:
-    """Run files in the store's folder without a run, by name."""
+    """Names of run files in the store's folder without a run."""
     known = run_files(connection)
     with translated(layout.state):
         try:
@@ -51,7 +50,7 @@ def find_leftovers(connection: sqlite3.Connection, layout: Layout) -> tuple[Left
 
 
 def collect_sketches(connection: sqlite3.Connection, path: Path, keep: int) -> Collected:
-    """Remove older sketch versions and unused partitions; returns what they were."""
+    """Remove older sketch versions and unused partitions; returns them."""
     versions = []
     for query_id, name in connection.execute("SELECT id, name FROM query ORDER BY name").fetchall():
         before = _row_bytes(connection, query_id)
@@ -67,11 +66,8 @@ def collect_sketches(connection: sqlite3.Connection, path: Path, keep: int) -> C
 def trimmed(
     result: Collected, keep: int, catalog: Callable[[], Catalog], check_room: Callable[[], None]
 ) -> Collected:
-    """The same with old versions and partitions removed, or why the disk did not let them.
-
-    `check_room` raises StorageError where the catalog cannot be written, which may be another one
-    after it.
-    """
+    """Remove old versions and partitions, or report why the disk does not permit it. `check_room`
+    raises StorageError if the catalog cannot be written; it may reopen the catalog."""
     try:
         if result.versions or result.partitions:
             check_room()
@@ -88,7 +84,6 @@ def trimmed(
 
 
 def _row_bytes(connection: sqlite3.Connection, query_id: int) -> int:
-    """Bytes of texts and bits in the rows of all sketch versions of a query."""
     parts = (
         (_total("versions"), "sketch_version"),
         (_total("assumptions", "basis"), "sketch_basis"),
@@ -142,27 +137,27 @@ def _trim(connection: sqlite3.Connection, path: Path, query_id: int, keep: int) 
 
 
 MOST_FILES = 100_000
-"""Files and folders of a store that are looked at: it has a few for each query."""
+"""Limit of files and folders inspected in a store, which has a few per query."""
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """The folder of a store, or where it would be made: rights and room."""
+    """The folder of a store, or its future place: rights and space."""
 
     path: Path
     is_writable: bool
     open_to_others: tuple[Path, ...]
-    """What group or everybody may write."""
+    """Entries that group or everybody may write."""
     used: int
     free: int
     is_whole: bool = True
-    """Whether all of the folder was looked at; of a folder with too many files, only some."""
+    """Whether all of the folder was inspected; a folder with too many files is only sampled."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What an open store holds; `damaged` are the queries whose rows or state are not whole."""
+    """The content of an open store; `damaged` are queries with damaged rows or state."""
 
     queries: tuple[QueryName, ...]
     damaged: tuple[tuple[QueryName, ImpctlError], ...]
@@ -172,7 +167,7 @@ class Checked:
 
 
 def folder_of(path: Path) -> Folder:
-    """Rights and room of the store's folder, or of the nearest folder above that is there."""
+    """Rights and space of the store's folder, or of its nearest existing parent."""
     with translated(path):
         there = next(folder for folder in (path, *path.absolute().parents) if folder.is_dir())
     looked_at = islice(_files(path), MOST_FILES + 1) if there == path else ()
@@ -188,15 +183,13 @@ def folder_of(path: Path) -> Folder:
 
 
 def lock_owner(path: Path) -> Owner | None:
-    """Who noted down to hold the writer's lock, be it alive or dead."""
+    """The noted holder of the writer's lock, alive or dead."""
     return noted_owner(Layout(path))
 
 
 def check_store(store: StoreReader, *, with_state: bool) -> Checked:
-    """Every query's rows and state files against their checksums; ImpctlError for the catalog's.
-
-    Without `with_state` of files only what tells where their columns lie.
-    """
+    """Verify every query's rows and state files; ImpctlError for the catalog's. Without
+    `with_state` only the heads of files, which locate their columns."""
     names = store.queries()
     damaged = []
     for name in names:
@@ -226,7 +219,7 @@ def _mode(file: Path) -> int:
 
 
 def _size(file: Path) -> int:
-    """0 for what a writer has removed meanwhile."""
+    """Size of the file; 0 if a writer removed it meanwhile."""
     try:
         result = file.stat()
     except OSError:
@@ -235,7 +228,7 @@ def _size(file: Path) -> int:
 
 
 DUE = 86_400.0
-"""Seconds after which a file is looked at again."""
+"""Seconds after which a file is verified again."""
 _CHUNK = 1 << 20
 _FILES = (
     "SELECT query.name, run.file, run.sums IS NULL, scrub.at, scrub.page"
@@ -247,7 +240,7 @@ _FORGET = "DELETE FROM scrub WHERE file NOT IN (SELECT file FROM run WHERE file 
 
 @dataclass(frozen=True, slots=True)
 class Scrubbed:
-    """Bytes that were looked at, and what was not as it was written."""
+    """Bytes verified, and what was damaged."""
 
     size: int = 0
     damaged: tuple[tuple[QueryName, StateCorruptError], ...] = ()
@@ -255,7 +248,7 @@ class Scrubbed:
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """A file that is due: its run, and how far it was looked at already."""
+    """A file that is due: its run, and how far it was verified already."""
 
     since: float
     query: QueryName
@@ -265,7 +258,7 @@ class _Waiting:
 
 @dataclass(frozen=True, slots=True)
 class _LookedAt:
-    """So many bytes of a file were right; up to which page, 0 for all, and its new checksums."""
+    """Verified bytes of a file; the last page verified, 0 for all, and new checksums."""
 
     file: _Waiting
     size: int
@@ -274,10 +267,8 @@ class _LookedAt:
 
 
 def scrub(catalog: Catalog, layout: Layout, budget: int, now: float) -> Scrubbed:
-    """Look at `budget` bytes of files that are due; those without checksums per page are in full.
-
-    The lock must be held. `now` is in seconds since 1970.
-    """
+    """Verify `budget` bytes of files that are due, those without page checksums in full. The lock
+    must be held. `now` is in seconds since 1970."""
     with catalog.reading() as connection:
         due = _waiting(connection, catalog.path, layout, now)
     done: list[_LookedAt] = []
@@ -303,7 +294,7 @@ def scrub(catalog: Catalog, layout: Layout, budget: int, now: float) -> Scrubbed
 def _waiting(
     connection: sqlite3.Connection, path: Path, layout: Layout, now: float
 ) -> list[_Waiting]:
-    """The files that are due, those first that wait longest."""
+    """The files that are due, longest waiting first."""
     due: dict[QueryName, dict[str, tuple[float, int]]] = {}
     for name, file, is_older, at, page in connection.execute(_FILES).fetchall():
         since = _written(layout.run_file(file)) if at is None else at
@@ -319,7 +310,7 @@ def _waiting(
 
 
 def _runs_of(connection: sqlite3.Connection, path: Path, name: QueryName) -> tuple[StoredRun, ...]:
-    """The query's runs; none where its rows are not what was written, which who uses it is told."""
+    """The query's runs; none if its rows are damaged, which is reported on use."""
     try:
         held = tables.find_with_progress(connection, path, name)
         if held is None:
@@ -330,7 +321,7 @@ def _runs_of(connection: sqlite3.Connection, path: Path, name: QueryName) -> tup
 
 
 def _look_at(one: _Waiting, layout: Layout, budget: int) -> _LookedAt:
-    """So many bytes of the file; StateCorruptError where they are not what was written."""
+    """Verify up to `budget` bytes of the file; StateCorruptError if they are damaged."""
     run, place = one.run, layout.run_file(one.run.file or "")
     try:
         if run.sums is None:
@@ -344,7 +335,7 @@ def _look_at(one: _Waiting, layout: Layout, budget: int) -> _LookedAt:
 
 
 def _note(connection: sqlite3.Connection, path: Path, done: _LookedAt, now: float) -> None:
-    """Remember how far the file was looked at, and its new checksums."""
+    """Record how far the file was verified, and its new checksums."""
     one, sums, file = done.file, done.sums, done.file.run.file
     at = one.since if done.page else now
     connection.execute("INSERT OR REPLACE INTO scrub VALUES (?, ?, ?)", (file, at, done.page))
@@ -360,7 +351,7 @@ def _note(connection: sqlite3.Connection, path: Path, done: _LookedAt, now: floa
 
 
 def _written(place: Path) -> float:
-    """When the file was written; 0 where nobody can say."""
+    """When the file was written; 0 if unknown."""
     try:
         return place.stat().st_mtime
     except OSError:
@@ -387,7 +378,7 @@ def _check_pages(run: StoredRun, query: QueryName, place: Path, first: int, last
 
 
 def _parts(place: Path, first: int, last: int) -> Iterator[bytes]:
-    """The bytes of a file, none of them kept."""
+    """The bytes of a file in parts."""
     descriptor = os.open(place, os.O_RDONLY | CAREFUL)
     try:
         os.lseek(descriptor, first, os.SEEK_SET)

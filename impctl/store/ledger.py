@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 KEPT = 1000
 _PATIENCE = 1.0
-"""Seconds that a use waits for another one that is being written."""
+"""Seconds to wait for another writer of the ledger."""
 _DAY = 86_400
 _RUNS, _MOST_RUNS = 8, 64
-"""Runs that are held of a text by one who answered it, and of all texts that a query had."""
+"""Runs kept per text and answerer, and per query."""
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS use (number INTEGER PRIMARY KEY, query TEXT NOT NULL, at REAL NOT NULL,
@@ -70,11 +70,9 @@ DO UPDATE SET answers = answers + excluded.answers, last = max(last, excluded.la
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """One use: what was read, and what the query would have read by its own conditions alone.
-
-    `is_used` is false where the sketch was left away. `elapsed_ms` is 0 where nobody knows it: a
-    text was printed, or a frame handed out.
-    """
+    """One use: what was read, and what the query's own conditions would have read. `is_used` is
+    false if the sketch was not used. `elapsed_ms` is 0 if unknown: a text was printed, or a frame
+    returned."""
 
     query: QueryName
     at: float
@@ -92,11 +90,9 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class AnswerRun:
-    """What one answer took, and how much was read for it; of kept rows how much they are.
-
-    `text` marks the query's text, `by` says who answered. Starting Spark took `start_ms` more than
-    `elapsed_ms`, 0 where it was running.
-    """
+    """What one answer took and read; of a materialized result also how much that is. `text`
+    identifies the query's text, `by` who answered. Starting Spark took `start_ms` beyond
+    `elapsed_ms`, 0 if it was running."""
 
     query: QueryName
     text: int
@@ -111,10 +107,8 @@ class AnswerRun:
 
 @dataclass(frozen=True, slots=True)
 class Uses:
-    """Sums over the uses of one query, and how often it was answered from kept rows besides.
-
-    `last` is the latest of either, None without any.
-    """
+    """Sums over the uses of one query, and the number of answers from a materialized result. `last`
+    is the latest of either, None without any."""
 
     uses: int = 0
     used: int = 0
@@ -130,13 +124,13 @@ class Uses:
 
 
 class Ledger:
-    """The ledger of the store in a folder; there may be none yet, or none that can be read."""
+    """The ledger of the store in a folder; it may be missing or unreadable."""
 
     def __init__(self, folder: Path) -> None:
         self._path = Layout(folder).ledger
 
     def record(self, use: Use) -> bool:
-        """Write one use down; false where that could not be done at once."""
+        """Record one use; false if that was not possible at once."""
 
         def write(connection: sqlite3.Connection) -> None:
             marks = ", ".join("?" * len(fields(Use)))
@@ -146,7 +140,7 @@ class Ledger:
         return self._written(write)
 
     def record_answers(self, counts: Mapping[QueryName, int], at: float) -> bool:
-        """Count answers from kept rows; false where that could not be done at once."""
+        """Count answers from a materialized result; false if that was not possible at once."""
 
         def write(connection: sqlite3.Connection) -> None:
             rows = [(query, at // _DAY, count, at) for query, count in counts.items()]
@@ -155,7 +149,7 @@ class Ledger:
         return self._written(write)
 
     def record_run(self, run: AnswerRun) -> bool:
-        """Write down what an answer took; false where that could not be done at once."""
+        """Record what an answer took; false if that was not possible at once."""
 
         def write(connection: sqlite3.Connection) -> None:
             marks = ", ".join("?" * len(fields(AnswerRun)))
@@ -180,15 +174,15 @@ class Ledger:
         return tuple(made(*row) for row in self._asked(asked, query, text))
 
     def uses(self, query: QueryName) -> tuple[Use, ...]:
-        """The uses that stand by themselves, newest first."""
+        """Single uses, newest first; older ones are summed per day."""
         names = ", ".join(field.name for field in fields(Use))
         rows = self._asked(f"SELECT {names} FROM use WHERE query = ? ORDER BY number DESC", query)
         made: Callable[..., Use] = Use
         return tuple(made(*row[:4], bool(row[4]), *row[5:]) for row in rows)
 
     def sums(self, query: QueryName, since: float = 0.0) -> Uses:
-        """All uses since then; of sums per day those of whole days and of the one it lies in, and
-        so of answers from kept rows."""
+        """All uses since then, and answers from a materialized result; daily sums count for whole
+        days."""
         days = f"SELECT sum(uses), sum(used), {_SUMS}, sum(elapsed_ms), max(day) FROM day"
         alone = f"SELECT count(*), sum(is_used), {_SUMS}, sum(elapsed_ms), max(at) FROM use"
         (old,) = self._asked(f"{days} WHERE query = ? AND day >= ?", query, since // _DAY) or [()]
@@ -205,7 +199,7 @@ class Ledger:
         return made(*totals, max(moments, default=None), answers or 0)
 
     def _written(self, write: Callable[[sqlite3.Connection], None]) -> bool:
-        """Whether it could be written, all of it, at once."""
+        """Run the statements in one transaction; false if that fails."""
         try:
             with self._opened() as result, result:
                 result.execute("BEGIN IMMEDIATE")
@@ -215,7 +209,7 @@ class Ledger:
         return True
 
     def _fold(self, connection: sqlite3.Connection, query: QueryName) -> None:
-        """Put the oldest uses of a query into their days."""
+        """Add the oldest uses of a query to the sums of their days."""
         asked = "SELECT number FROM use WHERE query = ? ORDER BY number DESC LIMIT 1 OFFSET ?"
         row = connection.execute(asked, (query, KEPT)).fetchone()
         if row is not None:
@@ -224,7 +218,7 @@ class Ledger:
             connection.execute("DELETE FROM use WHERE query = :query AND number <= :last", given)
 
     def _asked(self, sql: str, *given: object) -> list[tuple[Any, ...]]:
-        """Rows; none where there is no ledger, or none that can be read."""
+        """Rows; none if there is no readable ledger."""
         if not self._path.is_file():
             return []
         try:
@@ -236,7 +230,7 @@ class Ledger:
 
     @contextmanager
     def _opened(self) -> Iterator[sqlite3.Connection]:
-        """The ledger to be written; made where there is none, its owner's alone."""
+        """The ledger for writing; created with owner-only rights if missing."""
         if not self._path.exists():
             os.close(os.open(self._path, os.O_CREAT | os.O_RDWR | CAREFUL, 0o600))
         with closing(

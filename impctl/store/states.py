@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from impctl.types import QueryName
 
 BLOB_LIMIT = 256 << 10
-"""Runs up to this many bytes travel inside the transaction; measured: a file, with its own sync
-and the folder's, costs more below and less above."""
+"""Runs up to this many bytes are stored in the transaction; measured: a file, with its own sync and
+the folder's, costs more below and less above."""
 
 
 _HELD = (
@@ -42,17 +42,15 @@ _HELD = (
 _DROP = "DELETE FROM run WHERE query_id = ? AND arrangement = ? AND sequence = ?"
 _PUT = "INSERT OR REPLACE INTO run VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _MARK_BYTES = 8
-"""Before each message of an Arrow stream: that one comes, and how long its head is."""
+"""Bytes before each message of an Arrow stream: a marker and the length of its head."""
 NO_RUNS = digest_of(())
-"""The digest of the runs of a query that has none."""
+"""The digest of no runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenRun:
-    """A run ready for the catalog: its content is at hand, or safe on disk in `file`.
-
-    With `sums`, the checksums of the file's pages, `checksum` is theirs; else the content's.
-    """
+    """A run ready for the catalog: `content`, or synced on disk in `file`. With `sums`, the
+    checksums of the file's pages, `checksum` is theirs; else the content's."""
 
     arrangement: str
     sequence: int
@@ -66,7 +64,7 @@ class WrittenRun:
 
 @dataclass(frozen=True, slots=True)
 class StoredRun:
-    """A run as the catalog has it; without `sums` its checksum is that of all bytes."""
+    """A run in the catalog; without `sums` its checksum is that of all bytes."""
 
     arrangement: str
     sequence: int
@@ -83,7 +81,7 @@ class StoredRun:
 
 
 def write_runs(runs: Iterable[Run], layout: Layout, disk: Disk) -> tuple[WrittenRun, ...]:
-    """Encode the runs and bring the large ones to disk, synced, their folder too."""
+    """Encode the runs and write the large ones to disk, synced with their folder."""
     written: list[WrittenRun] = []
     try:
         for arrangement, sequence, table in runs:
@@ -102,12 +100,12 @@ def write_runs(runs: Iterable[Run], layout: Layout, disk: Disk) -> tuple[Written
 
 
 def discard_runs(runs: Iterable[WrittenRun], layout: Layout, disk: Disk) -> None:
-    """Remove files that nothing will refer to."""
+    """Remove files that no row will refer to."""
     remove_files([run.file for run in runs if run.file is not None], layout, disk)
 
 
 def remove_files(names: Iterable[str], layout: Layout, disk: Disk) -> set[str]:
-    """Remove run files, and tell which; one that cannot be removed now is collected later."""
+    """Remove run files and report which; one that cannot be removed now is collected later."""
     removed = set()
     for name in names:
         try:
@@ -126,11 +124,8 @@ def move_runs(
     drop: Iterable[tuple[str, int]],
     put: Iterable[WrittenRun],
 ) -> tuple[int, list[str]]:
-    """Remove runs, which must be there, then refer to others, whose places may be taken.
-
-    `digest` is what the runs must have before; gives what they have now, and the files that
-    nothing refers to any more.
-    """
+    """Remove `drop`, which must exist, then insert others, which may replace existing runs.
+    `digest` is the expected digest before; returns the new one, and files without a reference."""
     held = {row[:2]: row[2:] for row in connection.execute(_HELD, (query_id,))}
     if digest_of(held.values()) != digest:
         raise damaged(path, "the runs of one version do not match each other")
@@ -175,7 +170,7 @@ def run_files(connection: sqlite3.Connection) -> set[str]:
 def stored_runs(
     connection: sqlite3.Connection, path: Path, query_id: int, digest: int
 ) -> tuple[StoredRun, ...]:
-    """All runs of the query, by arrangement and sequence; they must have that digest."""
+    """All runs of the query, by arrangement and sequence; they must match the digest."""
     rows = connection.execute(
         "SELECT query_id, arrangement, sequence, rows, bytes, checksum, file, seal, content, sums"
         " FROM run WHERE query_id = ? ORDER BY arrangement, sequence",
@@ -187,7 +182,7 @@ def stored_runs(
 
 
 def read_run(run: StoredRun, query: QueryName, layout: Layout) -> StoredTable:
-    """The rows of the run; what has no pages is looked at in full."""
+    """The rows of the run; one without pages is verified in full."""
     place = layout.catalog if run.file is None else layout.run_file(run.file)
 
     def corrupt(what: str) -> StateCorruptError:
@@ -216,7 +211,7 @@ def read_run(run: StoredRun, query: QueryName, layout: Layout) -> StoredTable:
 def pages_of(
     run: StoredRun, content: pa.Buffer, corrupt: Callable[[str], StateCorruptError]
 ) -> CheckedPages:
-    """The pages of a run's file, none of them looked at yet."""
+    """The pages of a run's file, none of them verified yet."""
     sums = run.sums or b""
     if zlib.crc32(sums) != run.checksum:
         raise corrupt("does not match the checksum of its checksums")
@@ -242,7 +237,7 @@ def _content(run: StoredRun, place: Path, corrupt: Callable[[str], StateCorruptE
 def check_heads(
     content: pa.Buffer, pages: CheckedPages, corrupt: Callable[[str], StateCorruptError]
 ) -> None:
-    """Look at what tells where the columns of a stream lie: its schema, the head of its batch."""
+    """Verify what locates the columns of a stream: its schema and the head of its batch."""
     at = 0
     for _ in range(2):
         pages.check_span(at, min(at + _MARK_BYTES, content.size))
@@ -296,7 +291,7 @@ def _stream(table: pa.Table, sink: pa.NativeFile) -> None:
 
 
 class _ChecksummedFile:
-    """The file object Arrow writes a stream to; counts and checksums what passes, by pages."""
+    """The file object Arrow writes a stream to; counts and checksums the bytes by pages."""
 
     closed = False
 
@@ -320,7 +315,7 @@ class _ChecksummedFile:
 
 
 def _map(path: Path, length: int, *, is_read_whole: bool) -> pa.Buffer | None:
-    """The file's bytes, mapped; None where it does not have `length` bytes."""
+    """The file's bytes, mapped; None if it does not have `length` bytes."""
     descriptor = os.open(path, os.O_RDONLY | CAREFUL)
     try:
         if os.fstat(descriptor).st_size != length:
@@ -334,7 +329,7 @@ def _map(path: Path, length: int, *, is_read_whole: bool) -> pa.Buffer | None:
 
 
 def corrupt_run(run: StoredRun, query: QueryName, place: Path, what: str) -> StateCorruptError:
-    """The error of a run that is not as it was written."""
+    """The error for a damaged run."""
     return StateCorruptError(
         f"State of query `{query}` {what}: run {run.sequence} of `{run.arrangement}` in `{place}`",
         hint=f"run `impctl capture` for `{query}` again",

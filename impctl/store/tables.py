@@ -46,8 +46,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class QueryRow:
-    """What is fixed from one capture to the next."""
-
     id: int
     name: QueryName
     fingerprint: str
@@ -58,13 +56,13 @@ class QueryRow:
 
 
 _SAYS_NOTHING = 0
-"""In two columns of `progress` that nobody asked for. They stay: the seal of a stored row covers
-them, and a migration in SQL could not seal it anew."""
+"""Value of two columns of `progress` that nothing reads. They stay: the seal of a stored row covers
+them, and a migration in SQL could not renew it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What every commit moves; texts are JSON as stored."""
+    """What every commit changes; texts are JSON as stored."""
 
     generation: int
     assumptions: str
@@ -90,7 +88,7 @@ _QUERY_COLUMNS = 8
 def find_with_progress(
     connection: sqlite3.Connection, path: Path, name: QueryName
 ) -> tuple[QueryRow, Progress] | None:
-    """The query and how far it is, in one look; both or neither, else StateCorruptError."""
+    """The query and its progress, in one read; both or neither, else StateCorruptError."""
     row = connection.execute(_WITH_PROGRESS, (name,)).fetchone()
     if row is None:
         return None
@@ -113,7 +111,7 @@ def save_query(
     generation: int,
     at: float,
 ) -> int:
-    """Write what the capture fixes, over the row of `query_id` if there is one; returns the id."""
+    """Write what the capture fixes, over the row of `query_id` if any; returns the id."""
     if query_id is None:
         result = connection.execute("SELECT coalesce(max(id), 0) + 1 FROM query").fetchone()
         query_id = int(result[0])
@@ -152,7 +150,6 @@ def save_pins(
     pins: Iterable[TablePin],
     held: Mapping[TableName, PinRows] = MappingProxyType({}),
 ) -> int:
-    """Write the pins, of a table only what differs from the `held` rows; returns their digest."""
     written = []
     for pin in sorted(pins, key=lambda pin: pin.table):
         before, schema = held.get(pin.table, ((), ()))
@@ -177,7 +174,7 @@ _PIN_COLUMNS = 6
 def held_pins(
     connection: sqlite3.Connection, path: Path, query_id: int, digest: int
 ) -> dict[TableName, PinRows]:
-    """The pins' rows, ordered by table; they must have that digest. Nothing else is checked."""
+    """The pins' rows, ordered by table; only their digest is verified."""
     rows = connection.execute(_PINS, (query_id,)).fetchall()
     # The joined columns stand once, before those of each side; the number of schemas is the last.
     held = {row[1]: (row[:_PIN_COLUMNS], (*row[:2], *row[_PIN_COLUMNS:-1])) for row in rows}
@@ -192,7 +189,7 @@ def held_pins(
 def load_pins(
     connection: sqlite3.Connection, path: Path, query_id: int, digest: int
 ) -> tuple[TablePin, ...]:
-    """The pins, ordered by table; they must have that digest."""
+    """The pins, ordered by table; they must match the digest."""
     pins = []
     for row, schema in held_pins(connection, path, query_id, digest).values():
         table, location, table_id, version = opened(row, path, "pin")[1:]
@@ -248,13 +245,13 @@ _HELD = """
 """
 _SKETCHED_COLUMNS = 8
 Partitions = dict[str, RangePartition]
-"""Partitions that were read already, by the hash of their content; those read are added."""
+"""Partitions read so far, by the hash of their content; extended by reads."""
 
 _SKETCH = "INSERT INTO sketch VALUES (?, ?, ?, ?, ?)"
 
 
 def versions_text(versions: Mapping[TableName, TableVersion]) -> str:
-    """Versions as the one text that equal versions have."""
+    """Versions as text, equal for equal versions."""
     return json.dumps({table: int(version) for table, version in sorted(versions.items())})
 
 
@@ -265,7 +262,7 @@ def save_captured(
     sketches: Iterable[StoredSketch],
     versions: str,
 ) -> None:
-    """The sketches of a capture, with their partitions."""
+    """Write the sketches of a capture, with their partitions."""
     written = []
     for sketch in sorted(sketches, key=lambda sketch: sketch.access):
         _check_size(sketch.access, sketch.fragments, sketch.partition.size)
@@ -292,7 +289,8 @@ def save_maintained(
     sketches: Iterable[tuple[AccessId, FragmentSet]],
     versions: str,
 ) -> None:
-    """The sketches after a batch; `query` is id, generation of its capture, new generation."""
+    """Write the sketches after a batch; `query` is id, generation of its capture, new
+    generation."""
     query_id, captured, generation = query
     held = _held_sketches(connection, path, query_id, captured, generation)
     given, known = dict(sketches), [sketched[0] for sketched, _ in held]
@@ -318,7 +316,7 @@ def save_maintained(
 def load_sketches(
     connection: sqlite3.Connection, path: Path, query_id: int, generation: int, known: Partitions
 ) -> tuple[StoredSketch, ...]:
-    """The sketches as they stood at `generation`, ordered by access."""
+    """The sketches as of `generation`, ordered by access."""
     result = connection.execute(
         "SELECT * FROM sketch_version WHERE query_id = ? AND generation = ?", (query_id, generation)
     ).fetchone()
@@ -343,7 +341,6 @@ def load_sketches(
 
 
 def forget_sketches(connection: sqlite3.Connection, query_id: int) -> None:
-    """Remove all sketches of the query; partitions stay until they are collected."""
     for table in ("sketch", "sketched", "sketch_version", "sketch_basis"):
         connection.execute(f"DELETE FROM {table} WHERE query_id = ?", (query_id,))  # noqa: S608
 
@@ -361,10 +358,8 @@ def _save_version(
 def _held_sketches(
     connection: sqlite3.Connection, path: Path, query_id: int, captured: int, generation: int
 ) -> list[tuple[tuple[Any, ...], tuple[Any, ...]]]:
-    """Of each access captured, by its name: what is fixed, and the row, seal included, that holds.
-
-    What is fixed are access, table, attribute, partition and number of ranges.
-    """
+    """Per captured access: the fixed values, and its valid row with seal. Fixed are access, table,
+    attribute, partition and number of ranges."""
     held = []
     for row in connection.execute(_HELD, (generation, query_id, captured)).fetchall():
         sketched = opened(row[:_SKETCHED_COLUMNS], path, "sketched")[2:]
@@ -447,11 +442,11 @@ def _decoded(value: Any) -> BoundaryValue:
 KEPT = 8
 """Runs of one kind over the same tables and layout: enough to see an outlier, few to read."""
 MOST = 64
-"""Runs of one kind, whatever tables they carried on."""
+"""Runs of one kind, whatever tables changed."""
 
 _LAST = "SELECT coalesce(max(number), 0) FROM cost WHERE query_id = ? AND kind = ?"
 _SEALED = 8
-"""Columns before the seal; what follows it came with later formats."""
+"""Columns before the seal; those after it came with later formats."""
 _KINDS = frozenset(kind.value for kind in RunKind)
 _OLDEST = """DELETE FROM cost WHERE query_id = ? AND kind = ? AND (number <= ?
     OR moved = ? AND layout = ? AND number NOT IN (SELECT number FROM cost
@@ -460,7 +455,7 @@ _OLDEST = """DELETE FROM cost WHERE query_id = ? AND kind = ? AND (number <= ?
 
 
 def add_cost(connection: sqlite3.Connection, query_id: int, cost: RunCost) -> None:
-    """Append the cost of a run, dropping the oldest like it beyond `KEPT`."""
+    """Append the cost of a run; drops the oldest of its like beyond `KEPT`."""
     number = _last(connection, query_id, cost.kind) + 1
     _put(connection, query_id, number, cost)
     mine, alike = (query_id, str(cost.kind)), (_text(cost.moved), cost.layout)
@@ -468,12 +463,10 @@ def add_cost(connection: sqlite3.Connection, query_id: int, cost: RunCost) -> No
 
 
 def replace_last_cost(connection: sqlite3.Connection, query_id: int, cost: RunCost) -> None:
-    """Put the cost in place of the latest of its kind."""
     _put(connection, query_id, max(1, _last(connection, query_id, cost.kind)), cost)
 
 
 def load_costs(connection: sqlite3.Connection, query_id: int) -> tuple[RunCost, ...]:
-    """The costs held, newest first within a kind."""
     rows = connection.execute(
         "SELECT * FROM cost WHERE query_id = ? ORDER BY kind, number DESC", (query_id,)
     ).fetchall()
@@ -501,7 +494,7 @@ def load_costs(connection: sqlite3.Connection, query_id: int) -> tuple[RunCost, 
 
 
 def _text(moved: Sequence[TableName]) -> str:
-    """Tables as the catalog has them; of none the text of a row that does not tell."""
+    """Tables as stored; none as in a row that does not say."""
     return json.dumps(list(moved)) if moved else ""
 
 
@@ -510,7 +503,6 @@ def _tables(moved: str = "") -> tuple[TableName, ...]:
 
 
 def forget_costs(connection: sqlite3.Connection, query_id: int) -> None:
-    """Remove all costs of the query."""
     connection.execute("DELETE FROM cost WHERE query_id = ?", (query_id,))
 
 
@@ -539,7 +531,7 @@ _DIGITS = 3
 
 
 def parts_text(parts: RunParts | None) -> str:
-    """The parts as text; an empty one for none."""
+    """The parts as text; empty for none."""
     if parts is None:
         return ""
     times = [round(ms, _DIGITS) for ms in parts.times]
@@ -550,7 +542,7 @@ def parts_text(parts: RunParts | None) -> str:
 
 
 def parts_in(text: str = "") -> RunParts | None:
-    """The parts that a text tells; None for an empty one, and for one that tells no such thing."""
+    """The parts in a text; None for an empty or unknown text."""
     if not text:
         return None
     try:
@@ -577,20 +569,19 @@ _COLUMNS = (
     *("elapsed_ms", "read_ms", "engine_ms", "commit_ms"),
     *("changes", "added", "removed", "versions"),
 )
-"""Behind a record's query and number, named as its fields are."""
+"""After a record's query and number, named like its fields."""
 
 _LAST_ENTRY = "SELECT coalesce(max(number), 0) FROM history WHERE query_id = ?"
 
 
 def add_record(connection: sqlite3.Connection, query_id: int, record: RunRecord) -> None:
-    """Append the record."""
     _put_entry(connection, query_id, _last_entry(connection, query_id) + 1, record)
     if record.cost is not None:
         add_cost(connection, query_id, record.cost)
 
 
 def replace_last_record(connection: sqlite3.Connection, query_id: int, record: RunRecord) -> None:
-    """Put the record in place of the latest one (timings known only after the commit)."""
+    """Replace the latest record (timings are known only after the commit)."""
     _put_entry(connection, query_id, max(1, _last_entry(connection, query_id)), record)
     if record.cost is not None:
         replace_last_cost(connection, query_id, record.cost)
@@ -645,7 +636,7 @@ def save_basis(
     assumptions: str,
     basis: Mapping[str, Any] | None,
 ) -> None:
-    """What the sketch of a generation rests on; without a basis it is not offered later."""
+    """Save the basis of a generation's sketches; without one they are not offered later."""
     if basis is not None:
         row = sealed(query_id, generation, assumptions, json.dumps(dict(basis)))
         connection.execute("INSERT INTO sketch_basis VALUES (?, ?, ?, ?, ?)", row)
@@ -657,7 +648,7 @@ def kept_versions(
     name: QueryName,
     versions: Mapping[TableName, TableVersion] | None,
 ) -> tuple[KeptVersion, ...]:
-    """The versions of the query that have a basis, newest commit first; those asked for, or all."""
+    """The versions of the query that have a basis, newest commit first."""
     query = find_query(connection, path, name)
     if query is None:
         return ()
@@ -683,10 +674,8 @@ def load_kept(
     generation: int,
     known: Partitions,
 ) -> StoredQuery | None:
-    """The query with pins, sketches, assumptions and basis of a generation.
-
-    None where that is not there (any more). Mode and times are those of the query as it is now.
-    """
+    """The query with pins, sketches, assumptions and basis of a generation; None if it is gone.
+    Mode and times are those of the query now."""
     now = load_query(connection, path, name, known)
     query = find_query(connection, path, name)
     if now is None or query is None:
@@ -727,10 +716,8 @@ _LOG_COLUMNS, _ARRIVAL_COLUMNS = 6, 10
 def load_arrivals(
     connection: sqlite3.Connection, tables: Iterable[TableName], *, is_whole: bool = True
 ) -> dict[TableName, History]:
-    """What is known of these tables; one of which nothing is known is left out.
-
-    Without the arrivals where it is not `is_whole`: that is enough to go on from.
-    """
+    """The known histories of these tables; without arrivals if not `is_whole`, which is enough to
+    continue."""
     result = {}
     for table in dict.fromkeys(tables):
         log = _log(connection, table)
@@ -741,8 +728,8 @@ def load_arrivals(
 
 
 def save_arrivals(connection: sqlite3.Connection, histories: Mapping[TableName, History]) -> None:
-    """Bring the rows of tables to these histories, which go on from those that were loaded: of
-    arrivals only those after what is known are looked at."""
+    """Update the rows of tables to these histories, which continue those that were loaded: only
+    arrivals after the known ones are inserted."""
     for table, commits in histories.items():
         since = _put_arrivals(connection, table, commits)
         row = sealed(
@@ -759,7 +746,7 @@ def save_arrivals(connection: sqlite3.Connection, histories: Mapping[TableName, 
 def _put_arrivals(
     connection: sqlite3.Connection, table: TableName, history: History
 ) -> float | None:
-    """Add what is new and take away what went; gives the time from which on all is known."""
+    """Insert new arrivals and delete old ones; returns the time since which all are known."""
     held = _log(connection, table)
     is_same = held is not None and held.table_id == history.table_id
     last = held.until if held is not None and is_same else -1
@@ -829,7 +816,7 @@ _PLACE = 1
 
 
 def load_chosen(connection: sqlite3.Connection) -> Chosen | None:
-    """What is remembered; None for nothing."""
+    """The saved basis of the last choice; None without one."""
     row = connection.execute("SELECT * FROM state_choice WHERE place = ?", (_PLACE,)).fetchone()
     if row is None or seal_of(*row[:-1]) != row[-1]:
         return None
@@ -850,7 +837,7 @@ def load_chosen(connection: sqlite3.Connection) -> Chosen | None:
 
 
 def save_chosen(connection: sqlite3.Connection, chosen: Chosen | None) -> None:
-    """Remember this in place of what was; None forgets it."""
+    """Save this basis; None removes it."""
     connection.execute("DELETE FROM state_choice")
     if chosen is None:
         return
@@ -874,7 +861,7 @@ def _rate(value: object) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What a transaction did: the new generation, and files that nothing refers to any more."""
+    """What a transaction did: the new generation, and unreferenced files."""
 
     generation: int
     unused_files: tuple[str, ...]
@@ -891,7 +878,7 @@ def apply_capture(
     record: RunRecord,
     at: float,
 ) -> Applied:
-    """Put the capture in place of what the query had."""
+    """Replace what the query had by the capture."""
     result = find_with_progress(connection, path, capture.query)
     query_id, generation = None, 1
     unused: list[str] = []
@@ -930,7 +917,7 @@ def apply_maintain(
     change: MaintainCommit,
     written: tuple[WrittenRun, ...],
 ) -> Applied:
-    """Move the query forward; RetryableError where another writer moved it meanwhile."""
+    """Move the query forward; RetryableError if another writer moved it meanwhile."""
     result = find_with_progress(connection, path, change.query)
     if result is None:
         raise _moved(change, "is no longer in the store")
@@ -969,7 +956,7 @@ def _is_same(
     held: Progress,
     capture: NewCapture,
 ) -> bool:
-    """Whether sketches of earlier versions still speak of this query over these tables."""
+    """Whether sketches of earlier versions still describe this query over these tables."""
     pins = load_pins(connection, path, before.id, held.pins)
     return before.fingerprint == capture.fingerprint and _commit_tables(pins) == _commit_tables(
         capture.pins

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class WantedValues:
-    """The distinct values of `values`, in a form in which many rows are held against them."""
+    """The distinct values of `values`, prepared for comparison with many rows."""
 
     values: Vector
     distinct: pa.Array
@@ -37,21 +37,20 @@ class WantedValues:
 
     @classmethod
     def of(cls, values: Vector) -> WantedValues:
-        """All of these, each once."""
         valid = values.validity()
         known = values if bool(valid.all()) else values.take(np.flatnonzero(valid))
         return cls(values, pc.unique(_comparable(known)), not bool(valid.all()))
 
     def may_lie(self, low: int, high: int, *, has_null: bool) -> bool:
-        """Whether one lies between two whole numbers, or is NULL where there are NULLs; integers
-        and dates alone are asked this."""
+        """Whether one lies between two integers, or is NULL where there are NULLs; for integers and
+        dates only."""
         if self.has_null and has_null:
             return True
         mine = self.distinct.to_numpy(zero_copy_only=False)
         return bool(((mine >= low) & (mine <= high)).any())
 
     def held_by(self, column: Vector) -> Bools:
-        """Which rows have one of the values; shape (n,). The column is of the values' type."""
+        """Which rows have one of the values; shape (n,). The column has the values' type."""
         mine = _comparable(column)
         result = _mask(pc.is_in(mine, value_set=self.distinct.cast(mine.type)))
         if column.valid is None:
@@ -60,7 +59,7 @@ class WantedValues:
 
 
 def _comparable(column: Vector) -> Any:
-    """The column as Arrow compares it right: as it is, or by the codes of its keys."""
+    """The column in a form Arrow compares correctly: unchanged, or by the codes of its keys."""
     if column.is_textual:
         return column.values
     if column.values.dtype.kind in "iub":
@@ -88,7 +87,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class RowGroup:
-    """Rows of a group, deleted ones included, and the bounds that are known of columns."""
+    """Rows of a group, including deleted ones, and known bounds of columns."""
 
     rows: int
     bounds: Mapping[ColumnName, Bounds]
@@ -128,7 +127,7 @@ def _whole(value: object, column: Column) -> int | None:
 
 
 MOST_BYTES = 128 << 20
-"""What a run may hold of columns: the keys of some ten million rows."""
+"""Limit of columns that a run holds: the keys of some ten million rows."""
 
 _Columns = tuple[tuple[str, str], ...]
 """Columns by their names in files and their types."""
@@ -137,7 +136,7 @@ _Place = tuple[str, str, str, int]
 
 
 class ReadOnce:
-    """Decoded columns of row groups, and what is known of the groups of files."""
+    """A cache of decoded columns of row groups, and of facts about the groups of files."""
 
     def __init__(self, most: int = MOST_BYTES) -> None:
         self._most = most
@@ -160,7 +159,7 @@ class ReadOnce:
     def columns(
         self, snapshot: Snapshot, names: Sequence[ColumnName], file: DataFile, group: int, rows: int
     ) -> pa.Table:
-        """These columns of a row group that has so many rows, deleted rows included."""
+        """These columns of a row group of `rows` rows, including deleted ones."""
         if not names:
             return bare_rows(rows)
         wanted = [snapshot.readable(name) for name in names]
@@ -182,7 +181,7 @@ class ReadOnce:
         return self._readers[key]
 
     def _hold(self, place: _Place, column: pa.ChunkedArray) -> None:
-        """Now asked for last; what is too large for all is not held."""
+        """Cache as most recently used, unless it exceeds the limit."""
         before = self._held.pop(place, None)
         if before is not None:
             self._bytes -= before.nbytes
@@ -196,7 +195,7 @@ class ReadOnce:
 
 
 def _known_by(snapshot: Snapshot, column: Column) -> tuple[str, str]:
-    """What files call the column, if they have it, and its type."""
+    """The column's name in files, if they have it, and its type."""
     return snapshot.columns.physical[column.name], str(column.type)
 
 
@@ -207,10 +206,8 @@ def rows_with(
     files: Sequence[DataFile],
     once: ReadOnce,
 ) -> Iterator[pa.Table]:
-    """The rows in these files, exactly these columns, which have one value of each of the lists.
-
-    Raises HistoryGoneError for a file that is gone, TableError for a column that cannot be read.
-    """
+    """The rows in these files, exactly these columns, with one value of each of the lists. Raises
+    HistoryGoneError for a file that is gone, TableError for a column that cannot be read."""
     wanted = {name: [WantedValues.of(one) for one in lists] for name, lists in values.items()}
     left = {file.uri for file in files}
     for name, lists in values.items():
@@ -228,7 +225,7 @@ def _groups(
     wanted: Mapping[ColumnName, Sequence[WantedValues]],
     once: ReadOnce,
 ) -> Iterator[tuple[int, int, Bools]]:
-    """The row groups of a file with a row to be found, their rows, and which of them these are."""
+    """The row groups of a file with matching rows, their rows, and a mask of the matches."""
     names = list(wanted)
     start = 0
     for number, group in enumerate(once.groups(snapshot, names, file)):
@@ -258,22 +255,19 @@ def _may_hold(group: RowGroup, wanted: Mapping[ColumnName, Sequence[WantedValues
 
 
 MANY_ROWS = 4_000_000
-"""Rows of a table from which on a sample of keys is counted."""
+"""Row count of a table from which only a sample of keys is counted."""
 ONE_IN = 16
-"""One key of so many is in a sample."""
+"""One key in this many is sampled."""
 _LARGE, _LEFT_OUT = 100_000, 0.01
-"""Rows of a table of which files are left out, and the most of them that these may hold."""
+"""Row count of a table of which small files are skipped, and the limit of rows in these."""
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(frozen=True, slots=True)
 class KeyColumns:
-    """The columns of a key, with their types and where NULL equals NULL.
-
-    With `counted`, more columns, different combinations of these count once per key: tuples. None
-    counts rows. With `where`, whose columns go by their names in the table, only rows count that
-    may meet it.
-    """
+    """The columns of a key, with their types and where NULL equals NULL. With `counted`, more
+    columns, their distinct combinations count once per key: tuples. None counts rows. With `where`,
+    whose columns use their names in the table, only rows that may satisfy it count."""
 
     key: tuple[tuple[ColumnName, SqlType], ...]
     null_safe: tuple[bool, ...]
@@ -282,18 +276,15 @@ class KeyColumns:
 
     @property
     def names(self) -> tuple[ColumnName, ...]:
-        """The columns to read."""
         every = (*self.key, *(self.counted or ()), *_read_by(self.where))
         return tuple(dict.fromkeys(name for name, _ in every))
 
 
 @dataclass(frozen=True, slots=True)
 class KeyCounts:
-    """How often keys occur: `codes` ascend, shape (keys,), `counts` beside them.
-
-    Of the keys one in `one_in` is there; `rows` are all that meet the condition, whatever their
-    key, of the table's `read`.
-    """
+    """How often keys occur: `codes` ascend, shape (keys,), `counts` are parallel. One in `one_in`
+    keys is sampled; `rows` are all that satisfy the condition, whatever their key, of the table's
+    `read`."""
 
     rows: int
     codes: Ints
@@ -303,30 +294,28 @@ class KeyCounts:
 
     @property
     def share(self) -> float:
-        """How many of the table's rows meet the condition; all of an empty table's."""
+        """The share of the table's rows that satisfy the condition; 1 for an empty table."""
         return self.rows / self.read if self.read else 1.0
 
     @property
     def keys(self) -> int:
-        """Different keys, those that were not chosen too."""
+        """Distinct keys, estimated for all."""
         return len(self.codes) * self.one_in
 
     @property
     def together(self) -> int:
-        """The counts of all keys, those that were not chosen too: rows with a key, or tuples."""
+        """The sum of counts, estimated for all keys: rows with a key, or tuples."""
         return int(self.counts.sum()) * self.one_in
 
 
 def one_in(*rows: int) -> int:
-    """One key of how many is counted, for tables of so many rows that are compared."""
+    """The sampling ratio for tables of these sizes that are compared."""
     return ONE_IN if max(rows, default=0) > MANY_ROWS else 1
 
 
 def fan_out(changed: KeyCounts, other: KeyCounts) -> float:
-    """What a changed row that counts meets on the other side, in the mean; 0 where none can change.
-
-    Both are counted with one `one_in`.
-    """
+    """The mean number of matches of a changed row on the other side; 0 if none can change. Both are
+    counted with one `one_in`."""
     assert changed.one_in == other.one_in, "samples of the same keys"
     if not changed.rows:
         return 0.0
@@ -339,14 +328,12 @@ def fan_out(changed: KeyCounts, other: KeyCounts) -> float:
 
 
 def key_counts(snapshot: Snapshot, columns: KeyColumns, one_in: int = 1) -> KeyCounts:
-    """The counts of a table's keys at a version; errors as of `tables.rows.read_batches`, and
-    EvaluationError where the condition fails on a row."""
     return counted(read_batches(snapshot, columns.names, _telling(snapshot)), columns, one_in)
 
 
 def _telling(snapshot: Snapshot) -> Sequence[DataFile]:
-    """The files to count: of a large table not the smallest, which take longer to open than to
-    read, and together hold hardly any of its rows."""
+    """The files to count: in a large table without the smallest, which take longer to open than to
+    read and together hold hardly any rows."""
     files = sorted(snapshot.files, key=lambda file: file.rows or 0, reverse=True)
     if snapshot.likely_rows < _LARGE or any(file.rows is None for file in files):
         return snapshot.files
@@ -355,7 +342,7 @@ def _telling(snapshot: Snapshot) -> Sequence[DataFile]:
 
 
 def counted(batches: Iterable[pa.Table], columns: KeyColumns, one_in: int = 1) -> KeyCounts:
-    """The counts of the keys in all batches, which have the columns by name."""
+    """The counts of the keys in all batches, whose columns are named as in `key`."""
     rows = read = 0
     result: list[tuple[Ints, Ints]] = []
     for whole in batches:
@@ -381,7 +368,7 @@ def counted(batches: Iterable[pa.Table], columns: KeyColumns, one_in: int = 1) -
 
 
 def _meeting(batch: pa.Table, where: Expr | None) -> pa.Table:
-    """The rows that may meet the condition."""
+    """The rows that may satisfy the condition."""
     if where is None:
         return batch
     columns = {name: from_arrow(batch.column(name), kind) for name, kind in _read_by(where)}
@@ -397,7 +384,7 @@ def _read_by(where: Expr | None) -> Sequence[tuple[ColumnName, SqlType]]:
 def _codes(
     batch: pa.Table, columns: Sequence[tuple[ColumnName, SqlType]], null_safe: Sequence[bool]
 ) -> tuple[Ints, Bools]:
-    """One code per row, and whether the key can meet another."""
+    """One code per row, and whether the key can match another."""
     keeps = np.ones(len(batch), dtype=bool)
     vectors: list[Vector] = []
     for (name, kind), is_safe in zip(columns, null_safe, strict=True):
@@ -409,7 +396,7 @@ def _codes(
 
 
 def _is_chosen(codes: Ints, one_in: int) -> Bools:
-    """Whether the key is in the sample; its own code need not be spread, as whole numbers are."""
+    """Whether the key is in the sample; its code need not be uniform, such as whole numbers."""
     if one_in == 1:
         return np.ones(len(codes), dtype=bool)
     words = codes.view(np.uint64)
@@ -420,17 +407,15 @@ def _is_chosen(codes: Ints, one_in: int) -> Bools:
 
 
 def thinned(every: KeyCounts, one_in: int) -> KeyCounts:
-    """What a sample of one key in so many would have counted, of the counts of all keys."""
+    """The counts that a sample of one key in `one_in` would have."""
     assert every.one_in == 1, "all keys are there"
     chosen = np.flatnonzero(_is_chosen(every.codes, one_in))
     return replace(every, codes=every.codes[chosen], counts=every.counts[chosen], one_in=one_in)
 
 
 def _united(keys: Ints, counts: Ints, *, are_tuples: bool) -> tuple[Ints, Ints]:
-    """The counts of equal keys added up; of tuples, whose codes these are, each pair once.
-
-    A tuple's code is made of its key too, so that of one code there is one key.
-    """
+    """Sum the counts of equal keys; count each pair of key and tuple code once. A tuple's code
+    includes its key, so one code belongs to one key."""
     order = ascending(counts if are_tuples else keys)
     keys, counts = keys[order], counts[order]
     if are_tuples:

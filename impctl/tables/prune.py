@@ -47,7 +47,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FileSpans:
-    """Files against the fragments of one partition; all arrays of shape (files,)."""
+    """Files against the ranges of one partition; all arrays of shape (files,)."""
 
     first: Ints
     last: Ints
@@ -56,27 +56,27 @@ class FileSpans:
     ranges: int
 
     def merged(self, together: int) -> FileSpans:
-        """The same over fewer ranges, each of so many beside each other; NULL is not merged."""
+        """The spans over fewer ranges, each of `factor` adjacent ones; NULL is not merged."""
         first, last = self.first // together, self.last // together
         is_null = self.last < self.first
         last = np.where(is_null, first - 1, last)
         return FileSpans(first, last, self.may_null, -(-self.ranges // together))
 
     def left(self, mixture: Mixture) -> Floats:
-        """Chance that each file is left: by each way that its fragments may be; shape (files,)."""
+        """Chance that each file is kept, for each row of range chances; shape (files,)."""
         result = self._mean(mixture.weights) * self.chances(mixture.chances)
         return np.asarray(np.clip(result.sum(axis=0), 0.0, 1.0))
 
     def _mean(self, of_fragments: Floats) -> Floats:
-        """Mean over the fragments of each file; that of NULL where it has no other."""
+        """Mean over the ranges of each file; that of NULL if it has no other."""
         total, end = _summed(of_fragments), np.maximum(self.last + 1, self.first)
         count = end - self.first
         result = (total[..., end] - total[..., self.first]) / np.maximum(count, 1)
         return np.where(count > 0, result, of_fragments[..., self.ranges, None])
 
     def chances(self, of_fragments: Floats) -> Floats:
-        """Chance that each file is left, fragments taken as independent; fragments, then files,
-        are the last dimension."""
+        """Chance that each file is kept, ranges taken as independent; ranges, then files, are the
+        last dimension."""
         chances = of_fragments[..., : self.ranges]
         is_sure = chances >= 1.0
         sure, total = _summed(is_sure), _summed(np.log1p(-np.where(is_sure, 0.0, chances)))
@@ -89,7 +89,7 @@ class FileSpans:
 
 
 def _summed(values: Floats | npt.NDArray[np.bool_]) -> Floats:
-    """Sums of all before each, along the last dimension."""
+    """Exclusive prefix sums along the last dimension."""
     zero = np.zeros((*values.shape[:-1], 1))
     return np.concatenate([zero, np.cumsum(values, axis=-1)], axis=-1)
 
@@ -97,10 +97,8 @@ def _summed(values: Floats | npt.NDArray[np.bool_]) -> Floats:
 def rows_by_fragment(
     partition: RangePartition, files: Sequence[DataFile], bounds: ColumnBounds
 ) -> Floats:
-    """Rows of each fragment, those of a file spread evenly between its bounds; shape (size,).
-
-    Nobody tells how many are NULL: that fragment counts those of files of nothing else.
-    """
+    """Rows of each range, those of a file spread evenly between its bounds; shape (size,). The
+    number of NULLs is unknown: their range counts files of NULLs only."""
     rows = np.array([file.rows or 1 for file in files], dtype=np.float64)
     is_null = bounds.is_all_null
     line, total = line_of(bounds), float(rows[~is_null].sum())
@@ -126,10 +124,8 @@ def file_spans(partition: RangePartition, bounds: ColumnBounds) -> FileSpans:
 def told_counts(
     snapshot: Snapshot, partition: RangePartition, uris: Collection[str] | None = None
 ) -> tuple[Ints, tuple[DataFile, ...]]:
-    """Rows per fragment of files (default: all) that are told, shape (size,), and those not told.
-
-    Errors as of `Snapshot.readable`.
-    """
+    """Rows per range of files (default: all) with known counts, shape (size,), and the other files.
+    Errors as of `Snapshot.readable`."""
     counts = np.zeros(partition.size, dtype=np.int64)
     column = snapshot.readable(partition.attribute)
     files = snapshot.files
@@ -157,11 +153,9 @@ def told_counts(
 def spread_counts(
     snapshot: Snapshot, partition: RangePartition, files: Sequence[DataFile], like: Ints
 ) -> Ints:
-    """Rows per fragment of files that are not told, shape (size,).
-
-    A file's rows are spread over the ranges between its bounds as the counts `like` are, of other
-    files of the table, with one more in each range.
-    """
+    """Rows per range of files without known counts, shape (size,). A file's rows are spread over
+    the ranges between its bounds in proportion to `like`, counts of other files of the table, plus
+    one in each range."""
     wanted = {file.uri for file in files}
     places = [at for at, file in enumerate(snapshot.files) if file.uri in wanted]
     bounds = file_bounds(snapshot, partition.attribute).take(np.array(places, dtype=np.int64))
@@ -182,8 +176,8 @@ def spread_counts(
 
 
 def likely_counts(snapshot: Snapshot, partition: RangePartition) -> Ints:
-    """Rows per fragment of the whole table, shape (size,): told, or else spread; even where the
-    column is of another type by now."""
+    """Estimated rows per range of the whole table, shape (size,); also if the column has another
+    type by now."""
     if snapshot.readable(partition.attribute).type != partition.type:
         return np.ones(partition.size, dtype=np.int64)
     told, untold = told_counts(snapshot, partition)
@@ -191,7 +185,7 @@ def likely_counts(snapshot: Snapshot, partition: RangePartition) -> Ints:
 
 
 def _likely_rows(snapshot: Snapshot, file: DataFile) -> float:
-    """Rows of a file, by its bytes where the log does not say."""
+    """Rows of a file, estimated from its bytes if the log does not say."""
     if file.rows is None:
         return snapshot.likely_rows * file.size / max(snapshot.bytes, 1)
     return float(file.rows - _deleted(file))
@@ -204,7 +198,7 @@ def _deleted(file: DataFile) -> int:
 
 @dataclass(frozen=True, slots=True)
 class KeySpans:
-    """Spans that ascend and do not touch, both ends included."""
+    """Ascending disjoint spans, not adjacent, both ends included."""
 
     lows: tuple[BoundaryValue, ...]
     highs: tuple[BoundaryValue, ...]
@@ -222,7 +216,7 @@ class KeySpans:
 
 
 def key_spans(files: ColumnBounds) -> KeySpans | None:
-    """The spans of files with these bounds; None where some are not known."""
+    """The spans of files with these bounds; None if some are unknown."""
     filled = files.filled
     if not filled.is_known:
         return None
@@ -238,12 +232,12 @@ def key_spans(files: ColumnBounds) -> KeySpans | None:
 
 
 _SAME_VALUES = frozenset({Kind.STRING, Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMP_NTZ})
-"""Types whose constants are compared as they are with a column of the very type."""
+"""Types whose constants need no conversion beside a column of the same type."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Outcomes:
-    """What a condition may be of some row of each file, shape (files,); NULL never matters."""
+    """What a condition may be for some row of each file, shape (files,); NULL never matters."""
 
     may_be_true: Flags
     may_be_false: Flags
@@ -256,17 +250,15 @@ class _Outcomes:
 def prune_by_condition(
     snapshot: Snapshot, condition: Expr, columns: Mapping[AttributeId, ColumnName]
 ) -> tuple[DataFile, ...]:
-    """The files that may hold a row of which the condition is true.
-
-    `columns`: the column that each attribute in the condition is.
-    """
+    """The files that may hold a row for which the condition is true. `columns`: the column of each
+    attribute in the condition."""
     kept = _Judge(snapshot, columns, {}).of(condition).may_be_true
     return snapshot.files_at(kept)
 
 
 @dataclass(frozen=True, slots=True)
 class _Judge:
-    """One snapshot's statistics, looked up once per column."""
+    """Evaluates conditions over one snapshot's statistics, looked up once per column."""
 
     snapshot: Snapshot
     columns: Mapping[AttributeId, ColumnName]
@@ -307,7 +299,7 @@ class _Judge:
         return self._everywhere(True, True)
 
     def _bounds(self, ref: ColumnRef) -> tuple[Column, ColumnBounds] | None:
-        """The column and its bounds by file; None where it is of another type at this version."""
+        """The column and its bounds by file; None if it has another type at this version."""
         if ref.id not in self.columns:
             return None
         if ref.id not in self.known:
@@ -319,17 +311,14 @@ class _Judge:
         return self.known[ref.id]
 
     def _missing(self, ref: ColumnRef) -> _Outcomes:
-        """IS NULL, and `<=> NULL`."""
         bounds = self._bounds(ref)
         if bounds is None:
             return self._anything()
         return _Outcomes(bounds[1].may_hold_null, ~bounds[1].is_all_null)
 
     def _listed(self, ref: ColumnRef, options: tuple[Expr, ...]) -> _Outcomes:
-        """IN, which is several equalities.
-
-        All are brought to one type first, so constants of another sort may round the column.
-        """
+        """IN, as several equalities. All are converted to one type first, so constants of another
+        type may round the column."""
         is_alike = all(
             option.type == ref.type or (option.type.is_integral and ref.type.is_integral)
             if isinstance(option, Literal)
@@ -358,7 +347,7 @@ class _Judge:
 
 
 def _may_be_false(op: CompareOp, bounds: ColumnBounds, value: BoundaryValue | Fraction) -> Flags:
-    """Where some value, NULL left aside, does not compare so."""
+    """Whether the comparison may be false for a value that is not NULL."""
     opposite = op.opposite
     if opposite is None:
         return np.ones(len(bounds), dtype=np.bool_)
@@ -368,7 +357,7 @@ def _may_be_false(op: CompareOp, bounds: ColumnBounds, value: BoundaryValue | Fr
 def _condition_may_hold(
     op: CompareOp, bounds: ColumnBounds, value: BoundaryValue | Fraction
 ) -> Flags:
-    """Where some value between the bounds, or NaN where it may be there, compares so."""
+    """Whether the comparison may be true for a value between the bounds, or for a possible NaN."""
     (lows, own), (highs, _) = _beside(bounds.lows, value), _beside(bounds.highs, value)
     match op:
         case CompareOp.LESS:
@@ -389,7 +378,7 @@ def _condition_may_hold(
 
 
 def _beside(values: Values, value: BoundaryValue | Fraction) -> tuple[Values, Any]:
-    """Both in a form in which NumPy compares them exactly: one by one where it would round."""
+    """Both in a form NumPy compares exactly: as objects where it would round."""
     if values.dtype == np.int64 and isinstance(value, int) and INT64_MIN <= value <= INT64_MAX:
         return values, value
     if values.dtype == np.float64 and isinstance(value, float):
@@ -398,8 +387,8 @@ def _beside(values: Values, value: BoundaryValue | Fraction) -> tuple[Values, An
 
 
 def _canonical(literal: Literal, kind: SqlType) -> BoundaryValue | Fraction | None:
-    """The constant in the column's canonical form (see `data.vector`); None where Spark brings
-    the two to a type that rounds, or where they are not numbers of one sort."""
+    """The constant in the column's canonical form (see `data.vector`); None if Spark's common type
+    rounds, or if they are not numbers of one sort."""
     value, other = literal.value, literal.type
     if kind.kind in _SAME_VALUES:
         if other.kind is not kind.kind or isinstance(value, bool):
@@ -423,7 +412,7 @@ def _canonical(literal: Literal, kind: SqlType) -> BoundaryValue | Fraction | No
 
 
 def _exact(value: Fraction) -> int | Fraction:
-    """The same number, whole where it can be: fractions are slow to compare."""
+    """The same number, an int if possible: fractions are slow to compare."""
     return value.numerator if value.denominator == 1 else value
 
 
@@ -445,7 +434,7 @@ def prune(snapshot: Snapshot, filters: Sequence[RangeFilter]) -> tuple[DataFile,
 
 
 def left_by(snapshot: Snapshot, filters: Sequence[RangeFilter]) -> Flags:
-    """Which files `prune` leaves, in the order of `snapshot.files`."""
+    """Which files `prune` keeps, in the order of `snapshot.files`."""
     kept = np.ones(len(snapshot.uris), dtype=np.bool_)
     for wanted in filters:
         column = snapshot.readable(wanted.partition.attribute)
@@ -456,10 +445,8 @@ def left_by(snapshot: Snapshot, filters: Sequence[RangeFilter]) -> Flags:
 
 
 def _may_match(wanted: RangeFilter, bounds: ColumnBounds) -> Flags:
-    """Which files with these bounds may hold a row that the filter wants.
-
-    The intervals ascend, so only the first may be open below and only the last one above.
-    """
+    """Which files with these bounds may hold a row that the filter selects. The intervals ascend,
+    so only the first may be unbounded below and only the last one above."""
     intervals = wanted.intervals
     starts = [result.low for result in intervals if result.low is not None]
     ends = [result.high for result in intervals if result.high is not None]

@@ -71,7 +71,7 @@ Values = npt.NDArray[Any]
 """Canonical values: int64, float64 or bool; objects for texts and integers beyond 64 bits."""
 
 UNKNOWN = -1
-"""A count that the log does not tell."""
+"""A count that the log does not state."""
 _EXACT: dict[type, type[np.generic]] = {bool: np.bool_, int: np.int64, float: np.float64}
 
 
@@ -82,7 +82,7 @@ class FileBounds:
     minimum: BoundaryValue | None
     maximum: BoundaryValue | None
     null_count: int | None
-    """NULLs, rows deleted by a vector included; None when unknown."""
+    """NULLs, including rows deleted by a vector; None if unknown."""
     rows: int | None
     may_be_nan: bool = False
 
@@ -107,7 +107,7 @@ class ColumnBounds(Sequence[FileBounds]):
     highs: Values
     has_high: Flags
     null_counts: Ints
-    """`UNKNOWN` where the log does not say."""
+    """`UNKNOWN` if the log does not say."""
     rows: Ints
     """`UNKNOWN` likewise."""
     may_be_nan: Flags
@@ -123,30 +123,30 @@ class ColumnBounds(Sequence[FileBounds]):
 
     @cached_property
     def filled(self) -> ColumnBounds:
-        """Those of files that hold more than NULL."""
+        """The bounds of files that hold more than NULL."""
         return self.keep(~self.is_all_null)
 
     @property
     def is_known(self) -> bool:
-        """Whether both ends of every file are."""
+        """Whether both ends of every file are known."""
         return bool(self.has_low.all() and self.has_high.all())
 
     @property
     def minima(self) -> list[BoundaryValue | None]:
-        """The least value of each file, one by one."""
+        """The least value of each file."""
         return _known(self.lows, self.has_low)
 
     @property
     def maxima(self) -> list[BoundaryValue | None]:
-        """The greatest value of each file, one by one."""
+        """The greatest value of each file."""
         return _known(self.highs, self.has_high)
 
     def keep(self, mask: Flags) -> ColumnBounds:
-        """Those of the files where `mask` is set."""
+        """The bounds of the files where `mask` is set."""
         return self.take(np.flatnonzero(mask))
 
     def take(self, positions: Ints) -> ColumnBounds:
-        """Those of the files at these positions, in that order."""
+        """The bounds of the files at these positions, in that order."""
         return ColumnBounds(
             self.lows[positions],
             self.has_low[positions],
@@ -200,7 +200,7 @@ def as_array(values: Sequence[BoundaryValue]) -> Values:
 
 
 def as_objects(values: Sequence[Any]) -> Values:
-    """Values as they are, one by one."""
+    """Values unchanged, in an array of objects."""
     result = np.empty(len(values), dtype=np.object_)
     result[:] = values
     return result
@@ -209,7 +209,7 @@ def as_objects(values: Sequence[Any]) -> Values:
 def places_in(
     ordered: Sequence[BoundaryValue], values: Values, side: Literal["left", "right"]
 ) -> Ints:
-    """Where each value would stand among ascending ones: `bisect_left` or `bisect_right` of all."""
+    """The insertion index of each value in an ascending array: `bisect_left` or `bisect_right`."""
     own = as_array(ordered)
     if own.dtype != values.dtype:
         own, values = own.astype(np.object_), values.astype(np.object_)
@@ -221,15 +221,15 @@ _ENTRY = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(
     r"(\d{20})\.checkpoint(?:\.\d{10}\.(\d{10})|\.[0-9a-fA-F-]{36})?\.(?:parquet|json)"
 )
-"""One file, one of several parts, or the top of one with side files (V2, which a UUID names)."""
+"""One file, one of several parts, or the top of one with side files (V2, named by a UUID)."""
 _SIDE_FILES = f"{_LOG}/_sidecars"
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
-"""Those of Z85: five for four bytes."""
+"""Digits of Z85: five for four bytes."""
 _UUID_LENGTH = 20
 _MARK = 1_681_511_377
 _HEAD = struct.Struct("<IqI")
-"""How the bitmaps of a vector begin: a mark, how many there are, and the upper half of the
-positions in the first one."""
+"""The start of a vector's bitmaps: a magic number, their count, and the upper half of the positions
+in the first one."""
 
 
 def vector_files(
@@ -254,7 +254,7 @@ def check_vectors(
     vectors: Iterable[Mapping[str, Any]],
     options: Mapping[str, str] | None,
 ) -> None:
-    """TableError where deltalake must not open one of these; `roots` as in `Snapshot`."""
+    """TableError if deltalake must not open one of these; `roots` as in `Snapshot`."""
     for vector in vectors:
         kind, where = vector.get("storageType"), str(vector.get("pathOrInlineDv"))
         if kind == "i":
@@ -287,7 +287,7 @@ def check_vectors(
 
 
 def _last_checkpoint(names: Sequence[str], version: TableVersion) -> tuple[TableVersion, list[str]]:
-    """The version of the newest whole checkpoint that is not too new, and its files."""
+    """The version of the newest complete checkpoint up to this version, and its files."""
     result: dict[tuple[int, int], list[str]] = {}
     for match in filter(None, map(_CHECKPOINT.fullmatch, names)):
         if int(match[1]) <= version:
@@ -325,7 +325,7 @@ def _of_checkpoint(
 def _read_checkpoint(
     path: str, options: Mapping[str, str] | None, name: str
 ) -> tuple[list[Mapping[str, Any]], list[str]]:
-    """The added files and the names of side files in a checkpoint of Parquet."""
+    """The added files and the names of side files in a Parquet checkpoint."""
     import pyarrow.parquet as pq
 
     folder = local_path(path)
@@ -353,7 +353,6 @@ def _of_entry(text: str) -> Iterator[tuple[str, Any]]:
 
 
 def _actions(text: str, *kinds: str) -> Iterator[Mapping[str, Any]]:
-    """The actions of a text of lines that are of one of these kinds."""
     for line in text.split("\n"):
         if any(f'"{kind}"' in line for kind in kinds):
             action = json.loads(line)
@@ -362,7 +361,7 @@ def _actions(text: str, *kinds: str) -> Iterator[Mapping[str, Any]]:
 
 
 def _bytes(digits: str) -> bytes:
-    """What a text in Z85 stands for."""
+    """Decode Z85."""
     result = b""
     for at in range(0, len(digits) - 4, 5):
         value = 0
@@ -381,10 +380,10 @@ def _name(where: str) -> str:
 Positions = npt.NDArray[np.int64]
 
 _ROW_BYTES = 32
-"""What a row of a few columns takes in Parquet, where no file of the table tells its own."""
+"""Size of a row of a few columns in Parquet, if no file of the table gives its own."""
 
 _ZONE = re.compile(r"(Z|[-+]\d\d:?\d\d)$")
-"""The end of a time that names its zone; a date's end has one hyphen more."""
+"""A time zone at the end of a time; the end of a date has one hyphen more."""
 
 CHANGE_FEED = "delta.enableChangeDataFeed"
 _CONSTRAINT = "delta.constraints."
@@ -395,10 +394,10 @@ class DataFile:
     """One data file of a snapshot."""
 
     uri: str
-    """Local path, or URI, as the file is really called (percent-decoded)."""
+    """Local path, or URI, percent-decoded."""
     size: int
     rows: int | None
-    """Rows in the file, deleted ones included; None where the log does not say."""
+    """Rows in the file, including deleted ones; None if the log does not say."""
     partition_values: Mapping[ColumnName, str | None]
     """Text per partition column (logical name) that casts to the value; None is NULL."""
     deleted: Positions | None = field(default=None, compare=False)
@@ -406,7 +405,6 @@ class DataFile:
 
 
 def bytes_of(files: Iterable[DataFile]) -> int:
-    """What the files take together."""
     return sum(file.size for file in files)
 
 
@@ -416,7 +414,7 @@ class Snapshot:
 
     table: TableName
     path: str
-    """Absolute path of the table's folder, or its URI where it is not on the local disk."""
+    """Absolute path of the table's folder, or its URI if it is not on the local disk."""
     version: TableVersion
     table_id: str
     schema_json: str
@@ -427,16 +425,16 @@ class Snapshot:
     writer_features: frozenset[str]
     storage_options: Mapping[str, str] | None = field(repr=False)
     clone_of: tuple[str, ...]
-    """Folders of other tables whose files this one may name: it is a shallow clone of them."""
+    """Folders of other tables whose files this shallow clone may name."""
     actions: pa.Table = field(repr=False, compare=False)
     """deltalake's add actions, one row a file, statistics as nested columns."""
     uris: tuple[str, ...] = field(repr=False, compare=False)
-    """What each file is called, in the order of `actions`."""
+    """The files' paths, in the order of `actions`."""
     deletions: Mapping[str, Positions] = field(repr=False, compare=False)
     bounds: dict[ColumnName, ColumnBounds] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
-    """What `tables.statistics` has read of the actions so far, by column."""
+    """A cache of `tables.statistics`, by column."""
 
     @property
     def roots(self) -> tuple[str, ...]:
@@ -449,15 +447,13 @@ class Snapshot:
 
     @property
     def not_null(self) -> frozenset[ColumnName]:
-        """Columns declared NOT NULL: no writer may put NULL in, older files may lack them."""
+        """Columns declared NOT NULL: no writer may insert NULL, older files may lack them."""
         return self.columns.not_null
 
     @property
     def constraints(self) -> tuple[str, ...]:
-        """SQL conditions that rows should meet: CHECK constraints and column invariants.
-
-        Whether they do depends on the protocols that the table has had, and on its writers.
-        """
+        """SQL conditions that rows should satisfy: CHECK constraints and column invariants. Whether
+        they do depends on the table's past protocols and on its writers."""
         checks = (
             text for key, text in sorted(self.configuration.items()) if key.startswith(_CONSTRAINT)
         )
@@ -465,7 +461,7 @@ class Snapshot:
 
     @property
     def column_mapping(self) -> Mapping[ColumnName, str] | None:
-        """Physical name per column, or None where the table does not map names."""
+        """Physical name per column, or None if the table does not map names."""
         mode = self.configuration.get("delta.columnMapping.mode", "none").lower()
         return None if mode == "none" else self.columns.physical
 
@@ -495,13 +491,13 @@ class Snapshot:
         )
 
     def files_at(self, places: Flags | Positions) -> tuple[DataFile, ...]:
-        """The data files at these positions, or where a mask of one flag a file is set."""
+        """The data files at these positions, or selected by a mask over the files."""
         at = np.flatnonzero(places) if places.dtype == np.bool_ else places
         return tuple(self.files[place] for place in at.tolist())
 
     @cached_property
     def rows(self) -> int | None:
-        """Rows of the snapshot, or None where the log does not say."""
+        """Rows of the snapshot, or None if the log does not say."""
         counts = self.actions.column("num_records")
         if counts.null_count:
             return None
@@ -510,7 +506,7 @@ class Snapshot:
 
     @cached_property
     def likely_rows(self) -> int:
-        """Rows, or how many the files' bytes suggest where the log does not say: never 0 then."""
+        """Rows, or an estimate by bytes if the log does not say: then never 0."""
         if self.rows is not None:
             return self.rows
         counted = [file for file in self.files if file.rows is not None]
@@ -520,12 +516,11 @@ class Snapshot:
 
     @cached_property
     def bytes(self) -> int:
-        """Bytes of the data files."""
         sizes = self.actions.column("size_bytes")
         return int(np.sum(sizes.to_numpy())) if len(sizes) else 0
 
     def column(self, name: ColumnName) -> Column:
-        """The column, found without regard to case; SchemaChangedError without it."""
+        """The column, matched case-insensitively; SchemaChangedError without it."""
         result = self.schema.find(name)
         if result is None:
             raise SchemaChangedError(
@@ -548,7 +543,7 @@ class Snapshot:
 
 
 def rows_in(snapshot: Snapshot, files: Sequence[DataFile]) -> int | None:
-    """Rows of some of a snapshot's files, or None where the log does not say."""
+    """Rows of some of a snapshot's files, or None if the log does not say."""
     if len(files) == len(snapshot.files):
         return snapshot.rows
     total = 0
@@ -623,7 +618,7 @@ def _check_places(table: TableName, uris: Iterable[str], roots: Sequence[str]) -
 
 
 def outside_table(table: TableName, uri: str) -> UnsupportedError:
-    """The error for a file that the log names and that lies outside the table's folder."""
+    """The error for a file that the log names outside the table's folder."""
     return UnsupportedError(
         f"The log of table `{table}` lists a file outside the table's folder: {uri}",
         hint="if the table is a shallow clone, add the cloned table's folder under "
@@ -647,7 +642,7 @@ def _log_failure(table: TableName, path: str, error: Exception) -> ImpctlError:
 def _readable_partitions(
     columns: TableSchema, partitions: tuple[ColumnName, ...], delta: DeltaTable
 ) -> TableSchema:
-    """Partition values must be texts of the log that every reader takes for the same value."""
+    """Partition values must be texts that every reader interprets alike."""
     kinds = {column.name: column.type.kind for column in columns.schema}
     refused = {
         name: "it is a binary partition column" for name in partitions if kinds[name] is Kind.BINARY
@@ -665,12 +660,12 @@ def _readable_partitions(
 
 
 def _lacks_zone(text: str | None) -> bool:
-    """Whether a time of the log has neither `Z` nor an offset at its end; NULL lacks nothing."""
+    """Whether a time of the log has neither `Z` nor an offset at its end; False for NULL."""
     return text is not None and text != "" and _ZONE.search(text) is None
 
 
 def _deletions(vectors: pa.Table, uris: tuple[str, ...]) -> dict[str, Positions] | None:
-    """Deleted positions per file; None when a vector belongs to no file of the snapshot."""
+    """Deleted positions per file; None if a vector belongs to no file of the snapshot."""
     known = set(uris)
     result: dict[str, Positions] = {}
     # Bounded by the number of files that have a deletion vector.
@@ -684,13 +679,13 @@ def _deletions(vectors: pa.Table, uris: tuple[str, ...]) -> dict[str, Positions]
 
 
 def logged_file(path: str, logged: str, size: object = None) -> DataFile:
-    """A file by its name in the log, for readers that need its place alone; size 0 if not told."""
+    """A file by its name in the log, for readers that need only its location; size 0 if unknown."""
     told = size if isinstance(size, int) else 0
     return DataFile(file_uri(path, logged), told, None, {})
 
 
 def _uri_forms(name: str) -> tuple[str, ...]:
-    """How the log may spell a file that the deletion vectors call by its URL."""
+    """Possible log spellings of a file that the deletion vectors name by URL."""
     if name.startswith("file:"):
         return (unquote(urlsplit(name).path), urlsplit(name).path)
     return (unquote(name), name)
@@ -713,7 +708,7 @@ def _partition_texts(
 
 
 def _check_partition(name: ColumnName, texts: list[str | None], actions: pa.Table) -> None:
-    """TableError for a value that may be another one; a folder that says the same is believed."""
+    """TableError for an ambiguous value; a folder that says the same confirms it."""
     for text, path in zip(texts, actions.column("path").to_pylist(), strict=True):
         if text is not None and is_unsure(text) and text not in unquote(unquote(path)):
             raise TableError(

@@ -31,16 +31,16 @@ if TYPE_CHECKING:
 
 UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 WORDS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86_400.0}
-"""The same in words, of which there may be several: `1 hour`, `2 days`."""
+"""The same in words, possibly several: `1 hour`, `2 days`."""
 DURATION_PATTERN = rf"[0-9]+(\.[0-9]+)?[ ]*(ms|s|m|h|d|({'|'.join(WORDS)})s?)"
-"""As a file writes it, for its JSON Schema."""
+"""For the JSON Schema of a file."""
 
 _TEXT = re.compile(rf"([0-9]+(?:\.[0-9]+)?)[ ]*(?:(ms|s|m|h|d|)|({'|'.join(WORDS)})s?)")
 _LONGEST = 1e9
 
 
 def seconds_in(text: str, *, needs_unit: bool = False) -> float | None:
-    """The seconds that `text` means; None where it is no duration."""
+    """The seconds that `text` means; None if it is no duration."""
     match = _TEXT.fullmatch(text.strip())
     if match is None or (needs_unit and not match[2] and not match[3]):
         return None
@@ -50,7 +50,7 @@ def seconds_in(text: str, *, needs_unit: bool = False) -> float | None:
 
 @lru_cache(maxsize=64)  # few are written, again and again
 def written(seconds: float) -> str:
-    """The duration as a file would write it, in the largest unit that makes it a whole number."""
+    """The duration as in a file, in the largest unit with a whole number."""
     for unit, size in reversed(UNITS.items()):
         count = round(seconds / size)
         if count and abs(count * size - seconds) < 1e-9 * max(1.0, seconds):
@@ -83,7 +83,7 @@ _LETTERS = {
 
 
 class CronFault(Exception):
-    """A text that is no time of a crontab; never leaves this room."""
+    """A text that is not a crontab time; never leaves this module."""
 
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)
@@ -94,9 +94,7 @@ class CronFault(Exception):
 @dataclass(frozen=True, slots=True)
 class Cron:
     """Minutes, hours, days of the month, months and days of the week (0 Sunday), each ascending.
-
-    `either` says that a day need fit only one of its two fields.
-    """
+    `either` means that a day need match only one of its two fields."""
 
     written: str
     minutes: tuple[int, ...]
@@ -107,7 +105,6 @@ class Cron:
     either: bool
 
     def has_day(self, day: date) -> bool:
-        """Whether its times come on this day."""
         if day.month not in self.months:
             return False
         is_day = day.day in self.days
@@ -117,7 +114,7 @@ class Cron:
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """What a field counts, from `least` to `most`, and the names of its values from `least` on."""
+    """A field: its bounds, and the names of its values from `least` on."""
 
     what: str
     least: int
@@ -135,7 +132,7 @@ _FIELDS = (
 
 
 def read_cron(text: str) -> Cron:
-    """The times meant; `CronFault` for what is none of a crontab."""
+    """Parse crontab times; `CronFault` for anything else."""
     word = text.strip()
     if word.startswith("@"):
         if word.lower() not in MACROS:
@@ -163,7 +160,7 @@ def read_cron(text: str) -> Cron:
 
 
 def _values(text: str, field: _Field) -> tuple[int, ...]:
-    """The values that a field names, ascending."""
+    """The values of a field, ascending."""
     result: set[int] = set()
     for item in text.split(","):
         result.update(_item(item, field))
@@ -171,7 +168,7 @@ def _values(text: str, field: _Field) -> tuple[int, ...]:
 
 
 def _item(text: str, field: _Field) -> range:
-    """The values of what stands between two commas."""
+    """The values of one item between commas."""
     body, slash, step_text = text.partition("/")
     step = _number(step_text, text, field) if slash else 1
     if step == 0:
@@ -223,7 +220,7 @@ def _number(text: str, item: str, field: _Field) -> int:
 
 
 class Alone(StrEnum):
-    """A trigger that stands alone: after each commit, or when the sketch is used."""
+    """A trigger without settings: after each commit, or when the sketch is used."""
 
     COMMIT = "commit"
     USE = "use"
@@ -231,12 +228,10 @@ class Alone(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trigger:
-    """When to maintain: the first that comes of what is not None.
-
-    So many `rows` pending, a multiple of `every` since midnight, a time of `cron`, `fresh_within`
-    after a commit at the latest, or when the `point` is named. `cheap`: earlier, if nothing else is
-    due. `ready_within` bounds what is left to do at the moment itself.
-    """
+    """When to maintain: the first that occurs of what is not None. `rows` pending, a multiple of
+    `every` since midnight, a time of `cron`, `fresh_within` after a commit at the latest, or when
+    the `point` is named. `cheap`: earlier, if nothing else is due. `ready_within` bounds the work
+    left for the moment itself."""
 
     alone: Alone | None = None
     rows: int | None = None
@@ -254,14 +249,14 @@ class Trigger:
 
     @property
     def zone(self) -> tzinfo:
-        """The time zone in which moments of `every` and `cron` are."""
+        """The time zone of `every` and `cron`."""
         result = zone_named(self.timezone or "UTC")
         assert result is not None, "a trigger with an unknown time zone is refused when it is read"
         return result
 
     @property
     def text(self) -> str:
-        """As the file says it, for people."""
+        """The trigger as in the file."""
         return ", ".join(self._words())
 
     def _words(self) -> Iterator[str]:
@@ -285,11 +280,11 @@ class Trigger:
 
 
 ON_COMMIT = Trigger(alone=Alone.COMMIT)
-"""What holds where a file says nothing."""
+"""The default trigger."""
 
 
 def zone_named(name: str) -> tzinfo | None:
-    """The time zone; None where this machine does not know it. `UTC` needs no table of zones."""
+    """The time zone; None if this machine does not know it. `UTC` needs no zone database."""
     if name == "UTC":
         return UTC
     from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -308,7 +303,7 @@ BoundaryLiteral = int | float | str | date | datetime
 
 
 class Policy(StrEnum):
-    """What `maintain` may do when a query cannot be maintained exactly."""
+    """What `maintain` may do if a query cannot be maintained exactly."""
 
     AUTO = "auto"
     INCREMENTAL = "incremental"
@@ -317,7 +312,7 @@ class Policy(StrEnum):
 
 
 class SketchUse(StrEnum):
-    """Whether a query is read through its sketch: where that pays, in any case, or not at all."""
+    """Whether a query is read through its sketch: if it pays, always, or never."""
 
     AUTO = "auto"
     ALWAYS = "always"
@@ -325,7 +320,8 @@ class SketchUse(StrEnum):
 
 
 class AnsweredBy(StrEnum):
-    """Who answers a query: its kept rows, the engine, Spark, or the quickest of those that can."""
+    """What answers a query: its materialized result, the engine, Spark, or the quickest
+    possible."""
 
     AUTO = "auto"
     STATE = "state"
@@ -334,43 +330,43 @@ class AnsweredBy(StrEnum):
 
 
 class MaintainMode(StrEnum):
-    """In how many steps a query is maintained: one per batch passed, or one for all of them."""
+    """Steps of maintenance: one per batch, or one for all of them."""
 
     EAGER = "eager"
     LAZY = "lazy"
 
 
 class JoinStrategy(StrEnum):
-    """Where a join finds partners: kept in an index, read from files or by Spark, or as sizes
-    suggest; or that none are looked for."""
+    """Where a join finds matching rows: in a stored index, in files, through Spark, chosen by
+    sizes; or not at all."""
 
     AUTO = "auto"
     INDEX = "index"
     FILES = "files"
     SPARK = "spark"
     SPARK_UNFILTERED = "spark_unfiltered"
-    """Without a filter of the keys first, to see what the filter saves."""
+    """Without a filter of the keys first, to measure what the filter saves."""
     TREE = "tree"
-    """Counts and sums go up a tree of the tables, decisions come down: nothing is joined."""
+    """Counts and sums go up a tree of the tables, decisions come down, without joining."""
 
 
 class StateKept(StrEnum):
-    """What a query says of its state, whatever the budget."""
+    """Which state a query keeps, whatever the budget."""
 
     KEEP = "keep"
     """All of it is kept."""
     LEAST = "least"
-    """Kept is only what nothing can replace."""
+    """Only what nothing can replace is kept."""
 
 
 Everything = Literal["all"]
 EVERYTHING: Final[Everything] = "all"
-"""What `buffer` of a query says that keeps everything."""
+"""The value of a query's `buffer` that keeps everything."""
 
 
 class Lineage(StrEnum):
-    """Which rows a sketch is kept for: all that the answer stems from, and all rows of recursions;
-    those that decide the answer; or of recursions, too, only what the answer stems from."""
+    """Which rows a sketch covers: all that the answer derives from, and all rows of recursions;
+    those that decide the answer; or, also of recursions, only what the answer derives from."""
 
     ALL = "all"
     WITNESS = "witness"
@@ -378,7 +374,7 @@ class Lineage(StrEnum):
 
 
 class Ship(StrEnum):
-    """What of a row's provenance is handed on: its first derivation, or the whole function."""
+    """The provenance of a row that is passed on: its first derivation, or the whole function."""
 
     LAZY = "lazy"
     EAGER = "eager"
@@ -386,14 +382,14 @@ class Ship(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ProvenanceSpec:
-    """Recursion is kept by absorption, in so many `nodes` of decision diagrams at most."""
+    """Recursion is maintained by absorption, with at most `nodes` of decision diagrams."""
 
     ship: Ship = Ship.LAZY
     nodes: int = 5_000_000
 
 
 class Moves(StrEnum):
-    """How often a parameter that sketches follow has another value."""
+    """How often a parameter that sketches follow changes its value."""
 
     DAILY = "daily"
     HOURLY = "hourly"
@@ -403,16 +399,14 @@ _FOLLOWED = {
     Moves.DAILY: "current_date",
     Moves.HOURLY: "date_trunc('hour', current_timestamp)",
 }
-"""Names as of `sql.parameters`."""
+"""Names as in `sql.parameters`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ComingSpec:
-    """Changes of a table that are to come; None is not said.
-
-    One `every` so many seconds, of so many `rows`, of which the share `deletes` are deletions; from
-    `since` on and before `until`, in seconds since 1970.
-    """
+    """Expected changes of a table; None is unspecified. One `every` so many seconds, of so many
+    `rows`, of which the share `deletes` are deletions; from `since` on and before `until`, in
+    seconds since 1970."""
 
     every: float | None
     rows: int | None
@@ -423,7 +417,7 @@ class ComingSpec:
 
 @dataclass(frozen=True, slots=True)
 class ExpirySpec:
-    """Rows of a table are live until `after` microseconds have passed since their `column`."""
+    """Rows of a table are live until `after` microseconds after their `column`."""
 
     column: ColumnName
     after: int
@@ -432,11 +426,9 @@ class ExpirySpec:
 
 @dataclass(frozen=True, slots=True)
 class TableSpec:
-    """A Delta table; `path` is absolute or a URI, `names` what else the SQL calls it.
-
-    `coming` are changes that the file expects: none where it says that the table never changes,
-    None where it says nothing. With an `expiry` queries see its live rows alone.
-    """
+    """A Delta table; `path` is absolute or a URI, `names` are its other names in SQL. `coming` are
+    the changes that the file expects: none if it says that the table never changes, None if it says
+    nothing. With an `expiry` queries see its live rows only."""
 
     name: TableName
     path: str
@@ -444,11 +436,11 @@ class TableSpec:
     location: Location
     names: tuple[str, ...] = ()
     ambient: bool = False
-    """Whether credentials may come from the surroundings of the process."""
+    """Whether credentials may come from the environment of the process."""
     coming: tuple[ComingSpec, ...] | None = None
     expiry: ExpirySpec | None = None
     clone_of: tuple[str, ...] = ()
-    """Absolute paths or URIs of tables whose files the log may name: a shallow clone's."""
+    """Absolute paths or URIs of tables whose files the log of a shallow clone may name."""
 
     @property
     def never_changes(self) -> bool:
@@ -458,10 +450,8 @@ class TableSpec:
 
 @dataclass(frozen=True, slots=True)
 class PartitionSpec:
-    """A candidate partition: either `boundaries`, or a number of equi-depth `ranges`.
-
-    `is_old_key`: the file uses `fragments`, the old name of that key.
-    """
+    """A candidate partition: either `boundaries`, or a number of equi-depth `ranges`. `is_old_key`:
+    the file uses `fragments`, the old name of that key."""
 
     table: TableName
     column: ColumnName
@@ -473,7 +463,7 @@ class PartitionSpec:
 
 @dataclass(frozen=True, slots=True)
 class SqlRun:
-    """Characters of a scalar from `offset` on that stand side by side on one line of the file."""
+    """Characters of a scalar from `offset` on that are contiguous on one line of the file."""
 
     offset: int
     line: int
@@ -482,7 +472,7 @@ class SqlRun:
 
 @dataclass(frozen=True, slots=True)
 class TextPiece:
-    """A stretch of resolved text: literal from `source` on, or the value of a variable there."""
+    """A piece of resolved text: literal from `source` on, or the value of a variable there."""
 
     offset: int
     source: int
@@ -491,7 +481,7 @@ class TextPiece:
 
 @dataclass(frozen=True, slots=True)
 class SqlOrigin:
-    """Where a SQL text stands in the file; without `runs` only its start is known."""
+    """Where a SQL text is in the file; without `runs` only its start is known."""
 
     start: Location
     runs: tuple[SqlRun, ...]
@@ -510,20 +500,14 @@ class ViewSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuerySpec:
-    """One query; `sketch` names the attribute wanted per table and is empty when impctl chooses.
-
-    `params` are the values of the named parameters in `sql`, for which sketches are captured;
-    `moves` are those parameters that sketches follow.
-    `buffer` is how many values or rows MIN, MAX and top-k keep per group, `all` of them, or as many
-    as is usual (None).
-    `lineage` says whether the sketch holds all rows that the answer stems from, and of recursions
-    all that derives rows, or witnesses, or of recursions, too, only what the answer stems from;
-    `lineage_place` is where the query itself says so, None where it does not.
-    `is_sketched` is false where the file says `sketch: none`; `answer` says that the rows of the
-    query's answer are kept too. `trigger` says when it is maintained, None where the file does not;
-    so does `state` what of its state is kept. `provenance` says that recursion is kept by
-    absorption.
-    """
+    """One query; `sketch` names the attribute per table and is empty if impctl chooses. `params`
+    are the values of the named parameters in `sql`, for which sketches are captured; `moves` are
+    the parameters that sketches follow. `buffer` is how many values or rows MIN, MAX and top-k keep
+    per group, `all` of them, or the default (None). `lineage` is the kind of rows that the sketch
+    holds (`Lineage`); `lineage_place` is where the query itself says so, None if it does not.
+    `is_sketched` is false for `sketch: none`; `answer` means that the result is materialized too.
+    `trigger` says when the query is maintained, `state` which of its state is kept; None if the
+    file does not. `provenance` means that recursion is maintained by absorption."""
 
     name: QueryName
     sql: str
@@ -546,7 +530,7 @@ class QuerySpec:
 
     @property
     def follows(self) -> dict[str, str]:
-        """The moment that each parameter which moves is, unless another value is given."""
+        """The moment of each parameter that moves, unless another value is given."""
         return {name: _FOLLOWED[moves] for name, moves in self.moves.items()}
 
 
@@ -581,16 +565,16 @@ class ChangeSpec:
     where: str | None
     location: Location
     places: Mapping[ColumnName, Location]
-    """Where the value of each column stands."""
+    """The position of each column's value."""
 
 
 UpdateSpec = InsertSpec | DeleteSpec | ChangeSpec
-"""One update batch of the workload; `apply` commits each as a table version of its own."""
+"""One update batch of the workload; `apply` commits each as one table version."""
 
 
 @dataclass(frozen=True, slots=True)
 class SparkSpec:
-    """Settings of the Spark session; `master` is None where the file does not say."""
+    """Settings of the Spark session; `master` is None if the file does not say."""
 
     master: str | None
     conf: Mapping[str, str] = field(repr=False)
@@ -598,11 +582,8 @@ class SparkSpec:
 
 @dataclass(frozen=True, slots=True)
 class BudgetSpec:
-    """What the state of all queries may take: bytes on `disk`; None is without bounds.
-
-    `memory` is what a process may take, as written: a size, or a share of the machine's such as
-    `25%`.
-    """
+    """Limits of the state of all queries: bytes on `disk`; None is unlimited. `memory` is the limit
+    of a process, as written: a size, or a share of the machine's such as `25%`."""
 
     disk: int | None = None
     memory: str | None = None
@@ -610,7 +591,7 @@ class BudgetSpec:
 
 @dataclass(frozen=True, slots=True)
 class LimitSpec:
-    """How far WITH RECURSIVE of UNION may go: rounds in one go, and rows derived."""
+    """Limits of WITH RECURSIVE of UNION: rounds at once, and rows derived."""
 
     rounds: int = 100_000
     rows: int = 20_000_000
@@ -635,7 +616,7 @@ class Workload:
 
 
 DEFAULT_FILE = Path("impctl.yaml")
-"""The workload file where none is named, in the working directory."""
+"""The default workload file, in the working directory."""
 
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+(.*)", re.DOTALL)
@@ -643,11 +624,9 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+(.*)", re.DOTALL)
 
 
 def why_no_store(written: str) -> tuple[str, str] | None:
-    """What is wrong with `written` as the place of a store, and a hint; None for a folder's path.
-
-    Locks, and renames that happen whole or not at all, are what a store is built on; object stores
-    have neither, so a URI is refused instead of read as the name of a folder.
-    """
+    """What is wrong with `written` as the place of a store, and a hint; None for a folder's path. A
+    store requires locks and atomic renames; object stores have neither, so a URI is refused instead
+    of read as a folder's name."""
     match = _SCHEME.match(written)
     if match is None:
         return None

@@ -55,7 +55,7 @@ _SHARE = re.compile(r"(\d+(?:\.\d+)?)\s*%")
 
 
 _LARGEST = 1e18
-"""More bytes than any disk has, few enough to reckon with."""
+"""More bytes than any disk has, few enough for arithmetic."""
 
 
 SIZE_HINT = "write a size such as 500MB, 2GB or 2GiB"
@@ -66,7 +66,7 @@ _MAX_DIGITS = 400
 
 
 class ScalarFault(Exception):
-    """A scalar that looks like a value of its type but is none."""
+    """A scalar that looks like a value of its type but is invalid."""
 
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)
@@ -75,7 +75,7 @@ class ScalarFault(Exception):
 
 
 def plain_value(text: str) -> CellValue:
-    """The value of a plain (unquoted) scalar; `ScalarFault` where it would be altered."""
+    """The value of a plain (unquoted) scalar; `ScalarFault` if it would be altered."""
     if text in _SPECIAL:
         return _SPECIAL[text]
     if _INTEGER.fullmatch(text):
@@ -89,10 +89,8 @@ def plain_value(text: str) -> CellValue:
 
 
 def share_from(text: str) -> float | None:
-    """The share of the whole that a text such as `25%` means; None where it is no share.
-
-    ValueError for none of it, and for more than all.
-    """
+    """The fraction of a text such as `25%`; None if it is no share. ValueError for 0 and above
+    100%."""
     match = _SHARE.fullmatch(text.strip())
     if match is None:
         return None
@@ -102,7 +100,7 @@ def share_from(text: str) -> float | None:
 
 
 def size_from(text: str) -> int:
-    """The bytes of a size; 0 is one. ValueError for what is none."""
+    """The bytes of a size, possibly 0. ValueError for anything else."""
     match = _WRITTEN.fullmatch(text.strip())
     unit = None if match is None else _UNITS.get(match.group(2).lower())
     if match is None or unit is None:
@@ -114,7 +112,7 @@ def size_from(text: str) -> int:
 
 
 def kind_of(value: object) -> str:
-    """What a value is, in the words of messages; never the value itself."""
+    """The kind of a value, for messages; never the value itself."""
     match value:
         case None:
             return "nothing"

@@ -124,7 +124,6 @@ def settings_of(description: str) -> JsonSchema:
 
 
 def text_of(description: str) -> JsonSchema:
-    """Text that is not blank."""
     return {"description": description, "type": "string", "pattern": r"\S"}
 
 
@@ -135,47 +134,47 @@ def or_variable(schema: JsonSchema, description: str) -> JsonSchema:
 
 NAME_PATTERN = "[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}"
 IDENTIFIER_PATTERN = "[A-Za-z_][A-Za-z0-9_]{0,127}"
-"""What may name a parameter, and a part of a table's name without backticks."""
+"""Names of parameters, and parts of a table's name without backticks."""
 
 _PART = f"(?:{IDENTIFIER_PATTERN}|`[^`]+`)"
 TABLE_PATTERN = rf"{_PART}(?:\.{_PART}){{0,2}}"
-"""What may name a table or a view: `sales`, `shop.sales`, ``main.`my shop`.sales``."""
+"""Names of tables and views: `sales`, `shop.sales`, ``main.`my shop`.sales``."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeclaredTables:
-    """The tables of the file, those with a problem too, and what they may be called."""
+    """The tables of the file, including invalid ones, and their names."""
 
     listed: tuple[TableName, ...]
     names: TableNames
 
     def table(self, written: str) -> TableName | None:
-        """The table that is called so; None for none."""
+        """The table of that name; None without one."""
         result = self.names.called(written)
         return written if result is None and written in self.listed else result
 
 
 Declared = DeclaredTables | None
-"""None where `tables` itself is missing or broken."""
+"""None if `tables` itself is missing or invalid."""
 
 
 def is_name(name: str) -> bool:
-    """Whether a query or an update may be called so."""
+    """Whether the name is valid for a query or an update."""
     return re.fullmatch(NAME_PATTERN, name) is not None
 
 
 def is_identifier(name: str) -> bool:
-    """Whether a parameter may be called so."""
+    """Whether the name is valid for a parameter."""
     return re.fullmatch(IDENTIFIER_PATTERN, name) is not None
 
 
 def is_table_name(name: str) -> bool:
-    """Whether a table may be called so."""
+    """Whether the name is valid for a table."""
     return re.fullmatch(TABLE_PATTERN, name) is not None
 
 
 def refuse_name(node: Node, name: str, what: str, reading: FileReading) -> None:
-    """Note that `name` cannot name `what`."""
+    """Report that `name` cannot name `what`."""
     hint = "use letters, digits, `_`, `-` and `.`, at most 128 characters"
     reading.report(node, f"{written_at(node, name)} cannot be the name of {what}", hint)
 
@@ -183,7 +182,7 @@ def refuse_name(node: Node, name: str, what: str, reading: FileReading) -> None:
 def declared_table(
     written: str, node: Node, tables: Declared, path: str, reading: FileReading
 ) -> TableName | None:
-    """The table called `written` at `node`; None, with a problem noted, where none is."""
+    """The table called `written` at `node`; None, with a problem reported, if there is none."""
     if tables is None:
         return written
     result = tables.table(written)
@@ -200,7 +199,7 @@ _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 def read_path(node: Node | None, where: str, base: Path, reading: FileReading) -> str | None:
-    """The path written at `node`, as seen from the folder `base`."""
+    """The path written at `node`, relative to the folder `base`."""
     written = reading.text(node, where)
     if node is None or written is None:
         return None
@@ -211,7 +210,7 @@ def read_path(node: Node | None, where: str, base: Path, reading: FileReading) -
 
 
 def resolve_path(base: Path, written: str) -> str:
-    """`written` as seen from the folder `base`, which is absolute."""
+    """`written` relative to the folder `base`, which is absolute."""
     if _URI.match(written):
         return written
     return os.path.normpath(base / written)
@@ -240,11 +239,9 @@ _PREFIX = re.compile(r"^(aws_|google_|azure_storage_|azure_)")
 def require_credentials(
     name: TableName, path: str, options: Mapping[str, str], env: Mapping[str, str]
 ) -> None:
-    """Refuse a table in an object store whose storage options hold no credentials of its own.
-
-    Raises UsageError: `credentials_missing` names what is missing, `credentials_mixed` the variable
-    that deltalake would send with the keys given.
-    """
+    """Refuse a table in an object store whose storage options lack credentials. Raises UsageError:
+    `credentials_missing` names what is missing, `credentials_mixed` the variable that deltalake
+    would send with the given keys."""
     missing = missing_credentials(path, options)
     if missing is not None:
         raise UsageError(
@@ -266,7 +263,7 @@ def require_credentials(
 
 
 def missing_credentials(path: str, options: Mapping[str, str]) -> str | None:
-    """What the options lack to read this path; None where nothing, and for other places."""
+    """What the options lack to read this path; None if nothing, and for other places."""
     scheme = _scheme(path)
     given = {_PREFIX.sub("", key.lower()): value for key, value in options.items() if value}
     if given.get("skip_signature", "").lower() not in ("true", "1"):
@@ -290,7 +287,7 @@ def _scheme(path: str) -> str:
 
 NEVER = "never"
 MAX_ROWS = 1_000_000_000_000
-"""More rows are no change that anybody carries on."""
+"""The limit of rows per change."""
 
 _KEYS = ("every", "rows", "deletes", "from", "until")
 _SHARE = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,6})?)[ ]*%")
@@ -300,7 +297,7 @@ _MOMENT_PATTERN = r"^\d{4}-\d\d-\d\d"
 def read_changes(
     node: Node | None, where: str, reading: FileReading
 ) -> tuple[ComingSpec, ...] | None:
-    """The changes to come, none for `never`; None where nothing is said, or something is wrong."""
+    """The expected changes, none for `never`; None if nothing is specified or it is invalid."""
     if node is None:
         return None
     if isinstance(node, ScalarNode):
@@ -368,7 +365,7 @@ def _read_one(node: Node, where: str, reading: FileReading) -> ComingSpec | None
 
 
 def read_duration(node: Node | None, where: str, reading: FileReading) -> float | None:
-    """The seconds written; None where nothing is, or no duration."""
+    """The seconds written; None without a valid duration."""
     cell = reading.cell(node, where, "a duration such as 1h")
     if node is None or cell is None:
         return None
@@ -419,7 +416,7 @@ def _moment(node: Node | None, where: str, reading: FileReading) -> float | None
 
 
 def changes_schema() -> JsonSchema:
-    """What `changes` of a table may be, for editors."""
+    """The JSON Schema of a table's `changes`."""
     moment: JsonSchema = {"type": "string", "pattern": _MOMENT_PATTERN}
     share: JsonSchema = {"type": "string", "pattern": f"^{_SHARE.pattern}$"}
     one = {
@@ -471,7 +468,7 @@ def read_budget(node: BudgetsNode | None, reading: FileReading) -> BudgetSpec:
 
 
 def read_limits(node: BudgetsNode | None, reading: FileReading) -> LimitSpec:
-    """The limits of recursive queries; as usual where they are not given."""
+    """The limits of recursive queries, with defaults."""
     usual = LimitSpec()
     if node is None:
         return usual
@@ -509,7 +506,7 @@ def _memory(text: str) -> str:
 
 
 def budget_schema() -> JsonSchema:
-    """What an editor is told of it."""
+    """The JSON Schema of the budget."""
     disk = text_of(
         "Limit for the state of all queries on disk, such as 500MB or 2GB; 0 keeps the minimum."
     )
@@ -522,7 +519,7 @@ def budget_schema() -> JsonSchema:
 
 
 def limits_schema() -> JsonSchema:
-    """What an editor is told of the limits."""
+    """The JSON Schema of the limits."""
     whole = {"type": "integer", "minimum": 1}
     usual = LimitSpec()
     return object_of(
@@ -541,14 +538,14 @@ KEYS = (
 _DAY = 86_400.0
 _CLOCKS = ("every", "cron")
 _WHEN = ("fresh_within", "rows", "every", "cron", "point")
-"""What a trigger needs one of."""
+"""Keys of which a trigger needs one."""
 
 _BESIDE = {"timezone": _CLOCKS, "ready_within": (*_CLOCKS, "point"), "cheap": _WHEN}
-"""What goes only beside one of others."""
+"""Keys that are valid only with one of others."""
 
 
 def read_trigger(node: Node | None, path: str, reading: FileReading) -> Trigger | None:
-    """The trigger; None where the file says none, or where a problem was noted."""
+    """The trigger; None if there is none or a problem was reported."""
     if node is None:
         return None
     known = len(reading.problems)
@@ -582,7 +579,7 @@ def read_trigger(node: Node | None, path: str, reading: FileReading) -> Trigger 
 def _check_together(
     node: Node, fields: Mapping[str, Node], path: str, reading: FileReading
 ) -> None:
-    """Note what excludes each other, and what stands without what it goes beside."""
+    """Report keys that exclude each other, and keys without those they require."""
     if all(name in fields for name in _CLOCKS):
         told = f"`every` and `cron` in {path} cannot be combined"
         reading.report(fields["cron"], told, "remove one of them")
@@ -678,7 +675,6 @@ def _cheap(node: Node | None, path: str, reading: FileReading) -> bool:
 
 
 def trigger_schema() -> JsonSchema:
-    """The piece of the file's JSON Schema."""
     span: JsonSchema = {"type": "string", "pattern": rf"^\s*{DURATION_PATTERN}\s*$"}
     mapping = object_of(
         "When to maintain: at the first of these conditions.",
@@ -726,10 +722,10 @@ def trigger_schema() -> JsonSchema:
 
 
 MAX_FRAGMENTS = 100_000
-"""Far below what the engine has room for in a number (`engine.tags.FRAGMENT_BITS`)."""
+"""Far below the limit of the engine (`engine.tags.FRAGMENT_BITS`)."""
 
 _OLD_KEY = "fragments"
-"""What the key `ranges` was called; accepted until the first release."""
+"""The old name of the key `ranges`; accepted until the first release."""
 
 MAX_BOUNDARIES = MAX_FRAGMENTS - 1
 
@@ -737,7 +733,7 @@ MAX_BOUNDARIES = MAX_FRAGMENTS - 1
 def read_partitions(
     node: Node | None, tables: Declared, reading: FileReading
 ) -> tuple[PartitionSpec, ...]:
-    """The candidates that could be read, in file order."""
+    """The valid candidates, in file order."""
     partition_specs: list[PartitionSpec] = []
     for text, entry in (reading.entries(node, "`partitions`") or {}).items():
         table = declared_table(text, entry.key, tables, "`partitions`", reading)
@@ -875,7 +871,7 @@ def _first_descent(values: Sequence[BoundaryLiteral] | Sequence[Decimal]) -> int
 
 
 def _as_decimals(values: Sequence[BoundaryLiteral]) -> list[Decimal] | None:
-    """The values as decimals where all of them are text that says a finite number."""
+    """The values as decimals if all of them are texts of a finite number."""
     numbers: list[Decimal] = []
     for value in values:
         if not isinstance(value, str):
@@ -889,7 +885,7 @@ def _as_decimals(values: Sequence[BoundaryLiteral]) -> list[Decimal] | None:
 
 @dataclass(frozen=True, slots=True)
 class _Head:
-    """What is known of an update before its action is read; None where that went wrong."""
+    """What is known of an update before its action is read; None for invalid values."""
 
     name: str | None
     location: Location
@@ -899,7 +895,7 @@ class _Head:
 def read_updates(
     node: Node | None, tables: Declared, base: Path, reading: FileReading
 ) -> tuple[UpdateSpec, ...]:
-    """The updates that could be read, in file order."""
+    """The valid updates, in file order."""
     update_specs: list[UpdateSpec] = []
     first_line: dict[str, int] = {}
     for number, element in enumerate(reading.elements(node, "`updates`") or [], start=1):
@@ -1038,7 +1034,7 @@ def _read_rows(
 def _read_set(
     node: Node | None, path: str, reading: FileReading
 ) -> Mapping[str, tuple[str, Location]] | None:
-    """The expression of each column, and where it stands."""
+    """The expression of each column, and its position."""
     columns = reading.columns(node, path)
     if not columns:
         return None
@@ -1065,7 +1061,7 @@ def _read_set(
 def read_views(
     node: Node | None, tables: DeclaredTables | None, reading: FileReading
 ) -> Mapping[FullName, ViewSpec]:
-    """The views that could be read, by their whole names, in file order."""
+    """The valid views, by their full names, in file order."""
     result: dict[FullName, ViewSpec] = {}
     for name, entry in (reading.entries(node, "`views`") or {}).items():
         full = None if tables is None else tables.names.full(name_parts(name) or ())
@@ -1089,7 +1085,7 @@ def read_views(
 
 
 CREDENTIALS = ("options", "ambient")
-"""Where those of object stores come from: `storage_options` alone, or the surroundings as well."""
+"""Sources of object store credentials: `storage_options` alone, or also the environment."""
 
 _NAME_HINT = (
     "use one to three parts separated by dots, each with letters, digits and `_` and no digit "
@@ -1099,7 +1095,7 @@ _NAME_HINT = (
 
 @dataclass(slots=True)
 class _Names:
-    """The names found so far."""
+    """The names read so far."""
 
     catalog: str
     schema: str
@@ -1111,7 +1107,7 @@ class _Names:
         return table_names.full(name_parts(written) or ())
 
     def add(self, node: Node, written: str, table: TableName, reading: FileReading) -> None:
-        """Let the name stand for the table; a problem noted where it cannot."""
+        """Register the name for the table, or report a problem."""
         full = self.full(written)
         if not is_table_name(written) or full is None:
             reading.report(
@@ -1134,7 +1130,7 @@ class _Names:
 def read_tables(
     fields: Mapping[str, Node], base: Path, reading: FileReading
 ) -> tuple[Declared, dict[TableName, TableSpec]]:
-    """Names as declared, those of tables with a problem too, and the tables that could be read."""
+    """All declared names, including those of invalid tables, and the valid tables."""
     catalog = _read_default(fields.get("catalog"), "`catalog`", SPARK_CATALOG, reading)
     schema = _read_default(fields.get("schema"), "`schema`", SPARK_SCHEMA, reading)
     ambient = _is_ambient(fields.get("credentials"), "`credentials`", reading, otherwise=False)
@@ -1163,13 +1159,13 @@ def read_tables(
 
 
 def _keys(node: Node | None) -> frozenset[str]:
-    """The keys of a mapping; its reader tells what is wrong with them."""
+    """The keys of a mapping; its reader reports what is wrong with them."""
     pairs = node.value if isinstance(node, MappingNode) else ()
     return frozenset(key.value for key, _ in pairs if isinstance(key, ScalarNode))
 
 
 def _same_table(spec: TableSpec, result: Mapping[TableName, TableSpec]) -> TableSpec | None:
-    """The table of an earlier entry that is this one."""
+    """The same table of an earlier entry."""
     for other in result.values():
         is_there = path_key(other.path) == path_key(spec.path)
         if is_there and _how(other) == _how(spec):
@@ -1186,7 +1182,7 @@ def _how(spec: TableSpec) -> tuple[object, ...]:
 def _same_changes(
     table: TableSpec, other: TableSpec, entry: Entry, reading: FileReading
 ) -> tuple[ComingSpec, ...] | None:
-    """What two entries for one table say of its changes, which must be the same."""
+    """The changes of a table, which must be the same in two entries for it."""
     if other.coming is None or table.coming is None:
         return table.coming if other.coming is None else other.coming
     if table.coming != other.coming:
@@ -1215,7 +1211,7 @@ def _read_default(node: Node | None, where: str, otherwise: str, reading: FileRe
 
 
 def _is_ambient(node: Node | None, where: str, reading: FileReading, *, otherwise: bool) -> bool:
-    """Whether `credentials` there says `ambient`; `otherwise` where nothing is said."""
+    """Whether `credentials` is `ambient`; `otherwise` without it."""
     said = reading.choice(node, where, CREDENTIALS)
     return otherwise if said is None else said == "ambient"
 
@@ -1223,7 +1219,7 @@ def _is_ambient(node: Node | None, where: str, reading: FileReading, *, otherwis
 def _read_table_section(
     name: str, entry: Entry, base: Path, reading: FileReading, *, ambient: bool
 ) -> tuple[TableSpec | None, Sequence[tuple[Node, str]]]:
-    """The table and its other names, each with its place."""
+    """The table and its other names, each with its position."""
     where = inside("`tables`", name)
     fields = reading.record(
         entry.value,
@@ -1271,10 +1267,10 @@ def _read_expiry(node: Node | None, where: str, reading: FileReading) -> ExpiryS
 
 
 NO_SKETCH = "none"
-"""What `sketch` of a query says that is to have none."""
+"""The value of `sketch` for a query without one."""
 
 SETTINGS = ("policy", "maintain", "join", "state", "buffer", "lineage", "answer", "trigger")
-"""What `defaults` may say for all queries."""
+"""Settings that `defaults` may set for all queries."""
 
 _CHOICES: Mapping[str, Sequence[str]] = {
     "policy": list(Policy),
@@ -1290,10 +1286,10 @@ _NO_ANSWER = {
         "a materialized result needs all rows, not only witnesses; remove one of the two"
     ),
 }
-"""What an answer cannot be kept with, and the hint."""
+"""What cannot be combined with a materialized result, and the hint."""
 
 ABSORPTION = "absorption"
-"""What `provenance` of a query says, or its `kind`."""
+"""The value of a query's `provenance`, or its `kind`."""
 
 MAX_NODES = 1_000_000_000
 """Some twenty gigabytes."""
@@ -1304,14 +1300,14 @@ _NO_FUNCTIONS = {
     str(Lineage.WITNESS): _OF_ALL,
     str(Lineage.ANSWER): _OF_ALL,
 }
-"""What recursion cannot be kept by absorption with, and the hint."""
+"""What cannot be combined with recursion by absorption, and the hint."""
 
 MAX_BUFFER = 1_000_000
-"""More than that is as good as keeping everything, which `all` says."""
+"""More than that is as good as keeping everything (`all`)."""
 
 
 def read_defaults(node: Node | None, reading: FileReading) -> Mapping[str, Node]:
-    """How queries are kept that do not say so themselves, from the section `defaults`."""
+    """The settings of queries without their own, from the section `defaults`."""
     path = "`defaults`"
     result = {} if node is None else reading.record(node, path, (), SETTINGS) or {}
     known = len(reading.problems)
@@ -1320,7 +1316,7 @@ def read_defaults(node: Node | None, reading: FileReading) -> Mapping[str, Node]
 
 
 def _is_right(name: str, node: Node, path: str, reading: FileReading) -> bool:
-    """Whether a setting has a value of its kind; what is wrong with it is told here, once."""
+    """Whether a setting has a value of its type; problems are reported once, here."""
     where = inside(path, name)
     match name:
         case "buffer":
@@ -1335,7 +1331,7 @@ def _is_right(name: str, node: Node, path: str, reading: FileReading) -> bool:
 def read_queries(
     node: Node | None, tables: Declared, defaults: Mapping[str, Node], reading: FileReading
 ) -> dict[str, QuerySpec]:
-    """The queries that could be read, in file order; what they do not say they have by default."""
+    """The valid queries, in file order, with defaults applied."""
     entries = reading.entries(node, "`queries`")
     if node is None or entries is None:
         return {}
@@ -1404,7 +1400,7 @@ def _read_query(
 def _read_state(
     fields: Mapping[str, Node], own: Mapping[str, Node], path: str, reading: FileReading
 ) -> StateKept | None:
-    """What is kept whatever the budget; by default only where `join` leaves that open."""
+    """The state kept whatever the budget; the default only if `join` permits it."""
     where = inside(path, "state")
     choice = reading.choice(fields.get("state"), where, _CHOICES["state"])
     join = fields.get("join")
@@ -1420,7 +1416,7 @@ def _read_state(
 def _read_provenance(
     fields: Mapping[str, Node], path: str, reading: FileReading
 ) -> ProvenanceSpec | None:
-    """How recursion is kept by absorption; None where the file does not say so."""
+    """How recursion is maintained by absorption; None if unspecified."""
     node, where = fields.get("provenance"), inside(path, "provenance")
     if node is None:
         return None
@@ -1447,7 +1443,7 @@ def _read_provenance(
 def _read_answer(
     fields: Mapping[str, Node], own: Mapping[str, Node], path: str, reading: FileReading
 ) -> bool:
-    """Whether the rows of the answer are to be kept; by default only where they can be."""
+    """Whether the result is materialized; by default only if it can be."""
     node, where = fields.get("answer"), inside(path, "answer")
     is_kept = _read_switch(node, where, reading)
     if node is None or not is_kept:
@@ -1517,7 +1513,7 @@ def _read_params(
 
 
 def _parameter_value(cell: YamlScalar) -> ParameterValue | None:
-    """The value of a parameter; None for NULL, NaN and infinity, which no literal stands for."""
+    """The value of a parameter; None for NULL, NaN and infinity, which have no literal."""
     if not isinstance(cell.value, float):
         return cell.value
     if not math.isfinite(cell.value):

@@ -69,14 +69,15 @@ if TYPE_CHECKING:
 
 _NODES = (And, Or, Not, Compare, InList, IsNull, Like, ColumnRef, Literal)
 _FOREIGN = ("\\", '"', "--", "/*")
-"""What a text for deltalake must not hold: other literals, or names, than in Spark."""
+"""Literals or names that deltalake reads differently from Spark."""
 
 _EXACT_SCALE = 18
-"""Digits that leave room for any integer beside them in 38."""
+"""Digits that, in 38, leave enough for any integer beside them."""
 
 
 def check_rows(snapshot: Snapshot, rows: pa.Table) -> None:
-    """Refuse rows that break a constraint, and tables with one that impctl cannot test."""
+    """Refuse rows that violate a constraint, and tables with a constraint that impctl cannot
+    test."""
     for text in snapshot.constraints if len(rows) else ():
         scan, condition = _read(snapshot, text)
         used = columns_of(condition)
@@ -94,7 +95,7 @@ def check_rows(snapshot: Snapshot, rows: pa.Table) -> None:
 
 
 def check_assignments(snapshot: Snapshot, assigned: Collection[ColumnName]) -> None:
-    """Refuse to set columns of a constraint that deltalake might pass where Spark does not."""
+    """Refuse to set columns of a constraint that deltalake may accept where Spark does not."""
     changed = {name.lower() for name in assigned}
     for text in snapshot.constraints:
         scan, condition = _read(snapshot, text)
@@ -112,7 +113,7 @@ def _read(snapshot: Snapshot, text: str) -> tuple[Scan, Expr]:
 
 
 def _is_kept_by_deltalake(condition: Expr, text: str) -> bool:
-    """Whether deltalake, given the text, passes no row for which Spark's condition fails."""
+    """Whether deltalake, given the text, accepts no row for which Spark's condition fails."""
     if find_blocker(condition) is not None or any(mark in text for mark in _FOREIGN):
         return False
     return all(_is_alike(part) for part in walk(condition))
@@ -139,7 +140,7 @@ def _is_alike(part: Expr) -> bool:
 
 
 def _is_same_comparison(op: CompareOp, left: Expr, right: Expr) -> bool:
-    """Whether the two engines compare in one type; of doubles, only what no NaN passes wrongly."""
+    """Whether both engines compare in one type; of doubles, only comparisons that NaN fails."""
     if isinstance(left, Literal) and not isinstance(right, Literal):
         return _is_same_comparison(op.mirrored, right, left)
     own, beside = type_of(left), type_of(right)
@@ -157,7 +158,7 @@ def _is_same_comparison(op: CompareOp, left: Expr, right: Expr) -> bool:
 
 
 def _is_plain_bound(literal: Literal, column: SqlType) -> bool:
-    """Whether the number is one and the same beside the column of doubles or floats."""
+    """Whether the number is exact beside the column of doubles or floats."""
     if literal.type.is_integral and isinstance(literal.value, int):
         return column.kind is Kind.DOUBLE or abs(literal.value) <= 2**24
     return literal.type.kind in (Kind.DECIMAL, Kind.DOUBLE)
@@ -204,7 +205,7 @@ def check_writable(snapshot: Snapshot) -> None:
 
 
 def _partition_reason(name: str, kind: object) -> str | None:
-    """Why values of the partition column cannot be left to deltalake; None where they can."""
+    """Why deltalake cannot write values of the partition column; None if it can."""
     text = str(kind)
     if text == "timestamp":
         return f"deltalake writes times of its partition column `{name}` without a time zone"
@@ -218,10 +219,8 @@ def _partition_reason(name: str, kind: object) -> str | None:
 
 
 def check_rewritable(snapshot: Snapshot, files: Sequence[DataFile] | None = None) -> None:
-    """Deletes and updates copy rows; refuse where the copy would not be the row.
-
-    Looks at these files, at all of them without.
-    """
+    """Refuse deletes and updates where a copied row would not be the same. Checks these files, by
+    default all."""
     wrong = miscopied_columns(snapshot, files)
     if wrong.as_int96:
         reason = (
@@ -253,7 +252,7 @@ PREFIX = "impctl/apply/"
 
 
 def identity_of(source: DeltaSource, name: str, content: object, file: str | None) -> str:
-    """The identity of the batch `name`, whose `content` has one `repr` however often it is read."""
+    """The identity of the batch `name`, whose `content` has a stable `repr`."""
     digest = hashlib.sha256(repr((source.table_id, name, content)).encode("utf-8", "replace"))
     if file is not None:
         try:
@@ -273,7 +272,7 @@ def identity_of(source: DeltaSource, name: str, content: object, file: str | Non
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """What a commit of a named batch carries: whose it is, which version it is meant for, when."""
+    """The mark of a named batch's commit: its identity, the expected version, the time."""
 
     identity: str
     meant: TableVersion
@@ -281,11 +280,10 @@ class Stamp:
 
     @property
     def properties(self) -> CommitProperties:
-        """Properties of a commit that carries the stamp."""
+        """Properties of a commit with this stamp."""
         return CommitProperties(app_transactions=[Transaction(self.identity, self.meant, self.at)])
 
     def is_on(self, commits: Commits) -> bool:
-        """Whether one of these commits carries the stamp."""
         own = {"appId": self.identity, "version": self.meant, "lastUpdated": self.at}
         return any(
             name == "txn" and own.items() <= body.items()
@@ -300,11 +298,9 @@ def stamp_of(source: DeltaSource, identity: str) -> Stamp:
 
 
 def version_with(source: DeltaSource, identity: str) -> TableVersion | None:
-    """The version that brought the batch in; None where it is not in the table.
-
-    A batch that RESTORE took out again is not in it. Where the log is cleaned up, the version is
-    the one that the commit was meant for. ImpctlError where a RESTORE does not say what it took.
-    """
+    """The version that committed the batch; None if it is not in the table. A batch that RESTORE
+    removed is not in it. If the log is cleaned up, it is the version the commit was meant for.
+    ImpctlError if a RESTORE does not say which version it restored."""
     try:
         meant = source.delta.transaction_version(identity)
     except READ_FAILURES as error:
@@ -317,10 +313,8 @@ def version_with(source: DeltaSource, identity: str) -> TableVersion | None:
 def brought_in(
     source: DeltaSource, identity: str, meant: TableVersion, held: Mapping[TableVersion, str]
 ) -> TableVersion | None:
-    """As `version_with` where the batch's newest transaction is of version `meant`.
-
-    `held` are texts of commits that were read before.
-    """
+    """Like `version_with` for a batch whose newest transaction is of version `meant`. `held` are
+    texts of commits read before."""
     commits = read_commits(source, meant - 1, source.version, held)
     if commits is None:
         return meant
@@ -336,7 +330,7 @@ def brought_in(
 def _is_restored_before(
     source: DeltaSource, actions: Sequence[Action], version: TableVersion, batch: TableVersion
 ) -> bool:
-    """Whether the commit puts back a version before that of the batch."""
+    """Whether the commit restores a version before that of the batch."""
     infos = [body for name, body in actions if name == "commitInfo"]
     if not any(info.get("operation") == "RESTORE" for info in infos):
         return False
@@ -357,7 +351,7 @@ _HINT = "_delta_log/_last_checkpoint"
 
 
 class AppliedBatches:
-    """The batches in one table up to a version; for one history of it, as `source` leads on."""
+    """The batches in one table up to a version; for one history of it, as `source` continues."""
 
     def __init__(self) -> None:
         self._texts: dict[TableVersion, str] = {}
@@ -367,7 +361,7 @@ class AppliedBatches:
         """Commits up to this version are in `_meant`; None before the log was read."""
 
     def version_with(self, source: DeltaSource, identity: str) -> TableVersion | None:
-        """As of the function of this name."""
+        """See the function `version_with`."""
         if not self._read_on(source):
             return version_with(source, identity)
         meant = self._meant.get(identity)
@@ -376,7 +370,7 @@ class AppliedBatches:
         return brought_in(source, identity, meant, self._texts)
 
     def add(self, identity: str, meant: TableVersion, version: TableVersion) -> None:
-        """The batch came in with this version; what lies before it may not have been read yet."""
+        """Record that the batch was committed with this version; earlier ones may be unread yet."""
         if self._until == version - 1:
             self._meant[identity] = meant
             self._until = version
@@ -399,7 +393,7 @@ class AppliedBatches:
         return True
 
     def _take_checkpoint(self, source: DeltaSource) -> bool:
-        """Start with the checkpoint that the log points to, or with its first entry without one."""
+        """Start with the log's last checkpoint, or with its first entry without one."""
         try:
             hint = json.loads(read_text(source.path, source.storage_options, _HINT))
             version, parts = hint["version"], hint.get("parts")
@@ -445,16 +439,12 @@ _TO_DO = "nothing was written to it; to write to it, run the command again"
 
 
 class WrittenTable:
-    """A table as one run knows it.
-
-    Once a batch was committed, nobody else may use the sources that it was made with or gives.
-    """
+    """A table during one run. After a commit, nobody else may use the sources it was made with or
+    returned."""
 
     def __init__(self, source: DeltaSource) -> None:
-        """`source` was opened at this moment.
-
-        Later another log may stand there, whose entry would vouch for the one opened before it.
-        """
+        """`source` was opened just now. Later another log may replace the table's, whose entry
+        would vouch for the one opened before."""
         self._take(source)
 
     def _take(self, source: DeltaSource) -> None:
@@ -476,7 +466,6 @@ class WrittenTable:
         self._stamp: Stamp | None = None
 
     def renew(self) -> DeltaSource:
-        """The table at its newest version."""
         source = self.source
         if self._entry(source.version + 1) is None:
             return source
@@ -493,16 +482,15 @@ class WrittenTable:
         return self.source
 
     def reopen(self) -> DeltaSource:
-        """The table opened anew, whatever stands there."""
+        """Open the table again, even if it was replaced."""
         self._take(refresh(self.source))
         return self.source
 
     def is_proven(self) -> bool:
-        """Whether the log is still the one that was opened; False where nobody can tell."""
         return self._stands() is True
 
     def check_unmoved(self) -> None:
-        """TableRecreatedError where another table, or another history, stands at the path."""
+        """TableRecreatedError if another table, or another history, is at the path."""
         stands = self._stands()
         if stands:
             return
@@ -516,7 +504,7 @@ class WrittenTable:
             raise recreated(self.source, _TO_DO)
 
     def _stands(self) -> bool | None:
-        """Whether the pinned version has the entry that it had; None where there is none."""
+        """Whether the pinned version has the same log entry; None without one."""
         text = self._entry(self.source.version)
         if text is None:
             return None
@@ -525,7 +513,7 @@ class WrittenTable:
         return None if self._entry_digest is None else _digest(text) == self._entry_digest
 
     def _entry(self, version: TableVersion) -> str | None:
-        """The log's entry of a version; None where it is not there."""
+        """The log's entry of a version; None if it is missing."""
         try:
             return read_entry(self.source, version)
         except FileNotFoundError:
@@ -537,7 +525,6 @@ class WrittenTable:
             ) from error
 
     def snapshot(self) -> Snapshot:
-        """The table at the pinned version, taken once."""
         if self._snapshot is None:
             self._snapshot = self.source.snapshot()
             if self._files_before is not None:
@@ -550,11 +537,11 @@ class WrittenTable:
         return [file for file in self.snapshot().files if file.uri not in self._sound]
 
     def take_for_sound(self, files: Sequence[DataFile]) -> None:
-        """These files were looked at: nothing in them is copied wrongly."""
+        """Mark these files as verified: deltalake copies them faithfully."""
         self._sound.update(file.uri for file in files)
 
     def take_commit(self, stamp: Stamp | None) -> TableVersion:
-        """A batch was committed through the pinned source; the version that it made."""
+        """Continue after a batch was committed through the pinned source; returns its version."""
         before, version = self.source.version, int(self.source.delta.version())
         is_next = version == before + 1
         files = None if self._snapshot is None or not is_next else frozenset(self._snapshot.uris)
@@ -573,7 +560,7 @@ def _digest(text: str) -> bytes:
 
 
 class UpdateKind(StrEnum):
-    """What a batch does."""
+    """The kinds of batches."""
 
     INSERT = "insert"
     DELETE = "delete"
@@ -588,24 +575,22 @@ class UpdateRequest:
     kind: UpdateKind
     rows: tuple[Mapping[ColumnName, object], ...] | None = None
     file: str | None = None
-    """Parquet or CSV file to insert, as a path that needs no further resolving."""
+    """Parquet or CSV file to insert, as a resolved path."""
     where: str | None = None
     """SQL condition; None means every row."""
     assignments: Mapping[ColumnName, str] = field(default_factory=dict)
     places: Mapping[ColumnName, Location] = field(default_factory=dict)
-    """Where assignments stand, for errors; not part of what the batch is."""
+    """Positions of assignments, for errors; not part of the batch's identity."""
     name: str | None = None
-    """Makes the batch one that its table takes once; without a name every commit is a new one."""
+    """A named batch is committed once; without a name every commit is a new one."""
     again: bool = False
-    """Commit the batch though it is in the table already."""
+    """Commit the batch even if it is in the table already."""
 
 
 @dataclass(frozen=True, slots=True)
 class AppliedUpdate:
-    """What a batch did; `version` is the table's version afterwards.
-
-    Of a batch that is in the table already it is the version that brought it in, and nothing else.
-    """
+    """What a batch did; `version` is the table's version afterwards. For a batch that was in the
+    table already, only the version that committed it."""
 
     version: TableVersion
     inserted: int = 0
@@ -615,40 +600,35 @@ class AppliedUpdate:
 
 @dataclass(frozen=True, slots=True)
 class PreparedUpdate:
-    """A batch that may be committed on top of `source`, in the form that deltalake takes."""
+    """A batch that may be committed on top of `source`, in deltalake's form."""
 
     table: WrittenTable
     source: DeltaSource
-    """The table as it is before the batch."""
+    """The table before the batch."""
     kind: UpdateKind
     rows: pa.Table | None = None
     matched: MatchedRows | None = None
-    """The rows that a delete or update takes."""
+    """The rows that a delete or update matches."""
     assignments: Mapping[ColumnName, str] = field(default_factory=dict)
     identity: str | None = None
     in_version: TableVersion | None = None
-    """The version that has brought the batch in already; nothing else is prepared then."""
+    """The version that committed the batch already; then nothing else is set."""
 
 
 def apply_update(source: DeltaSource, update: UpdateRequest) -> AppliedUpdate:
-    """Commit the batch on top of the newest version.
-
-    A delete or update that matches no row commits nothing. Raises as `prepare_update` does.
-    """
+    """Commit the batch on top of the newest version. A delete or update without a matching row
+    commits nothing. Raises as `prepare_update` does."""
     return commit_update(prepare_update(source, update))
 
 
 def prepare_update(source: DeltaSource, update: UpdateRequest) -> PreparedUpdate:
-    """As `prepare_batch`, on the newest version of a table that was opened whenever it was."""
+    """Like `prepare_batch`, on the newest version of the table."""
     return prepare_batch(WrittenTable(refresh(source)), update)
 
 
 def prepare_batch(table: WrittenTable, update: UpdateRequest) -> PreparedUpdate:
-    """All that can be known of a batch without writing it.
-
-    Raises UsageError or QueryError for a batch that makes no sense, UnsupportedError for one that
-    deltalake cannot be trusted with.
-    """
+    """Prepare a batch without writing it. Raises UsageError or QueryError for an invalid batch,
+    UnsupportedError for one that deltalake cannot execute exactly."""
     if update.file is not None:
         check_regular(update.file)
     identity, version = _found(table, table.renew(), update)
@@ -664,7 +644,7 @@ def prepare_batch(table: WrittenTable, update: UpdateRequest) -> PreparedUpdate:
 def _found(
     table: WrittenTable, newest: DeltaSource, update: UpdateRequest
 ) -> tuple[str | None, TableVersion | None]:
-    """The batch's identity, and the version that has brought it in, if it is to be left out."""
+    """The batch's identity, and the version that committed it, if it is to be skipped."""
     identity = _identity(newest, update)
     if identity is None or update.again:
         return identity, None
@@ -703,7 +683,7 @@ def _prepared(table: WrittenTable, update: UpdateRequest) -> PreparedUpdate:
 
 
 def commit_update(update: PreparedUpdate) -> AppliedUpdate:
-    """Commit what was prepared; nothing where no row is to insert, delete or change."""
+    """Commit what was prepared; nothing if there is no row to insert, delete or change."""
     source = update.source
     if update.in_version is not None:
         return AppliedUpdate(update.in_version)
@@ -738,7 +718,7 @@ def commit_update(update: PreparedUpdate) -> AppliedUpdate:
 
 
 def _commit(update: PreparedUpdate, stamp: Stamp | None) -> int | None:
-    """Commit; how many rows deltalake says it took, where it says so."""
+    """Commit; returns deltalake's row count, if it reports one."""
     delta = update.source.delta
     properties = CommitProperties() if stamp is None else stamp.properties
     if update.rows is not None:
@@ -761,7 +741,7 @@ def _commit(update: PreparedUpdate, stamp: Stamp | None) -> int | None:
 
 
 def _version_in_spite_of(update: PreparedUpdate, error: ImpctlError) -> TableVersion | None:
-    """The version of a batch whose commit is in, though what came after it failed."""
+    """The version of a batch that was committed although a later step failed."""
     if update.identity is None or isinstance(error, RetryableError) and error.code == "retryable":
         return None
     try:
@@ -773,7 +753,7 @@ def _version_in_spite_of(update: PreparedUpdate, error: ImpctlError) -> TableVer
 
 
 def _check_told(update: PreparedUpdate, rows: int, told: int | None, version: TableVersion) -> None:
-    """Tell of a batch that took other rows than it should; it can be undone."""
+    """Report a batch that changed other rows than expected; it can be undone."""
     source = update.source
     if told is None or told == rows:
         return

@@ -39,12 +39,9 @@ def create_table(
     configuration: Mapping[str, str] | None = None,
     file_bytes: int | None = None,
 ) -> None:
-    """Write version 0 of a new table; a schema alone gives an empty one.
-
-    `file_bytes` is about how large a data file gets (default: as deltalake has it).
-
-    UsageError where something stands at the path already.
-    """
+    """Write version 0 of a new table; a schema alone gives an empty one. `file_bytes` is the
+    approximate size of a data file (default: deltalake's). UsageError if the path exists
+    already."""
     rows = data.empty_table() if isinstance(data, pa.Schema) else data
     properties = {CHANGE_FEED: "true"} if change_feed else {}
     try:
@@ -72,7 +69,7 @@ _LOG = "_delta_log"
 
 
 def clone_table(path: str, target: str) -> None:
-    """Make the table at `path` stand at `target` too; UsageError where something is there."""
+    """Clone the table at `path` to `target`; UsageError if that exists."""
     origin, goal = _local(path), _local(target)
     if not os.path.isdir(os.path.join(origin, _LOG)):
         raise TableError(
@@ -117,7 +114,7 @@ def _link_or_copy(source: str, target: str) -> None:
 
 
 _LONGEST = 32
-"""Characters of a text from which other writers cut it; such a text is left out here."""
+"""Length of a text from which other writers truncate it; its statistics are omitted here."""
 
 
 def create_laid_out_table(path: str, files: Iterable[pa.Table]) -> int:
@@ -152,12 +149,13 @@ def _statistics(part: pa.Table) -> Iterator[tuple[str, Any]]:
 
 
 def _is_told(value: Any) -> bool:
-    """Whether other writers tell it as it is: JSON has no infinity, and long texts are cut."""
+    """Whether other writers write the value unchanged: JSON has no infinity, and long texts are
+    cut."""
     return math.isfinite(value) if isinstance(value, float) else len(str(value)) < _LONGEST
 
 
 def _plain(value: Any) -> Any:
-    """As the log writes it."""
+    """The value as the log writes it."""
     if isinstance(value, datetime):
         return value.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     return value if isinstance(value, bool | int | float | str) else str(value)
@@ -185,7 +183,7 @@ def checkpoint(path: str) -> None:
 
 
 def rewind(path: str, version: TableVersion) -> None:
-    """Commit the table as it was at `version`."""
+    """Restore the table to `version` by a commit."""
     try:
         DeltaTable(path).restore(version)
     except READ_FAILURES as error:
@@ -193,7 +191,7 @@ def rewind(path: str, version: TableVersion) -> None:
 
 
 def replace_rows(path: str, rows: pa.Table, *, files: int) -> None:
-    """Commit that the table has these rows instead of its own, in about so many files."""
+    """Replace all rows of the table, in about so many files."""
     size = max(1, rows.nbytes // max(1, files))
     try:
         write_deltalake(path, rows, mode="overwrite", target_file_size=size)
@@ -202,18 +200,17 @@ def replace_rows(path: str, rows: pa.Table, *, files: int) -> None:
 
 
 FILES = 200
-"""Files that a table is cut into: enough for a hundredth of it to be read by itself."""
+"""Number of files of a clustered table: enough to read a hundredth of it."""
 _LEAST_BYTES, _MOST_BYTES = 1 << 20, 128 << 20
-"""Smaller files cost more to open than they save; larger ones are what writers make anyway."""
+"""Smaller files cost more to open than they save; larger ones are unusual."""
 
 CLUSTERED_BY = "impctl.clusteredBy"
-"""The key of the commit's note; deltalake itself does not say by which columns it put files in
-order."""
+"""The key of the commit's note; deltalake itself does not record the columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class Clustered:
-    """The version that was made, and the rows there were and are."""
+    """The new version, and the rows before and after."""
 
     version: TableVersion
     rows_before: int | None
@@ -221,12 +218,11 @@ class Clustered:
 
 
 def bytes_per_file(snapshot: Snapshot) -> int:
-    """About how large the files are to be."""
     return min(_MOST_BYTES, max(_LEAST_BYTES, snapshot.bytes // FILES))
 
 
 def check_clusterable(snapshot: Snapshot, columns: Sequence[ColumnName]) -> None:
-    """Refuse what deltalake cannot put in order, or would change on the way; TableError."""
+    """Refuse columns that deltalake cannot order, or would change on the way; TableError."""
     check_writable(snapshot)
     check_rewritable(snapshot)
     reason = None
@@ -245,11 +241,9 @@ def check_clusterable(snapshot: Snapshot, columns: Sequence[ColumnName]) -> None
 
 
 def cluster_table(source: DeltaSource, columns: Sequence[ColumnName]) -> Clustered:
-    """Rewrite the newest version: sorted by one column, along a Z-order curve by several.
-
-    Raises TableError as `check_clusterable` does, RetryableError where another writer came first;
-    nothing is committed then.
-    """
+    """Rewrite the newest version: sorted by one column, along a Z-order curve by several. Raises
+    TableError as `check_clusterable` does, RetryableError if another writer came first; nothing is
+    committed then."""
     newest = refresh(source)
     before = newest.snapshot()
     check_clusterable(before, columns)
@@ -272,7 +266,7 @@ def cluster_table(source: DeltaSource, columns: Sequence[ColumnName]) -> Cluster
 
 
 def clustered_by(source: DeltaSource) -> tuple[ColumnName, ...]:
-    """The columns by which the pinned version was clustered, if that is what made it."""
+    """The columns by which the pinned version was clustered, if clustering made it."""
     try:
         latest = source.delta.history(1)
     except READ_FAILURES:

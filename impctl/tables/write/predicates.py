@@ -78,7 +78,7 @@ _CONSTRAINT_FAILURES = ("constraint", "invariant", "append-only", "validation ch
 
 @contextmanager
 def plain_failures(source: DeltaSource, *, is_commit: bool = True) -> Iterator[None]:
-    """Turns what deltalake raises while writing, or while it tries a batch, into our errors."""
+    """Translate what deltalake raises while it writes or tries a batch."""
     try:
         yield
     except Exception as error:
@@ -89,7 +89,7 @@ def plain_failures(source: DeltaSource, *, is_commit: bool = True) -> Iterator[N
 
 
 def _moved_version(source: DeltaSource) -> TableVersion | None:
-    """The table's newest version, where it is not the one that the batch was prepared for."""
+    """The table's newest version, if the batch was prepared for another one."""
     try:
         newest = refresh(source).version
     except ImpctlError:
@@ -153,27 +153,25 @@ _WIDE = "DECIMAL(20,0)"
 _EXACT_DOUBLE_DIGITS = 15
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SKIPPABLE = frozenset({Kind.BOOLEAN, *INTEGRAL, Kind.DATE})
-"""Types whose file statistics deltalake's own skipping was seen to use rightly.
-
-Not texts: Spark may have cut the log's maximum of one in the middle of a character.
-"""
+"""Types for which deltalake's file skipping was verified. Not texts: Spark may have cut the log's
+maximum in the middle of a character."""
 
 
 class UntranslatableError(UnsupportedError):
-    """An expression whose Spark meaning deltalake's engine cannot be made to compute."""
+    """An expression that deltalake's engine cannot compute as Spark does."""
 
     default_code = "update_unsupported"
 
 
 def predicate_text(predicate: Expr, names: dict[AttributeId, ColumnName]) -> str:
-    """The predicate for a delete or update; rows where it is NULL are not matched."""
+    """The predicate for a delete or update; rows where it is NULL do not match."""
     text = _Renderer(names).render(predicate)
     # A bare CASE over partition columns alone makes deltalake take every row for a match.
     return text if _is_plain(predicate) else f"(CASE WHEN {text} THEN TRUE ELSE FALSE END) IS TRUE"
 
 
 def _is_plain(predicate: Expr) -> bool:
-    """Whether deltalake may skip files by it: columns beside literals, and nothing turned round."""
+    """Whether deltalake may skip files by it: columns beside literals, without negation."""
     match predicate:
         case And() | Or():
             return all(_is_plain(operand) for operand in predicate.operands)
@@ -203,10 +201,8 @@ def _is_skippable(column: Expr, beside: Expr | None) -> bool:
 
 
 def is_one_of(columns: Sequence[Column], rows: Sequence[Sequence[object]]) -> str:
-    """Whether these columns have the values of one of these rows; NULL is a value like others.
-
-    A tree of equalities, IS NULL, AND and OR whose depth grows with the logarithm of the rows.
-    """
+    """Whether these columns have the values of one of these rows; NULL is a value like others. A
+    tree of equalities, IS NULL, AND and OR of a depth logarithmic in the rows."""
     if len(rows) > 1:
         middle = len(rows) // 2
         return f"({is_one_of(columns, rows[:middle])} OR {is_one_of(columns, rows[middle:])})"
@@ -261,13 +257,13 @@ def _known(expr: Expr) -> SqlType:
 
 
 class _Renderer:
-    """Turns expressions into text; `names` gives the column each identity stands for."""
+    """Renders expressions as text; `names` has the column of each identity."""
 
     def __init__(self, names: dict[AttributeId, ColumnName]) -> None:
         self._names = names
 
     def render(self, expr: Expr) -> str:
-        """Text whose value and type are those of the expression in Spark."""
+        """Text with the value and type of the expression in Spark."""
         blocker = find_blocker(expr)
         if blocker is not None:
             raise UntranslatableError(blocker.reason)
@@ -324,7 +320,7 @@ class _Renderer:
                 assert_never(expr)
 
     def cast(self, text: str, source: SqlType, target: SqlType) -> str:
-        """CAST that fails on a value that does not fit; only pairs both engines do alike."""
+        """CAST that fails on a value that does not fit; only pairs both engines convert alike."""
         if source == target:
             return text
         if source.kind is Kind.DECIMAL and target.kind in (Kind.DOUBLE, Kind.FLOAT):
@@ -399,7 +395,7 @@ class _Renderer:
         return f"nanvl({text}, CAST('NaN' AS {_type_name(wanted)}))"
 
     def _in_list(self, expr: InList) -> str:
-        """Pairs: the one type that Spark takes for all rounds nothing but longs and decimals."""
+        """Pairs: Spark's common type for all rounds only longs and decimals."""
         types = [_known(part) for part in (expr.operand, *expr.options)]
         is_long = any(result.kind in (Kind.LONG, Kind.DECIMAL) for result in types)
         if is_long and any(result.is_fractional for result in types):
@@ -417,7 +413,8 @@ class _Renderer:
 
 
 def _comparison_type(left: Expr, right: Expr) -> SqlType:
-    """The type both sides are compared in; beside a fitting literal an integer stays bare."""
+    """The type in which both sides are compared; beside a fitting literal an integer is not
+    cast."""
     types = (_known(left), _known(right))
     for literal, own, beside in ((left, *types), (right, types[1], types[0])):
         if isinstance(literal, Literal) and own.is_integral and beside.is_integral:
@@ -444,7 +441,7 @@ def _require_nonzero(expr: Arithmetic) -> None:
 
 
 def _require_numbers(source: SqlType, target: SqlType) -> None:
-    """Casts to and from text, dates and conditions are not tried against DataFusion."""
+    """Casts to and from text, dates and conditions are not verified with DataFusion."""
     is_plain = source.is_numeric or source.kind in (Kind.BOOLEAN, Kind.NULL)
     if source != target and not (is_plain and (target.is_numeric or source.kind is Kind.NULL)):
         raise UntranslatableError(f"a cast from `{source}` to `{target}` is not available")
@@ -491,7 +488,7 @@ def _string(value: str) -> str:
 
 
 def quoted(name: ColumnName) -> str:
-    """A column name that deltalake takes as written."""
+    """A column name quoted for deltalake."""
     return '"' + name.replace('"', '""') + '"'
 
 
@@ -531,10 +528,8 @@ def assignment_texts(
     assignments: Mapping[ColumnName, str],
     places: Mapping[ColumnName, Location] = MappingProxyType({}),
 ) -> dict[ColumnName, str]:
-    """Column and value per assignment, for deltalake: quoted column name to value text.
-
-    What is wrong with one is told at its place, where that is known.
-    """
+    """Assignments for deltalake: quoted column name to value text. Errors have the assignment's
+    place, if known."""
     texts: dict[ColumnName, str] = {}
     for name, written in assignments.items():
         try:
@@ -589,7 +584,7 @@ def _assigned(snapshot: Snapshot, column: Column, written: str) -> str:
 
 
 def _hint(column: Column, written: str, error: QueryError) -> str | None:
-    """What to write in place of a text that is no expression over the table's columns."""
+    """A hint for a text that is no expression over the table's columns."""
     literal = _literal_of(column, written)
     own = error.hint if error.code != _UNREADABLE else None
     if literal is None and own is not None:
@@ -603,7 +598,7 @@ def _meant(literal: str) -> str:
 
 
 def _literal_of(column: Column, written: str) -> str | None:
-    """The literal that somebody meant who wrote its characters alone; None if it is none."""
+    """The literal that an unquoted text probably means; None if it is none."""
     text = written.strip().strip("'")
     if not text.isprintable() or any(mark in text for mark in "'\"\\"):
         return None
@@ -627,7 +622,7 @@ def _is_a_day(text: str) -> bool:
 
 
 def _check_length(snapshot: Snapshot, column: Column, value: Expr) -> None:
-    """Refuse what may be too long for VARCHAR(n), which to deltalake is a text of any length."""
+    """Refuse values too long for VARCHAR(n), whose length deltalake ignores."""
     limit = snapshot.columns.longest.get(column.name)
     if limit is None:
         return
@@ -681,5 +676,5 @@ def _refused(snapshot: Snapshot, written: str, error: UntranslatableError) -> Un
 
 
 def _shown(written: str) -> str:
-    """A text of the file as a message shows it: on one line."""
+    """A text of the file on one line, for messages."""
     return " ".join(written.split())

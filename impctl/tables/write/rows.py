@@ -46,17 +46,16 @@ _DATE_TEXT = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _TIME_TEXT = re.compile(
     rf"{_DATE_TEXT.pattern}([T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[-+]\d\d:\d\d)?)?", re.ASCII
 )
-"""Spellings that Spark reads alike; Python would take `1_000`, `20241231` and other digits too."""
+"""Spellings that Spark reads alike; Python would accept `1_000`, `20241231` and other digits
+too."""
 
 _BITS = {Kind.BYTE: 8, Kind.SHORT: 16, Kind.INTEGER: 32, Kind.LONG: 64}
 
 
 def rows_to_insert(snapshot: Snapshot, rows: Sequence[Mapping[ColumnName, object]]) -> pa.Table:
-    """The rows as a table in the snapshot's columns.
-
-    Raises UsageError for an unknown column, a missing one that may not be NULL, or a value that is
-    not of the column's type. Bounded by the rows that the workload file spells out.
-    """
+    """The rows as a table in the snapshot's columns. Raises UsageError for an unknown column, a
+    missing one that may not be NULL, or a value of another type. Bounded by the rows that the
+    workload file spells out."""
     named = [_by_column(snapshot, row, f"row {at}") for at, row in enumerate(rows, start=1)]
     arrays: list[pa.Array | None] = []
     for column in snapshot.schema:
@@ -89,7 +88,7 @@ def _by_column(
 
 
 def known(snapshot: Snapshot, name: ColumnName, place: str) -> Column:
-    """The column of that name; UsageError with the place where the table has none."""
+    """The column of that name; UsageError with the place if the table has none."""
     result = snapshot.schema.find(name)
     if result is None:
         raise UsageError(
@@ -100,7 +99,7 @@ def known(snapshot: Snapshot, name: ColumnName, place: str) -> Column:
 
 
 def insertable(snapshot: Snapshot, column: Column, *, is_given: bool) -> pa.DataType | None:
-    """The Arrow type for the column's values; None when it can only be left NULL."""
+    """The Arrow type for the column's values; None if it can only be NULL."""
     if column.type.kind is Kind.OTHER:
         if is_given:
             raise UsageError(
@@ -113,7 +112,8 @@ def insertable(snapshot: Snapshot, column: Column, *, is_given: bool) -> pa.Data
 
 
 def complete(snapshot: Snapshot, arrays: Sequence[pa.Array | None], rows: int) -> pa.Table:
-    """A table of the given columns, NULL for those left out; refuses NULL where it may not be."""
+    """A table of the given columns, NULL for missing ones; refuses NULL where it is not
+    permitted."""
     names, columns = [], []
     for column, array in zip(snapshot.schema, arrays, strict=True):
         nullable = column.name not in snapshot.not_null
@@ -129,7 +129,7 @@ def complete(snapshot: Snapshot, arrays: Sequence[pa.Array | None], rows: int) -
 
 
 def _own_type(snapshot: Snapshot, column: Column) -> pa.DataType:
-    """The Arrow type of a column left out, structs and arrays included."""
+    """The Arrow type of a missing column, including structs and arrays."""
     if column.type.kind is not Kind.OTHER:
         return arrow_type(column.type)
     schema = pa.schema(DeltaSchema.from_json(snapshot.schema_json).to_arrow())
@@ -137,7 +137,7 @@ def _own_type(snapshot: Snapshot, column: Column) -> pa.DataType:
 
 
 def _check_length(snapshot: Snapshot, column: Column, values: pa.Array | pa.ChunkedArray) -> None:
-    """Refuse texts too long for VARCHAR(n); of blanks at the end, which Spark cuts, too."""
+    """Refuse texts too long for VARCHAR(n), including trailing blanks, which Spark cuts."""
     limit = snapshot.columns.longest.get(column.name)
     if limit is None:
         return
@@ -158,7 +158,7 @@ def _null_refused(snapshot: Snapshot, column: Column) -> UsageError:
 
 
 def _value(value: object, column: Column, place: str) -> object:
-    """The value in a form that Arrow takes exactly; UsageError where the type cannot hold it."""
+    """The value in a form that Arrow converts exactly; UsageError if the type cannot hold it."""
     convert = _CONVERSIONS[column.type.kind]
     result = convert(value, column.type)
     if result is None:
@@ -323,7 +323,7 @@ _SOURCES: Mapping[Kind, tuple[_Test, ...]] = {
 
 
 def check_regular(path: str) -> None:
-    """UsageError for a folder, a pipe or a device, of which one may never end."""
+    """UsageError for a folder, a pipe or a device, whose content may be infinite."""
     if os.path.exists(path) and not os.path.isfile(path):
         raise UsageError(
             f"The file to insert is not a regular file: {path}", hint="give a Parquet or CSV file"
@@ -359,7 +359,7 @@ def file_to_insert(snapshot: Snapshot, path: str) -> pa.Table:
 def _converted(
     snapshot: Snapshot, column: Column, values: pa.ChunkedArray, path: str
 ) -> pa.ChunkedArray:
-    """The values in the column's type; UsageError where one is another value there."""
+    """The values in the column's type; UsageError if one changes."""
     reason = None
     if not _means_the_same(values.type, column.type.kind):
         reason = f"it has type `{values.type}`"
@@ -375,10 +375,8 @@ def _converted(
 
 
 def _means_the_same(given: pa.DataType, wanted: Kind) -> bool:
-    """Whether a cast keeps the meaning: numbers as numbers, texts as texts, times as times.
-
-    Only then does a checked cast fail or keep the value, in Arrow as in Spark.
-    """
+    """Whether a cast keeps the meaning: numbers as numbers, texts as texts, times as times. Only
+    then does a checked cast fail or keep the value, in Arrow as in Spark."""
     if pa.types.is_dictionary(given):
         given = given.value_type
     if pa.types.is_null(given):
@@ -415,7 +413,7 @@ def _read_file(snapshot: Snapshot, path: str) -> tuple[pa.Table, frozenset[Colum
 
 
 def _read_csv(snapshot: Snapshot, path: str) -> pa.Table:
-    """The file's rows in the columns' types, each column called as the header spells it."""
+    """The file's rows in the columns' types, each column spelled as in the header."""
     with pa_csv.open_csv(path) as opened:
         header = opened.schema.names
     result = {name: snapshot.schema.find(name) for name in header}
@@ -438,20 +436,17 @@ _NAME = "updated_table"
 
 @dataclass(frozen=True, slots=True)
 class MatchedRows:
-    """How many rows a batch takes, and the condition that makes deltalake take them."""
+    """How many rows a batch matches, and the condition by which deltalake matches them."""
 
     rows: int
     predicate: str | None
-    """None takes every row; without meaning where no row is taken."""
+    """None matches every row; unused if no row matches."""
 
 
 def matched_rows(source: DeltaSource, snapshot: Snapshot, where: str | None) -> MatchedRows:
-    """The rows for which `where` is true, every row without one.
-
-    Raises UsageError or QueryError for a text that is
-    no condition on a row, UntranslatableError where deltalake cannot be trusted with it,
-    EvaluationError where it fails on a row.
-    """
+    """The rows for which `where` is true, every row without one. Raises UsageError or QueryError
+    for a text that is no condition on a row, UntranslatableError if deltalake cannot compute it,
+    EvaluationError if it fails on a row."""
     if where is None:
         return MatchedRows(_rows_in(snapshot, snapshot.files), None)
     scan, condition = read_condition(snapshot, where)
@@ -493,7 +488,7 @@ def _of_partitions(
 
 
 def _rows_in(snapshot: Snapshot, files: Sequence[DataFile]) -> int:
-    """Rows that these files have; those are counted of which the log does not tell."""
+    """Rows in these files; files without a count in the log are read."""
     reader = FileReader(snapshot, [], files)
     rows = (len(reader.read_some(f, range)) if f.rows is None else f.rows for f in files)
     return sum(rows) - sum(0 if file.deleted is None else len(file.deleted) for file in files)
@@ -521,7 +516,7 @@ def _taken(
     columns: dict[AttributeId, Vector],
     length: int,
 ) -> Bools:
-    """The rows for which the condition is true, as Spark has it."""
+    """The rows for which the condition is true in Spark."""
     blocker = find_condition_blocker(condition)
     if blocker is not None:
         raise _untranslatable(snapshot, where, blocker.reason)
