@@ -153,13 +153,8 @@ FORMAT_VERSION = len(MIGRATIONS)
 _APPLICATION_ID = 0x696D7043  # "impC" in the file's header, so that `file` can tell what it is
 
 
-def format_of(connection: sqlite3.Connection) -> int:
-    """The format of the open catalog; 0 for a new one."""
-    return int(connection.execute("PRAGMA user_version").fetchone()[0])
-
-
 def check_format(connection: sqlite3.Connection, path: Path) -> int:
-    result = format_of(connection)
+    result = int(connection.execute("PRAGMA user_version").fetchone()[0])  # 0 for a new catalog
     application = int(connection.execute("PRAGMA application_id").fetchone()[0])
     tables = int(connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0])
     if tables > 0 and application != _APPLICATION_ID:
@@ -498,7 +493,7 @@ def _connect_unwritable(layout: Layout) -> sqlite3.Connection:
 
 
 OWN_LOCK_TIMEOUT = 10.0
-"""Seconds to wait for another writer."""
+"""Seconds that a commit without the lock waits for another writer."""
 
 
 def created(layout: Layout, disk: Disk) -> Catalog | None:
@@ -507,10 +502,10 @@ def created(layout: Layout, disk: Disk) -> Catalog | None:
     lock = WriterLock(layout, disk)
     lock.acquire(OWN_LOCK_TIMEOUT, "create the store")
     try:
-        result = open_catalog(layout, disk)
-        if result is not None:
-            return result
-        create_catalog(layout, disk)
-        return open_catalog(layout, disk)
+        catalog = open_catalog(layout, disk)
+        if catalog is None:
+            create_catalog(layout, disk)
+            catalog = open_catalog(layout, disk)
+        return catalog
     finally:
         lock.release()

@@ -11,7 +11,6 @@ import stat
 import sys
 import tempfile
 import time
-import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -66,7 +65,7 @@ def lock_file(descriptor: int, *, wait: bool) -> None:
 
 
 def read_start(descriptor: int, size: int) -> bytes:
-    """The first `most` bytes of the open file, or fewer."""
+    """The first `size` bytes of the open file, or fewer."""
     os.lseek(descriptor, 0, os.SEEK_SET)
     return os.read(descriptor, size)
 
@@ -217,8 +216,7 @@ class RealDisk:
         return tuple(missing)
 
     def create_empty(self, path: Path) -> None:
-        flags = os.O_RDWR | os.O_CREAT | CAREFUL
-        os.close(os.open(path, flags, 0o600))
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | CAREFUL, 0o600))
 
     def create(self, path: Path) -> OutputFile:
         return _DirectFile(path, self._staging)
@@ -449,7 +447,7 @@ def read_only(path: Path) -> UsageError:
     return UsageError(f"Store `{path}` is open read-only", code=STORE_READ_ONLY, hint=_RIGHTS_HINT)
 
 
-_OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
+OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def check_store_files(layout: Layout, *, is_shared: bool = False) -> None:
@@ -462,16 +460,20 @@ def check_store_files(layout: Layout, *, is_shared: bool = False) -> None:
             code="store_path",
             hint="set `store` to the path of a folder, existing or new",
         )
-    linked = _found(root, follow=False)
-    if linked is not None and stat.S_ISLNK(linked.st_mode) and linked.st_uid not in _trusted():
+    linked = _stat(root, follow=False)
+    if (
+        linked is not None
+        and stat.S_ISLNK(linked.st_mode)
+        and linked.st_uid not in (0, user() or 0)
+    ):
         raise _link(root, "belongs to another user")
-    folder = _found(root)
+    folder = _stat(root)
     if folder is None:
         return
     if not is_shared:
         _check_rights(root, folder)
     for path in layout.own_files:
-        result = _found(path, follow=False)
+        result = _stat(path, follow=False)
         if result is None:
             continue
         if stat.S_ISLNK(result.st_mode):
@@ -480,11 +482,7 @@ def check_store_files(layout: Layout, *, is_shared: bool = False) -> None:
             _check_rights(path, result)
 
 
-def _trusted() -> frozenset[int]:
-    return frozenset({0, user() or 0})
-
-
-def _found(path: Path, *, follow: bool = True) -> os.stat_result | None:
+def _stat(path: Path, *, follow: bool = True) -> os.stat_result | None:
     try:
         return path.stat() if follow else path.lstat()
     except FileNotFoundError:
@@ -503,7 +501,7 @@ def _check_rights(path: Path, result: os.stat_result) -> None:
             hint=f"run as its owner, or change the owner with `chown -R {me}`; if the store is "
             "shared on purpose, set IMPCTL_SHARED_STORE=1",
         )
-    if result.st_mode & _OTHERS_MAY_WRITE:
+    if result.st_mode & OTHERS_MAY_WRITE:
         raise UsageError(
             f"other users can write to `{path}` of the store (mode {result.st_mode & 0o7777:04o})",
             code="store_untrusted",
@@ -564,9 +562,6 @@ class Layout:
     def run_file(self, name: str) -> Path:
         return self.state / name
 
-    def new_run_name(self) -> str:
-        return f"{uuid.uuid4().hex}{RUN_SUFFIX}"
-
 
 BENCH_SCRATCH = ".impctl-bench-"
 TPCH_SCRATCH = ".impctl-tpch-"
@@ -611,14 +606,9 @@ def lasting_scratch_folder(prefix: str, parent: Path | None = None) -> Path:
 
 def abandoned(parents: Iterable[Path]) -> tuple[Leftover, ...]:
     """Scratch folders of dead owners directly below these folders; read-only."""
-    places = dict.fromkeys(parent.absolute() for parent in parents)
-    result = [
-        Leftover(folder, _freed(folder))
-        for place in places
-        for folder in _scratch_below(place)
-        if _is_abandoned(folder)
-    ]
-    return tuple(sorted(result, key=lambda leftover: leftover.path))
+    places = {parent.absolute() for parent in parents}
+    folders = sorted(folder for place in places for folder in _scratch_below(place))
+    return tuple(Leftover(folder, _freed(folder)) for folder in folders if _is_abandoned(folder))
 
 
 def temporary_folder() -> Path:
@@ -729,9 +719,7 @@ def _freed(folder: Path) -> int:
     total = 0
     for path, _, files in os.walk(folder):
         for name in files:
-            try:
+            with suppress(OSError):
                 result = os.lstat(os.path.join(path, name))
-            except OSError:
-                continue
-            total += result.st_size if result.st_nlink == 1 else 0
+                total += result.st_size if result.st_nlink == 1 else 0
     return total

@@ -1,12 +1,10 @@
-"""The ledger: what each use of a sketch read and left out, beside the catalog in a file of its own.
+"""The ledger: what each use of a sketch read and skipped, in a file beside the catalog.
 
-Law: a use is written whole or not at all, never by waiting for a writer of sketches, and never in
-the way of the use: who cannot write it in time goes on without. Of each query the latest `KEPT`
-uses stand by themselves, earlier ones as sums per day, so that sums stay exact. Answers from kept
-rows read no file; they are counted per day. Of what decides anything only times are read from
-here: what the latest runs of a query took, by who answered it. They feed estimates, so that one
-that cannot be written or read changes no answer.
-Out of scope: what a use is counted by (`service.resolve`), what runs cost (`store.tables`).
+Law: a use is written whole or not at all. Writing it never waits for a writer of sketches and never
+delays the use: without time to write, it is skipped. The latest `KEPT` uses of each query are
+single rows, earlier ones sums per day, so that sums stay exact. Answers from a materialized result
+read no file; they are counted per day. Decisions read only the times of a query's latest runs, by
+who answered it. These feed estimates, so a missing one changes no answer.
 """
 
 from __future__ import annotations
@@ -169,32 +167,32 @@ class Ledger:
     def runs(self, query: QueryName, text: int) -> tuple[AnswerRun, ...]:
         """What the latest answers of this text of a query took, newest first."""
         names = ", ".join(field.name for field in fields(AnswerRun))
-        asked = f"SELECT {names} FROM run WHERE query = ? AND text = ? ORDER BY number DESC"
+        wanted = f"SELECT {names} FROM run WHERE query = ? AND text = ? ORDER BY number DESC"
         made: Callable[..., AnswerRun] = AnswerRun
-        return tuple(made(*row) for row in self._asked(asked, query, text))
+        return tuple(made(*row) for row in self._rows(wanted, query, text))
 
     def uses(self, query: QueryName) -> tuple[Use, ...]:
         """Single uses, newest first; older ones are summed per day."""
         names = ", ".join(field.name for field in fields(Use))
-        rows = self._asked(f"SELECT {names} FROM use WHERE query = ? ORDER BY number DESC", query)
+        rows = self._rows(f"SELECT {names} FROM use WHERE query = ? ORDER BY number DESC", query)
         made: Callable[..., Use] = Use
         return tuple(made(*row[:4], bool(row[4]), *row[5:]) for row in rows)
 
     def sums(self, query: QueryName, since: float = 0.0) -> Uses:
-        """All uses since then, and answers from a materialized result; daily sums count for whole
-        days."""
+        """All uses since then, and answers from a materialized result; daily sums include the
+        whole first day."""
         days = f"SELECT sum(uses), sum(used), {_SUMS}, sum(elapsed_ms), max(day) FROM day"
         alone = f"SELECT count(*), sum(is_used), {_SUMS}, sum(elapsed_ms), max(at) FROM use"
-        (old,) = self._asked(f"{days} WHERE query = ? AND day >= ?", query, since // _DAY) or [()]
-        (new,) = self._asked(f"{alone} WHERE query = ? AND at >= ?", query, since) or [()]
+        (old,) = self._rows(f"{days} WHERE query = ? AND day >= ?", query, since // _DAY) or [()]
+        (new,) = self._rows(f"{alone} WHERE query = ? AND at >= ?", query, since) or [()]
         if not old or not new:
             return Uses()
-        totals = [(one or 0) + (other or 0) for one, other in zip(old[:-1], new[:-1], strict=True)]
+        totals = [(a or 0) + (b or 0) for a, b in zip(old[:-1], new[:-1], strict=True)]
         last = new[-1] if new[-1] is not None else old[-1] * _DAY if old[-1] is not None else None
         counted = "SELECT sum(answers), max(last) FROM answer WHERE query = ? AND day >= ?"
-        # A ledger of before has no such table.
-        ((answers, told),) = self._asked(counted, query, since // _DAY) or [(None, None)]
-        moments = [at for at in (last, told) if at is not None]
+        # An older ledger has no such table.
+        ((answers, latest),) = self._rows(counted, query, since // _DAY) or [(None, None)]
+        moments = [at for at in (last, latest) if at is not None]
         made: Callable[..., Uses] = Uses
         return made(*totals, max(moments, default=None), answers or 0)
 
@@ -210,14 +208,14 @@ class Ledger:
 
     def _fold(self, connection: sqlite3.Connection, query: QueryName) -> None:
         """Add the oldest uses of a query to the sums of their days."""
-        asked = "SELECT number FROM use WHERE query = ? ORDER BY number DESC LIMIT 1 OFFSET ?"
-        row = connection.execute(asked, (query, KEPT)).fetchone()
+        oldest = "SELECT number FROM use WHERE query = ? ORDER BY number DESC LIMIT 1 OFFSET ?"
+        row = connection.execute(oldest, (query, KEPT)).fetchone()
         if row is not None:
             given = {"query": query, "last": row[0]}
             connection.execute(_FOLD, given)
             connection.execute("DELETE FROM use WHERE query = :query AND number <= :last", given)
 
-    def _asked(self, sql: str, *given: object) -> list[tuple[Any, ...]]:
+    def _rows(self, sql: str, *given: object) -> list[tuple[Any, ...]]:
         """Rows; none if there is no readable ledger."""
         if not self._path.is_file():
             return []

@@ -147,7 +147,11 @@ class WriterLock:
                 if taken is not None:
                     if not _claim(taken, self._layout.lock, command, self._disk):
                         continue
-                    _refuse_idle(taken, self._layout.lock)
+                    try:
+                        refuse_idle_lock(self._layout.lock)
+                    except BaseException:
+                        os.close(taken)
+                        raise
                     self._descriptor = taken
                     return _owner(text)
                 owner = _owner(text)
@@ -210,15 +214,6 @@ def _try(path: Path) -> tuple[int | None, bytes]:
     return descriptor, _note(descriptor)
 
 
-def _refuse_idle(descriptor: int, path: Path) -> None:
-    """Refuse (and close) a lock that would exclude nobody."""
-    try:
-        refuse_idle_lock(path)
-    except BaseException:
-        os.close(descriptor)
-        raise
-
-
 def _claim(descriptor: int, path: Path, command: str, disk: Disk) -> bool:
     """Write our note; False (and closed) if the file was removed from under the lock."""
     owner = {
@@ -239,7 +234,7 @@ def _claim(descriptor: int, path: Path, command: str, disk: Disk) -> bool:
     except BaseException:
         os.close(descriptor)
         raise
-    if there is not None and (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino):
+    if there is not None and os.path.samestat(there, ours):
         return True
     os.close(descriptor)
     return False

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-import sqlite3
+import uuid
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from sqlite3 import Connection
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ from impctl.errors import OPEN_FILES, ImpctlError, StateCorruptError, pass_out_o
 from impctl.store.catalog import digest_of, opened, sealed
 from impctl.store.disk import (
     CAREFUL,
+    RUN_SUFFIX,
     Disk,
     Layout,
     OutputFile,
@@ -33,7 +35,6 @@ if TYPE_CHECKING:
 BLOB_LIMIT = 256 << 10
 """Runs up to this many bytes are stored in the transaction; measured: a file, with its own sync and
 the folder's, costs more below and less above."""
-
 
 _HELD = (
     "SELECT arrangement, sequence, file, seal FROM run WHERE query_id = ?"
@@ -85,7 +86,7 @@ def write_runs(runs: Iterable[Run], layout: Layout, disk: Disk) -> tuple[Written
     written: list[WrittenRun] = []
     try:
         for arrangement, sequence, table in runs:
-            # Of whole arrays, which is what runs have, the bytes; and told at once.
+            # Runs have whole arrays, whose size is known at once.
             if table.get_total_buffer_size() <= BLOB_LIMIT:
                 written.append(_encode(arrangement, sequence, table))
             else:
@@ -117,7 +118,7 @@ def remove_files(names: Iterable[str], layout: Layout, disk: Disk) -> set[str]:
 
 
 def move_runs(
-    connection: sqlite3.Connection,
+    connection: Connection,
     path: Path,
     query_id: int,
     digest: int,
@@ -153,7 +154,7 @@ def move_runs(
     return now, [file for file in left if file is not None]
 
 
-def drop_all_runs(connection: sqlite3.Connection, query_id: int) -> list[str]:
+def drop_all_runs(connection: Connection, query_id: int) -> list[str]:
     """Remove every run of the query; returns the files they referred to."""
     rows = connection.execute(
         "SELECT file FROM run WHERE query_id = ? AND file IS NOT NULL", (query_id,)
@@ -162,13 +163,12 @@ def drop_all_runs(connection: sqlite3.Connection, query_id: int) -> list[str]:
     return [row[0] for row in rows]
 
 
-def run_files(connection: sqlite3.Connection) -> set[str]:
-    """Names of the files that runs refer to."""
+def run_files(connection: Connection) -> set[str]:
     return {row[0] for row in connection.execute("SELECT file FROM run WHERE file IS NOT NULL")}
 
 
 def stored_runs(
-    connection: sqlite3.Connection, path: Path, query_id: int, digest: int
+    connection: Connection, path: Path, query_id: int, digest: int
 ) -> tuple[StoredRun, ...]:
     """All runs of the query, by arrangement and sequence; they must match the digest."""
     rows = connection.execute(
@@ -197,7 +197,7 @@ def read_run(run: StoredRun, query: QueryName, layout: Layout) -> StoredTable:
         raise corrupt("does not match its checksum")
     try:
         stream = pa.ipc.open_stream(content)
-        # A file has one batch, whose head was looked at; nothing behind it is read.
+        # A file has one batch, whose head was verified; nothing behind it is read.
         batches = [stream.read_next_batch()] if pages is not None else list(stream)
         table = pa.Table.from_batches(batches, stream.schema)
     except (pa.ArrowException, OSError, StopIteration) as error:
@@ -262,7 +262,7 @@ def _encode(arrangement: str, sequence: int, table: pa.Table) -> WrittenRun:
 def _write_file(
     arrangement: str, sequence: int, table: pa.Table, layout: Layout, disk: Disk
 ) -> WrittenRun:
-    name = layout.new_run_name()
+    name = f"{uuid.uuid4().hex}{RUN_SUFFIX}"
     path = layout.run_file(name)
     with translated(path):
         make_lasting_folder(layout.state, disk)
@@ -308,10 +308,10 @@ class _ChecksummedFile:
         return len(view)
 
     def flush(self) -> None:
-        """Nothing is held back here."""
+        """Nothing is buffered here."""
 
     def close(self) -> None:
-        """The file is closed by whoever opened it."""
+        """The opener closes the file."""
 
 
 def _map(path: Path, length: int, *, is_read_whole: bool) -> pa.Buffer | None:

@@ -1,9 +1,8 @@
-"""The store: what the rest of impctl sees of the files it owns.
+"""The store: the interface to the files that impctl owns.
 
-Law: sketch, state and version of a query move together or not at all; a file is referred to only
-after it is safe on disk and removed only after nothing refers to it. Commits take the writer's
-lock for themselves where the caller does not hold it; readers never wait.
-Out of scope: deciding what to commit (`app`), what state means (`engine`).
+Law: sketch, state and version of a query change together or not at all; a file is referenced only
+after it is safe on disk and removed only after nothing references it. Commits take the writer's
+lock unless the caller holds it; readers never wait.
 """
 
 from __future__ import annotations
@@ -13,18 +12,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from impctl.errors import StateCorruptError
 from impctl.store import states
-from impctl.store import tables as arrivals
-from impctl.store import tables as chosen
-from impctl.store import tables as commits
-from impctl.store import tables as costs
-from impctl.store import tables as history
-from impctl.store import tables as kept
-from impctl.store import tables as queries
+from impctl.store import tables as rows
 from impctl.store.catalog import (
     OWN_LOCK_TIMEOUT,
     Catalog,
@@ -108,21 +100,15 @@ class Store:
             if catalog is None and create:
                 catalog = created(layout, used)
             if catalog is None:
-                # Absent as well: a writer has to open it anew, to create it or to bring it up.
-                copy = upgraded_copy(layout, used)
-                result = empty_catalog(layout, used) if copy is None else copy
-                return cls(layout, used, result, is_absent=True)
+                # Absent as well: a writer has to open it again, to create or upgrade it.
+                catalog = upgraded_copy(layout, used) or empty_catalog(layout, used)
+                return cls(layout, used, catalog, is_absent=True)
         return cls(layout, used, catalog)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -154,8 +140,8 @@ class Store:
         recovered = self._lock.acquire(timeout, owner)
         try:
             if refusal is not None:
-                # What it stands for may have moved on before the lock was ours.
-                self._look_again()
+                # The catalog may have changed before the lock was ours.
+                self._reopen()
             if sweep:
                 self._sweep()
                 self._check_room()
@@ -171,35 +157,33 @@ class Store:
     def load(self, query: QueryName) -> StoredQuery | None:
         """The stored query; None if it was never captured."""
         with self._catalog.reading() as connection:
-            return queries.load_query(connection, self._catalog.path, query, self._partitions)
+            return rows.load_query(connection, self._catalog.path, query, self._partitions)
 
     def queries(self) -> tuple[QueryName, ...]:
         """Names of all captured queries, sorted."""
         with self._catalog.reading() as connection:
-            return queries.query_names(connection, self._catalog.path)
+            return rows.query_names(connection, self._catalog.path)
 
     def history(self, query: QueryName, limit: int = 20) -> tuple[RunRecord, ...]:
         path = self._catalog.path
         with self._catalog.reading() as connection:
-            result = queries.find_query(connection, path, query)
-            return (
-                () if result is None else history.load_records(connection, path, result.id, limit)
-            )
+            row = rows.find_query(connection, path, query)
+            return () if row is None else rows.load_records(connection, path, row.id, limit)
 
     def costs(self, query: QueryName) -> tuple[RunCost, ...]:
         path = self._catalog.path
         with self._catalog.reading() as connection:
-            result = queries.find_query(connection, path, query)
-            return () if result is None else costs.load_costs(connection, result.id)
+            row = rows.find_query(connection, path, query)
+            return () if row is None else rows.load_costs(connection, row.id)
 
     def arrivals(self, tables: Iterable[str], *, is_whole: bool = True) -> dict[TableName, History]:
         """The known latest commits of these tables; see `store.tables`."""
         with self._catalog.reading() as connection:
-            return arrivals.load_arrivals(connection, tables, is_whole=is_whole)
+            return rows.load_arrivals(connection, tables, is_whole=is_whole)
 
     def chosen(self) -> Chosen | None:
         with self._catalog.reading() as connection:
-            return chosen.load_chosen(connection)
+            return rows.load_chosen(connection)
 
     def kept(
         self, query: QueryName, versions: Mapping[TableName, TableVersion] | None = None
@@ -208,14 +192,14 @@ class Store:
         these versions of all its tables, or all. Commits before format 4 have no basis and are
         skipped."""
         with self._catalog.reading() as connection:
-            return kept.kept_versions(connection, self._catalog.path, query, versions)
+            return rows.kept_versions(connection, self._catalog.path, query, versions)
 
     def load_kept(self, query: QueryName, generation: int) -> StoredQuery | None:
         """What `load` returned after that commit; None if it is gone. `state_meta` is the basis
         written with it."""
         path = self._catalog.path
         with self._catalog.reading() as connection:
-            return kept.load_kept(connection, path, query, generation, self._partitions)
+            return rows.load_kept(connection, path, query, generation, self._partitions)
 
     def run_refs(self, query: QueryName) -> tuple[RunRef, ...]:
         """The runs of the query's state, without reading them."""
@@ -228,17 +212,17 @@ class Store:
         whose name starts with `beginning`. StateCorruptError for missing or altered data: now, or
         when its page is used (`data.pages`)."""
         for attempt in range(_READ_ATTEMPTS):
-            generation, result = self._stored_runs(query)
+            generation, stored = self._stored_runs(query)
             try:
                 tables = [
                     (run.arrangement, run.sequence, states.read_run(run, query, self._layout))
-                    for run in result
+                    for run in stored
                     if run.arrangement.startswith(beginning)
                 ]
             except StateCorruptError:
-                # A writer may have replaced the files meanwhile; then its generation moved on.
-                moved = self._stored_runs(query)[0] != generation
-                if not moved or attempt == _READ_ATTEMPTS - 1:
+                # A writer may have replaced the files meanwhile, with a new generation.
+                is_same = self._stored_runs(query)[0] == generation
+                if is_same or attempt == _READ_ATTEMPTS - 1:
                     raise
             else:
                 return states.group_runs(tables)
@@ -254,11 +238,11 @@ class Store:
     ) -> int:
         """Replace everything the query had; returns the new generation. Sketches of earlier
         versions stay usable if query and tables are the same."""
-        new = [(name, sequence, table) for name, held in runs.items() for sequence, table in held]
+        new = [(name, sequence, table) for name, kept in runs.items() for sequence, table in kept]
         path, at = self._catalog.path, time.time()
         return self._publish(
             new,
-            lambda connection, written: commits.apply_capture(
+            lambda connection, written: rows.apply_capture(
                 connection, path, capture, written, record, at
             ),
         )
@@ -269,37 +253,37 @@ class Store:
         path = self._catalog.path
         return self._publish(
             change.put_runs,
-            lambda connection, written: commits.apply_maintain(connection, path, change, written),
+            lambda connection, written: rows.apply_maintain(connection, path, change, written),
         )
 
     def add_record(self, query: QueryName, record: RunRecord) -> None:
         """Record an action that committed nothing else; ignored for an unknown query."""
         with self.lock(OWN_LOCK_TIMEOUT), self._catalog.writing_unsynced() as connection:
-            result = queries.find_query(connection, self._catalog.path, query)
+            result = rows.find_query(connection, self._catalog.path, query)
             if result is not None:
-                history.add_record(connection, result.id, record)
+                rows.add_record(connection, result.id, record)
 
     def amend_record(self, query: QueryName, record: RunRecord) -> None:
         """Replace the query's latest record once the cost of the commit is known."""
         with self.lock(OWN_LOCK_TIMEOUT), self._catalog.writing_unsynced() as connection:
-            result = queries.find_query(connection, self._catalog.path, query)
+            result = rows.find_query(connection, self._catalog.path, query)
             if result is not None:
-                history.replace_last_record(connection, result.id, record)
+                rows.replace_last_record(connection, result.id, record)
 
     def save_arrivals(self, histories: Mapping[TableName, History]) -> None:
         with self.lock(OWN_LOCK_TIMEOUT), self._catalog.writing_unsynced() as connection:
-            arrivals.save_arrivals(connection, histories)
+            rows.save_arrivals(connection, histories)
 
     def save_chosen(self, made_by: Chosen | None) -> None:
         """Save the basis of the choice of state; None removes it."""
         with self.lock(OWN_LOCK_TIMEOUT), self._catalog.writing_unsynced() as connection:
-            chosen.save_chosen(connection, made_by)
+            rows.save_chosen(connection, made_by)
 
     def collect(self, *, keep: int = KEPT_VERSIONS) -> Collected:
         """Remove files without a run and sketch versions before the latest `keep`."""
         with self.lock(OWN_LOCK_TIMEOUT, sweep=False):
             result = self.collectable(keep)
-            # Files first: on a full disk they make the room that the catalog's log takes.
+            # Files first: on a full disk they free the space that the catalog's log takes.
             names = [file.path.name for file in result.files]
             removed = states.remove_files(names, self._layout, self._disk)
             self._is_swept = True
@@ -321,12 +305,11 @@ class Store:
     def _stored_runs(self, query: QueryName) -> tuple[int, tuple[states.StoredRun, ...]]:
         path = self._catalog.path
         with self._catalog.reading() as connection:
-            result = queries.find_with_progress(connection, path, query)
+            result = rows.find_with_progress(connection, path, query)
             if result is None:
                 return 0, ()
             row, progress = result
-            runs = states.stored_runs(connection, path, row.id, progress.runs)
-            return progress.generation, runs
+            return progress.generation, states.stored_runs(connection, path, row.id, progress.runs)
 
     def _publish(self, runs: Sequence[Run], apply: Apply) -> int:
         """Write runs, then refer to them in one transaction, then remove what it replaced."""
@@ -357,7 +340,7 @@ class Store:
             with self._catalog.together():
                 yield
         except BaseException:
-            # Whether it was committed is not certain: files are left to the next sweep.
+            # It may or may not be committed: files are left to the next sweep.
             self._unused.clear()
             self._is_swept = False
             raise
@@ -368,7 +351,7 @@ class Store:
         unused, self._unused = self._unused, []
         states.remove_files(unused, self._layout, self._disk)
 
-    def _look_again(self) -> None:
+    def _reopen(self) -> None:
         """Reopen the catalog after a full disk, to read its present content and to write."""
         catalog = open_catalog(self._layout, self._disk)
         if catalog is not None:
@@ -378,7 +361,7 @@ class Store:
     def _check_room(self) -> None:
         """Raise if the disk is still too full to write the catalog."""
         if self._catalog.refusal is not None:
-            self._look_again()
+            self._reopen()
         if self._catalog.refusal is not None:
             raise self._catalog.refusal
 
@@ -388,6 +371,6 @@ class Store:
             return
         with self._catalog.reading() as connection:
             leftovers = find_leftovers(connection, self._layout)
-        names = [leftover.path.name for leftover in leftovers]
+        names = (leftover.path.name for leftover in leftovers)
         states.remove_files(names, self._layout, self._disk)
         self._is_swept = True

@@ -220,10 +220,7 @@ class DiffRows:
 
 
 def read_net_diff(
-    before: Snapshot,
-    after: Snapshot,
-    columns: Sequence[ColumnName],
-    net_by: Sequence[ColumnName],
+    before: Snapshot, after: Snapshot, columns: Sequence[ColumnName], net_by: Sequence[ColumnName]
 ) -> DiffRows:
     """Like `read_file_diff`, without rows that are unchanged in `columns` and `net_by`. A row
     changed in another column of `net_by` is on both sides, even if it is unchanged in `columns`.

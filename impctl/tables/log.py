@@ -350,9 +350,7 @@ class _Entries:
 
 
 def commit_history(
-    source: DeltaSource,
-    held: History | None,
-    texts: Mapping[TableVersion, str] | None = None,
+    source: DeltaSource, held: History | None, texts: Mapping[TableVersion, str] | None = None
 ) -> History:
     """The history up to the pinned version; `texts` are entries read already. If the log now ends
     earlier, only what is before its end is kept. A history of another table is discarded."""

@@ -10,10 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from impctl.errors import Location
-from impctl.sql.names import (
-    FullName,
-    TableNames,
-)
+from impctl.sql.names import FullName, TableNames
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
@@ -58,10 +55,7 @@ def written(seconds: float) -> str:
     return f"{seconds:.3f}s"
 
 
-_MONTHS = (
-    *("jan", "feb", "mar", "apr", "may", "jun"),
-    *("jul", "aug", "sep", "oct", "nov", "dec"),
-)
+_MONTHS = (*("jan", "feb", "mar", "apr", "may", "jun"), *("jul", "aug", "sep", "oct", "nov", "dec"))
 _WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 _SUNDAY = 7
 MACROS = {
@@ -395,10 +389,7 @@ class Moves(StrEnum):
     HOURLY = "hourly"
 
 
-_FOLLOWED = {
-    Moves.DAILY: "current_date",
-    Moves.HOURLY: "date_trunc('hour', current_timestamp)",
-}
+_FOLLOWED = {Moves.DAILY: "current_date", Moves.HOURLY: "date_trunc('hour', current_timestamp)"}
 """Names as in `sql.parameters`."""
 
 

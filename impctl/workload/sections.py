@@ -349,9 +349,7 @@ def _read_one(node: Node, where: str, reading: FileReading) -> ComingSpec | None
     for name, needed in (("rows", "every"), ("deletes", "rows")):
         if name in fields and needed not in fields:
             reading.report(
-                fields[name],
-                f"{inside(where, name)} needs `{needed}`",
-                f"add `{needed}:`",
+                fields[name], f"{inside(where, name)} needs `{needed}`", f"add `{needed}:`"
             )
     if since is not None and until is not None and until <= since:
         reading.report(
@@ -428,8 +426,7 @@ def changes_schema() -> JsonSchema:
                     "How often the table changes, such as 1h.",
                 ),
                 "rows": or_variable(
-                    {"type": "integer", "minimum": 1, "maximum": MAX_ROWS},
-                    "Rows per change.",
+                    {"type": "integer", "minimum": 1, "maximum": MAX_ROWS}, "Rows per change."
                 ),
                 "deletes": or_variable(share, "Share of the rows that are deletions, such as 5%."),
                 "from": or_variable(moment, "Date or time from which this is expected."),
@@ -531,10 +528,7 @@ def limits_schema() -> JsonSchema:
     )
 
 
-KEYS = (
-    *("fresh_within", "rows", "every", "cron", "timezone"),
-    *("point", "ready_within", "cheap"),
-)
+KEYS = (*("fresh_within", "rows", "every", "cron", "timezone"), *("point", "ready_within", "cheap"))
 _DAY = 86_400.0
 _CLOCKS = ("every", "cron")
 _WHEN = ("fresh_within", "rows", "every", "cron", "point")
@@ -646,9 +640,7 @@ def _zone(node: Node | None, path: str, reading: FileReading) -> str | None:
     if zone_named(name) is None:
         told = f"{path} is a time zone that this machine does not know"
         reading.report(
-            node,
-            told,
-            "use a name such as `Europe/Vienna`; on a minimal system, install `tzdata`",
+            node, told, "use a name such as `Europe/Vienna`; on a minimal system, install `tzdata`"
         )
         return None
     return name
@@ -767,10 +759,7 @@ def _read_partition(
     boundaries = _read_boundaries(fields.get("boundaries"), inside(path, "boundaries"), reading)
     key = _OLD_KEY if _OLD_KEY in fields else "ranges"
     ranges = reading.whole_number(
-        fields.get(key),
-        inside(path, key),
-        MAX_FRAGMENTS,
-        "16 to 1000 suit most tables",
+        fields.get(key), inside(path, key), MAX_FRAGMENTS, "16 to 1000 suit most tables"
     )
     if len(fields) != 1:
         reading.report(

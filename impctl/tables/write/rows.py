@@ -510,11 +510,7 @@ def _count(
 
 
 def _taken(
-    snapshot: Snapshot,
-    where: str,
-    condition: Expr,
-    columns: dict[AttributeId, Vector],
-    length: int,
+    snapshot: Snapshot, where: str, condition: Expr, columns: dict[AttributeId, Vector], length: int
 ) -> Bools:
     """The rows for which the condition is true in Spark."""
     blocker = find_condition_blocker(condition)
