@@ -460,12 +460,8 @@ def check_store_files(layout: Layout, *, is_shared: bool = False) -> None:
             code="store_path",
             hint="set `store` to the path of a folder, existing or new",
         )
-    linked = _stat(root, follow=False)
-    if (
-        linked is not None
-        and stat.S_ISLNK(linked.st_mode)
-        and linked.st_uid not in (0, user() or 0)
-    ):
+    linked, trusted = _stat(root, follow=False), (0, user() or 0)
+    if linked is not None and stat.S_ISLNK(linked.st_mode) and linked.st_uid not in trusted:
         raise _link(root, "belongs to another user")
     folder = _stat(root)
     if folder is None:

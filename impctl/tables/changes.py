@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from impctl.types import ColumnName, TableName, TableVersion
 
 Weights = npt.NDArray[np.int64]
+_Versions = npt.NDArray[np.int64]
 
 _WEIGHT = "weight"
 
@@ -74,10 +75,10 @@ def has_lone_doubles(footer: pq.FileMetaData, doubles: Iterable[ColumnName]) -> 
     """Whether one of these columns has a single value in a row group, by its statistics."""
     wanted = set(doubles)
     return any(
-        told.has_min_max and told.min == told.max
+        stated.has_min_max and stated.min == stated.max
         for group in map(footer.row_group, range(footer.num_row_groups))
         for chunk in map(group.column, range(group.num_columns))
-        if chunk.path_in_schema in wanted and (told := chunk.statistics) is not None
+        if chunk.path_in_schema in wanted and (stated := chunk.statistics) is not None
     )
 
 
@@ -92,17 +93,11 @@ def rewrote_lone_doubles(
     """Whether a removed file may have hidden NaN; an unreadable one may."""
     from impctl.tables.rows import DataFiles
 
-    if not doubles:
-        return False
     opened = DataFiles(after)
-    for path in removed:
-        try:
-            footer = opened.footer(logged_file(after.path, path))
-        except READ_FAILURES:
-            return True
-        if has_lone_doubles(footer, doubles):
-            return True
-    return False
+    footers = (opened.try_footer(logged_file(after.path, path)) for path in removed)
+    return bool(doubles) and any(
+        footer is None or has_lone_doubles(footer, doubles) for footer in footers
+    )
 
 
 _OF_DELTALAKE = "delta-rs:"
@@ -140,14 +135,14 @@ def _is_plain(path: str, actions: Sequence[Action], live: set[str]) -> bool:
     """Whether each file the commit feeds is new to the table, or was in it, by one entry."""
     fed = [action for action in actions if is_of_rows(action)]
     quiet = [action for action in actions if not is_of_rows(action)]
-    came, went = _uris(path, fed, "add"), _uris(path, fed, "remove")
+    added, removed = _uris(path, fed, "add"), _uris(path, fed, "remove")
     moved = {*_uris(path, quiet, "add"), *_uris(path, quiet, "remove")}
     return (
-        len({*came}) == len(came)
-        and len({*went}) == len(went)
-        and live.issuperset(went)
-        and live.isdisjoint(came)
-        and moved.isdisjoint([*came, *went])
+        len({*added}) == len(added)
+        and len({*removed}) == len(removed)
+        and live.issuperset(removed)
+        and live.isdisjoint(added)
+        and moved.isdisjoint([*added, *removed])
     )
 
 
@@ -172,17 +167,15 @@ def is_fed_whole(after: Snapshot, commits: Commits, columns: Sequence[ColumnName
     doubles = doubles_of(after, columns)
     for actions in commits.by_commit():
         paths = [body["path"] for name, body in actions if name == "cdc"]
-        told: Mapping[str, Any] = next((body for name, body in actions if name == "commitInfo"), {})
-        if not paths or not str(told.get("engineInfo") or "").startswith(_WRITER):
+        info: Mapping[str, Any] = next((body for name, body in actions if name == "commitInfo"), {})
+        if not paths or not str(info.get("engineInfo") or "").startswith(_WRITER):
             continue
         removed = [body["path"] for name, body in actions if name == "remove"]
         if rewrote_lone_doubles(after, removed, doubles):
             return False
-        images = _IMAGES.get(str(told.get("operation")))
-        if images is None:
-            continue
-        metrics = told.get("operationMetrics") or {}
-        if _rows(after, paths) != _counted(metrics, images):
+        images = _IMAGES.get(str(info.get("operation")))
+        metrics = info.get("operationMetrics") or {}
+        if images is not None and _rows(after, paths) != _counted(metrics, images):
             return False
     return True
 
@@ -190,7 +183,7 @@ def is_fed_whole(after: Snapshot, commits: Commits, columns: Sequence[ColumnName
 def _counted(metrics: Mapping[str, Any], images: Mapping[str, int]) -> int | None:
     """Expected rows; None if the commit does not count them."""
     try:
-        return sum(int(metrics[name]) * each for name, each in images.items())
+        return sum(int(metrics[name]) * count for name, count in images.items())
     except (KeyError, TypeError, ValueError):
         return None
 
@@ -201,10 +194,10 @@ def _rows(after: Snapshot, paths: Sequence[str]) -> int:
 
     opened, rows = DataFiles(after), 0
     for path in paths:
-        try:
-            rows += int(opened.footer(logged_file(after.path, path)).num_rows)
-        except READ_FAILURES:
+        footer = opened.try_footer(logged_file(after.path, path))
+        if footer is None:
             return -1
+        rows += int(footer.num_rows)
     return rows
 
 
@@ -216,19 +209,7 @@ class DiffRows:
     """The requested columns and a weight per row."""
 
     table: pa.Table
-    weights: npt.NDArray[np.int64]
-
-
-def read_net_diff(
-    before: Snapshot, after: Snapshot, columns: Sequence[ColumnName], net_by: Sequence[ColumnName]
-) -> DiffRows:
-    """Like `read_file_diff`, without rows that are unchanged in `columns` and `net_by`. A row
-    changed in another column of `net_by` is on both sides, even if it is unchanged in `columns`.
-    The order is arbitrary, and weights may exceed 1."""
-    wanted = {name.lower(): name for name in (*net_by, *columns)}
-    whole = read_file_diff(before, after, list(wanted.values()))
-    table, weights = netted(whole.table, whole.weights)
-    return DiffRows(table.select([after.readable(name).name for name in columns]), weights)
+    weights: Weights
 
 
 def read_file_diff(before: Snapshot, after: Snapshot, columns: Sequence[ColumnName]) -> DiffRows:
@@ -238,9 +219,8 @@ def read_file_diff(before: Snapshot, after: Snapshot, columns: Sequence[ColumnNa
 
     old = {file.uri: file for file in before.files}
     new = {file.uri: file for file in after.files}
-    columns_before = [before.readable(name) for name in columns]
     columns_after = [after.readable(name) for name in columns]
-    reader_before = FileReader(before, columns_before, before.files)
+    reader_before = FileReader(before, [before.readable(name) for name in columns], before.files)
     reader_after = FileReader(after, columns_after, after.files)
     names = [column.name for column in columns_after]
     tables = [reader_after.empty()]
@@ -312,7 +292,8 @@ class FilesMark:
 
 
 def files_mark(snapshot: Snapshot) -> FilesMark:
-    return FilesMark(_text(_sum_of(snapshot)), snapshot.rows)
+    """The mark of a snapshot that was read completely."""
+    return FilesMark(_sum_of(snapshot).tobytes().hex(), snapshot.rows)
 
 
 def is_reached(before: FilesMark, commits: Commits, after: Snapshot) -> bool | None:
@@ -359,15 +340,12 @@ def _sums(names: list[bytes], sizes: _Numbers, deleted: _Numbers) -> _Words:
     for start in range(0, len(names), _PIECE):
         piece = slice(start, start + _PIECE)
         words = _words(names[piece], sizes[piece], deleted[piece])
-        # A sum over files tells sets apart only where what is summed is not itself linear.
-        total += _mixed(words @ _factors(words.shape[1])).sum(axis=0, dtype=np.uint64)
+        # An odd factor per word and lane, independent of the number of words.
+        lanes = np.arange(words.shape[1] * _LANES, dtype=np.uint64).reshape(-1, _LANES)
+        factors = _mixed(lanes) | np.uint64(1)
+        # A sum over files distinguishes sets only if the summands are not linear.
+        total += _mixed(words @ factors).sum(axis=0, dtype=np.uint64)
     return total
-
-
-def _factors(words: int) -> _Words:
-    """An odd factor per word and lane, independent of the number of words."""
-    at = np.arange(words * _LANES, dtype=np.uint64).reshape(words, _LANES)
-    return _mixed(at) | np.uint64(1)
 
 
 def _words(names: list[bytes], sizes: _Numbers, deleted: _Numbers) -> _Words:
@@ -387,10 +365,6 @@ def _mixed(words: _Words) -> _Words:
     return words ^ (words >> np.uint64(31))
 
 
-def _text(sums: _Words) -> str:
-    return sums.tobytes().hex()
-
-
 CHANGE_TYPE = "_change_type"
 """Column of a change data file with the kind of change."""
 
@@ -402,12 +376,12 @@ class FeedRows:
     """The requested columns, a weight per row, and on request the versions of the commits."""
 
     table: pa.Table
-    weights: npt.NDArray[np.int64]
-    versions: npt.NDArray[np.int64] | None
+    weights: Weights
+    versions: _Versions | None
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _FeedPart:
     """A file with changed rows; `weight` is None if its rows have their own."""
 
     file: DataFile
@@ -436,11 +410,12 @@ def read_feed_files(
         for part in parts:
             reader = typed if part.weight is None else rows
             table = reader.read_live(part.file)
-            result = _told(table) if part.weight is None else np.full(len(table), part.weight)
-            if result is None:
+            weight = part.weight
+            changes = _row_weights(table) if weight is None else np.full(len(table), weight)
+            if changes is None:
                 return None
             tables.append(table.select(columns))
-            weights.append(result)
+            weights.append(changes)
     except HistoryGoneError:
         return None
     versions = np.repeat([part.version for part in parts], [len(table) for table in weights[1:]])
@@ -449,27 +424,27 @@ def read_feed_files(
     return FeedRows(table, total, versions.astype(np.int64))
 
 
-def _told(table: pa.Table) -> npt.NDArray[np.int64] | None:
+def _row_weights(table: pa.Table) -> Weights | None:
+    """The weights of rows of change data; None if a row has no known kind."""
     import pyarrow.compute as pc
 
     kinds = pa.array(list(_WEIGHTS))
     result = pc.index_in(table.column(CHANGE_TYPE).cast(pa.string()), value_set=kinds)
     if result.null_count:
         return None
-    weights: npt.NDArray[np.int64] = np.array(list(_WEIGHTS.values()), dtype=np.int64)
-    told: npt.NDArray[np.int64] = weights[result.to_numpy()]
-    return told
+    weights: Weights = np.array(list(_WEIGHTS.values()), dtype=np.int64)[result.to_numpy()]
+    return weights
 
 
-def _parts(commits: Commits, since: TableVersion, path: str) -> list[_Part] | None:
-    parts: list[_Part] = []
+def _parts(commits: Commits, since: TableVersion, path: str) -> list[_FeedPart] | None:
+    parts: list[_FeedPart] = []
     for version, actions in enumerate(commits.fed(), start=since + 1):
         for name, body in actions:
             if body.get("deletionVector") is not None:
                 return None
             weight = {"add": 1, "remove": -1, "cdc": None}[name]
             file = logged_file(path, body["path"], body.get("size"))
-            parts.append(_Part(file, weight, version))
+            parts.append(_FeedPart(file, weight, version))
     return parts
 
 
@@ -480,7 +455,7 @@ _FILES_MAY_SERVE = (
     "Invalid table version",
     "not enabled",
     "missing required field",
-    # Of a feature that impctl reads past, as `tables.storage` has it.
+    # Of a feature that impctl ignores (`tables.storage`).
     "Unsupported table features required",
 )
 """Messages of deltalake after which comparing files may work."""
@@ -506,10 +481,10 @@ def read_change_feed(
     direct = read_feed_files(commits, since, after, columns)
     if direct is not None:
         return direct if with_versions else replace(direct, versions=None)
-    if not _is_told_in_full(commits):
+    if not _is_complete(commits):
         return None
     footers, doubles = list(_footers(after, commits)), doubles_of(after, columns)
-    if _is_spelled_otherwise(footers, columns):
+    if _is_spelled_differently(footers, columns):
         return None
     if doubles and any(has_lone_doubles(footer, doubles) for footer in footers):
         return None
@@ -588,7 +563,7 @@ def is_misread(after: Snapshot, commits: Commits) -> bool:
     )
 
 
-def _is_spelled_otherwise(
+def _is_spelled_differently(
     footers: Sequence[pq.FileMetaData], columns: tuple[ColumnName, ...]
 ) -> bool:
     """Whether a file of the feed spells one of the columns in different case. deltalake reads such
@@ -602,7 +577,7 @@ def _is_spelled_otherwise(
     return False
 
 
-def _is_told_in_full(commits: Commits) -> bool:
+def _is_complete(commits: Commits) -> bool:
     """Whether entries that remove files have size and partition, which the protocol makes optional.
     Without them deltalake fails or panics."""
     removed = [body for actions in commits.fed() for name, body in actions if name == "remove"]
@@ -653,7 +628,7 @@ class Changes:
     method: str
     """`change_feed`, `file_diff`, or `none` if rows only moved between files, or nothing
     changed."""
-    commit_versions: npt.NDArray[np.int64] | None = None
+    commit_versions: _Versions | None = None
     """Version of each row's commit, if requested and known (change feed only)."""
     ending: Snapshot | None = None
     """The columns at the end of the range; its files may still be those of the start."""
@@ -707,11 +682,13 @@ def read_changes(
     is_proven = held is None or _is_proven(source, held, commits, after, start)
     if commits is not None and is_proven and _may_tell(commits, after, start):
         if commits.only_move_rows:
-            told: Changes | None = no_changes(after, wanted)
+            changes: Changes | None = no_changes(after, wanted)
         else:
-            told = _from_change_feed(source, since, after, before, commits, wanted, with_versions)
-        if told is not None:
-            return _checked(replace(told, ending=after), held)
+            changes = _from_change_feed(
+                source, since, after, before, commits, wanted, with_versions
+            )
+        if changes is not None:
+            return _checked(replace(changes, ending=after), held)
     return _file_diff(start(), source.snapshot(until), wanted, net_by)
 
 
@@ -721,12 +698,17 @@ def _file_diff(
     columns: Sequence[ColumnName],
     net_by: Sequence[ColumnName] | None,
 ) -> Changes:
-    """The compared files; netted if all columns that count are read as before."""
-    if net_by is not None and _are_read_alike(before, after, net_by):
-        diff = read_net_diff(before, after, columns, net_by)
-    else:
+    """The compared files. If all columns that count are read as before, rows that are unchanged in
+    these are dropped: a row changed in another column of `net_by` is on both sides. Then the order
+    is arbitrary, and weights may exceed 1."""
+    if net_by is None or not _are_read_alike(before, after, net_by):
         diff = read_file_diff(before, after, columns)
-    return Changes(diff.table, diff.weights, "file_diff", ending=after)
+        return Changes(diff.table, diff.weights, "file_diff", ending=after)
+    wanted = {name.lower(): name for name in (*net_by, *columns)}
+    diff = read_file_diff(before, after, list(wanted.values()))
+    table, weights = netted(diff.table, diff.weights)
+    table = table.select([after.readable(name).name for name in columns])
+    return Changes(table, weights, "file_diff", ending=after)
 
 
 def _are_read_alike(before: Snapshot, after: Snapshot, columns: Sequence[ColumnName]) -> bool:
@@ -750,18 +732,18 @@ def _is_proven(
     """Whether the log's entries lead from the files `held` to those of `after`. False if the files
     must be compared, such as when an entry was copied or lost a line. TableRecreatedError if the
     log leads to them from other files."""
-    is_told = None if commits is None else is_reached(held, commits, after)
-    if is_told:
+    leads_there = None if commits is None else is_reached(held, commits, after)
+    if leads_there:
         return True
     try:
         is_same = files_mark(start()).digest == held.digest
     except HistoryGoneError:
-        if is_told is None:
+        if leads_there is None:
             raise
         is_same = False
     if not is_same:
         raise other_history(source)
-    return commits is not None and is_told is None
+    return commits is not None and leads_there is None
 
 
 def _checked(changes: Changes, held: FilesMark | None) -> Changes:
@@ -769,11 +751,11 @@ def _checked(changes: Changes, held: FilesMark | None) -> Changes:
     after = changes.ending
     if held is None or held.rows is None or after is None or after.rows is None:
         return changes
-    told, counted = int(changes.weights.sum()), after.rows - held.rows
-    if told != counted:
+    rows, counted = int(changes.weights.sum()), after.rows - held.rows
+    if rows != counted:
         raise LogDiffersError(
             f"The log of table `{after.table}` contradicts itself: according to its entries up to "
-            f"version {after.version}, the number of rows changed by {told}, but according to its "
+            f"version {after.version}, the number of rows changed by {rows}, but according to its "
             f"files by {counted}",
             hint="an entry was altered or damaged; restore it from a copy, or run `impctl capture`",
         )
@@ -802,15 +784,11 @@ def _ending(
     """The columns at the end: those of `known` if no commit can have changed them."""
     if known is None or commits is None or commits.may_change_metadata:
         return source.snapshot(until)
-    if _has_moments_in_log(known, columns):
+    # A file alone can make a column unreadable, by the format of times in the log.
+    read = [known.column(name) for name in columns]
+    if any(c.type.kind is Kind.TIMESTAMP and c.name in known.partition_columns for c in read):
         return source.snapshot(until)
     return replace(known, version=until)
-
-
-def _has_moments_in_log(known: Snapshot, columns: Sequence[ColumnName]) -> bool:
-    """Whether a file alone can make a column unreadable, by the format of times in the log."""
-    result = [known.column(name) for name in columns]
-    return any(c.type.kind is Kind.TIMESTAMP and c.name in known.partition_columns for c in result)
 
 
 def check_same_columns(
@@ -908,14 +886,12 @@ def _from_change_feed(
     with_versions: bool,
 ) -> Changes | None:
     """The rows of the change feed, or None if it cannot be used."""
-    if not after.has_change_feed:
-        return None
-    if after.column_mapping is not None:
+    if not after.has_change_feed or after.column_mapping is not None:
         return None
     if before is not None and not _is_steady(before, after, commits, columns):
         return None
     if commits.is_fed_by_vectors:
-        # deltalake takes the rows that a vector names for those that the file has left.
+        # deltalake takes the deleted rows of a vector for the remaining ones.
         return None
     if any(name.lower() in OWN_COLUMNS for name in after.schema.names):
         return None

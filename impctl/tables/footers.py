@@ -77,12 +77,12 @@ class ExpectedNames:
     def miscopied(self, file: pq.FileMetaData) -> Miscopied:
         """The columns that deltalake would copy wrongly from this file; it may have others."""
         leaves = [file.schema.column(at) for at in range(len(file.schema))]
-        result = [self._column(leaf.path) for leaf in leaves]
         old = hybrid_columns(file, [leaf.path for leaf in leaves])
         int96: set[ColumnName] = set()
         respelled: set[ColumnName] = set()
         in_old_calendar: set[ColumnName] = set()
-        for at, (leaf, place) in enumerate(zip(leaves, result, strict=True)):
+        for at, leaf in enumerate(leaves):
+            place = self._column(leaf.path)
             if place is None:
                 continue
             column, is_exact = place
@@ -158,34 +158,23 @@ def hiding_columns(
     if not suspects or len(chosen) > MAX_FOOTERS:
         return every
     with ThreadPoolExecutor(_READERS) as readers:
-        footers = list(readers.map(_reader(snapshot, chosen), chosen))
+        footers = list(readers.map(DataFiles(snapshot, chosen).try_footer, chosen))
     if None in footers:
         return every
+    physical = snapshot.columns.physical
     return frozenset(
         column.name
         for column in suspects
-        if any(_hides(footer, column, snapshot.columns.physical[column.name]) for footer in footers)
+        if any(_hides(footer, column, physical[column.name]) for footer in footers)
     )
-
-
-def _reader(snapshot: Snapshot, files: Sequence[DataFile]) -> Any:
-    """A reader of the file's footer; None if it cannot be read."""
-    opened = DataFiles(snapshot, files)
-
-    def footer(file: DataFile) -> pq.FileMetaData | None:
-        try:
-            return opened.footer(file)
-        except READ_FAILURES:
-            return None
-
-    return footer
 
 
 def _hides(footer: pq.FileMetaData, column: Column, physical: str) -> bool:
     """Whether a filter on the column may skip a row of the file that it should keep."""
     leaves = [footer.schema.column(at) for at in range(len(footer.schema))]
     places = [at for at, leaf in enumerate(leaves) if leaf.path.lower() == physical.lower()]
-    counts_nan = _counts_nan(footer.created_by)
+    writer = _COUNTS_NAN.match(footer.created_by or "")
+    counts_nan = writer is not None and (int(writer[1]), int(writer[2])) >= _FIRST_COUNTING
     return any(
         leaves[at].physical_type != _PHYSICAL[column.type.kind]
         or any(
@@ -196,18 +185,13 @@ def _hides(footer: pq.FileMetaData, column: Column, physical: str) -> bool:
     )
 
 
-def _counts_nan(writer: str | None) -> bool:
-    match = _COUNTS_NAN.match(writer or "")
-    return match is not None and (int(match[1]), int(match[2])) >= _FIRST_COUNTING
-
-
 def _chunk_hides(chunk: pq.ColumnChunkMetaData, *, counts_nan: bool) -> bool:
     stated = chunk.statistics
     if stated is not None and stated.has_null_count and stated.null_count == chunk.num_values:
         return False
     if not counts_nan:
         return True
-    # Releases of Arrow that cannot tell whether there is a Bloom filter count as if there were.
+    # Old releases of Arrow do not report Bloom filters: assume that there is one.
     if getattr(chunk, "bloom_filter_offset", 0) is not None:
         return True
     if not any("DICTIONARY" in encoding for encoding in chunk.encodings):

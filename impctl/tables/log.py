@@ -26,14 +26,20 @@ if TYPE_CHECKING:
 
 def commit_mark(source: DeltaSource, version: TableVersion) -> str | None:
     """Hash of the log entry of `version`; None if it cannot be read from the local disk."""
-    folder = local_path(source.path)
-    if folder is None:
+    path = _entry_path(source, version)
+    if path is None:
         return None
     try:
-        with open(os.path.join(folder, "_delta_log", f"{version:020d}.json"), "rb") as entry:
+        with open(path, "rb") as entry:
             return hashlib.file_digest(entry, "sha256").hexdigest()[:16]
     except OSError:
         return None
+
+
+def _entry_path(source: DeltaSource, version: TableVersion) -> str | None:
+    """The file of a log entry; None if the table is not on the local disk."""
+    folder = local_path(source.path)
+    return None if folder is None else os.path.join(folder, f"_delta_log/{version:020}.json")
 
 
 Action = tuple[str, Any]
@@ -75,8 +81,8 @@ class Commits:
         # Not `splitlines`: JSON need not escape U+2028 and the like, which texts may hold.
         lines = ([line for line in text.split("\n") if line.strip()] for text in self.texts)
         return [
-            [(name, body) for line in each for name, body in self._entry(at, line) if body]
-            for at, each in enumerate(lines, start=self.since + 1)
+            [(name, body) for line in entry for name, body in self._entry(version, line) if body]
+            for version, entry in enumerate(lines, start=self.since + 1)
         ]
 
     def _entry(self, version: TableVersion, line: str) -> Iterable[Action]:
@@ -100,8 +106,8 @@ class Commits:
         """The actions whose files a change feed reads, per commit: the change data alone if there
         is some; none of a commit that only moves rows."""
         for actions in self.by_commit():
-            told = [(name, body) for name, body in actions if name == "cdc"]
-            yield told or [action for action in actions if is_of_rows(action)]
+            change_data = [(name, body) for name, body in actions if name == "cdc"]
+            yield change_data or [action for action in actions if is_of_rows(action)]
 
     @property
     def is_fed_by_vectors(self) -> bool:
@@ -176,7 +182,7 @@ def _damaged(table: TableName, version: TableVersion, what: object) -> TableErro
     )
 
 
-_SAID = ("inCommitTimestamp", "timestamp")
+_TIMES = ("inCommitTimestamp", "timestamp")
 """Milliseconds since 1970; the first is monotonic, by its writer, the second a machine's clock."""
 _LATEST_MS = 1e14
 
@@ -187,24 +193,21 @@ def commit_time(
     """The time of this version, whose entry has these actions; None if unknown."""
     infos = [body for name, body in actions if name == "commitInfo" and isinstance(body, Mapping)]
     for body in infos:
-        for key in _SAID:
-            said = _seconds(body.get(key))
-            if said is not None:
-                return said
-    folder = local_path(source.path)
-    if folder is None:
-        return None
+        for key in _TIMES:
+            seconds = _seconds(body.get(key))
+            if seconds is not None:
+                return seconds
+    path = _entry_path(source, version)
     try:
-        return os.stat(os.path.join(folder, "_delta_log", f"{version:020}.json")).st_mtime
+        return None if path is None else os.stat(path).st_mtime
     except OSError:
         return None
 
 
-def _seconds(said: Any) -> float | None:
-    # Compared before it is made a float: a whole number of JSON may be larger than any of those.
-    if type(said) in (int, float) and 0 <= said < _LATEST_MS:
-        return float(said) / 1000
-    return None
+def _seconds(milliseconds: Any) -> float | None:
+    # Compared before the conversion: an integer in JSON may be larger than any float.
+    is_time = type(milliseconds) in (int, float) and 0 <= milliseconds < _LATEST_MS
+    return float(milliseconds) / 1000 if is_time else None
 
 
 _Stat = tuple[int, int, int]
@@ -224,20 +227,18 @@ def seen(source: DeltaSource) -> Seen:
     """Capture the table's log entry; to be called when it is pinned. Later another log may replace
     it, whose mark would vouch for the table opened before."""
     mark = commit_mark(source, source.version)
-    # Looked at last: an entry that comes in between is taken for known, its mark for another one.
-    is_local = local_path(source.path) is not None
-    return Seen(source, mark, _entry(source, source.version) if is_local else None)
+    # Read last: an entry written in between counts as known, its mark as another one.
+    return Seen(source, mark, _entry(source, source.version))
 
 
 def has_new_log(result: Seen) -> bool:
-    """Whether the table has a newer version, or another log, than when it was pinned. Until then
+    """Whether the table has a newer version, or another log, than when it was pinned. Afterwards
     use the source only with functions of this module."""
     source = result.source
     if local_path(source.path) is None:
         return advance(source).version != source.version
-    if _entry(source, source.version + 1) is not None:
-        return True
-    return _entry(source, source.version) != result.entry
+    is_longer = _entry(source, source.version + 1) is not None
+    return is_longer or _entry(source, source.version) != result.entry
 
 
 def newest_version(result: Seen) -> TableVersion | None:
@@ -277,10 +278,9 @@ def pinned_anew(result: Seen) -> DeltaSource:
 
 
 def _entry(source: DeltaSource, version: TableVersion) -> _Stat | None:
-    """The disk's metadata of the log entry of `version`; None if it is missing."""
-    folder = local_path(source.path)
-    assert folder is not None, "only a log on the local disk has readable entries"
-    return _stat(os.path.join(folder, "_delta_log", f"{version:020d}.json"))
+    """The disk's metadata of the log entry of `version`; None if it is missing or remote."""
+    path = _entry_path(source, version)
+    return None if path is None else _stat(path)
 
 
 def _stat(path: str) -> _Stat | None:
@@ -314,11 +314,11 @@ def committed_since(
     commits = read_commits(source, first - 1, source.version)
     if commits is None:
         return None
-    before = [one for one in result if one.version < first]
-    return (*before, *_told(source, commits))
+    before = [commit for commit in result if commit.version < first]
+    return (*before, *_sizes_of(source, commits))
 
 
-def _told(source: DeltaSource, commits: Commits) -> list[Committed]:
+def _sizes_of(source: DeltaSource, commits: Commits) -> list[Committed]:
     result = []
     held: dict[str, int] = {}
     for at, (text, actions) in enumerate(zip(commits.texts, commits.by_commit(), strict=True)):
@@ -377,8 +377,8 @@ def _still_there(source: DeltaSource, held: History | None) -> History | None:
         return None
     if held.until <= source.version:
         return held
-    left = tuple(each for each in held.arrivals if each.version <= source.version)
-    return replace(held, until=source.version, arrivals=left)
+    kept = tuple(arrival for arrival in held.arrivals if arrival.version <= source.version)
+    return replace(held, until=source.version, arrivals=kept)
 
 
 def _since(
@@ -414,7 +414,7 @@ def _read(
         )
         return _Entries(commits, times, signed_rows(commits), reached > start)
     except _DAMAGED:
-        # A run that needs the entry tells; one before a checkpoint may need nobody.
+        # A run that needs the entry reports it; one before a checkpoint may never be needed.
         return _Entries(Commits((), source.name, source.version), (), (), True)
 
 
@@ -452,10 +452,10 @@ def _size(body: Mapping[str, Any]) -> int:
 
 
 def _operation(actions: Sequence[Action]) -> str:
-    """The body of `commitInfo`; empty without one."""
-    bodies = (body for name, body in actions if name == "commitInfo")
-    said = next((b["operation"] for b in bodies if isinstance(b, dict) and "operation" in b), None)
-    return said[:40].encode("utf-8", "replace").decode() if isinstance(said, str) else ""
+    """The operation in `commitInfo`; empty without one."""
+    infos = [body for name, body in actions if name == "commitInfo" and isinstance(body, dict)]
+    text = next((info["operation"] for info in infos if "operation" in info), None)
+    return text[:40].encode("utf-8", "replace").decode() if isinstance(text, str) else ""
 
 
 def why_gone(source: DeltaSource, since: TableVersion) -> str | None:
@@ -463,7 +463,8 @@ def why_gone(source: DeltaSource, since: TableVersion) -> str | None:
     commits = read_commits(source, since, source.version)
     folder = local_path(source.path)
     if commits is not None:
-        needed = [*_fed(commits), *copied_by_others(commits)]
+        fed = (body["path"] for actions in commits.fed() for _, body in actions)
+        needed = [*fed, *copied_by_others(commits)]
         lost = _missing(file_uri(source.path, name) for name in needed) if folder else None
         if lost is None:
             return None
@@ -477,10 +478,6 @@ def why_gone(source: DeltaSource, since: TableVersion) -> str | None:
     old, new = {file.uri for file in before.files}, {file.uri for file in after.files}
     lost = _missing(sorted(old ^ new))
     return None if lost is None else f"the file `{lost}` no longer exists (vacuumed?)"
-
-
-def _fed(commits: Commits) -> Iterable[str]:
-    return (body["path"] for actions in commits.fed() for _, body in actions)
 
 
 def _missing(uris: Iterable[str]) -> str | None:
@@ -567,7 +564,7 @@ def _rows(
         return counted
     if any(name == "cdc" for name, _ in read):
         return _UNKNOWN
-    # What was copied from file to file counts, as long as nobody looked.
+    # Rows copied from file to file count; the files are not compared.
     live: dict[str, int] = {}
     unknown = set()
     for name, body in read:
@@ -603,9 +600,8 @@ def _counted_by_the_writer(actions: Sequence[Action]) -> SignedRows | None:
 
 def _live_rows(body: Mapping[str, Any], known: Mapping[str, int]) -> int | None:
     """Rows of a file that are not deleted."""
-    rows = _records_of(body)
-    if rows is None:
-        rows = known.get(body["path"])
+    records = _records_of(body)
+    rows = known.get(body["path"]) if records is None else records
     if rows is None:
         return None
     return max(0, rows - int((body.get("deletionVector") or {}).get("cardinality") or 0))
@@ -665,7 +661,6 @@ def _rows_at(source: DeltaSource, version: TableVersion) -> dict[str, int]:
 LOG_RETENTION = "delta.logRetentionDuration"
 FILE_RETENTION = "delta.deletedFileRetentionDuration"
 _DEFAULTS = {LOG_RETENTION: "interval 30 days", FILE_RETENTION: "interval 1 week"}
-_UNREAD: tuple[type[Exception], ...] = (*READ_FAILURES, TableError)
 _PART = re.compile(r"\s*(\d+)\s*([a-z]+)\s*")
 _UNITS = {
     "s": timedelta(seconds=1),
@@ -721,7 +716,7 @@ def committed_at(source: DeltaSource, version: TableVersion) -> float | None:
     try:
         entry = Commits((read_entry(source, version),), source.name, version - 1)
         return commit_time(source, version, entry.by_commit()[0])
-    except _UNREAD:
+    except (*READ_FAILURES, TableError):
         return None
 
 
@@ -744,11 +739,8 @@ def has_faithful_copies(commits: Commits, after: Snapshot) -> bool:
     opened = DataFiles(after)
 
     def is_well_read(path: str) -> bool:
-        try:
-            footer = opened.footer(logged_file(after.path, path))
-        except READ_FAILURES:
-            return False
-        return not expected.miscopied(footer).columns
+        footer = opened.try_footer(logged_file(after.path, path))
+        return footer is not None and not expected.miscopied(footer).columns
 
     if len(paths) == 1:
         return is_well_read(paths[0])

@@ -52,10 +52,12 @@ class WantedValues:
     def held_by(self, column: Vector) -> Bools:
         """Which rows have one of the values; shape (n,). The column has the values' type."""
         mine = _comparable(column)
-        result = _mask(pc.is_in(mine, value_set=self.distinct.cast(mine.type)))
+        result = pc.is_in(mine, value_set=self.distinct.cast(mine.type))
+        array = result.combine_chunks() if isinstance(result, pa.ChunkedArray) else result
+        mask: Bools = array.to_numpy(zero_copy_only=False).astype(np.bool_, copy=False)
         if column.valid is None:
-            return result
-        return result | ~column.valid if self.has_null else result & column.valid
+            return mask
+        return mask | ~column.valid if self.has_null else mask & column.valid
 
 
 def _comparable(column: Vector) -> Any:
@@ -65,12 +67,6 @@ def _comparable(column: Vector) -> Any:
     if column.values.dtype.kind in "iub":
         return pa.array(column.values)
     return pa.array(key_codes([normalise(column)], len(column)))
-
-
-def _mask(result: Any) -> Bools:
-    array = result.combine_chunks() if isinstance(result, pa.ChunkedArray) else result
-    mask: Bools = array.to_numpy(zero_copy_only=False).astype(np.bool_, copy=False)
-    return mask
 
 
 _EPOCH = dt.date(1970, 1, 1).toordinal()
@@ -104,18 +100,18 @@ def row_groups(
         bounds = {}
         for column in columns:
             place = places.get(stored.get(column.name, ""))
-            one = None if place is None else _bounds(group.column(place).statistics, column)
-            if one is not None:
-                bounds[column.name] = one
+            known = None if place is None else _bounds(group.column(place).statistics, column)
+            if known is not None:
+                bounds[column.name] = known
         result.append(RowGroup(group.num_rows, bounds))
     return tuple(result)
 
 
-def _bounds(told: Any, column: Column) -> Bounds | None:
-    if told is None or not told.has_min_max or not told.has_null_count:
+def _bounds(stated: Any, column: Column) -> Bounds | None:
+    if stated is None or not stated.has_min_max or not stated.has_null_count:
         return None
-    low, high = _whole(told.min, column), _whole(told.max, column)
-    return None if low is None or high is None else Bounds(low, high, told.null_count > 0)
+    low, high = _whole(stated.min, column), _whole(stated.max, column)
+    return None if low is None or high is None else Bounds(low, high, stated.null_count > 0)
 
 
 def _whole(value: object, column: Column) -> int | None:
@@ -141,7 +137,7 @@ class ReadOnce:
     def __init__(self, most: int = MOST_BYTES) -> None:
         self._most = most
         self._bytes = 0
-        self._held: OrderedDict[_Place, pa.ChunkedArray] = OrderedDict()
+        self._cache: OrderedDict[_Place, pa.ChunkedArray] = OrderedDict()
         self._groups: dict[tuple[str, _Columns], tuple[RowGroup, ...]] = {}
         self._readers: dict[tuple[str, int, _Columns], FileReader] = {}
 
@@ -150,7 +146,7 @@ class ReadOnce:
     ) -> tuple[RowGroup, ...]:
         """The row groups of a file, with bounds of these columns."""
         columns = tuple(snapshot.readable(name) for name in names)
-        key = (file.uri, tuple(_known_by(snapshot, one) for one in columns))
+        key = (file.uri, tuple(_known_by(snapshot, column) for column in columns))
         if key not in self._groups:
             metadata, stored = self._reader(snapshot, columns).described(file)
             self._groups[key] = row_groups(metadata, stored, columns)
@@ -163,15 +159,15 @@ class ReadOnce:
         if not names:
             return bare_rows(rows)
         wanted = [snapshot.readable(name) for name in names]
-        places = {one.name: (file.uri, *_known_by(snapshot, one), group) for one in wanted}
-        missing = [one for one in wanted if places[one.name] not in self._held]
-        result = {name: self._held[at] for name, at in places.items() if at in self._held}
+        places = {c.name: (file.uri, *_known_by(snapshot, c), group) for c in wanted}
+        missing = [column for column in wanted if places[column.name] not in self._cache]
+        result = {name: self._cache[at] for name, at in places.items() if at in self._cache}
         if missing:
             table = self._reader(snapshot, missing).read_some(file, lambda _: (group,))
-            result |= {one.name: table.column(one.name) for one in missing}
+            result |= {column.name: table.column(column.name) for column in missing}
         for name, place in places.items():
             self._hold(place, result[name])
-        return pa.table({one.name: result[one.name] for one in wanted})
+        return pa.table({column.name: result[column.name] for column in wanted})
 
     def _reader(self, snapshot: Snapshot, columns: Sequence[Column]) -> FileReader:
         known_by = tuple(_known_by(snapshot, column) for column in columns)
@@ -182,15 +178,15 @@ class ReadOnce:
 
     def _hold(self, place: _Place, column: pa.ChunkedArray) -> None:
         """Cache as most recently used, unless it exceeds the limit."""
-        before = self._held.pop(place, None)
+        before = self._cache.pop(place, None)
         if before is not None:
             self._bytes -= before.nbytes
         if column.nbytes > self._most:
             return
-        self._held[place] = column
+        self._cache[place] = column
         self._bytes += column.nbytes
         while self._bytes > self._most:
-            _, oldest = self._held.popitem(last=False)
+            _, oldest = self._cache.popitem(last=False)
             self._bytes -= oldest.nbytes
 
 
@@ -208,13 +204,13 @@ def rows_with(
 ) -> Iterator[pa.Table]:
     """The rows in these files, exactly these columns, with one value of each of the lists. Raises
     HistoryGoneError for a file that is gone, TableError for a column that cannot be read."""
-    wanted = {name: [WantedValues.of(one) for one in lists] for name, lists in values.items()}
-    left = {file.uri for file in files}
+    wanted = {name: [WantedValues.of(v) for v in lists] for name, lists in values.items()}
+    kept_files = {file.uri for file in files}
     for name, lists in values.items():
-        for one in lists:
-            left &= {file.uri for file in prune_to_values(snapshot, {name: one})}
+        for vector in lists:
+            kept_files &= {file.uri for file in prune_to_values(snapshot, {name: vector})}
     for file in files:
-        if file.uri in left:
+        if file.uri in kept_files:
             for group, rows, kept in _groups(snapshot, file, wanted, once):
                 yield once.columns(snapshot, columns, file, group, rows).filter(pa.array(kept))
 
@@ -322,16 +318,18 @@ def fan_out(changed: KeyCounts, other: KeyCounts) -> float:
     _, mine, theirs = np.intersect1d(
         changed.codes, other.codes, assume_unique=True, return_indices=True
     )
-    # The products may be beyond 64 bits together: an estimate may as well be a double.
+    # The sum of products may exceed 64 bits; a double is exact enough for an estimate.
     met = changed.counts[mine].astype(np.float64) @ other.counts[theirs].astype(np.float64)
     return float(met) * changed.one_in / changed.rows
 
 
 def key_counts(snapshot: Snapshot, columns: KeyColumns, one_in: int = 1) -> KeyCounts:
-    return counted(read_batches(snapshot, columns.names, _telling(snapshot)), columns, one_in)
+    """The counts of a table's keys at a version; errors as of `tables.rows.read_batches`, and
+    EvaluationError if the condition fails on a row."""
+    return counted(read_batches(snapshot, columns.names, _large_files(snapshot)), columns, one_in)
 
 
-def _telling(snapshot: Snapshot) -> Sequence[DataFile]:
+def _large_files(snapshot: Snapshot) -> Sequence[DataFile]:
     """The files to count: in a large table without the smallest, which take longer to open than to
     read and together hold hardly any rows."""
     files = sorted(snapshot.files, key=lambda file: file.rows or 0, reverse=True)
@@ -347,10 +345,10 @@ def counted(batches: Iterable[pa.Table], columns: KeyColumns, one_in: int = 1) -
     result: list[tuple[Ints, Ints]] = []
     for whole in batches:
         read += len(whole)
-        batch = _meeting(whole, columns.where)
+        batch = _filtered(whole, columns.where)
         rows += len(batch)
-        codes, keeps = _codes(batch, columns.key, columns.null_safe)
-        chosen = np.flatnonzero(keeps & _is_chosen(codes, one_in))
+        codes, can_match = _codes(batch, columns.key, columns.null_safe)
+        chosen = np.flatnonzero(can_match & _is_chosen(codes, one_in))
         keys, counts = codes[chosen], np.ones(len(chosen), dtype=np.int64)
         if columns.counted is not None:
             every = (*columns.key, *columns.counted)
@@ -367,7 +365,7 @@ def counted(batches: Iterable[pa.Table], columns: KeyColumns, one_in: int = 1) -
     return KeyCounts(rows, keys, counts, read, one_in)
 
 
-def _meeting(batch: pa.Table, where: Expr | None) -> pa.Table:
+def _filtered(batch: pa.Table, where: Expr | None) -> pa.Table:
     """The rows that may satisfy the condition."""
     if where is None:
         return batch
@@ -385,14 +383,12 @@ def _codes(
     batch: pa.Table, columns: Sequence[tuple[ColumnName, SqlType]], null_safe: Sequence[bool]
 ) -> tuple[Ints, Bools]:
     """One code per row, and whether the key can match another."""
-    keeps = np.ones(len(batch), dtype=bool)
-    vectors: list[Vector] = []
-    for (name, kind), is_safe in zip(columns, null_safe, strict=True):
-        vector = from_arrow(batch.column(name), kind)
+    can_match = np.ones(len(batch), dtype=bool)
+    vectors = [from_arrow(batch.column(name), kind) for name, kind in columns]
+    for vector, is_safe in zip(vectors, null_safe, strict=True):
         if not is_safe:
-            keeps &= vector.validity()
-        vectors.append(vector)
-    return key_codes(vectors, len(batch)), keeps
+            can_match &= vector.validity()
+    return key_codes(vectors, len(batch)), can_match
 
 
 def _is_chosen(codes: Ints, one_in: int) -> Bools:
@@ -400,7 +396,7 @@ def _is_chosen(codes: Ints, one_in: int) -> Bools:
     if one_in == 1:
         return np.ones(len(codes), dtype=bool)
     words = codes.view(np.uint64)
-    # The upper bits of a product depend on all lower ones; what is above these is brought down.
+    # The upper bits of a product depend on all lower ones and are shifted down.
     spread = ((words ^ (words >> np.uint64(29))) * _SPREAD) >> np.uint64(32)
     chosen: Bools = spread % np.uint64(one_in) == 0
     return chosen

@@ -33,7 +33,7 @@ from impctl.tables.snapshot import (
     Values,
     places_in,
 )
-from impctl.tables.statistics import Density, file_bounds, line_of
+from impctl.tables.statistics import Density, file_bounds, line_of, prefix_sums
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class FileSpans:
     ranges: int
 
     def merged(self, together: int) -> FileSpans:
-        """The spans over fewer ranges, each of `factor` adjacent ones; NULL is not merged."""
+        """The spans over fewer ranges, each of `together` adjacent ones; NULL is not merged."""
         first, last = self.first // together, self.last // together
         is_null = self.last < self.first
         last = np.where(is_null, first - 1, last)
@@ -69,7 +69,7 @@ class FileSpans:
 
     def _mean(self, of_fragments: Floats) -> Floats:
         """Mean over the ranges of each file; that of NULL if it has no other."""
-        total, end = _summed(of_fragments), np.maximum(self.last + 1, self.first)
+        total, end = prefix_sums(of_fragments), np.maximum(self.last + 1, self.first)
         count = end - self.first
         result = (total[..., end] - total[..., self.first]) / np.maximum(count, 1)
         return np.where(count > 0, result, of_fragments[..., self.ranges, None])
@@ -79,19 +79,13 @@ class FileSpans:
         last dimension."""
         chances = of_fragments[..., : self.ranges]
         is_sure = chances >= 1.0
-        sure, total = _summed(is_sure), _summed(np.log1p(-np.where(is_sure, 0.0, chances)))
+        sure, total = prefix_sums(is_sure), prefix_sums(np.log1p(-np.where(is_sure, 0.0, chances)))
         end = np.maximum(self.last + 1, self.first)
         none = np.exp(total[..., end] - total[..., self.first])
         none = np.where(sure[..., end] > sure[..., self.first], 0.0, none)
         of_null = of_fragments[..., self.ranges, None]
         none = np.where(self.may_null, none * (1.0 - of_null), none)
         return np.asarray(np.clip(1.0 - none, 0.0, 1.0))
-
-
-def _summed(values: Floats | npt.NDArray[np.bool_]) -> Floats:
-    """Exclusive prefix sums along the last dimension."""
-    zero = np.zeros((*values.shape[:-1], 1))
-    return np.concatenate([zero, np.cumsum(values, axis=-1)], axis=-1)
 
 
 def rows_by_fragment(
@@ -140,14 +134,14 @@ def told_counts(
     deleted = np.array([_deleted(file) for file in files], dtype=np.int64)
     spans = file_spans(partition, bounds)
     left, nulls = bounds.rows - deleted, np.where(bounds.is_all_null, 0, bounds.null_counts)
-    # A deletion vector may remove NULLs or values: which, only a file that holds one kind tells.
-    is_told = (nulls == 0) | ((nulls > 0) & (deleted == 0))
-    is_told &= (spans.first == spans.last) | bounds.is_all_null
-    is_told &= bounds.rows != UNKNOWN
-    is_null, is_value = is_told & bounds.is_all_null, is_told & ~bounds.is_all_null
+    # A deletion vector may remove NULLs or values: known only for a file with one kind of these.
+    is_known = (nulls == 0) | ((nulls > 0) & (deleted == 0))
+    is_known &= (spans.first == spans.last) | bounds.is_all_null
+    is_known &= bounds.rows != UNKNOWN
+    is_null, is_value = is_known & bounds.is_all_null, is_known & ~bounds.is_all_null
     np.add.at(counts, spans.first[is_value], (left - nulls)[is_value])
     counts[partition.null_fragment] += left[is_null].sum() + nulls[is_value].sum()
-    return counts, tuple(files[at] for at in np.flatnonzero(~is_told))
+    return counts, tuple(files[at] for at in np.flatnonzero(~is_known))
 
 
 def spread_counts(
@@ -180,8 +174,8 @@ def likely_counts(snapshot: Snapshot, partition: RangePartition) -> Ints:
     type by now."""
     if snapshot.readable(partition.attribute).type != partition.type:
         return np.ones(partition.size, dtype=np.int64)
-    told, untold = told_counts(snapshot, partition)
-    return told + spread_counts(snapshot, partition, untold, told) if untold else told
+    counts, others = told_counts(snapshot, partition)
+    return counts + spread_counts(snapshot, partition, others, counts) if others else counts
 
 
 def _likely_rows(snapshot: Snapshot, file: DataFile) -> float:
@@ -252,12 +246,11 @@ def prune_by_condition(
 ) -> tuple[DataFile, ...]:
     """The files that may hold a row for which the condition is true. `columns`: the column of each
     attribute in the condition."""
-    kept = _Judge(snapshot, columns, {}).of(condition).may_be_true
-    return snapshot.files_at(kept)
+    return snapshot.files_at(_FilePruner(snapshot, columns, {}).of(condition).may_be_true)
 
 
 @dataclass(frozen=True, slots=True)
-class _Judge:
+class _FilePruner:
     """Evaluates conditions over one snapshot's statistics, looked up once per column."""
 
     snapshot: Snapshot
@@ -270,8 +263,8 @@ class _Judge:
             case And(operands=operands):
                 result = [self.of(operand) for operand in operands]
                 return _Outcomes(
-                    np.logical_and.reduce([one.may_be_true for one in result]),
-                    np.logical_or.reduce([one.may_be_false for one in result]),
+                    np.logical_and.reduce([outcome.may_be_true for outcome in result]),
+                    np.logical_or.reduce([outcome.may_be_false for outcome in result]),
                 )
             case Or(operands=operands):
                 return self.of(And(tuple(Not(operand) for operand in operands))).negated
@@ -304,10 +297,9 @@ class _Judge:
             return None
         if ref.id not in self.known:
             column = self.snapshot.column(self.columns[ref.id])
-            is_told = column.type == ref.type and column.name not in self.snapshot.columns.opaque
-            self.known[ref.id] = (
-                (column, file_bounds(self.snapshot, column.name)) if is_told else None
-            )
+            is_usable = column.type == ref.type and column.name not in self.snapshot.columns.opaque
+            bounds = file_bounds(self.snapshot, column.name) if is_usable else None
+            self.known[ref.id] = None if bounds is None else (column, bounds)
         return self.known[ref.id]
 
     def _missing(self, ref: ColumnRef) -> _Outcomes:
@@ -320,9 +312,8 @@ class _Judge:
         """IN, as several equalities. All are converted to one type first, so constants of another
         type may round the column."""
         is_alike = all(
-            option.type == ref.type or (option.type.is_integral and ref.type.is_integral)
-            if isinstance(option, Literal)
-            else False
+            isinstance(option, Literal)
+            and (option.type == ref.type or (option.type.is_integral and ref.type.is_integral))
             for option in options
         )
         if not is_alike:
@@ -358,21 +349,21 @@ def _condition_may_hold(
     op: CompareOp, bounds: ColumnBounds, value: BoundaryValue | Fraction
 ) -> Flags:
     """Whether the comparison may be true for a value between the bounds, or for a possible NaN."""
-    (lows, own), (highs, _) = _beside(bounds.lows, value), _beside(bounds.highs, value)
+    (lows, point), (highs, _) = _beside(bounds.lows, value), _beside(bounds.highs, value)
     match op:
         case CompareOp.LESS:
-            result = ~bounds.has_low | (lows < own)
+            result = ~bounds.has_low | (lows < point)
         case CompareOp.LESS_EQUAL:
-            result = ~bounds.has_low | (lows <= own)
+            result = ~bounds.has_low | (lows <= point)
         case CompareOp.GREATER:
-            result = bounds.may_be_nan | ~bounds.has_high | (highs > own)
+            result = bounds.may_be_nan | ~bounds.has_high | (highs > point)
         case CompareOp.GREATER_EQUAL:
-            result = bounds.may_be_nan | ~bounds.has_high | (highs >= own)
+            result = bounds.may_be_nan | ~bounds.has_high | (highs >= point)
         case CompareOp.EQUAL:
-            below = ~bounds.has_low | (lows <= own)
-            result = below & (~bounds.has_high | (highs >= own))
+            below = ~bounds.has_low | (lows <= point)
+            result = below & (~bounds.has_high | (highs >= point))
         case _:
-            is_it_alone = bounds.has_low & (lows == own) & bounds.has_high & (highs == own)
+            is_it_alone = bounds.has_low & (lows == point) & bounds.has_high & (highs == point)
             result = bounds.may_be_nan | ~is_it_alone
     return np.asarray(result, dtype=np.bool_)
 
@@ -448,8 +439,8 @@ def _may_match(wanted: RangeFilter, bounds: ColumnBounds) -> Flags:
     """Which files with these bounds may hold a row that the filter selects. The intervals ascend,
     so only the first may be unbounded below and only the last one above."""
     intervals = wanted.intervals
-    starts = [result.low for result in intervals if result.low is not None]
-    ends = [result.high for result in intervals if result.high is not None]
+    starts = [interval.low for interval in intervals if interval.low is not None]
+    ends = [interval.high for interval in intervals if interval.high is not None]
     # Intervals that end before the file starts, and those that begin before it ends.
     over = np.where(bounds.has_low, places_in(ends, bounds.lows, "right"), 0)
     unended = places_in(starts, bounds.highs, "right") + len(intervals) - len(starts)
@@ -477,15 +468,8 @@ def _may_hold(wanted: Vector, bounds: ColumnBounds) -> Flags:
     """Which files with these bounds may hold one of the values."""
     valid = wanted.validity()
     known = wanted.take(np.flatnonzero(valid)).values
-    boundary_values: list[BoundaryValue] = (
-        known.to_pylist() if wanted.is_textual else known.tolist()
-    )
-    plain = sorted({value for value in boundary_values if value == value})
-    below = np.where(bounds.has_low, places_in(plain, bounds.lows, "left"), 0)
-    reached = np.where(bounds.has_high, places_in(plain, bounds.highs, "right"), len(plain))
-    may_hold = (below < reached) & ~bounds.is_all_null
-    if not bool(valid.all()):
-        may_hold |= bounds.may_hold_null
-    if any(value != value for value in boundary_values):
-        may_hold |= bounds.may_be_nan
-    return may_hold
+    values: list[BoundaryValue] = known.to_pylist() if wanted.is_textual else known.tolist()
+    plain = tuple(sorted({value for value in values if value == value}))
+    has_nan = any(value != value for value in values)
+    may_hold = KeySpans(plain, plain, has_nan).meets(bounds)
+    return may_hold if bool(valid.all()) else may_hold | bounds.may_hold_null

@@ -103,10 +103,10 @@ def _starts_at(chunk: Any, limit: int) -> bool:
     """Whether a column chunk's statistics exclude values below this one."""
     if not chunk.is_stats_set:
         return False
-    told = chunk.statistics
-    if told.null_count == chunk.num_values:
+    stated = chunk.statistics
+    if stated.null_count == chunk.num_values:
         return True
-    return told.has_min_max and isinstance(told.min_raw, int) and told.min_raw >= limit
+    return stated.has_min_max and isinstance(stated.min_raw, int) and stated.min_raw >= limit
 
 
 def check_calendar(values: Any, kind: SqlType, column: str, uri: str) -> None:
@@ -158,6 +158,13 @@ class DataFiles:
         store, name, _ = self._place(file)
         return pq.read_metadata(name, filesystem=store)
 
+    def try_footer(self, file: DataFile) -> pq.FileMetaData | None:
+        """Like `footer`; None if the file cannot be read."""
+        try:
+            return self.footer(file)
+        except READ_FAILURES:
+            return None
+
     def check(self, files: Iterable[DataFile]) -> None:
         """UnsupportedError if one of these must not be opened; for other readers."""
         for file in files:
@@ -195,7 +202,7 @@ class DataFiles:
         try:
             mode = os.lstat(file.uri).st_mode
         except OSError:
-            return  # Whoever opens it says what is the matter.
+            return  # Its reader reports the error.
         folder = os.path.dirname(file.uri)
         if folder not in self._folders:
             self._folders[folder] = _is_inside(folder, root)
@@ -239,17 +246,14 @@ def why_not_plain(snapshot: Snapshot, *, reads_folders: bool = False) -> str:
     takes the values of partition columns from their names (`day=2026-01-31`)."""
     if snapshot.column_mapping is not None:
         return "it uses column mapping"
-    if snapshot.partition_columns and not (reads_folders and _is_in_folders(snapshot)):
+    # Delta does not require that the path of a file names its partition.
+    folders = [f"/{column}=" for column in snapshot.partition_columns]
+    is_in_folders = all(name in file.uri for file in snapshot.files for name in folders)
+    if folders and not (reads_folders and is_in_folders):
         return "it has partition columns"
     if any(file.deleted is not None for file in snapshot.files):
         return "it has deletion vectors"
     return ""
-
-
-def _is_in_folders(snapshot: Snapshot) -> bool:
-    """Whether the path of every file names its partition, which Delta does not require."""
-    names = [f"/{column}=" for column in snapshot.partition_columns]
-    return all(name in file.uri for file in snapshot.files for name in names)
 
 
 _SLICES = 2
@@ -280,12 +284,10 @@ def read_rows(
     reader = FileReader(snapshot, wanted, chosen)
     tables: list[pa.Table] = []
     for file in chosen:
-        # As large as those before it, or as it is on disk.
+        # As large as the previous one, or as it is on disk.
         reserve(max(file.size, tables[-1].nbytes if tables else 0))
         tables.append(reader.read_live(file))
-    if not wanted:
-        return bare_rows(sum(len(table) for table in tables))
-    return pa.concat_tables([reader.empty(), *tables])
+    return _stacked([reader.empty(), *tables], columns)
 
 
 def read_batches(
@@ -340,7 +342,7 @@ class FileReader:
 
     def read_live(self, file: DataFile) -> pa.Table:
         """The rows of `file` without deleted ones."""
-        table = self._read(file)
+        table = self.read_some(file)
         if file.deleted is None or not len(file.deleted):
             return table
         kept = np.ones(len(table), dtype=np.bool_)
@@ -368,11 +370,9 @@ class FileReader:
                 if not stored:
                     yield None, parquet.metadata.num_rows, names, old
                     return
-                part = (
-                    BATCH_ROWS
-                    if most is None
-                    else min(BATCH_ROWS, _part(file, stored, most, parquet.metadata))
-                )
+                part = BATCH_ROWS
+                if most is not None:
+                    part = min(part, _part(file, stored, most, parquet.metadata))
                 for data in parquet.iter_batches(part, columns=stored):
                     yield data, len(data), names, old
         except READ_FAILURES as error:
@@ -388,19 +388,13 @@ class FileReader:
 
     def read_at(self, file: DataFile, positions: Positions) -> pa.Table:
         """The rows of `file` at these positions, deleted or not."""
-        return (
-            self._read(file).take(pa.array(positions))
-            if self._columns
-            else bare_rows(len(positions))
-        )
-
-    def read_some(self, file: DataFile, choose: Callable[[int], Sequence[int]]) -> pa.Table:
-        """Some row groups of `file`, including deleted rows; `choose` picks from their number."""
-        return self._read(file, choose)
+        if not self._columns:
+            return bare_rows(len(positions))
+        return self.read_some(file).take(pa.array(positions))
 
     def read_slice(self, file: DataFile, rows: int, at: int) -> pa.Table:
-        """`rows` consecutive rows of `file`, live ones of slice `number` of `slices` (from 0); the
-        last slice may be short."""
+        """The live ones of `rows` consecutive rows of `file`: slice `at`, from 0 and modulo the
+        number of slices; the last slice may be short."""
 
         def sliced(parquet: pq.ParquetFile, stored: Sequence[str]) -> tuple[Any, int, int]:
             groups = parquet.num_row_groups
@@ -409,7 +403,7 @@ class FileReader:
             slices = max(1, parquet.metadata.row_group(group).num_rows // rows)
             skipped = at // groups % min(slices, _SLICES)
             if stored and slices <= _AS_QUICK:
-                # Of a small group all is read sooner than batches are set up.
+                # Reading a small group whole is faster than setting up batches.
                 whole = parquet.read_row_group(group, columns=list(stored), use_threads=False)
                 part = whole.slice(skipped * rows, rows)
                 return part, len(part), before + skipped * rows
@@ -422,17 +416,17 @@ class FileReader:
         table, start = self._loaded(file, sliced)
         return _live(table, file, start)
 
-    def _read(
-        self, file: DataFile, choose: Callable[[int], Sequence[int]] | None = None
-    ) -> pa.Table:
-        def whole(parquet: pq.ParquetFile, stored: Sequence[str]) -> tuple[Any, int, int]:
-            groups = range(parquet.num_row_groups)
-            chosen = groups if choose is None else choose(len(groups))
+    def read_some(self, file: DataFile, choose: Callable[[int], Sequence[int]] = range) -> pa.Table:
+        """Some row groups of `file` (default: all), including deleted rows; `choose` picks from
+        their number."""
+
+        def load(parquet: pq.ParquetFile, stored: Sequence[str]) -> tuple[Any, int, int]:
+            chosen = choose(parquet.num_row_groups)
             rows = sum(parquet.metadata.row_group(group).num_rows for group in chosen)
             data = parquet.read_row_groups(list(chosen), columns=list(stored)) if stored else None
             return data, rows, 0
 
-        return self._loaded(file, whole)[0]
+        return self._loaded(file, load)[0]
 
     def _loaded(
         self, file: DataFile, load: Callable[[pq.ParquetFile, Sequence[str]], tuple[Any, int, int]]
@@ -597,7 +591,7 @@ def parted_read(
     closed, the smallest first, until there are few enough parts."""
     column = snapshot.readable(partition.attribute)
     if column.type != partition.type:
-        # Of the boundaries' type no bounds of files are known: nothing to tell parts apart by.
+        # No bounds of files are known in the boundaries' type, so parts cannot be separated.
         wanted = range_filter(fragments, partition)
         return PartedRead(wanted, (ReadPart(snapshot.files, wanted),))
     bounds = file_bounds(snapshot, column.name)
@@ -617,7 +611,7 @@ def _parted(
     if wanted.is_everything:
         return (ReadPart(snapshot.files, None),)
     left = np.flatnonzero(left_by(snapshot, [wanted]))
-    placed = _Placed.of(bounds.take(left), wanted)
+    placed = _FilePlaces.of(bounds.take(left), wanted)
     inside = snapshot.files_at(left[placed.is_inside])
     others = np.flatnonzero(~placed.is_inside)
     others = others[np.argsort(placed.first[others], kind="stable")]
@@ -638,7 +632,7 @@ def _parted(
 
 
 @dataclass(frozen=True, slots=True)
-class _Placed:
+class _FilePlaces:
     """The intervals that each file may hold rows of, from `first` to before `end`; all arrays of
     shape (files,). Only a filter's first interval may be unbounded below, and only its last one
     above, where NaN is."""
@@ -651,9 +645,9 @@ class _Placed:
     """Whether it may hold NaN, and NaN is selected."""
 
     @classmethod
-    def of(cls, bounds: ColumnBounds, wanted: RangeFilter) -> _Placed:
-        starts = [result.low for result in wanted.intervals if result.low is not None]
-        ends = [result.high for result in wanted.intervals if result.high is not None]
+    def of(cls, bounds: ColumnBounds, wanted: RangeFilter) -> _FilePlaces:
+        starts = [interval.low for interval in wanted.intervals if interval.low is not None]
+        ends = [interval.high for interval in wanted.intervals if interval.high is not None]
         count = len(wanted.intervals)
         wants_nan = len(ends) < count
         # How many intervals have begun, or are over, where a file starts and where it ends.

@@ -226,12 +226,12 @@ class FileSample:
         dense as its interior: the ends hold parts of adjacent values."""
         lows, ends, rows = [], [], []
         for part in _slices([size for parts in self.windows for size in parts]):
-            own = places[part]
-            own = own[np.isfinite(own)]
-            if len(own):
-                lows.append(float(own.min()))
-                ends.append(max(float(own.max()) + unit, float(np.nextafter(lows[-1], np.inf))))
-                rows.append(_evenly(own, lows[-1], ends[-1], unit))
+            known = places[part]
+            known = known[np.isfinite(known)]
+            if len(known):
+                lows.append(float(known.min()))
+                ends.append(max(float(known.max()) + unit, float(np.nextafter(lows[-1], np.inf))))
+                rows.append(_evenly(known, lows[-1], ends[-1], unit))
         return np.array(lows), np.array(ends), np.array(rows)
 
 
@@ -266,15 +266,14 @@ def file_sample(
     size = _window_rows(counts, along)
     parts = [part for window in _windows(counts[order], size) for part in window]
     reader = FileReader(snapshot, [snapshot.readable(name) for name in columns], chosen)
-    slices = [
-        (chosen[order[at]], number_of, number) for number, (at, number_of, _) in enumerate(parts)
-    ]
+    wanted = [chosen[order[at]] for at, _, _ in parts]
+    rows_of, numbers = [rows for _, rows, _ in parts], range(len(parts))
     if local_path(snapshot.path) is not None:
-        # Nothing to wait for: threads would only stand in each other's way.
-        tables = [reader.read_slice(*result) for result in slices]
+        # Nothing to wait for: threads would only delay each other.
+        tables = list(map(reader.read_slice, wanted, rows_of, numbers))
     else:
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            tables = list(pool.map(lambda result: reader.read_slice(*result), slices))
+            tables = list(pool.map(reader.read_slice, wanted, rows_of, numbers))
     sizes: dict[int, list[int]] = {}
     for table, (_, _, window) in zip(tables, parts, strict=True):
         sizes.setdefault(window, []).append(len(table))
@@ -375,21 +374,21 @@ def column_spread(
     files = every.filled
     rows = _rows(files)
     first, end = _between(ordered, files)
-    is_told = end - first >= _ENOUGH
-    own: list[tuple[BoundaryValue, float]] = []
+    is_sampled = end - first >= _ENOUGH
+    added: list[tuple[BoundaryValue, float]] = []
     # Bounded by the files of which too few values are in the sample.
-    few = files.keep(~is_told)
-    for at, low, high in zip(np.flatnonzero(~is_told), few.minima, few.maxima, strict=True):
+    few = files.keep(~is_sampled)
+    for at, low, high in zip(np.flatnonzero(~is_sampled), few.minima, few.maxima, strict=True):
         points = _points(low, high)
-        own += [(point, float(rows[at]) / len(points)) for point in points]
-        is_told[at] = not points
-    spread = is_told & (end > first)
-    each = rows[spread] / (end - first)[spread]
+        added += [(point, float(rows[at]) / len(points)) for point in points]
+        is_sampled[at] = not points
+    spread = is_sampled & (end > first)
+    per_value = rows[spread] / (end - first)[spread]
     steps = np.zeros(len(ordered) + 1)
-    np.add.at(steps, first[spread], each)
-    np.add.at(steps, end[spread], -each)
+    np.add.at(steps, first[spread], per_value)
+    np.add.at(steps, end[spread], -per_value)
     drawn = zip(ordered, np.cumsum(steps[:-1]).tolist(), strict=True)
-    weights = ValueWeights.of([*drawn, *own])
+    weights = ValueWeights.of([*drawn, *added])
     return ColumnSpread(weights, every, starts_of(files), _depth(weights, files))
 
 
@@ -401,8 +400,8 @@ def starts_of(files: ColumnBounds) -> tuple[BoundaryValue, ...]:
 def _reached(
     files: ColumnBounds,
 ) -> tuple[tuple[BoundaryValue, ...], tuple[BoundaryValue | None, ...]]:
-    """Where files start, and how far the files before reach. Files without a least value are
-    unknown and start before all others."""
+    """Where files start, and how far the files that start there or before reach. Files without
+    a least value are unknown and start before all others."""
     if not bool(files.has_low.all()):
         unknown = starts_of(files)
         return unknown, (None,) * len(unknown)

@@ -140,10 +140,8 @@ def _limits(fields: list[Mapping[str, Any]]) -> Iterator[tuple[ColumnName, int]]
 
 def _column_type(field: Mapping[str, Any]) -> SqlType:
     delta_type = field["type"]
-    if isinstance(delta_type, str):
-        is_plain = _collation(field) is None and _unreadable_change(field) is None
-        if not is_plain or _is_padded(field):
-            return other(_ddl(delta_type))
+    is_plain = _collation(field) is None and _unreadable_change(field) is None
+    if isinstance(delta_type, str) and is_plain and not _is_padded(field):
         return from_delta(delta_type)
     return other(_ddl(delta_type))
 
@@ -166,10 +164,8 @@ def _opaque_reason(field: Mapping[str, Any], kind: SqlType, *, is_mapped: bool) 
 
 def _collation(field: Mapping[str, Any]) -> str | None:
     """A collation other than byte order, anywhere in the column."""
-    for name in field["metadata"].get(_COLLATIONS, {}).values():
-        if str(name) not in _PLAIN_COLLATIONS:
-            return str(name)
-    return None
+    names = map(str, field["metadata"].get(_COLLATIONS, {}).values())
+    return next((name for name in names if name not in _PLAIN_COLLATIONS), None)
 
 
 def _is_padded(field: Mapping[str, Any]) -> bool:
@@ -178,10 +174,7 @@ def _is_padded(field: Mapping[str, Any]) -> bool:
 
 
 def _unreadable_change(field: Mapping[str, Any]) -> tuple[str, str] | None:
-    for pair in _type_changes(field):
-        if pair not in _READABLE_CHANGES:
-            return pair
-    return None
+    return next((pair for pair in _type_changes(field) if pair not in _READABLE_CHANGES), None)
 
 
 def _type_changes(field: Mapping[str, Any]) -> list[tuple[str, str]]:

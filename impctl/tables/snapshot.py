@@ -1,17 +1,16 @@
-"""What the files of a snapshot may hold in one column, as arrays over files.
-
-Law: every value of a file that is neither NULL nor NaN lies between its `lows` and `highs`, where
-`has_low` and `has_high` say that these are known; a slot that is not known holds an arbitrary value
-that nobody may look at. One file of them is a `FileBounds`, which costs an object: whoever looks at
-all files takes the arrays.
-
-Law: a vector lies below one of the table's folders, and no position in it is 2^32 or more.
-deltalake makes a mask as long as the greatest position, and ends the process where memory does not
-suffice. A vector that the log places elsewhere it would fetch from there.
-Cost: the log's entries after its last checkpoint, two columns of that, 20 bytes of each vector.
+"""A table at one version: its files, their deletion vectors and the bounds of their columns.
 
 Law: a snapshot never changes; everything is read from the log of that version, nothing from the
 names of directories. An empty partition value is NULL, as the Delta protocol says.
+
+Law: every value of a file that is neither NULL nor NaN lies between its `lows` and `highs` where
+`has_low` and `has_high` are set; other slots hold arbitrary values that must not be read. The
+`FileBounds` of one file costs an object: code over all files uses the arrays.
+
+Law: a vector lies below one of the table's folders, and no position in it is 2^32 or more.
+deltalake makes a mask as long as the greatest position, and ends the process if memory does not
+suffice. It would fetch a vector from wherever the log places it.
+Cost: the log's entries after its last checkpoint, two columns of that, 20 bytes of each vector.
 """
 
 from __future__ import annotations
@@ -97,7 +96,7 @@ class FileBounds:
         )
 
 
-# Without slots: what is asked again and again is kept beside the arrays.
+# Without slots: derived values are cached beside the arrays.
 @dataclass(frozen=True, eq=False)
 class ColumnBounds(Sequence[FileBounds]):
     """The bounds of one column in each file; all arrays of shape (files,)."""
@@ -192,7 +191,7 @@ def as_array(values: Sequence[BoundaryValue]) -> Values:
     """Values of one column as an array that holds them exactly."""
     wanted = _EXACT.get(type(values[0])) if values else None
     if wanted is not None:
-        # Whole numbers of which some need more than 64 bits come out as anything but int64.
+        # Integers beyond 64 bits result in another type than int64.
         result = np.array(values)
         if result.dtype == wanted:
             return result
@@ -210,10 +209,10 @@ def places_in(
     ordered: Sequence[BoundaryValue], values: Values, side: Literal["left", "right"]
 ) -> Ints:
     """The insertion index of each value in an ascending array: `bisect_left` or `bisect_right`."""
-    own = as_array(ordered)
-    if own.dtype != values.dtype:
-        own, values = own.astype(np.object_), values.astype(np.object_)
-    return np.searchsorted(own, values, side=side).astype(np.int64, copy=False)
+    keys = as_array(ordered)
+    if keys.dtype != values.dtype:
+        keys, values = keys.astype(np.object_), values.astype(np.object_)
+    return np.searchsorted(keys, values, side=side).astype(np.int64, copy=False)
 
 
 _LOG = "_delta_log"
@@ -292,7 +291,7 @@ def _last_checkpoint(names: Sequence[str], version: TableVersion) -> tuple[Table
     for match in filter(None, map(_CHECKPOINT.fullmatch, names)):
         if int(match[1]) <= version:
             result.setdefault((int(match[1]), int(match[2] or 1)), []).append(match[0])
-    # Several checkpoints of one version, each in one file, all say the same.
+    # Several checkpoints of one version, each in one file, are equal.
     whole = {key: files[: key[1]] for key, files in result.items() if len(files) >= key[1]}
     return (max(whole)[0], whole[max(whole)]) if whole else (-1, [])
 
@@ -334,7 +333,7 @@ def _read_checkpoint(
     wanted = ("add.path", "add.deletionVector", "sidecar.path")
     with pq.ParquetFile(place, filesystem=store) as file:
         kinds = set(file.schema_arrow.names)
-        table = file.read(columns=[each for each in wanted if each.partition(".")[0] in kinds])
+        table = file.read(columns=[name for name in wanted if name.partition(".")[0] in kinds])
     result = {
         kind: [row for row in table.column(kind).to_pylist() if row is not None]
         for kind in ("add", "sidecar")
@@ -477,16 +476,11 @@ class Snapshot:
         sizes = self.actions.column("size_bytes").to_pylist()
         partitions = _partition_texts(self.actions, self.partition_columns)
         deletions = self.deletions
-        # One for all files: an object more for each is what takes the time.
+        # One mapping for all files: an object per file would take most of the time.
         nothing: Mapping[ColumnName, str | None] = {}
+        values = partitions or [nothing] * len(rows)
         return tuple(
-            DataFile(
-                uri,
-                sizes[at],
-                rows[at],
-                partitions[at] if partitions else nothing,
-                deletions.get(uri),
-            )
+            DataFile(uri, sizes[at], rows[at], values[at], deletions.get(uri))
             for at, uri in enumerate(self.uris)
         )
 
@@ -546,12 +540,9 @@ def rows_in(snapshot: Snapshot, files: Sequence[DataFile]) -> int | None:
     """Rows of some of a snapshot's files, or None if the log does not say."""
     if len(files) == len(snapshot.files):
         return snapshot.rows
-    total = 0
-    for file in files:
-        if file.rows is None:
-            return None
-        total += file.rows - (0 if file.deleted is None else len(file.deleted))
-    return total
+    counts = [file.rows for file in files if file.rows is not None]
+    deleted = sum(0 if file.deleted is None else len(file.deleted) for file in files)
+    return sum(counts) - deleted if len(counts) == len(files) else None
 
 
 def take_snapshot(
@@ -577,7 +568,9 @@ def take_snapshot(
     try:
         actions = pa.table(delta.get_add_actions(flatten=False))
         uris = tuple(file_uri(path, logged) for logged in actions.column("path").to_pylist())
-        _check_places(table, uris, (path, *clone_of))
+        for uri in uris:
+            if all(below_root(root, uri) is None for root in (path, *clone_of)):
+                raise outside_table(table, uri)
         has_vectors = "deletionVectors" in reader_features
         columns = _readable_partitions(columns, partition_columns, delta)
         if has_vectors:
@@ -611,12 +604,6 @@ def take_snapshot(
     )
 
 
-def _check_places(table: TableName, uris: Iterable[str], roots: Sequence[str]) -> None:
-    for uri in uris:
-        if all(below_root(root, uri) is None for root in roots):
-            raise outside_table(table, uri)
-
-
 def outside_table(table: TableName, uri: str) -> UnsupportedError:
     """The error for a file that the log names outside the table's folder."""
     return UnsupportedError(
@@ -629,7 +616,7 @@ def outside_table(table: TableName, uri: str) -> UnsupportedError:
 
 def _log_failure(table: TableName, path: str, error: Exception) -> ImpctlError:
     text = failure_text(error)
-    # deltalake reads vectors by a part of its own, which knows fewer features than the rest.
+    # deltalake reads vectors with a separate module, which supports fewer features.
     feature = feature_named_in(text)
     if feature is not None:
         return unknown_feature(table, feature)
@@ -651,17 +638,13 @@ def _readable_partitions(
     if moments:
         texts = delta.partitions()
         for name in moments:
-            if any(_lacks_zone(text[name]) for text in texts):
+            # NULL and the empty text have no time; others need `Z` or an offset at the end.
+            if any(text[name] and not _ZONE.search(text[name]) for text in texts):
                 refused[name] = (
                     "it is a partition column whose times have no time zone, so each Spark "
                     "session reads them in its session time zone"
                 )
     return replace(columns, opaque={**columns.opaque, **refused}) if refused else columns
-
-
-def _lacks_zone(text: str | None) -> bool:
-    """Whether a time of the log has neither `Z` nor an offset at its end; False for NULL."""
-    return text is not None and text != "" and _ZONE.search(text) is None
 
 
 def _deletions(vectors: pa.Table, uris: tuple[str, ...]) -> dict[str, Positions] | None:
@@ -670,7 +653,9 @@ def _deletions(vectors: pa.Table, uris: tuple[str, ...]) -> dict[str, Positions]
     result: dict[str, Positions] = {}
     # Bounded by the number of files that have a deletion vector.
     for name, kept in zip(vectors.column(0).to_pylist(), vectors.column(1), strict=True):
-        uri = next((form for form in _uri_forms(name) if form in known), None)
+        # deltalake names the files by URL, which the log may spell decoded or not.
+        path = urlsplit(name).path if name.startswith("file:") else name
+        uri = next((form for form in (unquote(path), path) if form in known), None)
         if uri is None:
             return None
         mask = kept.values.to_numpy(zero_copy_only=False)
@@ -680,15 +665,7 @@ def _deletions(vectors: pa.Table, uris: tuple[str, ...]) -> dict[str, Positions]
 
 def logged_file(path: str, logged: str, size: object = None) -> DataFile:
     """A file by its name in the log, for readers that need only its location; size 0 if unknown."""
-    told = size if isinstance(size, int) else 0
-    return DataFile(file_uri(path, logged), told, None, {})
-
-
-def _uri_forms(name: str) -> tuple[str, ...]:
-    """Possible log spellings of a file that the deletion vectors name by URL."""
-    if name.startswith("file:"):
-        return (unquote(urlsplit(name).path), urlsplit(name).path)
-    return (unquote(name), name)
+    return DataFile(file_uri(path, logged), size if isinstance(size, int) else 0, None, {})
 
 
 def _partition_texts(

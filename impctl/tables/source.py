@@ -2,7 +2,6 @@
 
 Law: the newest version is read once, when the table is opened, and every later answer of the
 source is about that version or an older one.
-Out of scope: what a snapshot holds (`tables.snapshot`), changes (`tables.changes`).
 """
 
 from __future__ import annotations
@@ -82,7 +81,7 @@ class DeltaSource:
             result = _load(self.path, version, self.storage_options)
         except READ_FAILURES as error:
             raise _version_failure(self, version, error) from error
-        # The log is read anew: since the table was opened another one may have come to stand there.
+        # The log is read again: another table may have replaced the one opened.
         if str(result.metadata().id) != self.table_id:
             raise recreated(self)
         return result
@@ -170,7 +169,7 @@ def _load(path: str, version: TableVersion | None, options: Mapping[str, str] | 
         text = without_values(str(error), options or {})
         if text == str(error) or isinstance(error, TableNotFoundError):
             raise
-        # No chain: it would bring the value back into a trace.
+        # No chain: a trace would show the value.
         raise StorageError(
             "The object store does not accept the storage options: "
             f"{' '.join(text.split()).rstrip('.')}",

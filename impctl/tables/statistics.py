@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from impctl.data.schema import FLOAT, Column, Kind, SqlType
+from impctl.data.schema import FLOAT, NUMERIC, TEMPORAL, Column, Kind, SqlType
 from impctl.data.vector import INT64_MAX, INT64_MIN, Ints, Vector, from_arrow
 from impctl.tables.schema import to_arrow_type
 from impctl.tables.snapshot import (
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float64]
 
-_TOLD_APART = 6
+_TEXT_BYTES = 6
 """Bytes of a text behind the common prefix that are distinguished: as many as a double holds."""
 
 
@@ -71,7 +71,7 @@ class Line:
         """The place of each value of a column; NaN for NULL."""
         if vector.is_textual:
             coded = vector.values.dictionary_encode()
-            # NULL takes the last place, which is there where no text is.
+            # NULL takes the last place, which exists even without a text.
             known = np.append(self.places(coded.dictionary.to_pylist()), np.nan)
             result = known[coded.indices.fill_null(-1).to_numpy(zero_copy_only=False)]
         else:
@@ -90,7 +90,7 @@ class Line:
         if values.dtype == np.float64:
             return np.asarray(values - self.least)
         if values.dtype == np.int64 and INT64_MIN <= self.least <= INT64_MAX:
-            # What is beyond 63 bits comes out below zero, and is right without a sign.
+            # A difference beyond 63 bits becomes negative, and is correct as an unsigned number.
             with np.errstate(over="ignore"):
                 return (values - np.int64(self.least)).view(np.uint64).astype(np.float64)
         if len(values) and isinstance(values[0], str):
@@ -100,7 +100,7 @@ class Line:
 
 def _number(text: str, prefix: int) -> int:
     """A text as a number, by the bytes behind a prefix."""
-    return int.from_bytes(text.encode()[prefix : prefix + _TOLD_APART].ljust(_TOLD_APART, b"\0"))
+    return int.from_bytes(text.encode()[prefix : prefix + _TEXT_BYTES].ljust(_TEXT_BYTES, b"\0"))
 
 
 def _numbers(texts: Values, prefix: int) -> Floats:
@@ -110,7 +110,7 @@ def _numbers(texts: Values, prefix: int) -> Floats:
     content = np.frombuffer(stored[2] or b"", np.uint8)
     starts, ends = offsets[:-1] + prefix, offsets[1:]
     result = np.zeros(len(texts), dtype=np.int64)
-    for at in range(_TOLD_APART):
+    for at in range(_TEXT_BYTES):
         held = np.flatnonzero(starts + at < ends)
         result *= 256
         result[held] += content[starts[held] + at]
@@ -125,22 +125,7 @@ _MILLISECOND = 1000
 _MINUTE = 60_000_000
 _FIRST_WHOLE_OFFSET = 94_694_400_000_000
 """1973-01-01: since 1972 every zone's offset has whole minutes, the resolution of statistics."""
-_BOUNDED_KINDS = frozenset(
-    {
-        Kind.BOOLEAN,
-        Kind.BYTE,
-        Kind.SHORT,
-        Kind.INTEGER,
-        Kind.LONG,
-        Kind.DATE,
-        Kind.FLOAT,
-        Kind.DOUBLE,
-        Kind.DECIMAL,
-        Kind.STRING,
-        Kind.TIMESTAMP,
-        Kind.TIMESTAMP_NTZ,
-    }
-)
+_BOUNDED_KINDS = NUMERIC | TEMPORAL | {Kind.BOOLEAN, Kind.STRING}
 _DECIMAL_BITS = 44
 """Leading bits of a decimal that survive a double, with a few to spare."""
 _ROOM = 1 << 62
@@ -189,9 +174,8 @@ def _read_bounds(snapshot: Snapshot, column: Column) -> ColumnBounds:
     stated = _values(actions, "null_count", physical)
     nulls = np.full(len(rows), UNKNOWN) if stated is None else _counts(stated)
     is_bounded = column.type.kind in _BOUNDED_KINDS
-    lows, highs = (
-        _values(actions, side, physical) if is_bounded else None for side in ("min", "max")
-    )
+    lows = _values(actions, "min", physical) if is_bounded else None
+    highs = _values(actions, "max", physical) if is_bounded else None
     is_filled = (nulls == UNKNOWN) | (rows == UNKNOWN) | (nulls < rows)
     # A double that is the text of a float is as far from the float as a float is from its text.
     is_of_float = column.name in snapshot.columns.once_float
@@ -253,8 +237,8 @@ def _canonical(stated: pa.Array, column: Column) -> tuple[Values, Flags]:
     valid = vector.validity()
     if vector.is_textual:
         nothing = "" if column.type.kind is Kind.STRING else b""
-        listed = vector.values.to_pylist()
-        return as_objects([nothing if one is None else one for one in listed]), valid
+        texts = vector.values.to_pylist()
+        return as_objects([nothing if text is None else text for text in texts]), valid
     values = vector.values
     return np.where(valid, values, values.dtype.type(0)), valid
 
@@ -365,11 +349,11 @@ class Density:
         at_low, at_end = np.argsort(lows), np.argsort(ends)
         return cls(
             lows[at_low],
-            _summed(dense[at_low]),
-            _summed((dense * lows)[at_low]),
+            prefix_sums(dense[at_low]),
+            prefix_sums((dense * lows)[at_low]),
             ends[at_end],
-            _summed(dense[at_end]),
-            _summed((dense * ends)[at_end]),
+            prefix_sums(dense[at_end]),
+            prefix_sums((dense * ends)[at_end]),
         )
 
     def at(self, places: Floats) -> Floats:
@@ -386,5 +370,7 @@ class Density:
         return np.asarray(result - self.moment_from_start[begun] + self.moment_from_end[over])
 
 
-def _summed(values: Floats) -> Floats:
-    return np.concatenate([[0.0], np.cumsum(values)])
+def prefix_sums(values: Floats | Flags) -> Floats:
+    """Exclusive prefix sums along the last dimension, with the total at the end."""
+    zero = np.zeros((*values.shape[:-1], 1))
+    return np.concatenate([zero, np.cumsum(values, axis=-1)], axis=-1)

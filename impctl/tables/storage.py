@@ -34,8 +34,6 @@ _CUT = "magic bytes not found"
 """Arrow's messages for a file that exists but is truncated or not Parquet."""
 _SYSTEM = re.compile(r"\(os error (\d+)\)|\bos \{ code: (\d+)", re.IGNORECASE)
 """Rust's format of an operating system error."""
-
-
 _BACKTRACE = re.compile(r"(?: stack backtrace:)? 0: \S.* 1: \S.*")
 """Numbered frames, which Rust appends to a message."""
 
@@ -87,7 +85,7 @@ _READABLE = frozenset(
         "timestampNtz",
         "v2Checkpoint",
         "vacuumProtocolCheck",
-        # Listed is not used: these show in the columns that use them (`tables.schema`).
+        # A table may list these without using them: columns that do are found in `tables.schema`.
         "typeWidening",
         "typeWidening-preview",
         "variantType",
@@ -148,11 +146,8 @@ def unknown_feature(table: TableName, feature: str) -> TableError:
 
 def feature_named_in(text: str) -> str | None:
     """The feature that an error text of the reader complains about."""
-    for pattern in _NAMED:
-        match = pattern.search(text)
-        if match is not None:
-            return match.group(1)
-    return None
+    matches = (pattern.search(text) for pattern in _NAMED)
+    return next((match[1] for match in matches if match is not None), None)
 
 
 _AT_FIRST = 1 << 22
@@ -238,7 +233,7 @@ def _open_regular(path: str, flags: int) -> int:
 def _read_remote(path: str, options: Mapping[str, str] | None, name: str) -> bytes:
     """The file's bytes; its size is requested only if it exceeds the first piece."""
     try:
-        # Of a range that goes beyond the end a store gives what is there.
+        # For a range beyond the end a store returns what exists.
         with object_store(path, options, {name: _AT_FIRST}).open_input_file(name) as remote:
             result = bytes(remote.read())
     except FileNotFoundError:

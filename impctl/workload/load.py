@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -13,7 +12,7 @@ import yaml
 from impctl.errors import Location, UsageError, WorkloadError
 from impctl.workload.models import DEFAULT_FILE, SparkSpec, Workload, why_no_store
 from impctl.workload.sections import (
-    NAME_PATTERN,
+    is_name,
     read_budget,
     read_defaults,
     read_limits,
@@ -42,15 +41,10 @@ def names_in(file: Path, section: str) -> tuple[str, ...]:
         result = yaml.load(file.read_bytes(), _LOADER)[section]
     except (OSError, ValueError, TypeError, KeyError, RecursionError, yaml.YAMLError):
         return ()
-    if isinstance(result, dict):
-        names = list(result)
-    elif isinstance(result, list):
+    names = list(result) if isinstance(result, dict) else []
+    if isinstance(result, list):
         names = [entry.get("name") for entry in result if isinstance(entry, dict)]
-    else:
-        names = []
-    return tuple(
-        name for name in names if isinstance(name, str) and re.fullmatch(NAME_PATTERN, name)
-    )
+    return tuple(name for name in names if isinstance(name, str) and is_name(name))
 
 
 MAX_BYTES = 1 << 20
@@ -60,20 +54,8 @@ DEFAULT_STORE = ".impctl"
 
 REQUIRED = ("tables", "queries")
 OPTIONAL = (
-    *(
-        "name",
-        "catalog",
-        "schema",
-        "credentials",
-        "views",
-        "defaults",
-        "partitions",
-        "updates",
-        "store",
-        "budget",
-        "limits",
-    ),
-    "spark",
+    *("name", "catalog", "schema", "credentials", "views", "defaults", "partitions", "updates"),
+    *("store", "budget", "limits", "spark"),
 )
 """The sections of a workload besides `version`."""
 
@@ -102,6 +84,7 @@ def load_spark_profile(path: Path, env: Mapping[str, str]) -> SparkSpec:
 
 
 def open_document(path: Path, env: Mapping[str, str]) -> tuple[FileReading, Node | None]:
+    """The root node of a YAML file; None, with a problem reported, if there is none."""
     return _document_of(path, read_text(path), env)
 
 

@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import field
-from datetime import UTC, date, datetime
-from pathlib import Path
-from typing import TYPE_CHECKING
-
-from impctl.errors import Location
-from impctl.sql.names import FullName, TableNames
-from impctl.values import dataclass
-
-if TYPE_CHECKING:
-    from impctl.types import ParameterValue, TableName
-from collections.abc import Iterator
-from datetime import tzinfo
+from datetime import UTC, date, datetime, tzinfo
 from enum import StrEnum
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
+
+from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.errors import Location
@@ -45,7 +37,7 @@ def seconds_in(text: str, *, needs_unit: bool = False) -> float | None:
     return value if 0 < value < _LONGEST else None
 
 
-@lru_cache(maxsize=64)  # few are written, again and again
+@lru_cache(maxsize=64)  # a few values, many times
 def written(seconds: float) -> str:
     """The duration as in a file, in the largest unit with a whole number."""
     for unit, size in reversed(UNITS.items()):
@@ -55,7 +47,7 @@ def written(seconds: float) -> str:
     return f"{seconds:.3f}s"
 
 
-_MONTHS = (*("jan", "feb", "mar", "apr", "may", "jun"), *("jul", "aug", "sep", "oct", "nov", "dec"))
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 _SUNDAY = 7
 MACROS = {
@@ -107,7 +99,7 @@ class Cron:
 
 
 @dataclass(frozen=True, slots=True)
-class _Field:
+class _CronField:
     """A field: its bounds, and the names of its values from `least` on."""
 
     what: str
@@ -117,11 +109,11 @@ class _Field:
 
 
 _FIELDS = (
-    _Field("minute", 0, 59),
-    _Field("hour", 0, 23),
-    _Field("day of month", 1, 31),
-    _Field("month", 1, 12, _MONTHS),
-    _Field("day of week", 0, _SUNDAY, _WEEKDAYS),
+    _CronField("minute", 0, 59),
+    _CronField("hour", 0, 23),
+    _CronField("day of month", 1, 31),
+    _CronField("month", 1, 12, _MONTHS),
+    _CronField("day of week", 0, _SUNDAY, _WEEKDAYS),
 )
 
 
@@ -142,9 +134,7 @@ def read_cron(text: str) -> Cron:
             "write minute, hour, day of month, month and day of week, for example `0 6 * * "
             f"1-5`{six}",
         )
-    minutes, hours, days, months, weekdays = (
-        _values(part, field) for part, field in zip(parts, _FIELDS, strict=True)
-    )
+    minutes, hours, days, months, weekdays = map(_values, parts, _FIELDS)
     is_either = parts[2] != "*" and parts[4] != "*"
     sundays = tuple(sorted({day % _SUNDAY for day in weekdays}))
     result = Cron(" ".join(parts), minutes, hours, days, months, sundays, is_either)
@@ -153,15 +143,12 @@ def read_cron(text: str) -> Cron:
     return result
 
 
-def _values(text: str, field: _Field) -> tuple[int, ...]:
+def _values(text: str, field: _CronField) -> tuple[int, ...]:
     """The values of a field, ascending."""
-    result: set[int] = set()
-    for item in text.split(","):
-        result.update(_item(item, field))
-    return tuple(sorted(result))
+    return tuple(sorted({value for item in text.split(",") for value in _item(item, field)}))
 
 
-def _item(text: str, field: _Field) -> range:
+def _item(text: str, field: _CronField) -> range:
     """The values of one item between commas."""
     body, slash, step_text = text.partition("/")
     step = _number(step_text, text, field) if slash else 1
@@ -184,12 +171,11 @@ def _item(text: str, field: _Field) -> range:
     return range(start, end + 1, step)
 
 
-def _value(text: str, item: str, field: _Field) -> int:
+def _value(text: str, item: str, field: _CronField) -> int:
     """A number or a name within the bounds of its field."""
-    is_named = text.lower() in field.names
-    value = (
-        field.least + field.names.index(text.lower()) if is_named else _number(text, item, field)
-    )
+    name = text.lower()
+    is_named = name in field.names
+    value = field.least + field.names.index(name) if is_named else _number(text, item, field)
     if not field.least <= value <= field.most:
         raise CronFault(
             f"the {field.what} is out of range", f"use a value from {field.least} to {field.most}"
@@ -197,7 +183,7 @@ def _value(text: str, item: str, field: _Field) -> int:
     return value
 
 
-def _number(text: str, item: str, field: _Field) -> int:
+def _number(text: str, item: str, field: _CronField) -> int:
     if text.isascii() and text.isdigit() and len(text) <= 4:
         return int(text)
     for letter, meaning in _LETTERS.items():
@@ -435,7 +421,6 @@ class TableSpec:
 
     @property
     def never_changes(self) -> bool:
-        """Whether the file says so."""
         return self.coming == ()
 
 
@@ -608,7 +593,6 @@ class Workload:
 
 DEFAULT_FILE = Path("impctl.yaml")
 """The default workload file, in the working directory."""
-
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+(.*)", re.DOTALL)
 """Any number of slashes, as a `Path` keeps only one; a single letter is a drive."""

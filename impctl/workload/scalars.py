@@ -13,11 +13,7 @@ if TYPE_CHECKING:
     from impctl.workload.models import CellValue
 
 _INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]*)")
-
-
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|(0|[1-9][0-9]*)(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
-
-
 _SPECIAL = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
     **dict.fromkeys(("true", "True", "TRUE"), True),
@@ -26,14 +22,10 @@ _SPECIAL = {
     **dict.fromkeys(("-.inf", "-.Inf", "-.INF"), -math.inf),
     **dict.fromkeys((".nan", ".NaN", ".NAN"), math.nan),
 }
-
-
 _TIMESTAMP = re.compile(
     r"\d{4}-\d\d-\d\d"
     r"([Tt ]\d\d:\d\d:\d\d(\.\d{1,6})?[ ]?(Z|[-+]\d\d:\d\d)?)?"
 )
-
-
 _UNITS = {
     "": 1,
     "b": 1,
@@ -46,21 +38,11 @@ _UNITS = {
     "gib": 2**30,
     "tib": 2**40,
 }
-
-
 _WRITTEN = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)", re.IGNORECASE)
-
-
 _SHARE = re.compile(r"(\d+(?:\.\d+)?)\s*%")
-
-
 _LARGEST = 1e18
 """More bytes than any disk has, few enough for arithmetic."""
-
-
 SIZE_HINT = "write a size such as 500MB, 2GB or 2GiB"
-
-
 _MAX_DIGITS = 400
 """Digits of a number; 308 suffice for any double and 38 for any decimal."""
 

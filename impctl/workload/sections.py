@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from datetime import UTC, date, datetime, time
 from decimal import Decimal, InvalidOperation
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
@@ -81,8 +82,6 @@ from impctl.workload.yaml import (
 )
 
 if TYPE_CHECKING:
-    from yaml import Node as BudgetsNode
-
     from impctl.types import ParameterValue, TableName
 
 JsonSchema = dict[str, object]
@@ -163,11 +162,6 @@ def is_name(name: str) -> bool:
     return re.fullmatch(NAME_PATTERN, name) is not None
 
 
-def is_identifier(name: str) -> bool:
-    """Whether the name is valid for a parameter."""
-    return re.fullmatch(IDENTIFIER_PATTERN, name) is not None
-
-
 def is_table_name(name: str) -> bool:
     """Whether the name is valid for a table."""
     return re.fullmatch(TABLE_PATTERN, name) is not None
@@ -195,7 +189,7 @@ def declared_table(
     return result
 
 
-_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
 def read_path(node: Node | None, where: str, base: Path, reading: FileReading) -> str | None:
@@ -211,12 +205,9 @@ def read_path(node: Node | None, where: str, base: Path, reading: FileReading) -
 
 def resolve_path(base: Path, written: str) -> str:
     """`written` relative to the folder `base`, which is absolute."""
-    if _URI.match(written):
-        return written
-    return os.path.normpath(base / written)
+    return written if _URI.match(written) else os.path.normpath(base / written)
 
 
-_CREDENTIALS_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _S3 = ("s3", "s3a", "s3n")
 _OTHERS = {
     **dict.fromkeys(
@@ -281,7 +272,7 @@ def missing_credentials(path: str, options: Mapping[str, str]) -> str | None:
 
 
 def _scheme(path: str) -> str:
-    match = _CREDENTIALS_SCHEME.match(path)
+    match = _URI.match(path)
     return "" if match is None else match[1].lower()
 
 
@@ -309,11 +300,10 @@ def read_changes(
     if nodes is None:
         return None
     if not nodes:
-        reading.report(
-            node, f"{where} is empty", "write `changes: never`, or describe the expected changes"
-        )
-    read = [_read_one(each, where, reading) for each in nodes]
-    known = tuple(each for each in read if each is not None)
+        hint = "write `changes: never`, or describe the expected changes"
+        reading.report(node, f"{where} is empty", hint)
+    read = [_read_one(element, where, reading) for element in nodes]
+    known = tuple(spec for spec in read if spec is not None)
     return known if known and len(known) == len(read) else None
 
 
@@ -337,29 +327,21 @@ def _read_one(node: Node, where: str, reading: FileReading) -> ComingSpec | None
     if not fields and len(reading.problems) == known:
         reading.report(node, f"{where} is empty", "write `every`, `from` or `until`")
     every = read_duration(fields.get("every"), inside(where, "every"), reading)
-    rows = reading.whole_number(
-        fields.get("rows"),
-        inside(where, "rows"),
-        MAX_ROWS,
-        "write the usual number of rows per change",
-    )
+    usual = "write the usual number of rows per change"
+    rows = reading.whole_number(fields.get("rows"), inside(where, "rows"), MAX_ROWS, usual)
     deletes = _share(fields.get("deletes"), inside(where, "deletes"), reading)
     since = _moment(fields.get("from"), inside(where, "from"), reading)
     until = _moment(fields.get("until"), inside(where, "until"), reading)
     for name, needed in (("rows", "every"), ("deletes", "rows")):
         if name in fields and needed not in fields:
-            reading.report(
-                fields[name], f"{inside(where, name)} needs `{needed}`", f"add `{needed}:`"
-            )
+            needs = f"{inside(where, name)} needs `{needed}`"
+            reading.report(fields[name], needs, f"add `{needed}:`")
     if since is not None and until is not None and until <= since:
-        reading.report(
-            fields["until"],
-            f"{inside(where, 'until')} must be later than `from`",
-            "the expectation applies from `from` until before `until`",
-        )
+        hint = "the expectation applies from `from` until before `until`"
+        reading.report(fields["until"], f"{inside(where, 'until')} must be later than `from`", hint)
     if len(reading.problems) > known:
         return None
-    return ComingSpec(every, rows, 0.0 if deletes is None else deletes, since, until)
+    return ComingSpec(every, rows, deletes or 0.0, since, until)
 
 
 def read_duration(node: Node | None, where: str, reading: FileReading) -> float | None:
@@ -369,10 +351,8 @@ def read_duration(node: Node | None, where: str, reading: FileReading) -> float 
         return None
     seconds = seconds_in(cell.written, needs_unit=True)
     if seconds is None:
-        said = written_at(node, cell.written)
-        reading.report(
-            node, f"{where}: {said} is not a duration", "write a duration such as 10m or 1h"
-        )
+        problem = f"{where}: {written_at(node, cell.written)} is not a duration"
+        reading.report(node, problem, "write a duration such as 10m or 1h")
     return seconds
 
 
@@ -382,10 +362,8 @@ def _share(node: Node | None, where: str, reading: FileReading) -> float | None:
         return None
     match = _SHARE.fullmatch(cell.written.strip())
     if match is None or float(match[1]) > 100:
-        said = written_at(node, cell.written)
-        reading.report(
-            node, f"{where}: {said} is not a share of the rows", "write a share such as 5%"
-        )
+        problem = f"{where}: {written_at(node, cell.written)} is not a share of the rows"
+        reading.report(node, problem, "write a share such as 5%")
         return None
     return float(match[1]) / 100
 
@@ -453,7 +431,7 @@ _LIMITS = "`limits`"
 _MOST = 2**62
 
 
-def read_budget(node: BudgetsNode | None, reading: FileReading) -> BudgetSpec:
+def read_budget(node: Node | None, reading: FileReading) -> BudgetSpec:
     """The budget; without one everything is kept."""
     if node is None:
         return BudgetSpec()
@@ -464,7 +442,7 @@ def read_budget(node: BudgetsNode | None, reading: FileReading) -> BudgetSpec:
     )
 
 
-def read_limits(node: BudgetsNode | None, reading: FileReading) -> LimitSpec:
+def read_limits(node: Node | None, reading: FileReading) -> LimitSpec:
     """The limits of recursive queries, with defaults."""
     usual = LimitSpec()
     if node is None:
@@ -479,7 +457,7 @@ def read_limits(node: BudgetsNode | None, reading: FileReading) -> LimitSpec:
 
 
 def _read(
-    fields: Mapping[str, BudgetsNode],
+    fields: Mapping[str, Node],
     name: str,
     read: Callable[[str], _V],
     hint: str,
@@ -508,10 +486,8 @@ def budget_schema() -> JsonSchema:
         "Limit for the state of all queries on disk, such as 500MB or 2GB; 0 keeps the minimum."
     )
     memory = text_of("Memory limit of a process: 500MB, 2GB, or 25% of the machine's memory.")
-    fields = {
-        name: {**told, "type": ["string", "integer"]}
-        for name, told in (("disk", disk), ("memory", memory))
-    }
+    both = {"type": ["string", "integer"]}
+    fields: dict[str, JsonSchema] = {"disk": {**disk, **both}, "memory": {**memory, **both}}
     return object_of("Limits for the state of all queries.", fields)
 
 
@@ -550,8 +526,8 @@ def read_trigger(node: Node | None, path: str, reading: FileReading) -> Trigger 
     entries = reading.entries(node, path) or {}
     for word in Alone:
         if word in entries:
-            told = f"`{word}` in {path} cannot be combined with other keys"
-            reading.report(entries[word].key, told, f"write `trigger: {word}`, or remove it")
+            problem = f"`{word}` in {path} cannot be combined with other keys"
+            reading.report(entries[word].key, problem, f"write `trigger: {word}`, or remove it")
     if len(reading.problems) > known:
         return None
     fields = reading.record(node, path, (), KEYS) or {}
@@ -565,7 +541,7 @@ def read_trigger(node: Node | None, path: str, reading: FileReading) -> Trigger 
         fresh_within=_span(fields.get("fresh_within"), inside(path, "fresh_within"), reading),
         point=_point(fields.get("point"), inside(path, "point"), reading),
         ready_within=_span(fields.get("ready_within"), inside(path, "ready_within"), reading),
-        cheap=_cheap(fields.get("cheap"), inside(path, "cheap"), reading),
+        cheap=_read_switch(fields.get("cheap"), inside(path, "cheap"), reading) or False,
     )
     return trigger if len(reading.problems) == known else None
 
@@ -575,19 +551,17 @@ def _check_together(
 ) -> None:
     """Report keys that exclude each other, and keys without those they require."""
     if all(name in fields for name in _CLOCKS):
-        told = f"`every` and `cron` in {path} cannot be combined"
-        reading.report(fields["cron"], told, "remove one of them")
+        problem = f"`every` and `cron` in {path} cannot be combined"
+        reading.report(fields["cron"], problem, "remove one of them")
     if not any(name in fields for name in _WHEN):
-        listed = ", ".join(f"`{name}`" for name in _WHEN)
-        reading.report(
-            node, f"{path} does not specify a time or condition", f"use at least one of {listed}"
-        )
+        hint = f"use at least one of {', '.join(f'`{name}`' for name in _WHEN)}"
+        reading.report(node, f"{path} does not specify a time or condition", hint)
         return
     for name, others in _BESIDE.items():
         if name in fields and not any(other in fields for other in others):
             listed = " or ".join(f"`{other}`" for other in others)
-            told = f"`{name}` in {path} requires {listed}"
-            reading.report(fields[name], told, "add one of them, or remove it")
+            problem = f"`{name}` in {path} requires {listed}"
+            reading.report(fields[name], problem, "add one of them, or remove it")
 
 
 def _span(node: Node | None, path: str, reading: FileReading) -> float | None:
@@ -609,10 +583,9 @@ def _every(node: Node | None, path: str, reading: FileReading) -> float | None:
     if node is None or seconds is None:
         return None
     if not 1.0 <= seconds <= _DAY:
-        told = f"{path} must be from 1s to {written(_DAY)}, because it is counted from midnight"
-        reading.report(
-            node, told, "use `cron` for days and weeks, and `commit` for shorter intervals"
-        )
+        problem = f"{path} must be from 1s to {written(_DAY)}, because it is counted from midnight"
+        hint = "use `cron` for days and weeks, and `commit` for shorter intervals"
+        reading.report(node, problem, hint)
         return None
     return seconds
 
@@ -638,10 +611,8 @@ def _zone(node: Node | None, path: str, reading: FileReading) -> str | None:
     if node is None or name is None:
         return None
     if zone_named(name) is None:
-        told = f"{path} is a time zone that this machine does not know"
-        reading.report(
-            node, told, "use a name such as `Europe/Vienna`; on a minimal system, install `tzdata`"
-        )
+        hint = "use a name such as `Europe/Vienna`; on a minimal system, install `tzdata`"
+        reading.report(node, f"{path} is a time zone that this machine does not know", hint)
         return None
     return name
 
@@ -654,16 +625,6 @@ def _point(node: Node | None, path: str, reading: FileReading) -> str | None:
         refuse_name(node, name, "a point", reading)
         return None
     return name
-
-
-def _cheap(node: Node | None, path: str, reading: FileReading) -> bool:
-    cell = reading.cell(node, path, "`true` or `false`")
-    if node is None or cell is None:
-        return False
-    if not isinstance(cell.value, bool):
-        reading.report(node, f"{path} must be `true` or `false`", "write it without quotes")
-        return False
-    return cell.value
 
 
 def trigger_schema() -> JsonSchema:
@@ -687,17 +648,12 @@ def trigger_schema() -> JsonSchema:
             ),
             "ready_within": or_variable(
                 span,
-                (
-                    "Maintains ahead of time, so that at most this much work is left at the "
-                    "planned time."
-                ),
+                "Maintains ahead of time, so that at most this much work is left at the planned "
+                "time.",
             ),
             "cheap": or_variable(
                 {"type": "boolean"},
-                (
-                    "Also maintains earlier, when nothing else is due and it takes less than a "
-                    "second."
-                ),
+                "Also maintains earlier, when nothing else is due and it takes less than a second.",
             ),
         },
     )
@@ -707,7 +663,7 @@ def trigger_schema() -> JsonSchema:
         "is used, or at the conditions in a mapping.",
         "anyOf": [
             {"enum": [str(word) for word in Alone]},
-            {"type": "string", "pattern": r"\$\{"},
+            _VARIABLE,
             mapping,
         ],
     }
@@ -735,7 +691,8 @@ def read_partitions(
             spec = _read_partition(table or text, column, inner, where, reading)
             if table is None or spec is None:
                 continue
-            if any(_is_same(spec, other) for other in partition_specs):
+            key = (spec.table, column.lower())
+            if any((other.table, other.column.lower()) == key for other in partition_specs):
                 reading.report(
                     inner.key,
                     f"Column {shown(column)} of table {shown(table)} is partitioned twice",
@@ -743,10 +700,6 @@ def read_partitions(
                 )
             partition_specs.append(spec)
     return tuple(partition_specs)
-
-
-def _is_same(one: PartitionSpec, other: PartitionSpec) -> bool:
-    return one.table == other.table and one.column.lower() == other.column.lower()
 
 
 def _read_partition(
@@ -786,11 +739,10 @@ def _read_boundaries(
             "n boundaries make n + 1 ranges",
         )
         return None
-    values = [_read_boundary(element, where, reading) for element in elements]
-    whole = [value for value in values if value is not None]
-    if len(whole) < len(values):
-        return None
-    return tuple(whole) if _increase(whole, elements, where, reading) else None
+    read = [_read_boundary(element, where, reading) for element in elements]
+    values = tuple(value for value in read if value is not None)
+    is_valid = len(values) == len(read) and _increase(values, elements, where, reading)
+    return values if is_valid else None
 
 
 def _read_boundary(node: Node, where: str, reading: FileReading) -> BoundaryLiteral | None:
@@ -820,11 +772,8 @@ def _increase(
     kinds = [_order_kind(value) for value in values]
     for kind, node in zip(kinds, nodes, strict=True):
         if kind != kinds[0]:
-            reading.report(
-                node,
-                f"Values of {where} must be of one type, not {kinds[0]} and {kind}",
-                "write all of them with quotes, or all without",
-            )
+            problem = f"Values of {where} must be of one type, not {kinds[0]} and {kind}"
+            reading.report(node, problem, "write all of them with quotes, or all without")
             return False
     position = _first_descent(values)
     numbers = _as_decimals(values)
@@ -852,24 +801,19 @@ def _order_kind(value: BoundaryLiteral) -> str:
             return "dates"
 
 
-def _first_descent(values: Sequence[BoundaryLiteral] | Sequence[Decimal]) -> int | None:
-    for position in range(1, len(values)):
-        if not values[position - 1] < values[position]:  # type: ignore[operator]  # one kind
-            return position
-    return None
+def _first_descent(values: Sequence[Any]) -> int | None:
+    pairs = enumerate(pairwise(values), start=1)
+    return next((position for position, (low, high) in pairs if not low < high), None)
 
 
 def _as_decimals(values: Sequence[BoundaryLiteral]) -> list[Decimal] | None:
     """The values as decimals if all of them are texts of a finite number."""
-    numbers: list[Decimal] = []
-    for value in values:
-        if not isinstance(value, str):
-            return None
-        try:
-            numbers.append(Decimal(value.strip()))
-        except InvalidOperation:
-            return None
-    return numbers if all(number.is_finite() for number in numbers) else None
+    try:
+        numbers = [Decimal(value.strip()) for value in values if isinstance(value, str)]
+    except InvalidOperation:
+        return None
+    is_finite = all(number.is_finite() for number in numbers)
+    return numbers if is_finite and len(numbers) == len(values) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -1055,19 +999,17 @@ def read_views(
     for name, entry in (reading.entries(node, "`views`") or {}).items():
         full = None if tables is None else tables.names.full(name_parts(name) or ())
         if not is_table_name(name):
+            problem = f"{written_at(entry.key, name)} cannot be the name of a view"
             hint = "use letters, digits and `_`, in at most three parts separated by dots"
-            reading.report(
-                entry.key, f"{written_at(entry.key, name)} cannot be the name of a view", hint
-            )
+            reading.report(entry.key, problem, hint)
         sql = reading.resolved_text(entry.value, inside("`views`", name))
         if full is None or tables is None or sql is None or not isinstance(entry.value, ScalarNode):
             continue
         same = result[full].name if full in result else tables.names.tables.get(full)
         if same is not None:
+            problem = f"View {shown(name)} has the same name as {shown(same)}"
             hint = "rename one; names are not case-sensitive in Spark"
-            reading.report(
-                entry.key, f"View {shown(name)} has the same name as {shown(same)}", hint
-            )
+            reading.report(entry.key, problem, hint)
         origin = origin_of(entry.value, sql, reading.lines)
         result[full] = ViewSpec(name, sql.text, reading.at(entry.key), origin)
     return result
@@ -1091,17 +1033,13 @@ class _Names:
     tables: dict[FullName, TableName] = field(default_factory=dict)
     paths: dict[str, TableName] = field(default_factory=dict)
 
-    def full(self, written: str) -> FullName | None:
-        table_names = TableNames({}, catalog=self.catalog, schema=self.schema)
-        return table_names.full(name_parts(written) or ())
-
     def add(self, node: Node, written: str, table: TableName, reading: FileReading) -> None:
         """Register the name for the table, or report a problem."""
-        full = self.full(written)
+        names = TableNames({}, catalog=self.catalog, schema=self.schema)
+        full = names.full(name_parts(written) or ())
         if not is_table_name(written) or full is None:
-            reading.report(
-                node, f"{written_at(node, written)} cannot be the name of a table", _NAME_HINT
-            )
+            problem = f"{written_at(node, written)} cannot be the name of a table"
+            reading.report(node, problem, _NAME_HINT)
             return
         known = self.tables.setdefault(full, table)
         if known != table:
@@ -1111,9 +1049,6 @@ class _Names:
                 + ("" if written == table else f" {shown(written.replace('`', ''))}"),
                 "rename one; names are not case-sensitive in Spark",
             )
-
-    def done(self) -> TableNames:
-        return TableNames(self.tables, self.paths, self.catalog, self.schema)
 
 
 def read_tables(
@@ -1130,7 +1065,10 @@ def read_tables(
     if not entries:
         reading.report(node, "`tables` is empty", "add at least one Delta table")
     names = _Names(catalog, schema)
-    divided = _keys(fields.get("partitions"))
+    partitions = fields.get("partitions")
+    # Their reader reports what is wrong with the keys.
+    pairs = partitions.value if isinstance(partitions, MappingNode) else ()
+    divided = {key.value for key, _ in pairs if isinstance(key, ScalarNode)}
     result: dict[TableName, TableSpec] = {}
     for name, entry in entries.items():
         spec, others = _read_table_section(name, entry, base, reading, ambient=ambient)
@@ -1144,22 +1082,14 @@ def read_tables(
         elif spec is not None:
             result[name] = spec
             names.paths.setdefault(path_key(spec.path), name)
-    return DeclaredTables(tuple(entries), names.done()), result
-
-
-def _keys(node: Node | None) -> frozenset[str]:
-    """The keys of a mapping; its reader reports what is wrong with them."""
-    pairs = node.value if isinstance(node, MappingNode) else ()
-    return frozenset(key.value for key, _ in pairs if isinstance(key, ScalarNode))
+    declared = TableNames(names.tables, names.paths, catalog, schema)
+    return DeclaredTables(tuple(entries), declared), result
 
 
 def _same_table(spec: TableSpec, result: Mapping[TableName, TableSpec]) -> TableSpec | None:
     """The same table of an earlier entry."""
-    for other in result.values():
-        is_there = path_key(other.path) == path_key(spec.path)
-        if is_there and _how(other) == _how(spec):
-            return other
-    return None
+    key = (path_key(spec.path), *_how(spec))
+    return next((o for o in result.values() if (path_key(o.path), *_how(o)) == key), None)
 
 
 def _how(spec: TableSpec) -> tuple[object, ...]:
@@ -1237,7 +1167,7 @@ def _read_table_section(
     if path is None:
         return None, others
     if path.startswith(CATALOG_SCHEME):
-        # What the catalog calls the table is a name of it, and checked as one.
+        # The catalog's name of the table is one of its names, and checked as one.
         others.append((fields["path"], path.removeprefix(CATALOG_SCHEME)))
     at, names = reading.at(entry.key), tuple(text for _, text in others)
     spec = TableSpec(name, path, options or {}, at, names, own, coming, expiry, clone_of)
@@ -1346,16 +1276,14 @@ def _read_query(
     fields = {**defaults, **own}
     params, moves = _read_params(fields.get("params"), inside(path, "params"), reading)
     wanted = fields.get("sketch")
-    is_sketched = not _is_none(wanted)
+    is_sketched = not (isinstance(wanted, ScalarNode) and wanted.value == NO_SKETCH)
     where = inside(path, "sketch")
     sketch = _read_sketch(wanted, where, tables, reading) if is_sketched else {}
 
     def chosen(name: str) -> str | None:
         return reading.choice(fields.get(name), inside(path, name), _CHOICES[name])
 
-    policy = chosen("policy")
-    maintain = chosen("maintain")
-    join = chosen("join")
+    policy, maintain, join = map(chosen, ("policy", "maintain", "join"))
     buffer = _read_buffer(fields.get("buffer"), inside(path, "buffer"), reading)
     lineage = chosen("lineage")
     answer = _read_answer(fields, own, path, reading)
@@ -1368,15 +1296,15 @@ def _read_query(
         name=name,
         sql=sql.text,
         sketch=sketch,
-        policy=Policy.AUTO if policy is None else Policy(policy),
-        maintain=MaintainMode.LAZY if maintain is None else MaintainMode(maintain),
-        join=JoinStrategy.AUTO if join is None else JoinStrategy(join),
+        policy=Policy(policy or Policy.AUTO),
+        maintain=MaintainMode(maintain or MaintainMode.LAZY),
+        join=JoinStrategy(join or JoinStrategy.AUTO),
         location=reading.at(entry.key),
         sql_origin=origin_of(node, sql, reading.lines),
         params=params,
         moves=moves,
         buffer=buffer,
-        lineage=Lineage.ALL if lineage is None else Lineage(lineage),
+        lineage=Lineage(lineage or Lineage.ALL),
         lineage_place=reading.at(own["lineage"]) if "lineage" in own else None,
         is_sketched=is_sketched,
         answer=answer,
@@ -1410,10 +1338,10 @@ def _read_provenance(
     if node is None:
         return None
     for other in ("sketch", "lineage"):
-        told = fields.get(other)
-        if isinstance(told, ScalarNode) and told.value in _NO_FUNCTIONS:
-            what = f"{where} cannot be combined with `{other}: {told.value}`"
-            reading.report(node, what, _NO_FUNCTIONS[told.value])
+        value = fields.get(other)
+        if isinstance(value, ScalarNode) and value.value in _NO_FUNCTIONS:
+            problem = f"{where} cannot be combined with `{other}: {value.value}`"
+            reading.report(node, problem, _NO_FUNCTIONS[value.value])
     if not isinstance(node, MappingNode):
         also = ", or a mapping with `kind`, `ship` and `nodes`"
         reading.choice(node, where, [ABSORPTION], beside=also)
@@ -1423,10 +1351,8 @@ def _read_provenance(
     ship = reading.choice(own.get("ship"), inside(where, "ship"), list(Ship))
     usual = "5000000 nodes take about 100 MB"
     nodes = reading.whole_number(own.get("nodes"), inside(where, "nodes"), MAX_NODES, usual)
-    usually = ProvenanceSpec()
-    return ProvenanceSpec(
-        usually.ship if ship is None else Ship(ship), usually.nodes if nodes is None else nodes
-    )
+    default = ProvenanceSpec()
+    return ProvenanceSpec(Ship(ship or default.ship), nodes or default.nodes)
 
 
 def _read_answer(
@@ -1438,12 +1364,12 @@ def _read_answer(
     if node is None or not is_kept:
         return False
     for other in ("sketch", "lineage"):
-        told = fields.get(other)
-        if isinstance(told, ScalarNode) and told.value in _NO_ANSWER:
+        value = fields.get(other)
+        if isinstance(value, ScalarNode) and value.value in _NO_ANSWER:
             if "answer" not in own:
                 return False
-            what = f"{where} cannot be combined with `{other}: {told.value}`"
-            reading.report(node, what, _NO_ANSWER[told.value])
+            problem = f"{where} cannot be combined with `{other}: {value.value}`"
+            reading.report(node, problem, _NO_ANSWER[value.value])
     return True
 
 
@@ -1467,11 +1393,6 @@ def _read_buffer(node: Node | None, path: str, reading: FileReading) -> int | Ev
     return reading.whole_number(node, path, MAX_BUFFER, usual)
 
 
-def _is_none(node: Node | None) -> bool:
-    """Whether the file says `sketch: none`."""
-    return isinstance(node, ScalarNode) and node.value == NO_SKETCH
-
-
 def _read_params(
     node: Node | None, path: str, reading: FileReading
 ) -> tuple[Mapping[str, ParameterValue], Mapping[str, Moves]]:
@@ -1479,11 +1400,10 @@ def _read_params(
     params: dict[str, ParameterValue] = {}
     moves: dict[str, Moves] = {}
     for name, entry in (reading.entries(node, path) or {}).items():
-        if not is_identifier(name):
+        if re.fullmatch(IDENTIFIER_PATTERN, name) is None:
+            problem = f"{written_at(entry.key, name)} cannot be the name of a parameter"
             hint = "use letters, digits and `_`, and do not start with a digit"
-            reading.report(
-                entry.key, f"{written_at(entry.key, name)} cannot be the name of a parameter", hint
-            )
+            reading.report(entry.key, problem, hint)
         where = inside(path, name)
         if isinstance(entry.value, MappingNode):
             fields = reading.record(entry.value, where, ("moves",)) or {}
@@ -1507,8 +1427,7 @@ def _parameter_value(cell: YamlScalar) -> ParameterValue | None:
         return cell.value
     if not math.isfinite(cell.value):
         return None
-    has_exponent = "e" in cell.written.lower()
-    return cell.value if has_exponent else Decimal(cell.written)
+    return cell.value if "e" in cell.written.lower() else Decimal(cell.written)
 
 
 def _read_sketch(

@@ -153,11 +153,9 @@ def _joined(node: ScalarNode) -> str:
     try:
         return str(node.value).encode("utf-16", "surrogatepass").decode("utf-16")
     except UnicodeDecodeError:
-        raise YamlFault(
-            "An escape represents half a character (a surrogate)",
-            index_of(node),
-            "write the character itself, or both halves",
-        ) from None
+        problem = "An escape represents half a character (a surrogate)"
+        hint = "write the character itself, or both halves"
+        raise YamlFault(problem, index_of(node), hint) from None
 
 
 def _value_fault(error: ValueError | OverflowError, text: str) -> YamlFault:
@@ -165,11 +163,8 @@ def _value_fault(error: ValueError | OverflowError, text: str) -> YamlFault:
     match = _BEYOND.search(text)
     if match is None:
         return YamlFault(f"The file is not valid YAML: {error}", 0)
-    return YamlFault(
-        "An escape represents a character that does not exist",
-        match.start(),
-        "the highest is `\\U0010FFFF`",
-    )
+    problem = "An escape represents a character that does not exist"
+    return YamlFault(problem, match.start(), "the highest is `\\U0010FFFF`")
 
 
 def _syntax_fault(error: yaml.MarkedYAMLError, text: str) -> YamlFault:
@@ -203,17 +198,11 @@ def _check_expansion(root: Node) -> None:
             heights[key] = 1 + max((heights[child] for child in below), default=0)
             if sizes[key] > MAX_EXPANDED or heights[key] > MAX_DEPTH:
                 too = "large" if sizes[key] > MAX_EXPANDED else "deep"
-                raise YamlFault(
-                    f"With aliases expanded, the file is too {too}",
-                    index_of(node),
-                    "use fewer `*aliases`",
-                )
+                problem = f"With aliases expanded, the file is too {too}"
+                raise YamlFault(problem, index_of(node), "use fewer `*aliases`")
         elif key in open_nodes:
-            raise YamlFault(
-                "An alias refers to a value that contains the alias",
-                index_of(node),
-                "remove the `*alias`",
-            )
+            problem = "An alias refers to a value that contains the alias"
+            raise YamlFault(problem, index_of(node), "remove the `*alias`")
         elif key not in sizes:
             open_nodes.add(key)
             stack.append((node, True))
@@ -252,8 +241,7 @@ def resolve_variables(text: str, env: Mapping[str, str]) -> Resolved:
     parts: list[str] = []
     pieces: list[TextPiece] = []
     faults: list[Fault] = []
-    written = 0
-    done = 0
+    written = done = 0
 
     def add(part: str, source: int, is_literal: bool) -> None:
         nonlocal written
@@ -331,11 +319,8 @@ def offset_location(spec: QuerySpec | ViewSpec, offset: int) -> Location:
 
 def origin_of(node: ScalarNode, resolved: Resolved, lines: Lines) -> SqlOrigin:
     """The mapping from the resolved text of a scalar to the file."""
-    runs = tuple(
-        SqlRun(offset, place.line, place.column)
-        for offset, index in _starts(node, lines.text)
-        for place in (lines.at(index),)
-    )
+    starts = [(offset, lines.at(index)) for offset, index in _starts(node, lines.text)]
+    runs = tuple(SqlRun(offset, place.line, place.column) for offset, place in starts)
     return SqlOrigin(lines.at(index_of(node)), runs, resolved.pieces)
 
 
@@ -396,6 +381,11 @@ def _literal_starts(node: ScalarNode, text: str) -> list[tuple[int, int]]:
 
 _STANDARD = "tag:yaml.org,2002:"
 _TEXT_TAG, _MAP_TAG, _SEQUENCE_TAG = (_STANDARD + kind for kind in ("str", "map", "seq"))
+_HINT = "write a single value"
+_HINTS = {
+    "a mapping": "write `key: value` pairs",
+    "a list": "write `[...]`, or lines that start with `- `",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -425,7 +415,11 @@ class FileReading:
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        return tuple(sorted(self._noted, key=_file_order))
+        def place(problem: Problem) -> tuple[int, int]:
+            at = problem.location
+            return (0, 0) if at is None else (at.line, at.column)
+
+        return tuple(sorted(self._noted, key=place))
 
     def at(self, node: Node) -> Location:
         return self.lines.at(index_of(node))
@@ -458,12 +452,8 @@ class FileReading:
                 for name, entry in self._merged(value, path).items():
                     merged.setdefault(name, entry)
             elif key.value in own:
-                first = self.at(own[key.value].key)
-                self.report(
-                    key,
-                    f"Key {shown(key.value)} appears twice in {path}",
-                    f"remove one; the first is on line {first.line}",
-                )
+                hint = f"remove one; the first is on line {self.at(own[key.value].key).line}"
+                self.report(key, f"Key {shown(key.value)} appears twice in {path}", hint)
             else:
                 own[key.value] = Entry(key.value, key, value)
         return {**own, **{k: v for k, v in merged.items() if k not in own}}
@@ -478,11 +468,8 @@ class FileReading:
         allowed = (*required, *optional)
         for name, entry in entries.items():
             if name not in allowed:
-                self.report(
-                    entry.key,
-                    f"Key {shown(name)} is unknown in {path}",
-                    suggestion(name, allowed, "allowed keys"),
-                )
+                hint = suggestion(name, allowed, "allowed keys")
+                self.report(entry.key, f"Key {shown(name)} is unknown in {path}", hint)
         for name in required:
             if name not in entries:
                 self.report(node, f"Key `{name}` is missing in {path}", f"add `{name}:`")
@@ -608,9 +595,8 @@ class FileReading:
             if cell.value is None:
                 self.report(entry.value, f"{where} is empty", "write a value, or ''")
             else:
-                settings[name] = (
-                    cell.written.lower() if isinstance(cell.value, bool) else cell.written
-                )
+                is_switch = isinstance(cell.value, bool)
+                settings[name] = cell.written.lower() if is_switch else cell.written
         return settings
 
     def _merged(self, value: Node, path: str) -> dict[str, Entry]:
@@ -646,21 +632,17 @@ class FileReading:
 
     def _wrong_kind(self, node: Node, path: str, expected: str) -> None:
         if isinstance(node, MappingNode):
-            got = "a mapping"
+            kind = "a mapping"
         elif isinstance(node, SequenceNode):
-            got = "a list"
+            kind = "a list"
         elif isinstance(node, ScalarNode) and node.tag == PLAIN_TAG:
             try:
-                got = kind_of(plain_value(node.value))
+                kind = kind_of(plain_value(node.value))
             except ScalarFault:
-                got = "a single value"
+                kind = "a single value"
         else:
-            got = "text"
-        hint = {
-            "a mapping": "write `key: value` pairs",
-            "a list": "write `[...]`, or lines that start with `- `",
-        }.get(expected, "write a single value")
-        self.report(node, f"{path} must be {expected}, not {got}", hint)
+            kind = "text"
+        self.report(node, f"{path} must be {expected}, not {kind}", _HINTS.get(expected, _HINT))
 
 
 def inside(path: str, name: str) -> str:
@@ -691,8 +673,3 @@ def suggestion(name: str, known: Sequence[str], otherwise: str | None) -> str | 
         return None
     listed = ", ".join(f"`{option}`" for option in known[:20])
     return f"{otherwise}: {listed}{', ...' if len(known) > 20 else ''}"
-
-
-def _file_order(problem: Problem) -> tuple[int, int]:
-    place = problem.location
-    return (0, 0) if place is None else (place.line, place.column)

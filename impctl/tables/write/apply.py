@@ -1,8 +1,8 @@
-"""CHECK constraints and column invariants of a table, kept with Spark's meaning.
+"""Update batches: what may be written, which batches a table has, and their commits.
 
-Law: no batch puts in a row that Spark would refuse. deltalake tests constraints too, but reads them
+Law: no batch inserts a row that Spark would refuse. deltalake tests constraints too, but reads them
 by its own rules (`7 / 2` is 3, a NaN may be less than 0). So rows to insert are tested here, and an
-update may set a column only where deltalake lets through no more than Spark.
+update may set a column only where deltalake accepts no more than Spark.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def check_rows(snapshot: Snapshot, rows: pa.Table) -> None:
         read = {a.id: snapshot.column(a.name) for a in scan.attributes if a.id in used}
         is_opaque = any(column.type.kind is Kind.OTHER for column in read.values())
         if is_opaque or find_blocker(condition) is not None:
-            raise _refused(snapshot, text, "cannot be checked by impctl")
+            raise _refused(snapshot, f"its constraint `{text}` cannot be checked by impctl")
         columns = {key: from_arrow(rows.column(c.name), c.type) for key, c in read.items()}
         if not Condition(condition).truth(columns, len(rows)).sure_true().all():
             raise UsageError(
@@ -101,22 +101,23 @@ def check_assignments(snapshot: Snapshot, assigned: Collection[ColumnName]) -> N
         scan, condition = _read(snapshot, text)
         read = columns_of(condition)
         names = {a.name.lower() for a in scan.attributes if a.id in read}
-        if names & changed and not _is_kept_by_deltalake(condition, text):
-            raise _refused(snapshot, text, "has a different meaning in deltalake")
+        if names & changed and not _is_stricter_in_deltalake(condition, text):
+            reason = f"its constraint `{text}` has a different meaning in deltalake"
+            raise _refused(snapshot, reason)
 
 
 def _read(snapshot: Snapshot, text: str) -> tuple[Scan, Expr]:
     try:
         return read_condition(snapshot, text)
     except ImpctlError as error:
-        raise _refused(snapshot, text, "cannot be parsed by impctl") from error
+        reason = f"its constraint `{text}` cannot be parsed by impctl"
+        raise _refused(snapshot, reason) from error
 
 
-def _is_kept_by_deltalake(condition: Expr, text: str) -> bool:
+def _is_stricter_in_deltalake(condition: Expr, text: str) -> bool:
     """Whether deltalake, given the text, accepts no row for which Spark's condition fails."""
-    if find_blocker(condition) is not None or any(mark in text for mark in _FOREIGN):
-        return False
-    return all(_is_alike(part) for part in walk(condition))
+    is_readable = find_blocker(condition) is None and not any(mark in text for mark in _FOREIGN)
+    return is_readable and all(map(_is_alike, walk(condition)))
 
 
 def _is_alike(part: Expr) -> bool:
@@ -124,17 +125,15 @@ def _is_alike(part: Expr) -> bool:
         case Compare():
             return _is_same_comparison(part.op, part.left, part.right)
         case InList():
-            return all(
-                _is_same_comparison(CompareOp.EQUAL, part.operand, option)
-                for option in part.options
-            )
+            pairs = ((CompareOp.EQUAL, part.operand, option) for option in part.options)
+            return all(_is_same_comparison(*pair) for pair in pairs)
         case IsNull() | Like():
             return isinstance(part.operand, ColumnRef)
         case Not():
-            # What lets a NaN through too seldom lets it through too often once it is negated.
-            return not any(
-                isinstance(inner, Compare) and _is_fractional(inner) for inner in walk(part)
-            )
+            # A comparison that accepts NaN too seldom accepts it too often when negated.
+            compared = [inner for inner in walk(part) if isinstance(inner, Compare)]
+            types = [type_of(side) for inner in compared for side in (inner.left, inner.right)]
+            return not any(kind is None or kind.is_fractional for kind in types)
         case _:
             return isinstance(part, _NODES)
 
@@ -143,18 +142,18 @@ def _is_same_comparison(op: CompareOp, left: Expr, right: Expr) -> bool:
     """Whether both engines compare in one type; of doubles, only comparisons that NaN fails."""
     if isinstance(left, Literal) and not isinstance(right, Literal):
         return _is_same_comparison(op.mirrored, right, left)
-    own, beside = type_of(left), type_of(right)
-    if not isinstance(left, ColumnRef) or own is None or beside is None:
+    column, other = type_of(left), type_of(right)
+    if not isinstance(left, ColumnRef) or column is None or other is None:
         return False
     if isinstance(right, ColumnRef):
-        return own == beside and not own.is_fractional and own.kind is not Kind.OTHER
+        return column == other and not column.is_fractional and column.kind is not Kind.OTHER
     if not isinstance(right, Literal) or right.value is None:
         return False
-    if own.is_fractional:
-        return op in (CompareOp.GREATER, CompareOp.GREATER_EQUAL) and _is_plain_bound(right, own)
-    if own.is_integral or own.kind is Kind.DECIMAL:
-        return beside.is_integral and own.scale <= _EXACT_SCALE
-    return own == beside and own.kind in (Kind.BOOLEAN, Kind.STRING)
+    if column.is_fractional:
+        return op in (CompareOp.GREATER, CompareOp.GREATER_EQUAL) and _is_plain_bound(right, column)
+    if column.is_integral or column.kind is Kind.DECIMAL:
+        return other.is_integral and column.scale <= _EXACT_SCALE
+    return column == other and column.kind in (Kind.BOOLEAN, Kind.STRING)
 
 
 def _is_plain_bound(literal: Literal, column: SqlType) -> bool:
@@ -164,14 +163,9 @@ def _is_plain_bound(literal: Literal, column: SqlType) -> bool:
     return literal.type.kind in (Kind.DECIMAL, Kind.DOUBLE)
 
 
-def _is_fractional(part: Compare) -> bool:
-    types = (type_of(part.left), type_of(part.right))
-    return any(result is None or result.is_fractional for result in types)
-
-
-def _refused(snapshot: Snapshot, text: str, problem: str) -> TableError:
+def _refused(snapshot: Snapshot, reason: str) -> TableError:
     return TableError(
-        f"impctl cannot write to table `{snapshot.table}`: its constraint `{text}` {problem}",
+        f"impctl cannot write to table `{snapshot.table}`: {reason}",
         hint="apply the batch with Spark and the Delta JAR",
         code="table_not_writable",
     )
@@ -197,11 +191,7 @@ def check_writable(snapshot: Snapshot) -> None:
         if entry["name"] in snapshot.partition_columns:
             reason = _partition_reason(entry["name"], entry["type"]) or reason
     if reason is not None:
-        raise TableError(
-            f"impctl cannot write to table `{snapshot.table}`: {reason}",
-            hint="apply the batch with Spark and the Delta JAR",
-            code="table_not_writable",
-        )
+        raise _refused(snapshot, reason)
 
 
 def _partition_reason(name: str, kind: object) -> str | None:
@@ -284,17 +274,12 @@ class Stamp:
         return CommitProperties(app_transactions=[Transaction(self.identity, self.meant, self.at)])
 
     def is_on(self, commits: Commits) -> bool:
-        own = {"appId": self.identity, "version": self.meant, "lastUpdated": self.at}
+        stamp = {"appId": self.identity, "version": self.meant, "lastUpdated": self.at}
         return any(
-            name == "txn" and own.items() <= body.items()
+            name == "txn" and stamp.items() <= body.items()
             for actions in commits.by_commit()
             for name, body in actions
         )
-
-
-def stamp_of(source: DeltaSource, identity: str) -> Stamp:
-    """The stamp of a commit on top of `source` now."""
-    return Stamp(identity, source.version + 1, time.time_ns() // 1_000_000)
 
 
 def version_with(source: DeltaSource, identity: str) -> TableVersion | None:
@@ -335,15 +320,15 @@ def _is_restored_before(
     if not any(info.get("operation") == "RESTORE" for info in infos):
         return False
     parameters: Mapping[str, Any] = infos[0].get("operationParameters") or {}
-    told = parameters.get("version")
-    if told is None or not str(told).isdecimal():
+    restored = parameters.get("version")
+    if restored is None or not str(restored).isdecimal():
         raise ImpctlError(
             f"The batch was applied to table `{source.name}` at version {batch}, but version "
             f"{version} restored an unnamed older version, so the batch may or may not be in it",
             hint="check the table; `apply --again` applies the batch again",
             code="batch_maybe_applied",
         )
-    return int(told) < batch
+    return int(restored) < batch
 
 
 _FORGETTING = "delta.setTransactionRetentionDuration"
@@ -402,10 +387,10 @@ class AppliedBatches:
             for name in _checkpoint_names(version, parts):
                 self._take(_transactions(source, name))
         except FileNotFoundError:
-            version = -1  # whether the hint or its file is missing: all entries tell all
+            version = -1  # the hint or its file is missing: the entries are complete
         except READ_FAILURES:
             return False
-        except (KeyError, TypeError, AttributeError):  # another shape than the protocol's
+        except (KeyError, TypeError, AttributeError):  # not in the protocol's form
             return False
         self._until = version
         return True
@@ -421,7 +406,7 @@ def _checkpoint_names(version: TableVersion, parts: object) -> list[str]:
         return [f"_delta_log/{version:020}.checkpoint.parquet"]
     count = int(str(parts))
     digits = (f"{part:010}.{count:010}" for part in range(1, count + 1))
-    return [f"_delta_log/{version:020}.checkpoint.{each}.parquet" for each in digits]
+    return [f"_delta_log/{version:020}.checkpoint.{part}.parquet" for part in digits]
 
 
 def _transactions(source: DeltaSource, name: str) -> list[Any]:
@@ -461,7 +446,7 @@ class WrittenTable:
         try:
             text = self._entry(self.source.version)
         except StorageError:
-            text = None  # nothing is proven by it then, and no commit that is in fails for it
+            text = None  # it proves nothing then, and a committed batch does not fail for it
         self._entry_digest = None if text is None else _digest(text)
         self._stamp: Stamp | None = None
 
@@ -473,8 +458,8 @@ class WrittenTable:
             moved: DeltaSource | None = advance(source)
         except ImpctlError:
             moved = None  # entries in between may have been cleaned away
-        # Looked at afterwards: a table put in its place before or during the reading shows.
-        if moved is not None and self._stands() and moved.table_id == source.table_id:
+        # Checked afterwards: this detects a table replaced before or during the reading.
+        if moved is not None and self._is_unchanged() and moved.table_id == source.table_id:
             self.source, self._snapshot, self._files_before = moved, None, None
             self._take_entry()
         else:
@@ -487,15 +472,15 @@ class WrittenTable:
         return self.source
 
     def is_proven(self) -> bool:
-        return self._stands() is True
+        return self._is_unchanged() is True
 
     def check_unmoved(self) -> None:
         """TableRecreatedError if another table, or another history, is at the path."""
-        stands = self._stands()
-        if stands:
+        is_unchanged = self._is_unchanged()
+        if is_unchanged:
             return
-        # The entry may have been cleaned away, or never been readable.
-        newest = refresh(self.source) if stands is None else None
+        # The entry may have been cleaned up, or never been readable.
+        newest = refresh(self.source) if is_unchanged is None else None
         if (
             newest is None
             or newest.table_id != self.source.table_id
@@ -503,7 +488,7 @@ class WrittenTable:
         ):
             raise recreated(self.source, _TO_DO)
 
-    def _stands(self) -> bool | None:
+    def _is_unchanged(self) -> bool | None:
         """Whether the pinned version has the same log entry; None without one."""
         text = self._entry(self.source.version)
         if text is None:
@@ -631,32 +616,26 @@ def prepare_batch(table: WrittenTable, update: UpdateRequest) -> PreparedUpdate:
     UnsupportedError for one that deltalake cannot execute exactly."""
     if update.file is not None:
         check_regular(update.file)
-    identity, version = _found(table, table.renew(), update)
+    identity, version = _identified(table, table.renew(), update)
     if version is not None and not table.is_proven():
-        # Told of a log that was put in this one's place, it would be left out of that one.
-        identity, version = _found(table, table.reopen(), update)
+        # The batch may be in another log that replaced this one, and missing in the new one.
+        identity, version = _identified(table, table.reopen(), update)
     if version is not None:
         newest = table.source
         return PreparedUpdate(table, newest, update.kind, identity=identity, in_version=version)
     return replace(_prepared(table, update), identity=identity)
 
 
-def _found(
+def _identified(
     table: WrittenTable, newest: DeltaSource, update: UpdateRequest
 ) -> tuple[str | None, TableVersion | None]:
     """The batch's identity, and the version that committed it, if it is to be skipped."""
-    identity = _identity(newest, update)
-    if identity is None or update.again:
-        return identity, None
-    return identity, table.batches.version_with(newest, identity)
-
-
-def _identity(source: DeltaSource, update: UpdateRequest) -> str | None:
     if update.name is None:
-        return None
+        return None, None
     rows = [sorted(row.items()) for row in update.rows or ()]
     content = (str(update.kind), rows, update.where, sorted(update.assignments.items()))
-    return identity_of(source, update.name, content, update.file)
+    identity = identity_of(newest, update.name, content, update.file)
+    return identity, None if update.again else table.batches.version_with(newest, identity)
 
 
 def _prepared(table: WrittenTable, update: UpdateRequest) -> PreparedUpdate:
@@ -690,22 +669,24 @@ def commit_update(update: PreparedUpdate) -> AppliedUpdate:
     rows = len(update.rows or ()) if update.matched is None else update.matched.rows
     if not rows:
         return AppliedUpdate(source.version)
-    # Of a table made anew at the path deltalake tells nothing, and writes into it.
+    # deltalake does not notice a table created again at the path, and writes into it.
     update.table.check_unmoved()
     has_vectors = bool(update.table.snapshot().deletions)
-    stamp = None if update.identity is None else stamp_of(source, update.identity)
+    stamp = None
+    if update.identity is not None:
+        stamp = Stamp(update.identity, source.version + 1, time.time_ns() // 1_000_000)
     try:
         with plain_failures(source):
-            told = _commit(update, stamp)
+            reported = _commit(update, stamp)
         version = update.table.take_commit(stamp)
     except ImpctlError as error:
-        result = _version_in_spite_of(update, error)
+        result = _version_despite(update, error)
         if result is None:
             raise
-        told, version = None, result  # the table sees the commit when it looks for the next one
-    # Of files with deletion vectors deltalake counts rows that are gone, too.
+        reported, version = None, result  # the table sees the commit at its next renewal
+    # In files with deletion vectors deltalake also counts deleted rows.
     if not has_vectors:
-        _check_told(update, rows, told, version)
+        _check_count(update, rows, reported, version)
     match update.kind:
         case UpdateKind.INSERT:
             return AppliedUpdate(version, inserted=rows)
@@ -728,7 +709,7 @@ def _commit(update: PreparedUpdate, stamp: Stamp | None) -> int | None:
     metrics: Mapping[str, Any]
     if update.kind is UpdateKind.DELETE:
         metrics = delta.delete(update.matched.predicate, commit_properties=properties)
-        told = metrics.get("num_deleted_rows")
+        rows = metrics.get("num_deleted_rows")
     else:
         metrics = delta.update(
             updates=dict(update.assignments),
@@ -736,11 +717,11 @@ def _commit(update: PreparedUpdate, stamp: Stamp | None) -> int | None:
             error_on_type_mismatch=True,
             commit_properties=properties,
         )
-        told = metrics.get("num_updated_rows")
-    return None if told is None else int(told)
+        rows = metrics.get("num_updated_rows")
+    return None if rows is None else int(rows)
 
 
-def _version_in_spite_of(update: PreparedUpdate, error: ImpctlError) -> TableVersion | None:
+def _version_despite(update: PreparedUpdate, error: ImpctlError) -> TableVersion | None:
     """The version of a batch that was committed although a later step failed."""
     if update.identity is None or isinstance(error, RetryableError) and error.code == "retryable":
         return None
@@ -752,16 +733,18 @@ def _version_in_spite_of(update: PreparedUpdate, error: ImpctlError) -> TableVer
     return version if version is not None and version > update.source.version else None
 
 
-def _check_told(update: PreparedUpdate, rows: int, told: int | None, version: TableVersion) -> None:
+def _check_count(
+    update: PreparedUpdate, rows: int, reported: int | None, version: TableVersion
+) -> None:
     """Report a batch that changed other rows than expected; it can be undone."""
     source = update.source
-    if told is None or told == rows:
+    if reported is None or reported == rows:
         return
     is_delete = update.kind is UpdateKind.DELETE
     done = "deleted" if is_delete else "updated"
     raise ImpctlError(
         f"The {update.kind} of table `{source.name}` should affect {rows} rows, but deltalake "
-        f"{done} {told}, in version {version}",
+        f"{done} {reported}, in version {version}",
         hint=f"restore the table to version {source.version}, and report this bug",
         code="rows_deleted_differ" if is_delete else "rows_updated_differ",
     )

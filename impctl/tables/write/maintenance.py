@@ -1,4 +1,4 @@
-"""Tables created, cloned and clustered."""
+"""Creating, cloning, clustering and rewriting tables."""
 
 from __future__ import annotations
 
@@ -79,9 +79,8 @@ def clone_table(path: str, target: str) -> None:
         )
     if os.path.lexists(goal):
         raise UsageError(f"The path already exists: {target}", hint="choose another path")
-    if os.path.commonpath([os.path.abspath(origin), os.path.abspath(goal)]) == os.path.abspath(
-        origin
-    ):
+    outer, inner = os.path.abspath(origin), os.path.abspath(goal)
+    if os.path.commonpath([outer, inner]) == outer:
         raise UsageError(
             f"A table cannot be cloned into itself: {target}", hint="choose another path"
         )
@@ -141,14 +140,14 @@ def _statistics(part: pa.Table) -> Iterator[tuple[str, Any]]:
     low, high = {}, {}
     for name in part.column_names:
         result = pc.min_max(part.column(name)).as_py()
-        if result["min"] is not None and all(_is_told(value) for value in result.values()):
+        if result["min"] is not None and all(_is_exact(value) for value in result.values()):
             low[name], high[name] = (_plain(result[side]) for side in ("min", "max"))
     yield "minValues", low
     yield "maxValues", high
     yield "nullCount", {name: part.column(name).null_count for name in part.column_names}
 
 
-def _is_told(value: Any) -> bool:
+def _is_exact(value: Any) -> bool:
     """Whether other writers write the value unchanged: JSON has no infinity, and long texts are
     cut."""
     return math.isfinite(value) if isinstance(value, float) else len(str(value)) < _LONGEST
@@ -273,13 +272,8 @@ def clustered_by(source: DeltaSource) -> tuple[ColumnName, ...]:
         return ()
     if not latest or latest[0].get("version") != source.version:
         return ()
-    noted = latest[0].get(CLUSTERED_BY)
-    return _columns(noted) if isinstance(noted, str) else ()
-
-
-def _columns(noted: str) -> tuple[ColumnName, ...]:
     try:
-        result = json.loads(noted)
-    except ValueError:
+        columns = json.loads(latest[0].get(CLUSTERED_BY))
+    except (TypeError, ValueError):  # no note, or not in the expected form
         return ()
-    return tuple(map(str, result)) if isinstance(result, list) else ()
+    return tuple(map(str, columns)) if isinstance(columns, list) else ()

@@ -1,6 +1,6 @@
-"""What deltalake raises while it writes a batch, as errors of ours.
+"""Conditions and values of update batches as SQL for deltalake, and deltalake's write errors.
 
-Law: a failure after which the batch may be in the table is never told as one to be tried again.
+Law: a failure after which the batch may be in the table is never reported as retryable.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def plain_failures(source: DeltaSource, *, is_commit: bool = True) -> Iterator[N
     try:
         yield
     except Exception as error:
-        # deltalake raises bare Exception for a value that does not fit; nothing narrower to name.
+        # deltalake raises a bare Exception for a value that does not fit.
         if type(error) is not Exception and not isinstance(error, READ_FAILURES):
             raise
         raise _write_failure(source, error, is_commit=is_commit) from error
@@ -103,7 +103,7 @@ def _write_failure(source: DeltaSource, error: Exception, *, is_commit: bool) ->
     cannot_be_in = not is_commit or isinstance(error, CommitFailedError)
     moved = None if cannot_be_in else _moved_version(source)
     if moved is not None:
-        # Not to be retried by machines: an insert would be written twice.
+        # Not retryable: an insert would be written twice.
         return ImpctlError(
             f"Writing to table `{source.name}` failed, but the table moved from version "
             f"{source.version} to {moved}, so the batch may be in it: {text}",
@@ -161,13 +161,6 @@ class UntranslatableError(UnsupportedError):
     """An expression that deltalake's engine cannot compute as Spark does."""
 
     default_code = "update_unsupported"
-
-
-def predicate_text(predicate: Expr, names: dict[AttributeId, ColumnName]) -> str:
-    """The predicate for a delete or update; rows where it is NULL do not match."""
-    text = _Renderer(names).render(predicate)
-    # A bare CASE over partition columns alone makes deltalake take every row for a match.
-    return text if _is_plain(predicate) else f"(CASE WHEN {text} THEN TRUE ELSE FALSE END) IS TRUE"
 
 
 def _is_plain(predicate: Expr) -> bool:
@@ -345,7 +338,8 @@ class _Renderer:
             return f"({left} {expr.op.value} {right})"
         if expr.op is ArithmeticOp.INTEGER_DIVIDE:
             _require_nonzero(expr)
-            _require_integral(expr)
+            if not (_known(expr.left).is_integral and _known(expr.right).is_integral):
+                raise UntranslatableError("`div` is available in updates for integers only")
             return f"({self._as(expr.left, LONG)} / {self._as(expr.right, LONG)})"
         if result.is_integral:
             left, right = self._text(expr.left), self._text(expr.right)
@@ -416,11 +410,11 @@ def _comparison_type(left: Expr, right: Expr) -> SqlType:
     """The type in which both sides are compared; beside a fitting literal an integer is not
     cast."""
     types = (_known(left), _known(right))
-    for literal, own, beside in ((left, *types), (right, types[1], types[0])):
-        if isinstance(literal, Literal) and own.is_integral and beside.is_integral:
-            limit = _RANGES[beside.kind]
+    for literal, kind, other in ((left, *types), (right, types[1], types[0])):
+        if isinstance(literal, Literal) and kind.is_integral and other.is_integral:
+            limit = _RANGES[other.kind]
             if isinstance(literal.value, int) and -limit <= literal.value < limit:
-                return beside
+                return other
     result = common_type(*types)
     if result is None:
         raise UntranslatableError(f"a `{types[0]}` cannot be compared with a `{types[1]}`")
@@ -445,11 +439,6 @@ def _require_numbers(source: SqlType, target: SqlType) -> None:
     is_plain = source.is_numeric or source.kind in (Kind.BOOLEAN, Kind.NULL)
     if source != target and not (is_plain and (target.is_numeric or source.kind is Kind.NULL)):
         raise UntranslatableError(f"a cast from `{source}` to `{target}` is not available")
-
-
-def _require_integral(expr: Arithmetic) -> None:
-    if not (_known(expr.left).is_integral and _known(expr.right).is_integral):
-        raise UntranslatableError("`div` is available in updates for integers only")
 
 
 def _literal(expr: Literal) -> str:
@@ -504,12 +493,14 @@ _EXAMPLES = (
 
 
 def where_text(snapshot: Snapshot, where: str) -> str:
-    """The predicate of a delete or update, for deltalake."""
+    """The predicate of a delete or update, for deltalake; rows where it is NULL do not match."""
     scan, predicate = read_condition(snapshot, where)
     try:
-        return predicate_text(predicate, _names(scan))
+        text = _Renderer(_names(scan)).render(predicate)
     except UntranslatableError as error:
-        raise _refused(snapshot, where, error) from error
+        raise untranslatable(snapshot, where, error.message, error.hint) from error
+    # For a bare CASE over partition columns alone deltalake matches every row.
+    return text if _is_plain(predicate) else f"(CASE WHEN {text} THEN TRUE ELSE FALSE END) IS TRUE"
 
 
 def read_condition(snapshot: Snapshot, where: str) -> tuple[Scan, Expr]:
@@ -517,7 +508,7 @@ def read_condition(snapshot: Snapshot, where: str) -> tuple[Scan, Expr]:
     scan, predicate, _ = _read(snapshot, f"SELECT 1 FROM {_TABLE} WHERE {where}", where)
     if predicate is None or type_of(predicate) != BOOLEAN:
         raise UsageError(
-            f"`where` must be a condition on the rows of table `{snapshot.table}`: {_shown(where)}",
+            f"`where` must be a condition on the rows of table `{snapshot.table}`: {shown(where)}",
             hint="write a comparison such as `sid = 3`",
         )
     return scan, predicate
@@ -558,27 +549,27 @@ def _column(snapshot: Snapshot, name: ColumnName) -> Column:
 
 def _assigned(snapshot: Snapshot, column: Column, written: str) -> str:
     """The value of one column, for deltalake."""
-    told = f"`set` of `{snapshot.table}.{column.name}`"
+    where = f"`set` of `{snapshot.table}.{column.name}`"
     try:
         scan, _, values = _read(snapshot, f"SELECT {written} FROM {_TABLE}", written)
         if len(values) != 1:
             raise UsageError(
-                f"{told} must be one value: {_shown(written)}",
+                f"{where} must be one value: {shown(written)}",
                 hint="write one expression per column",
             )
-        # An alias or a clause behind the value would be lost: `city hall` is no column `city`.
+        # Otherwise an alias or a clause behind the value would be lost, as in `city hall`.
         scan, _, values = _read(snapshot, f"SELECT ({written}\n) FROM {_TABLE}", written)
         _check_length(snapshot, column, values[0])
         text = value_text(values[0], column.type, _names(scan))
     except QueryError as error:
-        said = error.saying(f"{told} cannot be used: {error.message}")
-        raise said.hinting(_hint(column, written, error)) from error
+        located = error.saying(f"{where} cannot be used: {error.message}")
+        raise located.hinting(_hint(column, written, error)) from error
     except UntranslatableError as error:
         literal = _literal_of(column, written) if column.type.kind is not Kind.STRING else None
-        refused = _refused(snapshot, written, error)
+        refused = untranslatable(snapshot, written, error.message, error.hint)
         raise (refused if literal is None else refused.hinting(_meant(literal))) from error
     if column.type.kind is Kind.STRING and column.name in snapshot.partition_columns:
-        # The log has no empty text: it reads one as NULL, and a copied row would be in both.
+        # The log reads an empty text as NULL, so a copied row would be in both partitions.
         text = f"nullif({text}, '')"
     return text
 
@@ -586,11 +577,11 @@ def _assigned(snapshot: Snapshot, column: Column, written: str) -> str:
 def _hint(column: Column, written: str, error: QueryError) -> str | None:
     """A hint for a text that is no expression over the table's columns."""
     literal = _literal_of(column, written)
-    own = error.hint if error.code != _UNREADABLE else None
-    if literal is None and own is not None:
-        return own
+    hint = error.hint if error.code != _UNREADABLE else None
+    if literal is None and hint is not None:
+        return hint
     meant = _EXAMPLES if literal is None else _meant(literal)
-    return meant if own is None else f"{meant}; {own}"
+    return meant if hint is None else f"{meant}; {hint}"
 
 
 def _meant(literal: str) -> str:
@@ -641,7 +632,7 @@ def _read(snapshot: Snapshot, sql: str, written: str) -> tuple[Scan, Expr | None
     try:
         query = parse_query(sql, {_TABLE: snapshot.schema}, name=f"update of {snapshot.table}")
     except QueryError as error:
-        # The place inside the SELECT made up here would mislead.
+        # A position inside the generated SELECT would mislead.
         raise QueryError(error.message, hint=error.hint, code=error.code) from error
     node: Plan = query.root
     outputs: tuple[Expr, ...] = ()
@@ -655,12 +646,10 @@ def _read(snapshot: Snapshot, sql: str, written: str) -> tuple[Scan, Expr | None
     if not isinstance(node, Scan):
         raise UsageError(
             f"Only expressions over the rows of table `{snapshot.table}` can be used in an update:"
-            f" {_shown(written)}",
+            f" {shown(written)}",
             hint="remove subqueries, aggregates and clauses such as GROUP BY",
         )
-    predicate = None
-    if predicates:
-        predicate = predicates[0] if len(predicates) == 1 else And(tuple(predicates))
+    predicate = And(tuple(predicates)) if len(predicates) > 1 else next(iter(predicates), None)
     return node, predicate, outputs
 
 
@@ -668,13 +657,16 @@ def _names(scan: Scan) -> dict[str, ColumnName]:
     return {attribute.id: attribute.name for attribute in scan.attributes}
 
 
-def _refused(snapshot: Snapshot, written: str, error: UntranslatableError) -> UntranslatableError:
+def untranslatable(
+    snapshot: Snapshot, written: str, why: str, hint: str | None = None
+) -> UntranslatableError:
+    """The error for an update that deltalake cannot execute."""
     return UntranslatableError(
-        f"An update of table `{snapshot.table}` cannot use `{_shown(written)}`: {error.message}",
-        hint=error.hint if error.hint is not None else "run this update in Spark instead",
+        f"An update of table `{snapshot.table}` cannot use `{shown(written)}`: {why}",
+        hint="run this update in Spark instead" if hint is None else hint,
     )
 
 
-def _shown(written: str) -> str:
+def shown(written: str) -> str:
     """A text of the file on one line, for messages."""
     return " ".join(written.split())

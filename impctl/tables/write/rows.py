@@ -29,10 +29,11 @@ from impctl.tables.schema import arrow_type, to_arrow_type
 from impctl.tables.snapshot import DataFile, Snapshot, null_when_empty, partition_array
 from impctl.tables.storage import READ_FAILURES, failure_text
 from impctl.tables.write.predicates import (
-    UntranslatableError,
     is_one_of,
     plain_failures,
     read_condition,
+    shown,
+    untranslatable,
     where_text,
 )
 from impctl.values import dataclass
@@ -121,7 +122,11 @@ def complete(snapshot: Snapshot, arrays: Sequence[pa.Array | None], rows: int) -
         if column.type.kind is Kind.STRING and column.name in snapshot.partition_columns:
             values = null_when_empty(values)
         if values.null_count and not nullable:
-            raise _null_refused(snapshot, column)
+            raise UsageError(
+                f"Column `{snapshot.table}.{column.name}` is NOT NULL, but a row has no value for "
+                "it",
+                hint="give every row a value",
+            )
         _check_length(snapshot, column, values)
         names.append(pa.field(column.name, values.type, nullable))
         columns.append(values)
@@ -150,17 +155,9 @@ def _check_length(snapshot: Snapshot, column: Column, values: pa.Array | pa.Chun
         )
 
 
-def _null_refused(snapshot: Snapshot, column: Column) -> UsageError:
-    return UsageError(
-        f"Column `{snapshot.table}.{column.name}` is NOT NULL, but a row has no value for it",
-        hint="give every row a value",
-    )
-
-
 def _value(value: object, column: Column, place: str) -> object:
     """The value in a form that Arrow converts exactly; UsageError if the type cannot hold it."""
-    convert = _CONVERSIONS[column.type.kind]
-    result = convert(value, column.type)
+    result = _CONVERSIONS[column.type.kind](value, column.type)
     if result is None:
         raise UsageError(
             f"The value of `{column.name}` in {place} is not a valid `{column.type}`: {value!r}",
@@ -208,16 +205,8 @@ def _decimal(value: object, kind: SqlType) -> Decimal | None:
         return decimal if abs(scaled) < Decimal(10) ** kind.precision else None
 
 
-def _boolean(value: object, _kind: SqlType) -> bool | None:
-    return value if isinstance(value, bool) else None
-
-
-def _text(value: object, _kind: SqlType) -> str | None:
-    return value if isinstance(value, str) else None
-
-
-def _bytes(value: object, _kind: SqlType) -> bytes | None:
-    return value if isinstance(value, bytes) else None
+def _exactly(wanted: type) -> Callable[[object, SqlType], object]:
+    return lambda value, _kind: value if isinstance(value, wanted) else None
 
 
 def _date(value: object, _kind: SqlType) -> date | None:
@@ -262,7 +251,7 @@ def _datetime(value: object) -> datetime | None:
 
 
 _CONVERSIONS: Mapping[Kind, Callable[[object, SqlType], object]] = {
-    Kind.BOOLEAN: _boolean,
+    Kind.BOOLEAN: _exactly(bool),
     Kind.BYTE: _integer,
     Kind.SHORT: _integer,
     Kind.INTEGER: _integer,
@@ -270,8 +259,8 @@ _CONVERSIONS: Mapping[Kind, Callable[[object, SqlType], object]] = {
     Kind.FLOAT: _fraction,
     Kind.DOUBLE: _fraction,
     Kind.DECIMAL: _decimal,
-    Kind.STRING: _text,
-    Kind.BINARY: _bytes,
+    Kind.STRING: _exactly(str),
+    Kind.BINARY: _exactly(bytes),
     Kind.DATE: _date,
     Kind.TIMESTAMP: _instant,
     Kind.TIMESTAMP_NTZ: _wall_time,
@@ -288,30 +277,18 @@ _HINTS = {
 _Test = Callable[[pa.DataType], bool]
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
-    )
-
-
-def _is_bytes(kind: pa.DataType) -> bool:
-    plain = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
-    return bool(plain or pa.types.is_fixed_size_binary(kind) or pa.types.is_binary_view(kind))
-
-
-def _is_narrow_float(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_float16(kind) or pa.types.is_float32(kind))
-
-
 _INTEGER: tuple[_Test, ...] = (pa.types.is_integer,)
 _SOURCES: Mapping[Kind, tuple[_Test, ...]] = {
     **dict.fromkeys(INTEGRAL, _INTEGER),
     Kind.BOOLEAN: (pa.types.is_boolean,),
-    Kind.FLOAT: (*_INTEGER, _is_narrow_float),
+    Kind.FLOAT: (*_INTEGER, pa.types.is_float16, pa.types.is_float32),
     Kind.DOUBLE: (*_INTEGER, pa.types.is_floating),
     Kind.DECIMAL: (*_INTEGER, pa.types.is_decimal),
-    Kind.STRING: (_is_text,),
-    Kind.BINARY: (_is_bytes,),
+    Kind.STRING: (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view),
+    Kind.BINARY: (
+        *(pa.types.is_binary, pa.types.is_large_binary),
+        *(pa.types.is_fixed_size_binary, pa.types.is_binary_view),
+    ),
     Kind.DATE: (pa.types.is_date,),
     Kind.TIMESTAMP: (pa.types.is_date, pa.types.is_timestamp),
     Kind.TIMESTAMP_NTZ: (
@@ -360,10 +337,8 @@ def _converted(
     snapshot: Snapshot, column: Column, values: pa.ChunkedArray, path: str
 ) -> pa.ChunkedArray:
     """The values in the column's type; UsageError if one changes."""
-    reason = None
-    if not _means_the_same(values.type, column.type.kind):
-        reason = f"it has type `{values.type}`"
-    else:
+    reason = f"it has type `{values.type}`"
+    if _means_the_same(values.type, column.type.kind):
         try:
             return to_arrow_type(values, column.type)
         except pa.ArrowException as error:
@@ -418,7 +393,7 @@ def _read_csv(snapshot: Snapshot, path: str) -> pa.Table:
         header = opened.schema.names
     result = {name: snapshot.schema.find(name) for name in header}
     options = pa_csv.ConvertOptions(
-        # pyarrow guesses the type of a column whose name is not here to the letter.
+        # pyarrow guesses the type of a column whose exact name is missing here.
         column_types={
             name: arrow_type(column.type)
             for name, column in result.items()
@@ -479,10 +454,10 @@ def _of_partitions(
     try:
         values = {name: array.take(pa.array(taken)).to_pylist() for name, array in arrays.items()}
     except (ValueError, OverflowError) as error:
-        raise _untranslatable(
+        raise untranslatable(
             snapshot, where, "it selects dates outside the years 1 to 9999"
         ) from error
-    # By their texts: to Python the two zeros are one value, and no NaN is itself.
+    # By their texts: in Python the two zeros are equal, and NaN is not equal to itself.
     chosen = {repr(row): row for row in zip(*values.values(), strict=True)}
     return MatchedRows(rows, is_one_of(list(read.values()), list(chosen.values())))
 
@@ -515,16 +490,16 @@ def _taken(
     """The rows for which the condition is true in Spark."""
     blocker = find_condition_blocker(condition)
     if blocker is not None:
-        raise _untranslatable(snapshot, where, blocker.reason)
+        raise untranslatable(snapshot, where, blocker.reason)
     try:
         return Condition(condition).truth(columns, length).sure_true()
     except NotExactError as error:
-        raise _untranslatable(
+        raise untranslatable(
             snapshot, where, "it compares doubles that are too close to decide"
         ) from error
     except EvaluationError as error:
         raise EvaluationError(
-            f"The condition `{_shown(where)}` fails on a row of table `{snapshot.table}`:"
+            f"The condition `{shown(where)}` fails on a row of table `{snapshot.table}`:"
             f" {error.message}",
             hint="restrict `where` to rows for which the condition can be computed",
         ) from error
@@ -539,17 +514,6 @@ def _check_deltalake(
         result = query.execute(f"SELECT count(*) AS n FROM {_NAME} WHERE {predicate}").read_all()
     counted = int(pa.table(result).column("n")[0].as_py())
     if counted != rows:
-        raise _untranslatable(
+        raise untranslatable(
             snapshot, where, f"it selects {rows:,} rows, but in deltalake it selects {counted:,}"
         )
-
-
-def _untranslatable(snapshot: Snapshot, where: str, why: str) -> UntranslatableError:
-    return UntranslatableError(
-        f"An update of table `{snapshot.table}` cannot use `{_shown(where)}`: {why}",
-        hint="run this update in Spark instead",
-    )
-
-
-def _shown(where: str) -> str:
-    return " ".join(where.split())
