@@ -307,7 +307,6 @@ _WRONG_PATH = frozenset(
     {errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP, errno.EILSEQ}
 )
 STORE_READ_ONLY = "store_read_only"
-"""The code of a store that this user cannot write."""
 
 _UNCLEAR = frozenset({sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_FULL})
 _PROBE_BYTES = 64 << 10
@@ -566,8 +565,7 @@ _PREFIXES = (BENCH_SCRATCH, TPCH_SCRATCH, SPARK_SCRATCH)
 _OWNER = ".owner"
 _ATTEMPTS = 10
 _UNOWNED_SECONDS = 24 * 3600
-"""Seconds that a folder with content but without an owner's file is kept: another version may use
-it."""
+"""Seconds that a folder with content but no owner's file is kept: another version may use it."""
 
 
 @contextmanager

@@ -68,9 +68,8 @@ DO UPDATE SET answers = answers + excluded.answers, last = max(last, excluded.la
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """One use: what was read, and what the query's own conditions would have read. `is_used` is
-    false if the sketch was not used. `elapsed_ms` is 0 if unknown: a text was printed, or a frame
-    returned."""
+    """What one use read, and what the query's own conditions would have read. `is_used` is false if
+    the sketch was not used. `elapsed_ms` is 0 if unknown: a text or a frame was returned."""
 
     query: QueryName
     at: float
@@ -88,9 +87,9 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class AnswerRun:
-    """What one answer took and read; of a materialized result also how much that is. `text`
-    identifies the query's text, `by` who answered. Starting Spark took `start_ms` beyond
-    `elapsed_ms`, 0 if it was running."""
+    """What one answer read; of a materialized result also its size. `text` identifies the query's
+    text, `by` who answered. Starting Spark took `start_ms` beyond `elapsed_ms`, 0 if it was
+    running."""
 
     query: QueryName
     text: int
@@ -179,8 +178,7 @@ class Ledger:
         return tuple(made(*row[:4], bool(row[4]), *row[5:]) for row in rows)
 
     def sums(self, query: QueryName, since: float = 0.0) -> Uses:
-        """All uses since then, and answers from a materialized result; daily sums include the
-        whole first day."""
+        """Sums of all uses and materialized answers since then, including the whole first day."""
         days = f"SELECT sum(uses), sum(used), {_SUMS}, sum(elapsed_ms), max(day) FROM day"
         alone = f"SELECT count(*), sum(is_used), {_SUMS}, sum(elapsed_ms), max(at) FROM use"
         (old,) = self._rows(f"{days} WHERE query = ? AND day >= ?", query, since // _DAY) or [()]

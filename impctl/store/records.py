@@ -80,8 +80,8 @@ class RunKind(StrEnum):
 @dataclass(frozen=True, slots=True)
 class SideRead:
     """Reads of one run on a side of a join in files: `keys` requested, `hits` with rows, and the
-    rows; all 0 if its filter excluded all keys. Of a bounded piece (`buffer_name`) the keys are
-    refilled groups."""
+    rows; all 0 if its filter excluded all keys. Of `buffer_name` pieces the keys are refilled
+    groups."""
 
     side: str
     keys: int = 0

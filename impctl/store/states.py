@@ -45,7 +45,6 @@ _PUT = "INSERT OR REPLACE INTO run VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _MARK_BYTES = 8
 """Bytes before each message of an Arrow stream: a marker and the length of its head."""
 NO_RUNS = digest_of(())
-"""The digest of no runs."""
 
 
 @dataclass(frozen=True, slots=True)

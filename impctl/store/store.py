@@ -188,15 +188,13 @@ class Store:
     def kept(
         self, query: QueryName, versions: Mapping[TableName, TableVersion] | None = None
     ) -> tuple[KeptVersion, ...]:
-        """The commits of the query whose sketches are still stored, newest first: those for exactly
-        these versions of all its tables, or all. Commits before format 4 have no basis and are
-        skipped."""
+        """The commits of the query whose sketches are still stored, newest first: all, or those for
+        exactly these versions of all its tables. Commits before format 4 are skipped."""
         with self._catalog.reading() as connection:
             return rows.kept_versions(connection, self._catalog.path, query, versions)
 
     def load_kept(self, query: QueryName, generation: int) -> StoredQuery | None:
-        """What `load` returned after that commit; None if it is gone. `state_meta` is the basis
-        written with it."""
+        """What `load` returned after that commit, its basis as `state_meta`; None if it is gone."""
         path = self._catalog.path
         with self._catalog.reading() as connection:
             return rows.load_kept(connection, path, query, generation, self._partitions)
@@ -248,8 +246,8 @@ class Store:
         )
 
     def commit_maintain(self, change: MaintainCommit) -> int:
-        """Move a query forward; returns the new generation. RetryableError if another writer moved
-        it since `expected_generation`."""
+        """Move a query forward; returns the new generation. RetryableError if it is not at
+        `expected_generation`."""
         path = self._catalog.path
         return self._publish(
             change.put_runs,
@@ -347,7 +345,6 @@ class Store:
         self._remove_unused()
 
     def _remove_unused(self) -> None:
-        """Remove files that the last transaction left without a run."""
         unused, self._unused = self._unused, []
         states.remove_files(unused, self._layout, self._disk)
 

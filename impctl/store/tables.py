@@ -279,8 +279,7 @@ def save_maintained(
     sketches: Iterable[tuple[AccessId, FragmentSet]],
     versions: str,
 ) -> None:
-    """Write the sketches after a batch; `query` is id, generation of its capture, new
-    generation."""
+    """Write the sketches after a batch; `query` is id, captured generation, new generation."""
     query_id, captured, generation = query
     held = _held_sketches(connection, path, query_id, captured, generation)
     given, known = dict(sketches), [sketched[0] for sketched, _ in held]
@@ -475,7 +474,6 @@ def load_costs(connection: Connection, query_id: int) -> tuple[RunCost, ...]:
 
 
 def _text(moved: Sequence[TableName]) -> str:
-    """Tables as stored; none as in a row that does not say."""
     return json.dumps(list(moved)) if moved else ""
 
 
@@ -686,8 +684,7 @@ _LOG_COLUMNS, _ARRIVAL_COLUMNS = 6, 10
 def load_arrivals(
     connection: Connection, tables: Iterable[TableName], *, is_whole: bool = True
 ) -> dict[TableName, History]:
-    """The known histories of these tables; without arrivals if not `is_whole`, which is enough to
-    continue."""
+    """The known histories of these tables; without arrivals if not `is_whole`."""
     result = {}
     for table in dict.fromkeys(tables):
         log = _log(connection, table)
@@ -750,8 +747,9 @@ def _arrivals(connection: Connection, table: TableName) -> Iterable[Arrival]:
         if seal_of(*row[:-1]) != row[-1]:
             is_skipped = True
             continue
-        *values, is_after_gap = row[1:-1]
-        yield Arrival(*values, bool(is_after_gap) or is_skipped)
+        version, at, inserted, deleted, files, size, operation, is_after_gap = row[1:-1]
+        is_behind = bool(is_after_gap) or is_skipped
+        yield Arrival(version, at, inserted, deleted, files, size, operation, is_behind)
         is_skipped = False
 
 

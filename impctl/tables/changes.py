@@ -119,8 +119,7 @@ def files_come_and_go_once(commits: Commits, start: Callable[[], Snapshot]) -> b
 
 
 def _is_sure(actions: Sequence[Action]) -> bool:
-    """Whether a commit has change data, moves no file, or states that such an operation wrote
-    it."""
+    """Whether a commit has change data, moves no file, or names such an operation as its writer."""
     if any(name == "cdc" for name, _ in actions) or not any(map(is_of_rows, actions)):
         return True
     return is_of_spark(actions) or any(
@@ -213,8 +212,7 @@ class DiffRows:
 
 
 def read_file_diff(before: Snapshot, after: Snapshot, columns: Sequence[ColumnName]) -> DiffRows:
-    """The inserted and deleted rows between two snapshots of one table. Raises HistoryGoneError if
-    a file of either snapshot is gone."""
+    """The inserted and deleted rows between two snapshots. HistoryGoneError if a file is gone."""
     from impctl.tables.rows import FileReader, bare_rows
 
     old = {file.uri: file for file in before.files}
@@ -298,8 +296,8 @@ def files_mark(snapshot: Snapshot) -> FilesMark:
 
 def is_reached(before: FilesMark, commits: Commits, after: Snapshot) -> bool | None:
     """Whether the commits lead from the files of `before` to those of `after`. None if they omit
-    the size of a removed file. An entry for an existing file, which only replaces the older entry,
-    does not count."""
+    the size of a removed file. An entry that only replaces an older entry of its file does not
+    count."""
     sums = np.frombuffer(bytes.fromhex(before.digest), np.uint64).copy()
     for actions in commits.by_commit():
         added, removed = (_sum_of_actions(after.path, actions, n) for n in ("add", "remove"))
@@ -471,9 +469,8 @@ def read_change_feed(
     *,
     with_versions: bool,
 ) -> FeedRows | None:
-    """The feed of `commits`, those after `since`. None if files or commits it needs are gone, if
-    deltalake would not find a column, or if entries of removed files lack what deltalake
-    requires."""
+    """The feed of `commits`, those after `since`. None if a file or commit is gone, if deltalake
+    would not find a column, or if entries of removed files lack what deltalake requires."""
     import pyarrow.compute as pc
 
     from impctl.tables.rows import DataFiles, bare_rows
@@ -550,8 +547,8 @@ def _typed(column: pa.ChunkedArray, kind: SqlType, table: TableName, name: Colum
 
 
 def is_misread(after: Snapshot, commits: Commits) -> bool:
-    """Whether a file of the feed holds times that deltalake misreads: INT96 timestamps, or Spark
-    2's calendar."""
+    """Whether a file of the feed holds times that deltalake misreads: INT96, or Spark 2's
+    calendar."""
     from impctl.tables.rows import is_hybrid
 
     return any(
@@ -587,15 +584,14 @@ def _is_complete(commits: Commits) -> bool:
 
 
 def _names_in(schema: pq.ParquetSchema) -> frozenset[ColumnName]:
-    """The names of a file's columns of any type, including nested ones. A name with a dot looks
-    like that of a nested column."""
+    """The names of a file's columns, including nested ones; names with a dot look like nested
+    ones."""
     paths = [schema.column(at).path for at in range(len(schema))]
     return frozenset([*paths, *(path.split(".")[0] for path in paths)])
 
 
 def _footers(after: Snapshot, commits: Commits) -> Iterator[pq.FileMetaData]:
-    """Footers of the files of the feed. A missing file is skipped: the feed fails by itself if it
-    needs it."""
+    """Footers of the files of the feed, without missing files: the feed fails if it needs these."""
     from impctl.tables.rows import DataFiles, read_failure
 
     opened = DataFiles(after)
@@ -626,8 +622,8 @@ class Changes:
     table: pa.Table
     weights: Weights
     method: str
-    """`change_feed`, `file_diff`, or `none` if rows only moved between files, or nothing
-    changed."""
+    """`change_feed`, `file_diff`, or `none` if nothing changed, or rows only moved between
+    files."""
     commit_versions: _Versions | None = None
     """Version of each row's commit, if requested and known (change feed only)."""
     ending: Snapshot | None = None
@@ -794,8 +790,8 @@ def _ending(
 def check_same_columns(
     before: TableSchema, since: TableVersion, after: Snapshot, columns: Sequence[ColumnName]
 ) -> None:
-    """Raise SchemaChangedError for a changed column; other columns may change. `before` are the
-    columns at version `since`."""
+    """Raise SchemaChangedError if one of these columns changed since `before`, of version
+    `since`."""
     hint = "if the query uses the old column, correct it; then run `impctl capture`"
     place = f"of table `{after.table}` between versions {since} and {after.version}"
     for name in columns:

@@ -96,8 +96,8 @@ class ExpectedNames:
 
     def _column(self, path: str) -> tuple[ColumnName, bool] | None:
         """The table's column of a leaf, and whether all names on the path are spelled alike. A name
-        with a dot looks like that of a nested column. The levels that Parquet's rules add for lists
-        and maps are no field names."""
+        with a dot looks nested. The levels that Parquet adds for lists and maps are no field
+        names."""
         parts = path.split(".")
         tops = (".".join(parts[:end]) for end in range(len(parts), 0, -1))
         top = next((top for top in tops if top.lower() in self.columns), None)

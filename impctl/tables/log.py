@@ -49,8 +49,7 @@ _OF_SPARK = ("Apache-Spark/", "Databricks-Runtime/")
 
 @dataclass(frozen=True)
 class Commits:
-    """The texts of consecutive commits after one version, oldest first. Access to a damaged entry
-    raises TableError."""
+    """The texts of consecutive commits, oldest first; TableError for a damaged entry."""
 
     # Without slots: the parsed actions are kept beside the texts.
     texts: tuple[str, ...]
@@ -111,8 +110,7 @@ class Commits:
 
     @property
     def is_fed_by_vectors(self) -> bool:
-        """Whether a change feed needs rows of deletion vectors: after DELETE in Spark, which then
-        writes no change data."""
+        """Whether a change feed needs rows of deletion vectors, such as after DELETE in Spark."""
         return any('"deletionVector"' in text for text in self.texts) and any(
             body.get("deletionVector") is not None for actions in self.fed() for _, body in actions
         )
@@ -267,7 +265,7 @@ def log_end(result: Seen) -> object:
 
 def pinned_anew(result: Seen) -> DeltaSource:
     """The table at its newest version, by reading only new log entries if that is safe. The old
-    source must not be used any more."""
+    source must not be used afterwards."""
     source = result.source
     if result.mark is None:
         return refresh(source)
@@ -481,7 +479,6 @@ def why_gone(source: DeltaSource, since: TableVersion) -> str | None:
 
 
 def _missing(uris: Iterable[str]) -> str | None:
-    """The first missing file."""
     return next((uri for uri in uris if not os.path.exists(uri)), None)
 
 
@@ -498,8 +495,7 @@ _SIGNS_OF_METRIC = {
     "numTargetRowsDeleted": _DELETED,
     "numTargetRowsUpdated": _UPDATED,
 }
-"""Metrics that deltalake and Spark write, with the rows each inserts and deletes; an updated row is
-a deletion and an insertion."""
+"""Metrics of deltalake and Spark, with the rows each inserts and deletes; an update does both."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -599,7 +595,6 @@ def _counted_by_the_writer(actions: Sequence[Action]) -> SignedRows | None:
 
 
 def _live_rows(body: Mapping[str, Any], known: Mapping[str, int]) -> int | None:
-    """Rows of a file that are not deleted."""
     records = _records_of(body)
     rows = known.get(body["path"]) if records is None else records
     if rows is None:
@@ -660,6 +655,7 @@ def _rows_at(source: DeltaSource, version: TableVersion) -> dict[str, int]:
 
 LOG_RETENTION = "delta.logRetentionDuration"
 FILE_RETENTION = "delta.deletedFileRetentionDuration"
+_UNREAD: tuple[type[Exception], ...] = (*READ_FAILURES, TableError)
 _DEFAULTS = {LOG_RETENTION: "interval 30 days", FILE_RETENTION: "interval 1 week"}
 _PART = re.compile(r"\s*(\d+)\s*([a-z]+)\s*")
 _UNITS = {
@@ -716,7 +712,7 @@ def committed_at(source: DeltaSource, version: TableVersion) -> float | None:
     try:
         entry = Commits((read_entry(source, version),), source.name, version - 1)
         return commit_time(source, version, entry.by_commit()[0])
-    except (*READ_FAILURES, TableError):
+    except _UNREAD:
         return None
 
 
@@ -749,8 +745,7 @@ def has_faithful_copies(commits: Commits, after: Snapshot) -> bool:
 
 
 def copied_by_others(commits: Commits) -> list[str]:
-    """Log paths of files whose rows a writer other than Spark may have copied, into data files or
-    into the change feed."""
+    """Log paths of files whose rows a writer other than Spark may have copied."""
     if not any('"remove"' in text for text in commits.texts):
         return []
     return [

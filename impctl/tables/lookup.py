@@ -42,8 +42,7 @@ class WantedValues:
         return cls(values, pc.unique(_comparable(known)), not bool(valid.all()))
 
     def may_lie(self, low: int, high: int, *, has_null: bool) -> bool:
-        """Whether one lies between two integers, or is NULL where there are NULLs; for integers and
-        dates only."""
+        """Whether one lies between two integers or dates, or is NULL where there are NULLs."""
         if self.has_null and has_null:
             return True
         mine = self.distinct.to_numpy(zero_copy_only=False)
@@ -279,8 +278,7 @@ class KeyColumns:
 @dataclass(frozen=True, slots=True)
 class KeyCounts:
     """How often keys occur: `codes` ascend, shape (keys,), `counts` are parallel. One in `one_in`
-    keys is sampled; `rows` are all that satisfy the condition, whatever their key, of the table's
-    `read`."""
+    keys is sampled; `rows` of the table's `read` satisfy the condition, whatever their key."""
 
     rows: int
     codes: Ints
@@ -310,8 +308,8 @@ def one_in(*rows: int) -> int:
 
 
 def fan_out(changed: KeyCounts, other: KeyCounts) -> float:
-    """The mean number of matches of a changed row on the other side; 0 if none can change. Both are
-    counted with one `one_in`."""
+    """The mean number of matches of a changed row on the other side, by samples with one
+    `one_in`."""
     assert changed.one_in == other.one_in, "samples of the same keys"
     if not changed.rows:
         return 0.0
@@ -374,7 +372,6 @@ def _filtered(batch: pa.Table, where: Expr | None) -> pa.Table:
 
 
 def _read_by(where: Expr | None) -> Sequence[tuple[ColumnName, SqlType]]:
-    """The columns that a condition reads."""
     parts = () if where is None else walk(where)
     return [(part.id, part.type) for part in parts if isinstance(part, ColumnRef)]
 

@@ -75,8 +75,8 @@ class FileSpans:
         return np.where(count > 0, result, of_fragments[..., self.ranges, None])
 
     def chances(self, of_fragments: Floats) -> Floats:
-        """Chance that each file is kept, ranges taken as independent; ranges, then files, are the
-        last dimension."""
+        """Chance that each file is kept, ranges taken as independent; the last dimension are
+        ranges, then files."""
         chances = of_fragments[..., : self.ranges]
         is_sure = chances >= 1.0
         sure, total = prefix_sums(is_sure), prefix_sums(np.log1p(-np.where(is_sure, 0.0, chances)))
@@ -148,8 +148,8 @@ def spread_counts(
     snapshot: Snapshot, partition: RangePartition, files: Sequence[DataFile], like: Ints
 ) -> Ints:
     """Rows per range of files without known counts, shape (size,). A file's rows are spread over
-    the ranges between its bounds in proportion to `like`, counts of other files of the table, plus
-    one in each range."""
+    the ranges between its bounds in proportion to 1 + `like`, the counts of other files of the
+    table."""
     wanted = {file.uri for file in files}
     places = [at for at, file in enumerate(snapshot.files) if file.uri in wanted]
     bounds = file_bounds(snapshot, partition.attribute).take(np.array(places, dtype=np.int64))
@@ -170,8 +170,7 @@ def spread_counts(
 
 
 def likely_counts(snapshot: Snapshot, partition: RangePartition) -> Ints:
-    """Estimated rows per range of the whole table, shape (size,); also if the column has another
-    type by now."""
+    """Estimated rows per range of the whole table, shape (size,), also after a change of type."""
     if snapshot.readable(partition.attribute).type != partition.type:
         return np.ones(partition.size, dtype=np.int64)
     counts, others = told_counts(snapshot, partition)
@@ -186,7 +185,6 @@ def _likely_rows(snapshot: Snapshot, file: DataFile) -> float:
 
 
 def _deleted(file: DataFile) -> int:
-    """Rows that a deletion vector removes."""
     return 0 if file.deleted is None else len(file.deleted)
 
 
@@ -244,8 +242,8 @@ class _Outcomes:
 def prune_by_condition(
     snapshot: Snapshot, condition: Expr, columns: Mapping[AttributeId, ColumnName]
 ) -> tuple[DataFile, ...]:
-    """The files that may hold a row for which the condition is true. `columns`: the column of each
-    attribute in the condition."""
+    """The files that may hold a row for which the condition is true; `columns` maps its
+    attributes."""
     return snapshot.files_at(_FilePruner(snapshot, columns, {}).of(condition).may_be_true)
 
 
@@ -309,8 +307,8 @@ class _FilePruner:
         return _Outcomes(bounds[1].may_hold_null, ~bounds[1].is_all_null)
 
     def _listed(self, ref: ColumnRef, options: tuple[Expr, ...]) -> _Outcomes:
-        """IN, as several equalities. All are converted to one type first, so constants of another
-        type may round the column."""
+        """IN, as several equalities. One type is used for all, so another type may round the
+        column."""
         is_alike = all(
             isinstance(option, Literal)
             and (option.type == ref.type or (option.type.is_integral and ref.type.is_integral))

@@ -325,9 +325,8 @@ def bare_rows(rows: int) -> pa.Table:
 
 
 class FileReader:
-    """Reads data files of one snapshot, projected on some columns. A column that the table does not
-    have (one of a change data file) is read by its own name. An object store need not be asked for
-    the sizes of `files`."""
+    """Reads data files of one snapshot, projected on some columns. Columns of a change data file
+    only are read by their own names. An object store need not be asked for the sizes of `files`."""
 
     def __init__(
         self, snapshot: Snapshot, columns: Sequence[Column], files: Iterable[DataFile] = ()
@@ -417,8 +416,8 @@ class FileReader:
         return _live(table, file, start)
 
     def read_some(self, file: DataFile, choose: Callable[[int], Sequence[int]] = range) -> pa.Table:
-        """Some row groups of `file` (default: all), including deleted rows; `choose` picks from
-        their number."""
+        """Some row groups of `file` (default: all), with deleted rows; `choose` picks from their
+        number."""
 
         def load(parquet: pq.ParquetFile, stored: Sequence[str]) -> tuple[Any, int, int]:
             chosen = choose(parquet.num_row_groups)
@@ -501,9 +500,8 @@ class FileReader:
 
 
 def _part(file: DataFile, columns: Collection[str], most: int, footer: pq.FileMetaData) -> int:
-    """How many rows of a file may be decoded at once within `most` bytes. In addition, a page of
-    each column is held compressed and decompressed: OutOfMemoryError if a limit is too small for
-    these."""
+    """How many rows of a file may be decoded at once within `most` bytes. A page of each column is
+    held compressed and decompressed, too: OutOfMemoryError if a limit is too small for these."""
     rows = max(_PART_ROWS, most // _WIDE)
     if file.size < SMALL:
         return rows
@@ -633,9 +631,9 @@ def _parted(
 
 @dataclass(frozen=True, slots=True)
 class _FilePlaces:
-    """The intervals that each file may hold rows of, from `first` to before `end`; all arrays of
-    shape (files,). Only a filter's first interval may be unbounded below, and only its last one
-    above, where NaN is."""
+    """The intervals that each file may hold rows of, from `first` to before `end`; all of shape
+    (files,). Only the first interval may be unbounded below, and only the last one above, where NaN
+    is."""
 
     first: Ints
     end: Ints
@@ -667,8 +665,7 @@ class _FilePlaces:
         return cls(first, end, is_inside, bounds.may_be_nan & wants_nan)
 
     def grouped(self, others: Ints) -> Iterator[Ints]:
-        """Group these files, ascending by their first interval, as long as they need few
-        intervals."""
+        """Group these files, ascending by first interval, as long as they need few intervals."""
         start, last = 0, 0
         firsts, ends = self.first[others].tolist(), self.end[others].tolist()
         for at, end in enumerate(ends):

@@ -141,8 +141,7 @@ Floats = npt.NDArray[np.float64]
 _OF_ALL, _LEAST_ROWS, _MOST_ROWS = 1 / 50, 40_000, 80_000
 """Number of rows drawn: a tenth of a capture's time."""
 _WINDOWS, _FEWEST, _MOST_WINDOWS = 48, 20, 56
-"""Number of windows: fewer, so that each holds some whole values of the column; more if that is
-impossible."""
+"""Number of windows: few, so that each holds whole values of the column; more if it cannot."""
 _OF_ONE_VALUE = 700
 """Rows that suffice for one value."""
 _WHOLE_VALUES, _FEW_VALUES = 10, 2.5
@@ -174,9 +173,8 @@ class FileSample:
         return np.repeat(np.arange(len(sizes)), sizes)
 
     def weights(self, groups: Mapping[ColumnName, ColumnBounds]) -> Floats:
-        """Rows that each drawn row represents, by the columns that its group shares; shape (n,).
-        Each column comes with its bounds in `files`. Without a shared column, all rows over those
-        drawn."""
+        """Rows that each drawn row represents, by the columns that its group shares, each with its
+        bounds in `files`; shape (n,). Without a shared column, all rows over those drawn."""
         result: Floats = np.full(len(self.rows), self.total / max(len(self.rows), 1))
         for name, bounds in groups.items():
             result = np.minimum(result, self._weights_by(name, bounds))
@@ -257,9 +255,8 @@ def file_sample(
     columns: Sequence[ColumnName],
     along: ColumnBounds,
 ) -> FileSample:
-    """Windows at even steps of rows, files ordered by least values of a column. `along` are that
-    column's bounds. A window starts at a file's start and continues in the next files if the file
-    is small."""
+    """Windows at even steps of rows, files ordered by `along`, the bounds of a column. A window
+    starts at a file's start and continues in the next files if the file is small."""
     chosen = tuple(files)
     counts = np.array(_rows_of(files), dtype=np.int64)
     order = _ordered(along)
@@ -335,10 +332,9 @@ _POINTS = 4
 
 @dataclass(frozen=True, slots=True)
 class ColumnSpread:
-    """The weighted values of a column, and how its files overlap. `files`: bounds of all files of
-    the table. `starts`: their least values, ascending. `depth`: how many files may hold the value
-    of a row, on average: 1 in a table sorted by the column, all files if it is not sorted at
-    all."""
+    """The weighted values of a column, the bounds of all `files`, their least values (`starts`),
+    and `depth`: how many files may hold the value of a row, on average: 1 in a table sorted by the
+    column, all files if it is not sorted at all."""
 
     weights: ValueWeights
     files: ColumnBounds
@@ -350,8 +346,8 @@ def with_overlaps(
     boundaries: Sequence[BoundaryValue], files: ColumnBounds
 ) -> tuple[BoundaryValue, ...]:
     """The boundaries, and one more behind each overlap of files that ends in the next range. A
-    value that ends one file and starts the next then has its own range, and all other ranges of the
-    two are in one file each."""
+    value that ends one file and starts the next has its own range, and the others of both are in
+    one file."""
     starts, reached = _reached(files.filled)
     boundary_values: list[BoundaryValue] = []
     for low, high in pairwise((*boundaries, None)):

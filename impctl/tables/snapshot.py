@@ -227,8 +227,7 @@ _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!
 _UUID_LENGTH = 20
 _MARK = 1_681_511_377
 _HEAD = struct.Struct("<IqI")
-"""The start of a vector's bitmaps: a magic number, their count, and the upper half of the positions
-in the first one."""
+"""The start of a vector's bitmaps: magic number, count, and upper half of the first positions."""
 
 
 def vector_files(
@@ -478,7 +477,7 @@ class Snapshot:
         deletions = self.deletions
         # One mapping for all files: an object per file would take most of the time.
         nothing: Mapping[ColumnName, str | None] = {}
-        values = partitions or [nothing] * len(rows)
+        values: Sequence[Mapping[ColumnName, str | None]] = partitions or [nothing] * len(rows)
         return tuple(
             DataFile(uri, sizes[at], rows[at], values[at], deletions.get(uri))
             for at, uri in enumerate(self.uris)

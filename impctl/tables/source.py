@@ -58,9 +58,8 @@ class DeltaSource:
     """Folders of other tables whose files the log may name."""
 
     def snapshot(self, version: TableVersion | None = None) -> Snapshot:
-        """The table at `version` (default: the pinned one). Raises TableRecreatedError for a
-        version the table never reached or that was another table's, HistoryGoneError for one that
-        the log no longer holds."""
+        """The table at `version` (default: the pinned one). TableRecreatedError for a version it
+        never reached or that was another table's, HistoryGoneError for one no longer in the log."""
         is_pinned = version is None or version == self.version
         delta = self.delta if version is None or is_pinned else self._at(version)
         return take_snapshot(delta, self.name, self.storage_options, self.clone_of)
@@ -179,8 +178,7 @@ def _load(path: str, version: TableVersion | None, options: Mapping[str, str] | 
 
 
 def _check_path(name: TableName, path: str) -> None:
-    """Refuse paths that deltalake misreads: in some places it takes `a%20b` for the folder `a b`,
-    and it requires UTF-8."""
+    """Refuse paths that are not UTF-8, and escapes such as `a%20b`, which deltalake misreads."""
     folder = local_path(path)
     if not _is_utf8(path):
         raise TableError(

@@ -104,7 +104,6 @@ def _number(text: str, prefix: int) -> int:
 
 
 def _numbers(texts: Values, prefix: int) -> Floats:
-    """`_number` of each text."""
     stored = pa.array(texts.tolist(), pa.large_string()).buffers()
     offsets = np.frombuffer(stored[1], np.int64)[: len(texts) + 1]
     content = np.frombuffer(stored[2] or b"", np.uint8)

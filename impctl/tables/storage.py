@@ -162,8 +162,8 @@ def local_path(path: str) -> str | None:
 
 
 def file_uri(path: str, logged: str) -> str:
-    """The file that the log of the table at `path` names, decoded once; deltalake's own list leaves
-    the root encoded."""
+    """The file that the log of the table at `path` names, decoded once, unlike in deltalake's
+    list."""
     if logged.startswith("file:"):
         return unquote(urlsplit(logged).path)
     if "://" in logged or logged.startswith("/"):

@@ -144,7 +144,6 @@ def read_cron(text: str) -> Cron:
 
 
 def _values(text: str, field: _CronField) -> tuple[int, ...]:
-    """The values of a field, ascending."""
     return tuple(sorted({value for item in text.split(",") for value in _item(item, field)}))
 
 
@@ -209,9 +208,9 @@ class Alone(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trigger:
     """When to maintain: the first that occurs of what is not None. `rows` pending, a multiple of
-    `every` since midnight, a time of `cron`, `fresh_within` after a commit at the latest, or when
-    the `point` is named. `cheap`: earlier, if nothing else is due. `ready_within` bounds the work
-    left for the moment itself."""
+    `every` since midnight, a time of `cron`, at most `fresh_within` after a commit, or when the
+    `point` is named. `cheap`: earlier, if nothing else is due. `ready_within` bounds the work left
+    then."""
 
     alone: Alone | None = None
     rows: int | None = None
@@ -260,7 +259,6 @@ class Trigger:
 
 
 ON_COMMIT = Trigger(alone=Alone.COMMIT)
-"""The default trigger."""
 
 
 def zone_named(name: str) -> tzinfo | None:
@@ -300,8 +298,7 @@ class SketchUse(StrEnum):
 
 
 class AnsweredBy(StrEnum):
-    """What answers a query: its materialized result, the engine, Spark, or the quickest
-    possible."""
+    """What answers a query: its materialized result, the engine, Spark, or the fastest possible."""
 
     AUTO = "auto"
     STATE = "state"
@@ -317,8 +314,8 @@ class MaintainMode(StrEnum):
 
 
 class JoinStrategy(StrEnum):
-    """Where a join finds matching rows: in a stored index, in files, through Spark, chosen by
-    sizes; or not at all."""
+    """Where a join finds matching rows: in an index, in files, through Spark, by sizes; or
+    nowhere."""
 
     AUTO = "auto"
     INDEX = "index"
@@ -334,7 +331,6 @@ class StateKept(StrEnum):
     """Which state a query keeps, whatever the budget."""
 
     KEEP = "keep"
-    """All of it is kept."""
     LEAST = "least"
     """Only what nothing can replace is kept."""
 
@@ -382,8 +378,8 @@ _FOLLOWED = {Moves.DAILY: "current_date", Moves.HOURLY: "date_trunc('hour', curr
 @dataclass(frozen=True, slots=True)
 class ComingSpec:
     """Expected changes of a table; None is unspecified. One `every` so many seconds, of so many
-    `rows`, of which the share `deletes` are deletions; from `since` on and before `until`, in
-    seconds since 1970."""
+    `rows`, the share `deletes` of them deleted; from `since` to before `until`, in seconds since
+    1970."""
 
     every: float | None
     rows: int | None
@@ -592,16 +588,15 @@ class Workload:
 
 
 DEFAULT_FILE = Path("impctl.yaml")
-"""The default workload file, in the working directory."""
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+(.*)", re.DOTALL)
 """Any number of slashes, as a `Path` keeps only one; a single letter is a drive."""
 
 
 def why_no_store(written: str) -> tuple[str, str] | None:
-    """What is wrong with `written` as the place of a store, and a hint; None for a folder's path. A
-    store requires locks and atomic renames; object stores have neither, so a URI is refused instead
-    of read as a folder's name."""
+    """What is wrong with `written` as the place of a store, and a hint; None for a folder. A store
+    requires locks and atomic renames, which object stores lack: a URI is not read as a folder's
+    name."""
     match = _SCHEME.match(written)
     if match is None:
         return None

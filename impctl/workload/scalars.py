@@ -71,8 +71,8 @@ def plain_value(text: str) -> CellValue:
 
 
 def share_from(text: str) -> float | None:
-    """The fraction of a text such as `25%`; None if it is no share. ValueError for 0 and above
-    100%."""
+    """The fraction of a text such as `25%`; None for anything else. ValueError unless 0 < % <=
+    100."""
     match = _SHARE.fullmatch(text.strip())
     if match is None:
         return None

@@ -255,7 +255,6 @@ def _provenance() -> JsonSchema:
 
 
 def _query_settings() -> dict[str, JsonSchema]:
-    """The settings of a query's sketch."""
     return {
         "policy": or_variable(
             {"enum": [str(policy) for policy in Policy]},

@@ -181,11 +181,9 @@ def declared_table(
         return written
     result = tables.table(written)
     if result is None:
-        reading.report(
-            node,
-            f"Table {written_at(node, written)} in {path} is not declared under `tables`",
-            suggestion(written, tables.listed, "declared tables"),
-        )
+        problem = f"Table {written_at(node, written)} in {path} is not declared under `tables`"
+        hint = suggestion(written, tables.listed, "declared tables")
+        reading.report(node, problem, hint)
     return result
 
 
@@ -230,9 +228,8 @@ _PREFIX = re.compile(r"^(aws_|google_|azure_storage_|azure_)")
 def require_credentials(
     name: TableName, path: str, options: Mapping[str, str], env: Mapping[str, str]
 ) -> None:
-    """Refuse a table in an object store whose storage options lack credentials. Raises UsageError:
-    `credentials_missing` names what is missing, `credentials_mixed` the variable that deltalake
-    would send with the given keys."""
+    """Refuse a table in an object store whose storage options lack credentials. UsageError:
+    `credentials_missing` names them, `credentials_mixed` the variable that deltalake would add."""
     missing = missing_credentials(path, options)
     if missing is not None:
         raise UsageError(
@@ -311,11 +308,8 @@ def _never(node: Node, where: str, reading: FileReading) -> tuple[ComingSpec, ..
     written = reading.text(node, where)
     if written is None or written == NEVER:
         return None if written is None else ()
-    reading.report(
-        node,
-        f"{where} must be `{NEVER}`, a mapping, or a list of mappings",
-        "write `changes: never`, or for example `changes: {every: 1h, rows: 200, deletes: 5%}`",
-    )
+    hint = "write `changes: never`, or for example `changes: {every: 1h, rows: 200, deletes: 5%}`"
+    reading.report(node, f"{where} must be `{NEVER}`, a mapping, or a list of mappings", hint)
     return None
 
 
@@ -381,11 +375,9 @@ def _moment(node: Node | None, where: str, reading: FileReading) -> float | None
             reading.report(node, f"{where}: {fault.message}", fault.hint)
             return None
     if not isinstance(value, date):
-        reading.report(
-            node,
-            f"{where}: {written_at(node, cell.written)} is not a date or a time",
-            "write a date such as 2026-12-01, or a time such as 2026-12-01 18:00:00",
-        )
+        problem = f"{where}: {written_at(node, cell.written)} is not a date or a time"
+        hint = "write a date such as 2026-12-01, or a time such as 2026-12-01 18:00:00"
+        reading.report(node, problem, hint)
         return None
     at = value if isinstance(value, datetime) else datetime.combine(value, time())
     return (at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp()
@@ -565,7 +557,6 @@ def _check_together(
 
 
 def _span(node: Node | None, path: str, reading: FileReading) -> float | None:
-    """A duration with its unit."""
     cell = reading.cell(node, path, "a duration such as 10m")
     if node is None or cell is None:
         return None
@@ -693,11 +684,9 @@ def read_partitions(
                 continue
             key = (spec.table, column.lower())
             if any((other.table, other.column.lower()) == key for other in partition_specs):
-                reading.report(
-                    inner.key,
-                    f"Column {shown(column)} of table {shown(table)} is partitioned twice",
-                    "remove one; all names of a table refer to the same table",
-                )
+                problem = f"Column {shown(column)} of table {shown(table)} is partitioned twice"
+                hint = "remove one; all names of a table refer to the same table"
+                reading.report(inner.key, problem, hint)
             partition_specs.append(spec)
     return tuple(partition_specs)
 
@@ -715,11 +704,8 @@ def _read_partition(
         fields.get(key), inside(path, key), MAX_FRAGMENTS, "16 to 1000 suit most tables"
     )
     if len(fields) != 1:
-        reading.report(
-            entry.key,
-            f"{path} must have either `boundaries` or `ranges`",
-            "write `boundaries: [601, 1001]` or `ranges: 16`",
-        )
+        hint = "write `boundaries: [601, 1001]` or `ranges: 16`"
+        reading.report(entry.key, f"{path} must have either `boundaries` or `ranges`", hint)
     if boundaries is None and ranges is None:
         return None
     place = reading.at(entry.key)
@@ -733,11 +719,8 @@ def _read_boundaries(
     if node is None or elements is None:
         return None
     if not 1 <= len(elements) <= MAX_BOUNDARIES:
-        reading.report(
-            node,
-            f"{where} must have from 1 to {MAX_BOUNDARIES} values",
-            "n boundaries make n + 1 ranges",
-        )
+        hint = "n boundaries make n + 1 ranges"
+        reading.report(node, f"{where} must have from 1 to {MAX_BOUNDARIES} values", hint)
         return None
     read = [_read_boundary(element, where, reading) for element in elements]
     values = tuple(value for value in read if value is not None)
@@ -750,18 +733,13 @@ def _read_boundary(node: Node, where: str, reading: FileReading) -> BoundaryLite
     if cell is None:
         return None
     if cell.value is None or isinstance(cell.value, bool):
-        reading.report(
-            node,
-            f"A value of {where} must be a number, text or a date, not {kind_of(cell.value)}",
-            "NULL always has its own range" if cell.value is None else "put quotes around text",
-        )
+        problem = f"A value of {where} must be a number, text or a date, not {kind_of(cell.value)}"
+        hint = "NULL always has its own range" if cell.value is None else "put quotes around text"
+        reading.report(node, problem, hint)
         return None
     if isinstance(cell.value, float) and not math.isfinite(cell.value):
-        reading.report(
-            node,
-            f"A value of {where} is not finite",
-            "remove it; the first range has no lower bound and the last one no upper bound",
-        )
+        hint = "remove it; the first range has no lower bound and the last one no upper bound"
+        reading.report(node, f"A value of {where} is not finite", hint)
         return None
     return cell.value
 
@@ -781,11 +759,9 @@ def _increase(
         position = _first_descent(numbers)
     if position is None:
         return True
-    reading.report(
-        nodes[position],
-        f"Values of {where} must increase, but number {position + 1} does not",
-        "sort the boundaries and remove duplicates",
-    )
+    problem = f"Values of {where} must increase, but number {position + 1} does not"
+    hint = "sort the boundaries and remove duplicates"
+    reading.report(nodes[position], problem, hint)
     return False
 
 
@@ -845,11 +821,9 @@ def read_updates(
         )
         actions = len(fields.keys() - {"name"})
         if actions != 1:
-            reading.report(
-                element,
-                f"{path} must have exactly one of `insert`, `delete`, `update`",
-                "make a second update for a second action" if actions else "add one of them",
-            )
+            problem = f"{path} must have exactly one of `insert`, `delete`, `update`"
+            hint = "make a second update for a second action" if actions else "add one of them"
+            reading.report(element, problem, hint)
         update_specs.extend(spec for spec in specs if spec is not None)
     return tuple(update_specs)
 
@@ -864,11 +838,8 @@ def _read_name(
         refuse_name(node, name, "an update", reading)
         return None
     if name in first_line:
-        reading.report(
-            node,
-            f"Update {written_at(node, name)} appears twice",
-            f"give each update its own name; the first is on line {first_line[name]}",
-        )
+        hint = f"give each update its own name; the first is on line {first_line[name]}"
+        reading.report(node, f"Update {written_at(node, name)} appears twice", hint)
         return None
     first_line[name] = reading.at(node).line
     return name
@@ -885,11 +856,8 @@ def _read_insert(
     rows = _read_rows(fields.get("rows"), inside(path, "rows"), reading)
     file = read_path(fields.get("file"), inside(path, "file"), base, reading)
     if ("rows" in fields) == ("file" in fields):
-        reading.report(
-            node,
-            f"{path} must have either `rows` or `file`",
-            "write `rows: [{column: value}]` or `file: batch.parquet`",
-        )
+        hint = "write `rows: [{column: value}]` or `file: batch.parquet`"
+        reading.report(node, f"{path} must have either `rows` or `file`", hint)
     if head.name is None or table is None or (rows is None) == (file is None):
         return None
     return InsertSpec(head.name, table, rows, file, head.location)
@@ -981,11 +949,8 @@ def _read_set(
         if cell.value is None or not cell.written.strip():
             reading.report(entry.value, f"{place} is empty", "write `NULL` in quotes for NULL")
         elif not isinstance(cell.value, str | int | float):
-            reading.report(
-                entry.value,
-                f"{place} must be an SQL expression, not a date",
-                "write it as SQL in quotes: \"DATE '2022-01-01'\"",
-            )
+            hint = "write it as SQL in quotes: \"DATE '2022-01-01'\""
+            reading.report(entry.value, f"{place} must be an SQL expression, not a date", hint)
         else:
             assignments[column] = cell.written, reading.at(entry.value)
     return assignments if len(assignments) == len(columns) else None
@@ -1026,8 +991,6 @@ _NAME_HINT = (
 
 @dataclass(slots=True)
 class _Names:
-    """The names read so far."""
-
     catalog: str
     schema: str
     tables: dict[FullName, TableName] = field(default_factory=dict)
@@ -1120,11 +1083,8 @@ def _read_default(node: Node | None, where: str, otherwise: str, reading: FileRe
         return otherwise
     parts = name_parts(written)
     if not is_table_name(written) or parts is None or len(parts) != 1:
-        reading.report(
-            node,
-            f"{where} cannot be {written_at(node, written)}",
-            "write one name: `catalog: main` and `schema: shop` make `sales` main.shop.sales",
-        )
+        hint = "write one name: `catalog: main` and `schema: shop` make `sales` main.shop.sales"
+        reading.report(node, f"{where} cannot be {written_at(node, written)}", hint)
         return otherwise
     return parts[0]
 
@@ -1186,7 +1146,6 @@ def _read_expiry(node: Node | None, where: str, reading: FileReading) -> ExpiryS
 
 
 NO_SKETCH = "none"
-"""The value of `sketch` for a query without one."""
 
 SETTINGS = ("policy", "maintain", "join", "state", "buffer", "lineage", "answer", "trigger")
 """Settings that `defaults` may set for all queries."""
@@ -1208,7 +1167,6 @@ _NO_ANSWER = {
 """What cannot be combined with a materialized result, and the hint."""
 
 ABSORPTION = "absorption"
-"""The value of a query's `provenance`, or its `kind`."""
 
 MAX_NODES = 1_000_000_000
 """Some twenty gigabytes."""

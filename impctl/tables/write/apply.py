@@ -76,8 +76,7 @@ _EXACT_SCALE = 18
 
 
 def check_rows(snapshot: Snapshot, rows: pa.Table) -> None:
-    """Refuse rows that violate a constraint, and tables with a constraint that impctl cannot
-    test."""
+    """Refuse rows that violate a constraint, and constraints that impctl cannot test."""
     for text in snapshot.constraints if len(rows) else ():
         scan, condition = _read(snapshot, text)
         used = columns_of(condition)
@@ -209,8 +208,7 @@ def _partition_reason(name: str, kind: object) -> str | None:
 
 
 def check_rewritable(snapshot: Snapshot, files: Sequence[DataFile] | None = None) -> None:
-    """Refuse deletes and updates where a copied row would not be the same. Checks these files, by
-    default all."""
+    """Refuse deletes and updates where a copied row of these files (default: all) would change."""
     wrong = miscopied_columns(snapshot, files)
     if wrong.as_int96:
         reason = (
@@ -298,8 +296,8 @@ def version_with(source: DeltaSource, identity: str) -> TableVersion | None:
 def brought_in(
     source: DeltaSource, identity: str, meant: TableVersion, held: Mapping[TableVersion, str]
 ) -> TableVersion | None:
-    """Like `version_with` for a batch whose newest transaction is of version `meant`. `held` are
-    texts of commits read before."""
+    """Like `version_with`, with the newest transaction's version `meant` and known texts of
+    commits."""
     commits = read_commits(source, meant - 1, source.version, held)
     if commits is None:
         return meant
@@ -410,7 +408,6 @@ def _checkpoint_names(version: TableVersion, parts: object) -> list[str]:
 
 
 def _transactions(source: DeltaSource, name: str) -> list[Any]:
-    """The transactions of one file of a checkpoint."""
     folder = local_path(source.path)
     if folder is None:
         store = object_store(source.path, source.storage_options)
@@ -424,8 +421,7 @@ _TO_DO = "nothing was written to it; to write to it, run the command again"
 
 
 class WrittenTable:
-    """A table during one run. After a commit, nobody else may use the sources it was made with or
-    returned."""
+    """A table during one run. After a commit, nobody else may use sources given to or by it."""
 
     def __init__(self, source: DeltaSource) -> None:
         """`source` was opened just now. Later another log may replace the table's, whose entry
@@ -751,7 +747,6 @@ def _check_count(
 
 
 def _rows(source: DeltaSource, snapshot: Snapshot, update: UpdateRequest) -> pa.Table:
-    """The rows of an insert, in the table's types."""
     if (update.rows is None) == (update.file is None):
         raise UsageError(
             f"An insert into table `{source.name}` needs either `rows` or `file`",

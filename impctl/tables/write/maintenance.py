@@ -7,6 +7,7 @@ import math
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
@@ -40,8 +41,7 @@ def create_table(
     file_bytes: int | None = None,
 ) -> None:
     """Write version 0 of a new table; a schema alone gives an empty one. `file_bytes` is the
-    approximate size of a data file (default: deltalake's). UsageError if the path exists
-    already."""
+    approximate size of a data file. UsageError if the path exists already."""
     rows = data.empty_table() if isinstance(data, pa.Schema) else data
     properties = {CHANGE_FEED: "true"} if change_feed else {}
     try:
@@ -148,7 +148,7 @@ def _statistics(part: pa.Table) -> Iterator[tuple[str, Any]]:
 
 
 def _is_exact(value: Any) -> bool:
-    """Whether other writers write the value unchanged: JSON has no infinity, and long texts are
+    """Whether other writers log the value unchanged: JSON has no infinity, and long texts are
     cut."""
     return math.isfinite(value) if isinstance(value, float) else len(str(value)) < _LONGEST
 
@@ -162,40 +162,38 @@ def _plain(value: Any) -> Any:
 
 def append_rows(path: str, rows: pa.Table, options: Mapping[str, str] | None = None) -> None:
     """Commit rows of the table's own columns."""
-    try:
-        write_deltalake(
-            path, rows, mode="append", storage_options=None if options is None else dict(options)
-        )
-    except READ_FAILURES as error:
-        raise StorageError(f"Appending to the clone failed: {failure_text(error)}") from error
+    given = None if options is None else dict(options)
+    with _failing("Appending to the clone"):
+        write_deltalake(path, rows, mode="append", storage_options=given)
 
 
 def checkpoint(path: str) -> None:
     """Write a checkpoint of the log, as other writers do every few commits."""
-    try:
+    hint = "check that the folder of the table can be written"
+    with _failing("Writing a checkpoint of the clone", hint):
         DeltaTable(path).create_checkpoint()
-    except READ_FAILURES as error:
-        raise StorageError(
-            f"Writing a checkpoint of the clone failed: {failure_text(error)}",
-            hint="check that the folder of the table can be written",
-        ) from error
 
 
 def rewind(path: str, version: TableVersion) -> None:
     """Restore the table to `version` by a commit."""
-    try:
+    with _failing("Restoring the clone"):
         DeltaTable(path).restore(version)
-    except READ_FAILURES as error:
-        raise StorageError(f"Restoring the clone failed: {failure_text(error)}") from error
 
 
 def replace_rows(path: str, rows: pa.Table, *, files: int) -> None:
     """Replace all rows of the table, in about so many files."""
     size = max(1, rows.nbytes // max(1, files))
-    try:
+    with _failing("Rewriting the clone"):
         write_deltalake(path, rows, mode="overwrite", target_file_size=size)
+
+
+@contextmanager
+def _failing(action: str, hint: str | None = None) -> Iterator[None]:
+    """Translate what deltalake raises during this action on a clone."""
+    try:
+        yield
     except READ_FAILURES as error:
-        raise StorageError(f"Rewriting the clone failed: {failure_text(error)}") from error
+        raise StorageError(f"{action} failed: {failure_text(error)}", hint=hint) from error
 
 
 FILES = 200
@@ -241,8 +239,7 @@ def check_clusterable(snapshot: Snapshot, columns: Sequence[ColumnName]) -> None
 
 def cluster_table(source: DeltaSource, columns: Sequence[ColumnName]) -> Clustered:
     """Rewrite the newest version: sorted by one column, along a Z-order curve by several. Raises
-    TableError as `check_clusterable` does, RetryableError if another writer came first; nothing is
-    committed then."""
+    like `check_clusterable`; RetryableError, without a commit, if another writer came first."""
     newest = refresh(source)
     before = newest.snapshot()
     check_clusterable(before, columns)

@@ -407,7 +407,7 @@ class _Renderer:
 
 
 def _comparison_type(left: Expr, right: Expr) -> SqlType:
-    """The type in which both sides are compared; beside a fitting literal an integer is not
+    """The type in which both sides are compared; an integer beside a fitting literal is not
     cast."""
     types = (_known(left), _known(right))
     for literal, kind, other in ((left, *types), (right, types[1], types[0])):
@@ -519,8 +519,8 @@ def assignment_texts(
     assignments: Mapping[ColumnName, str],
     places: Mapping[ColumnName, Location] = MappingProxyType({}),
 ) -> dict[ColumnName, str]:
-    """Assignments for deltalake: quoted column name to value text. Errors have the assignment's
-    place, if known."""
+    """Assignments for deltalake: quoted column to value text. Errors have the assignment's
+    place."""
     texts: dict[ColumnName, str] = {}
     for name, written in assignments.items():
         try:
@@ -548,7 +548,6 @@ def _column(snapshot: Snapshot, name: ColumnName) -> Column:
 
 
 def _assigned(snapshot: Snapshot, column: Column, written: str) -> str:
-    """The value of one column, for deltalake."""
     where = f"`set` of `{snapshot.table}.{column.name}`"
     try:
         scan, _, values = _read(snapshot, f"SELECT {written} FROM {_TABLE}", written)
@@ -575,7 +574,6 @@ def _assigned(snapshot: Snapshot, column: Column, written: str) -> str:
 
 
 def _hint(column: Column, written: str, error: QueryError) -> str | None:
-    """A hint for a text that is no expression over the table's columns."""
     literal = _literal_of(column, written)
     hint = error.hint if error.code != _UNREADABLE else None
     if literal is None and hint is not None:

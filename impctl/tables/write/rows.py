@@ -47,16 +47,15 @@ _DATE_TEXT = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _TIME_TEXT = re.compile(
     rf"{_DATE_TEXT.pattern}([T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[-+]\d\d:\d\d)?)?", re.ASCII
 )
-"""Spellings that Spark reads alike; Python would accept `1_000`, `20241231` and other digits
-too."""
+"""Spellings that Spark reads alike; Python would accept `1_000`, `20241231` and other digits."""
 
 _BITS = {Kind.BYTE: 8, Kind.SHORT: 16, Kind.INTEGER: 32, Kind.LONG: 64}
 
 
 def rows_to_insert(snapshot: Snapshot, rows: Sequence[Mapping[ColumnName, object]]) -> pa.Table:
-    """The rows as a table in the snapshot's columns. Raises UsageError for an unknown column, a
-    missing one that may not be NULL, or a value of another type. Bounded by the rows that the
-    workload file spells out."""
+    """The rows as a table in the snapshot's columns. UsageError for an unknown column, a missing
+    one that may not be NULL, or a wrong type. Bounded by the rows that the workload file spells
+    out."""
     named = [_by_column(snapshot, row, f"row {at}") for at, row in enumerate(rows, start=1)]
     arrays: list[pa.Array | None] = []
     for column in snapshot.schema:
@@ -113,8 +112,7 @@ def insertable(snapshot: Snapshot, column: Column, *, is_given: bool) -> pa.Data
 
 
 def complete(snapshot: Snapshot, arrays: Sequence[pa.Array | None], rows: int) -> pa.Table:
-    """A table of the given columns, NULL for missing ones; refuses NULL where it is not
-    permitted."""
+    """A table of the given columns, NULL for missing ones where NULL is permitted."""
     names, columns = [], []
     for column, array in zip(snapshot.schema, arrays, strict=True):
         nullable = column.name not in snapshot.not_null
