@@ -407,16 +407,16 @@ def upgraded_copy(layout: Layout, disk: Disk) -> Catalog | None:
     if not layout.catalog.is_file():
         return None
     with translated(layout.catalog):
-        # Without a log there is nothing to put together, and on a full disk no room for it.
+        # Without a log there is nothing to merge, and on a full disk no space for it.
         is_whole = not disk.is_writable(layout.root) or not _has_log(layout)
-        held = _connect_unwritable(layout) if is_whole else _connect(layout.catalog)
+        original = _connect_unwritable(layout) if is_whole else _connect(layout.catalog)
         try:
-            if check_format(held, layout.catalog) == 0:
+            if check_format(original, layout.catalog) == 0:
                 return None
             connection = sqlite3.connect(":memory:", isolation_level=None)
-            held.backup(connection)
+            original.backup(connection)
         finally:
-            held.close()
+            original.close()
         migrate(connection, layout.catalog)
     return Catalog(connection, layout.catalog, disk, refusal=read_only(layout.root))
 

@@ -487,7 +487,7 @@ def _stat(path: Path, *, follow: bool = True) -> os.stat_result | None:
 def _check_rights(path: Path, result: os.stat_result) -> None:
     me = user()
     if me is None:
-        return  # access lists in place of owners and modes: whoever made the folder says who may
+        return  # access lists instead of owners and modes: the folder's creator sets the rights
     if result.st_uid != me:
         raise UsageError(
             f"`{path}` of the store belongs to user {result.st_uid}, but this process runs as user "
@@ -697,7 +697,7 @@ def _clear(folder: Path, disk: Disk) -> None:
         links = [name for name in folders if (here / name).is_symlink()]
         for name in [*files, *links]:
             if here != folder or name != _OWNER:
-                with suppress(OSError):  # found again by the next one
+                with suppress(OSError):  # retried by the next process
                     disk.remove(here / name)
         if here != folder:
             with suppress(OSError):

@@ -294,10 +294,10 @@ def _waiting(connection: Connection, path: Path, layout: Layout, now: float) -> 
 def _runs_of(connection: Connection, path: Path, name: QueryName) -> tuple[StoredRun, ...]:
     """The query's runs; none if its rows are damaged, which is reported on use."""
     try:
-        held = tables.find_with_progress(connection, path, name)
-        if held is None:
+        result = tables.find_with_progress(connection, path, name)
+        if result is None:
             return ()
-        return states.stored_runs(connection, path, held[0].id, held[1].runs)
+        return states.stored_runs(connection, path, result[0].id, result[1].runs)
     except StateCorruptError:
         return ()
 
@@ -345,11 +345,11 @@ def _sums_of_whole(run: StoredRun, query: QueryName, place: Path) -> bytes:
 
 
 def _check_pages(run: StoredRun, query: QueryName, place: Path, first: int, last: int) -> None:
-    held = run.sums or b""
+    expected = run.sums or b""
     sums = pages.PageSums()
     for part in _parts(place, first * pages.PAGE, min(last * pages.PAGE, run.size)):
         sums.add(memoryview(part))
-    if zlib.crc32(held) != run.checksum or sums.table() != held[4 * first : 4 * last]:
+    if zlib.crc32(expected) != run.checksum or sums.table() != expected[4 * first : 4 * last]:
         raise states.corrupt_run(run, query, place, "does not match its checksums")
 
 

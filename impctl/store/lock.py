@@ -279,7 +279,7 @@ def _owner(text: bytes) -> Owner | None:
             str(result["process_start"]),
         )
     except (ValueError, KeyError, TypeError):
-        return None  # nobody, or caught in the middle of writing
+        return None  # no owner, or its note is being written
 
 
 def _held(root: Path, owner: Owner | None) -> LockHeldError:

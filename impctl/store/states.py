@@ -126,30 +126,30 @@ def move_runs(
 ) -> tuple[int, list[str]]:
     """Remove `drop`, which must exist, then insert others, which may replace existing runs.
     `digest` is the expected digest before; returns the new one, and files without a reference."""
-    held = {row[:2]: row[2:] for row in connection.execute(_HELD, (query_id,))}
-    if digest_of(held.values()) != digest:
+    stored = {row[:2]: row[2:] for row in connection.execute(_HELD, (query_id,))}
+    if digest_of(stored.values()) != digest:
         raise damaged(path, "the runs of one version do not match each other")
     left: list[str | None] = []
     gone = [(arrangement, int(sequence)) for arrangement, sequence in drop]
     for key in gone:
-        if key not in held:
+        if key not in stored:
             raise ImpctlError(
                 f"Run {key[1]} of `{key[0]}` is not in the store",
                 code="run_unknown",
                 hint="run `impctl capture` again",
             )
-        left.append(held.pop(key)[0])
+        left.append(stored.pop(key)[0])
     rows = []
     for run in put:
         key = (run.arrangement, run.sequence)
         row = sealed(query_id, *key, run.rows, run.size, run.checksum, run.file)
         rows.append((*row, run.content, run.sums))
-        left.append(held[key][0] if key in held else None)
-        held[key] = (run.file, row[-1])
+        left.append(stored[key][0] if key in stored else None)
+        stored[key] = (run.file, row[-1])
     connection.executemany(_DROP, [(query_id, *key) for key in gone])
     connection.executemany(_PUT, rows)
     # As SQLite orders them: texts by code point.
-    now = digest_of(held[key] for key in sorted(held))
+    now = digest_of(stored[key] for key in sorted(stored))
     return now, [file for file in left if file is not None]
 
 
@@ -282,7 +282,7 @@ def _write_file(
 
 
 def _stream(table: pa.Table, sink: pa.NativeFile) -> None:
-    # One chunk a column: whoever maps the run gets whole arrays without a copy.
+    # One chunk a column: a reader that maps the run gets whole arrays without a copy.
     if len(table.to_batches()) > 1:
         table = table.combine_chunks()
     with pa.ipc.new_stream(sink, table.schema) as writer:

@@ -706,9 +706,9 @@ def save_arrivals(connection: Connection, histories: Mapping[TableName, History]
 
 def _put_arrivals(connection: Connection, table: TableName, history: History) -> float | None:
     """Insert new arrivals and delete old ones; returns the time since which all are known."""
-    held = _log(connection, table)
-    is_same = held is not None and held.table_id == history.table_id
-    last = held.until if held is not None and is_same else -1
+    stored = _log(connection, table)
+    is_same = stored is not None and stored.table_id == history.table_id
+    last = stored.until if stored is not None and is_same else -1
     connection.execute(
         "DELETE FROM arrival WHERE table_name = ? AND version > ?",
         (table, min(last, history.until)),
@@ -840,10 +840,10 @@ def apply_capture(
     query_id, generation = None, 1
     unused: list[str] = []
     if result is not None:
-        before, held = result
-        query_id, generation = before.id, held.generation + 1
+        before, current = result
+        query_id, generation = before.id, current.generation + 1
         unused = states.drop_all_runs(connection, before.id)
-        if not _is_same(connection, path, before, held, capture):
+        if not _is_same(connection, path, before, current, capture):
             _forget(connection, before.id, *_SKETCH_TABLES, "cost")
         _forget(connection, before.id, "pin", "pin_schema")
     query_id = save_query(connection, capture, query_id, generation, at)
@@ -873,25 +873,25 @@ def apply_maintain(
     result = find_with_progress(connection, path, change.query)
     if result is None:
         raise _moved(change, "is no longer in the store")
-    query, held = result
-    if held.generation != change.expected_generation:
-        raise _moved(change, f"is already at generation {held.generation}")
-    pinned = held_pins(connection, path, query.id, held.pins)
+    query, current = result
+    if current.generation != change.expected_generation:
+        raise _moved(change, f"is already at generation {current.generation}")
+    pinned = held_pins(connection, path, query.id, current.pins)
     _check_pins(change, [opened(row, path, "pin") for row, _ in pinned.values()])
-    generation = held.generation + 1
+    generation = current.generation + 1
     pins = save_pins(connection, query.id, change.pins, pinned)
     versions = versions_text({pin.table: pin.version for pin in change.pins})
     moved = (query.id, query.captured, generation)
     save_maintained(connection, path, moved, change.sketches, versions)
-    save_basis(connection, query.id, generation, held.assumptions, change.basis)
+    save_basis(connection, query.id, generation, current.assumptions, change.basis)
     runs, unused = states.move_runs(
-        connection, path, query.id, held.runs, change.drop_runs, written
+        connection, path, query.id, current.runs, change.drop_runs, written
     )
     meta = change.state_meta
     progress = replace(
-        held,
+        current,
         generation=generation,
-        state_meta=held.state_meta if meta is None else meta_text(meta),
+        state_meta=current.state_meta if meta is None else meta_text(meta),
         maintained_at=change.at,
         pins=pins,
         runs=runs,

@@ -827,10 +827,10 @@ def schema_change(before: Snapshot, after: Snapshot) -> SchemaChangedError | Non
     """What happened to the table's columns, whichever a query reads; None without change. `SELECT
     *` reads an added column, and no longer a dropped one."""
     old, new = before.columns, after.columns
-    at = {old.physical[column.name]: column for column in old.schema}
+    by_name = {old.physical[column.name]: column for column in old.schema}
     changes = []
     for column in new.schema:
-        was = at.pop(new.physical[column.name], None)
+        was = by_name.pop(new.physical[column.name], None)
         if was is None:
             changes.append(f"column `{column.name}` was added")
             continue
@@ -840,7 +840,7 @@ def schema_change(before: Snapshot, after: Snapshot) -> SchemaChangedError | Non
             changes.append(
                 f"the type of column `{column.name}` changed from `{was.type}` to `{column.type}`"
             )
-    changes = [*(f"column `{gone.name}` was dropped" for gone in at.values()), *changes]
+    changes = [*(f"column `{gone.name}` was dropped" for gone in by_name.values()), *changes]
     if not changes and old.schema.names != new.schema.names:
         changes = ["the order of columns changed"]
     if not changes:

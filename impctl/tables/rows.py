@@ -507,14 +507,14 @@ def _part(file: DataFile, columns: Collection[str], most: int, footer: pq.FileMe
         return rows
     schema = footer.schema
     places = [at for at in range(len(schema)) if schema.column(at).path.split(".")[0] in columns]
-    held = 0
+    page_bytes = 0
     for group in map(footer.row_group, range(footer.num_row_groups)):
         sizes = [group.column(at).total_uncompressed_size for at in places]
         widths = [size // max(group.num_rows, 1) for size in sizes]
         pages = (max(width * _PAGE_ROWS, _PAGE) for width in widths)
-        held = max(held, 2 * sum(map(min, sizes, pages)))
+        page_bytes = max(page_bytes, 2 * sum(map(min, sizes, pages)))
         rows = min(rows, max(_FEWEST, most // max(sum(widths), 1)))
-    reserve(held)
+    reserve(page_bytes)
     return rows
 
 

@@ -233,13 +233,13 @@ class FileSample:
         return np.array(lows), np.array(ends), np.array(rows)
 
 
-def _evenly(own: Floats, low: float, end: float, unit: float) -> float:
+def _evenly(places: Floats, low: float, end: float, unit: float) -> float:
     """Expected number of values from `low` to `end`, from the interior."""
-    first, last = np.quantile(own, _ENDS, method="nearest")
+    first, last = np.quantile(places, _ENDS, method="nearest")
     width = last - first + unit
     if first <= low or last + unit >= end or width <= 0:
-        return float(len(own))
-    between = np.count_nonzero((own >= first) & (own <= last))
+        return float(len(places))
+    between = np.count_nonzero((places >= first) & (places <= last))
     return float(between / width * (end - low))
 
 

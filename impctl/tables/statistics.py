@@ -110,9 +110,9 @@ def _numbers(texts: Values, prefix: int) -> Floats:
     starts, ends = offsets[:-1] + prefix, offsets[1:]
     result = np.zeros(len(texts), dtype=np.int64)
     for at in range(_TEXT_BYTES):
-        held = np.flatnonzero(starts + at < ends)
+        present = np.flatnonzero(starts + at < ends)
         result *= 256
-        result[held] += content[starts[held] + at]
+        result[present] += content[starts[present] + at]
     return result.astype(np.float64)
 
 

@@ -1,4 +1,4 @@
-"""What a YAML scalar stands for: the core types of YAML 1.2, dates, and sizes."""
+"""The values of YAML scalars: the core types of YAML 1.2, dates, and sizes."""
 
 from __future__ import annotations
 

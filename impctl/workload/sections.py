@@ -387,7 +387,7 @@ def changes_schema() -> JsonSchema:
     """The JSON Schema of a table's `changes`."""
     moment: JsonSchema = {"type": "string", "pattern": _MOMENT_PATTERN}
     share: JsonSchema = {"type": "string", "pattern": f"^{_SHARE.pattern}$"}
-    one = {
+    mapping = {
         **object_of(
             "Expected changes that the table's log does not show yet.",
             {
@@ -409,8 +409,8 @@ def changes_schema() -> JsonSchema:
         "description": "Expected changes: `never`, or how often and how large.",
         "anyOf": [
             or_variable({"const": NEVER}, "The table does not change."),
-            one,
-            {"type": "array", "minItems": 1, "items": one},
+            mapping,
+            {"type": "array", "minItems": 1, "items": mapping},
         ],
     }
 
@@ -945,7 +945,7 @@ def _read_set(
         cell = reading.cell(entry.value, place, "an SQL expression")
         if cell is None:
             continue
-        # A bare number or switch is an SQL expression as it stands; a bare date is not.
+        # A bare number or boolean is already an SQL expression; a bare date is not.
         if cell.value is None or not cell.written.strip():
             reading.report(entry.value, f"{place} is empty", "write `NULL` in quotes for NULL")
         elif not isinstance(cell.value, str | int | float):
@@ -1111,7 +1111,7 @@ def _read_table_section(
     path = read_path(fields.get("path"), inside(where, "path"), base, reading)
     options = reading.settings(fields.get("storage_options"), inside(where, "storage_options"))
     written = fields.get("credentials")
-    own = _is_ambient(written, inside(where, "credentials"), reading, otherwise=ambient)
+    is_ambient = _is_ambient(written, inside(where, "credentials"), reading, otherwise=ambient)
     coming = read_changes(fields.get("changes"), inside(where, "changes"), reading)
     expiry = _read_expiry(fields.get("expiry"), inside(where, "expiry"), reading)
     place = inside(where, "clone_of")
@@ -1130,7 +1130,7 @@ def _read_table_section(
         # The catalog's name of the table is one of its names, and checked as one.
         others.append((fields["path"], path.removeprefix(CATALOG_SCHEME)))
     at, names = reading.at(entry.key), tuple(text for _, text in others)
-    spec = TableSpec(name, path, options or {}, at, names, own, coming, expiry, clone_of)
+    spec = TableSpec(name, path, options or {}, at, names, is_ambient, coming, expiry, clone_of)
     return spec, others
 
 

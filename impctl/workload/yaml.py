@@ -347,7 +347,7 @@ def _quoted_starts(raw: str, escape: re.Pattern[str], begin: int) -> list[tuple[
     starts = [(0, begin + 1)]
     shrunk = 1
     for match in escape.finditer(raw, 1, len(raw) - 1):
-        # An escape is one character of the value; what follows it starts a run of its own.
+        # An escape is one character of the value; the text behind it starts another run.
         starts.append((match.start() - shrunk, begin + match.start()))
         shrunk += len(match.group()) - 1
         starts.append((match.end() - shrunk, begin + match.end()))
