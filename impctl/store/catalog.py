@@ -147,20 +147,14 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     _V9_EXPIRY,
     _V10_LAYOUTS,
 )
-"""Statements that lead from format n to format n + 1, at position n."""
+"""`MIGRATIONS[n]` brings a catalog from format n to n + 1."""
 
 FORMAT_VERSION = len(MIGRATIONS)
 _APPLICATION_ID = 0x696D7043  # "impC" in the file's header, so that `file` can tell what it is
 
 
-def format_of(connection: sqlite3.Connection) -> int:
-    """The format of the open catalog; 0 where nothing was created yet."""
-    return int(connection.execute("PRAGMA user_version").fetchone()[0])
-
-
 def check_format(connection: sqlite3.Connection, path: Path) -> int:
-    """The catalog's format; raises where this impctl must not touch it."""
-    result = format_of(connection)
+    result = int(connection.execute("PRAGMA user_version").fetchone()[0])  # 0 for a new catalog
     application = int(connection.execute("PRAGMA application_id").fetchone()[0])
     tables = int(connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0])
     if tables > 0 and application != _APPLICATION_ID:
@@ -178,7 +172,7 @@ def check_format(connection: sqlite3.Connection, path: Path) -> int:
 
 
 def migrate(connection: sqlite3.Connection, path: Path) -> None:
-    """Run the missing steps; call inside a write transaction."""
+    """Run the missing steps; to be called inside a write transaction."""
     for step in MIGRATIONS[check_format(connection, path) :]:
         for statement in step:
             connection.execute(statement)
@@ -190,22 +184,21 @@ Value = str | int | float | bytes | None
 
 
 def seal_of(*values: Value) -> int:
-    """Checksum over values of exactly the types that SQLite hands back."""
+    """Checksum over values of exactly the types that SQLite returns."""
     return zlib.crc32(repr(values).encode("utf-8", "surrogatepass"))
 
 
 def sealed(*values: Value) -> tuple[Value, ...]:
-    """The values with their seal behind them: a row to insert."""
     return (*values, seal_of(*values))
 
 
 def digest_of(rows: Iterable[tuple[Any, ...]]) -> int:
-    """Checksum over the seals of rows in their order: none may go missing or come back."""
+    """Checksum over the seals of rows in order: detects rows that are missing or old."""
     return seal_of(*(row[-1] for row in rows))
 
 
 def opened(row: tuple[Any, ...], path: Path, what: str) -> tuple[Any, ...]:
-    """The values of a row whose last column is its seal; StateCorruptError where they differ."""
+    """The values of a row whose last column is its seal; StateCorruptError if they do not match."""
     values, held = row[:-1], row[-1]
     if seal_of(*values) != held:
         raise damaged(path, f"a row of `{what}` does not match its checksum")
@@ -213,26 +206,23 @@ def opened(row: tuple[Any, ...], path: Path, what: str) -> tuple[Any, ...]:
 
 
 _BUSY_MS = 5_000
-"""Wait for SQLite's own locks; short, because writers take the writer's lock before it."""
+"""Wait for SQLite's own locks; short, because writers take the writer's lock first."""
 _CHECKPOINT_PAGES = 1_500
-"""About 6 MB of write-ahead log: rare enough that small commits seldom pay for a checkpoint, small
-enough that the log's pages stay hot and are written over instead of newly allocated."""
+"""About 6 MB of write-ahead log: rare enough for small commits, small enough that the log's pages
+stay hot and are overwritten instead of newly allocated."""
 _CACHE_KB = 8_192
-"""Room for all pages that change between two checkpoints."""
+"""Enough for all pages that change between two checkpoints."""
 _STATEMENTS = 256
-"""More than this room has, so that none is prepared twice on one connection."""
+"""More than this package has, so that no connection prepares one twice."""
 _JOURNAL_BYTES = (18, 19)
 """Positions in a SQLite header that say WAL (2) or rollback journal (1)."""
 _COPY_ATTEMPTS = 20
-"""Copies of a catalog that a writer may change meanwhile, until one is whole."""
+"""Attempts to copy a catalog that a writer may change meanwhile."""
 
 
 class Catalog:
-    """An open catalog; `refusal` is what `writing` raises, None where it works.
-
-    Where the disk is full even a reader finds no room for SQLite's own files: a copy in memory
-    stands in then.
-    """
+    """An open catalog; `refusal` is what `writing` raises, None if it is writable. On a full disk
+    even a reader cannot create SQLite's own files: it reads a copy in memory."""
 
     def __init__(
         self,
@@ -247,9 +237,9 @@ class Catalog:
         self.path = path
         self.refusal = refusal
         self.is_together = False
-        """Whether what is written is a part of one transaction, as of `together`."""
+        """Whether writes belong to the transaction of `together`."""
         self._is_given_up = False
-        """Whether SQLite itself ended that transaction, as it may on a full disk."""
+        """Whether SQLite ended that transaction itself, as it may on a full disk."""
 
     @property
     def is_writable(self) -> bool:
@@ -257,7 +247,7 @@ class Catalog:
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """One moment of the catalog, however many statements look at it."""
+        """One consistent state of the catalog for all statements inside."""
         with translated(self.path):
             if self._connection.in_transaction:
                 with self._part(is_kept=False):
@@ -271,7 +261,7 @@ class Catalog:
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """A transaction: everything inside is committed at the end, or none of it."""
+        """A transaction: everything inside is committed at the end, or nothing."""
         if self.refusal is not None:
             raise self.refusal
         with translated(self.path):
@@ -292,11 +282,9 @@ class Catalog:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """What is written inside is one transaction, committed at the end, come what may.
-
-        Each `writing` inside is whole or nothing by itself, so what stands there is whole at any
-        moment. Where SQLite ended the transaction early nothing of it holds, and this raises.
-        """
+        """One transaction around all writes inside, committed at the end even after an exception.
+        Each `writing` inside is atomic by itself, so the content is consistent at any moment. If
+        SQLite ended the transaction early, nothing is committed and this raises."""
         with translated(self.path):
             self.is_together, self._is_given_up = True, False
             try:
@@ -321,8 +309,7 @@ class Catalog:
 
     @contextmanager
     def _part(self, *, is_kept: bool) -> Iterator[None]:
-        """A part of the transaction that is open, taken back alone where it fails or is only to be
-        looked at."""
+        """A savepoint of the open transaction, rolled back if it fails or only reads."""
         self._connection.execute("SAVEPOINT part")
         is_whole = False
         try:
@@ -337,7 +324,7 @@ class Catalog:
 
     @contextmanager
     def writing_unsynced(self) -> Iterator[sqlite3.Connection]:
-        """As `writing`, but may be lost when the machine stops; for what is nice to know only."""
+        """Like `writing`, but may be lost when the machine stops; for statistics only."""
         if self.is_together:
             with self.writing() as connection:
                 yield connection
@@ -351,7 +338,7 @@ class Catalog:
                 self._connection.execute("PRAGMA synchronous = FULL")
 
     def shrink(self) -> None:
-        """Give space of removed rows back to the file system where it is a quarter or more."""
+        """Return free pages to the file system if they are a quarter or more."""
         with translated(self.path):
             free = self._connection.execute("PRAGMA freelist_count").fetchone()[0]
             pages = self._connection.execute("PRAGMA page_count").fetchone()[0]
@@ -360,13 +347,12 @@ class Catalog:
             self._disk.checkpoint(self._connection)
 
     def close(self) -> None:
-        """Close; the last one out moves the write-ahead log into the catalog."""
         with translated(self.path):
             self._connection.close()
 
 
 def create_catalog(layout: Layout, disk: Disk) -> None:
-    """Create the catalog or bring it to the present format; the caller holds the writer's lock."""
+    """Create or upgrade the catalog; the caller holds the writer's lock."""
     with translated(layout.catalog):
         disk.create_empty(layout.catalog)
         connection = _connect(layout.catalog)
@@ -381,7 +367,7 @@ def create_catalog(layout: Layout, disk: Disk) -> None:
 
 
 def open_catalog(layout: Layout, disk: Disk) -> Catalog | None:
-    """The catalog as it stands; None where there is none yet or an older format needs a writer."""
+    """Open the catalog; None if there is none, or if an older format needs a writer."""
     if not layout.catalog.is_file():
         return None
     if not disk.is_writable(layout.root):
@@ -395,7 +381,7 @@ def open_catalog(layout: Layout, disk: Disk) -> Catalog | None:
 
 
 def _opened(layout: Layout, disk: Disk, refusal: ImpctlError | None) -> Catalog | None:
-    """The catalog, to write where nothing is against it; None where its format needs a writer."""
+    """The catalog, writable if possible; None if its format needs a writer."""
     with translated(layout.catalog):
         connection = _connect(layout.catalog) if refusal is None else _connect_unwritable(layout)
         try:
@@ -411,33 +397,32 @@ def _opened(layout: Layout, disk: Disk, refusal: ImpctlError | None) -> Catalog 
 
 
 def empty_catalog(layout: Layout, disk: Disk) -> Catalog:
-    """A catalog that knows nothing, in memory; stands in where a reader finds no store."""
     connection = sqlite3.connect(":memory:", isolation_level=None)
     migrate(connection, layout.catalog)
     return Catalog(connection, layout.catalog, disk, refusal=read_only(layout.root))
 
 
 def upgraded_copy(layout: Layout, disk: Disk) -> Catalog | None:
-    """A catalog of an older format, brought up in memory for a reader; None where there is none."""
+    """A catalog of an older format, upgraded in memory for a reader; None if there is none."""
     if not layout.catalog.is_file():
         return None
     with translated(layout.catalog):
-        # Without a log there is nothing to put together, and on a full disk no room for it.
+        # Without a log there is nothing to merge, and on a full disk no space for it.
         is_whole = not disk.is_writable(layout.root) or not _has_log(layout)
-        held = _connect_unwritable(layout) if is_whole else _connect(layout.catalog)
+        original = _connect_unwritable(layout) if is_whole else _connect(layout.catalog)
         try:
-            if check_format(held, layout.catalog) == 0:
+            if check_format(original, layout.catalog) == 0:
                 return None
             connection = sqlite3.connect(":memory:", isolation_level=None)
-            held.backup(connection)
+            original.backup(connection)
         finally:
-            held.close()
+            original.close()
         migrate(connection, layout.catalog)
     return Catalog(connection, layout.catalog, disk, refusal=read_only(layout.root))
 
 
 def catalog_mark(folder: Path) -> tuple[tuple[int, int, int] | None, ...]:
-    """Another value after every commit to the store in `folder`, without opening it."""
+    """A value that changes with every commit to the store in `folder`, without opening it."""
     layout = Layout(folder)
     marks: list[tuple[int, int, int] | None] = []
     for path in (layout.catalog, layout.write_ahead_log):
@@ -474,7 +459,7 @@ def _prepare_writer(connection: sqlite3.Connection, disk: Disk) -> None:
 
 
 def _has_log(layout: Layout) -> bool:
-    """Whether commits may stand in the log alone; one without a byte holds none."""
+    """Whether commits may be in the log only; an empty log holds none."""
     try:
         return layout.write_ahead_log.stat().st_size > 0
     except FileNotFoundError:
@@ -482,11 +467,9 @@ def _has_log(layout: Layout) -> bool:
 
 
 def _connect_unwritable(layout: Layout) -> sqlite3.Connection:
-    """A reader in a folder where SQLite may not create the files a WAL catalog needs.
-
-    With a log from a running writer SQLite can read along. Without one the catalog file is
-    complete; it is read whole, and read again if it changed meanwhile.
-    """
+    """A reader in a folder where SQLite may not create the files a WAL catalog needs. With the log
+    of a running writer SQLite can read. Without a log the catalog file is complete: it is read
+    whole, and again if it changed meanwhile."""
     for _ in range(_COPY_ATTEMPTS):
         if _has_log(layout):
             return sqlite3.connect(f"{layout.catalog.absolute().as_uri()}?mode=ro", uri=True)
@@ -510,19 +493,19 @@ def _connect_unwritable(layout: Layout) -> sqlite3.Connection:
 
 
 OWN_LOCK_TIMEOUT = 10.0
-"""Seconds that who does not hold the lock already waits for another writer."""
+"""Seconds that a commit without the lock waits for another writer."""
 
 
 def created(layout: Layout, disk: Disk) -> Catalog | None:
-    """The catalog, made under the writer's lock."""
+    """The catalog, created under the writer's lock."""
     make_lasting_folder(layout.root, disk)
     lock = WriterLock(layout, disk)
     lock.acquire(OWN_LOCK_TIMEOUT, "create the store")
     try:
-        result = open_catalog(layout, disk)
-        if result is not None:
-            return result
-        create_catalog(layout, disk)
-        return open_catalog(layout, disk)
+        catalog = open_catalog(layout, disk)
+        if catalog is None:
+            create_catalog(layout, disk)
+            catalog = open_catalog(layout, disk)
+        return catalog
     finally:
         lock.release()

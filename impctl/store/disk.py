@@ -11,7 +11,6 @@ import stat
 import sys
 import tempfile
 import time
-import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -34,17 +33,17 @@ CAREFUL = (
     | getattr(os, "O_BINARY", 0)
     | getattr(os, "O_NOINHERIT", 0)
 )
-"""Flags of every file that is opened here: no links, not for children, bytes as they are."""
+"""Flags of every file opened here: no links, not inherited, bytes unchanged."""
 
 _FAR = 1 << 30
-"""The byte that is locked where locks keep others from reading: beyond any note."""
+"""The byte that is locked where a lock prevents reading: beyond any note."""
 _TAKEN = frozenset({errno.EACCES, errno.EAGAIN, errno.EDEADLK})
 _STILL_ACTIVE = 259
 _QUERY = 0x1000
 
 
 def lock_file(descriptor: int, *, wait: bool) -> None:
-    """Lock the open file; without `wait` BlockingIOError where somebody else has it."""
+    """Lock the open file; without `wait` BlockingIOError if it is locked."""
     if sys.platform == "win32":  # pragma: no cover - no such machine here
         import msvcrt
 
@@ -66,25 +65,25 @@ def lock_file(descriptor: int, *, wait: bool) -> None:
 
 
 def read_start(descriptor: int, size: int) -> bytes:
-    """The first bytes of the open file, at most so many."""
+    """The first `size` bytes of the open file, or fewer."""
     os.lseek(descriptor, 0, os.SEEK_SET)
     return os.read(descriptor, size)
 
 
 def write_whole(descriptor: int, content: bytes) -> None:
-    """Make `content` all that the open file holds."""
+    """Replace the content of the open file."""
     os.ftruncate(descriptor, 0)
     os.lseek(descriptor, 0, os.SEEK_SET)
     os.write(descriptor, content)
 
 
 def user() -> int | None:
-    """The number of the user this runs as; None where files have no such owner."""
+    """The user's number; None where files have no such owner."""
     return os.geteuid() if hasattr(os, "geteuid") else None
 
 
 def is_running(pid: int) -> bool:
-    """Whether there is a process of this number, be it another user's or one that has ended."""
+    """Whether a process has this number, also another user's or a zombie."""
     if sys.platform == "win32":  # pragma: no cover - a signal of number 0 is Ctrl-C there
         import ctypes
 
@@ -106,7 +105,7 @@ def is_running(pid: int) -> bool:
 
 
 def sync_entries(folder: Path) -> None:
-    """Bring the folder's entries to stable storage, where a folder can be opened for that."""
+    """Sync the folder's entries, where folders can be opened for that."""
     if os.name == "nt":  # pragma: no cover - NTFS logs changes of folders by itself
         return
     descriptor = os.open(folder, os.O_RDONLY)
@@ -117,7 +116,7 @@ def sync_entries(folder: Path) -> None:
 
 
 def set_direct(descriptor: int, wanted: bool) -> bool:
-    """Have writes go past the page cache or not; whether they do now."""
+    """Set whether writes bypass the page cache; returns whether they do now."""
     direct = getattr(os, "O_DIRECT", 0)
     if not direct or sys.platform == "win32":
         return False
@@ -136,35 +135,31 @@ _BLOCK = 4096
 
 
 class OutputFile(Protocol):
-    """A new file being written from start to end."""
+    """A new file, written sequentially."""
 
     def write(self, data: memoryview) -> None: ...
 
     def sync(self) -> None:
-        """Bring everything written so far to stable storage."""
+        """Sync everything written so far."""
         ...
 
     def close(self) -> None: ...
 
 
 class Disk(Protocol):
-    """What the store asks of the operating system."""
-
     def is_writable(self, folder: Path) -> bool: ...
 
     def make_folder(self, path: Path) -> tuple[Path, ...]:
-        """Create the folder (mode 0700) and its parents (at most 0755) where missing.
-
-        Returns those it made, outermost first; their entries are not synced yet.
-        """
+        """Create the folder (mode 0700) and its missing parents (at most 0755). Returns the new
+        ones, outermost first; their entries are not synced yet."""
         ...
 
     def create_empty(self, path: Path) -> None:
-        """An empty file (mode 0600) where none stands yet."""
+        """Create an empty file (mode 0600) if there is none."""
         ...
 
     def create(self, path: Path) -> OutputFile:
-        """A new file (mode 0600); FileExistsError where one stands."""
+        """Create a file (mode 0600); FileExistsError if there is one."""
         ...
 
     def sync_folder(self, path: Path) -> None: ...
@@ -172,15 +167,15 @@ class Disk(Protocol):
     def remove(self, path: Path) -> None: ...
 
     def remove_folder(self, path: Path) -> None:
-        """Remove the folder, which is empty by now."""
+        """Remove an empty folder."""
         ...
 
     def put_note(self, descriptor: int, note: bytes) -> None:
-        """Make `note` the whole content of the open file; it is information only, not synced."""
+        """Replace the content of the open file by `note`; not synced, for information only."""
         ...
 
     def use_log(self, connection: sqlite3.Connection) -> str:
-        """Ask SQLite for a write-ahead log; the journal mode that it took."""
+        """Ask SQLite for a write-ahead log; returns the journal mode it chose."""
         ...
 
     def begin(self, connection: sqlite3.Connection) -> None: ...
@@ -188,26 +183,22 @@ class Disk(Protocol):
     def commit(self, connection: sqlite3.Connection) -> None: ...
 
     def vacuum(self, connection: sqlite3.Connection) -> None:
-        """Write the catalog anew without its free pages, as one transaction of SQLite's."""
+        """Rewrite the catalog without its free pages, in one transaction of SQLite."""
         ...
 
     def checkpoint(self, connection: sqlite3.Connection) -> None:
-        """Move SQLite's log into the catalog and cut it off, as far as readers let it."""
+        """Checkpoint and truncate SQLite's log, as far as readers permit."""
         ...
 
 
 def make_lasting_folder(path: Path, disk: Disk) -> None:
-    """Create the folder and bring the entry of every folder that was made to stable storage.
-
-    Nothing may be committed that lies in a folder whose own entry a power cut could take away.
-    """
+    """Create the folder and sync the entry of every folder created. Nothing may be committed inside
+    a folder whose entry a power cut could remove."""
     for folder in disk.make_folder(path):
         disk.sync_folder(folder.parent)
 
 
 class RealDisk:
-    """The operating system's disk."""
-
     def __init__(self) -> None:
         # Aligned, and touched once only: fresh memory is slow to come by on virtual machines.
         self._staging = mmap.mmap(-1, _STAGING)
@@ -225,8 +216,7 @@ class RealDisk:
         return tuple(missing)
 
     def create_empty(self, path: Path) -> None:
-        flags = os.O_RDWR | os.O_CREAT | CAREFUL
-        os.close(os.open(path, flags, 0o600))
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | CAREFUL, 0o600))
 
     def create(self, path: Path) -> OutputFile:
         return _DirectFile(path, self._staging)
@@ -310,14 +300,13 @@ class _DirectFile:
 _DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT})
 _BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL})
 FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-"""What the system says where there is no room, be it of space, quota or file names."""
+"""Error numbers for no space, quota or file names left."""
 _DENIED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _NO_LOCKS = frozenset({errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS})
 _WRONG_PATH = frozenset(
     {errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP, errno.EILSEQ}
 )
 STORE_READ_ONLY = "store_read_only"
-"""The code of a store that this user, or anybody, may not write."""
 
 _UNCLEAR = frozenset({sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_FULL})
 _PROBE_BYTES = 64 << 10
@@ -330,7 +319,7 @@ _RIGHTS_HINT = "give this user the right to write there, or set `store` to anoth
 
 @contextmanager
 def translated(path: Path) -> Iterator[None]:
-    """Turns what goes wrong inside into an `ImpctlError` that names `path`."""
+    """Translate exceptions inside into an `ImpctlError` that names `path`."""
     try:
         yield
     except sqlite3.Error as error:
@@ -343,7 +332,7 @@ def translated(path: Path) -> Iterator[None]:
 
 
 def from_sqlite(error: sqlite3.Error, path: Path) -> ImpctlError:
-    """The error to raise for what SQLite reported about the catalog at `path`."""
+    """The error for what SQLite reported about the catalog at `path`."""
     text = str(error)
     primary = getattr(error, "sqlite_errorcode", 0) & 0xFF
     name = getattr(error, "sqlite_errorname", "")
@@ -378,13 +367,13 @@ def from_sqlite(error: sqlite3.Error, path: Path) -> ImpctlError:
 
 
 def is_full(error: ImpctlError) -> bool:
-    """Whether it is the disk that has no room."""
+    """Whether the error means a full disk."""
     return error.code == "disk_full"
 
 
 @contextmanager
 def suppress_full() -> Iterator[None]:
-    """Passes over a full disk; for what need not be done now."""
+    """Ignore a full disk; for work that can wait."""
     try:
         yield
     except StorageError as error:
@@ -393,11 +382,8 @@ def suppress_full() -> Iterator[None]:
 
 
 def no_room(folder: Path) -> OSError | None:
-    """What keeps a small file from being written there, for lack of space, quota, file names or
-    descriptors.
-
-    None where one can be written, or something else stands against it; it is gone afterwards.
-    """
+    """The error that keeps a small file from being written: no space, quota, file names or
+    descriptors. None if it can be written (it is removed again), or something else fails."""
     try:
         with tempfile.TemporaryFile(dir=folder, prefix=".room-") as probe:
             probe.write(bytes(_PROBE_BYTES))
@@ -411,7 +397,7 @@ def no_room(folder: Path) -> OSError | None:
 
 
 def from_system(error: OSError, path: Path) -> ImpctlError:
-    """The error to raise for what the operating system reported about a file of the store."""
+    """The error for what the operating system reported about a file of the store."""
     pass_out_of_memory(error)
     place = error.filename if error.filename is not None else path
     reason = error.strerror if error.strerror is not None else str(error)
@@ -438,7 +424,7 @@ def from_system(error: OSError, path: Path) -> ImpctlError:
 
 
 def damaged(path: Path, detail: str) -> StateCorruptError:
-    """The catalog itself cannot be trusted."""
+    """The error for a catalog that cannot be trusted."""
     return StateCorruptError(
         f"Catalog `{path}` is damaged: {detail}",
         code="catalog_corrupt",
@@ -447,7 +433,7 @@ def damaged(path: Path, detail: str) -> StateCorruptError:
 
 
 def without_locks(path: Path, reason: str) -> UsageError:
-    """The error to raise where no lock keeps two writers apart."""
+    """The error where no lock can separate two writers."""
     return UsageError(
         f"The file system of `{path}` does not support locks: {reason}",
         code="store_without_locks",
@@ -456,18 +442,16 @@ def without_locks(path: Path, reason: str) -> UsageError:
 
 
 def read_only(path: Path) -> UsageError:
-    """Someone wants to write through a store that was opened without that possibility."""
+    """The error for a write through a read-only store."""
     return UsageError(f"Store `{path}` is open read-only", code=STORE_READ_ONLY, hint=_RIGHTS_HINT)
 
 
-_OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
+OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def check_store_files(layout: Layout, *, is_shared: bool = False) -> None:
-    """Raise UsageError for a folder or file of the store that is not this user's alone to write.
-
-    `is_shared` lets other owners and rights pass, never links. What is not there is no fault.
-    """
+    """Raise UsageError for a folder or file of the store that others can write. `is_shared` permits
+    other owners and rights, never links. Missing files are fine."""
     root = layout.root
     if "\0" in str(root):
         raise UsageError(
@@ -475,16 +459,16 @@ def check_store_files(layout: Layout, *, is_shared: bool = False) -> None:
             code="store_path",
             hint="set `store` to the path of a folder, existing or new",
         )
-    linked = _found(root, follow=False)
-    if linked is not None and stat.S_ISLNK(linked.st_mode) and linked.st_uid not in _trusted():
+    linked, trusted = _stat(root, follow=False), (0, user() or 0)
+    if linked is not None and stat.S_ISLNK(linked.st_mode) and linked.st_uid not in trusted:
         raise _link(root, "belongs to another user")
-    folder = _found(root)
+    folder = _stat(root)
     if folder is None:
         return
     if not is_shared:
         _check_rights(root, folder)
     for path in layout.own_files:
-        result = _found(path, follow=False)
+        result = _stat(path, follow=False)
         if result is None:
             continue
         if stat.S_ISLNK(result.st_mode):
@@ -493,11 +477,7 @@ def check_store_files(layout: Layout, *, is_shared: bool = False) -> None:
             _check_rights(path, result)
 
 
-def _trusted() -> frozenset[int]:
-    return frozenset({0, user() or 0})
-
-
-def _found(path: Path, *, follow: bool = True) -> os.stat_result | None:
+def _stat(path: Path, *, follow: bool = True) -> os.stat_result | None:
     try:
         return path.stat() if follow else path.lstat()
     except FileNotFoundError:
@@ -507,7 +487,7 @@ def _found(path: Path, *, follow: bool = True) -> os.stat_result | None:
 def _check_rights(path: Path, result: os.stat_result) -> None:
     me = user()
     if me is None:
-        return  # access lists in place of owners and modes: whoever made the folder says who may
+        return  # access lists instead of owners and modes: the folder's creator sets the rights
     if result.st_uid != me:
         raise UsageError(
             f"`{path}` of the store belongs to user {result.st_uid}, but this process runs as user "
@@ -516,7 +496,7 @@ def _check_rights(path: Path, result: os.stat_result) -> None:
             hint=f"run as its owner, or change the owner with `chown -R {me}`; if the store is "
             "shared on purpose, set IMPCTL_SHARED_STORE=1",
         )
-    if result.st_mode & _OTHERS_MAY_WRITE:
+    if result.st_mode & OTHERS_MAY_WRITE:
         raise UsageError(
             f"other users can write to `{path}` of the store (mode {result.st_mode & 0o7777:04o})",
             code="store_untrusted",
@@ -538,13 +518,10 @@ RUN_SUFFIX = ".arrow"
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where the files of the store at `root` lie."""
-
     root: Path
 
     @property
     def catalog(self) -> Path:
-        """The SQLite catalog; its write-ahead log lies beside it."""
         return self.root / "catalog.sqlite"
 
     @property
@@ -553,12 +530,11 @@ class Layout:
 
     @property
     def ledger(self) -> Path:
-        """What uses of sketches left out; a database of its own (`store.ledger`)."""
+        """Uses of sketches (`store.ledger`), in a database of its own."""
         return self.root / "ledger.sqlite"
 
     @property
     def state(self) -> Path:
-        """The folder of runs too large for the catalog."""
         return self.root / "state"
 
     @property
@@ -567,12 +543,12 @@ class Layout:
 
     @property
     def recovery(self) -> Path:
-        """Locked for an instant by whoever takes away a dead owner's lock."""
+        """Locked briefly by whoever removes a dead owner's lock."""
         return self.root / "lock.recovery"
 
     @property
     def own_files(self) -> tuple[Path, ...]:
-        """Whatever of the store has a fixed name, SQLite's files beside the catalog included."""
+        """All files of fixed names, including SQLite's beside the catalog."""
         ends = ("", "-wal", "-shm", "-journal")
         bases = (self.catalog, self.ledger)
         named = (self.root / f"{base.name}{end}" for base in bases for end in ends)
@@ -580,10 +556,6 @@ class Layout:
 
     def run_file(self, name: str) -> Path:
         return self.state / name
-
-    def new_run_name(self) -> str:
-        """A file name no run had before."""
-        return f"{uuid.uuid4().hex}{RUN_SUFFIX}"
 
 
 BENCH_SCRATCH = ".impctl-bench-"
@@ -593,15 +565,13 @@ _PREFIXES = (BENCH_SCRATCH, TPCH_SCRATCH, SPARK_SCRATCH)
 _OWNER = ".owner"
 _ATTEMPTS = 10
 _UNOWNED_SECONDS = 24 * 3600
-"""How long a folder that has content but no owner's file stays: another version may be using it."""
+"""Seconds that a folder with content but no owner's file is kept: another version may use it."""
 
 
 @contextmanager
 def scratch_folder(prefix: str, parent: Path | None = None) -> Iterator[Path]:
-    """A new folder below `parent` (default: the system's for temporary files), gone at the end.
-
-    What dead owners left there goes first.
-    """
+    """A new folder below `parent` (default: the system's), removed at the end. Folders of dead
+    owners are removed first."""
     place = temporary_folder() if parent is None else parent
     disk = RealDisk()
     for left in abandoned([place]):
@@ -616,7 +586,7 @@ def scratch_folder(prefix: str, parent: Path | None = None) -> Iterator[Path]:
 
 
 def lasting_scratch_folder(prefix: str, parent: Path | None = None) -> Path:
-    """The same until this process ends; a process that it forks leaves the folder alone."""
+    """A scratch folder until this process ends; forked processes do not remove it."""
     scratch = scratch_folder(prefix, parent)
     folder, made_by = scratch.__enter__(), os.getpid()
 
@@ -629,19 +599,14 @@ def lasting_scratch_folder(prefix: str, parent: Path | None = None) -> Path:
 
 
 def abandoned(parents: Iterable[Path]) -> tuple[Leftover, ...]:
-    """Scratch folders of dead owners directly below these folders; nothing is written."""
-    places = dict.fromkeys(parent.absolute() for parent in parents)
-    result = [
-        Leftover(folder, _freed(folder))
-        for place in places
-        for folder in _scratch_below(place)
-        if _is_abandoned(folder)
-    ]
-    return tuple(sorted(result, key=lambda leftover: leftover.path))
+    """Scratch folders of dead owners directly below these folders; read-only."""
+    places = {parent.absolute() for parent in parents}
+    folders = sorted(folder for place in places for folder in _scratch_below(place))
+    return tuple(Leftover(folder, _freed(folder)) for folder in folders if _is_abandoned(folder))
 
 
 def temporary_folder() -> Path:
-    """Where scratch folders lie that have no place of their own; UsageError without any."""
+    """The default parent of scratch folders; UsageError without one."""
     try:
         return Path(tempfile.gettempdir())
     except OSError as error:
@@ -653,7 +618,7 @@ def temporary_folder() -> Path:
 
 
 def remove_abandoned(leftover: Leftover, disk: Disk) -> bool:
-    """Remove the folder unless it found an owner meanwhile; whether it is gone."""
+    """Remove the folder unless it has an owner again; returns whether it is gone."""
     owner = _locked(leftover.path)
     if owner is None and (leftover.path / _OWNER).exists():
         return False
@@ -712,7 +677,7 @@ def _is_abandoned(folder: Path) -> bool:
 
 
 def _locked(folder: Path) -> int | None:
-    """The owner's file, locked by us; None where it is not there or somebody holds it."""
+    """The owner's file, locked by us; None if it is missing or locked."""
     try:
         owner = os.open(folder / _OWNER, os.O_RDWR | CAREFUL)
     except OSError:
@@ -726,13 +691,13 @@ def _locked(folder: Path) -> int | None:
 
 
 def _clear(folder: Path, disk: Disk) -> None:
-    """Remove all that can be removed: content, then the owner's file, then the folder."""
+    """Remove what can be removed: content, then the owner's file, then the folder."""
     for path, folders, files in os.walk(folder, topdown=False):
         here = Path(path)
         links = [name for name in folders if (here / name).is_symlink()]
         for name in [*files, *links]:
             if here != folder or name != _OWNER:
-                with suppress(OSError):  # found again by the next one
+                with suppress(OSError):  # retried by the next process
                     disk.remove(here / name)
         if here != folder:
             with suppress(OSError):
@@ -744,13 +709,11 @@ def _clear(folder: Path, disk: Disk) -> None:
 
 
 def _freed(folder: Path) -> int:
-    """Bytes of the files that have no other name: data files of a clone are links to a table's."""
+    """Bytes of the files without another name: data files of a clone are links to a table's."""
     total = 0
     for path, _, files in os.walk(folder):
         for name in files:
-            try:
+            with suppress(OSError):
                 result = os.lstat(os.path.join(path, name))
-            except OSError:
-                continue
-            total += result.st_size if result.st_nlink == 1 else 0
+                total += result.st_size if result.st_nlink == 1 else 0
     return total

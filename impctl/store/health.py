@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-import sqlite3
 import stat
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from sqlite3 import Connection
 from typing import TYPE_CHECKING
 
 from impctl.data import pages
@@ -18,7 +18,15 @@ from impctl.data.pages import whole_table
 from impctl.errors import ImpctlError, StateCorruptError, StorageError
 from impctl.store import states, tables
 from impctl.store.catalog import Catalog, opened
-from impctl.store.disk import CAREFUL, RUN_SUFFIX, Layout, is_full, suppress_full, translated
+from impctl.store.disk import (
+    CAREFUL,
+    OTHERS_MAY_WRITE,
+    RUN_SUFFIX,
+    Layout,
+    is_full,
+    suppress_full,
+    translated,
+)
 from impctl.store.lock import Owner, noted_owner
 from impctl.store.records import Collected, Leftover, OldVersions
 from impctl.store.states import StoredRun, WrittenRun, run_files
@@ -29,13 +37,12 @@ if TYPE_CHECKING:
     from impctl.types import QueryName
 
 KEPT_VERSIONS = 32
-"""How many sketch versions of a query stay by default."""
 
 _PARTITIONS = "FROM partition WHERE id NOT IN (SELECT partition_id FROM sketched)"
 
 
-def find_leftovers(connection: sqlite3.Connection, layout: Layout) -> tuple[Leftover, ...]:
-    """Run files in the store's folder without a run, by name."""
+def find_leftovers(connection: Connection, layout: Layout) -> tuple[Leftover, ...]:
+    """Names of run files in the store's folder without a run."""
     known = run_files(connection)
     with translated(layout.state):
         try:
@@ -50,15 +57,13 @@ def find_leftovers(connection: sqlite3.Connection, layout: Layout) -> tuple[Left
     return tuple(sorted(result, key=lambda leftover: leftover.path))
 
 
-def collect_sketches(connection: sqlite3.Connection, path: Path, keep: int) -> Collected:
-    """Remove older sketch versions and unused partitions; returns what they were."""
+def collect_sketches(connection: Connection, path: Path, keep: int) -> Collected:
+    """Remove older sketch versions and unused partitions; returns them."""
     versions = []
     for query_id, name in connection.execute("SELECT id, name FROM query ORDER BY name").fetchall():
         before = _row_bytes(connection, query_id)
-        gone = _trim(connection, path, query_id, max(1, keep))
-        if gone:
-            freed = before - _row_bytes(connection, query_id)
-            versions.append(OldVersions(name, gone, freed))
+        if gone := _trim(connection, path, query_id, max(1, keep)):
+            versions.append(OldVersions(name, gone, before - _row_bytes(connection, query_id)))
     size = connection.execute(f"SELECT {_total('id', 'content')} {_PARTITIONS}").fetchone()[0]
     partitions = connection.execute(f"DELETE {_PARTITIONS}").rowcount
     return Collected(tuple(versions), partitions, int(size))
@@ -67,11 +72,8 @@ def collect_sketches(connection: sqlite3.Connection, path: Path, keep: int) -> C
 def trimmed(
     result: Collected, keep: int, catalog: Callable[[], Catalog], check_room: Callable[[], None]
 ) -> Collected:
-    """The same with old versions and partitions removed, or why the disk did not let them.
-
-    `check_room` raises StorageError where the catalog cannot be written, which may be another one
-    after it.
-    """
+    """Remove old versions and partitions, or report why the disk does not permit it. `check_room`
+    raises StorageError if the catalog cannot be written; it may reopen the catalog."""
     try:
         if result.versions or result.partitions:
             check_room()
@@ -82,27 +84,20 @@ def trimmed(
             raise
         return Collected(files=result.files, refusal=error)
     with suppress_full():
-        # Worth a try only: it writes the whole catalog anew.
+        # Best effort: it rewrites the whole catalog.
         catalog().shrink()
     return result
 
 
-def _row_bytes(connection: sqlite3.Connection, query_id: int) -> int:
-    """Bytes of texts and bits in the rows of all sketch versions of a query."""
+def _row_bytes(connection: Connection, query_id: int) -> int:
     parts = (
         (_total("versions"), "sketch_version"),
         (_total("assumptions", "basis"), "sketch_basis"),
         (_total("access", "bits"), "sketch"),
         (_total("access", "table_name", "attribute", "partition_id"), "sketched"),
     )
-    return sum(
-        int(
-            connection.execute(
-                f"SELECT {total} FROM {table} WHERE query_id = ?", (query_id,)
-            ).fetchone()[0]
-        )
-        for total, table in parts
-    )
+    sizes = (f"SELECT {total} FROM {table} WHERE query_id = ?" for total, table in parts)
+    return sum(int(connection.execute(size, (query_id,)).fetchone()[0]) for size in sizes)
 
 
 def _total(*columns: str) -> str:
@@ -111,7 +106,7 @@ def _total(*columns: str) -> str:
     return f"coalesce(sum({lengths}), 0)"
 
 
-def _trim(connection: sqlite3.Connection, path: Path, query_id: int, keep: int) -> int:
+def _trim(connection: Connection, path: Path, query_id: int, keep: int) -> int:
     oldest = connection.execute(
         "SELECT * FROM sketch_version WHERE query_id = ? ORDER BY generation DESC LIMIT 1 OFFSET ?",
         (query_id, keep - 1),
@@ -142,27 +137,26 @@ def _trim(connection: sqlite3.Connection, path: Path, query_id: int, keep: int) 
 
 
 MOST_FILES = 100_000
-"""Files and folders of a store that are looked at: it has a few for each query."""
-_OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
+"""Limit of files and folders inspected in a store, which has a few per query."""
 
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """The folder of a store, or where it would be made: rights and room."""
+    """The folder of a store, or its future place: rights and space."""
 
     path: Path
     is_writable: bool
     open_to_others: tuple[Path, ...]
-    """What group or everybody may write."""
+    """Entries that group or everybody may write."""
     used: int
     free: int
     is_whole: bool = True
-    """Whether all of the folder was looked at; of a folder with too many files, only some."""
+    """Whether all of the folder was inspected; a folder with too many files is only sampled."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What an open store holds; `damaged` are the queries whose rows or state are not whole."""
+    """The content of an open store; `damaged` are queries with damaged rows or state."""
 
     queries: tuple[QueryName, ...]
     damaged: tuple[tuple[QueryName, ImpctlError], ...]
@@ -172,15 +166,15 @@ class Checked:
 
 
 def folder_of(path: Path) -> Folder:
-    """Rights and room of the store's folder, or of the nearest folder above that is there."""
+    """Rights and space of the store's folder, or of its nearest existing parent."""
     with translated(path):
         there = next(folder for folder in (path, *path.absolute().parents) if folder.is_dir())
-    looked_at = islice(_files(path), MOST_FILES + 1) if there == path else ()
-    files = tuple(looked_at)
+    files = tuple(islice(_files(path), MOST_FILES + 1)) if there == path else ()
+    stats = [(file, info) for file in files if (info := _stat(file)) is not None]
     open_to_others = tuple(
-        file for file in files if _mode(file) & _OTHERS_MAY_WRITE and not file.is_symlink()
+        file for file, info in stats if info.st_mode & OTHERS_MAY_WRITE and not file.is_symlink()
     )
-    used = sum(_size(file) for file in files)
+    used = sum(info.st_size for _, info in stats if stat.S_ISREG(info.st_mode))
     may_write = os.access(there, os.W_OK | os.X_OK)
     may_write = may_write and all(os.access(file, os.W_OK) for file in files)
     free, is_whole = shutil.disk_usage(there).free, len(files) <= MOST_FILES
@@ -188,15 +182,13 @@ def folder_of(path: Path) -> Folder:
 
 
 def lock_owner(path: Path) -> Owner | None:
-    """Who noted down to hold the writer's lock, be it alive or dead."""
+    """The noted holder of the writer's lock, alive or dead."""
     return noted_owner(Layout(path))
 
 
 def check_store(store: StoreReader, *, with_state: bool) -> Checked:
-    """Every query's rows and state files against their checksums; ImpctlError for the catalog's.
-
-    Without `with_state` of files only what tells where their columns lie.
-    """
+    """Verify every query's rows and state files; ImpctlError for the catalog's. Without
+    `with_state` only the heads of files, which locate their columns."""
     names = store.queries()
     damaged = []
     for name in names:
@@ -218,24 +210,16 @@ def _files(path: Path) -> Iterator[Path]:
             yield Path(folder) / name
 
 
-def _mode(file: Path) -> int:
+def _stat(file: Path) -> os.stat_result | None:
+    """The file's metadata; None if a writer removed it meanwhile."""
     try:
-        return file.stat().st_mode
+        return file.stat()
     except OSError:
-        return 0
-
-
-def _size(file: Path) -> int:
-    """0 for what a writer has removed meanwhile."""
-    try:
-        result = file.stat()
-    except OSError:
-        return 0
-    return result.st_size if stat.S_ISREG(result.st_mode) else 0
+        return None
 
 
 DUE = 86_400.0
-"""Seconds after which a file is looked at again."""
+"""Seconds after which a file is verified again."""
 _CHUNK = 1 << 20
 _FILES = (
     "SELECT query.name, run.file, run.sums IS NULL, scrub.at, scrub.page"
@@ -247,7 +231,7 @@ _FORGET = "DELETE FROM scrub WHERE file NOT IN (SELECT file FROM run WHERE file 
 
 @dataclass(frozen=True, slots=True)
 class Scrubbed:
-    """Bytes that were looked at, and what was not as it was written."""
+    """Bytes verified, and what was damaged."""
 
     size: int = 0
     damaged: tuple[tuple[QueryName, StateCorruptError], ...] = ()
@@ -255,7 +239,7 @@ class Scrubbed:
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """A file that is due: its run, and how far it was looked at already."""
+    """A file that is due: its run, and how far it was verified already."""
 
     since: float
     query: QueryName
@@ -263,50 +247,39 @@ class _Waiting:
     page: int
 
 
-@dataclass(frozen=True, slots=True)
-class _LookedAt:
-    """So many bytes of a file were right; up to which page, 0 for all, and its new checksums."""
-
-    file: _Waiting
-    size: int
-    page: int
-    sums: bytes | None
-
-
 def scrub(catalog: Catalog, layout: Layout, budget: int, now: float) -> Scrubbed:
-    """Look at `budget` bytes of files that are due; those without checksums per page are in full.
-
-    The lock must be held. `now` is in seconds since 1970.
-    """
+    """Verify `budget` bytes of files that are due, those without page checksums in full. The lock
+    must be held. `now` is in seconds since 1970."""
     with catalog.reading() as connection:
         due = _waiting(connection, catalog.path, layout, now)
-    done: list[_LookedAt] = []
+    done: list[tuple[_Waiting, int, bytes | None]] = []
     damaged = []
-    left = budget
-    for one in due if budget else ():
-        if left <= 0 and one.run.sums is not None:
+    size = 0
+    for file in due if budget else ():
+        if size >= budget and file.run.sums is not None:
             break
         try:
-            done.append(_look_at(one, layout, left))
+            verified, page, sums = _verify(file, layout, budget - size)
         except StateCorruptError as error:
-            damaged.append((one.query, error))
+            damaged.append((file.query, error))
         else:
-            left -= done[-1].size
+            done.append((file, page, sums))
+            size += verified
     if done:
         with suppress_full(), catalog.writing_unsynced() as connection:
-            for result in done:
-                _note(connection, catalog.path, result, now)
+            for file, page, sums in done:
+                _note(connection, catalog.path, file, page, sums, now)
             connection.execute(_FORGET)
-    return Scrubbed(sum(result.size for result in done), tuple(damaged))
+    return Scrubbed(size, tuple(damaged))
 
 
-def _waiting(
-    connection: sqlite3.Connection, path: Path, layout: Layout, now: float
-) -> list[_Waiting]:
-    """The files that are due, those first that wait longest."""
+def _waiting(connection: Connection, path: Path, layout: Layout, now: float) -> list[_Waiting]:
+    """The files that are due, longest waiting first."""
     due: dict[QueryName, dict[str, tuple[float, int]]] = {}
     for name, file, is_older, at, page in connection.execute(_FILES).fetchall():
-        since = _written(layout.run_file(file)) if at is None else at
+        info = _stat(layout.run_file(file)) if at is None else None
+        written = 0.0 if info is None else info.st_mtime
+        since = written if at is None else at
         if page or is_older or now - since >= DUE:
             due.setdefault(name, {})[file] = (since, page or 0)
     result = [
@@ -315,56 +288,50 @@ def _waiting(
         for run in _runs_of(connection, path, name)
         if run.file in files
     ]
-    return sorted(result, key=lambda one: (one.run.sums is not None, one.since, one.run.file))
+    return sorted(result, key=lambda due: (due.run.sums is not None, due.since, due.run.file))
 
 
-def _runs_of(connection: sqlite3.Connection, path: Path, name: QueryName) -> tuple[StoredRun, ...]:
-    """The query's runs; none where its rows are not what was written, which who uses it is told."""
+def _runs_of(connection: Connection, path: Path, name: QueryName) -> tuple[StoredRun, ...]:
+    """The query's runs; none if its rows are damaged, which is reported on use."""
     try:
-        held = tables.find_with_progress(connection, path, name)
-        if held is None:
+        result = tables.find_with_progress(connection, path, name)
+        if result is None:
             return ()
-        return states.stored_runs(connection, path, held[0].id, held[1].runs)
+        return states.stored_runs(connection, path, result[0].id, result[1].runs)
     except StateCorruptError:
         return ()
 
 
-def _look_at(one: _Waiting, layout: Layout, budget: int) -> _LookedAt:
-    """So many bytes of the file; StateCorruptError where they are not what was written."""
-    run, place = one.run, layout.run_file(one.run.file or "")
+def _verify(file: _Waiting, layout: Layout, budget: int) -> tuple[int, int, bytes | None]:
+    """Verify up to `budget` bytes of the file; StateCorruptError if they are damaged. Returns the
+    number of bytes, the last page, 0 for all, and new checksums if it had none."""
+    run, place = file.run, layout.run_file(file.run.file or "")
     try:
         if run.sums is None:
-            return _LookedAt(one, run.size, 0, _sums_of_whole(run, one.query, place))
+            return run.size, 0, _sums_of_whole(run, file.query, place)
         last = -(-run.size // pages.PAGE)
-        end = min(last, one.page + max(1, budget // pages.PAGE))
-        _check_pages(run, one.query, place, one.page, end)
-        return _LookedAt(one, (end - one.page) * pages.PAGE, end if end < last else 0, None)
+        end = min(last, file.page + max(1, budget // pages.PAGE))
+        _check_pages(run, file.query, place, file.page, end)
+        return (end - file.page) * pages.PAGE, end if end < last else 0, None
     except OSError as error:
-        raise states.corrupt_run(run, one.query, place, "cannot be read") from error
+        raise states.corrupt_run(run, file.query, place, "cannot be read") from error
 
 
-def _note(connection: sqlite3.Connection, path: Path, done: _LookedAt, now: float) -> None:
-    """Remember how far the file was looked at, and its new checksums."""
-    one, sums, file = done.file, done.sums, done.file.run.file
-    at = one.since if done.page else now
-    connection.execute("INSERT OR REPLACE INTO scrub VALUES (?, ?, ?)", (file, at, done.page))
+def _note(
+    connection: Connection, path: Path, file: _Waiting, page: int, sums: bytes | None, now: float
+) -> None:
+    """Record how far the file was verified, and its new checksums."""
+    run, at = file.run, file.since if page else now
+    connection.execute("INSERT OR REPLACE INTO scrub VALUES (?, ?, ?)", (run.file, at, page))
     if sums is None:
         return
-    result = tables.find_with_progress(connection, path, one.query)
+    result = tables.find_with_progress(connection, path, file.query)
     assert result is not None, "the lock is held"
     query, progress = result
-    run, checksum = one.run, zlib.crc32(sums)
-    put = WrittenRun(run.arrangement, run.sequence, run.rows, run.size, checksum, file, None, sums)
+    kept = (run.arrangement, run.sequence, run.rows, run.size)
+    put = WrittenRun(*kept, zlib.crc32(sums), run.file, None, sums)
     runs, _ = states.move_runs(connection, path, query.id, progress.runs, (), [put])
     tables.save_progress(connection, query.id, replace(progress, runs=runs))
-
-
-def _written(place: Path) -> float:
-    """When the file was written; 0 where nobody can say."""
-    try:
-        return place.stat().st_mtime
-    except OSError:
-        return 0.0
 
 
 def _sums_of_whole(run: StoredRun, query: QueryName, place: Path) -> bytes:
@@ -378,16 +345,16 @@ def _sums_of_whole(run: StoredRun, query: QueryName, place: Path) -> bytes:
 
 
 def _check_pages(run: StoredRun, query: QueryName, place: Path, first: int, last: int) -> None:
-    held = run.sums or b""
+    expected = run.sums or b""
     sums = pages.PageSums()
     for part in _parts(place, first * pages.PAGE, min(last * pages.PAGE, run.size)):
         sums.add(memoryview(part))
-    if zlib.crc32(held) != run.checksum or sums.table() != held[4 * first : 4 * last]:
+    if zlib.crc32(expected) != run.checksum or sums.table() != expected[4 * first : 4 * last]:
         raise states.corrupt_run(run, query, place, "does not match its checksums")
 
 
 def _parts(place: Path, first: int, last: int) -> Iterator[bytes]:
-    """The bytes of a file, none of them kept."""
+    """The bytes of a file in parts."""
     descriptor = os.open(place, os.O_RDONLY | CAREFUL)
     try:
         os.lseek(descriptor, first, os.SEEK_SET)

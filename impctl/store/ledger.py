@@ -1,12 +1,10 @@
-"""The ledger: what each use of a sketch read and left out, beside the catalog in a file of its own.
+"""The ledger: what each use of a sketch read and skipped, in a file beside the catalog.
 
-Law: a use is written whole or not at all, never by waiting for a writer of sketches, and never in
-the way of the use: who cannot write it in time goes on without. Of each query the latest `KEPT`
-uses stand by themselves, earlier ones as sums per day, so that sums stay exact. Answers from kept
-rows read no file; they are counted per day. Of what decides anything only times are read from
-here: what the latest runs of a query took, by who answered it. They feed estimates, so that one
-that cannot be written or read changes no answer.
-Out of scope: what a use is counted by (`service.resolve`), what runs cost (`store.tables`).
+Law: a use is written whole or not at all. Writing it never waits for a writer of sketches and never
+delays the use: without time to write, it is skipped. The latest `KEPT` uses of each query are
+single rows, earlier ones sums per day, so that sums stay exact. Answers from a materialized result
+read no file; they are counted per day. Decisions read only the times of a query's latest runs, by
+who answered it. These feed estimates, so a missing one changes no answer.
 """
 
 from __future__ import annotations
@@ -27,10 +25,10 @@ if TYPE_CHECKING:
 
 KEPT = 1000
 _PATIENCE = 1.0
-"""Seconds that a use waits for another one that is being written."""
+"""Seconds to wait for another writer of the ledger."""
 _DAY = 86_400
 _RUNS, _MOST_RUNS = 8, 64
-"""Runs that are held of a text by one who answered it, and of all texts that a query had."""
+"""Runs kept per text and answerer, and per query."""
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS use (number INTEGER PRIMARY KEY, query TEXT NOT NULL, at REAL NOT NULL,
@@ -70,11 +68,8 @@ DO UPDATE SET answers = answers + excluded.answers, last = max(last, excluded.la
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """One use: what was read, and what the query would have read by its own conditions alone.
-
-    `is_used` is false where the sketch was left away. `elapsed_ms` is 0 where nobody knows it: a
-    text was printed, or a frame handed out.
-    """
+    """What one use read, and what the query's own conditions would have read. `is_used` is false if
+    the sketch was not used. `elapsed_ms` is 0 if unknown: a text or a frame was returned."""
 
     query: QueryName
     at: float
@@ -92,11 +87,9 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class AnswerRun:
-    """What one answer took, and how much was read for it; of kept rows how much they are.
-
-    `text` marks the query's text, `by` says who answered. Starting Spark took `start_ms` more than
-    `elapsed_ms`, 0 where it was running.
-    """
+    """What one answer read; of a materialized result also its size. `text` identifies the query's
+    text, `by` who answered. Starting Spark took `start_ms` beyond `elapsed_ms`, 0 if it was
+    running."""
 
     query: QueryName
     text: int
@@ -111,10 +104,8 @@ class AnswerRun:
 
 @dataclass(frozen=True, slots=True)
 class Uses:
-    """Sums over the uses of one query, and how often it was answered from kept rows besides.
-
-    `last` is the latest of either, None without any.
-    """
+    """Sums over the uses of one query, and the number of answers from a materialized result. `last`
+    is the latest of either, None without any."""
 
     uses: int = 0
     used: int = 0
@@ -130,13 +121,13 @@ class Uses:
 
 
 class Ledger:
-    """The ledger of the store in a folder; there may be none yet, or none that can be read."""
+    """The ledger of the store in a folder; it may be missing or unreadable."""
 
     def __init__(self, folder: Path) -> None:
         self._path = Layout(folder).ledger
 
     def record(self, use: Use) -> bool:
-        """Write one use down; false where that could not be done at once."""
+        """Record one use; false if that was not possible at once."""
 
         def write(connection: sqlite3.Connection) -> None:
             marks = ", ".join("?" * len(fields(Use)))
@@ -146,7 +137,7 @@ class Ledger:
         return self._written(write)
 
     def record_answers(self, counts: Mapping[QueryName, int], at: float) -> bool:
-        """Count answers from kept rows; false where that could not be done at once."""
+        """Count answers from a materialized result; false if that was not possible at once."""
 
         def write(connection: sqlite3.Connection) -> None:
             rows = [(query, at // _DAY, count, at) for query, count in counts.items()]
@@ -155,7 +146,7 @@ class Ledger:
         return self._written(write)
 
     def record_run(self, run: AnswerRun) -> bool:
-        """Write down what an answer took; false where that could not be done at once."""
+        """Record what an answer took; false if that was not possible at once."""
 
         def write(connection: sqlite3.Connection) -> None:
             marks = ", ".join("?" * len(fields(AnswerRun)))
@@ -175,37 +166,36 @@ class Ledger:
     def runs(self, query: QueryName, text: int) -> tuple[AnswerRun, ...]:
         """What the latest answers of this text of a query took, newest first."""
         names = ", ".join(field.name for field in fields(AnswerRun))
-        asked = f"SELECT {names} FROM run WHERE query = ? AND text = ? ORDER BY number DESC"
+        wanted = f"SELECT {names} FROM run WHERE query = ? AND text = ? ORDER BY number DESC"
         made: Callable[..., AnswerRun] = AnswerRun
-        return tuple(made(*row) for row in self._asked(asked, query, text))
+        return tuple(made(*row) for row in self._rows(wanted, query, text))
 
     def uses(self, query: QueryName) -> tuple[Use, ...]:
-        """The uses that stand by themselves, newest first."""
+        """Single uses, newest first; older ones are summed per day."""
         names = ", ".join(field.name for field in fields(Use))
-        rows = self._asked(f"SELECT {names} FROM use WHERE query = ? ORDER BY number DESC", query)
+        rows = self._rows(f"SELECT {names} FROM use WHERE query = ? ORDER BY number DESC", query)
         made: Callable[..., Use] = Use
         return tuple(made(*row[:4], bool(row[4]), *row[5:]) for row in rows)
 
     def sums(self, query: QueryName, since: float = 0.0) -> Uses:
-        """All uses since then; of sums per day those of whole days and of the one it lies in, and
-        so of answers from kept rows."""
+        """Sums of all uses and materialized answers since then, including the whole first day."""
         days = f"SELECT sum(uses), sum(used), {_SUMS}, sum(elapsed_ms), max(day) FROM day"
         alone = f"SELECT count(*), sum(is_used), {_SUMS}, sum(elapsed_ms), max(at) FROM use"
-        (old,) = self._asked(f"{days} WHERE query = ? AND day >= ?", query, since // _DAY) or [()]
-        (new,) = self._asked(f"{alone} WHERE query = ? AND at >= ?", query, since) or [()]
+        (old,) = self._rows(f"{days} WHERE query = ? AND day >= ?", query, since // _DAY) or [()]
+        (new,) = self._rows(f"{alone} WHERE query = ? AND at >= ?", query, since) or [()]
         if not old or not new:
             return Uses()
-        totals = [(one or 0) + (other or 0) for one, other in zip(old[:-1], new[:-1], strict=True)]
+        totals = [(a or 0) + (b or 0) for a, b in zip(old[:-1], new[:-1], strict=True)]
         last = new[-1] if new[-1] is not None else old[-1] * _DAY if old[-1] is not None else None
         counted = "SELECT sum(answers), max(last) FROM answer WHERE query = ? AND day >= ?"
-        # A ledger of before has no such table.
-        ((answers, told),) = self._asked(counted, query, since // _DAY) or [(None, None)]
-        moments = [at for at in (last, told) if at is not None]
+        # An older ledger has no such table.
+        ((answers, latest),) = self._rows(counted, query, since // _DAY) or [(None, None)]
+        moments = [at for at in (last, latest) if at is not None]
         made: Callable[..., Uses] = Uses
         return made(*totals, max(moments, default=None), answers or 0)
 
     def _written(self, write: Callable[[sqlite3.Connection], None]) -> bool:
-        """Whether it could be written, all of it, at once."""
+        """Run the statements in one transaction; false if that fails."""
         try:
             with self._opened() as result, result:
                 result.execute("BEGIN IMMEDIATE")
@@ -215,16 +205,16 @@ class Ledger:
         return True
 
     def _fold(self, connection: sqlite3.Connection, query: QueryName) -> None:
-        """Put the oldest uses of a query into their days."""
-        asked = "SELECT number FROM use WHERE query = ? ORDER BY number DESC LIMIT 1 OFFSET ?"
-        row = connection.execute(asked, (query, KEPT)).fetchone()
+        """Add the oldest uses of a query to the sums of their days."""
+        oldest = "SELECT number FROM use WHERE query = ? ORDER BY number DESC LIMIT 1 OFFSET ?"
+        row = connection.execute(oldest, (query, KEPT)).fetchone()
         if row is not None:
             given = {"query": query, "last": row[0]}
             connection.execute(_FOLD, given)
             connection.execute("DELETE FROM use WHERE query = :query AND number <= :last", given)
 
-    def _asked(self, sql: str, *given: object) -> list[tuple[Any, ...]]:
-        """Rows; none where there is no ledger, or none that can be read."""
+    def _rows(self, sql: str, *given: object) -> list[tuple[Any, ...]]:
+        """Rows; none if there is no readable ledger."""
         if not self._path.is_file():
             return []
         try:
@@ -236,7 +226,7 @@ class Ledger:
 
     @contextmanager
     def _opened(self) -> Iterator[sqlite3.Connection]:
-        """The ledger to be written; made where there is none, its owner's alone."""
+        """The ledger for writing; created with owner-only rights if missing."""
         if not self._path.exists():
             os.close(os.open(self._path, os.O_CREAT | os.O_RDWR | CAREFUL, 0o600))
         with closing(

@@ -31,11 +31,11 @@ _LOCAL = {
     "smb3": ("nobrl", "nolock"),
     "lustre": ("localflock", "noflock"),
 }
-"""Options of network file systems by which locks are kept on this machine, or not at all."""
+"""Options of network file systems that keep locks local to this machine, or ignore them."""
 
 
 def refuse_idle_lock(path: Path, mounts: Path = _MOUNTS) -> None:
-    """UsageError where the lock on the file at `path`, which is held, keeps nobody off."""
+    """Raise UsageError if the held lock on the file at `path` excludes nobody."""
     second = os.open(path, os.O_RDWR | CAREFUL)
     try:
         lock_file(second, wait=False)
@@ -54,7 +54,7 @@ def refuse_idle_lock(path: Path, mounts: Path = _MOUNTS) -> None:
 
 @cache
 def _local_option(folder: Path, mounts: Path) -> str | None:
-    """The option by which locks in this folder end at this machine; None where none is known."""
+    """The mount option that limits locks in this folder to this machine; None if there is none."""
     try:
         text = mounts.read_text(encoding="utf-8", errors="surrogateescape")
         place = str(folder.resolve())
@@ -79,12 +79,12 @@ def _local_option(folder: Path, mounts: Path) -> str | None:
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.1
 _OPEN = os.O_RDWR | os.O_CREAT | CAREFUL
 _GRACE = 0.5
-"""How long a dead owner's name must stand unchanged: a new owner writes its own at once."""
+"""How long a dead owner's note must stay unchanged: a new owner writes its own at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Who holds the lock; `process_start` tells two processes with one pid apart."""
+    """Who holds the lock; `process_start` distinguishes processes with the same pid."""
 
     pid: int
     host: str
@@ -95,7 +95,7 @@ class Owner:
 
     @property
     def is_dead(self) -> bool:
-        """Whether the process is surely gone; what runs elsewhere counts as alive."""
+        """Whether the process is surely gone; one on another machine counts as alive."""
         if (self.host, self.namespace) != (socket.gethostname(), _namespace()):
             return False
         start = _process_start(self.pid)
@@ -115,21 +115,17 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The writer's lock, held; `recovered` is the owner that died holding it before, if any."""
-
     recovered: Owner | None = None
 
     @property
     def note(self) -> str | None:
-        """The recovery in words, for whoever watches."""
+        """The recovery in words."""
         if self.recovered is None:
             return None
         return f"Recovered the lock of a run that ended early: {self.recovered.describe()}"
 
 
 class WriterLock:
-    """The lock of one store, as seen by one `Store`."""
-
     def __init__(self, layout: Layout, disk: Disk) -> None:
         self._layout = layout
         self._disk = disk
@@ -140,10 +136,8 @@ class WriterLock:
         return self._descriptor is not None
 
     def acquire(self, timeout: float, command: str) -> Owner | None:
-        """Take the lock; returns the owner that died holding it before, if one did.
-
-        Waits up to `timeout` seconds, then LockHeldError.
-        """
+        """Take the lock; returns the owner that died holding it before, if any. Waits up to
+        `timeout` seconds, then LockHeldError."""
         deadline = time.monotonic() + timeout
         pause = _FIRST_PAUSE
         dead: tuple[bytes, float] | None = None
@@ -153,7 +147,11 @@ class WriterLock:
                 if taken is not None:
                     if not _claim(taken, self._layout.lock, command, self._disk):
                         continue
-                    _refuse_idle(taken, self._layout.lock)
+                    try:
+                        refuse_idle_lock(self._layout.lock)
+                    except BaseException:
+                        os.close(taken)
+                        raise
                     self._descriptor = taken
                     return _owner(text)
                 owner = _owner(text)
@@ -171,7 +169,7 @@ class WriterLock:
                 pause = min(pause * 2, _LONGEST_PAUSE)
 
     def release(self) -> None:
-        """Give the lock back; nothing happens where it is not held."""
+        """Release the lock if it is held."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is None:
             return
@@ -183,13 +181,13 @@ class WriterLock:
 
 
 def read_owner(layout: Layout) -> Owner | None:
-    """Who holds the lock now, as far as its note says; None where nobody does."""
+    """Who holds the lock, by its note; None if nobody does."""
     owner = noted_owner(layout)
     return None if owner is None or owner.is_dead else owner
 
 
 def noted_owner(layout: Layout) -> Owner | None:
-    """Whose note is in the lock file, dead or alive; None without one."""
+    """The owner noted in the lock file, dead or alive; None without one."""
     with translated(layout.lock):
         try:
             descriptor = os.open(layout.lock, os.O_RDONLY | CAREFUL)
@@ -202,7 +200,7 @@ def noted_owner(layout: Layout) -> Owner | None:
 
 
 def _try(path: Path) -> tuple[int | None, bytes]:
-    """The locked descriptor, or None where another has it, and the note found in the file."""
+    """The locked descriptor, or None if another process has it, and the note in the file."""
     descriptor = os.open(path, _OPEN, 0o600)
     try:
         lock_file(descriptor, wait=False)
@@ -216,17 +214,8 @@ def _try(path: Path) -> tuple[int | None, bytes]:
     return descriptor, _note(descriptor)
 
 
-def _refuse_idle(descriptor: int, path: Path) -> None:
-    """Give up (and close) a lock that would keep nobody off."""
-    try:
-        refuse_idle_lock(path)
-    except BaseException:
-        os.close(descriptor)
-        raise
-
-
 def _claim(descriptor: int, path: Path, command: str, disk: Disk) -> bool:
-    """Write our note; False (and closed) where the file was taken away from under the lock."""
+    """Write our note; False (and closed) if the file was removed from under the lock."""
     owner = {
         "pid": os.getpid(),
         "host": socket.gethostname(),
@@ -245,7 +234,7 @@ def _claim(descriptor: int, path: Path, command: str, disk: Disk) -> bool:
     except BaseException:
         os.close(descriptor)
         raise
-    if there is not None and (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino):
+    if there is not None and os.path.samestat(there, ours):
         return True
     os.close(descriptor)
     return False
@@ -266,7 +255,7 @@ def _take_away(layout: Layout, text: bytes) -> None:
 
 
 def _put_note(descriptor: int, note: bytes, disk: Disk) -> None:
-    """Write the note, which is left out on a full disk: the lock holds without it."""
+    """Write the note; on a full disk it is omitted and the lock holds without it."""
     try:
         disk.put_note(descriptor, note)
     except OSError as error:
@@ -290,7 +279,7 @@ def _owner(text: bytes) -> Owner | None:
             str(result["process_start"]),
         )
     except (ValueError, KeyError, TypeError):
-        return None  # nobody, or caught in the middle of writing
+        return None  # no owner, or its note is being written
 
 
 def _held(root: Path, owner: Owner | None) -> LockHeldError:
@@ -302,7 +291,7 @@ def _held(root: Path, owner: Owner | None) -> LockHeldError:
 
 
 def _process_start(pid: int) -> str | None:
-    """Boot and clock ticks at which the process started; None where that cannot be seen."""
+    """Boot and clock ticks at which the process started; None if unknown."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -313,7 +302,7 @@ def _process_start(pid: int) -> str | None:
 
 
 def _namespace() -> str:
-    """Pids mean something within this only: containers may share a host name and a folder."""
+    """The pid namespace: containers may share a host name and a folder."""
     try:
         return os.readlink("/proc/self/ns/pid")
     except OSError:

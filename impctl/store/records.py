@@ -23,12 +23,11 @@ if TYPE_CHECKING:
 
 
 Run = tuple[str, int, pa.Table]
-"""A run of operator state: arrangement, sequence, rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class TablePin:
-    """The version of a table that sketch and state stand for."""
+    """The version of a table that sketch and state are valid for."""
 
     table: TableName
     path: str
@@ -50,7 +49,7 @@ class StoredSketch:
 
 @dataclass(frozen=True, slots=True)
 class Assumption:
-    """A fact about data that the sketch's safety rests on."""
+    """A fact about the data that the sketch's safety relies on."""
 
     table: TableName
     column: ColumnName
@@ -70,21 +69,19 @@ class RunRef:
 
 
 class RunKind(StrEnum):
-    """What a run was, as far as its cost goes; the texts are stored."""
+    """Kinds of runs by cost; the texts are stored."""
 
     MAINTAIN = "maintain"
     GROUPED = "grouped"
-    """Maintained, over a change that Spark grouped."""
+    """Maintained, with a change that Spark grouped."""
     RECAPTURE = "recapture"
 
 
 @dataclass(frozen=True, slots=True)
 class SideRead:
-    """What one run read of a side of a join that lies in files: how many `keys` were asked for, of
-    which `hits` had rows, and the rows; all 0 where its filter knew none of the keys.
-
-    Of a piece that is bounded (`buffer_name`) the keys are groups that were filled again.
-    """
+    """Reads of one run on a side of a join in files: `keys` requested, `hits` with rows, and the
+    rows; all 0 if its filter excluded all keys. Of `buffer_name` pieces the keys are refilled
+    groups."""
 
     side: str
     keys: int = 0
@@ -94,16 +91,14 @@ class SideRead:
 
 
 def buffer_name(piece: str) -> str:
-    """What the buffers of a piece of state are called among the sides that a run read."""
+    """The name of the buffers of a piece of state among the sides that a run read."""
     return f"{piece}.buffer"
 
 
 @dataclass(frozen=True, slots=True)
 class RunParts:
-    """Milliseconds of each operator of the circuit, in its order, and what was read from files.
-
-    The reads are part of their operators' times. Sides that were kept are in none.
-    """
+    """Milliseconds per operator of the circuit, in order, and reads from files. The reads are part
+    of their operators' times. Stored sides are not listed."""
 
     times: tuple[float, ...]
     reads: tuple[SideRead, ...] = ()
@@ -111,14 +106,11 @@ class RunParts:
 
 @dataclass(frozen=True, slots=True)
 class RunCost:
-    """What a run took, and how much it had to do: what later runs are estimated from.
-
-    `rows` and `bytes` are the change's, of a recapture the tables'. Starting Spark took `start_ms`
-    more than `elapsed_ms`, nothing where a session was running; `spark` tells whether the run used
-    one. `moved` are the tables whose changes were maintained, in order, where that is known;
-    `parts` what of it went where, of a run of the engine alone. `layout` names how the state is
-    kept that was carried on, or that a capture made; a run tells nothing of other layouts.
-    """
+    """What a run took and its amount of work: the basis of estimates. `rows` and `bytes` are the
+    change's, of a recapture the tables'. Starting Spark took `start_ms` beyond `elapsed_ms`, 0 if a
+    session was running; `spark` is whether the run used one. `moved` are the tables whose changes
+    were maintained, in order, if known; `parts` details a run of the engine alone. `layout` names
+    the layout of the state; a run says nothing about other layouts."""
 
     kind: RunKind
     rows: int
@@ -133,12 +125,10 @@ class RunCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """What the last choice of state was made by, so that it is made anew only once that moved.
-
-    `rates` are runs a day by the tables that move in one, `pins` what queries say of their state,
-    `bytes` what all state took afterwards, `least` what the choice that takes least would. It is
-    `settled` but where a query could not be opened or converted, so that the next run tries again.
-    """
+    """The basis of the last choice of state, so that it is repeated only after a change. `rates`
+    are runs a day by the tables that move in one, `pins` what queries say of their state, `bytes`
+    the size of all state afterwards, `least` that of the smallest choice. `settled` is false if a
+    query could not be opened or converted, so that the next run tries again."""
 
     budget: int
     rates: Mapping[tuple[TableName, ...], float]
@@ -150,7 +140,7 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
-    """What a command did to a query, why, and what it cost; no `cost`, nothing to learn from."""
+    """What a command did to a query, why, and its cost; without `cost` nothing to learn from."""
 
     action: str
     reason_code: str
@@ -169,7 +159,7 @@ class RunRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredQuery:
-    """All the store knows of a query but its state and history; times in seconds since 1970."""
+    """A stored query without its state and history; times in seconds since 1970."""
 
     query: QueryName
     fingerprint: str
@@ -189,13 +179,13 @@ class StoredQuery:
 
     @property
     def partitions(self) -> dict[AccessId, RangePartition]:
-        """The ranges of every sketched access."""
+        """The ranges of every access with a sketch."""
         return {sketch.access: sketch.partition for sketch in self.sketches}
 
 
 @dataclass(frozen=True, slots=True)
 class KeptVersion:
-    """A commit whose sketches are still there, the versions they stand for, and their basis."""
+    """A commit whose sketches are still stored, their versions, and their basis."""
 
     generation: int
     versions: Mapping[TableName, TableVersion]
@@ -204,10 +194,8 @@ class KeptVersion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewCapture:
-    """What a capture found; replaces everything the query had but its history.
-
-    `basis` is what tells later whether the sketches of these versions may still be used.
-    """
+    """The result of a capture; replaces all of the query but its history. `basis` decides later
+    whether the sketches of these versions are still usable."""
 
     query: QueryName
     fingerprint: str
@@ -222,13 +210,10 @@ class NewCapture:
 
 @dataclass(frozen=True, slots=True)
 class MaintainCommit:
-    """What maintaining changed.
-
-    `pins` name every table of the query. Accesses missing in `sketches` keep their sketch; None
-    for `state_meta` keeps what is stored. Runs are dropped before others are put; a run put under
-    the arrangement and sequence of another replaces it. `basis` is as for a capture, `at` the time,
-    in seconds since 1970.
-    """
+    """The result of maintenance. `pins` name every table of the query. Accesses missing in
+    `sketches` keep their sketch; None for `state_meta` keeps what is stored. Runs are dropped
+    before others are put; a run put under the arrangement and sequence of another replaces it.
+    `basis` is as for a capture, `at` the time, in seconds since 1970."""
 
     query: QueryName
     expected_generation: int
@@ -244,7 +229,7 @@ class MaintainCommit:
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """A file or folder that nothing refers to; `bytes` is what its removal gives back."""
+    """An unreferenced file or folder; `bytes` is what its removal frees."""
 
     path: Path
     bytes: int
@@ -262,67 +247,46 @@ class OldVersions:
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What `collect` removed (or would remove); files say themselves whether they are gone."""
+    """What `collect` removed (or would remove); each file says whether it is gone."""
 
     versions: tuple[OldVersions, ...] = ()
     partitions: int = 0
     partition_bytes: int = 0
     files: tuple[Leftover, ...] = ()
     refusal: ImpctlError | None = None
-    """Why sketch versions and partitions stayed, although files could be removed."""
+    """Why sketch versions and partitions stayed although files could be removed."""
 
     def with_files(self, files: tuple[Leftover, ...]) -> Collected:
-        """The same, and these files."""
         return replace(self, files=files)
 
 
 class StoreReader(Protocol):
-    """What a store tells; `Store` says more of each."""
+    """The reading half of a store; see `Store` for each method."""
 
-    def load(self, query: QueryName) -> StoredQuery | None:
-        """The query's newest sketches."""
-        ...
+    def load(self, query: QueryName) -> StoredQuery | None: ...
 
-    def queries(self) -> tuple[QueryName, ...]:
-        """The queries there are."""
-        ...
+    def queries(self) -> tuple[QueryName, ...]: ...
 
-    def history(self, query: QueryName, limit: int = 20) -> tuple[RunRecord, ...]:
-        """The latest runs of a query."""
-        ...
+    def history(self, query: QueryName, limit: int = 20) -> tuple[RunRecord, ...]: ...
 
-    def costs(self, query: QueryName) -> tuple[RunCost, ...]:
-        """What the query's latest runs cost."""
-        ...
+    def costs(self, query: QueryName) -> tuple[RunCost, ...]: ...
 
-    def arrivals(self, tables: Iterable[str], *, is_whole: bool = True) -> dict[TableName, History]:
-        """The latest commits of tables, as numbers."""
-        ...
+    def arrivals(
+        self, tables: Iterable[str], *, is_whole: bool = True
+    ) -> dict[TableName, History]: ...
 
-    def chosen(self) -> Chosen | None:
-        """What the last choice of state was made by."""
-        ...
+    def chosen(self) -> Chosen | None: ...
 
     def kept(
         self, query: QueryName, versions: Mapping[TableName, TableVersion] | None = None
-    ) -> tuple[KeptVersion, ...]:
-        """The commits whose sketches are still there."""
-        ...
+    ) -> tuple[KeptVersion, ...]: ...
 
-    def load_kept(self, query: QueryName, generation: int) -> StoredQuery | None:
-        """An older commit's sketches."""
-        ...
+    def load_kept(self, query: QueryName, generation: int) -> StoredQuery | None: ...
 
-    def run_refs(self, query: QueryName) -> tuple[RunRef, ...]:
-        """The files of the query's state."""
-        ...
+    def run_refs(self, query: QueryName) -> tuple[RunRef, ...]: ...
 
     def load_runs(
         self, query: QueryName, beginning: str = ""
-    ) -> dict[str, list[tuple[int, StoredTable]]]:
-        """The query's state, each page of which is looked at before it is used."""
-        ...
+    ) -> dict[str, list[tuple[int, StoredTable]]]: ...
 
-    def collectable(self, keep: int = ...) -> Collected:
-        """What `gc` would remove."""
-        ...
+    def collectable(self, keep: int = ...) -> Collected: ...

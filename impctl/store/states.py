@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-import sqlite3
+import uuid
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from sqlite3 import Connection
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ from impctl.errors import OPEN_FILES, ImpctlError, StateCorruptError, pass_out_o
 from impctl.store.catalog import digest_of, opened, sealed
 from impctl.store.disk import (
     CAREFUL,
+    RUN_SUFFIX,
     Disk,
     Layout,
     OutputFile,
@@ -31,9 +33,8 @@ if TYPE_CHECKING:
     from impctl.types import QueryName
 
 BLOB_LIMIT = 256 << 10
-"""Runs up to this many bytes travel inside the transaction; measured: a file, with its own sync
-and the folder's, costs more below and less above."""
-
+"""Runs up to this many bytes are stored in the transaction; measured: a file, with its own sync and
+the folder's, costs more below and less above."""
 
 _HELD = (
     "SELECT arrangement, sequence, file, seal FROM run WHERE query_id = ?"
@@ -42,17 +43,14 @@ _HELD = (
 _DROP = "DELETE FROM run WHERE query_id = ? AND arrangement = ? AND sequence = ?"
 _PUT = "INSERT OR REPLACE INTO run VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _MARK_BYTES = 8
-"""Before each message of an Arrow stream: that one comes, and how long its head is."""
+"""Bytes before each message of an Arrow stream: a marker and the length of its head."""
 NO_RUNS = digest_of(())
-"""The digest of the runs of a query that has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenRun:
-    """A run ready for the catalog: its content is at hand, or safe on disk in `file`.
-
-    With `sums`, the checksums of the file's pages, `checksum` is theirs; else the content's.
-    """
+    """A run ready for the catalog: `content`, or synced on disk in `file`. With `sums`, the
+    checksums of the file's pages, `checksum` is theirs; else the content's."""
 
     arrangement: str
     sequence: int
@@ -66,7 +64,7 @@ class WrittenRun:
 
 @dataclass(frozen=True, slots=True)
 class StoredRun:
-    """A run as the catalog has it; without `sums` its checksum is that of all bytes."""
+    """A run in the catalog; without `sums` its checksum is that of all bytes."""
 
     arrangement: str
     sequence: int
@@ -83,11 +81,11 @@ class StoredRun:
 
 
 def write_runs(runs: Iterable[Run], layout: Layout, disk: Disk) -> tuple[WrittenRun, ...]:
-    """Encode the runs and bring the large ones to disk, synced, their folder too."""
+    """Encode the runs and write the large ones to disk, synced with their folder."""
     written: list[WrittenRun] = []
     try:
         for arrangement, sequence, table in runs:
-            # Of whole arrays, which is what runs have, the bytes; and told at once.
+            # Runs have whole arrays, whose size is known at once.
             if table.get_total_buffer_size() <= BLOB_LIMIT:
                 written.append(_encode(arrangement, sequence, table))
             else:
@@ -102,12 +100,12 @@ def write_runs(runs: Iterable[Run], layout: Layout, disk: Disk) -> tuple[Written
 
 
 def discard_runs(runs: Iterable[WrittenRun], layout: Layout, disk: Disk) -> None:
-    """Remove files that nothing will refer to."""
+    """Remove files that no row will refer to."""
     remove_files([run.file for run in runs if run.file is not None], layout, disk)
 
 
 def remove_files(names: Iterable[str], layout: Layout, disk: Disk) -> set[str]:
-    """Remove run files, and tell which; one that cannot be removed now is collected later."""
+    """Remove run files and report which; one that cannot be removed now is collected later."""
     removed = set()
     for name in names:
         try:
@@ -119,46 +117,43 @@ def remove_files(names: Iterable[str], layout: Layout, disk: Disk) -> set[str]:
 
 
 def move_runs(
-    connection: sqlite3.Connection,
+    connection: Connection,
     path: Path,
     query_id: int,
     digest: int,
     drop: Iterable[tuple[str, int]],
     put: Iterable[WrittenRun],
 ) -> tuple[int, list[str]]:
-    """Remove runs, which must be there, then refer to others, whose places may be taken.
-
-    `digest` is what the runs must have before; gives what they have now, and the files that
-    nothing refers to any more.
-    """
-    held = {row[:2]: row[2:] for row in connection.execute(_HELD, (query_id,))}
-    if digest_of(held.values()) != digest:
+    """Remove `drop`, which must exist, then insert others, which may replace existing runs.
+    `digest` is the expected digest before; returns the new one, and files without a reference."""
+    stored = {row[:2]: row[2:] for row in connection.execute(_HELD, (query_id,))}
+    if digest_of(stored.values()) != digest:
         raise damaged(path, "the runs of one version do not match each other")
     left: list[str | None] = []
     gone = [(arrangement, int(sequence)) for arrangement, sequence in drop]
     for key in gone:
-        if key not in held:
+        if key not in stored:
             raise ImpctlError(
                 f"Run {key[1]} of `{key[0]}` is not in the store",
                 code="run_unknown",
                 hint="run `impctl capture` again",
             )
-        left.append(held.pop(key)[0])
+        left.append(stored.pop(key)[0])
     rows = []
     for run in put:
         key = (run.arrangement, run.sequence)
         row = sealed(query_id, *key, run.rows, run.size, run.checksum, run.file)
         rows.append((*row, run.content, run.sums))
-        left.append(held[key][0] if key in held else None)
-        held[key] = (run.file, row[-1])
+        left.append(stored[key][0] if key in stored else None)
+        stored[key] = (run.file, row[-1])
     connection.executemany(_DROP, [(query_id, *key) for key in gone])
     connection.executemany(_PUT, rows)
     # As SQLite orders them: texts by code point.
-    now = digest_of(held[key] for key in sorted(held))
+    now = digest_of(stored[key] for key in sorted(stored))
     return now, [file for file in left if file is not None]
 
 
-def drop_all_runs(connection: sqlite3.Connection, query_id: int) -> list[str]:
+def drop_all_runs(connection: Connection, query_id: int) -> list[str]:
     """Remove every run of the query; returns the files they referred to."""
     rows = connection.execute(
         "SELECT file FROM run WHERE query_id = ? AND file IS NOT NULL", (query_id,)
@@ -167,15 +162,14 @@ def drop_all_runs(connection: sqlite3.Connection, query_id: int) -> list[str]:
     return [row[0] for row in rows]
 
 
-def run_files(connection: sqlite3.Connection) -> set[str]:
-    """Names of the files that runs refer to."""
+def run_files(connection: Connection) -> set[str]:
     return {row[0] for row in connection.execute("SELECT file FROM run WHERE file IS NOT NULL")}
 
 
 def stored_runs(
-    connection: sqlite3.Connection, path: Path, query_id: int, digest: int
+    connection: Connection, path: Path, query_id: int, digest: int
 ) -> tuple[StoredRun, ...]:
-    """All runs of the query, by arrangement and sequence; they must have that digest."""
+    """All runs of the query, by arrangement and sequence; they must match the digest."""
     rows = connection.execute(
         "SELECT query_id, arrangement, sequence, rows, bytes, checksum, file, seal, content, sums"
         " FROM run WHERE query_id = ? ORDER BY arrangement, sequence",
@@ -187,7 +181,7 @@ def stored_runs(
 
 
 def read_run(run: StoredRun, query: QueryName, layout: Layout) -> StoredTable:
-    """The rows of the run; what has no pages is looked at in full."""
+    """The rows of the run; one without pages is verified in full."""
     place = layout.catalog if run.file is None else layout.run_file(run.file)
 
     def corrupt(what: str) -> StateCorruptError:
@@ -202,7 +196,7 @@ def read_run(run: StoredRun, query: QueryName, layout: Layout) -> StoredTable:
         raise corrupt("does not match its checksum")
     try:
         stream = pa.ipc.open_stream(content)
-        # A file has one batch, whose head was looked at; nothing behind it is read.
+        # A file has one batch, whose head was verified; nothing behind it is read.
         batches = [stream.read_next_batch()] if pages is not None else list(stream)
         table = pa.Table.from_batches(batches, stream.schema)
     except (pa.ArrowException, OSError, StopIteration) as error:
@@ -216,7 +210,7 @@ def read_run(run: StoredRun, query: QueryName, layout: Layout) -> StoredTable:
 def pages_of(
     run: StoredRun, content: pa.Buffer, corrupt: Callable[[str], StateCorruptError]
 ) -> CheckedPages:
-    """The pages of a run's file, none of them looked at yet."""
+    """The pages of a run's file, none of them verified yet."""
     sums = run.sums or b""
     if zlib.crc32(sums) != run.checksum:
         raise corrupt("does not match the checksum of its checksums")
@@ -242,7 +236,7 @@ def _content(run: StoredRun, place: Path, corrupt: Callable[[str], StateCorruptE
 def check_heads(
     content: pa.Buffer, pages: CheckedPages, corrupt: Callable[[str], StateCorruptError]
 ) -> None:
-    """Look at what tells where the columns of a stream lie: its schema, the head of its batch."""
+    """Verify what locates the columns of a stream: its schema and the head of its batch."""
     at = 0
     for _ in range(2):
         pages.check_span(at, min(at + _MARK_BYTES, content.size))
@@ -267,7 +261,7 @@ def _encode(arrangement: str, sequence: int, table: pa.Table) -> WrittenRun:
 def _write_file(
     arrangement: str, sequence: int, table: pa.Table, layout: Layout, disk: Disk
 ) -> WrittenRun:
-    name = layout.new_run_name()
+    name = f"{uuid.uuid4().hex}{RUN_SUFFIX}"
     path = layout.run_file(name)
     with translated(path):
         make_lasting_folder(layout.state, disk)
@@ -288,7 +282,7 @@ def _write_file(
 
 
 def _stream(table: pa.Table, sink: pa.NativeFile) -> None:
-    # One chunk a column: whoever maps the run gets whole arrays without a copy.
+    # One chunk a column: a reader that maps the run gets whole arrays without a copy.
     if len(table.to_batches()) > 1:
         table = table.combine_chunks()
     with pa.ipc.new_stream(sink, table.schema) as writer:
@@ -296,7 +290,7 @@ def _stream(table: pa.Table, sink: pa.NativeFile) -> None:
 
 
 class _ChecksummedFile:
-    """The file object Arrow writes a stream to; counts and checksums what passes, by pages."""
+    """The file object Arrow writes a stream to; counts and checksums the bytes by pages."""
 
     closed = False
 
@@ -313,14 +307,14 @@ class _ChecksummedFile:
         return len(view)
 
     def flush(self) -> None:
-        """Nothing is held back here."""
+        """Nothing is buffered here."""
 
     def close(self) -> None:
-        """The file is closed by whoever opened it."""
+        """The opener closes the file."""
 
 
 def _map(path: Path, length: int, *, is_read_whole: bool) -> pa.Buffer | None:
-    """The file's bytes, mapped; None where it does not have `length` bytes."""
+    """The file's bytes, mapped; None if it does not have `length` bytes."""
     descriptor = os.open(path, os.O_RDONLY | CAREFUL)
     try:
         if os.fstat(descriptor).st_size != length:
@@ -334,7 +328,7 @@ def _map(path: Path, length: int, *, is_read_whole: bool) -> pa.Buffer | None:
 
 
 def corrupt_run(run: StoredRun, query: QueryName, place: Path, what: str) -> StateCorruptError:
-    """The error of a run that is not as it was written."""
+    """The error for a damaged run."""
     return StateCorruptError(
         f"State of query `{query}` {what}: run {run.sequence} of `{run.arrangement}` in `{place}`",
         hint=f"run `impctl capture` for `{query}` again",

@@ -1,9 +1,8 @@
-"""The store: what the rest of impctl sees of the files it owns.
+"""The store: the interface to the files that impctl owns.
 
-Law: sketch, state and version of a query move together or not at all; a file is referred to only
-after it is safe on disk and removed only after nothing refers to it. Commits take the writer's
-lock for themselves where the caller does not hold it; readers never wait.
-Out of scope: deciding what to commit (`app`), what state means (`engine`).
+Law: sketch, state and version of a query change together or not at all; a file is referenced only
+after it is safe on disk and removed only after nothing references it. Commits take the writer's
+lock unless the caller holds it; readers never wait.
 """
 
 from __future__ import annotations
@@ -13,18 +12,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from impctl.errors import StateCorruptError
 from impctl.store import states
-from impctl.store import tables as arrivals
-from impctl.store import tables as chosen
-from impctl.store import tables as commits
-from impctl.store import tables as costs
-from impctl.store import tables as history
-from impctl.store import tables as kept
-from impctl.store import tables as queries
+from impctl.store import tables as rows
 from impctl.store.catalog import (
     OWN_LOCK_TIMEOUT,
     Catalog,
@@ -65,7 +57,7 @@ if TYPE_CHECKING:
     from impctl.types import QueryName, TableName, TableVersion
 
 _READ_ATTEMPTS = 3
-"""Tries to read runs whose files a writer may replace meanwhile."""
+"""Attempts to read runs whose files a writer may replace meanwhile."""
 
 
 class Store:
@@ -75,7 +67,7 @@ class Store:
         self, layout: Layout, disk: Disk, catalog: Catalog, *, is_absent: bool = False
     ) -> None:
         self.is_absent = is_absent
-        """Whether an empty catalog stands in, because there is none (whole, of today's format)."""
+        """Whether an empty catalog replaces a missing one (whole, of today's format)."""
         self._layout = layout
         self._disk = disk
         self._catalog = catalog
@@ -83,7 +75,7 @@ class Store:
         self._is_swept = False
         self._partitions: Partitions = {}
         self._unused: list[str] = []
-        """Files of runs that went in the transaction that is open for several commits."""
+        """Files of runs removed in the open transaction of several commits."""
 
     @staticmethod
     def exists(path: Path, *, is_shared: bool = False) -> bool:
@@ -97,11 +89,9 @@ class Store:
     def open(
         cls, path: Path, *, create: bool = True, disk: Disk | None = None, is_shared: bool = False
     ) -> Self:
-        """The store at `path`; UsageError for one that others may write, unless `is_shared`.
-
-        Without `create`, one that is absent looks empty and cannot be written; one of an older
-        format is read as it would be after its upgrade, and stays as it is.
-        """
+        """Open the store at `path`; UsageError if others may write it, unless `is_shared`. Without
+        `create`, a missing store looks empty and cannot be written; one of an older format is read
+        as after its upgrade, and stays unchanged."""
         layout = Layout(path)
         used = RealDisk() if disk is None else disk
         with translated(path):
@@ -110,25 +100,18 @@ class Store:
             if catalog is None and create:
                 catalog = created(layout, used)
             if catalog is None:
-                # Absent as well: a writer has to open it anew, to create it or to bring it up.
-                copy = upgraded_copy(layout, used)
-                result = empty_catalog(layout, used) if copy is None else copy
-                return cls(layout, used, result, is_absent=True)
+                # Absent as well: a writer has to open it again, to create or upgrade it.
+                catalog = upgraded_copy(layout, used) or empty_catalog(layout, used)
+                return cls(layout, used, catalog, is_absent=True)
         return cls(layout, used, catalog)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """Give back lock and connection."""
         try:
             self._catalog.close()
         finally:
@@ -146,10 +129,8 @@ class Store:
 
     @contextmanager
     def lock(self, timeout: float, owner: str = "impctl", *, sweep: bool = True) -> Iterator[Held]:
-        """Be the one writer; LockHeldError after waiting `timeout` seconds. May be nested.
-
-        Leftovers of killed writers are removed first, unless the caller is about to `collect`.
-        """
+        """Hold the writer's lock; LockHeldError after `timeout` seconds. May be nested. Leftovers
+        of killed writers are removed first, unless the caller is about to `collect`."""
         if self._lock.is_held:
             yield Held()
             return
@@ -159,8 +140,8 @@ class Store:
         recovered = self._lock.acquire(timeout, owner)
         try:
             if refusal is not None:
-                # What it stands for may have moved on before the lock was ours.
-                self._look_again()
+                # The catalog may have changed before the lock was ours.
+                self._reopen()
             if sweep:
                 self._sweep()
                 self._check_room()
@@ -169,91 +150,77 @@ class Store:
             self._lock.release()
 
     def lock_owner(self) -> Owner | None:
-        """Who is writing now."""
         return read_owner(self._layout)
 
     # Reading
 
     def load(self, query: QueryName) -> StoredQuery | None:
-        """What the store knows of the query; None where it was never captured."""
+        """The stored query; None if it was never captured."""
         with self._catalog.reading() as connection:
-            return queries.load_query(connection, self._catalog.path, query, self._partitions)
+            return rows.load_query(connection, self._catalog.path, query, self._partitions)
 
     def queries(self) -> tuple[QueryName, ...]:
         """Names of all captured queries, sorted."""
         with self._catalog.reading() as connection:
-            return queries.query_names(connection, self._catalog.path)
+            return rows.query_names(connection, self._catalog.path)
 
     def history(self, query: QueryName, limit: int = 20) -> tuple[RunRecord, ...]:
-        """The latest records of the query, newest first."""
         path = self._catalog.path
         with self._catalog.reading() as connection:
-            result = queries.find_query(connection, path, query)
-            return (
-                () if result is None else history.load_records(connection, path, result.id, limit)
-            )
+            row = rows.find_query(connection, path, query)
+            return () if row is None else rows.load_records(connection, path, row.id, limit)
 
     def costs(self, query: QueryName) -> tuple[RunCost, ...]:
-        """What the query's latest runs cost, newest first within a kind."""
         path = self._catalog.path
         with self._catalog.reading() as connection:
-            result = queries.find_query(connection, path, query)
-            return () if result is None else costs.load_costs(connection, result.id)
+            row = rows.find_query(connection, path, query)
+            return () if row is None else rows.load_costs(connection, row.id)
 
     def arrivals(self, tables: Iterable[str], *, is_whole: bool = True) -> dict[TableName, History]:
-        """The latest commits of these tables, as far as they are known; see `store.tables`."""
+        """The known latest commits of these tables; see `store.tables`."""
         with self._catalog.reading() as connection:
-            return arrivals.load_arrivals(connection, tables, is_whole=is_whole)
+            return rows.load_arrivals(connection, tables, is_whole=is_whole)
 
     def chosen(self) -> Chosen | None:
-        """What the last choice of state was made by."""
         with self._catalog.reading() as connection:
-            return chosen.load_chosen(connection)
+            return rows.load_chosen(connection)
 
     def kept(
         self, query: QueryName, versions: Mapping[TableName, TableVersion] | None = None
     ) -> tuple[KeptVersion, ...]:
-        """The commits of the query whose sketches are still there, newest first.
-
-        Those that stand for exactly these versions of all the query's tables, or all. One that an
-        impctl before format 4 wrote has no basis, and is left out.
-        """
+        """The commits of the query whose sketches are still stored, newest first: all, or those for
+        exactly these versions of all its tables. Commits before format 4 are skipped."""
         with self._catalog.reading() as connection:
-            return kept.kept_versions(connection, self._catalog.path, query, versions)
+            return rows.kept_versions(connection, self._catalog.path, query, versions)
 
     def load_kept(self, query: QueryName, generation: int) -> StoredQuery | None:
-        """What `load` would have given after that commit; None where it is gone.
-
-        `state_meta` is the basis that was written with it.
-        """
+        """What `load` returned after that commit, its basis as `state_meta`; None if it is gone."""
         path = self._catalog.path
         with self._catalog.reading() as connection:
-            return kept.load_kept(connection, path, query, generation, self._partitions)
+            return rows.load_kept(connection, path, query, generation, self._partitions)
 
     def run_refs(self, query: QueryName) -> tuple[RunRef, ...]:
-        """The runs of state the query has, without reading them."""
+        """The runs of the query's state, without reading them."""
         return tuple(run.ref for run in self._stored_runs(query)[1])
 
     def load_runs(
         self, query: QueryName, beginning: str = ""
     ) -> dict[str, list[tuple[int, StoredTable]]]:
-        """The state of the query: per arrangement its runs, ascending by sequence.
-
-        Of arrangements only those with names of that `beginning`. StateCorruptError where anything
-        is missing or altered: now, or when the page is used that holds it (`data.pages`).
-        """
+        """The state of the query: runs by arrangement, ascending by sequence. Only arrangements
+        whose name starts with `beginning`. StateCorruptError for missing or altered data: now, or
+        when its page is used (`data.pages`)."""
         for attempt in range(_READ_ATTEMPTS):
-            generation, result = self._stored_runs(query)
+            generation, stored = self._stored_runs(query)
             try:
                 tables = [
                     (run.arrangement, run.sequence, states.read_run(run, query, self._layout))
-                    for run in result
+                    for run in stored
                     if run.arrangement.startswith(beginning)
                 ]
             except StateCorruptError:
-                # A writer may have replaced the files meanwhile; then its generation moved on.
-                moved = self._stored_runs(query)[0] != generation
-                if not moved or attempt == _READ_ATTEMPTS - 1:
+                # A writer may have replaced the files meanwhile, with a new generation.
+                is_same = self._stored_runs(query)[0] == generation
+                if is_same or attempt == _READ_ATTEMPTS - 1:
                     raise
             else:
                 return states.group_runs(tables)
@@ -267,59 +234,54 @@ class Store:
         runs: Mapping[str, Sequence[tuple[int, pa.Table]]],
         record: RunRecord,
     ) -> int:
-        """Replace everything the query had; returns the new generation.
-
-        Sketches of earlier versions stay usable where query and tables are still the same.
-        """
-        new = [(name, sequence, table) for name, held in runs.items() for sequence, table in held]
+        """Replace everything the query had; returns the new generation. Sketches of earlier
+        versions stay usable if query and tables are the same."""
+        new = [(name, sequence, table) for name, kept in runs.items() for sequence, table in kept]
         path, at = self._catalog.path, time.time()
         return self._publish(
             new,
-            lambda connection, written: commits.apply_capture(
+            lambda connection, written: rows.apply_capture(
                 connection, path, capture, written, record, at
             ),
         )
 
     def commit_maintain(self, change: MaintainCommit) -> int:
-        """Move a query forward; returns the new generation.
-
-        RetryableError where another writer moved it since `expected_generation`.
-        """
+        """Move a query forward; returns the new generation. RetryableError if it is not at
+        `expected_generation`."""
         path = self._catalog.path
         return self._publish(
             change.put_runs,
-            lambda connection, written: commits.apply_maintain(connection, path, change, written),
+            lambda connection, written: rows.apply_maintain(connection, path, change, written),
         )
 
     def add_record(self, query: QueryName, record: RunRecord) -> None:
-        """Remember an action that committed nothing else; ignored for an unknown query."""
+        """Record an action that committed nothing else; ignored for an unknown query."""
         with self.lock(OWN_LOCK_TIMEOUT), self._catalog.writing_unsynced() as connection:
-            result = queries.find_query(connection, self._catalog.path, query)
+            result = rows.find_query(connection, self._catalog.path, query)
             if result is not None:
-                history.add_record(connection, result.id, record)
+                rows.add_record(connection, result.id, record)
 
     def amend_record(self, query: QueryName, record: RunRecord) -> None:
-        """Replace the query's latest record, once what the commit cost is known."""
+        """Replace the query's latest record once the cost of the commit is known."""
         with self.lock(OWN_LOCK_TIMEOUT), self._catalog.writing_unsynced() as connection:
-            result = queries.find_query(connection, self._catalog.path, query)
+            result = rows.find_query(connection, self._catalog.path, query)
             if result is not None:
-                history.replace_last_record(connection, result.id, record)
+                rows.replace_last_record(connection, result.id, record)
 
     def save_arrivals(self, histories: Mapping[TableName, History]) -> None:
-        """Remember the commits of these tables."""
         with self.lock(OWN_LOCK_TIMEOUT), self._catalog.writing_unsynced() as connection:
-            arrivals.save_arrivals(connection, histories)
+            rows.save_arrivals(connection, histories)
 
     def save_chosen(self, made_by: Chosen | None) -> None:
-        """Remember what the choice of state was made by; None forgets it."""
+        """Save the basis of the choice of state; None removes it."""
         with self.lock(OWN_LOCK_TIMEOUT), self._catalog.writing_unsynced() as connection:
-            chosen.save_chosen(connection, made_by)
+            rows.save_chosen(connection, made_by)
 
     def collect(self, *, keep: int = KEPT_VERSIONS) -> Collected:
-        """Remove files without a run, sketch versions before the latest `keep`, and their like."""
+        """Remove files without a run and sketch versions before the latest `keep`."""
         with self.lock(OWN_LOCK_TIMEOUT, sweep=False):
             result = self.collectable(keep)
-            # Files first: on a full disk they make the room that the catalog's log takes.
+            # Files first: on a full disk they free the space that the catalog's log takes.
             names = [file.path.name for file in result.files]
             removed = states.remove_files(names, self._layout, self._disk)
             self._is_swept = True
@@ -328,12 +290,11 @@ class Store:
             return trimmed(result, keep, lambda: self._catalog, self._check_room)
 
     def scrub(self, budget: int) -> Scrubbed:
-        """Look at so many bytes of state that nobody looked at for long; see `store.health`."""
+        """Verify `budget` bytes of the state not verified for longest; see `store.health`."""
         with self.lock(OWN_LOCK_TIMEOUT):
             return scrub(self._catalog, self._layout, budget, time.time())
 
     def collectable(self, keep: int = KEPT_VERSIONS) -> Collected:
-        """What `collect` would remove."""
         # A read transaction is rolled back at its end, whatever was done in it.
         with self._catalog.reading() as connection:
             leftovers = find_leftovers(connection, self._layout)
@@ -342,12 +303,11 @@ class Store:
     def _stored_runs(self, query: QueryName) -> tuple[int, tuple[states.StoredRun, ...]]:
         path = self._catalog.path
         with self._catalog.reading() as connection:
-            result = queries.find_with_progress(connection, path, query)
+            result = rows.find_with_progress(connection, path, query)
             if result is None:
                 return 0, ()
             row, progress = result
-            runs = states.stored_runs(connection, path, row.id, progress.runs)
-            return progress.generation, runs
+            return progress.generation, states.stored_runs(connection, path, row.id, progress.runs)
 
     def _publish(self, runs: Sequence[Run], apply: Apply) -> int:
         """Write runs, then refer to them in one transaction, then remove what it replaced."""
@@ -372,43 +332,42 @@ class Store:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Commits inside are one transaction, synced once at the end: all of them hold then, or it
-        raises and none does. One that fails takes only itself back. The lock must be held."""
+        """One transaction for the commits inside, synced once at the end: all are committed, or it
+        raises and none is. A failing one rolls only itself back. The lock must be held."""
         try:
             with self._catalog.together():
                 yield
         except BaseException:
-            # Whether it was committed is not certain: files are left to the next sweep.
+            # It may or may not be committed: files are left to the next sweep.
             self._unused.clear()
             self._is_swept = False
             raise
         self._remove_unused()
 
     def _remove_unused(self) -> None:
-        """Remove files that the last transaction left without a run."""
         unused, self._unused = self._unused, []
         states.remove_files(unused, self._layout, self._disk)
 
-    def _look_again(self) -> None:
-        """Open the catalog anew, whose disk was full: for what it holds now, and to write to it."""
+    def _reopen(self) -> None:
+        """Reopen the catalog after a full disk, to read its present content and to write."""
         catalog = open_catalog(self._layout, self._disk)
         if catalog is not None:
             self._catalog.close()
             self._catalog = catalog
 
     def _check_room(self) -> None:
-        """Raise where the disk is still too full for the catalog to be written."""
+        """Raise if the disk is still too full to write the catalog."""
         if self._catalog.refusal is not None:
-            self._look_again()
+            self._reopen()
         if self._catalog.refusal is not None:
             raise self._catalog.refusal
 
     def _sweep(self) -> None:
-        """Remove what a writer that was killed left behind; once per open store."""
+        """Remove leftovers of a killed writer; once per open store."""
         if self._is_swept:
             return
         with self._catalog.reading() as connection:
             leftovers = find_leftovers(connection, self._layout)
-        names = [leftover.path.name for leftover in leftovers]
+        names = (leftover.path.name for leftover in leftovers)
         states.remove_files(names, self._layout, self._disk)
         self._is_swept = True

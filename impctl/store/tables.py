@@ -6,10 +6,10 @@ import hashlib
 import itertools
 import json
 import math
-import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from sqlite3 import Connection
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -46,8 +46,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class QueryRow:
-    """What is fixed from one capture to the next."""
-
     id: int
     name: QueryName
     fingerprint: str
@@ -58,13 +56,13 @@ class QueryRow:
 
 
 _SAYS_NOTHING = 0
-"""In two columns of `progress` that nobody asked for. They stay: the seal of a stored row covers
-them, and a migration in SQL could not seal it anew."""
+"""Value of two columns of `progress` that nothing reads. They stay: the seal of a stored row covers
+them, and a migration in SQL could not renew it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What every commit moves; texts are JSON as stored."""
+    """What every commit changes; texts are JSON as stored."""
 
     generation: int
     assumptions: str
@@ -76,7 +74,7 @@ class Progress:
     """Digest of the runs."""
 
 
-def find_query(connection: sqlite3.Connection, path: Path, name: QueryName) -> QueryRow | None:
+def find_query(connection: Connection, path: Path, name: QueryName) -> QueryRow | None:
     row = connection.execute("SELECT * FROM query WHERE name = ?", (name,)).fetchone()
     return None if row is None else QueryRow(*opened(row, path, "query"))
 
@@ -88,9 +86,9 @@ _QUERY_COLUMNS = 8
 
 
 def find_with_progress(
-    connection: sqlite3.Connection, path: Path, name: QueryName
+    connection: Connection, path: Path, name: QueryName
 ) -> tuple[QueryRow, Progress] | None:
-    """The query and how far it is, in one look; both or neither, else StateCorruptError."""
+    """The query and its progress, in one read; both or neither, else StateCorruptError."""
     row = connection.execute(_WITH_PROGRESS, (name,)).fetchone()
     if row is None:
         return None
@@ -101,19 +99,19 @@ def find_with_progress(
     return query, Progress(generation, assumptions, meta, *rest)
 
 
-def query_names(connection: sqlite3.Connection, path: Path) -> tuple[QueryName, ...]:
+def query_names(connection: Connection, path: Path) -> tuple[QueryName, ...]:
     rows = connection.execute("SELECT * FROM query ORDER BY name").fetchall()
     return tuple(opened(row, path, "query")[1] for row in rows)
 
 
 def save_query(
-    connection: sqlite3.Connection,
+    connection: Connection,
     capture: NewCapture,
     query_id: int | None,
     generation: int,
     at: float,
 ) -> int:
-    """Write what the capture fixes, over the row of `query_id` if there is one; returns the id."""
+    """Write what the capture fixes, over the row of `query_id` if any; returns the id."""
     if query_id is None:
         result = connection.execute("SELECT coalesce(max(id), 0) + 1 FROM query").fetchone()
         query_id = int(result[0])
@@ -125,7 +123,7 @@ def save_query(
     return query_id
 
 
-def save_progress(connection: sqlite3.Connection, query_id: int, progress: Progress) -> None:
+def save_progress(connection: Connection, query_id: int, progress: Progress) -> None:
     connection.execute(
         "INSERT OR REPLACE INTO progress VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         sealed(
@@ -147,12 +145,11 @@ PinRows = tuple[tuple[Any, ...], tuple[Any, ...]]
 
 
 def save_pins(
-    connection: sqlite3.Connection,
+    connection: Connection,
     query_id: int,
     pins: Iterable[TablePin],
     held: Mapping[TableName, PinRows] = MappingProxyType({}),
 ) -> int:
-    """Write the pins, of a table only what differs from the `held` rows; returns their digest."""
     written = []
     for pin in sorted(pins, key=lambda pin: pin.table):
         before, schema = held.get(pin.table, ((), ()))
@@ -175,11 +172,11 @@ _PIN_COLUMNS = 6
 
 
 def held_pins(
-    connection: sqlite3.Connection, path: Path, query_id: int, digest: int
+    connection: Connection, path: Path, query_id: int, digest: int
 ) -> dict[TableName, PinRows]:
-    """The pins' rows, ordered by table; they must have that digest. Nothing else is checked."""
+    """The pins' rows, ordered by table; only their digest is verified."""
     rows = connection.execute(_PINS, (query_id,)).fetchall()
-    # The joined columns stand once, before those of each side; the number of schemas is the last.
+    # The joined columns come once, before those of each side; the number of schemas is the last.
     held = {row[1]: (row[:_PIN_COLUMNS], (*row[:2], *row[_PIN_COLUMNS:-1])) for row in rows}
     if (
         any(row[-1] != len(rows) for row in rows)
@@ -190,9 +187,9 @@ def held_pins(
 
 
 def load_pins(
-    connection: sqlite3.Connection, path: Path, query_id: int, digest: int
+    connection: Connection, path: Path, query_id: int, digest: int
 ) -> tuple[TablePin, ...]:
-    """The pins, ordered by table; they must have that digest."""
+    """The pins, ordered by table; they must match the digest."""
     pins = []
     for row, schema in held_pins(connection, path, query_id, digest).values():
         table, location, table_id, version = opened(row, path, "pin")[1:]
@@ -202,7 +199,7 @@ def load_pins(
 
 
 def load_query(
-    connection: sqlite3.Connection, path: Path, name: QueryName, known: Partitions
+    connection: Connection, path: Path, name: QueryName, known: Partitions
 ) -> StoredQuery | None:
     """Everything of the query but runs and history."""
     result = find_with_progress(connection, path, name)
@@ -224,17 +221,6 @@ def load_query(
     )
 
 
-def forget_pins(connection: sqlite3.Connection, query_id: int) -> None:
-    connection.execute("DELETE FROM pin WHERE query_id = ?", (query_id,))
-    connection.execute("DELETE FROM pin_schema WHERE query_id = ?", (query_id,))
-
-
-def assumptions_text(assumptions: Iterable[Assumption]) -> str:
-    return json.dumps(
-        [[fact.table, fact.column, str(fact.kind), str(fact.source)] for fact in assumptions]
-    )
-
-
 def meta_text(meta: Mapping[str, Any] | None) -> str:
     return json.dumps({} if meta is None else dict(meta))
 
@@ -248,24 +234,25 @@ _HELD = """
 """
 _SKETCHED_COLUMNS = 8
 Partitions = dict[str, RangePartition]
-"""Partitions that were read already, by the hash of their content; those read are added."""
+"""Partitions read so far, by the hash of their content; extended by reads."""
 
 _SKETCH = "INSERT INTO sketch VALUES (?, ?, ?, ?, ?)"
+_SKETCH_TABLES = ("sketch", "sketched", "sketch_version", "sketch_basis")
 
 
 def versions_text(versions: Mapping[TableName, TableVersion]) -> str:
-    """Versions as the one text that equal versions have."""
+    """Versions as text, equal for equal versions."""
     return json.dumps({table: int(version) for table, version in sorted(versions.items())})
 
 
 def save_captured(
-    connection: sqlite3.Connection,
+    connection: Connection,
     query_id: int,
     generation: int,
     sketches: Iterable[StoredSketch],
     versions: str,
 ) -> None:
-    """The sketches of a capture, with their partitions."""
+    """Write the sketches of a capture, with their partitions."""
     written = []
     for sketch in sorted(sketches, key=lambda sketch: sketch.access):
         _check_size(sketch.access, sketch.fragments, sketch.partition.size)
@@ -286,13 +273,13 @@ def save_captured(
 
 
 def save_maintained(
-    connection: sqlite3.Connection,
+    connection: Connection,
     path: Path,
     query: tuple[int, int, int],
     sketches: Iterable[tuple[AccessId, FragmentSet]],
     versions: str,
 ) -> None:
-    """The sketches after a batch; `query` is id, generation of its capture, new generation."""
+    """Write the sketches after a batch; `query` is id, captured generation, new generation."""
     query_id, captured, generation = query
     held = _held_sketches(connection, path, query_id, captured, generation)
     given, known = dict(sketches), [sketched[0] for sketched, _ in held]
@@ -316,9 +303,9 @@ def save_maintained(
 
 
 def load_sketches(
-    connection: sqlite3.Connection, path: Path, query_id: int, generation: int, known: Partitions
+    connection: Connection, path: Path, query_id: int, generation: int, known: Partitions
 ) -> tuple[StoredSketch, ...]:
-    """The sketches as they stood at `generation`, ordered by access."""
+    """The sketches as of `generation`, ordered by access."""
     result = connection.execute(
         "SELECT * FROM sketch_version WHERE query_id = ? AND generation = ?", (query_id, generation)
     ).fetchone()
@@ -342,14 +329,8 @@ def load_sketches(
     return tuple(sketches)
 
 
-def forget_sketches(connection: sqlite3.Connection, query_id: int) -> None:
-    """Remove all sketches of the query; partitions stay until they are collected."""
-    for table in ("sketch", "sketched", "sketch_version", "sketch_basis"):
-        connection.execute(f"DELETE FROM {table} WHERE query_id = ?", (query_id,))  # noqa: S608
-
-
 def _save_version(
-    connection: sqlite3.Connection, query: tuple[int, int, int], digest: int, versions: str
+    connection: Connection, query: tuple[int, int, int], digest: int, versions: str
 ) -> None:
     query_id, captured, generation = query
     connection.execute(
@@ -359,12 +340,10 @@ def _save_version(
 
 
 def _held_sketches(
-    connection: sqlite3.Connection, path: Path, query_id: int, captured: int, generation: int
+    connection: Connection, path: Path, query_id: int, captured: int, generation: int
 ) -> list[tuple[tuple[Any, ...], tuple[Any, ...]]]:
-    """Of each access captured, by its name: what is fixed, and the row, seal included, that holds.
-
-    What is fixed are access, table, attribute, partition and number of ranges.
-    """
+    """Per captured access: the fixed values, and its valid row with seal. Fixed are access, table,
+    attribute, partition and number of ranges."""
     held = []
     for row in connection.execute(_HELD, (generation, query_id, captured)).fetchall():
         sketched = opened(row[:_SKETCHED_COLUMNS], path, "sketched")[2:]
@@ -386,7 +365,7 @@ def _check_size(access: AccessId, fragments: FragmentSet, size: int) -> None:
         )
 
 
-def _save_partition(connection: sqlite3.Connection, partition: RangePartition) -> str:
+def _save_partition(connection: Connection, partition: RangePartition) -> str:
     content = json.dumps(
         {
             "table": partition.table,
@@ -405,7 +384,7 @@ def _save_partition(connection: sqlite3.Connection, partition: RangePartition) -
     return content_id
 
 
-def _load_partition(connection: sqlite3.Connection, path: Path, content_id: str) -> RangePartition:
+def _load_partition(connection: Connection, path: Path, content_id: str) -> RangePartition:
     row = connection.execute("SELECT content FROM partition WHERE id = ?", (content_id,)).fetchone()
     if row is None or _content_id(row[0]) != content_id:
         raise damaged(path, f"partition `{content_id}` is missing or altered")
@@ -447,11 +426,11 @@ def _decoded(value: Any) -> BoundaryValue:
 KEPT = 8
 """Runs of one kind over the same tables and layout: enough to see an outlier, few to read."""
 MOST = 64
-"""Runs of one kind, whatever tables they carried on."""
+"""Runs of one kind, whatever tables changed."""
 
 _LAST = "SELECT coalesce(max(number), 0) FROM cost WHERE query_id = ? AND kind = ?"
 _SEALED = 8
-"""Columns before the seal; what follows it came with later formats."""
+"""Columns before the seal; those after it came with later formats."""
 _KINDS = frozenset(kind.value for kind in RunKind)
 _OLDEST = """DELETE FROM cost WHERE query_id = ? AND kind = ? AND (number <= ?
     OR moved = ? AND layout = ? AND number NOT IN (SELECT number FROM cost
@@ -459,21 +438,15 @@ _OLDEST = """DELETE FROM cost WHERE query_id = ? AND kind = ? AND (number <= ?
             ORDER BY number DESC LIMIT ?))"""
 
 
-def add_cost(connection: sqlite3.Connection, query_id: int, cost: RunCost) -> None:
-    """Append the cost of a run, dropping the oldest like it beyond `KEPT`."""
+def add_cost(connection: Connection, query_id: int, cost: RunCost) -> None:
+    """Append the cost of a run; drops the oldest of its like beyond `KEPT`."""
     number = _last(connection, query_id, cost.kind) + 1
     _put(connection, query_id, number, cost)
     mine, alike = (query_id, str(cost.kind)), (_text(cost.moved), cost.layout)
     connection.execute(_OLDEST, (*mine, number - MOST, *alike, *mine, *alike, KEPT))
 
 
-def replace_last_cost(connection: sqlite3.Connection, query_id: int, cost: RunCost) -> None:
-    """Put the cost in place of the latest of its kind."""
-    _put(connection, query_id, max(1, _last(connection, query_id, cost.kind)), cost)
-
-
-def load_costs(connection: sqlite3.Connection, query_id: int) -> tuple[RunCost, ...]:
-    """The costs held, newest first within a kind."""
+def load_costs(connection: Connection, query_id: int) -> tuple[RunCost, ...]:
     rows = connection.execute(
         "SELECT * FROM cost WHERE query_id = ? ORDER BY kind, number DESC", (query_id,)
     ).fetchall()
@@ -501,7 +474,6 @@ def load_costs(connection: sqlite3.Connection, query_id: int) -> tuple[RunCost, 
 
 
 def _text(moved: Sequence[TableName]) -> str:
-    """Tables as the catalog has them; of none the text of a row that does not tell."""
     return json.dumps(list(moved)) if moved else ""
 
 
@@ -509,16 +481,11 @@ def _tables(moved: str = "") -> tuple[TableName, ...]:
     return tuple(json.loads(moved)) if moved else ()
 
 
-def forget_costs(connection: sqlite3.Connection, query_id: int) -> None:
-    """Remove all costs of the query."""
-    connection.execute("DELETE FROM cost WHERE query_id = ?", (query_id,))
-
-
-def _last(connection: sqlite3.Connection, query_id: int, kind: RunKind) -> int:
+def _last(connection: Connection, query_id: int, kind: RunKind) -> int:
     return int(connection.execute(_LAST, (query_id, str(kind))).fetchone()[0])
 
 
-def _put(connection: sqlite3.Connection, query_id: int, number: int, cost: RunCost) -> None:
+def _put(connection: Connection, query_id: int, number: int, cost: RunCost) -> None:
     values = (
         query_id,
         str(cost.kind),
@@ -539,24 +506,22 @@ _DIGITS = 3
 
 
 def parts_text(parts: RunParts | None) -> str:
-    """The parts as text; an empty one for none."""
+    """The parts as text; empty for none."""
     if parts is None:
         return ""
     times = [round(ms, _DIGITS) for ms in parts.times]
-    reads = {
-        one.side: [one.keys, one.hits, one.rows, round(one.ms, _DIGITS)] for one in parts.reads
-    }
+    reads = {r.side: [r.keys, r.hits, r.rows, round(r.ms, _DIGITS)] for r in parts.reads}
     return json.dumps({"times": times, "reads": reads}, separators=(",", ":"))
 
 
 def parts_in(text: str = "") -> RunParts | None:
-    """The parts that a text tells; None for an empty one, and for one that tells no such thing."""
+    """The parts in a text; None for an empty or unknown text."""
     if not text:
         return None
     try:
-        told = json.loads(text)
-        times = tuple(_amount(ms) for ms in told["times"])
-        reads = tuple(_read(side, *numbers) for side, numbers in told["reads"].items())
+        stored = json.loads(text)
+        times = tuple(_amount(ms) for ms in stored["times"])
+        reads = tuple(_read(side, *numbers) for side, numbers in stored["reads"].items())
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
     return RunParts(times, reads)
@@ -577,27 +542,27 @@ _COLUMNS = (
     *("elapsed_ms", "read_ms", "engine_ms", "commit_ms"),
     *("changes", "added", "removed", "versions"),
 )
-"""Behind a record's query and number, named as its fields are."""
+"""After a record's query and number, named like its fields."""
 
 _LAST_ENTRY = "SELECT coalesce(max(number), 0) FROM history WHERE query_id = ?"
 
 
-def add_record(connection: sqlite3.Connection, query_id: int, record: RunRecord) -> None:
-    """Append the record."""
+def add_record(connection: Connection, query_id: int, record: RunRecord) -> None:
     _put_entry(connection, query_id, _last_entry(connection, query_id) + 1, record)
     if record.cost is not None:
         add_cost(connection, query_id, record.cost)
 
 
-def replace_last_record(connection: sqlite3.Connection, query_id: int, record: RunRecord) -> None:
-    """Put the record in place of the latest one (timings known only after the commit)."""
+def replace_last_record(connection: Connection, query_id: int, record: RunRecord) -> None:
+    """Replace the latest record (timings are known only after the commit)."""
     _put_entry(connection, query_id, max(1, _last_entry(connection, query_id)), record)
     if record.cost is not None:
-        replace_last_cost(connection, query_id, record.cost)
+        number = max(1, _last(connection, query_id, record.cost.kind))
+        _put(connection, query_id, number, record.cost)
 
 
 def load_records(
-    connection: sqlite3.Connection, path: Path, query_id: int, limit: int
+    connection: Connection, path: Path, query_id: int, limit: int
 ) -> tuple[RunRecord, ...]:
     """The latest `limit` records, newest first."""
     rows = connection.execute(
@@ -611,13 +576,11 @@ def load_records(
     return tuple(records)
 
 
-def _last_entry(connection: sqlite3.Connection, query_id: int) -> int:
+def _last_entry(connection: Connection, query_id: int) -> int:
     return int(connection.execute(_LAST_ENTRY, (query_id,)).fetchone()[0])
 
 
-def _put_entry(
-    connection: sqlite3.Connection, query_id: int, number: int, record: RunRecord
-) -> None:
+def _put_entry(connection: Connection, query_id: int, number: int, record: RunRecord) -> None:
     row: tuple[Value, ...] = (
         query_id,
         number,
@@ -639,25 +602,25 @@ def _put_entry(
 
 
 def save_basis(
-    connection: sqlite3.Connection,
+    connection: Connection,
     query_id: int,
     generation: int,
     assumptions: str,
     basis: Mapping[str, Any] | None,
 ) -> None:
-    """What the sketch of a generation rests on; without a basis it is not offered later."""
+    """Save the basis of a generation's sketches; without one they are not offered later."""
     if basis is not None:
         row = sealed(query_id, generation, assumptions, json.dumps(dict(basis)))
         connection.execute("INSERT INTO sketch_basis VALUES (?, ?, ?, ?, ?)", row)
 
 
 def kept_versions(
-    connection: sqlite3.Connection,
+    connection: Connection,
     path: Path,
     name: QueryName,
     versions: Mapping[TableName, TableVersion] | None,
 ) -> tuple[KeptVersion, ...]:
-    """The versions of the query that have a basis, newest commit first; those asked for, or all."""
+    """The versions of the query that have a basis, newest commit first."""
     query = find_query(connection, path, name)
     if query is None:
         return ()
@@ -677,16 +640,10 @@ def kept_versions(
 
 
 def load_kept(
-    connection: sqlite3.Connection,
-    path: Path,
-    name: QueryName,
-    generation: int,
-    known: Partitions,
+    connection: Connection, path: Path, name: QueryName, generation: int, known: Partitions
 ) -> StoredQuery | None:
-    """The query with pins, sketches, assumptions and basis of a generation.
-
-    None where that is not there (any more). Mode and times are those of the query as it is now.
-    """
+    """The query with pins, sketches, assumptions and basis of a generation; None if it is gone.
+    Mode and times are those of the query now."""
     now = load_query(connection, path, name, known)
     query = find_query(connection, path, name)
     if now is None or query is None:
@@ -710,7 +667,7 @@ def load_kept(
 
 
 def _basis(
-    connection: sqlite3.Connection, path: Path, query_id: int, generation: int
+    connection: Connection, path: Path, query_id: int, generation: int
 ) -> tuple[tuple[Assumption, ...], dict[str, Any]] | None:
     row = connection.execute(
         "SELECT * FROM sketch_basis WHERE query_id = ? AND generation = ?", (query_id, generation)
@@ -725,12 +682,9 @@ _LOG_COLUMNS, _ARRIVAL_COLUMNS = 6, 10
 
 
 def load_arrivals(
-    connection: sqlite3.Connection, tables: Iterable[TableName], *, is_whole: bool = True
+    connection: Connection, tables: Iterable[TableName], *, is_whole: bool = True
 ) -> dict[TableName, History]:
-    """What is known of these tables; one of which nothing is known is left out.
-
-    Without the arrivals where it is not `is_whole`: that is enough to go on from.
-    """
+    """The known histories of these tables; without arrivals if not `is_whole`."""
     result = {}
     for table in dict.fromkeys(tables):
         log = _log(connection, table)
@@ -740,37 +694,29 @@ def load_arrivals(
     return result
 
 
-def save_arrivals(connection: sqlite3.Connection, histories: Mapping[TableName, History]) -> None:
-    """Bring the rows of tables to these histories, which go on from those that were loaded: of
-    arrivals only those after what is known are looked at."""
+def save_arrivals(connection: Connection, histories: Mapping[TableName, History]) -> None:
+    """Update the rows of tables to these histories, which continue those that were loaded: only
+    arrivals after the known ones are inserted."""
     for table, commits in histories.items():
         since = _put_arrivals(connection, table, commits)
-        row = sealed(
-            table,
-            commits.table_id,
-            commits.until,
-            _real(since),
-            int(commits.has_missed),
-        )
+        row = sealed(table, commits.table_id, commits.until, _real(since), int(commits.has_missed))
         marks = ", ".join("?" * _LOG_COLUMNS)
         connection.execute(f"INSERT OR REPLACE INTO arrival_log VALUES ({marks})", row)
 
 
-def _put_arrivals(
-    connection: sqlite3.Connection, table: TableName, history: History
-) -> float | None:
-    """Add what is new and take away what went; gives the time from which on all is known."""
-    held = _log(connection, table)
-    is_same = held is not None and held.table_id == history.table_id
-    last = held.until if held is not None and is_same else -1
+def _put_arrivals(connection: Connection, table: TableName, history: History) -> float | None:
+    """Insert new arrivals and delete old ones; returns the time since which all are known."""
+    stored = _log(connection, table)
+    is_same = stored is not None and stored.table_id == history.table_id
+    last = stored.until if stored is not None and is_same else -1
     connection.execute(
         "DELETE FROM arrival WHERE table_name = ? AND version > ?",
         (table, min(last, history.until)),
     )
-    new = [_row(table, each) for each in history.arrivals if each.version > last]
+    new = [_row(table, arrival) for arrival in history.arrivals if arrival.version > last]
     marks = ", ".join("?" * _ARRIVAL_COLUMNS)
     connection.executemany(f"INSERT INTO arrival VALUES ({marks})", new)
-    # One that is behind as many as are kept, if there is such a one.
+    # The oldest one to keep, if there are more.
     first = connection.execute(
         "SELECT version, at FROM arrival WHERE table_name = ? ORDER BY version DESC"
         " LIMIT 1 OFFSET ?",
@@ -784,7 +730,7 @@ def _put_arrivals(
     return first[1] if gone.rowcount else history.since
 
 
-def _log(connection: sqlite3.Connection, table: TableName) -> History | None:
+def _log(connection: Connection, table: TableName) -> History | None:
     """The table's row, without arrivals."""
     row = connection.execute("SELECT * FROM arrival_log WHERE table_name = ?", (table,)).fetchone()
     if row is None or seal_of(*row[:-1]) != row[-1]:
@@ -792,32 +738,32 @@ def _log(connection: sqlite3.Connection, table: TableName) -> History | None:
     return History(row[1], row[2], row[3], (), bool(row[4]))
 
 
-def _arrivals(connection: sqlite3.Connection, table: TableName) -> Iterable[Arrival]:
+def _arrivals(connection: Connection, table: TableName) -> Iterable[Arrival]:
     rows = connection.execute(
         "SELECT * FROM arrival WHERE table_name = ? ORDER BY version", (table,)
     ).fetchall()
-    is_left_out = False
+    is_skipped = False
     for row in rows:
         if seal_of(*row[:-1]) != row[-1]:
-            is_left_out = True
+            is_skipped = True
             continue
         version, at, inserted, deleted, files, size, operation, is_after_gap = row[1:-1]
-        is_behind = bool(is_after_gap) or is_left_out
+        is_behind = bool(is_after_gap) or is_skipped
         yield Arrival(version, at, inserted, deleted, files, size, operation, is_behind)
-        is_left_out = False
+        is_skipped = False
 
 
-def _row(table: TableName, each: Arrival) -> tuple[object, ...]:
+def _row(table: TableName, arrival: Arrival) -> tuple[object, ...]:
     return sealed(
         table,
-        each.version,
-        _real(each.at),
-        each.inserted,
-        each.deleted,
-        each.files,
-        each.bytes,
-        each.operation,
-        int(each.is_after_gap),
+        arrival.version,
+        _real(arrival.at),
+        arrival.inserted,
+        arrival.deleted,
+        arrival.files,
+        arrival.bytes,
+        arrival.operation,
+        int(arrival.is_after_gap),
     )
 
 
@@ -828,33 +774,31 @@ def _real(value: float | None) -> float | None:
 _PLACE = 1
 
 
-def load_chosen(connection: sqlite3.Connection) -> Chosen | None:
-    """What is remembered; None for nothing."""
+def load_chosen(connection: Connection) -> Chosen | None:
+    """The saved basis of the last choice; None without one."""
     row = connection.execute("SELECT * FROM state_choice WHERE place = ?", (_PLACE,)).fetchone()
     if row is None or seal_of(*row[:-1]) != row[-1]:
         return None
     try:
-        told = json.loads(row[1])
-        rates = {tuple(map(str, tables)): _rate(rate) for tables, rate in told["rates"]}
-        pins = {str(query): str(state) for query, state in told["pins"].items()}
+        stored = json.loads(row[1])
         return Chosen(
-            budget=int(told["budget"]),
-            rates=rates,
-            bytes=int(told["bytes"]),
-            pins=pins,
-            least=int(told["least"]),
-            settled=bool(told["settled"]),
+            budget=int(stored["budget"]),
+            rates={tuple(map(str, tables)): _rate(rate) for tables, rate in stored["rates"]},
+            bytes=int(stored["bytes"]),
+            pins={str(query): str(state) for query, state in stored["pins"].items()},
+            least=int(stored["least"]),
+            settled=bool(stored["settled"]),
         )
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
 
 
-def save_chosen(connection: sqlite3.Connection, chosen: Chosen | None) -> None:
-    """Remember this in place of what was; None forgets it."""
+def save_chosen(connection: Connection, chosen: Chosen | None) -> None:
+    """Save this basis; None removes it."""
     connection.execute("DELETE FROM state_choice")
     if chosen is None:
         return
-    told = {
+    content = {
         "budget": chosen.budget,
         "rates": [[list(tables), rate] for tables, rate in chosen.rates.items()],
         "bytes": chosen.bytes,
@@ -862,7 +806,7 @@ def save_chosen(connection: sqlite3.Connection, chosen: Chosen | None) -> None:
         "least": chosen.least,
         "settled": chosen.settled,
     }
-    values = (_PLACE, json.dumps(told))
+    values = (_PLACE, json.dumps(content))
     connection.execute("INSERT INTO state_choice VALUES (?, ?, ?)", (*values, seal_of(*values)))
 
 
@@ -874,85 +818,80 @@ def _rate(value: object) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What a transaction did: the new generation, and files that nothing refers to any more."""
+    """What a transaction did: the new generation, and unreferenced files."""
 
     generation: int
     unused_files: tuple[str, ...]
 
 
-Apply = Callable[[sqlite3.Connection, tuple[WrittenRun, ...]], Applied]
+Apply = Callable[[Connection, tuple[WrittenRun, ...]], Applied]
 
 
 def apply_capture(
-    connection: sqlite3.Connection,
+    connection: Connection,
     path: Path,
     capture: NewCapture,
     written: tuple[WrittenRun, ...],
     record: RunRecord,
     at: float,
 ) -> Applied:
-    """Put the capture in place of what the query had."""
+    """Replace what the query had by the capture."""
     result = find_with_progress(connection, path, capture.query)
     query_id, generation = None, 1
     unused: list[str] = []
     if result is not None:
-        before, held = result
-        query_id, generation = before.id, held.generation + 1
+        before, current = result
+        query_id, generation = before.id, current.generation + 1
         unused = states.drop_all_runs(connection, before.id)
-        if not _is_same(connection, path, before, held, capture):
-            forget_sketches(connection, before.id)
-            forget_costs(connection, before.id)
-        forget_pins(connection, before.id)
+        if not _is_same(connection, path, before, current, capture):
+            _forget(connection, before.id, *_SKETCH_TABLES, "cost")
+        _forget(connection, before.id, "pin", "pin_schema")
     query_id = save_query(connection, capture, query_id, generation, at)
     pins = save_pins(connection, query_id, capture.pins)
     versions = versions_text({pin.table: pin.version for pin in capture.pins})
     save_captured(connection, query_id, generation, capture.sketches, versions)
-    assumptions = assumptions_text(capture.assumptions)
+    assumptions = json.dumps(
+        [[a.table, a.column, str(a.kind), str(a.source)] for a in capture.assumptions]
+    )
     save_basis(connection, query_id, generation, assumptions, capture.basis)
     # What it had was dropped above.
     runs, _ = states.move_runs(connection, path, query_id, states.NO_RUNS, (), written)
-    progress = Progress(
-        generation=generation,
-        assumptions=assumptions,
-        state_meta=meta_text(capture.state_meta),
-        maintained_at=at,
-        pins=pins,
-        runs=runs,
-    )
+    meta = meta_text(capture.state_meta)
+    progress = Progress(generation, assumptions, meta, maintained_at=at, pins=pins, runs=runs)
     save_progress(connection, query_id, progress)
     add_record(connection, query_id, record)
     return Applied(generation, tuple(unused))
 
 
 def apply_maintain(
-    connection: sqlite3.Connection,
+    connection: Connection,
     path: Path,
     change: MaintainCommit,
     written: tuple[WrittenRun, ...],
 ) -> Applied:
-    """Move the query forward; RetryableError where another writer moved it meanwhile."""
+    """Move the query forward; RetryableError if another writer moved it meanwhile."""
     result = find_with_progress(connection, path, change.query)
     if result is None:
         raise _moved(change, "is no longer in the store")
-    query, held = result
-    if held.generation != change.expected_generation:
-        raise _moved(change, f"is already at generation {held.generation}")
-    pinned = held_pins(connection, path, query.id, held.pins)
+    query, current = result
+    if current.generation != change.expected_generation:
+        raise _moved(change, f"is already at generation {current.generation}")
+    pinned = held_pins(connection, path, query.id, current.pins)
     _check_pins(change, [opened(row, path, "pin") for row, _ in pinned.values()])
-    generation = held.generation + 1
+    generation = current.generation + 1
     pins = save_pins(connection, query.id, change.pins, pinned)
     versions = versions_text({pin.table: pin.version for pin in change.pins})
     moved = (query.id, query.captured, generation)
     save_maintained(connection, path, moved, change.sketches, versions)
-    save_basis(connection, query.id, generation, held.assumptions, change.basis)
+    save_basis(connection, query.id, generation, current.assumptions, change.basis)
     runs, unused = states.move_runs(
-        connection, path, query.id, held.runs, change.drop_runs, written
+        connection, path, query.id, current.runs, change.drop_runs, written
     )
     meta = change.state_meta
     progress = replace(
-        held,
+        current,
         generation=generation,
-        state_meta=held.state_meta if meta is None else meta_text(meta),
+        state_meta=current.state_meta if meta is None else meta_text(meta),
         maintained_at=change.at,
         pins=pins,
         runs=runs,
@@ -962,14 +901,19 @@ def apply_maintain(
     return Applied(generation, tuple(unused))
 
 
+def _forget(connection: Connection, query_id: int, *tables: str) -> None:
+    for table in tables:
+        connection.execute(f"DELETE FROM {table} WHERE query_id = ?", (query_id,))  # noqa: S608
+
+
 def _is_same(
-    connection: sqlite3.Connection,
+    connection: Connection,
     path: Path,
     before: QueryRow,
     held: Progress,
     capture: NewCapture,
 ) -> bool:
-    """Whether sketches of earlier versions still speak of this query over these tables."""
+    """Whether sketches of earlier versions still describe this query over these tables."""
     pins = load_pins(connection, path, before.id, held.pins)
     return before.fingerprint == capture.fingerprint and _commit_tables(pins) == _commit_tables(
         capture.pins

@@ -47,12 +47,13 @@ if TYPE_CHECKING:
     from impctl.types import ColumnName, TableName, TableVersion
 
 Weights = npt.NDArray[np.int64]
+_Versions = npt.NDArray[np.int64]
 
 _WEIGHT = "weight"
 
 
 def netted(table: pa.Table, weights: Weights) -> tuple[pa.Table, Weights]:
-    """Each row once with the sum of its weights, those of sum 0 left out; in no order."""
+    """Sum the weights of equal rows; rows of sum 0 are dropped. The order is arbitrary."""
     from impctl.tables.rows import bare_rows
 
     if not len(weights) or weights.min() > 0 or weights.max() < 0:
@@ -71,38 +72,32 @@ def netted(table: pa.Table, weights: Weights) -> tuple[pa.Table, Weights]:
 
 
 def has_lone_doubles(footer: pq.FileMetaData, doubles: Iterable[ColumnName]) -> bool:
-    """Whether a row group has one value only in one of these columns, as far as it tells."""
+    """Whether one of these columns has a single value in a row group, by its statistics."""
     wanted = set(doubles)
     return any(
-        told.has_min_max and told.min == told.max
+        stated.has_min_max and stated.min == stated.max
         for group in map(footer.row_group, range(footer.num_row_groups))
         for chunk in map(group.column, range(group.num_columns))
-        if chunk.path_in_schema in wanted and (told := chunk.statistics) is not None
+        if chunk.path_in_schema in wanted and (stated := chunk.statistics) is not None
     )
 
 
 def doubles_of(after: Snapshot, columns: Iterable[ColumnName]) -> list[ColumnName]:
-    """Those of the columns that may hold NaN."""
+    """The columns that may hold NaN."""
     return [name for name in columns if after.column(name).type.is_fractional]
 
 
 def rewrote_lone_doubles(
     after: Snapshot, removed: Sequence[str], doubles: Sequence[ColumnName]
 ) -> bool:
-    """Whether one of these removed files may have hidden NaN; so too where it cannot be read."""
+    """Whether a removed file may have hidden NaN; an unreadable one may."""
     from impctl.tables.rows import DataFiles
 
-    if not doubles:
-        return False
     opened = DataFiles(after)
-    for path in removed:
-        try:
-            footer = opened.footer(logged_file(after.path, path))
-        except READ_FAILURES:
-            return True
-        if has_lone_doubles(footer, doubles):
-            return True
-    return False
+    footers = (opened.try_footer(logged_file(after.path, path)) for path in removed)
+    return bool(doubles) and any(
+        footer is None or has_lone_doubles(footer, doubles) for footer in footers
+    )
 
 
 _OF_DELTALAKE = "delta-rs:"
@@ -124,7 +119,7 @@ def files_come_and_go_once(commits: Commits, start: Callable[[], Snapshot]) -> b
 
 
 def _is_sure(actions: Sequence[Action]) -> bool:
-    """Whether a commit has change data, moves no file, or says that such an operation wrote it."""
+    """Whether a commit has change data, moves no file, or names such an operation as its writer."""
     if any(name == "cdc" for name, _ in actions) or not any(map(is_of_rows, actions)):
         return True
     return is_of_spark(actions) or any(
@@ -136,17 +131,17 @@ def _is_sure(actions: Sequence[Action]) -> bool:
 
 
 def _is_plain(path: str, actions: Sequence[Action], live: set[str]) -> bool:
-    """Whether each file that the commit feeds is new to the table, or was in it, by one entry."""
+    """Whether each file the commit feeds is new to the table, or was in it, by one entry."""
     fed = [action for action in actions if is_of_rows(action)]
     quiet = [action for action in actions if not is_of_rows(action)]
-    came, went = _uris(path, fed, "add"), _uris(path, fed, "remove")
+    added, removed = _uris(path, fed, "add"), _uris(path, fed, "remove")
     moved = {*_uris(path, quiet, "add"), *_uris(path, quiet, "remove")}
     return (
-        len({*came}) == len(came)
-        and len({*went}) == len(went)
-        and live.issuperset(went)
-        and live.isdisjoint(came)
-        and moved.isdisjoint([*came, *went])
+        len({*added}) == len(added)
+        and len({*removed}) == len(removed)
+        and live.issuperset(removed)
+        and live.isdisjoint(added)
+        and moved.isdisjoint([*added, *removed])
     )
 
 
@@ -167,43 +162,41 @@ _IMAGES: Mapping[str, Mapping[str, int]] = {
 
 
 def is_fed_whole(after: Snapshot, commits: Commits, columns: Sequence[ColumnName]) -> bool:
-    """False where change data by delta-rs may lack rows, or values in these columns."""
+    """Return False if change data by delta-rs may lack rows, or values in these columns."""
     doubles = doubles_of(after, columns)
     for actions in commits.by_commit():
         paths = [body["path"] for name, body in actions if name == "cdc"]
-        told: Mapping[str, Any] = next((body for name, body in actions if name == "commitInfo"), {})
-        if not paths or not str(told.get("engineInfo") or "").startswith(_WRITER):
+        info: Mapping[str, Any] = next((body for name, body in actions if name == "commitInfo"), {})
+        if not paths or not str(info.get("engineInfo") or "").startswith(_WRITER):
             continue
         removed = [body["path"] for name, body in actions if name == "remove"]
         if rewrote_lone_doubles(after, removed, doubles):
             return False
-        images = _IMAGES.get(str(told.get("operation")))
-        if images is None:
-            continue
-        metrics = told.get("operationMetrics") or {}
-        if _rows(after, paths) != _counted(metrics, images):
+        images = _IMAGES.get(str(info.get("operation")))
+        metrics = info.get("operationMetrics") or {}
+        if images is not None and _rows(after, paths) != _counted(metrics, images):
             return False
     return True
 
 
 def _counted(metrics: Mapping[str, Any], images: Mapping[str, int]) -> int | None:
-    """Rows that there should be; None where the commit does not count them."""
+    """Expected rows; None if the commit does not count them."""
     try:
-        return sum(int(metrics[name]) * each for name, each in images.items())
+        return sum(int(metrics[name]) * count for name, count in images.items())
     except (KeyError, TypeError, ValueError):
         return None
 
 
 def _rows(after: Snapshot, paths: Sequence[str]) -> int:
-    """Rows in these files; -1 where one cannot be read, which its reader tells."""
+    """Rows in these files; -1 if one cannot be read, which its reader reports."""
     from impctl.tables.rows import DataFiles
 
     opened, rows = DataFiles(after), 0
     for path in paths:
-        try:
-            rows += int(opened.footer(logged_file(after.path, path)).num_rows)
-        except READ_FAILURES:
+        footer = opened.try_footer(logged_file(after.path, path))
+        if footer is None:
             return -1
+        rows += int(footer.num_rows)
     return rows
 
 
@@ -212,41 +205,20 @@ _NONE: Positions = np.zeros(0, dtype=np.int64)
 
 @dataclass(frozen=True, slots=True)
 class DiffRows:
-    """Columns as asked for and a weight per row."""
+    """The requested columns and a weight per row."""
 
     table: pa.Table
-    weights: npt.NDArray[np.int64]
-
-
-def read_net_diff(
-    before: Snapshot,
-    after: Snapshot,
-    columns: Sequence[ColumnName],
-    net_by: Sequence[ColumnName],
-) -> DiffRows:
-    """The same, with rows left out that went and came again the same in `columns` and `net_by`.
-
-    A row that is not the same there is on both sides, even if it is in `columns`: who reads a few
-    columns learns that another one of the row changed. Rows come in no order, with weights above 1.
-    """
-    wanted = {name.lower(): name for name in (*net_by, *columns)}
-    whole = read_file_diff(before, after, list(wanted.values()))
-    table, weights = netted(whole.table, whole.weights)
-    return DiffRows(table.select([after.readable(name).name for name in columns]), weights)
+    weights: Weights
 
 
 def read_file_diff(before: Snapshot, after: Snapshot, columns: Sequence[ColumnName]) -> DiffRows:
-    """The rows that came and went between two snapshots of one table.
-
-    Raises HistoryGoneError when a file of either snapshot is gone.
-    """
+    """The inserted and deleted rows between two snapshots. HistoryGoneError if a file is gone."""
     from impctl.tables.rows import FileReader, bare_rows
 
     old = {file.uri: file for file in before.files}
     new = {file.uri: file for file in after.files}
-    columns_before = [before.readable(name) for name in columns]
     columns_after = [after.readable(name) for name in columns]
-    reader_before = FileReader(before, columns_before, before.files)
+    reader_before = FileReader(before, [before.readable(name) for name in columns], before.files)
     reader_after = FileReader(after, columns_after, after.files)
     names = [column.name for column in columns_after]
     tables = [reader_after.empty()]
@@ -274,7 +246,7 @@ def read_file_diff(before: Snapshot, after: Snapshot, columns: Sequence[ColumnNa
 
 @dataclass(frozen=True, slots=True)
 class ChangedFiles:
-    """Files whose live rows went, and files whose live rows came; both may hold the same rows."""
+    """Files with removed live rows and with added live rows; both may hold the same rows."""
 
     went: tuple[DataFile, ...]
     came: tuple[DataFile, ...]
@@ -305,29 +277,27 @@ _Numbers = npt.NDArray[np.int64]
 _LANES = 2
 """Sums of 64 bits each: 20,000 files in a million tables do not collide by chance."""
 _PIECE = 4096
-"""Files hashed at once, so that a few long names take no memory for many."""
+"""Files hashed at once, which bounds the memory for long names."""
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(frozen=True, slots=True)
 class FilesMark:
-    """The files of a table at one version; `rows` by their statistics, None where one lacks it."""
+    """A digest of a table's files at one version; `rows` by statistics, None if one is missing."""
 
     digest: str
     rows: int | None
 
 
 def files_mark(snapshot: Snapshot) -> FilesMark:
-    """The mark of a snapshot that was read whole."""
-    return FilesMark(_text(_sum_of(snapshot)), snapshot.rows)
+    """The mark of a snapshot that was read completely."""
+    return FilesMark(_sum_of(snapshot).tobytes().hex(), snapshot.rows)
 
 
 def is_reached(before: FilesMark, commits: Commits, after: Snapshot) -> bool | None:
-    """Whether the commits lead from files of that mark to those of `after`.
-
-    None where they do not tell the size of a removed file. An entry for a file that is there
-    already, which only takes the older one's place, is no way either.
-    """
+    """Whether the commits lead from the files of `before` to those of `after`. None if they omit
+    the size of a removed file. An entry that only replaces an older entry of its file does not
+    count."""
     sums = np.frombuffer(bytes.fromhex(before.digest), np.uint64).copy()
     for actions in commits.by_commit():
         added, removed = (_sum_of_actions(after.path, actions, n) for n in ("add", "remove"))
@@ -358,7 +328,7 @@ def _sum_of_actions(path: str, actions: Sequence[Action], wanted: str) -> _Words
 
 
 def _names(path: str, uris: Sequence[str]) -> list[bytes]:
-    """The names below the root, where they are below it: a table keeps them when it is moved."""
+    """Names relative to the root where possible: these survive moving the table."""
     root = path.rstrip("/") + "/"
     return [uri.removeprefix(root).encode() for uri in uris]
 
@@ -368,15 +338,12 @@ def _sums(names: list[bytes], sizes: _Numbers, deleted: _Numbers) -> _Words:
     for start in range(0, len(names), _PIECE):
         piece = slice(start, start + _PIECE)
         words = _words(names[piece], sizes[piece], deleted[piece])
-        # A sum over files tells sets apart only where what is summed is not itself linear.
-        total += _mixed(words @ _factors(words.shape[1])).sum(axis=0, dtype=np.uint64)
+        # An odd factor per word and lane, independent of the number of words.
+        lanes = np.arange(words.shape[1] * _LANES, dtype=np.uint64).reshape(-1, _LANES)
+        factors = _mixed(lanes) | np.uint64(1)
+        # A sum over files distinguishes sets only if the summands are not linear.
+        total += _mixed(words @ factors).sum(axis=0, dtype=np.uint64)
     return total
-
-
-def _factors(words: int) -> _Words:
-    """An odd factor per word and lane, the same however many words there are."""
-    at = np.arange(words * _LANES, dtype=np.uint64).reshape(words, _LANES)
-    return _mixed(at) | np.uint64(1)
 
 
 def _words(names: list[bytes], sizes: _Numbers, deleted: _Numbers) -> _Words:
@@ -389,35 +356,31 @@ def _words(names: list[bytes], sizes: _Numbers, deleted: _Numbers) -> _Words:
 
 
 def _mixed(words: _Words) -> _Words:
-    """Each word with all its bits stirred (the finish of splitmix64)."""
+    """Mix the bits of each word (the finalizer of splitmix64)."""
     words = words + _GOLDEN
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return words ^ (words >> np.uint64(31))
 
 
-def _text(sums: _Words) -> str:
-    return sums.tobytes().hex()
-
-
 CHANGE_TYPE = "_change_type"
-"""Column of a change data file that says what happened to the row."""
+"""Column of a change data file with the kind of change."""
 
 _WEIGHTS = {"insert": 1, "update_postimage": 1, "delete": -1, "update_preimage": -1}
 
 
 @dataclass(frozen=True, slots=True)
 class FeedRows:
-    """Columns as asked for, a weight per row, and the commits' versions where asked for."""
+    """The requested columns, a weight per row, and on request the versions of the commits."""
 
     table: pa.Table
-    weights: npt.NDArray[np.int64]
-    versions: npt.NDArray[np.int64] | None
+    weights: Weights
+    versions: _Versions | None
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
-    """A file with changed rows; `weight` is None where its rows tell theirs."""
+class _FeedPart:
+    """A file with changed rows; `weight` is None if its rows have their own."""
 
     file: DataFile
     weight: int | None
@@ -427,7 +390,7 @@ class _Part:
 def read_feed_files(
     commits: Commits, since: TableVersion, after: Snapshot, columns: Sequence[ColumnName]
 ) -> FeedRows | None:
-    """The rows that came and went after `since`; None where another reader has to answer."""
+    """The rows inserted and deleted after `since`; None if another reader must answer."""
     from impctl.tables.rows import FileReader, bare_rows
 
     if any(name in after.partition_columns for name in columns):
@@ -445,11 +408,12 @@ def read_feed_files(
         for part in parts:
             reader = typed if part.weight is None else rows
             table = reader.read_live(part.file)
-            result = _told(table) if part.weight is None else np.full(len(table), part.weight)
-            if result is None:
+            weight = part.weight
+            changes = _row_weights(table) if weight is None else np.full(len(table), weight)
+            if changes is None:
                 return None
             tables.append(table.select(columns))
-            weights.append(result)
+            weights.append(changes)
     except HistoryGoneError:
         return None
     versions = np.repeat([part.version for part in parts], [len(table) for table in weights[1:]])
@@ -458,42 +422,41 @@ def read_feed_files(
     return FeedRows(table, total, versions.astype(np.int64))
 
 
-def _told(table: pa.Table) -> npt.NDArray[np.int64] | None:
-    """The weights that the rows of a change data file tell; None where one tells none."""
+def _row_weights(table: pa.Table) -> Weights | None:
+    """The weights of rows of change data; None if a row has no known kind."""
     import pyarrow.compute as pc
 
     kinds = pa.array(list(_WEIGHTS))
     result = pc.index_in(table.column(CHANGE_TYPE).cast(pa.string()), value_set=kinds)
     if result.null_count:
         return None
-    weights: npt.NDArray[np.int64] = np.array(list(_WEIGHTS.values()), dtype=np.int64)
-    told: npt.NDArray[np.int64] = weights[result.to_numpy()]
-    return told
+    weights: Weights = np.array(list(_WEIGHTS.values()), dtype=np.int64)[result.to_numpy()]
+    return weights
 
 
-def _parts(commits: Commits, since: TableVersion, path: str) -> list[_Part] | None:
-    parts: list[_Part] = []
+def _parts(commits: Commits, since: TableVersion, path: str) -> list[_FeedPart] | None:
+    parts: list[_FeedPart] = []
     for version, actions in enumerate(commits.fed(), start=since + 1):
         for name, body in actions:
             if body.get("deletionVector") is not None:
                 return None
             weight = {"add": 1, "remove": -1, "cdc": None}[name]
             file = logged_file(path, body["path"], body.get("size"))
-            parts.append(_Part(file, weight, version))
+            parts.append(_FeedPart(file, weight, version))
     return parts
 
 
 _VERSION = "_commit_version"
 OWN_COLUMNS = frozenset({CHANGE_TYPE, _VERSION, "_commit_timestamp"})
-"""Columns the feed adds; a table with a column of such a name cannot be read through it."""
+"""Columns the feed adds; a table with such a column cannot be read through it."""
 _FILES_MAY_SERVE = (
     "Invalid table version",
     "not enabled",
     "missing required field",
-    # Of a feature that impctl reads past, as `tables.storage` has it.
+    # Of a feature that impctl ignores (`tables.storage`).
     "Unsupported table features required",
 )
-"""What deltalake says where comparing files may serve instead."""
+"""Messages of deltalake after which comparing files may work."""
 _INSERTED = pa.array(["insert", "update_postimage"])
 
 
@@ -506,11 +469,8 @@ def read_change_feed(
     *,
     with_versions: bool,
 ) -> FeedRows | None:
-    """The feed of `commits`, those after `since`.
-
-    None when files or commits it needs are gone, where deltalake would not find a column, and for
-    removed files of which the log tells less than deltalake asks for.
-    """
+    """The feed of `commits`, those after `since`. None if a file or commit is gone, if deltalake
+    would not find a column, or if entries of removed files lack what deltalake requires."""
     import pyarrow.compute as pc
 
     from impctl.tables.rows import DataFiles, bare_rows
@@ -518,10 +478,10 @@ def read_change_feed(
     direct = read_feed_files(commits, since, after, columns)
     if direct is not None:
         return direct if with_versions else replace(direct, versions=None)
-    if not _is_told_in_full(commits):
+    if not _is_complete(commits):
         return None
     footers, doubles = list(_footers(after, commits)), doubles_of(after, columns)
-    if _is_spelled_otherwise(footers, columns):
+    if _is_spelled_differently(footers, columns):
         return None
     if doubles and any(has_lone_doubles(footer, doubles) for footer in footers):
         return None
@@ -553,7 +513,7 @@ def _loaded(
     columns: tuple[ColumnName, ...],
     extra: list[ColumnName],
 ) -> pa.Table | None:
-    """What deltalake's reader of the feed gives; None where comparing files may serve."""
+    """The rows of deltalake's feed reader; None if comparing files may work."""
     # deltalake reads these as SQL: a name that is not quoted would be folded to lower case.
     quoted = ['"' + name.replace('"', '""') + '"' for name in columns]
     try:
@@ -587,10 +547,8 @@ def _typed(column: pa.ChunkedArray, kind: SqlType, table: TableName, name: Colum
 
 
 def is_misread(after: Snapshot, commits: Commits) -> bool:
-    """Whether a file the feed may read holds times that deltalake reads wrongly.
-
-    These are INT96 timestamps and files in Spark 2's calendar.
-    """
+    """Whether a file of the feed holds times that deltalake misreads: INT96, or Spark 2's
+    calendar."""
     from impctl.tables.rows import is_hybrid
 
     return any(
@@ -602,13 +560,11 @@ def is_misread(after: Snapshot, commits: Commits) -> bool:
     )
 
 
-def _is_spelled_otherwise(
+def _is_spelled_differently(
     footers: Sequence[pq.FileMetaData], columns: tuple[ColumnName, ...]
 ) -> bool:
-    """Whether a file the feed may read has one of the columns in other letters.
-
-    deltalake reads such a column as NULL, where Spark finds it.
-    """
+    """Whether a file of the feed spells one of the columns in different case. deltalake reads such
+    a column as NULL, while Spark finds it."""
     from impctl.tables.rows import spellings
 
     for footer in footers:
@@ -618,11 +574,9 @@ def _is_spelled_otherwise(
     return False
 
 
-def _is_told_in_full(commits: Commits) -> bool:
-    """Whether entries that remove files tell size and partition, which the protocol leaves open.
-
-    deltalake reads no feed without, and says so or panics.
-    """
+def _is_complete(commits: Commits) -> bool:
+    """Whether entries that remove files have size and partition, which the protocol makes optional.
+    Without them deltalake fails or panics."""
     removed = [body for actions in commits.fed() for name, body in actions if name == "remove"]
     return all(
         body.get("size") is not None and body.get("partitionValues") is not None for body in removed
@@ -630,19 +584,14 @@ def _is_told_in_full(commits: Commits) -> bool:
 
 
 def _names_in(schema: pq.ParquetSchema) -> frozenset[ColumnName]:
-    """The names of a file's columns, whatever their types, and with them those of nested ones.
-
-    A name may hold a dot, and then looks like that of a nested column.
-    """
+    """The names of a file's columns, including nested ones; names with a dot look like nested
+    ones."""
     paths = [schema.column(at).path for at in range(len(schema))]
     return frozenset([*paths, *(path.split(".")[0] for path in paths)])
 
 
 def _footers(after: Snapshot, commits: Commits) -> Iterator[pq.FileMetaData]:
-    """Footers of the files the feed may read.
-
-    A file that is gone is left out: the feed then fails by itself if it needs it.
-    """
+    """Footers of the files of the feed, without missing files: the feed fails if it needs these."""
     from impctl.tables.rows import DataFiles, read_failure
 
     opened = DataFiles(after)
@@ -656,7 +605,7 @@ def _footers(after: Snapshot, commits: Commits) -> Iterator[pq.FileMetaData]:
 
 
 def _may_serve_otherwise(error: BaseException) -> bool:
-    """Whether comparing files may still answer: something the feed needs is not there."""
+    """Whether comparing files may work: something the feed needs is missing."""
     if isinstance(error, READ_FAILURES):
         text = failure_text(error)
         return is_missing(error) or any(phrase in text for phrase in _FILES_MAY_SERVE)
@@ -668,22 +617,23 @@ _RECREATED_HINT = "the path now holds another table; run `impctl capture`"
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Weighted rows: above 0 inserted, below deleted; by the feed a row may be on both sides."""
+    """Weighted rows: above 0 inserted, below deleted; from the feed a row may be on both sides."""
 
     table: pa.Table
     weights: Weights
     method: str
-    """`change_feed`, `file_diff`, or `none` where rows only moved between files, or nothing did."""
-    commit_versions: npt.NDArray[np.int64] | None = None
-    """Version of each row's commit, where asked for and known (change feed only)."""
+    """`change_feed`, `file_diff`, or `none` if nothing changed, or rows only moved between
+    files."""
+    commit_versions: _Versions | None = None
+    """Version of each row's commit, if requested and known (change feed only)."""
     ending: Snapshot | None = None
     """The columns at the end of the range; its files may still be those of the start."""
     shared: Once = field(default_factory=Once, init=False, compare=False, repr=False)
-    """What the queries that read these rows find alike of them."""
+    """Results shared by the queries that read these rows."""
 
     @property
     def rows(self) -> int:
-        """Inserted and deleted rows, each as often as it was."""
+        """Inserted and deleted rows, with multiplicity."""
         return self.shared.of(Changes, lambda: int(np.abs(self.weights).sum()))
 
 
@@ -700,14 +650,11 @@ def read_changes(
     held: FilesMark | None = None,
     net_by: Sequence[ColumnName] | None = None,
 ) -> Changes:
-    """The change from version `since` to version `until`, exactly `columns` in this order.
-
-    `known` is the snapshot of `since` if it is at hand: a process that goes on from change to
-    change then reads no snapshot at all, as long as no commit touches the metadata. `commits` are
-    those of the range (`read_commits`) if they are at hand. `table_id` is the identity the table
-    had when `since` was read, `held` its files' mark. `net_by` are all columns whose change counts:
-    where files are compared, a row that is the same in these is left out.
-    """
+    """The change from version `since` to version `until`, exactly `columns` in this order. `known`
+    is the snapshot of `since`, if available: without metadata changes no snapshot is read then.
+    `commits` are those of the range (`read_commits`), if available. `table_id` is the identity of
+    the table when `since` was read, `held` the mark of its files. `net_by` are all columns whose
+    change counts: when files are compared, rows unchanged in these are dropped."""
     _check_identity(source, since, until, table_id)
     if commits is None and since != until:
         commits = read_commits(source, since, until)
@@ -731,11 +678,13 @@ def read_changes(
     is_proven = held is None or _is_proven(source, held, commits, after, start)
     if commits is not None and is_proven and _may_tell(commits, after, start):
         if commits.only_move_rows:
-            told: Changes | None = no_changes(after, wanted)
+            changes: Changes | None = no_changes(after, wanted)
         else:
-            told = _from_change_feed(source, since, after, before, commits, wanted, with_versions)
-        if told is not None:
-            return _checked(replace(told, ending=after), held)
+            changes = _from_change_feed(
+                source, since, after, before, commits, wanted, with_versions
+            )
+        if changes is not None:
+            return _checked(replace(changes, ending=after), held)
     return _file_diff(start(), source.snapshot(until), wanted, net_by)
 
 
@@ -745,16 +694,21 @@ def _file_diff(
     columns: Sequence[ColumnName],
     net_by: Sequence[ColumnName] | None,
 ) -> Changes:
-    """The files compared; the net of it where all columns that count are read as they were."""
-    if net_by is not None and _are_read_alike(before, after, net_by):
-        diff = read_net_diff(before, after, columns, net_by)
-    else:
+    """The compared files. If all columns that count are read as before, rows that are unchanged in
+    these are dropped: a row changed in another column of `net_by` is on both sides. Then the order
+    is arbitrary, and weights may exceed 1."""
+    if net_by is None or not _are_read_alike(before, after, net_by):
         diff = read_file_diff(before, after, columns)
-    return Changes(diff.table, diff.weights, "file_diff", ending=after)
+        return Changes(diff.table, diff.weights, "file_diff", ending=after)
+    wanted = {name.lower(): name for name in (*net_by, *columns)}
+    diff = read_file_diff(before, after, list(wanted.values()))
+    table, weights = netted(diff.table, diff.weights)
+    table = table.select([after.readable(name).name for name in columns])
+    return Changes(table, weights, "file_diff", ending=after)
 
 
 def _are_read_alike(before: Snapshot, after: Snapshot, columns: Sequence[ColumnName]) -> bool:
-    """Whether impctl reads these columns, and they are what they were."""
+    """Whether impctl can read these columns and they are unchanged."""
     try:
         check_same_columns(before.columns, before.version, after, columns)
         for name in columns:
@@ -771,35 +725,33 @@ def _is_proven(
     after: Snapshot,
     start: Callable[[], Snapshot],
 ) -> bool:
-    """Whether the log's entries are what led from the files `held` to those of `after`.
-
-    False where only the files can be compared, as where an entry was copied or lost a line.
-    TableRecreatedError where the log leads to them from other files than these.
-    """
-    is_told = None if commits is None else is_reached(held, commits, after)
-    if is_told:
+    """Whether the log's entries lead from the files `held` to those of `after`. False if the files
+    must be compared, such as when an entry was copied or lost a line. TableRecreatedError if the
+    log leads to them from other files."""
+    leads_there = None if commits is None else is_reached(held, commits, after)
+    if leads_there:
         return True
     try:
         is_same = files_mark(start()).digest == held.digest
     except HistoryGoneError:
-        if is_told is None:
+        if leads_there is None:
             raise
         is_same = False
     if not is_same:
         raise other_history(source)
-    return commits is not None and is_told is None
+    return commits is not None and leads_there is None
 
 
 def _checked(changes: Changes, held: FilesMark | None) -> Changes:
-    """The change; LogDiffersError where the tables' statistics count other rows than it has."""
+    """The change; LogDiffersError if the tables' statistics count other rows."""
     after = changes.ending
     if held is None or held.rows is None or after is None or after.rows is None:
         return changes
-    told, counted = int(changes.weights.sum()), after.rows - held.rows
-    if told != counted:
+    rows, counted = int(changes.weights.sum()), after.rows - held.rows
+    if rows != counted:
         raise LogDiffersError(
             f"The log of table `{after.table}` contradicts itself: according to its entries up to "
-            f"version {after.version}, the number of rows changed by {told}, but according to its "
+            f"version {after.version}, the number of rows changed by {rows}, but according to its "
             f"files by {counted}",
             hint="an entry was altered or damaged; restore it from a copy, or run `impctl capture`",
         )
@@ -807,10 +759,8 @@ def _checked(changes: Changes, held: FilesMark | None) -> Changes:
 
 
 def _may_tell(commits: Commits, after: Snapshot, start: Callable[[], Snapshot]) -> bool:
-    """Whether the log or the feed may tell the change; entries are looked at only where one could.
-
-    `start` is the snapshot before them.
-    """
+    """Whether the log or the feed may give the change; entries are inspected only where one could.
+    `start` is the snapshot before them."""
     if commits.only_move_rows:
         return has_faithful_copies(commits, after)
     return (
@@ -827,27 +777,21 @@ def _ending(
     commits: Commits | None,
     columns: Sequence[ColumnName],
 ) -> Snapshot:
-    """The columns at the end: those of `known` where no commit can have changed them."""
+    """The columns at the end: those of `known` if no commit can have changed them."""
     if known is None or commits is None or commits.may_change_metadata:
         return source.snapshot(until)
-    if _has_moments_in_log(known, columns):
+    # A file alone can make a column unreadable, by the format of times in the log.
+    read = [known.column(name) for name in columns]
+    if any(c.type.kind is Kind.TIMESTAMP and c.name in known.partition_columns for c in read):
         return source.snapshot(until)
     return replace(known, version=until)
-
-
-def _has_moments_in_log(known: Snapshot, columns: Sequence[ColumnName]) -> bool:
-    """Whether a file alone can make a column unreadable: by how the log writes its times."""
-    result = [known.column(name) for name in columns]
-    return any(c.type.kind is Kind.TIMESTAMP and c.name in known.partition_columns for c in result)
 
 
 def check_same_columns(
     before: TableSchema, since: TableVersion, after: Snapshot, columns: Sequence[ColumnName]
 ) -> None:
-    """Raise SchemaChangedError for a column that is not what it was; other columns may change.
-
-    `before` are the columns at version `since`.
-    """
+    """Raise SchemaChangedError if one of these columns changed since `before`, of version
+    `since`."""
     hint = "if the query uses the old column, correct it; then run `impctl capture`"
     place = f"of table `{after.table}` between versions {since} and {after.version}"
     for name in columns:
@@ -865,7 +809,7 @@ def check_same_columns(
 
 
 def check_same_order(before: Snapshot, after: Snapshot, columns: Sequence[ColumnName]) -> None:
-    """Raise SchemaChangedError where these columns stand in another order than they did."""
+    """Raise SchemaChangedError if the order of these columns has changed."""
     wanted = {name.lower() for name in columns}
     old, new = (
         [name.lower() for name in snapshot.schema.names if name.lower() in wanted]
@@ -880,15 +824,13 @@ def check_same_order(before: Snapshot, after: Snapshot, columns: Sequence[Column
 
 
 def schema_change(before: Snapshot, after: Snapshot) -> SchemaChangedError | None:
-    """What happened to the table's columns, whichever a query reads; None where nothing did.
-
-    `SELECT *` reads a column that was added, and no longer one that was dropped.
-    """
+    """What happened to the table's columns, whichever a query reads; None without change. `SELECT
+    *` reads an added column, and no longer a dropped one."""
     old, new = before.columns, after.columns
-    at = {old.physical[column.name]: column for column in old.schema}
+    by_name = {old.physical[column.name]: column for column in old.schema}
     changes = []
     for column in new.schema:
-        was = at.pop(new.physical[column.name], None)
+        was = by_name.pop(new.physical[column.name], None)
         if was is None:
             changes.append(f"column `{column.name}` was added")
             continue
@@ -898,7 +840,7 @@ def schema_change(before: Snapshot, after: Snapshot) -> SchemaChangedError | Non
             changes.append(
                 f"the type of column `{column.name}` changed from `{was.type}` to `{column.type}`"
             )
-    changes = [*(f"column `{gone.name}` was dropped" for gone in at.values()), *changes]
+    changes = [*(f"column `{gone.name}` was dropped" for gone in by_name.values()), *changes]
     if not changes and old.schema.names != new.schema.names:
         changes = ["the order of columns changed"]
     if not changes:
@@ -925,7 +867,7 @@ def _check_identity(
 
 
 def no_changes(after: Snapshot, columns: Sequence[ColumnName]) -> Changes:
-    """No row, in these columns."""
+    """An empty change of these columns."""
     fields = [(name, arrow_type(after.column(name).type)) for name in columns]
     return Changes(pa.schema(fields).empty_table(), np.zeros(0, dtype=np.int64), "none")
 
@@ -939,15 +881,13 @@ def _from_change_feed(
     columns: tuple[ColumnName, ...],
     with_versions: bool,
 ) -> Changes | None:
-    """The change feed's rows, or None where it may not or cannot serve."""
-    if not after.has_change_feed:
-        return None
-    if after.column_mapping is not None:
+    """The rows of the change feed, or None if it cannot be used."""
+    if not after.has_change_feed or after.column_mapping is not None:
         return None
     if before is not None and not _is_steady(before, after, commits, columns):
         return None
     if commits.is_fed_by_vectors:
-        # deltalake takes the rows that a vector names for those that the file has left.
+        # deltalake takes the deleted rows of a vector for the remaining ones.
         return None
     if any(name.lower() in OWN_COLUMNS for name in after.schema.names):
         return None
@@ -963,7 +903,7 @@ def _from_change_feed(
 def _is_steady(
     before: Snapshot, after: Snapshot, commits: Commits, columns: tuple[ColumnName, ...]
 ) -> bool:
-    """Whether the feed was on and the columns were the same at every commit of the range."""
+    """Whether the feed was on and the columns were unchanged at every commit of the range."""
     if not before.has_change_feed or before.column_mapping is not None:
         return False
     if before.partition_columns != after.partition_columns:

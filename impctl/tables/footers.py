@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Miscopied:
-    """The columns that deltalake would copy wrongly, by what is the matter with them."""
+    """The columns that deltalake would copy wrongly, by reason."""
 
     as_int96: frozenset[ColumnName] = frozenset()
     respelled: frozenset[ColumnName] = frozenset()
@@ -32,7 +32,6 @@ class Miscopied:
 
     @property
     def columns(self) -> frozenset[ColumnName]:
-        """All of them."""
         return self.as_int96 | self.respelled | self.in_old_calendar
 
     def __or__(self, other: Miscopied) -> Miscopied:
@@ -44,10 +43,8 @@ class Miscopied:
 
 
 def miscopied_columns(snapshot: Snapshot, files: Sequence[DataFile] | None = None) -> Miscopied:
-    """The columns of which some of these files (default: all) make deltalake write something else.
-
-    Raises HistoryGoneError for a file that is gone.
-    """
+    """The columns that deltalake would copy wrongly from these files (default: all). Raises
+    HistoryGoneError for a file that is gone."""
     expected = ExpectedNames.of(snapshot)
     footers = _footers(snapshot, snapshot.files if files is None else files)
     result = (expected.miscopied(footer) for footer in footers)
@@ -56,18 +53,17 @@ def miscopied_columns(snapshot: Snapshot, files: Sequence[DataFile] | None = Non
 
 @dataclass(frozen=True, slots=True)
 class ExpectedNames:
-    """The names that a table's data files ought to have."""
+    """The names that a table's data files should use."""
 
     columns: Mapping[str, ColumnName]
     """The table's column by its physical name in lower case."""
     exact: frozenset[str]
     """The physical names."""
     fields: Mapping[ColumnName, Mapping[str, frozenset[str]]]
-    """How the fields nested in a column are spelled, by their names in lower case."""
+    """The spelling of the fields nested in a column, by their names in lower case."""
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> ExpectedNames:
-        """Those of a snapshot's schema."""
         physical = snapshot.columns.physical
         fields: dict[ColumnName, dict[str, frozenset[str]]] = {}
         for column in json.loads(snapshot.schema_json)["fields"]:
@@ -81,12 +77,12 @@ class ExpectedNames:
     def miscopied(self, file: pq.FileMetaData) -> Miscopied:
         """The columns that deltalake would copy wrongly from this file; it may have others."""
         leaves = [file.schema.column(at) for at in range(len(file.schema))]
-        result = [self._column(leaf.path) for leaf in leaves]
         old = hybrid_columns(file, [leaf.path for leaf in leaves])
         int96: set[ColumnName] = set()
         respelled: set[ColumnName] = set()
         in_old_calendar: set[ColumnName] = set()
-        for at, (leaf, place) in enumerate(zip(leaves, result, strict=True)):
+        for at, leaf in enumerate(leaves):
+            place = self._column(leaf.path)
             if place is None:
                 continue
             column, is_exact = place
@@ -99,11 +95,9 @@ class ExpectedNames:
         return Miscopied(frozenset(int96), frozenset(respelled), frozenset(in_old_calendar))
 
     def _column(self, path: str) -> tuple[ColumnName, bool] | None:
-        """The table's column of a leaf, and whether all names on the way are spelled as there.
-
-        A name may hold a dot, and then looks like that of a nested column. What stands on the way
-        in lists and maps by Parquet's own rules is no field's name.
-        """
+        """The table's column of a leaf, and whether all names on the path are spelled alike. A name
+        with a dot looks nested. The levels that Parquet adds for lists and maps are no field
+        names."""
         parts = path.split(".")
         tops = (".".join(parts[:end]) for end in range(len(parts), 0, -1))
         top = next((top for top in tops if top.lower() in self.columns), None)
@@ -117,7 +111,7 @@ class ExpectedNames:
 
 
 def _field_names(kind: Any) -> Iterator[str]:
-    """The names of all fields in a type of Delta's schema, nested ones and physical ones too."""
+    """The names of all fields in a type of Delta's schema, nested and physical ones included."""
     if not isinstance(kind, dict):
         return
     for field in kind.get("fields", ()):
@@ -141,7 +135,7 @@ MAX_FOOTERS = 64
 _READERS = 8
 _COUNTS_NAN = re.compile(r"parquet-mr version (\d+)\.(\d+)")
 _FIRST_COUNTING = (1, 10)
-"""Since then NaN makes parquet-mr's statistics void; no other writer is known to tell of it."""
+"""Since then NaN makes parquet-mr's statistics void; no other writer is known to report NaN."""
 _PHYSICAL = {Kind.FLOAT: "FLOAT", Kind.DOUBLE: "DOUBLE"}
 
 
@@ -150,11 +144,8 @@ def hiding_columns(
     columns: Iterable[ColumnName] | None = None,
     files: Sequence[DataFile] | None = None,
 ) -> frozenset[ColumnName]:
-    """Those of these columns that a filter in Parquet may lose rows by, in these files.
-
-    Both default to all. A file that cannot be read makes every column suspect; that it cannot is
-    for its reader to say.
-    """
+    """Those of `columns` by which a Parquet filter may lose rows in `files`. Both default to all. A
+    file that cannot be read makes every column suspect; its reader reports it."""
     names = snapshot.schema.names if columns is None else columns
     partitions = set(snapshot.partition_columns)
     suspects = [
@@ -167,34 +158,23 @@ def hiding_columns(
     if not suspects or len(chosen) > MAX_FOOTERS:
         return every
     with ThreadPoolExecutor(_READERS) as readers:
-        footers = list(readers.map(_reader(snapshot, chosen), chosen))
+        footers = list(readers.map(DataFiles(snapshot, chosen).try_footer, chosen))
     if None in footers:
         return every
+    physical = snapshot.columns.physical
     return frozenset(
         column.name
         for column in suspects
-        if any(_hides(footer, column, snapshot.columns.physical[column.name]) for footer in footers)
+        if any(_hides(footer, column, physical[column.name]) for footer in footers)
     )
-
-
-def _reader(snapshot: Snapshot, files: Sequence[DataFile]) -> Any:
-    """What reads the footer of one of these files; None for one that cannot be read."""
-    opened = DataFiles(snapshot, files)
-
-    def footer(file: DataFile) -> pq.FileMetaData | None:
-        try:
-            return opened.footer(file)
-        except READ_FAILURES:
-            return None
-
-    return footer
 
 
 def _hides(footer: pq.FileMetaData, column: Column, physical: str) -> bool:
     """Whether a filter on the column may skip a row of the file that it should keep."""
     leaves = [footer.schema.column(at) for at in range(len(footer.schema))]
     places = [at for at, leaf in enumerate(leaves) if leaf.path.lower() == physical.lower()]
-    counts_nan = _counts_nan(footer.created_by)
+    writer = _COUNTS_NAN.match(footer.created_by or "")
+    counts_nan = writer is not None and (int(writer[1]), int(writer[2])) >= _FIRST_COUNTING
     return any(
         leaves[at].physical_type != _PHYSICAL[column.type.kind]
         or any(
@@ -205,18 +185,13 @@ def _hides(footer: pq.FileMetaData, column: Column, physical: str) -> bool:
     )
 
 
-def _counts_nan(writer: str | None) -> bool:
-    match = _COUNTS_NAN.match(writer or "")
-    return match is not None and (int(match[1]), int(match[2])) >= _FIRST_COUNTING
-
-
 def _chunk_hides(chunk: pq.ColumnChunkMetaData, *, counts_nan: bool) -> bool:
     stated = chunk.statistics
     if stated is not None and stated.has_null_count and stated.null_count == chunk.num_values:
         return False
     if not counts_nan:
         return True
-    # Releases of Arrow that cannot tell whether there is a Bloom filter count as if there were.
+    # Old releases of Arrow do not report Bloom filters: assume that there is one.
     if getattr(chunk, "bloom_filter_offset", 0) is not None:
         return True
     if not any("DICTIONARY" in encoding for encoding in chunk.encodings):

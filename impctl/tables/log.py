@@ -25,29 +25,31 @@ if TYPE_CHECKING:
 
 
 def commit_mark(source: DeltaSource, version: TableVersion) -> str | None:
-    """Hash of the log entry of `version`; None where it cannot be read from the local disk."""
-    folder = local_path(source.path)
-    if folder is None:
+    """Hash of the log entry of `version`; None if it cannot be read from the local disk."""
+    path = _entry_path(source, version)
+    if path is None:
         return None
     try:
-        with open(os.path.join(folder, "_delta_log", f"{version:020d}.json"), "rb") as entry:
+        with open(path, "rb") as entry:
             return hashlib.file_digest(entry, "sha256").hexdigest()[:16]
     except OSError:
         return None
 
 
+def _entry_path(source: DeltaSource, version: TableVersion) -> str | None:
+    """The file of a log entry; None if the table is not on the local disk."""
+    folder = local_path(source.path)
+    return None if folder is None else os.path.join(folder, f"_delta_log/{version:020}.json")
+
+
 Action = tuple[str, Any]
-"""Name and body of an entry of the log."""
 
 _OF_SPARK = ("Apache-Spark/", "Databricks-Runtime/")
 
 
 @dataclass(frozen=True)
 class Commits:
-    """The texts of consecutive commits, oldest first, of a table after one version.
-
-    Asking for an entry that is damaged raises TableError.
-    """
+    """The texts of consecutive commits, oldest first; TableError for a damaged entry."""
 
     # Without slots: the parsed actions are kept beside the texts.
     texts: tuple[str, ...]
@@ -56,16 +58,13 @@ class Commits:
 
     @property
     def may_change_metadata(self) -> bool:
-        """False only when no commit carries new metadata or a new protocol."""
+        """False only if no commit has new metadata or a new protocol."""
         return any('"metaData"' in text or '"protocol"' in text for text in self.texts)
 
     @property
     def only_move_rows(self) -> bool:
-        """True only where all that happened to files is OPTIMIZE and its like.
-
-        That the new files hold the rows of the old ones is its writer's word
-        (`tables.log`).
-        """
+        """True only if files were changed by OPTIMIZE and its like alone. That the new files hold
+        the same rows is its writer's claim (`tables.log`)."""
         if self.may_change_metadata or any('"dataChange":true' in text for text in self.texts):
             return False
         return not self._bodies("cdc") and all(
@@ -73,7 +72,7 @@ class Commits:
         )
 
     def by_commit(self) -> Sequence[Sequence[Action]]:
-        """Name and body of every action, commit by commit, in the log's order."""
+        """Name and body of every action, per commit, in the log's order."""
         return self._parsed
 
     @cached_property
@@ -81,8 +80,8 @@ class Commits:
         # Not `splitlines`: JSON need not escape U+2028 and the like, which texts may hold.
         lines = ([line for line in text.split("\n") if line.strip()] for text in self.texts)
         return [
-            [(name, body) for line in each for name, body in self._entry(at, line) if body]
-            for at, each in enumerate(lines, start=self.since + 1)
+            [(name, body) for line in entry for name, body in self._entry(version, line) if body]
+            for version, entry in enumerate(lines, start=self.since + 1)
         ]
 
     def _entry(self, version: TableVersion, line: str) -> Iterable[Action]:
@@ -99,31 +98,26 @@ class Commits:
         return self._bodies("metaData")
 
     def files(self) -> list[str]:
-        """Log paths of the files whose rows a change feed may read: added, removed, change data."""
+        """Log paths of the files a change feed may read: added, removed, change data."""
         return [body["path"] for body in self._bodies("add", "remove", "cdc")]
 
     def fed(self) -> Iterator[list[Action]]:
-        """The actions whose files a change feed reads, commit by commit.
-
-        The change data alone where there is some; none of a commit that only moves rows.
-        """
+        """The actions whose files a change feed reads, per commit: the change data alone if there
+        is some; none of a commit that only moves rows."""
         for actions in self.by_commit():
-            told = [(name, body) for name, body in actions if name == "cdc"]
-            yield told or [action for action in actions if is_of_rows(action)]
+            change_data = [(name, body) for name, body in actions if name == "cdc"]
+            yield change_data or [action for action in actions if is_of_rows(action)]
 
     @property
     def is_fed_by_vectors(self) -> bool:
-        """Whether a change feed would have to tell rows from deletion vectors.
-
-        So after DELETE in Spark, which writes no change data then.
-        """
+        """Whether a change feed needs rows of deletion vectors, such as after DELETE in Spark."""
         return any('"deletionVector"' in text for text in self.texts) and any(
             body.get("deletionVector") is not None for actions in self.fed() for _, body in actions
         )
 
     @property
     def changed_bytes(self) -> int:
-        """Bytes of the files a change feed would read; a file whose size is not told counts 0."""
+        """Bytes of the files a change feed would read; a file of unknown size counts 0."""
         return sum(int(body.get("size") or 0) for actions in self.fed() for _, body in actions)
 
     def _bodies(self, *names: str) -> list[dict[str, Any]]:
@@ -131,13 +125,13 @@ class Commits:
 
 
 def is_of_rows(action: Action) -> bool:
-    """Whether it adds or removes a file, and rows with it."""
+    """Whether the action adds or removes a file with its rows."""
     name, body = action
     return name in ("add", "remove") and body.get("dataChange") is not False
 
 
 def is_of_spark(actions: Sequence[Action]) -> bool:
-    """Whether a commit says that Spark wrote it."""
+    """Whether Spark wrote the commit, by its own statement."""
     writers = [body.get("engineInfo") or "" for name, body in actions if name == "commitInfo"]
     return bool(writers) and all(writer.startswith(_OF_SPARK) for writer in writers)
 
@@ -148,10 +142,8 @@ def read_commits(
     until: TableVersion,
     held: Mapping[TableVersion, str] | None = None,
 ) -> Commits | None:
-    """The commits after `since` up to `until`; None when one is missing or the range is empty.
-
-    `held` are texts of commits that were read before. Raises TableError for one that is no text.
-    """
+    """The commits after `since` up to `until`; None if one is missing or the range is empty. `held`
+    are texts of commits read before. Raises TableError for one that is no text."""
     if until < since:
         return None
     texts = []
@@ -165,7 +157,7 @@ def read_commits(
 
 
 def read_entry(source: DeltaSource, version: TableVersion) -> str:
-    """The text of one commit; OSError where it cannot be read, TableError where it is no text."""
+    """The text of one commit; OSError if it cannot be read, TableError if it is no text."""
     name = f"_delta_log/{version:020}.json"
     try:
         text = read_text(source.path, source.storage_options, name)
@@ -178,7 +170,7 @@ def read_entry(source: DeltaSource, version: TableVersion) -> str:
 
 
 def _damaged(table: TableName, version: TableVersion, what: object) -> TableError:
-    """The error for a commit that cannot be read, which deltalake may not even have opened."""
+    """The error for a commit that cannot be read, maybe not even opened by deltalake."""
     return TableError(
         f"The log entry of version {version} of table `{table}` is damaged: {what}",
         hint=(
@@ -188,36 +180,32 @@ def _damaged(table: TableName, version: TableVersion, what: object) -> TableErro
     )
 
 
-_SAID = ("inCommitTimestamp", "timestamp")
-"""Milliseconds since 1970; the first is kept in order by its writer, the second a machine's clock.
-"""
+_TIMES = ("inCommitTimestamp", "timestamp")
+"""Milliseconds since 1970; the first is monotonic, by its writer, the second a machine's clock."""
 _LATEST_MS = 1e14
 
 
 def commit_time(
     source: DeltaSource, version: TableVersion, actions: Sequence[Action]
 ) -> float | None:
-    """The time of this version, whose entry has these actions; None where nothing tells."""
+    """The time of this version, whose entry has these actions; None if unknown."""
     infos = [body for name, body in actions if name == "commitInfo" and isinstance(body, Mapping)]
     for body in infos:
-        for key in _SAID:
-            said = _seconds(body.get(key))
-            if said is not None:
-                return said
-    folder = local_path(source.path)
-    if folder is None:
-        return None
+        for key in _TIMES:
+            seconds = _seconds(body.get(key))
+            if seconds is not None:
+                return seconds
+    path = _entry_path(source, version)
     try:
-        return os.stat(os.path.join(folder, "_delta_log", f"{version:020}.json")).st_mtime
+        return None if path is None else os.stat(path).st_mtime
     except OSError:
         return None
 
 
-def _seconds(said: Any) -> float | None:
-    # Compared before it is made a float: a whole number of JSON may be larger than any of those.
-    if type(said) in (int, float) and 0 <= said < _LATEST_MS:
-        return float(said) / 1000
-    return None
+def _seconds(milliseconds: Any) -> float | None:
+    # Compared before the conversion: an integer in JSON may be larger than any float.
+    is_time = type(milliseconds) in (int, float) and 0 <= milliseconds < _LATEST_MS
+    return float(milliseconds) / 1000 if is_time else None
 
 
 _Stat = tuple[int, int, int]
@@ -225,10 +213,8 @@ _Stat = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A table as it was when a run pinned it: its source, and the log entry of that version.
-
-    `mark` and `entry` are None where there is none to look at, and then nothing follows from them.
-    """
+    """A table as pinned by a run: its source, and the log entry of that version. `mark` and `entry`
+    are None if there is no readable entry, and then prove nothing."""
 
     source: DeltaSource
     mark: str | None
@@ -236,31 +222,25 @@ class Seen:
 
 
 def seen(source: DeltaSource) -> Seen:
-    """The table as it is pinned; to be called at that moment.
-
-    Later another log may stand there, and its mark would vouch for the table opened before it.
-    """
+    """Capture the table's log entry; to be called when it is pinned. Later another log may replace
+    it, whose mark would vouch for the table opened before."""
     mark = commit_mark(source, source.version)
-    # Looked at last: an entry that comes in between is taken for known, its mark for another one.
-    is_local = local_path(source.path) is not None
-    return Seen(source, mark, _entry(source, source.version) if is_local else None)
+    # Read last: an entry written in between counts as known, its mark as another one.
+    return Seen(source, mark, _entry(source, source.version))
 
 
 def has_new_log(result: Seen) -> bool:
-    """Whether the table has another newest version, or another log, than when it was pinned.
-
-    The source may be used for nothing but the questions of this module then.
-    """
+    """Whether the table has a newer version, or another log, than when it was pinned. Afterwards
+    use the source only with functions of this module."""
     source = result.source
     if local_path(source.path) is None:
         return advance(source).version != source.version
-    if _entry(source, source.version + 1) is not None:
-        return True
-    return _entry(source, source.version) != result.entry
+    is_longer = _entry(source, source.version + 1) is not None
+    return is_longer or _entry(source, source.version) != result.entry
 
 
 def newest_version(result: Seen) -> TableVersion | None:
-    """The newest version after the pinned one; None where another log stands there now."""
+    """The newest version after the pinned one; None if another log replaced it."""
     source, version = result.source, result.source.version
     if local_path(source.path) is None:
         return advance(source).version
@@ -272,10 +252,8 @@ def newest_version(result: Seen) -> TableVersion | None:
 
 
 def log_end(result: Seen) -> object:
-    """How the log ends now: another value when it grows, or another one comes to stand there.
-
-    Of another log than the pinned one only its folder tells, which changes with every new entry.
-    """
+    """A value that changes when the log grows or is replaced. For versions other than the pinned
+    one it covers only the folder, which changes with every new entry."""
     source = result.source
     folder = local_path(source.path)
     newest = newest_version(result)
@@ -286,10 +264,8 @@ def log_end(result: Seen) -> object:
 
 
 def pinned_anew(result: Seen) -> DeltaSource:
-    """The table at its newest version, by reading only what was added to its log if that is safe.
-
-    The old source must not be used any more.
-    """
+    """The table at its newest version, by reading only new log entries if that is safe. The old
+    source must not be used afterwards."""
     source = result.source
     if result.mark is None:
         return refresh(source)
@@ -300,10 +276,9 @@ def pinned_anew(result: Seen) -> DeltaSource:
 
 
 def _entry(source: DeltaSource, version: TableVersion) -> _Stat | None:
-    """What the disk tells of the log entry of `version`; None where it is not there."""
-    folder = local_path(source.path)
-    assert folder is not None, "only a log on the local disk has readable entries"
-    return _stat(os.path.join(folder, "_delta_log", f"{version:020d}.json"))
+    """The disk's metadata of the log entry of `version`; None if it is missing or remote."""
+    path = _entry_path(source, version)
+    return None if path is None else _stat(path)
 
 
 def _stat(path: str) -> _Stat | None:
@@ -316,11 +291,6 @@ def _stat(path: str) -> _Stat | None:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """One commit: seconds since 1970 (None where nothing tells), its rows and bytes.
-
-    `rows` is None where the log does not tell; `only_moves` says that its rows are those of before.
-    """
-
     version: TableVersion
     at: float | None
     rows: int | None
@@ -331,10 +301,8 @@ class Committed:
 def committed_since(
     source: DeltaSource, since: TableVersion, known: Mapping[TableVersion, Committed]
 ) -> tuple[Committed, ...] | None:
-    """The commits after `since` up to the pinned version; None where one cannot be read.
-
-    Those `known` are not read again. Raises TableError for an entry that is damaged.
-    """
+    """The commits after `since` up to the pinned version; None if one cannot be read. `known` ones
+    are not read again. Raises TableError for a damaged entry."""
     result = [known[v] for v in range(since + 1, source.version + 1) if v in known]
     first = since + 1
     while first in known and first <= source.version:
@@ -344,11 +312,11 @@ def committed_since(
     commits = read_commits(source, first - 1, source.version)
     if commits is None:
         return None
-    before = [one for one in result if one.version < first]
-    return (*before, *_told(source, commits))
+    before = [commit for commit in result if commit.version < first]
+    return (*before, *_sizes_of(source, commits))
 
 
-def _told(source: DeltaSource, commits: Commits) -> list[Committed]:
+def _sizes_of(source: DeltaSource, commits: Commits) -> list[Committed]:
     result = []
     held: dict[str, int] = {}
     for at, (text, actions) in enumerate(zip(commits.texts, commits.by_commit(), strict=True)):
@@ -362,17 +330,16 @@ def _told(source: DeltaSource, commits: Commits) -> list[Committed]:
 
 
 _ELSEWHERE = 40
-"""Entries that are read at once where each is a request to an object store."""
+"""Entries read concurrently where each is a request to an object store."""
 _MOST = 1 << 62
-"""Counts are cut here, so that sums of a few stay within 64 bits."""
+"""Limit of counts, so that small sums stay within 64 bits."""
 _DAMAGED = (ImpctlError, AttributeError, KeyError, TypeError, ValueError)
-"""What entries lead to that are no JSON, or whose parts are of another kind than Delta's."""
+"""What entries raise that are not JSON, or whose parts have other types than Delta's."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Entries:
-    """Entries of the log that could be read, oldest first, after `since`; and whether more were
-    looked for."""
+    """The readable entries after `since`, oldest first, and whether more were expected."""
 
     commits: Commits
     times: tuple[float | None, ...]
@@ -381,15 +348,10 @@ class _Entries:
 
 
 def commit_history(
-    source: DeltaSource,
-    held: History | None,
-    texts: Mapping[TableVersion, str] | None = None,
+    source: DeltaSource, held: History | None, texts: Mapping[TableVersion, str] | None = None
 ) -> History:
-    """The history up to the pinned version; `texts` are entries that were read already.
-
-    Of a log that ends earlier than it did only what is before its end is kept. Another table than
-    that of `held` begins anew.
-    """
+    """The history up to the pinned version; `texts` are entries read already. If the log now ends
+    earlier, only what is before its end is kept. A history of another table is discarded."""
     known = _still_there(source, held)
     if known is not None and known.until == source.version:
         return known
@@ -408,13 +370,13 @@ def commit_history(
 
 
 def _still_there(source: DeltaSource, held: History | None) -> History | None:
-    """What is known of this very table, up to where its log ends now."""
+    """The known history of this very table, up to the end of its log."""
     if held is None or held.table_id != source.table_id:
         return None
     if held.until <= source.version:
         return held
-    left = tuple(each for each in held.arrivals if each.version <= source.version)
-    return replace(held, until=source.version, arrivals=left)
+    kept = tuple(arrival for arrival in held.arrivals if arrival.version <= source.version)
+    return replace(held, until=source.version, arrivals=kept)
 
 
 def _since(
@@ -430,7 +392,7 @@ def _since(
 def _read(
     source: DeltaSource, known: History | None, texts: Mapping[TableVersion, str]
 ) -> _Entries:
-    """The entries after what is known, from the newest back to the first one that is gone."""
+    """Read the entries after the known ones, from the newest back to the first missing one."""
     most = _ELSEWHERE if local_path(source.path) is None else KEPT
     start = -1 if known is None else known.until
     first = max(start + 1, source.version - most + 1)
@@ -450,7 +412,7 @@ def _read(
         )
         return _Entries(commits, times, signed_rows(commits), reached > start)
     except _DAMAGED:
-        # A run that needs the entry tells; one before a checkpoint may need nobody.
+        # A run that needs the entry reports it; one before a checkpoint may never be needed.
         return _Entries(Commits((), source.name, source.version), (), (), True)
 
 
@@ -488,18 +450,19 @@ def _size(body: Mapping[str, Any]) -> int:
 
 
 def _operation(actions: Sequence[Action]) -> str:
-    """What the commit says of itself; empty where it does not."""
-    bodies = (body for name, body in actions if name == "commitInfo")
-    said = next((b["operation"] for b in bodies if isinstance(b, dict) and "operation" in b), None)
-    return said[:40].encode("utf-8", "replace").decode() if isinstance(said, str) else ""
+    """The operation in `commitInfo`; empty without one."""
+    infos = [body for name, body in actions if name == "commitInfo" and isinstance(body, dict)]
+    text = next((info["operation"] for info in infos if "operation" in info), None)
+    return text[:40].encode("utf-8", "replace").decode() if isinstance(text, str) else ""
 
 
 def why_gone(source: DeltaSource, since: TableVersion) -> str | None:
-    """Why the change from `since` to the pinned version can be read in no way; None if it can."""
+    """Why the change from `since` to the pinned version cannot be read; None if it can."""
     commits = read_commits(source, since, source.version)
     folder = local_path(source.path)
     if commits is not None:
-        needed = [*_fed(commits), *copied_by_others(commits)]
+        fed = (body["path"] for actions in commits.fed() for _, body in actions)
+        needed = [*fed, *copied_by_others(commits)]
         lost = _missing(file_uri(source.path, name) for name in needed) if folder else None
         if lost is None:
             return None
@@ -515,13 +478,7 @@ def why_gone(source: DeltaSource, since: TableVersion) -> str | None:
     return None if lost is None else f"the file `{lost}` no longer exists (vacuumed?)"
 
 
-def _fed(commits: Commits) -> Iterable[str]:
-    """Log paths of the files that a change feed over these commits reads."""
-    return (body["path"] for actions in commits.fed() for _, body in actions)
-
-
 def _missing(uris: Iterable[str]) -> str | None:
-    """The first file that is not there."""
     return next((uri for uri in uris if not os.path.exists(uri)), None)
 
 
@@ -538,13 +495,12 @@ _SIGNS_OF_METRIC = {
     "numTargetRowsDeleted": _DELETED,
     "numTargetRowsUpdated": _UPDATED,
 }
-"""Counts that deltalake and Spark write, with the rows that one of them inserts and deletes; an
-updated row is a deletion and an insertion."""
+"""Metrics of deltalake and Spark, with the rows each inserts and deletes; an update does both."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeSize:
-    """Changed rows (None where the log does not tell), and the files that hold them."""
+    """Changed rows (None if the log does not say), and the files that hold them."""
 
     rows: int | None
     files: int
@@ -553,14 +509,14 @@ class ChangeSize:
 
 @dataclass(frozen=True, slots=True)
 class SignedRows:
-    """Rows inserted and rows deleted; None is what the log does not tell."""
+    """Rows inserted and rows deleted; None if the log does not say."""
 
     inserted: int | None
     deleted: int | None
 
     @property
     def rows(self) -> int | None:
-        """Both together."""
+        """The sum of both."""
         if self.inserted is None or self.deleted is None:
             return None
         return self.inserted + self.deleted
@@ -570,7 +526,7 @@ _NO_ROWS, _UNKNOWN = SignedRows(0, 0), SignedRows(None, None)
 
 
 def signed_rows(commits: Commits) -> list[SignedRows]:
-    """What each of these commits inserted and deleted, in their order."""
+    """What each of these commits inserted and deleted, in order."""
     known: dict[str, int] = {}
     result = []
     for actions, read in zip(commits.by_commit(), commits.fed(), strict=True):
@@ -580,11 +536,8 @@ def signed_rows(commits: Commits) -> list[SignedRows]:
 
 
 def change_size(commits: Commits, held: Mapping[str, int] | None = None) -> ChangeSize:
-    """The size of the change that these commits make together.
-
-    `held` are the rows that files held before, by path, where it is known: the entry of a removed
-    file need not repeat them.
-    """
+    """The size of the change that these commits make together. `held` are known row counts of
+    earlier files by path: the entry of a removed file need not repeat them."""
     known = dict(held or {})
     rows: int | None = 0
     files = size = 0
@@ -607,7 +560,7 @@ def _rows(
         return counted
     if any(name == "cdc" for name, _ in read):
         return _UNKNOWN
-    # What was copied from file to file counts, as long as nobody looked.
+    # Rows copied from file to file count; the files are not compared.
     live: dict[str, int] = {}
     unknown = set()
     for name, body in read:
@@ -642,17 +595,15 @@ def _counted_by_the_writer(actions: Sequence[Action]) -> SignedRows | None:
 
 
 def _live_rows(body: Mapping[str, Any], known: Mapping[str, int]) -> int | None:
-    """Rows of a file that are not deleted."""
-    rows = _records_of(body)
-    if rows is None:
-        rows = known.get(body["path"])
+    records = _records_of(body)
+    rows = known.get(body["path"]) if records is None else records
     if rows is None:
         return None
     return max(0, rows - int((body.get("deletionVector") or {}).get("cardinality") or 0))
 
 
 def records_added(actions: Sequence[Action]) -> dict[str, int]:
-    """Rows by the path of each file added, deleted ones included."""
+    """Rows by the path of each added file, including deleted ones."""
     added = [body for name, body in actions if name == "add"]
     return {body["path"]: rows for body in added if (rows := _records_of(body)) is not None}
 
@@ -667,7 +618,7 @@ def _records_of(body: Mapping[str, Any]) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """Commits since a version, and what they changed; None is what the log does not say."""
+    """Commits since a version, and what they changed; None if the log does not say."""
 
     versions: int
     files: int | None
@@ -691,7 +642,7 @@ def pending_changes(source: DeltaSource, since: TableVersion) -> Pending:
 
 
 def _rows_at(source: DeltaSource, version: TableVersion) -> dict[str, int]:
-    """Rows of each file of a version, by its path in the log; empty where the version is gone."""
+    """Rows of each file of a version, by its path in the log; empty if the version is gone."""
     try:
         actions = source.snapshot(version).actions
     except ImpctlError:
@@ -704,8 +655,8 @@ def _rows_at(source: DeltaSource, version: TableVersion) -> dict[str, int]:
 
 LOG_RETENTION = "delta.logRetentionDuration"
 FILE_RETENTION = "delta.deletedFileRetentionDuration"
-_DEFAULTS = {LOG_RETENTION: "interval 30 days", FILE_RETENTION: "interval 1 week"}
 _UNREAD: tuple[type[Exception], ...] = (*READ_FAILURES, TableError)
+_DEFAULTS = {LOG_RETENTION: "interval 30 days", FILE_RETENTION: "interval 1 week"}
 _PART = re.compile(r"\s*(\d+)\s*([a-z]+)\s*")
 _UNITS = {
     "s": timedelta(seconds=1),
@@ -725,7 +676,7 @@ _UNITS = {
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """One of the two durations: the setting, its text, and what it means, None if not known."""
+    """A retention duration: the setting, its text, and its meaning, None if unknown."""
 
     setting: str
     text: str
@@ -740,7 +691,7 @@ def retention_of(configuration: Mapping[str, str]) -> tuple[Retention, Retention
 
 
 def duration_of(text: str) -> timedelta | None:
-    """What `interval 1 week 2 days`, or `9d` for short, means; None for anything else."""
+    """The duration `interval 1 week 2 days`, or `9d` for short; None for anything else."""
     rest = text.strip().lower().removeprefix("interval ")
     total, at = timedelta(0), 0
     while at < len(rest):
@@ -757,7 +708,7 @@ def duration_of(text: str) -> timedelta | None:
 
 
 def committed_at(source: DeltaSource, version: TableVersion) -> float | None:
-    """When a version was committed, in seconds since 1970; None where its log entry is gone."""
+    """When a version was committed, in seconds since 1970; None if its log entry is gone."""
     try:
         entry = Commits((read_entry(source, version),), source.name, version - 1)
         return commit_time(source, version, entry.by_commit()[0])
@@ -767,7 +718,7 @@ def committed_at(source: DeltaSource, version: TableVersion) -> float | None:
 
 _VECTORS = "deletionVectors"
 _AT_ONCE = 8
-"""Footers read at a time: in an object store each is a round trip."""
+"""Footers read concurrently: in an object store each is a round trip."""
 
 
 def has_faithful_copies(commits: Commits, after: Snapshot) -> bool:
@@ -784,11 +735,8 @@ def has_faithful_copies(commits: Commits, after: Snapshot) -> bool:
     opened = DataFiles(after)
 
     def is_well_read(path: str) -> bool:
-        try:
-            footer = opened.footer(logged_file(after.path, path))
-        except READ_FAILURES:
-            return False
-        return not expected.miscopied(footer).columns
+        footer = opened.try_footer(logged_file(after.path, path))
+        return footer is not None and not expected.miscopied(footer).columns
 
     if len(paths) == 1:
         return is_well_read(paths[0])
@@ -797,10 +745,7 @@ def has_faithful_copies(commits: Commits, after: Snapshot) -> bool:
 
 
 def copied_by_others(commits: Commits) -> list[str]:
-    """Log paths of files whose rows a writer other than Spark may have copied elsewhere.
-
-    Into data files or into the change feed.
-    """
+    """Log paths of files whose rows a writer other than Spark may have copied."""
     if not any('"remove"' in text for text in commits.texts):
         return []
     return [

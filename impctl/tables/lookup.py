@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class WantedValues:
-    """The distinct values of `values`, in a form in which many rows are held against them."""
+    """The distinct values of `values`, prepared for comparison with many rows."""
 
     values: Vector
     distinct: pa.Array
@@ -37,41 +37,35 @@ class WantedValues:
 
     @classmethod
     def of(cls, values: Vector) -> WantedValues:
-        """All of these, each once."""
         valid = values.validity()
         known = values if bool(valid.all()) else values.take(np.flatnonzero(valid))
         return cls(values, pc.unique(_comparable(known)), not bool(valid.all()))
 
     def may_lie(self, low: int, high: int, *, has_null: bool) -> bool:
-        """Whether one lies between two whole numbers, or is NULL where there are NULLs; integers
-        and dates alone are asked this."""
+        """Whether one lies between two integers or dates, or is NULL where there are NULLs."""
         if self.has_null and has_null:
             return True
         mine = self.distinct.to_numpy(zero_copy_only=False)
         return bool(((mine >= low) & (mine <= high)).any())
 
     def held_by(self, column: Vector) -> Bools:
-        """Which rows have one of the values; shape (n,). The column is of the values' type."""
+        """Which rows have one of the values; shape (n,). The column has the values' type."""
         mine = _comparable(column)
-        result = _mask(pc.is_in(mine, value_set=self.distinct.cast(mine.type)))
+        result = pc.is_in(mine, value_set=self.distinct.cast(mine.type))
+        array = result.combine_chunks() if isinstance(result, pa.ChunkedArray) else result
+        mask: Bools = array.to_numpy(zero_copy_only=False).astype(np.bool_, copy=False)
         if column.valid is None:
-            return result
-        return result | ~column.valid if self.has_null else result & column.valid
+            return mask
+        return mask | ~column.valid if self.has_null else mask & column.valid
 
 
 def _comparable(column: Vector) -> Any:
-    """The column as Arrow compares it right: as it is, or by the codes of its keys."""
+    """The column in a form Arrow compares correctly: unchanged, or by the codes of its keys."""
     if column.is_textual:
         return column.values
     if column.values.dtype.kind in "iub":
         return pa.array(column.values)
     return pa.array(key_codes([normalise(column)], len(column)))
-
-
-def _mask(result: Any) -> Bools:
-    array = result.combine_chunks() if isinstance(result, pa.ChunkedArray) else result
-    mask: Bools = array.to_numpy(zero_copy_only=False).astype(np.bool_, copy=False)
-    return mask
 
 
 _EPOCH = dt.date(1970, 1, 1).toordinal()
@@ -88,7 +82,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class RowGroup:
-    """Rows of a group, deleted ones included, and the bounds that are known of columns."""
+    """Rows of a group, including deleted ones, and known bounds of columns."""
 
     rows: int
     bounds: Mapping[ColumnName, Bounds]
@@ -105,18 +99,18 @@ def row_groups(
         bounds = {}
         for column in columns:
             place = places.get(stored.get(column.name, ""))
-            one = None if place is None else _bounds(group.column(place).statistics, column)
-            if one is not None:
-                bounds[column.name] = one
+            known = None if place is None else _bounds(group.column(place).statistics, column)
+            if known is not None:
+                bounds[column.name] = known
         result.append(RowGroup(group.num_rows, bounds))
     return tuple(result)
 
 
-def _bounds(told: Any, column: Column) -> Bounds | None:
-    if told is None or not told.has_min_max or not told.has_null_count:
+def _bounds(stated: Any, column: Column) -> Bounds | None:
+    if stated is None or not stated.has_min_max or not stated.has_null_count:
         return None
-    low, high = _whole(told.min, column), _whole(told.max, column)
-    return None if low is None or high is None else Bounds(low, high, told.null_count > 0)
+    low, high = _whole(stated.min, column), _whole(stated.max, column)
+    return None if low is None or high is None else Bounds(low, high, stated.null_count > 0)
 
 
 def _whole(value: object, column: Column) -> int | None:
@@ -128,7 +122,7 @@ def _whole(value: object, column: Column) -> int | None:
 
 
 MOST_BYTES = 128 << 20
-"""What a run may hold of columns: the keys of some ten million rows."""
+"""Limit of columns that a run holds: the keys of some ten million rows."""
 
 _Columns = tuple[tuple[str, str], ...]
 """Columns by their names in files and their types."""
@@ -137,12 +131,12 @@ _Place = tuple[str, str, str, int]
 
 
 class ReadOnce:
-    """Decoded columns of row groups, and what is known of the groups of files."""
+    """A cache of decoded columns of row groups, and of facts about the groups of files."""
 
     def __init__(self, most: int = MOST_BYTES) -> None:
         self._most = most
         self._bytes = 0
-        self._held: OrderedDict[_Place, pa.ChunkedArray] = OrderedDict()
+        self._cache: OrderedDict[_Place, pa.ChunkedArray] = OrderedDict()
         self._groups: dict[tuple[str, _Columns], tuple[RowGroup, ...]] = {}
         self._readers: dict[tuple[str, int, _Columns], FileReader] = {}
 
@@ -151,7 +145,7 @@ class ReadOnce:
     ) -> tuple[RowGroup, ...]:
         """The row groups of a file, with bounds of these columns."""
         columns = tuple(snapshot.readable(name) for name in names)
-        key = (file.uri, tuple(_known_by(snapshot, one) for one in columns))
+        key = (file.uri, tuple(_known_by(snapshot, column) for column in columns))
         if key not in self._groups:
             metadata, stored = self._reader(snapshot, columns).described(file)
             self._groups[key] = row_groups(metadata, stored, columns)
@@ -160,19 +154,19 @@ class ReadOnce:
     def columns(
         self, snapshot: Snapshot, names: Sequence[ColumnName], file: DataFile, group: int, rows: int
     ) -> pa.Table:
-        """These columns of a row group that has so many rows, deleted rows included."""
+        """These columns of a row group of `rows` rows, including deleted ones."""
         if not names:
             return bare_rows(rows)
         wanted = [snapshot.readable(name) for name in names]
-        places = {one.name: (file.uri, *_known_by(snapshot, one), group) for one in wanted}
-        missing = [one for one in wanted if places[one.name] not in self._held]
-        result = {name: self._held[at] for name, at in places.items() if at in self._held}
+        places = {c.name: (file.uri, *_known_by(snapshot, c), group) for c in wanted}
+        missing = [column for column in wanted if places[column.name] not in self._cache]
+        result = {name: self._cache[at] for name, at in places.items() if at in self._cache}
         if missing:
             table = self._reader(snapshot, missing).read_some(file, lambda _: (group,))
-            result |= {one.name: table.column(one.name) for one in missing}
+            result |= {column.name: table.column(column.name) for column in missing}
         for name, place in places.items():
             self._hold(place, result[name])
-        return pa.table({one.name: result[one.name] for one in wanted})
+        return pa.table({column.name: result[column.name] for column in wanted})
 
     def _reader(self, snapshot: Snapshot, columns: Sequence[Column]) -> FileReader:
         known_by = tuple(_known_by(snapshot, column) for column in columns)
@@ -182,21 +176,21 @@ class ReadOnce:
         return self._readers[key]
 
     def _hold(self, place: _Place, column: pa.ChunkedArray) -> None:
-        """Now asked for last; what is too large for all is not held."""
-        before = self._held.pop(place, None)
+        """Cache as most recently used, unless it exceeds the limit."""
+        before = self._cache.pop(place, None)
         if before is not None:
             self._bytes -= before.nbytes
         if column.nbytes > self._most:
             return
-        self._held[place] = column
+        self._cache[place] = column
         self._bytes += column.nbytes
         while self._bytes > self._most:
-            _, oldest = self._held.popitem(last=False)
+            _, oldest = self._cache.popitem(last=False)
             self._bytes -= oldest.nbytes
 
 
 def _known_by(snapshot: Snapshot, column: Column) -> tuple[str, str]:
-    """What files call the column, if they have it, and its type."""
+    """The column's name in files, if they have it, and its type."""
     return snapshot.columns.physical[column.name], str(column.type)
 
 
@@ -207,17 +201,15 @@ def rows_with(
     files: Sequence[DataFile],
     once: ReadOnce,
 ) -> Iterator[pa.Table]:
-    """The rows in these files, exactly these columns, which have one value of each of the lists.
-
-    Raises HistoryGoneError for a file that is gone, TableError for a column that cannot be read.
-    """
-    wanted = {name: [WantedValues.of(one) for one in lists] for name, lists in values.items()}
-    left = {file.uri for file in files}
+    """The rows in these files, exactly these columns, with one value of each of the lists. Raises
+    HistoryGoneError for a file that is gone, TableError for a column that cannot be read."""
+    wanted = {name: [WantedValues.of(v) for v in lists] for name, lists in values.items()}
+    kept_files = {file.uri for file in files}
     for name, lists in values.items():
-        for one in lists:
-            left &= {file.uri for file in prune_to_values(snapshot, {name: one})}
+        for vector in lists:
+            kept_files &= {file.uri for file in prune_to_values(snapshot, {name: vector})}
     for file in files:
-        if file.uri in left:
+        if file.uri in kept_files:
             for group, rows, kept in _groups(snapshot, file, wanted, once):
                 yield once.columns(snapshot, columns, file, group, rows).filter(pa.array(kept))
 
@@ -228,7 +220,7 @@ def _groups(
     wanted: Mapping[ColumnName, Sequence[WantedValues]],
     once: ReadOnce,
 ) -> Iterator[tuple[int, int, Bools]]:
-    """The row groups of a file with a row to be found, their rows, and which of them these are."""
+    """The row groups of a file with matching rows, their rows, and a mask of the matches."""
     names = list(wanted)
     start = 0
     for number, group in enumerate(once.groups(snapshot, names, file)):
@@ -258,22 +250,19 @@ def _may_hold(group: RowGroup, wanted: Mapping[ColumnName, Sequence[WantedValues
 
 
 MANY_ROWS = 4_000_000
-"""Rows of a table from which on a sample of keys is counted."""
+"""Row count of a table from which only a sample of keys is counted."""
 ONE_IN = 16
-"""One key of so many is in a sample."""
+"""One key in this many is sampled."""
 _LARGE, _LEFT_OUT = 100_000, 0.01
-"""Rows of a table of which files are left out, and the most of them that these may hold."""
+"""Row count of a table of which small files are skipped, and the limit of rows in these."""
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(frozen=True, slots=True)
 class KeyColumns:
-    """The columns of a key, with their types and where NULL equals NULL.
-
-    With `counted`, more columns, different combinations of these count once per key: tuples. None
-    counts rows. With `where`, whose columns go by their names in the table, only rows count that
-    may meet it.
-    """
+    """The columns of a key, with their types and where NULL equals NULL. With `counted`, more
+    columns, their distinct combinations count once per key: tuples. None counts rows. With `where`,
+    whose columns use their names in the table, only rows that may satisfy it count."""
 
     key: tuple[tuple[ColumnName, SqlType], ...]
     null_safe: tuple[bool, ...]
@@ -282,18 +271,14 @@ class KeyColumns:
 
     @property
     def names(self) -> tuple[ColumnName, ...]:
-        """The columns to read."""
         every = (*self.key, *(self.counted or ()), *_read_by(self.where))
         return tuple(dict.fromkeys(name for name, _ in every))
 
 
 @dataclass(frozen=True, slots=True)
 class KeyCounts:
-    """How often keys occur: `codes` ascend, shape (keys,), `counts` beside them.
-
-    Of the keys one in `one_in` is there; `rows` are all that meet the condition, whatever their
-    key, of the table's `read`.
-    """
+    """How often keys occur: `codes` ascend, shape (keys,), `counts` are parallel. One in `one_in`
+    keys is sampled; `rows` of the table's `read` satisfy the condition, whatever their key."""
 
     rows: int
     codes: Ints
@@ -303,50 +288,48 @@ class KeyCounts:
 
     @property
     def share(self) -> float:
-        """How many of the table's rows meet the condition; all of an empty table's."""
+        """The share of the table's rows that satisfy the condition; 1 for an empty table."""
         return self.rows / self.read if self.read else 1.0
 
     @property
     def keys(self) -> int:
-        """Different keys, those that were not chosen too."""
+        """Distinct keys, estimated for all."""
         return len(self.codes) * self.one_in
 
     @property
     def together(self) -> int:
-        """The counts of all keys, those that were not chosen too: rows with a key, or tuples."""
+        """The sum of counts, estimated for all keys: rows with a key, or tuples."""
         return int(self.counts.sum()) * self.one_in
 
 
 def one_in(*rows: int) -> int:
-    """One key of how many is counted, for tables of so many rows that are compared."""
+    """The sampling ratio for tables of these sizes that are compared."""
     return ONE_IN if max(rows, default=0) > MANY_ROWS else 1
 
 
 def fan_out(changed: KeyCounts, other: KeyCounts) -> float:
-    """What a changed row that counts meets on the other side, in the mean; 0 where none can change.
-
-    Both are counted with one `one_in`.
-    """
+    """The mean number of matches of a changed row on the other side, by samples with one
+    `one_in`."""
     assert changed.one_in == other.one_in, "samples of the same keys"
     if not changed.rows:
         return 0.0
     _, mine, theirs = np.intersect1d(
         changed.codes, other.codes, assume_unique=True, return_indices=True
     )
-    # The products may be beyond 64 bits together: an estimate may as well be a double.
+    # The sum of products may exceed 64 bits; a double is exact enough for an estimate.
     met = changed.counts[mine].astype(np.float64) @ other.counts[theirs].astype(np.float64)
     return float(met) * changed.one_in / changed.rows
 
 
 def key_counts(snapshot: Snapshot, columns: KeyColumns, one_in: int = 1) -> KeyCounts:
     """The counts of a table's keys at a version; errors as of `tables.rows.read_batches`, and
-    EvaluationError where the condition fails on a row."""
-    return counted(read_batches(snapshot, columns.names, _telling(snapshot)), columns, one_in)
+    EvaluationError if the condition fails on a row."""
+    return counted(read_batches(snapshot, columns.names, _large_files(snapshot)), columns, one_in)
 
 
-def _telling(snapshot: Snapshot) -> Sequence[DataFile]:
-    """The files to count: of a large table not the smallest, which take longer to open than to
-    read, and together hold hardly any of its rows."""
+def _large_files(snapshot: Snapshot) -> Sequence[DataFile]:
+    """The files to count: in a large table without the smallest, which take longer to open than to
+    read and together hold hardly any rows."""
     files = sorted(snapshot.files, key=lambda file: file.rows or 0, reverse=True)
     if snapshot.likely_rows < _LARGE or any(file.rows is None for file in files):
         return snapshot.files
@@ -355,15 +338,15 @@ def _telling(snapshot: Snapshot) -> Sequence[DataFile]:
 
 
 def counted(batches: Iterable[pa.Table], columns: KeyColumns, one_in: int = 1) -> KeyCounts:
-    """The counts of the keys in all batches, which have the columns by name."""
+    """The counts of the keys in all batches, whose columns are named as in `key`."""
     rows = read = 0
     result: list[tuple[Ints, Ints]] = []
     for whole in batches:
         read += len(whole)
-        batch = _meeting(whole, columns.where)
+        batch = _filtered(whole, columns.where)
         rows += len(batch)
-        codes, keeps = _codes(batch, columns.key, columns.null_safe)
-        chosen = np.flatnonzero(keeps & _is_chosen(codes, one_in))
+        codes, can_match = _codes(batch, columns.key, columns.null_safe)
+        chosen = np.flatnonzero(can_match & _is_chosen(codes, one_in))
         keys, counts = codes[chosen], np.ones(len(chosen), dtype=np.int64)
         if columns.counted is not None:
             every = (*columns.key, *columns.counted)
@@ -380,8 +363,8 @@ def counted(batches: Iterable[pa.Table], columns: KeyColumns, one_in: int = 1) -
     return KeyCounts(rows, keys, counts, read, one_in)
 
 
-def _meeting(batch: pa.Table, where: Expr | None) -> pa.Table:
-    """The rows that may meet the condition."""
+def _filtered(batch: pa.Table, where: Expr | None) -> pa.Table:
+    """The rows that may satisfy the condition."""
     if where is None:
         return batch
     columns = {name: from_arrow(batch.column(name), kind) for name, kind in _read_by(where)}
@@ -389,7 +372,6 @@ def _meeting(batch: pa.Table, where: Expr | None) -> pa.Table:
 
 
 def _read_by(where: Expr | None) -> Sequence[tuple[ColumnName, SqlType]]:
-    """The columns that a condition reads."""
     parts = () if where is None else walk(where)
     return [(part.id, part.type) for part in parts if isinstance(part, ColumnRef)]
 
@@ -397,40 +379,36 @@ def _read_by(where: Expr | None) -> Sequence[tuple[ColumnName, SqlType]]:
 def _codes(
     batch: pa.Table, columns: Sequence[tuple[ColumnName, SqlType]], null_safe: Sequence[bool]
 ) -> tuple[Ints, Bools]:
-    """One code per row, and whether the key can meet another."""
-    keeps = np.ones(len(batch), dtype=bool)
-    vectors: list[Vector] = []
-    for (name, kind), is_safe in zip(columns, null_safe, strict=True):
-        vector = from_arrow(batch.column(name), kind)
+    """One code per row, and whether the key can match another."""
+    can_match = np.ones(len(batch), dtype=bool)
+    vectors = [from_arrow(batch.column(name), kind) for name, kind in columns]
+    for vector, is_safe in zip(vectors, null_safe, strict=True):
         if not is_safe:
-            keeps &= vector.validity()
-        vectors.append(vector)
-    return key_codes(vectors, len(batch)), keeps
+            can_match &= vector.validity()
+    return key_codes(vectors, len(batch)), can_match
 
 
 def _is_chosen(codes: Ints, one_in: int) -> Bools:
-    """Whether the key is in the sample; its own code need not be spread, as whole numbers are."""
+    """Whether the key is in the sample; its code need not be uniform, such as whole numbers."""
     if one_in == 1:
         return np.ones(len(codes), dtype=bool)
     words = codes.view(np.uint64)
-    # The upper bits of a product depend on all lower ones; what is above these is brought down.
+    # The upper bits of a product depend on all lower ones and are shifted down.
     spread = ((words ^ (words >> np.uint64(29))) * _SPREAD) >> np.uint64(32)
     chosen: Bools = spread % np.uint64(one_in) == 0
     return chosen
 
 
 def thinned(every: KeyCounts, one_in: int) -> KeyCounts:
-    """What a sample of one key in so many would have counted, of the counts of all keys."""
+    """The counts that a sample of one key in `one_in` would have."""
     assert every.one_in == 1, "all keys are there"
     chosen = np.flatnonzero(_is_chosen(every.codes, one_in))
     return replace(every, codes=every.codes[chosen], counts=every.counts[chosen], one_in=one_in)
 
 
 def _united(keys: Ints, counts: Ints, *, are_tuples: bool) -> tuple[Ints, Ints]:
-    """The counts of equal keys added up; of tuples, whose codes these are, each pair once.
-
-    A tuple's code is made of its key too, so that of one code there is one key.
-    """
+    """Sum the counts of equal keys; count each pair of key and tuple code once. A tuple's code
+    includes its key, so one code belongs to one key."""
     order = ascending(counts if are_tuples else keys)
     keys, counts = keys[order], counts[order]
     if are_tuples:

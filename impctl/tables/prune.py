@@ -33,7 +33,7 @@ from impctl.tables.snapshot import (
     Values,
     places_in,
 )
-from impctl.tables.statistics import Density, file_bounds, line_of
+from impctl.tables.statistics import Density, file_bounds, line_of, prefix_sums
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FileSpans:
-    """Files against the fragments of one partition; all arrays of shape (files,)."""
+    """Files against the ranges of one partition; all arrays of shape (files,)."""
 
     first: Ints
     last: Ints
@@ -56,30 +56,30 @@ class FileSpans:
     ranges: int
 
     def merged(self, together: int) -> FileSpans:
-        """The same over fewer ranges, each of so many beside each other; NULL is not merged."""
+        """The spans over fewer ranges, each of `together` adjacent ones; NULL is not merged."""
         first, last = self.first // together, self.last // together
         is_null = self.last < self.first
         last = np.where(is_null, first - 1, last)
         return FileSpans(first, last, self.may_null, -(-self.ranges // together))
 
     def left(self, mixture: Mixture) -> Floats:
-        """Chance that each file is left: by each way that its fragments may be; shape (files,)."""
+        """Chance that each file is kept, for each row of range chances; shape (files,)."""
         result = self._mean(mixture.weights) * self.chances(mixture.chances)
         return np.asarray(np.clip(result.sum(axis=0), 0.0, 1.0))
 
     def _mean(self, of_fragments: Floats) -> Floats:
-        """Mean over the fragments of each file; that of NULL where it has no other."""
-        total, end = _summed(of_fragments), np.maximum(self.last + 1, self.first)
+        """Mean over the ranges of each file; that of NULL if it has no other."""
+        total, end = prefix_sums(of_fragments), np.maximum(self.last + 1, self.first)
         count = end - self.first
         result = (total[..., end] - total[..., self.first]) / np.maximum(count, 1)
         return np.where(count > 0, result, of_fragments[..., self.ranges, None])
 
     def chances(self, of_fragments: Floats) -> Floats:
-        """Chance that each file is left, fragments taken as independent; fragments, then files,
-        are the last dimension."""
+        """Chance that each file is kept, ranges taken as independent; the last dimension are
+        ranges, then files."""
         chances = of_fragments[..., : self.ranges]
         is_sure = chances >= 1.0
-        sure, total = _summed(is_sure), _summed(np.log1p(-np.where(is_sure, 0.0, chances)))
+        sure, total = prefix_sums(is_sure), prefix_sums(np.log1p(-np.where(is_sure, 0.0, chances)))
         end = np.maximum(self.last + 1, self.first)
         none = np.exp(total[..., end] - total[..., self.first])
         none = np.where(sure[..., end] > sure[..., self.first], 0.0, none)
@@ -88,19 +88,11 @@ class FileSpans:
         return np.asarray(np.clip(1.0 - none, 0.0, 1.0))
 
 
-def _summed(values: Floats | npt.NDArray[np.bool_]) -> Floats:
-    """Sums of all before each, along the last dimension."""
-    zero = np.zeros((*values.shape[:-1], 1))
-    return np.concatenate([zero, np.cumsum(values, axis=-1)], axis=-1)
-
-
 def rows_by_fragment(
     partition: RangePartition, files: Sequence[DataFile], bounds: ColumnBounds
 ) -> Floats:
-    """Rows of each fragment, those of a file spread evenly between its bounds; shape (size,).
-
-    Nobody tells how many are NULL: that fragment counts those of files of nothing else.
-    """
+    """Rows of each range, those of a file spread evenly between its bounds; shape (size,). The
+    number of NULLs is unknown: their range counts files of NULLs only."""
     rows = np.array([file.rows or 1 for file in files], dtype=np.float64)
     is_null = bounds.is_all_null
     line, total = line_of(bounds), float(rows[~is_null].sum())
@@ -126,10 +118,8 @@ def file_spans(partition: RangePartition, bounds: ColumnBounds) -> FileSpans:
 def told_counts(
     snapshot: Snapshot, partition: RangePartition, uris: Collection[str] | None = None
 ) -> tuple[Ints, tuple[DataFile, ...]]:
-    """Rows per fragment of files (default: all) that are told, shape (size,), and those not told.
-
-    Errors as of `Snapshot.readable`.
-    """
+    """Rows per range of files (default: all) with known counts, shape (size,), and the other files.
+    Errors as of `Snapshot.readable`."""
     counts = np.zeros(partition.size, dtype=np.int64)
     column = snapshot.readable(partition.attribute)
     files = snapshot.files
@@ -144,24 +134,22 @@ def told_counts(
     deleted = np.array([_deleted(file) for file in files], dtype=np.int64)
     spans = file_spans(partition, bounds)
     left, nulls = bounds.rows - deleted, np.where(bounds.is_all_null, 0, bounds.null_counts)
-    # A deletion vector may remove NULLs or values: which, only a file that holds one kind tells.
-    is_told = (nulls == 0) | ((nulls > 0) & (deleted == 0))
-    is_told &= (spans.first == spans.last) | bounds.is_all_null
-    is_told &= bounds.rows != UNKNOWN
-    is_null, is_value = is_told & bounds.is_all_null, is_told & ~bounds.is_all_null
+    # A deletion vector may remove NULLs or values: known only for a file with one kind of these.
+    is_known = (nulls == 0) | ((nulls > 0) & (deleted == 0))
+    is_known &= (spans.first == spans.last) | bounds.is_all_null
+    is_known &= bounds.rows != UNKNOWN
+    is_null, is_value = is_known & bounds.is_all_null, is_known & ~bounds.is_all_null
     np.add.at(counts, spans.first[is_value], (left - nulls)[is_value])
     counts[partition.null_fragment] += left[is_null].sum() + nulls[is_value].sum()
-    return counts, tuple(files[at] for at in np.flatnonzero(~is_told))
+    return counts, tuple(files[at] for at in np.flatnonzero(~is_known))
 
 
 def spread_counts(
     snapshot: Snapshot, partition: RangePartition, files: Sequence[DataFile], like: Ints
 ) -> Ints:
-    """Rows per fragment of files that are not told, shape (size,).
-
-    A file's rows are spread over the ranges between its bounds as the counts `like` are, of other
-    files of the table, with one more in each range.
-    """
+    """Rows per range of files without known counts, shape (size,). A file's rows are spread over
+    the ranges between its bounds in proportion to 1 + `like`, the counts of other files of the
+    table."""
     wanted = {file.uri for file in files}
     places = [at for at, file in enumerate(snapshot.files) if file.uri in wanted]
     bounds = file_bounds(snapshot, partition.attribute).take(np.array(places, dtype=np.int64))
@@ -182,29 +170,27 @@ def spread_counts(
 
 
 def likely_counts(snapshot: Snapshot, partition: RangePartition) -> Ints:
-    """Rows per fragment of the whole table, shape (size,): told, or else spread; even where the
-    column is of another type by now."""
+    """Estimated rows per range of the whole table, shape (size,), also after a change of type."""
     if snapshot.readable(partition.attribute).type != partition.type:
         return np.ones(partition.size, dtype=np.int64)
-    told, untold = told_counts(snapshot, partition)
-    return told + spread_counts(snapshot, partition, untold, told) if untold else told
+    counts, others = told_counts(snapshot, partition)
+    return counts + spread_counts(snapshot, partition, others, counts) if others else counts
 
 
 def _likely_rows(snapshot: Snapshot, file: DataFile) -> float:
-    """Rows of a file, by its bytes where the log does not say."""
+    """Rows of a file, estimated from its bytes if the log does not say."""
     if file.rows is None:
         return snapshot.likely_rows * file.size / max(snapshot.bytes, 1)
     return float(file.rows - _deleted(file))
 
 
 def _deleted(file: DataFile) -> int:
-    """Rows that a deletion vector removes."""
     return 0 if file.deleted is None else len(file.deleted)
 
 
 @dataclass(frozen=True, slots=True)
 class KeySpans:
-    """Spans that ascend and do not touch, both ends included."""
+    """Ascending disjoint spans, not adjacent, both ends included."""
 
     lows: tuple[BoundaryValue, ...]
     highs: tuple[BoundaryValue, ...]
@@ -222,7 +208,7 @@ class KeySpans:
 
 
 def key_spans(files: ColumnBounds) -> KeySpans | None:
-    """The spans of files with these bounds; None where some are not known."""
+    """The spans of files with these bounds; None if some are unknown."""
     filled = files.filled
     if not filled.is_known:
         return None
@@ -238,12 +224,12 @@ def key_spans(files: ColumnBounds) -> KeySpans | None:
 
 
 _SAME_VALUES = frozenset({Kind.STRING, Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMP_NTZ})
-"""Types whose constants are compared as they are with a column of the very type."""
+"""Types whose constants need no conversion beside a column of the same type."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Outcomes:
-    """What a condition may be of some row of each file, shape (files,); NULL never matters."""
+    """What a condition may be for some row of each file, shape (files,); NULL never matters."""
 
     may_be_true: Flags
     may_be_false: Flags
@@ -256,17 +242,14 @@ class _Outcomes:
 def prune_by_condition(
     snapshot: Snapshot, condition: Expr, columns: Mapping[AttributeId, ColumnName]
 ) -> tuple[DataFile, ...]:
-    """The files that may hold a row of which the condition is true.
-
-    `columns`: the column that each attribute in the condition is.
-    """
-    kept = _Judge(snapshot, columns, {}).of(condition).may_be_true
-    return snapshot.files_at(kept)
+    """The files that may hold a row for which the condition is true; `columns` maps its
+    attributes."""
+    return snapshot.files_at(_FilePruner(snapshot, columns, {}).of(condition).may_be_true)
 
 
 @dataclass(frozen=True, slots=True)
-class _Judge:
-    """One snapshot's statistics, looked up once per column."""
+class _FilePruner:
+    """Evaluates conditions over one snapshot's statistics, looked up once per column."""
 
     snapshot: Snapshot
     columns: Mapping[AttributeId, ColumnName]
@@ -278,8 +261,8 @@ class _Judge:
             case And(operands=operands):
                 result = [self.of(operand) for operand in operands]
                 return _Outcomes(
-                    np.logical_and.reduce([one.may_be_true for one in result]),
-                    np.logical_or.reduce([one.may_be_false for one in result]),
+                    np.logical_and.reduce([outcome.may_be_true for outcome in result]),
+                    np.logical_or.reduce([outcome.may_be_false for outcome in result]),
                 )
             case Or(operands=operands):
                 return self.of(And(tuple(Not(operand) for operand in operands))).negated
@@ -307,33 +290,28 @@ class _Judge:
         return self._everywhere(True, True)
 
     def _bounds(self, ref: ColumnRef) -> tuple[Column, ColumnBounds] | None:
-        """The column and its bounds by file; None where it is of another type at this version."""
+        """The column and its bounds by file; None if it has another type at this version."""
         if ref.id not in self.columns:
             return None
         if ref.id not in self.known:
             column = self.snapshot.column(self.columns[ref.id])
-            is_told = column.type == ref.type and column.name not in self.snapshot.columns.opaque
-            self.known[ref.id] = (
-                (column, file_bounds(self.snapshot, column.name)) if is_told else None
-            )
+            is_usable = column.type == ref.type and column.name not in self.snapshot.columns.opaque
+            bounds = file_bounds(self.snapshot, column.name) if is_usable else None
+            self.known[ref.id] = None if bounds is None else (column, bounds)
         return self.known[ref.id]
 
     def _missing(self, ref: ColumnRef) -> _Outcomes:
-        """IS NULL, and `<=> NULL`."""
         bounds = self._bounds(ref)
         if bounds is None:
             return self._anything()
         return _Outcomes(bounds[1].may_hold_null, ~bounds[1].is_all_null)
 
     def _listed(self, ref: ColumnRef, options: tuple[Expr, ...]) -> _Outcomes:
-        """IN, which is several equalities.
-
-        All are brought to one type first, so constants of another sort may round the column.
-        """
+        """IN, as several equalities. One type is used for all, so another type may round the
+        column."""
         is_alike = all(
-            option.type == ref.type or (option.type.is_integral and ref.type.is_integral)
-            if isinstance(option, Literal)
-            else False
+            isinstance(option, Literal)
+            and (option.type == ref.type or (option.type.is_integral and ref.type.is_integral))
             for option in options
         )
         if not is_alike:
@@ -358,7 +336,7 @@ class _Judge:
 
 
 def _may_be_false(op: CompareOp, bounds: ColumnBounds, value: BoundaryValue | Fraction) -> Flags:
-    """Where some value, NULL left aside, does not compare so."""
+    """Whether the comparison may be false for a value that is not NULL."""
     opposite = op.opposite
     if opposite is None:
         return np.ones(len(bounds), dtype=np.bool_)
@@ -368,28 +346,28 @@ def _may_be_false(op: CompareOp, bounds: ColumnBounds, value: BoundaryValue | Fr
 def _condition_may_hold(
     op: CompareOp, bounds: ColumnBounds, value: BoundaryValue | Fraction
 ) -> Flags:
-    """Where some value between the bounds, or NaN where it may be there, compares so."""
-    (lows, own), (highs, _) = _beside(bounds.lows, value), _beside(bounds.highs, value)
+    """Whether the comparison may be true for a value between the bounds, or for a possible NaN."""
+    (lows, point), (highs, _) = _beside(bounds.lows, value), _beside(bounds.highs, value)
     match op:
         case CompareOp.LESS:
-            result = ~bounds.has_low | (lows < own)
+            result = ~bounds.has_low | (lows < point)
         case CompareOp.LESS_EQUAL:
-            result = ~bounds.has_low | (lows <= own)
+            result = ~bounds.has_low | (lows <= point)
         case CompareOp.GREATER:
-            result = bounds.may_be_nan | ~bounds.has_high | (highs > own)
+            result = bounds.may_be_nan | ~bounds.has_high | (highs > point)
         case CompareOp.GREATER_EQUAL:
-            result = bounds.may_be_nan | ~bounds.has_high | (highs >= own)
+            result = bounds.may_be_nan | ~bounds.has_high | (highs >= point)
         case CompareOp.EQUAL:
-            below = ~bounds.has_low | (lows <= own)
-            result = below & (~bounds.has_high | (highs >= own))
+            below = ~bounds.has_low | (lows <= point)
+            result = below & (~bounds.has_high | (highs >= point))
         case _:
-            is_it_alone = bounds.has_low & (lows == own) & bounds.has_high & (highs == own)
+            is_it_alone = bounds.has_low & (lows == point) & bounds.has_high & (highs == point)
             result = bounds.may_be_nan | ~is_it_alone
     return np.asarray(result, dtype=np.bool_)
 
 
 def _beside(values: Values, value: BoundaryValue | Fraction) -> tuple[Values, Any]:
-    """Both in a form in which NumPy compares them exactly: one by one where it would round."""
+    """Both in a form NumPy compares exactly: as objects where it would round."""
     if values.dtype == np.int64 and isinstance(value, int) and INT64_MIN <= value <= INT64_MAX:
         return values, value
     if values.dtype == np.float64 and isinstance(value, float):
@@ -398,8 +376,8 @@ def _beside(values: Values, value: BoundaryValue | Fraction) -> tuple[Values, An
 
 
 def _canonical(literal: Literal, kind: SqlType) -> BoundaryValue | Fraction | None:
-    """The constant in the column's canonical form (see `data.vector`); None where Spark brings
-    the two to a type that rounds, or where they are not numbers of one sort."""
+    """The constant in the column's canonical form (see `data.vector`); None if Spark's common type
+    rounds, or if they are not numbers of one sort."""
     value, other = literal.value, literal.type
     if kind.kind in _SAME_VALUES:
         if other.kind is not kind.kind or isinstance(value, bool):
@@ -423,7 +401,7 @@ def _canonical(literal: Literal, kind: SqlType) -> BoundaryValue | Fraction | No
 
 
 def _exact(value: Fraction) -> int | Fraction:
-    """The same number, whole where it can be: fractions are slow to compare."""
+    """The same number, an int if possible: fractions are slow to compare."""
     return value.numerator if value.denominator == 1 else value
 
 
@@ -445,7 +423,7 @@ def prune(snapshot: Snapshot, filters: Sequence[RangeFilter]) -> tuple[DataFile,
 
 
 def left_by(snapshot: Snapshot, filters: Sequence[RangeFilter]) -> Flags:
-    """Which files `prune` leaves, in the order of `snapshot.files`."""
+    """Which files `prune` keeps, in the order of `snapshot.files`."""
     kept = np.ones(len(snapshot.uris), dtype=np.bool_)
     for wanted in filters:
         column = snapshot.readable(wanted.partition.attribute)
@@ -456,13 +434,11 @@ def left_by(snapshot: Snapshot, filters: Sequence[RangeFilter]) -> Flags:
 
 
 def _may_match(wanted: RangeFilter, bounds: ColumnBounds) -> Flags:
-    """Which files with these bounds may hold a row that the filter wants.
-
-    The intervals ascend, so only the first may be open below and only the last one above.
-    """
+    """Which files with these bounds may hold a row that the filter selects. The intervals ascend,
+    so only the first may be unbounded below and only the last one above."""
     intervals = wanted.intervals
-    starts = [result.low for result in intervals if result.low is not None]
-    ends = [result.high for result in intervals if result.high is not None]
+    starts = [interval.low for interval in intervals if interval.low is not None]
+    ends = [interval.high for interval in intervals if interval.high is not None]
     # Intervals that end before the file starts, and those that begin before it ends.
     over = np.where(bounds.has_low, places_in(ends, bounds.lows, "right"), 0)
     unended = places_in(starts, bounds.highs, "right") + len(intervals) - len(starts)
@@ -490,15 +466,8 @@ def _may_hold(wanted: Vector, bounds: ColumnBounds) -> Flags:
     """Which files with these bounds may hold one of the values."""
     valid = wanted.validity()
     known = wanted.take(np.flatnonzero(valid)).values
-    boundary_values: list[BoundaryValue] = (
-        known.to_pylist() if wanted.is_textual else known.tolist()
-    )
-    plain = sorted({value for value in boundary_values if value == value})
-    below = np.where(bounds.has_low, places_in(plain, bounds.lows, "left"), 0)
-    reached = np.where(bounds.has_high, places_in(plain, bounds.highs, "right"), len(plain))
-    may_hold = (below < reached) & ~bounds.is_all_null
-    if not bool(valid.all()):
-        may_hold |= bounds.may_hold_null
-    if any(value != value for value in boundary_values):
-        may_hold |= bounds.may_be_nan
-    return may_hold
+    values: list[BoundaryValue] = known.to_pylist() if wanted.is_textual else known.tolist()
+    plain = tuple(sorted({value for value in values if value == value}))
+    has_nan = any(value != value for value in values)
+    may_hold = KeySpans(plain, plain, has_nan).meets(bounds)
+    return may_hold if bool(valid.all()) else may_hold | bounds.may_hold_null

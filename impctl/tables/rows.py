@@ -60,14 +60,12 @@ _LEGACY_MARKS = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyIN
 _SPARK_VERSION = b"org.apache.spark.version"
 _FIRST_PROLEPTIC = b"3.0.0"
 _FIRST_PROLEPTIC_INT96 = b"3.1.0"
-"""Spark 3.0 still wrote INT96 by the old calendar, and Spark compares the versions as texts."""
+"""Spark 3.0 still wrote INT96 in the old calendar, and Spark compares the versions as texts."""
 
 
 def is_hybrid(footer: Mapping[bytes, bytes] | None, *, as_int96: bool = False) -> bool:
-    """Whether a Parquet footer says that the file's dates are in the hybrid calendar.
-
-    `as_int96` asks about its timestamps of that physical type.
-    """
+    """Whether a Parquet footer declares the file's dates to be in the hybrid calendar. `as_int96`
+    is about timestamps of that physical type."""
     if footer is None:
         return False
     first = _FIRST_PROLEPTIC_INT96 if as_int96 else _FIRST_PROLEPTIC
@@ -88,10 +86,8 @@ def hybrid_columns(file: pq.FileMetaData, columns: Iterable[str]) -> frozenset[s
 
 
 def is_surely_modern(file: pq.FileMetaData, at: int) -> bool:
-    """Whether the leaf at this place holds no date or time from before the calendars part.
-
-    True for a leaf of another type; False where a row group does not tell its least value.
-    """
+    """Whether the leaf at this index holds no date or time from before the calendars agree. True
+    for a leaf of another type; False if a row group lacks its least value."""
     leaf = file.schema.column(at)
     kind = leaf.logical_type
     if leaf.physical_type != "INT96" and kind.type not in ("DATE", "TIMESTAMP"):
@@ -104,17 +100,17 @@ def is_surely_modern(file: pq.FileMetaData, at: int) -> bool:
 
 
 def _starts_at(chunk: Any, limit: int) -> bool:
-    """Whether a column chunk tells that it has no value below this one."""
+    """Whether a column chunk's statistics exclude values below this one."""
     if not chunk.is_stats_set:
         return False
-    told = chunk.statistics
-    if told.null_count == chunk.num_values:
+    stated = chunk.statistics
+    if stated.null_count == chunk.num_values:
         return True
-    return told.has_min_max and isinstance(told.min_raw, int) and told.min_raw >= limit
+    return stated.has_min_max and isinstance(stated.min_raw, int) and stated.min_raw >= limit
 
 
 def check_calendar(values: Any, kind: SqlType, column: str, uri: str) -> None:
-    """Raise TableError when a value of a hybrid file lies where the calendars differ."""
+    """Raise TableError if a value of a hybrid file lies where the calendars differ."""
     if kind.kind is Kind.DATE:
         numbers, limit = values.cast(pa.int32()), _FIRST_SAFE_DAY
     elif kind.kind is Kind.TIMESTAMP:
@@ -131,10 +127,8 @@ def check_calendar(values: Any, kind: SqlType, column: str, uri: str) -> None:
 
 
 class DataFiles:
-    """The data files of one snapshot, its change data and removed files included.
-
-    Of `files` an object store need not be asked for the size.
-    """
+    """The data files of one snapshot, including its change data and removed files. An object store
+    need not be asked for the sizes of `files`."""
 
     def __init__(self, snapshot: Snapshot, files: Iterable[DataFile] = ()) -> None:
         self._snapshot = snapshot
@@ -144,12 +138,9 @@ class DataFiles:
         """Whether a local folder, links followed, lies below its root."""
 
     def open(self, file: DataFile, *, buffer: int = 0) -> pq.ParquetFile:
-        """The file, to be closed by the caller; OSError or ArrowException where it is unreadable.
-
-        With a `buffer` columns of a local file are read by so many bytes, not whole at once; from
-        an object store that would be many requests.
-        UnsupportedError for one that the table must not have.
-        """
+        """The file, to be closed by the caller; OSError or ArrowException if it is unreadable. With
+        a `buffer` columns of a local file are read in pieces of so many bytes; in an object store
+        that would be many requests. UnsupportedError for a file that the table must not have."""
         import pyarrow.parquet as pq
 
         store, name, is_local = self._place(file)
@@ -167,8 +158,15 @@ class DataFiles:
         store, name, _ = self._place(file)
         return pq.read_metadata(name, filesystem=store)
 
+    def try_footer(self, file: DataFile) -> pq.FileMetaData | None:
+        """Like `footer`; None if the file cannot be read."""
+        try:
+            return self.footer(file)
+        except READ_FAILURES:
+            return None
+
     def check(self, files: Iterable[DataFile]) -> None:
-        """UnsupportedError where one of these must not be opened; for readers other than this."""
+        """UnsupportedError if one of these must not be opened; for other readers."""
         for file in files:
             self._check_local(file, self._root(file)[0])
 
@@ -204,7 +202,7 @@ class DataFiles:
         try:
             mode = os.lstat(file.uri).st_mode
         except OSError:
-            return  # Whoever opens it says what is the matter.
+            return  # Its reader reports the error.
         folder = os.path.dirname(file.uri)
         if folder not in self._folders:
             self._folders[folder] = _is_inside(folder, root)
@@ -244,39 +242,34 @@ def read_failure(snapshot: Snapshot, file: DataFile, error: Exception) -> Impctl
 
 
 def why_not_plain(snapshot: Snapshot, *, reads_folders: bool = False) -> str:
-    """Why its rows are not those of its files; empty where they are.
-
-    Who `reads_folders` takes the values of partition columns from their names (`day=2026-01-31`).
-    """
+    """Why its rows are not those of its files; empty if they are. A reader that `reads_folders`
+    takes the values of partition columns from their names (`day=2026-01-31`)."""
     if snapshot.column_mapping is not None:
         return "it uses column mapping"
-    if snapshot.partition_columns and not (reads_folders and _is_in_folders(snapshot)):
+    # Delta does not require that the path of a file names its partition.
+    folders = [f"/{column}=" for column in snapshot.partition_columns]
+    is_in_folders = all(name in file.uri for file in snapshot.files for name in folders)
+    if folders and not (reads_folders and is_in_folders):
         return "it has partition columns"
     if any(file.deleted is not None for file in snapshot.files):
         return "it has deletion vectors"
     return ""
 
 
-def _is_in_folders(snapshot: Snapshot) -> bool:
-    """Whether the path of every file names its partition; a writer of Delta need not do so."""
-    names = [f"/{column}=" for column in snapshot.partition_columns]
-    return all(name in file.uri for file in snapshot.files for name in names)
-
-
 _SLICES = 2
-"""A slice is one of the first so many of its row group: those before it are decoded too."""
+"""Slices of a row group to choose from: those before one are decoded too."""
 _AS_QUICK = 12
-"""Slices of a row group that is read as a whole."""
+"""A row group read whole takes as long as this many slices."""
 BATCH_ROWS = 1 << 19
-"""Measured: half a million rows stay in the caches and are quickest; a million take twice the
+"""Measured: half a million rows stay in the caches and are fastest; a million take twice the
 memory, and time to zero it, a quarter makes more runs of groups to merge."""
 
 _PART_ROWS, _FEWEST = 1 << 15, 1 << 10
-"""Fewer rows take longer to decode, each; so many are decoded together, however wide."""
+"""Rows decoded together: fewer take longer per row, and at least so many, however wide."""
 _BUFFER = 1 << 20
-"""Bytes of a column that are read at once; else all of it in a row group, however long."""
+"""Bytes of a column read at once; else all of it in a row group, of any length."""
 _PAGE, _PAGE_ROWS = 1 << 20, 20_000
-"""Bytes of a page, and rows where they are wide, as writers make them."""
+"""Usual bytes of a page, and rows if they are wide."""
 _WIDE = 1_024
 """Bytes of a wide row."""
 
@@ -284,21 +277,17 @@ _WIDE = 1_024
 def read_rows(
     snapshot: Snapshot, columns: Sequence[ColumnName], files: Sequence[DataFile] | None = None
 ) -> pa.Table:
-    """The rows of these files (default: all), exactly these columns in this order.
-
-    Raises HistoryGoneError for a file that is gone, TableError for a column that cannot be read.
-    """
+    """The rows of these files (default: all), exactly these columns in this order. Raises
+    HistoryGoneError for a file that is gone, TableError for a column that cannot be read."""
     wanted = [snapshot.readable(name) for name in columns]
     chosen = snapshot.files if files is None else files
     reader = FileReader(snapshot, wanted, chosen)
     tables: list[pa.Table] = []
     for file in chosen:
-        # As large as those before it, or as it is on disk.
+        # As large as the previous one, or as it is on disk.
         reserve(max(file.size, tables[-1].nbytes if tables else 0))
         tables.append(reader.read_live(file))
-    if not wanted:
-        return bare_rows(sum(len(table) for table in tables))
-    return pa.concat_tables([reader.empty(), *tables])
+    return _stacked([reader.empty(), *tables], columns)
 
 
 def read_batches(
@@ -308,11 +297,8 @@ def read_batches(
     least: int = BATCH_ROWS,
     most: int | None = None,
 ) -> Iterator[pa.Table]:
-    """The rows of these files (default: all) in batches, which bound the memory.
-
-    A batch has parts of files until there are `least` rows, or `most` bytes. Raises as `read_rows`
-    does.
-    """
+    """The rows of these files (default: all) in batches, which bounds the memory. A batch combines
+    parts of files up to `least` rows or `most` bytes. Raises as `read_rows` does."""
     chosen = snapshot.files if files is None else files
     reader = FileReader(snapshot, [snapshot.readable(name) for name in columns], chosen)
     held: list[pa.Table] = []
@@ -334,16 +320,13 @@ def _stacked(tables: Sequence[pa.Table], columns: Sequence[ColumnName]) -> pa.Ta
 
 
 def bare_rows(rows: int) -> pa.Table:
-    """So many rows without a column, which Arrow forgets when it concatenates."""
+    """Rows without a column, whose number Arrow loses in concatenation."""
     return pa.table({"": pa.nulls(rows)}).select([])
 
 
 class FileReader:
-    """Reads data files of one snapshot, projected on some columns.
-
-    A column that the table does not have (one of a change data file) goes by its own name. Of
-    `files` an object store need not be asked for the size.
-    """
+    """Reads data files of one snapshot, projected on some columns. Columns of a change data file
+    only are read by their own names. An object store need not be asked for the sizes of `files`."""
 
     def __init__(
         self, snapshot: Snapshot, columns: Sequence[Column], files: Iterable[DataFile] = ()
@@ -354,12 +337,11 @@ class FileReader:
         self._files = DataFiles(snapshot, files)
 
     def empty(self) -> pa.Table:
-        """No rows, in the form that `read` returns."""
         return self._arrow_schema.empty_table()
 
     def read_live(self, file: DataFile) -> pa.Table:
-        """The rows of `file` that its deletion vector leaves."""
-        table = self._read(file)
+        """The rows of `file` without deleted ones."""
+        table = self.read_some(file)
         if file.deleted is None or not len(file.deleted):
             return table
         kept = np.ones(len(table), dtype=np.bool_)
@@ -367,8 +349,8 @@ class FileReader:
         return table.filter(pa.array(kept))
 
     def read_groups(self, file: DataFile, most: int | None = None) -> Iterator[pa.Table]:
-        """The rows of `file` that its deletion vector leaves, in parts of at most `BATCH_ROWS`, and
-        of some `most` bytes: memory does not depend on how long a writer made its row groups."""
+        """The live rows of `file`, in parts of at most `BATCH_ROWS` rows and some `most` bytes:
+        memory is independent of the length of row groups."""
         start = 0
         for data, rows, names, old in self._parts(file, most):
             table = self._made(data, rows, names, old, file)
@@ -378,7 +360,7 @@ class FileReader:
     def _parts(
         self, file: DataFile, most: int | None
     ) -> Iterator[tuple[Any, int, Mapping[ColumnName, str], Collection[str]]]:
-        """What is decoded of a file, part by part, with what `_made` wants to know of it."""
+        """The decoded parts of a file, with the arguments of `_made`."""
         try:
             with self._files.open(file, buffer=_BUFFER) as parquet:
                 names = self._stored_names(parquet.schema_arrow.names, file)
@@ -387,18 +369,16 @@ class FileReader:
                 if not stored:
                     yield None, parquet.metadata.num_rows, names, old
                     return
-                part = (
-                    BATCH_ROWS
-                    if most is None
-                    else min(BATCH_ROWS, _part(file, stored, most, parquet.metadata))
-                )
+                part = BATCH_ROWS
+                if most is not None:
+                    part = min(part, _part(file, stored, most, parquet.metadata))
                 for data in parquet.iter_batches(part, columns=stored):
                     yield data, len(data), names, old
         except READ_FAILURES as error:
             raise read_failure(self._snapshot, file, error) from error
 
     def described(self, file: DataFile) -> tuple[Any, Mapping[ColumnName, str]]:
-        """The Parquet metadata of `file`, and what it calls each of the columns that it holds."""
+        """The Parquet metadata of `file`, and its name for each of the columns that it holds."""
         try:
             with self._files.open(file) as parquet:
                 return parquet.metadata, self._stored_names(parquet.schema_arrow.names, file)
@@ -407,19 +387,13 @@ class FileReader:
 
     def read_at(self, file: DataFile, positions: Positions) -> pa.Table:
         """The rows of `file` at these positions, deleted or not."""
-        return (
-            self._read(file).take(pa.array(positions))
-            if self._columns
-            else bare_rows(len(positions))
-        )
-
-    def read_some(self, file: DataFile, choose: Callable[[int], Sequence[int]]) -> pa.Table:
-        """Some row groups of `file`, deleted rows included; `choose` picks among so many."""
-        return self._read(file, choose)
+        if not self._columns:
+            return bare_rows(len(positions))
+        return self.read_some(file).take(pa.array(positions))
 
     def read_slice(self, file: DataFile, rows: int, at: int) -> pa.Table:
-        """So many rows of `file` in a row, those left of the slice with this number (from 0, as
-        often as there are slices); the last one may be short."""
+        """The live ones of `rows` consecutive rows of `file`: slice `at`, from 0 and modulo the
+        number of slices; the last slice may be short."""
 
         def sliced(parquet: pq.ParquetFile, stored: Sequence[str]) -> tuple[Any, int, int]:
             groups = parquet.num_row_groups
@@ -428,7 +402,7 @@ class FileReader:
             slices = max(1, parquet.metadata.row_group(group).num_rows // rows)
             skipped = at // groups % min(slices, _SLICES)
             if stored and slices <= _AS_QUICK:
-                # Of a small group all is read sooner than batches are set up.
+                # Reading a small group whole is faster than setting up batches.
                 whole = parquet.read_row_group(group, columns=list(stored), use_threads=False)
                 part = whole.slice(skipped * rows, rows)
                 return part, len(part), before + skipped * rows
@@ -441,22 +415,22 @@ class FileReader:
         table, start = self._loaded(file, sliced)
         return _live(table, file, start)
 
-    def _read(
-        self, file: DataFile, choose: Callable[[int], Sequence[int]] | None = None
-    ) -> pa.Table:
-        def whole(parquet: pq.ParquetFile, stored: Sequence[str]) -> tuple[Any, int, int]:
-            groups = range(parquet.num_row_groups)
-            chosen = groups if choose is None else choose(len(groups))
+    def read_some(self, file: DataFile, choose: Callable[[int], Sequence[int]] = range) -> pa.Table:
+        """Some row groups of `file` (default: all), with deleted rows; `choose` picks from their
+        number."""
+
+        def load(parquet: pq.ParquetFile, stored: Sequence[str]) -> tuple[Any, int, int]:
+            chosen = choose(parquet.num_row_groups)
             rows = sum(parquet.metadata.row_group(group).num_rows for group in chosen)
             data = parquet.read_row_groups(list(chosen), columns=list(stored)) if stored else None
             return data, rows, 0
 
-        return self._loaded(file, whole)[0]
+        return self._loaded(file, load)[0]
 
     def _loaded(
         self, file: DataFile, load: Callable[[pq.ParquetFile, Sequence[str]], tuple[Any, int, int]]
     ) -> tuple[pa.Table, int]:
-        """What `load` takes of a file: data, rows and the position of the first one."""
+        """The result of `load` on a file: data, rows and the position of the first one."""
         try:
             with self._files.open(file) as parquet:
                 names = self._stored_names(parquet.schema_arrow.names, file)
@@ -475,7 +449,7 @@ class FileReader:
         old: Collection[str],
         file: DataFile,
     ) -> pa.Table:
-        """The columns asked for of so many rows of a file, `old` ones in the calendar of before."""
+        """The requested columns of `rows` rows of a file; `old` ones are in the hybrid calendar."""
         arrays = [self._array(c, data, names.get(c.name), file, rows) for c in self._columns]
         for column, values in zip(self._columns, arrays, strict=True):
             if names.get(column.name) in old:
@@ -485,7 +459,7 @@ class FileReader:
         return pa.Table.from_arrays(arrays, schema=self._arrow_schema)
 
     def _stored_names(self, present: Sequence[str], file: DataFile) -> dict[ColumnName, str]:
-        """What the file calls each of the columns that it holds."""
+        """The file's name for each of the columns that it holds."""
         spelled = spellings(present)
         result: dict[ColumnName, str] = {}
         for column in self._columns:
@@ -526,29 +500,26 @@ class FileReader:
 
 
 def _part(file: DataFile, columns: Collection[str], most: int, footer: pq.FileMetaData) -> int:
-    """How many rows of a file may be decoded at once, to come to `most` bytes.
-
-    Beside them, a page of each column is held as it is stored and as it is read: OutOfMemoryError
-    where a limit has no room for these.
-    """
+    """How many rows of a file may be decoded at once within `most` bytes. A page of each column is
+    held compressed and decompressed, too: OutOfMemoryError if a limit is too small for these."""
     rows = max(_PART_ROWS, most // _WIDE)
     if file.size < SMALL:
         return rows
     schema = footer.schema
     places = [at for at in range(len(schema)) if schema.column(at).path.split(".")[0] in columns]
-    held = 0
+    page_bytes = 0
     for group in map(footer.row_group, range(footer.num_row_groups)):
         sizes = [group.column(at).total_uncompressed_size for at in places]
         widths = [size // max(group.num_rows, 1) for size in sizes]
         pages = (max(width * _PAGE_ROWS, _PAGE) for width in widths)
-        held = max(held, 2 * sum(map(min, sizes, pages)))
+        page_bytes = max(page_bytes, 2 * sum(map(min, sizes, pages)))
         rows = min(rows, max(_FEWEST, most // max(sum(widths), 1)))
-    reserve(held)
+    reserve(page_bytes)
     return rows
 
 
 def _live(table: pa.Table, file: DataFile, start: int) -> pa.Table:
-    """Rows of `file` from a position on, without those that its deletion vector removes."""
+    """Rows of `file` from a position on, without deleted ones."""
     if file.deleted is None:
         return table
     low, high = np.searchsorted(file.deleted, [start, start + len(table)])
@@ -566,10 +537,8 @@ def spellings(present: Iterable[str]) -> dict[str, list[str]]:
 
 
 def partition_literal(column: Column, text: str | None, rows: int) -> pa.Array:
-    """A partition column of one file: the same value in every row.
-
-    Raises TableError for a text that Arrow cannot read, such as a year after 9999.
-    """
+    """A partition column of one file: the same value in every row. Raises TableError for a text
+    that Arrow cannot read, such as a year after 9999."""
     wanted = arrow_type(column.type)
     if text is None:
         return pa.nulls(rows, wanted)
@@ -590,24 +559,24 @@ def partition_literal(column: Column, text: str | None, rows: int) -> pa.Array:
 
 
 MAX_PARTS = 16
-"""Parts with a filter: each is planned by Spark and read by tasks of its own."""
+"""Parts with a filter: each is planned by Spark and read by its own tasks."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadPart:
-    """Files, and the filter that their rows need; None where all their rows are wanted."""
+    """Files, and the filter that their rows need; None if all their rows are selected."""
 
     files: tuple[DataFile, ...]
     filter: RangeFilter | None
 
     def within(self, uris: Collection[str]) -> ReadPart:
-        """The part, of these files alone."""
+        """The part, restricted to these files."""
         return ReadPart(tuple(file for file in self.files if file.uri in uris), self.filter)
 
 
 @dataclass(frozen=True, slots=True)
 class PartedRead:
-    """The parts, and the ranges of which they give all rows."""
+    """The parts, and the ranges of which they return all rows."""
 
     wanted: RangeFilter
     parts: tuple[ReadPart, ...]
@@ -616,13 +585,11 @@ class PartedRead:
 def parted_read(
     snapshot: Snapshot, fragments: FragmentSet, partition: RangePartition
 ) -> PartedRead:
-    """The parts for a sketch: as few files as `MAX_PARTS` allow.
-
-    Gaps between its ranges are closed, the smallest first, until the parts are few enough.
-    """
+    """The parts for a sketch: as few files as `MAX_PARTS` permits. Gaps between its ranges are
+    closed, the smallest first, until there are few enough parts."""
     column = snapshot.readable(partition.attribute)
     if column.type != partition.type:
-        # Of the boundaries' type no bounds of files are known: nothing to tell parts apart by.
+        # No bounds of files are known in the boundaries' type, so parts cannot be separated.
         wanted = range_filter(fragments, partition)
         return PartedRead(wanted, (ReadPart(snapshot.files, wanted),))
     bounds = file_bounds(snapshot, column.name)
@@ -638,11 +605,11 @@ def parted_read(
 def _parted(
     snapshot: Snapshot, bounds: ColumnBounds, wanted: RangeFilter
 ) -> tuple[ReadPart, ...] | None:
-    """The parts of a filter; None where they would be too many, or a file needs too many ranges."""
+    """The parts of a filter; None if there are too many, or a file needs too many ranges."""
     if wanted.is_everything:
         return (ReadPart(snapshot.files, None),)
     left = np.flatnonzero(left_by(snapshot, [wanted]))
-    placed = _Placed.of(bounds.take(left), wanted)
+    placed = _FilePlaces.of(bounds.take(left), wanted)
     inside = snapshot.files_at(left[placed.is_inside])
     others = np.flatnonzero(~placed.is_inside)
     others = others[np.argsort(placed.first[others], kind="stable")]
@@ -663,22 +630,22 @@ def _parted(
 
 
 @dataclass(frozen=True, slots=True)
-class _Placed:
-    """The intervals that each file may hold rows of, those from `first` before `end`; all arrays of
-    shape (files,). Only a filter's first interval may be open below, and only its last one above,
-    where NaN is."""
+class _FilePlaces:
+    """The intervals that each file may hold rows of, from `first` to before `end`; all of shape
+    (files,). Only the first interval may be unbounded below, and only the last one above, where NaN
+    is."""
 
     first: Ints
     end: Ints
     is_inside: Flags
-    """Whether all rows of the file are wanted."""
+    """Whether all rows of the file are selected."""
     may_be_nan: Flags
-    """Whether it may hold NaN, and NaN is wanted."""
+    """Whether it may hold NaN, and NaN is selected."""
 
     @classmethod
-    def of(cls, bounds: ColumnBounds, wanted: RangeFilter) -> _Placed:
-        starts = [result.low for result in wanted.intervals if result.low is not None]
-        ends = [result.high for result in wanted.intervals if result.high is not None]
+    def of(cls, bounds: ColumnBounds, wanted: RangeFilter) -> _FilePlaces:
+        starts = [interval.low for interval in wanted.intervals if interval.low is not None]
+        ends = [interval.high for interval in wanted.intervals if interval.high is not None]
         count = len(wanted.intervals)
         wants_nan = len(ends) < count
         # How many intervals have begun, or are over, where a file starts and where it ends.
@@ -698,7 +665,7 @@ class _Placed:
         return cls(first, end, is_inside, bounds.may_be_nan & wants_nan)
 
     def grouped(self, others: Ints) -> Iterator[Ints]:
-        """These files, ascending by their first interval, together while they need few."""
+        """Group these files, ascending by first interval, as long as they need few intervals."""
         start, last = 0, 0
         firsts, ends = self.first[others].tolist(), self.end[others].tolist()
         for at, end in enumerate(ends):

@@ -35,7 +35,7 @@ def overlap(snapshot: Snapshot, column: ColumnName) -> float:
 
 
 def mean_overlap(bounds: ColumnBounds) -> float:
-    """How many of these files may hold a value, on average: 1 where each is in one file only."""
+    """How many of these files may hold a value, on average: 1 if each is in one file only."""
     line = line_of(bounds)
     if line is None:
         return float(len(bounds))
@@ -52,7 +52,7 @@ def mean_overlap(bounds: ColumnBounds) -> float:
 
 
 def is_sorted(snapshot: Snapshot, column: ColumnName) -> bool:
-    """Whether each file begins where the one before it ends, or later; NULL lies anywhere."""
+    """Whether each file begins where the previous one ends, or later; NULL lies anywhere."""
     bounds = file_bounds(snapshot, column).filled
     if not bounds.is_known or bool(bounds.may_be_nan.any()):
         return False
@@ -63,7 +63,7 @@ def is_sorted(snapshot: Snapshot, column: ColumnName) -> bool:
 def clustered_columns(
     snapshot: Snapshot, columns: Sequence[ColumnName], most: float
 ) -> list[ColumnName]:
-    """Those of the columns by which files overlap at most so much, the best first."""
+    """The columns by which files overlap at most so much, best first."""
     result = [(overlap(snapshot, name), name) for name in columns]
     return [name for share, name in sorted(result, key=lambda pair: pair[0]) if share <= most]
 
@@ -79,10 +79,8 @@ def sample_values(
     seed: int,
     within: tuple[RangePartition, FragmentSet] | None = None,
 ) -> list[BoundaryValue]:
-    """About `rows` values spread over the snapshot's files; all of them when there are fewer.
-
-    `within`: only values of these fragments, from files that may hold some.
-    """
+    """About `rows` values spread over the snapshot's files; all of them if there are fewer.
+    `within`: only values of these ranges, from files that may hold some."""
     result = snapshot.readable(column)
     random = np.random.default_rng(seed)
     files = _chosen_files(_files(snapshot, within), random)
@@ -125,7 +123,7 @@ def _chosen_files(given: Sequence[DataFile], random: np.random.Generator) -> lis
 
 
 def _weights(files: list[DataFile]) -> list[float]:
-    """Share of the rows per file; of the bytes where a file's rows are not known."""
+    """Share of the rows per file; of the bytes if a file's rows are unknown."""
     is_known = all(file.rows is not None for file in files)
     sizes = [float((file.rows if is_known else file.size) or 1) for file in files]
     total = sum(sizes)
@@ -141,18 +139,17 @@ def _spread(groups: int, random: np.random.Generator) -> list[int]:
 Floats = npt.NDArray[np.float64]
 
 _OF_ALL, _LEAST_ROWS, _MOST_ROWS = 1 / 50, 40_000, 80_000
-"""About so many rows are drawn: what a tenth of a capture's time pays for."""
+"""Number of rows drawn: a tenth of a capture's time."""
 _WINDOWS, _FEWEST, _MOST_WINDOWS = 48, 20, 56
-"""Windows that they are drawn in: fewer so that each has some whole values of the column; more
-where that cannot be."""
+"""Number of windows: few, so that each holds whole values of the column; more if it cannot."""
 _OF_ONE_VALUE = 700
-"""Rows that tell of a value what more of them would."""
+"""Rows that suffice for one value."""
 _WHOLE_VALUES, _FEW_VALUES = 10, 2.5
 _ENDS = (0.15, 0.85)
 _BESIDE = 3
-"""Values on either side that tell how many rows one has."""
+"""Values on either side that determine how many rows one has."""
 _AT_ONCE = 4
-"""Slices read at a time: most of what one takes is waiting, and opening the file."""
+"""Slices read concurrently: most of the time is waiting and opening the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +163,7 @@ class FileSample:
 
     @property
     def total(self) -> float:
-        """Rows of all files drawn from; 1 for a file whose rows the log does not tell."""
+        """Rows of all files drawn from; 1 for a file without a known count."""
         return float(sum(_rows_of(self.files)))
 
     @property
@@ -176,19 +173,16 @@ class FileSample:
         return np.repeat(np.arange(len(sizes)), sizes)
 
     def weights(self, groups: Mapping[ColumnName, ColumnBounds]) -> Floats:
-        """Rows that each row drawn stands for, by the columns that its group shares; shape (n,).
-
-        Each column comes with its bounds in `files`. Without a column that all rows of a group
-        share, all rows over those drawn.
-        """
+        """Rows that each drawn row represents, by the columns that its group shares, each with its
+        bounds in `files`; shape (n,). Without a shared column, all rows over those drawn."""
         result: Floats = np.full(len(self.rows), self.total / max(len(self.rows), 1))
         for name, bounds in groups.items():
             result = np.minimum(result, self._weights_by(name, bounds))
         return np.asarray(np.maximum(result, 1.0))
 
     def held(self, name: ColumnName, bounds: ColumnBounds) -> tuple[Floats, Floats] | None:
-        """For each row, how many rows there are of its value of a column, and how many files may
-        hold it, by the statistics; shape (n,) each. None where they do not tell."""
+        """For each row, how many rows have its value of a column, and how many files may hold it,
+        by statistics; shape (n,) each. None if unknown."""
         line = line_of(bounds)
         if line is None:
             return None
@@ -214,7 +208,7 @@ class FileSample:
         return line.places_of(from_arrow(self.rows.column(name), kind))
 
     def _weights_by(self, name: ColumnName, bounds: ColumnBounds) -> Floats:
-        """How densely all rows lie at each row's value, over how densely those drawn do."""
+        """The density of all rows at each row's value, over that of the drawn ones."""
         line = line_of(bounds)
         if line is None:
             return np.full(len(self.rows), np.inf)
@@ -226,31 +220,31 @@ class FileSample:
         return np.where(np.isfinite(result), result, np.inf)
 
     def _spans(self, places: Floats, unit: float) -> tuple[Floats, Floats, Floats]:
-        """Where the values of each part start and end, and how many they would be if all of it
-        were as dense as all but its ends: these hold parts of what lies beside them."""
+        """The first and last value of each part, and its number of values if all of it were as
+        dense as its interior: the ends hold parts of adjacent values."""
         lows, ends, rows = [], [], []
         for part in _slices([size for parts in self.windows for size in parts]):
-            own = places[part]
-            own = own[np.isfinite(own)]
-            if len(own):
-                lows.append(float(own.min()))
-                ends.append(max(float(own.max()) + unit, float(np.nextafter(lows[-1], np.inf))))
-                rows.append(_evenly(own, lows[-1], ends[-1], unit))
+            known = places[part]
+            known = known[np.isfinite(known)]
+            if len(known):
+                lows.append(float(known.min()))
+                ends.append(max(float(known.max()) + unit, float(np.nextafter(lows[-1], np.inf))))
+                rows.append(_evenly(known, lows[-1], ends[-1], unit))
         return np.array(lows), np.array(ends), np.array(rows)
 
 
-def _evenly(own: Floats, low: float, end: float, unit: float) -> float:
-    """How many values there would be from `low` to `end`, by those but the ends."""
-    first, last = np.quantile(own, _ENDS, method="nearest")
+def _evenly(places: Floats, low: float, end: float, unit: float) -> float:
+    """Expected number of values from `low` to `end`, from the interior."""
+    first, last = np.quantile(places, _ENDS, method="nearest")
     width = last - first + unit
     if first <= low or last + unit >= end or width <= 0:
-        return float(len(own))
-    between = np.count_nonzero((own >= first) & (own <= last))
+        return float(len(places))
+    between = np.count_nonzero((places >= first) & (places <= last))
     return float(between / width * (end - low))
 
 
 def _slices(sizes: Sequence[int]) -> Iterator[slice]:
-    """Stretches of so many rows, one after the other."""
+    """Consecutive stretches of so many rows."""
     ends = np.cumsum(sizes)
     return (slice(end - size, end) for end, size in zip(ends, sizes, strict=True))
 
@@ -261,26 +255,22 @@ def file_sample(
     columns: Sequence[ColumnName],
     along: ColumnBounds,
 ) -> FileSample:
-    """Windows at even steps of rows, files in the order of least values of some column.
-
-    `along` are that column's bounds. A window is what follows a file's start, in the files behind
-    it too where it is small.
-    """
+    """Windows at even steps of rows, files ordered by `along`, the bounds of a column. A window
+    starts at a file's start and continues in the next files if the file is small."""
     chosen = tuple(files)
     counts = np.array(_rows_of(files), dtype=np.int64)
     order = _ordered(along)
     size = _window_rows(counts, along)
     parts = [part for window in _windows(counts[order], size) for part in window]
     reader = FileReader(snapshot, [snapshot.readable(name) for name in columns], chosen)
-    slices = [
-        (chosen[order[at]], number_of, number) for number, (at, number_of, _) in enumerate(parts)
-    ]
+    wanted = [chosen[order[at]] for at, _, _ in parts]
+    rows_of, numbers = [rows for _, rows, _ in parts], range(len(parts))
     if local_path(snapshot.path) is not None:
-        # Nothing to wait for: threads would only stand in each other's way.
-        tables = [reader.read_slice(*result) for result in slices]
+        # Nothing to wait for: threads would only delay each other.
+        tables = list(map(reader.read_slice, wanted, rows_of, numbers))
     else:
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            tables = list(pool.map(lambda result: reader.read_slice(*result), slices))
+            tables = list(pool.map(reader.read_slice, wanted, rows_of, numbers))
     sizes: dict[int, list[int]] = {}
     for table, (_, _, window) in zip(tables, parts, strict=True):
         sizes.setdefault(window, []).append(len(table))
@@ -293,7 +283,7 @@ def _drawn_rows(total: int) -> int:
 
 
 def _window_rows(counts: Ints, along: ColumnBounds) -> int:
-    """Rows per window: a few values of the column, where that leaves windows enough."""
+    """Rows per window: a few values of the column, if that leaves enough windows."""
     total = int(counts.sum())
     drawn = _drawn_rows(total)
     even, most = drawn // _WINDOWS, drawn // _FEWEST
@@ -309,7 +299,7 @@ def _window_rows(counts: Ints, along: ColumnBounds) -> int:
 
 
 def _windows(counts: Ints, size: int) -> Iterator[list[tuple[int, int, int]]]:
-    """Windows as parts: the file, the rows wanted of it, the window's number."""
+    """Windows as parts: the file, its rows, the window's number."""
     before = np.concatenate([[0], np.cumsum(counts)])
     number = max(1, min(_drawn_rows(int(before[-1])) // size, _MOST_WINDOWS))
     taken = 0
@@ -325,7 +315,7 @@ def _windows(counts: Ints, size: int) -> Iterator[list[tuple[int, int, int]]]:
 
 
 def _ordered(along: ColumnBounds) -> Ints:
-    """Positions of files by the values they start with, those without one last."""
+    """Positions of files by their least values, those without one last."""
     known, unknown = np.flatnonzero(along.has_low), np.flatnonzero(~along.has_low)
     return np.concatenate([known[np.argsort(along.lows[known], kind="stable")], unknown])
 
@@ -335,19 +325,16 @@ def _rows_of(files: Sequence[DataFile]) -> list[int]:
 
 
 _ENOUGH = 8
-"""Sampled values between a file's bounds from which they tell how its rows are spread."""
+"""Sampled values between a file's bounds that suffice to know its distribution."""
 _POINTS = 4
-"""Values that stand for the rows of a file of which too few are in the sample."""
+"""Values that represent the rows of a file with too few sampled ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnSpread:
-    """The values of a column by weight, and how its files lie among them.
-
-    `files`: bounds of all files of the table. `starts`: their least values, ascending. `depth`: how
-    many files may hold the value of a row, on average: 1 in a table that is sorted by the column,
-    all files where it is not at all.
-    """
+    """The weighted values of a column, the bounds of all `files`, their least values (`starts`),
+    and `depth`: how many files may hold the value of a row, on average: 1 in a table sorted by the
+    column, all files if it is not sorted at all."""
 
     weights: ValueWeights
     files: ColumnBounds
@@ -358,11 +345,9 @@ class ColumnSpread:
 def with_overlaps(
     boundaries: Sequence[BoundaryValue], files: ColumnBounds
 ) -> tuple[BoundaryValue, ...]:
-    """The boundaries, and one more behind each overlap of files that ends in the next range.
-
-    A value that ends one file and starts the next then has its range to itself, and all other
-    ranges of the two are in one file each.
-    """
+    """The boundaries, and one more behind each overlap of files that ends in the next range. A
+    value that ends one file and starts the next has its own range, and the others of both are in
+    one file."""
     starts, reached = _reached(files.filled)
     boundary_values: list[BoundaryValue] = []
     for low, high in pairwise((*boundaries, None)):
@@ -379,27 +364,27 @@ def with_overlaps(
 def column_spread(
     snapshot: Snapshot, column: ColumnName, sample: Sequence[BoundaryValue]
 ) -> ColumnSpread:
-    """How the rows of a column are spread, by its files' statistics and a sample of values."""
+    """The distribution of a column's rows, by its files' statistics and a sample of values."""
     ordered = sorted(sample)
     every = file_bounds(snapshot, column)
     files = every.filled
     rows = _rows(files)
     first, end = _between(ordered, files)
-    is_told = end - first >= _ENOUGH
-    own: list[tuple[BoundaryValue, float]] = []
+    is_sampled = end - first >= _ENOUGH
+    added: list[tuple[BoundaryValue, float]] = []
     # Bounded by the files of which too few values are in the sample.
-    few = files.keep(~is_told)
-    for at, low, high in zip(np.flatnonzero(~is_told), few.minima, few.maxima, strict=True):
+    few = files.keep(~is_sampled)
+    for at, low, high in zip(np.flatnonzero(~is_sampled), few.minima, few.maxima, strict=True):
         points = _points(low, high)
-        own += [(point, float(rows[at]) / len(points)) for point in points]
-        is_told[at] = not points
-    spread = is_told & (end > first)
-    each = rows[spread] / (end - first)[spread]
+        added += [(point, float(rows[at]) / len(points)) for point in points]
+        is_sampled[at] = not points
+    spread = is_sampled & (end > first)
+    per_value = rows[spread] / (end - first)[spread]
     steps = np.zeros(len(ordered) + 1)
-    np.add.at(steps, first[spread], each)
-    np.add.at(steps, end[spread], -each)
+    np.add.at(steps, first[spread], per_value)
+    np.add.at(steps, end[spread], -per_value)
     drawn = zip(ordered, np.cumsum(steps[:-1]).tolist(), strict=True)
-    weights = ValueWeights.of([*drawn, *own])
+    weights = ValueWeights.of([*drawn, *added])
     return ColumnSpread(weights, every, starts_of(files), _depth(weights, files))
 
 
@@ -411,8 +396,8 @@ def starts_of(files: ColumnBounds) -> tuple[BoundaryValue, ...]:
 def _reached(
     files: ColumnBounds,
 ) -> tuple[tuple[BoundaryValue, ...], tuple[BoundaryValue | None, ...]]:
-    """Where files start, and how far they reach that start there or before; nothing is known of
-    files without a least value, which start before all others."""
+    """Where files start, and how far the files that start there or before reach. Files without
+    a least value are unknown and start before all others."""
     if not bool(files.has_low.all()):
         unknown = starts_of(files)
         return unknown, (None,) * len(unknown)
@@ -424,7 +409,7 @@ def _reached(
 
 
 def _later(one: BoundaryValue | None, other: BoundaryValue | None) -> BoundaryValue | None:
-    """The greater of two; None, which is unknown, where one of them is."""
+    """The greater of two; None, which is unknown, if one of them is."""
     return None if one is None or other is None else max(one, other)
 
 
@@ -433,28 +418,28 @@ def _is_less(one: BoundaryValue, other: BoundaryValue) -> bool:
 
 
 def _next(value: BoundaryValue) -> BoundaryValue | None:
-    """The least value above a number; None for texts, where it would be no text to show."""
+    """The least value above a number; None for texts, whose next one is not printable."""
     if isinstance(value, float):
         return math.nextafter(value, math.inf) if value < math.inf else None
     return value + 1 if isinstance(value, int) else None
 
 
 def _rows(files: ColumnBounds) -> Floats:
-    """Rows that are not NULL; one where the log does not say."""
+    """Rows that are not NULL; one if the log does not say."""
     rows = np.where(files.rows == UNKNOWN, 1, files.rows)
     filled = np.maximum(rows - np.maximum(files.null_counts, 0), 0)
     return np.asarray(filled, dtype=np.float64)
 
 
 def _between(ordered: Sequence[BoundaryValue], files: ColumnBounds) -> tuple[Ints, Ints]:
-    """Where the values of each file begin among ordered ones, and where they end."""
+    """Where the values of each file begin and end among ordered ones."""
     first = np.where(files.has_low, places_in(ordered, files.lows, "left"), 0)
     end = np.where(files.has_high, places_in(ordered, files.highs, "right"), len(ordered))
     return first, end
 
 
 def _points(low: BoundaryValue | None, high: BoundaryValue | None) -> set[BoundaryValue]:
-    """Values from a file's least to its greatest; none where a bound is not known."""
+    """Values from a file's least to its greatest; none if a bound is unknown."""
     if low is None or high is None:
         return set()
     if isinstance(low, int) and isinstance(high, int):
@@ -465,7 +450,7 @@ def _points(low: BoundaryValue | None, high: BoundaryValue | None) -> set[Bounda
 
 
 def _depth(weights: ValueWeights, files: ColumnBounds) -> float:
-    """Rows that lie between the bounds of each file, added up, over all rows."""
+    """The mean number of files whose bounds include a row."""
     if not weights.total:
         return float(len(files))
     first, end = _between(weights.values, files)

@@ -34,7 +34,7 @@ _SIMPLE = {
 
 
 def arrow_type(kind: SqlType) -> pa.DataType:
-    """The Arrow type for a SQL type; TableError where impctl never reads values of it."""
+    """The Arrow type for a SQL type; TableError if impctl never reads values of it."""
     if kind.kind is Kind.DECIMAL:
         return pa.decimal128(kind.precision, kind.scale)
     result = _SIMPLE.get(kind.kind)
@@ -78,13 +78,13 @@ _READABLE_CHANGES = frozenset(
         ("integer", "double"),
     }
 )
-"""Type changes whose older files both readers were seen to read right."""
+"""Type changes for which both readers were verified on older files."""
 _FROM_FLOAT = ("float", "double")
 
 
 @dataclass(frozen=True, slots=True)
 class TableSchema:
-    """Columns in Delta order, with physical names and what only the log knows."""
+    """Columns in Delta order, with physical names and facts from the log."""
 
     schema: Schema
     physical: Mapping[ColumnName, str]
@@ -92,17 +92,17 @@ class TableSchema:
     opaque: Mapping[ColumnName, str]
     """Columns that cannot be read without the Delta JAR, with the reason."""
     not_null: frozenset[ColumnName]
-    """Columns declared NOT NULL, which says nothing of the rows that are there."""
+    """Columns declared NOT NULL, which says nothing about existing rows."""
     invariants: tuple[str, ...]
-    """SQL conditions that every row meets, from column metadata."""
+    """SQL conditions that every row satisfies, from column metadata."""
     longest: Mapping[ColumnName, int]
-    """Characters that a column of type VARCHAR(n) holds; Delta itself calls it a string."""
+    """Maximum length of a VARCHAR(n) column; Delta itself calls it a string."""
     once_float: frozenset[ColumnName] = frozenset()
     """Columns of DOUBLE that were FLOAT: older files' statistics are texts of floats."""
 
 
 def read_schema(schema_json: str, *, is_mapped: bool) -> TableSchema:
-    """The schema text of the log, with names mapped where the table maps them."""
+    """Parse the schema text of the log, with mapped names if the table maps them."""
     fields = json.loads(schema_json)["fields"]
     columns: list[Column] = []
     physical: dict[ColumnName, str] = {}
@@ -127,7 +127,7 @@ def read_schema(schema_json: str, *, is_mapped: bool) -> TableSchema:
 
 
 def schema_mark(schema_json: str) -> str:
-    """A digest of the schema, the names that its columns have in the files included."""
+    """A digest of the schema, including the columns' names in the files."""
     return hashlib.sha256(schema_json.encode()).hexdigest()[:16]
 
 
@@ -140,10 +140,8 @@ def _limits(fields: list[Mapping[str, Any]]) -> Iterator[tuple[ColumnName, int]]
 
 def _column_type(field: Mapping[str, Any]) -> SqlType:
     delta_type = field["type"]
-    if isinstance(delta_type, str):
-        is_plain = _collation(field) is None and _unreadable_change(field) is None
-        if not is_plain or _is_padded(field):
-            return other(_ddl(delta_type))
+    is_plain = _collation(field) is None and _unreadable_change(field) is None
+    if isinstance(delta_type, str) and is_plain and not _is_padded(field):
         return from_delta(delta_type)
     return other(_ddl(delta_type))
 
@@ -166,26 +164,21 @@ def _opaque_reason(field: Mapping[str, Any], kind: SqlType, *, is_mapped: bool) 
 
 def _collation(field: Mapping[str, Any]) -> str | None:
     """A collation other than byte order, anywhere in the column."""
-    for name in field["metadata"].get(_COLLATIONS, {}).values():
-        if str(name) not in _PLAIN_COLLATIONS:
-            return str(name)
-    return None
+    names = map(str, field["metadata"].get(_COLLATIONS, {}).values())
+    return next((name for name in names if name not in _PLAIN_COLLATIONS), None)
 
 
 def _is_padded(field: Mapping[str, Any]) -> bool:
-    """Is it CHAR(n), or does it hold any? Delta calls it a string; VARCHAR(n) compares as one."""
+    """Whether the type is or contains CHAR(n), a string to Delta; VARCHAR(n) compares as one."""
     return _CHAR.search(str(field["metadata"].get(_CHAR_TYPES, ""))) is not None
 
 
 def _unreadable_change(field: Mapping[str, Any]) -> tuple[str, str] | None:
-    for pair in _type_changes(field):
-        if pair not in _READABLE_CHANGES:
-            return pair
-    return None
+    return next((pair for pair in _type_changes(field) if pair not in _READABLE_CHANGES), None)
 
 
 def _type_changes(field: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """From which type to which the column was changed, oldest first."""
+    """The column's type changes, oldest first."""
     changes = field["metadata"].get(_TYPE_CHANGES, ())
     return [(str(change.get("fromType")), str(change.get("toType"))) for change in changes]
 
@@ -205,7 +198,7 @@ def _mentions(delta_type: Any, wanted: str) -> bool:
 
 
 def _ddl(delta_type: Any) -> str:
-    """The type as Spark's DDL spells it, so that Spark can be given an explicit schema."""
+    """The type in Spark's DDL, for an explicit schema."""
     if isinstance(delta_type, str):
         return from_delta(delta_type).spark_name
     match delta_type["type"]:

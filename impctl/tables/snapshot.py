@@ -1,17 +1,16 @@
-"""What the files of a snapshot may hold in one column, as arrays over files.
-
-Law: every value of a file that is neither NULL nor NaN lies between its `lows` and `highs`, where
-`has_low` and `has_high` say that these are known; a slot that is not known holds an arbitrary value
-that nobody may look at. One file of them is a `FileBounds`, which costs an object: whoever looks at
-all files takes the arrays.
-
-Law: a vector lies below one of the table's folders, and no position in it is 2^32 or more.
-deltalake makes a mask as long as the greatest position, and ends the process where memory does not
-suffice. A vector that the log places elsewhere it would fetch from there.
-Cost: the log's entries after its last checkpoint, two columns of that, 20 bytes of each vector.
+"""A table at one version: its files, their deletion vectors and the bounds of their columns.
 
 Law: a snapshot never changes; everything is read from the log of that version, nothing from the
 names of directories. An empty partition value is NULL, as the Delta protocol says.
+
+Law: every value of a file that is neither NULL nor NaN lies between its `lows` and `highs` where
+`has_low` and `has_high` are set; other slots hold arbitrary values that must not be read. The
+`FileBounds` of one file costs an object: code over all files uses the arrays.
+
+Law: a vector lies below one of the table's folders, and no position in it is 2^32 or more.
+deltalake makes a mask as long as the greatest position, and ends the process if memory does not
+suffice. It would fetch a vector from wherever the log places it.
+Cost: the log's entries after its last checkpoint, two columns of that, 20 bytes of each vector.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ Values = npt.NDArray[Any]
 """Canonical values: int64, float64 or bool; objects for texts and integers beyond 64 bits."""
 
 UNKNOWN = -1
-"""A count that the log does not tell."""
+"""A count that the log does not state."""
 _EXACT: dict[type, type[np.generic]] = {bool: np.bool_, int: np.int64, float: np.float64}
 
 
@@ -82,7 +81,7 @@ class FileBounds:
     minimum: BoundaryValue | None
     maximum: BoundaryValue | None
     null_count: int | None
-    """NULLs, rows deleted by a vector included; None when unknown."""
+    """NULLs, including rows deleted by a vector; None if unknown."""
     rows: int | None
     may_be_nan: bool = False
 
@@ -97,7 +96,7 @@ class FileBounds:
         )
 
 
-# Without slots: what is asked again and again is kept beside the arrays.
+# Without slots: derived values are cached beside the arrays.
 @dataclass(frozen=True, eq=False)
 class ColumnBounds(Sequence[FileBounds]):
     """The bounds of one column in each file; all arrays of shape (files,)."""
@@ -107,7 +106,7 @@ class ColumnBounds(Sequence[FileBounds]):
     highs: Values
     has_high: Flags
     null_counts: Ints
-    """`UNKNOWN` where the log does not say."""
+    """`UNKNOWN` if the log does not say."""
     rows: Ints
     """`UNKNOWN` likewise."""
     may_be_nan: Flags
@@ -123,30 +122,30 @@ class ColumnBounds(Sequence[FileBounds]):
 
     @cached_property
     def filled(self) -> ColumnBounds:
-        """Those of files that hold more than NULL."""
+        """The bounds of files that hold more than NULL."""
         return self.keep(~self.is_all_null)
 
     @property
     def is_known(self) -> bool:
-        """Whether both ends of every file are."""
+        """Whether both ends of every file are known."""
         return bool(self.has_low.all() and self.has_high.all())
 
     @property
     def minima(self) -> list[BoundaryValue | None]:
-        """The least value of each file, one by one."""
+        """The least value of each file."""
         return _known(self.lows, self.has_low)
 
     @property
     def maxima(self) -> list[BoundaryValue | None]:
-        """The greatest value of each file, one by one."""
+        """The greatest value of each file."""
         return _known(self.highs, self.has_high)
 
     def keep(self, mask: Flags) -> ColumnBounds:
-        """Those of the files where `mask` is set."""
+        """The bounds of the files where `mask` is set."""
         return self.take(np.flatnonzero(mask))
 
     def take(self, positions: Ints) -> ColumnBounds:
-        """Those of the files at these positions, in that order."""
+        """The bounds of the files at these positions, in that order."""
         return ColumnBounds(
             self.lows[positions],
             self.has_low[positions],
@@ -192,7 +191,7 @@ def as_array(values: Sequence[BoundaryValue]) -> Values:
     """Values of one column as an array that holds them exactly."""
     wanted = _EXACT.get(type(values[0])) if values else None
     if wanted is not None:
-        # Whole numbers of which some need more than 64 bits come out as anything but int64.
+        # Integers beyond 64 bits result in another type than int64.
         result = np.array(values)
         if result.dtype == wanted:
             return result
@@ -200,7 +199,7 @@ def as_array(values: Sequence[BoundaryValue]) -> Values:
 
 
 def as_objects(values: Sequence[Any]) -> Values:
-    """Values as they are, one by one."""
+    """Values unchanged, in an array of objects."""
     result = np.empty(len(values), dtype=np.object_)
     result[:] = values
     return result
@@ -209,11 +208,11 @@ def as_objects(values: Sequence[Any]) -> Values:
 def places_in(
     ordered: Sequence[BoundaryValue], values: Values, side: Literal["left", "right"]
 ) -> Ints:
-    """Where each value would stand among ascending ones: `bisect_left` or `bisect_right` of all."""
-    own = as_array(ordered)
-    if own.dtype != values.dtype:
-        own, values = own.astype(np.object_), values.astype(np.object_)
-    return np.searchsorted(own, values, side=side).astype(np.int64, copy=False)
+    """The insertion index of each value in an ascending array: `bisect_left` or `bisect_right`."""
+    keys = as_array(ordered)
+    if keys.dtype != values.dtype:
+        keys, values = keys.astype(np.object_), values.astype(np.object_)
+    return np.searchsorted(keys, values, side=side).astype(np.int64, copy=False)
 
 
 _LOG = "_delta_log"
@@ -221,15 +220,14 @@ _ENTRY = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(
     r"(\d{20})\.checkpoint(?:\.\d{10}\.(\d{10})|\.[0-9a-fA-F-]{36})?\.(?:parquet|json)"
 )
-"""One file, one of several parts, or the top of one with side files (V2, which a UUID names)."""
+"""One file, one of several parts, or the top of one with side files (V2, named by a UUID)."""
 _SIDE_FILES = f"{_LOG}/_sidecars"
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
-"""Those of Z85: five for four bytes."""
+"""Digits of Z85: five for four bytes."""
 _UUID_LENGTH = 20
 _MARK = 1_681_511_377
 _HEAD = struct.Struct("<IqI")
-"""How the bitmaps of a vector begin: a mark, how many there are, and the upper half of the
-positions in the first one."""
+"""The start of a vector's bitmaps: magic number, count, and upper half of the first positions."""
 
 
 def vector_files(
@@ -254,7 +252,7 @@ def check_vectors(
     vectors: Iterable[Mapping[str, Any]],
     options: Mapping[str, str] | None,
 ) -> None:
-    """TableError where deltalake must not open one of these; `roots` as in `Snapshot`."""
+    """TableError if deltalake must not open one of these; `roots` as in `Snapshot`."""
     for vector in vectors:
         kind, where = vector.get("storageType"), str(vector.get("pathOrInlineDv"))
         if kind == "i":
@@ -287,12 +285,12 @@ def check_vectors(
 
 
 def _last_checkpoint(names: Sequence[str], version: TableVersion) -> tuple[TableVersion, list[str]]:
-    """The version of the newest whole checkpoint that is not too new, and its files."""
+    """The version of the newest complete checkpoint up to this version, and its files."""
     result: dict[tuple[int, int], list[str]] = {}
     for match in filter(None, map(_CHECKPOINT.fullmatch, names)):
         if int(match[1]) <= version:
             result.setdefault((int(match[1]), int(match[2] or 1)), []).append(match[0])
-    # Several checkpoints of one version, each in one file, all say the same.
+    # Several checkpoints of one version, each in one file, are equal.
     whole = {key: files[: key[1]] for key, files in result.items() if len(files) >= key[1]}
     return (max(whole)[0], whole[max(whole)]) if whole else (-1, [])
 
@@ -325,7 +323,7 @@ def _of_checkpoint(
 def _read_checkpoint(
     path: str, options: Mapping[str, str] | None, name: str
 ) -> tuple[list[Mapping[str, Any]], list[str]]:
-    """The added files and the names of side files in a checkpoint of Parquet."""
+    """The added files and the names of side files in a Parquet checkpoint."""
     import pyarrow.parquet as pq
 
     folder = local_path(path)
@@ -334,7 +332,7 @@ def _read_checkpoint(
     wanted = ("add.path", "add.deletionVector", "sidecar.path")
     with pq.ParquetFile(place, filesystem=store) as file:
         kinds = set(file.schema_arrow.names)
-        table = file.read(columns=[each for each in wanted if each.partition(".")[0] in kinds])
+        table = file.read(columns=[name for name in wanted if name.partition(".")[0] in kinds])
     result = {
         kind: [row for row in table.column(kind).to_pylist() if row is not None]
         for kind in ("add", "sidecar")
@@ -353,7 +351,6 @@ def _of_entry(text: str) -> Iterator[tuple[str, Any]]:
 
 
 def _actions(text: str, *kinds: str) -> Iterator[Mapping[str, Any]]:
-    """The actions of a text of lines that are of one of these kinds."""
     for line in text.split("\n"):
         if any(f'"{kind}"' in line for kind in kinds):
             action = json.loads(line)
@@ -362,7 +359,7 @@ def _actions(text: str, *kinds: str) -> Iterator[Mapping[str, Any]]:
 
 
 def _bytes(digits: str) -> bytes:
-    """What a text in Z85 stands for."""
+    """Decode Z85."""
     result = b""
     for at in range(0, len(digits) - 4, 5):
         value = 0
@@ -381,10 +378,10 @@ def _name(where: str) -> str:
 Positions = npt.NDArray[np.int64]
 
 _ROW_BYTES = 32
-"""What a row of a few columns takes in Parquet, where no file of the table tells its own."""
+"""Size of a row of a few columns in Parquet, if no file of the table gives its own."""
 
 _ZONE = re.compile(r"(Z|[-+]\d\d:?\d\d)$")
-"""The end of a time that names its zone; a date's end has one hyphen more."""
+"""A time zone at the end of a time; the end of a date has one hyphen more."""
 
 CHANGE_FEED = "delta.enableChangeDataFeed"
 _CONSTRAINT = "delta.constraints."
@@ -395,10 +392,10 @@ class DataFile:
     """One data file of a snapshot."""
 
     uri: str
-    """Local path, or URI, as the file is really called (percent-decoded)."""
+    """Local path, or URI, percent-decoded."""
     size: int
     rows: int | None
-    """Rows in the file, deleted ones included; None where the log does not say."""
+    """Rows in the file, including deleted ones; None if the log does not say."""
     partition_values: Mapping[ColumnName, str | None]
     """Text per partition column (logical name) that casts to the value; None is NULL."""
     deleted: Positions | None = field(default=None, compare=False)
@@ -406,7 +403,6 @@ class DataFile:
 
 
 def bytes_of(files: Iterable[DataFile]) -> int:
-    """What the files take together."""
     return sum(file.size for file in files)
 
 
@@ -416,7 +412,7 @@ class Snapshot:
 
     table: TableName
     path: str
-    """Absolute path of the table's folder, or its URI where it is not on the local disk."""
+    """Absolute path of the table's folder, or its URI if it is not on the local disk."""
     version: TableVersion
     table_id: str
     schema_json: str
@@ -427,16 +423,16 @@ class Snapshot:
     writer_features: frozenset[str]
     storage_options: Mapping[str, str] | None = field(repr=False)
     clone_of: tuple[str, ...]
-    """Folders of other tables whose files this one may name: it is a shallow clone of them."""
+    """Folders of other tables whose files this shallow clone may name."""
     actions: pa.Table = field(repr=False, compare=False)
     """deltalake's add actions, one row a file, statistics as nested columns."""
     uris: tuple[str, ...] = field(repr=False, compare=False)
-    """What each file is called, in the order of `actions`."""
+    """The files' paths, in the order of `actions`."""
     deletions: Mapping[str, Positions] = field(repr=False, compare=False)
     bounds: dict[ColumnName, ColumnBounds] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
-    """What `tables.statistics` has read of the actions so far, by column."""
+    """A cache of `tables.statistics`, by column."""
 
     @property
     def roots(self) -> tuple[str, ...]:
@@ -449,15 +445,13 @@ class Snapshot:
 
     @property
     def not_null(self) -> frozenset[ColumnName]:
-        """Columns declared NOT NULL: no writer may put NULL in, older files may lack them."""
+        """Columns declared NOT NULL: no writer may insert NULL, older files may lack them."""
         return self.columns.not_null
 
     @property
     def constraints(self) -> tuple[str, ...]:
-        """SQL conditions that rows should meet: CHECK constraints and column invariants.
-
-        Whether they do depends on the protocols that the table has had, and on its writers.
-        """
+        """SQL conditions that rows should satisfy: CHECK constraints and column invariants. Whether
+        they do depends on the table's past protocols and on its writers."""
         checks = (
             text for key, text in sorted(self.configuration.items()) if key.startswith(_CONSTRAINT)
         )
@@ -465,7 +459,7 @@ class Snapshot:
 
     @property
     def column_mapping(self) -> Mapping[ColumnName, str] | None:
-        """Physical name per column, or None where the table does not map names."""
+        """Physical name per column, or None if the table does not map names."""
         mode = self.configuration.get("delta.columnMapping.mode", "none").lower()
         return None if mode == "none" else self.columns.physical
 
@@ -481,27 +475,22 @@ class Snapshot:
         sizes = self.actions.column("size_bytes").to_pylist()
         partitions = _partition_texts(self.actions, self.partition_columns)
         deletions = self.deletions
-        # One for all files: an object more for each is what takes the time.
+        # One mapping for all files: an object per file would take most of the time.
         nothing: Mapping[ColumnName, str | None] = {}
+        values: Sequence[Mapping[ColumnName, str | None]] = partitions or [nothing] * len(rows)
         return tuple(
-            DataFile(
-                uri,
-                sizes[at],
-                rows[at],
-                partitions[at] if partitions else nothing,
-                deletions.get(uri),
-            )
+            DataFile(uri, sizes[at], rows[at], values[at], deletions.get(uri))
             for at, uri in enumerate(self.uris)
         )
 
     def files_at(self, places: Flags | Positions) -> tuple[DataFile, ...]:
-        """The data files at these positions, or where a mask of one flag a file is set."""
+        """The data files at these positions, or selected by a mask over the files."""
         at = np.flatnonzero(places) if places.dtype == np.bool_ else places
         return tuple(self.files[place] for place in at.tolist())
 
     @cached_property
     def rows(self) -> int | None:
-        """Rows of the snapshot, or None where the log does not say."""
+        """Rows of the snapshot, or None if the log does not say."""
         counts = self.actions.column("num_records")
         if counts.null_count:
             return None
@@ -510,7 +499,7 @@ class Snapshot:
 
     @cached_property
     def likely_rows(self) -> int:
-        """Rows, or how many the files' bytes suggest where the log does not say: never 0 then."""
+        """Rows, or an estimate by bytes if the log does not say: then never 0."""
         if self.rows is not None:
             return self.rows
         counted = [file for file in self.files if file.rows is not None]
@@ -520,12 +509,11 @@ class Snapshot:
 
     @cached_property
     def bytes(self) -> int:
-        """Bytes of the data files."""
         sizes = self.actions.column("size_bytes")
         return int(np.sum(sizes.to_numpy())) if len(sizes) else 0
 
     def column(self, name: ColumnName) -> Column:
-        """The column, found without regard to case; SchemaChangedError without it."""
+        """The column, matched case-insensitively; SchemaChangedError without it."""
         result = self.schema.find(name)
         if result is None:
             raise SchemaChangedError(
@@ -548,15 +536,12 @@ class Snapshot:
 
 
 def rows_in(snapshot: Snapshot, files: Sequence[DataFile]) -> int | None:
-    """Rows of some of a snapshot's files, or None where the log does not say."""
+    """Rows of some of a snapshot's files, or None if the log does not say."""
     if len(files) == len(snapshot.files):
         return snapshot.rows
-    total = 0
-    for file in files:
-        if file.rows is None:
-            return None
-        total += file.rows - (0 if file.deleted is None else len(file.deleted))
-    return total
+    counts = [file.rows for file in files if file.rows is not None]
+    deleted = sum(0 if file.deleted is None else len(file.deleted) for file in files)
+    return sum(counts) - deleted if len(counts) == len(files) else None
 
 
 def take_snapshot(
@@ -582,7 +567,9 @@ def take_snapshot(
     try:
         actions = pa.table(delta.get_add_actions(flatten=False))
         uris = tuple(file_uri(path, logged) for logged in actions.column("path").to_pylist())
-        _check_places(table, uris, (path, *clone_of))
+        for uri in uris:
+            if all(below_root(root, uri) is None for root in (path, *clone_of)):
+                raise outside_table(table, uri)
         has_vectors = "deletionVectors" in reader_features
         columns = _readable_partitions(columns, partition_columns, delta)
         if has_vectors:
@@ -616,14 +603,8 @@ def take_snapshot(
     )
 
 
-def _check_places(table: TableName, uris: Iterable[str], roots: Sequence[str]) -> None:
-    for uri in uris:
-        if all(below_root(root, uri) is None for root in roots):
-            raise outside_table(table, uri)
-
-
 def outside_table(table: TableName, uri: str) -> UnsupportedError:
-    """The error for a file that the log names and that lies outside the table's folder."""
+    """The error for a file that the log names outside the table's folder."""
     return UnsupportedError(
         f"The log of table `{table}` lists a file outside the table's folder: {uri}",
         hint="if the table is a shallow clone, add the cloned table's folder under "
@@ -634,7 +615,7 @@ def outside_table(table: TableName, uri: str) -> UnsupportedError:
 
 def _log_failure(table: TableName, path: str, error: Exception) -> ImpctlError:
     text = failure_text(error)
-    # deltalake reads vectors by a part of its own, which knows fewer features than the rest.
+    # deltalake reads vectors with a separate module, which supports fewer features.
     feature = feature_named_in(text)
     if feature is not None:
         return unknown_feature(table, feature)
@@ -647,7 +628,7 @@ def _log_failure(table: TableName, path: str, error: Exception) -> ImpctlError:
 def _readable_partitions(
     columns: TableSchema, partitions: tuple[ColumnName, ...], delta: DeltaTable
 ) -> TableSchema:
-    """Partition values must be texts of the log that every reader takes for the same value."""
+    """Partition values must be texts that every reader interprets alike."""
     kinds = {column.name: column.type.kind for column in columns.schema}
     refused = {
         name: "it is a binary partition column" for name in partitions if kinds[name] is Kind.BINARY
@@ -656,7 +637,8 @@ def _readable_partitions(
     if moments:
         texts = delta.partitions()
         for name in moments:
-            if any(_lacks_zone(text[name]) for text in texts):
+            # NULL and the empty text have no time; others need `Z` or an offset at the end.
+            if any(text[name] and not _ZONE.search(text[name]) for text in texts):
                 refused[name] = (
                     "it is a partition column whose times have no time zone, so each Spark "
                     "session reads them in its session time zone"
@@ -664,18 +646,15 @@ def _readable_partitions(
     return replace(columns, opaque={**columns.opaque, **refused}) if refused else columns
 
 
-def _lacks_zone(text: str | None) -> bool:
-    """Whether a time of the log has neither `Z` nor an offset at its end; NULL lacks nothing."""
-    return text is not None and text != "" and _ZONE.search(text) is None
-
-
 def _deletions(vectors: pa.Table, uris: tuple[str, ...]) -> dict[str, Positions] | None:
-    """Deleted positions per file; None when a vector belongs to no file of the snapshot."""
+    """Deleted positions per file; None if a vector belongs to no file of the snapshot."""
     known = set(uris)
     result: dict[str, Positions] = {}
     # Bounded by the number of files that have a deletion vector.
     for name, kept in zip(vectors.column(0).to_pylist(), vectors.column(1), strict=True):
-        uri = next((form for form in _uri_forms(name) if form in known), None)
+        # deltalake names the files by URL, which the log may spell decoded or not.
+        path = urlsplit(name).path if name.startswith("file:") else name
+        uri = next((form for form in (unquote(path), path) if form in known), None)
         if uri is None:
             return None
         mask = kept.values.to_numpy(zero_copy_only=False)
@@ -684,16 +663,8 @@ def _deletions(vectors: pa.Table, uris: tuple[str, ...]) -> dict[str, Positions]
 
 
 def logged_file(path: str, logged: str, size: object = None) -> DataFile:
-    """A file by its name in the log, for readers that need its place alone; size 0 if not told."""
-    told = size if isinstance(size, int) else 0
-    return DataFile(file_uri(path, logged), told, None, {})
-
-
-def _uri_forms(name: str) -> tuple[str, ...]:
-    """How the log may spell a file that the deletion vectors call by its URL."""
-    if name.startswith("file:"):
-        return (unquote(urlsplit(name).path), urlsplit(name).path)
-    return (unquote(name), name)
+    """A file by its name in the log, for readers that need only its location; size 0 if unknown."""
+    return DataFile(file_uri(path, logged), size if isinstance(size, int) else 0, None, {})
 
 
 def _partition_texts(
@@ -713,7 +684,7 @@ def _partition_texts(
 
 
 def _check_partition(name: ColumnName, texts: list[str | None], actions: pa.Table) -> None:
-    """TableError for a value that may be another one; a folder that says the same is believed."""
+    """TableError for an ambiguous value; a folder that says the same confirms it."""
     for text, path in zip(texts, actions.column("path").to_pylist(), strict=True):
         if text is not None and is_unsure(text) and text not in unquote(unquote(path)):
             raise TableError(

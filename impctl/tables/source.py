@@ -2,7 +2,6 @@
 
 Law: the newest version is read once, when the table is opened, and every later answer of the
 source is about that version or an older one.
-Out of scope: what a snapshot holds (`tables.snapshot`), changes (`tables.changes`).
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ _LOG_FILE = re.compile(r"(\d{20})\.(json|checkpoint\b.*parquet|checkpoint\b.*jso
 
 @dataclass(frozen=True, slots=True)
 class DeltaSource:
-    """An open table; `version` is the newest one at the time of opening, or one asked for."""
+    """An open table; `version` is the newest one when opened, or a requested one."""
 
     name: TableName
     path: str
@@ -54,16 +53,13 @@ class DeltaSource:
     version: TableVersion
     table_id: str
     delta: DeltaTable = field(repr=False, compare=False)
-    """deltalake's table at `version`; nobody may move it to another one."""
+    """deltalake's table at `version`; it must not be moved to another version."""
     clone_of: tuple[str, ...] = ()
     """Folders of other tables whose files the log may name."""
 
     def snapshot(self, version: TableVersion | None = None) -> Snapshot:
-        """The table at `version` (default: the pinned one).
-
-        Raises TableRecreatedError for a version the table never reached or that was another
-        table's, HistoryGoneError for one that the log no longer holds.
-        """
+        """The table at `version` (default: the pinned one). TableRecreatedError for a version it
+        never reached or that was another table's, HistoryGoneError for one no longer in the log."""
         is_pinned = version is None or version == self.version
         delta = self.delta if version is None or is_pinned else self._at(version)
         return take_snapshot(delta, self.name, self.storage_options, self.clone_of)
@@ -84,7 +80,7 @@ class DeltaSource:
             result = _load(self.path, version, self.storage_options)
         except READ_FAILURES as error:
             raise _version_failure(self, version, error) from error
-        # The log is read anew: since the table was opened another one may have come to stand there.
+        # The log is read again: another table may have replaced the one opened.
         if str(result.metadata().id) != self.table_id:
             raise recreated(self)
         return result
@@ -109,13 +105,13 @@ def open_source(
 
 
 def clone_roots(clone_of: Iterable[str]) -> tuple[str, ...]:
-    """These folders and URIs as a source has them: local ones as paths."""
+    """Normalize folders and URIs: local ones become paths."""
     paths = ((path, local_path(path)) for path in clone_of)
     return tuple((path if local is None else local).rstrip("/") for path, local in paths)
 
 
 def recreated(source: DeltaSource, to_do: str = "run `impctl capture`") -> TableRecreatedError:
-    """The error for a path at which another table stands than the one meant."""
+    """The error for a path that now holds another table."""
     return TableRecreatedError(
         f"Table `{source.name}` was created again at {source.path}",
         hint=f"the path now holds another table; {to_do}",
@@ -123,7 +119,7 @@ def recreated(source: DeltaSource, to_do: str = "run `impctl capture`") -> Table
 
 
 def other_history(source: DeltaSource) -> TableRecreatedError:
-    """The error for a table of the same identity whose log leads from other files than it had."""
+    """The error for a table of the same identity whose log leads from other files than expected."""
     return TableRecreatedError(
         f"The files of table `{source.name}` at {source.path} are not a continuation of those that "
         "the sketch was captured from",
@@ -133,15 +129,13 @@ def other_history(source: DeltaSource) -> TableRecreatedError:
 
 
 def refresh(source: DeltaSource) -> DeltaSource:
-    """The same table, pinned at the version that is newest now."""
+    """The same table, pinned at the newest version."""
     return open_source(source.name, source.path, source.storage_options, source.clone_of)
 
 
 def advance(source: DeltaSource) -> DeltaSource:
-    """The same table, pinned anew at its newest version, by reading only what was added to its log.
-
-    Only where nobody can have put another table in its place, and with `source` not used any more.
-    """
+    """The same table at its newest version, by reading only new log entries. Only where the table
+    cannot have been replaced; `source` must not be used any more."""
     try:
         source.delta.update_incremental()
     except READ_FAILURES as error:
@@ -152,7 +146,7 @@ def advance(source: DeltaSource) -> DeltaSource:
 
 
 def oldest_version(source: DeltaSource) -> TableVersion | None:
-    """The oldest version the log can still rebuild, for messages; None where nobody can tell."""
+    """The oldest version the log can rebuild, for messages; None if unknown."""
     try:
         names = list_names(source.path, source.storage_options, "_delta_log")
     except READ_FAILURES:
@@ -174,7 +168,7 @@ def _load(path: str, version: TableVersion | None, options: Mapping[str, str] | 
         text = without_values(str(error), options or {})
         if text == str(error) or isinstance(error, TableNotFoundError):
             raise
-        # No chain: it would bring the value back into a trace.
+        # No chain: a trace would show the value.
         raise StorageError(
             "The object store does not accept the storage options: "
             f"{' '.join(text.split()).rstrip('.')}",
@@ -184,8 +178,7 @@ def _load(path: str, version: TableVersion | None, options: Mapping[str, str] | 
 
 
 def _check_path(name: TableName, path: str) -> None:
-    """deltalake takes `a%20b` for the folder `a b` in some places and not in others, and paths as
-    UTF-8."""
+    """Refuse paths that are not UTF-8, and escapes such as `a%20b`, which deltalake misreads."""
     folder = local_path(path)
     if not _is_utf8(path):
         raise TableError(
@@ -230,7 +223,7 @@ def _not_a_table(name: TableName, path: str) -> TableError:
 
 
 def _without_gap(text: str) -> str:
-    """What deltalake says, but of a log with a gap, whose ends it shows with all their fields."""
+    """deltalake's message, shortened for a log with a gap, whose ends it prints with all fields."""
     ends = _VERSION.findall(text) if "found gap" in text else []
     if len(ends) != 2:
         return text

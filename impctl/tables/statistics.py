@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from impctl.data.schema import FLOAT, Column, Kind, SqlType
+from impctl.data.schema import FLOAT, NUMERIC, TEMPORAL, Column, Kind, SqlType
 from impctl.data.vector import INT64_MAX, INT64_MIN, Ints, Vector, from_arrow
 from impctl.tables.schema import to_arrow_type
 from impctl.tables.snapshot import (
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float64]
 
-_TOLD_APART = 6
-"""Bytes of a text behind what all begin with: as many as a double holds exactly."""
+_TEXT_BYTES = 6
+"""Bytes of a text behind the common prefix that are distinguished: as many as a double holds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Where values lie, relative to the least one at hand."""
+    """A mapping from values to numbers, relative to the least value."""
 
     least: Any
     unit: float
@@ -47,7 +47,7 @@ class Line:
 
     @classmethod
     def of(cls, values: Sequence[BoundaryValue]) -> Self | None:
-        """The line of values of one column; None where there are none, or one is infinite."""
+        """The line of a column's values; None without values, or if one is infinite."""
         if not values:
             return None
         least: Any = min(values)
@@ -60,20 +60,18 @@ class Line:
         return cls(least, 1.0 if isinstance(least, int) else 0.0)
 
     def place(self, value: Any) -> float:
-        """Where a value lies."""
         if isinstance(value, str):
             value = _number(value, self.prefix)
         return float(value - self.least)
 
     def places(self, values: Iterable[Any]) -> Floats:
-        """Where each value lies."""
         return np.array([self.place(value) for value in values], dtype=np.float64)
 
     def places_of(self, vector: Vector) -> Floats:
-        """Where each value of a column lies; NaN for NULL."""
+        """The place of each value of a column; NaN for NULL."""
         if vector.is_textual:
             coded = vector.values.dictionary_encode()
-            # NULL takes the last place, which is there where no text is.
+            # NULL takes the last place, which exists even without a text.
             known = np.append(self.places(coded.dictionary.to_pylist()), np.nan)
             result = known[coded.indices.fill_null(-1).to_numpy(zero_copy_only=False)]
         else:
@@ -82,18 +80,17 @@ class Line:
         return np.where(vector.validity(), result, np.nan)
 
     def spans(self, bounds: ColumnBounds) -> tuple[Floats, Floats]:
-        """Where each span of values, of which both ends are known, starts and where it ends, which
-        is beyond."""
+        """The start and (exclusive) end of each span of values, of which both ends are known."""
         lows = self._places(bounds.lows)
         ends = self._places(bounds.highs) + self.unit
         return lows, np.maximum(ends, np.nextafter(lows, np.inf))
 
     def _places(self, values: Values) -> Floats:
-        """Where values lie, none of them less than the least one."""
+        """Places of values that are not below the least one."""
         if values.dtype == np.float64:
             return np.asarray(values - self.least)
         if values.dtype == np.int64 and INT64_MIN <= self.least <= INT64_MAX:
-            # What is beyond 63 bits comes out below zero, and is right without a sign.
+            # A difference beyond 63 bits becomes negative, and is correct as an unsigned number.
             with np.errstate(over="ignore"):
                 return (values - np.int64(self.least)).view(np.uint64).astype(np.float64)
         if len(values) and isinstance(values[0], str):
@@ -103,61 +100,45 @@ class Line:
 
 def _number(text: str, prefix: int) -> int:
     """A text as a number, by the bytes behind a prefix."""
-    return int.from_bytes(text.encode()[prefix : prefix + _TOLD_APART].ljust(_TOLD_APART, b"\0"))
+    return int.from_bytes(text.encode()[prefix : prefix + _TEXT_BYTES].ljust(_TEXT_BYTES, b"\0"))
 
 
 def _numbers(texts: Values, prefix: int) -> Floats:
-    """`_number` of each text."""
     stored = pa.array(texts.tolist(), pa.large_string()).buffers()
     offsets = np.frombuffer(stored[1], np.int64)[: len(texts) + 1]
     content = np.frombuffer(stored[2] or b"", np.uint8)
     starts, ends = offsets[:-1] + prefix, offsets[1:]
     result = np.zeros(len(texts), dtype=np.int64)
-    for at in range(_TOLD_APART):
-        held = np.flatnonzero(starts + at < ends)
+    for at in range(_TEXT_BYTES):
+        present = np.flatnonzero(starts + at < ends)
         result *= 256
-        result[held] += content[starts[held] + at]
+        result[present] += content[starts[present] + at]
     return result.astype(np.float64)
 
 
 _TRUSTED_TEXT = 32
-"""UTF-16 units from which a string maximum may be the cut-off form of a longer one."""
+"""UTF-16 units from which a string maximum may be a truncated form."""
 _TIE_BREAKER = "\ufffd"
-"""What Delta put behind a text it cut, as the greatest; in the order of UTF-8 it is not."""
+"""Delta's suffix of a truncated maximum; in the order of UTF-8 it is not the greatest."""
 _MILLISECOND = 1000
 _MINUTE = 60_000_000
 _FIRST_WHOLE_OFFSET = 94_694_400_000_000
-"""1973-01-01: since 1972 every zone's offset has whole minutes, all that statistics tell of it."""
-_BOUNDED_KINDS = frozenset(
-    {
-        Kind.BOOLEAN,
-        Kind.BYTE,
-        Kind.SHORT,
-        Kind.INTEGER,
-        Kind.LONG,
-        Kind.DATE,
-        Kind.FLOAT,
-        Kind.DOUBLE,
-        Kind.DECIMAL,
-        Kind.STRING,
-        Kind.TIMESTAMP,
-        Kind.TIMESTAMP_NTZ,
-    }
-)
+"""1973-01-01: since 1972 every zone's offset has whole minutes, the resolution of statistics."""
+_BOUNDED_KINDS = NUMERIC | TEMPORAL | {Kind.BOOLEAN, Kind.STRING}
 _DECIMAL_BITS = 44
 """Leading bits of a decimal that survive a double, with a few to spare."""
 _ROOM = 1 << 62
-"""Integers up to which 64 bits have room for what is added here."""
+"""Integers up to which 64 bits suffice for what is added here."""
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnStatistics:
-    """What a snapshot may hold in one column: bounds, not necessarily reached."""
+    """Bounds of a snapshot's column, not necessarily reached."""
 
     minimum: BoundaryValue | None
     maximum: BoundaryValue | None
     null_count: int | None
-    """Never less than the true number; None when unknown."""
+    """Never less than the true number; None if unknown."""
     may_be_nan: bool
 
 
@@ -192,9 +173,8 @@ def _read_bounds(snapshot: Snapshot, column: Column) -> ColumnBounds:
     stated = _values(actions, "null_count", physical)
     nulls = np.full(len(rows), UNKNOWN) if stated is None else _counts(stated)
     is_bounded = column.type.kind in _BOUNDED_KINDS
-    lows, highs = (
-        _values(actions, side, physical) if is_bounded else None for side in ("min", "max")
-    )
+    lows = _values(actions, "min", physical) if is_bounded else None
+    highs = _values(actions, "max", physical) if is_bounded else None
     is_filled = (nulls == UNKNOWN) | (rows == UNKNOWN) | (nulls < rows)
     # A double that is the text of a float is as far from the float as a float is from its text.
     is_of_float = column.name in snapshot.columns.once_float
@@ -211,14 +191,14 @@ def _read_bounds(snapshot: Snapshot, column: Column) -> ColumnBounds:
 def _furthest(
     values: Values, is_known: Flags, pick: Callable[[list[Any]], BoundaryValue]
 ) -> BoundaryValue | None:
-    """What `min` or `max` picks of them; None without values or when one is unknown."""
+    """The `min` or `max` of the known sides; None without values or if one is unknown."""
     return pick(values.tolist()) if len(values) and bool(is_known.all()) else None
 
 
 def extreme(
     values: Sequence[BoundaryValue | None], pick: Callable[[list[Any]], BoundaryValue]
 ) -> BoundaryValue | None:
-    """What `min` or `max` picks of them; None without values or when one is unknown."""
+    """The `min` or `max` of values; None without values or if one is unknown."""
     known = [value for value in values if value is not None]
     return pick(known) if known and len(known) == len(values) else None
 
@@ -234,13 +214,13 @@ def _partition_bounds(stated: pa.Array, column: Column, rows: Ints) -> ColumnBou
 
 
 def _counts(stated: pa.Array) -> Ints:
-    """Counts of the log; one below zero, which no writer tells, says nothing."""
+    """Counts of the log; a negative one, which no writer uses, is unknown."""
     result = stated.cast(pa.int64()).fill_null(UNKNOWN).to_numpy(zero_copy_only=False)
     return np.asarray(np.maximum(result, UNKNOWN))
 
 
 def _values(actions: pa.Table, statistic: str, physical: str) -> Any:
-    """One statistic of one top-level column, one value per file; None where no file has it."""
+    """One statistic of one top-level column, one value per file; None if no file has it."""
     if statistic not in actions.column_names:
         return None
     column = actions.column(statistic)
@@ -251,13 +231,13 @@ def _values(actions: pa.Table, statistic: str, physical: str) -> Any:
 
 
 def _canonical(stated: pa.Array, column: Column) -> tuple[Values, Flags]:
-    """Canonical values (see `data.vector`), and which of them are not NULL."""
+    """Canonical values (see `data.vector`), and a mask of those that are not NULL."""
     vector = from_arrow(to_arrow_type(pa.chunked_array([stated]), column.type), column.type)
     valid = vector.validity()
     if vector.is_textual:
         nothing = "" if column.type.kind is Kind.STRING else b""
-        listed = vector.values.to_pylist()
-        return as_objects([nothing if one is None else one for one in listed]), valid
+        texts = vector.values.to_pylist()
+        return as_objects([nothing if text is None else text for text in texts]), valid
     values = vector.values
     return np.where(valid, values, values.dtype.type(0)), valid
 
@@ -265,10 +245,8 @@ def _canonical(stated: pa.Array, column: Column) -> tuple[Values, Flags]:
 def _side(
     stated: pa.Array | None, column: Column, kind: SqlType, direction: int, files: int
 ) -> tuple[Values, Flags]:
-    """True bounds on one side from what is stated, and which of them are known.
-
-    `kind`: the type whose values were written; `direction` is -1 for minima and 1 for maxima.
-    """
+    """True bounds on one side from the stated ones, and a mask of the known ones. `kind`: the type
+    whose values were written; `direction` is -1 for minima and 1 for maxima."""
     if stated is None:
         return _nothing(column.type, files), np.zeros(files, dtype=np.bool_)
     values, is_known = _canonical(stated, column)
@@ -281,17 +259,15 @@ def _side(
 
 
 def _nothing(kind: SqlType, files: int) -> Values:
-    """Values to stand where none is known, of a sort that can be compared with the column's."""
+    """Placeholders for unknown values, comparable with the column's."""
     if kind.kind in (Kind.STRING, Kind.BINARY):
         return as_objects(["" if kind.kind is Kind.STRING else b""] * files)
     return np.zeros(files, dtype=np.float64 if kind.is_fractional else np.int64)
 
 
 def _may_be_cut(stated: pa.Array) -> Flags:
-    """Which stated maxima may stand for longer or greater texts; anything of NULL.
-
-    Older writers of Delta judge by UTF-16, in which an emoji is two units and below U+FFFD.
-    """
+    """Which stated maxima may be truncated forms of longer or greater texts; arbitrary for NULL.
+    Older writers of Delta judge by UTF-16, in which an emoji is two units and below U+FFFD."""
     size = pc.fill_null(pc.binary_length(stated), 0).to_numpy(zero_copy_only=False)
     length = pc.fill_null(pc.utf8_length(stated), 0).to_numpy(zero_copy_only=False)
     result = np.asarray(length >= _TRUSTED_TEXT)
@@ -304,7 +280,7 @@ def _may_be_cut(stated: pa.Array) -> Flags:
 
 
 def _is_void(values: Values, column: Column) -> Flags:
-    """Where a statistic says nothing: NaN, or a decimal that deltalake cut to 64 bits."""
+    """Which statistics say nothing: NaN, or a decimal that deltalake cut to 64 bits."""
     if column.type.kind is Kind.DECIMAL and column.type.scale == 0:
         return np.asarray((values == INT64_MIN) | (values == INT64_MAX), dtype=np.bool_)
     return _is_nan(values)
@@ -315,10 +291,8 @@ def _is_nan(values: Values) -> Flags:
 
 
 def _moved(values: Values, kind: SqlType, direction: int) -> Values:
-    """The values, moved outwards by what their statistics may be off; never past zero.
-
-    Rounding never changes a sign, so zero is where a bound may stop: sign facts rest on it.
-    """
+    """The values, widened by the possible error of their statistics; never past zero. Rounding
+    never changes a sign, so a bound may stop at zero: sign facts rely on it."""
     if kind.kind is Kind.TIMESTAMP_NTZ:
         return _added(values, np.full(len(values), _MILLISECOND), direction)
     if kind.kind is Kind.TIMESTAMP:
@@ -342,14 +316,14 @@ def _moved(values: Values, kind: SqlType, direction: int) -> Values:
 
 
 def _added(values: Ints, off: Ints, direction: int) -> Ints:
-    """Times moved by so much, at most to the end of 64 bits, beyond which there is none."""
+    """Shift times, clamped to 64 bits, beyond which there is none."""
     if direction < 0:
         return np.maximum(values, INT64_MIN + off) - off
     return np.minimum(values, INT64_MAX - off) + off
 
 
 def line_of(bounds: ColumnBounds) -> Line | None:
-    """The line of a column's bounds; None where some are not known, or infinite."""
+    """The line of a column's bounds; None if some are unknown or infinite."""
     filled = bounds.filled
     if not len(filled) or not filled.is_known:
         return None
@@ -358,7 +332,7 @@ def line_of(bounds: ColumnBounds) -> Line | None:
 
 @dataclass(frozen=True, slots=True)
 class Density:
-    """Rows per unit of a line: what begins at each start, less what is over at each end."""
+    """Rows per unit of a line: what begins at each start, minus what ends at each end."""
 
     starts: Floats
     from_start: Floats
@@ -374,11 +348,11 @@ class Density:
         at_low, at_end = np.argsort(lows), np.argsort(ends)
         return cls(
             lows[at_low],
-            _summed(dense[at_low]),
-            _summed((dense * lows)[at_low]),
+            prefix_sums(dense[at_low]),
+            prefix_sums((dense * lows)[at_low]),
             ends[at_end],
-            _summed(dense[at_end]),
-            _summed((dense * ends)[at_end]),
+            prefix_sums(dense[at_end]),
+            prefix_sums((dense * ends)[at_end]),
         )
 
     def at(self, places: Floats) -> Floats:
@@ -395,5 +369,7 @@ class Density:
         return np.asarray(result - self.moment_from_start[begun] + self.moment_from_end[over])
 
 
-def _summed(values: Floats) -> Floats:
-    return np.concatenate([[0.0], np.cumsum(values)])
+def prefix_sums(values: Floats | Flags) -> Floats:
+    """Exclusive prefix sums along the last dimension, with the total at the end."""
+    zero = np.zeros((*values.shape[:-1], 1))
+    return np.concatenate([zero, np.cumsum(values, axis=-1)], axis=-1)

@@ -25,39 +25,35 @@ def is_unsure(text: str) -> bool:
 
 
 READ_FAILURES: tuple[type[Exception], ...] = (DeltaError, OSError, pa.ArrowException, ValueError)
-"""What reading through deltalake or pyarrow may raise."""
+"""Exceptions of reading through deltalake or pyarrow."""
 
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _SPACE = re.compile(r"\s+")
 _MISSING = ("not found", "no such file", "notfound", "does not exist", "no files in log segment")
 _CUT = "magic bytes not found"
-"""What Arrow says of a file that is there, and is cut short or no Parquet file."""
+"""Arrow's messages for a file that exists but is truncated or not Parquet."""
 _SYSTEM = re.compile(r"\(os error (\d+)\)|\bos \{ code: (\d+)", re.IGNORECASE)
-"""How Rust writes an error of the operating system."""
-
-
+"""Rust's format of an operating system error."""
 _BACKTRACE = re.compile(r"(?: stack backtrace:)? 0: \S.* 1: \S.*")
-"""Numbered frames, which Rust writes behind a message."""
+"""Numbered frames, which Rust appends to a message."""
 
 
 def failure_text(error: BaseException) -> str:
-    """The error's words on one line, without escapes, native backtrace and full stop.
-
-    OutOfMemoryError where memory ran out, which says nothing about what was to be read.
-    """
+    """The error's text on one line, without escapes, native backtrace and full stop. Raises
+    OutOfMemoryError if memory ran out, which says nothing about the data."""
     pass_out_of_memory(error)
     text = _BACKTRACE.sub("", _SPACE.sub(" ", _ESCAPE.sub("", str(error)))).strip().rstrip(".")
     return text if text else type(error).__name__
 
 
 def is_missing(error: BaseException) -> bool:
-    """Whether the failure is that something is not there (any more)."""
+    """Whether the failure is that something is missing."""
     text = failure_text(error).lower().replace(_CUT, "")
     return isinstance(error, FileNotFoundError) or any(phrase in text for phrase in _MISSING)
 
 
 def is_of_system(error: BaseException) -> bool:
-    """Whether the operating system or an object store failed: the same may succeed later."""
+    """Whether the operating system or an object store failed: a retry may succeed."""
     text = str(error)
     codes = (int(code or other) for code, other in _SYSTEM.findall(text))
     return any(code not in _STAYS_WRONG for code in codes) or _OF_STORE.search(text) is not None
@@ -70,10 +66,8 @@ _STAYS_WRONG = frozenset(
 
 
 def without_values(text: str, options: Mapping[str, str]) -> str:
-    """The text without the values of these options, but for those that say where to go.
-
-    Libraries show a value that they cannot read; a key put under the wrong name is one.
-    """
+    """The text without the values of these options, except those of locations. Libraries show a
+    value that they cannot read, which may be a key under the wrong name."""
     for name, value in options.items():
         if len(value) >= _SHORTEST and not _IS_PLACE.search(name):
             text = text.replace(value, "***")
@@ -91,7 +85,7 @@ _READABLE = frozenset(
         "timestampNtz",
         "v2Checkpoint",
         "vacuumProtocolCheck",
-        # Listed is not used: these show in the columns that use them (`tables.schema`).
+        # A table may list these without using them: columns that do are found in `tables.schema`.
         "typeWidening",
         "typeWidening-preview",
         "variantType",
@@ -110,7 +104,7 @@ _NAMED = (
 
 
 def check_reader_features(table: TableName, features: Collection[str]) -> None:
-    """Raise TableError for the first reader feature impctl does not know."""
+    """Raise TableError for the first unknown reader feature."""
     for feature in sorted(set(features) - _READABLE):
         raise unknown_feature(table, feature)
 
@@ -142,7 +136,7 @@ def check_column_mapping(
 
 
 def unknown_feature(table: TableName, feature: str) -> TableError:
-    """The refusal for a reader feature."""
+    """The error for an unsupported reader feature."""
     return TableError(
         f"Table `{table}` needs reader feature `{feature}`, which impctl does not support",
         hint="drop the feature from the table, or read the table with the Delta JAR",
@@ -152,27 +146,24 @@ def unknown_feature(table: TableName, feature: str) -> TableError:
 
 def feature_named_in(text: str) -> str | None:
     """The feature that an error text of the reader complains about."""
-    for pattern in _NAMED:
-        match = pattern.search(text)
-        if match is not None:
-            return match.group(1)
-    return None
+    matches = (pattern.search(text) for pattern in _NAMED)
+    return next((match[1] for match in matches if match is not None), None)
 
 
 _AT_FIRST = 1 << 22
-"""Bytes asked for before a file's size is known: most log entries are smaller."""
+"""Bytes requested before a file's size is known: most log entries are smaller."""
 
 
 def local_path(path: str) -> str | None:
-    """The local folder a path or `file:` URI means; None for any other URI."""
+    """The local folder of a path or `file:` URI; None for any other URI."""
     if path.startswith("file:"):
         return unquote(urlsplit(path).path)
     return None if "://" in path else path
 
 
 def file_uri(path: str, logged: str) -> str:
-    """The file that the log of the table at `path` names, decoded once; deltalake's own list leaves
-    the root encoded."""
+    """The file that the log of the table at `path` names, decoded once, unlike in deltalake's
+    list."""
     if logged.startswith("file:"):
         return unquote(urlsplit(logged).path)
     if "://" in logged or logged.startswith("/"):
@@ -181,7 +172,7 @@ def file_uri(path: str, logged: str) -> str:
 
 
 def below_root(path: str, uri: str) -> str | None:
-    """The file's path below the root of the table at `path`; None where it is not below it."""
+    """The file's path below the root of the table at `path`; None if it is outside."""
     root = _root(path)
     if not uri.startswith(root) or ("/.." in uri and ".." in uri[len(root) - 1 :].split("/")):
         return None
@@ -189,17 +180,15 @@ def below_root(path: str, uri: str) -> str | None:
 
 
 def _root(path: str) -> str:
-    """The part that all files below a table's root begin with."""
+    """The common prefix of all files below a table's root."""
     return path.rstrip("/") + "/"
 
 
 def object_store(
     path: str, options: Mapping[str, str] | None, sizes: Mapping[str, int] | None = None
 ) -> Any:
-    """A pyarrow filesystem rooted at a table that is not on the local disk.
-
-    Of files with a size in `sizes`, by their path below the root, the store is not asked for it.
-    """
+    """A pyarrow filesystem rooted at a table that is not on the local disk. `sizes`, by path below
+    the root, save asking the store for these."""
     # Both take long to load, and tables on the disk need neither.
     import pyarrow.fs as pa_fs
     from deltalake.fs import DeltaStorageHandler
@@ -210,7 +199,7 @@ def object_store(
 
 
 def read_text(path: str, options: Mapping[str, str] | None, name: str) -> str:
-    """A text file below the table's root; OSError when it cannot be read."""
+    """A text file below the table's root; OSError if it cannot be read."""
     folder = local_path(path)
     if folder is not None:
         with open(os.path.join(folder, name), encoding="utf-8", opener=_open_regular) as file:
@@ -221,7 +210,7 @@ def read_text(path: str, options: Mapping[str, str] | None, name: str) -> str:
 def read_range(
     path: str, options: Mapping[str, str] | None, name: str, start: int, length: int
 ) -> bytes:
-    """Bytes of a file below the table's root, fewer at its end; OSError when it cannot be read."""
+    """Bytes of a file below the table's root, fewer at its end; OSError if it cannot be read."""
     folder = local_path(path)
     if folder is None:
         with object_store(path, options).open_input_file(name) as remote:
@@ -233,7 +222,7 @@ def read_range(
 
 
 def _open_regular(path: str, flags: int) -> int:
-    """A descriptor of a regular file; OSError for anything else, such as a FIFO, at once."""
+    """A descriptor of a regular file; OSError at once for anything else, such as a FIFO."""
     file = os.open(path, flags | os.O_NONBLOCK)
     if stat.S_ISREG(os.fstat(file).st_mode):
         return file
@@ -242,9 +231,9 @@ def _open_regular(path: str, flags: int) -> int:
 
 
 def _read_remote(path: str, options: Mapping[str, str] | None, name: str) -> bytes:
-    """The file's bytes; its size is asked for only where it is longer than a first piece."""
+    """The file's bytes; its size is requested only if it exceeds the first piece."""
     try:
-        # Of a range that goes beyond the end a store gives what is there.
+        # For a range beyond the end a store returns what exists.
         with object_store(path, options, {name: _AT_FIRST}).open_input_file(name) as remote:
             result = bytes(remote.read())
     except FileNotFoundError:
@@ -258,7 +247,7 @@ def _read_remote(path: str, options: Mapping[str, str] | None, name: str) -> byt
 
 
 def list_names(path: str, options: Mapping[str, str] | None, name: str) -> list[str]:
-    """Names of the files in a folder below the table's root; OSError when it cannot be listed."""
+    """Names of the files in a folder below the table's root; OSError if it cannot be listed."""
     folder = local_path(path)
     if folder is not None:
         return os.listdir(os.path.join(folder, name))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -13,7 +12,7 @@ import yaml
 from impctl.errors import Location, UsageError, WorkloadError
 from impctl.workload.models import DEFAULT_FILE, SparkSpec, Workload, why_no_store
 from impctl.workload.sections import (
-    NAME_PATTERN,
+    is_name,
     read_budget,
     read_defaults,
     read_limits,
@@ -42,49 +41,32 @@ def names_in(file: Path, section: str) -> tuple[str, ...]:
         result = yaml.load(file.read_bytes(), _LOADER)[section]
     except (OSError, ValueError, TypeError, KeyError, RecursionError, yaml.YAMLError):
         return ()
-    if isinstance(result, dict):
-        names = list(result)
-    elif isinstance(result, list):
+    names = list(result) if isinstance(result, dict) else []
+    if isinstance(result, list):
         names = [entry.get("name") for entry in result if isinstance(entry, dict)]
-    else:
-        names = []
-    return tuple(
-        name for name in names if isinstance(name, str) and re.fullmatch(NAME_PATTERN, name)
-    )
+    return tuple(name for name in names if isinstance(name, str) and is_name(name))
 
 
 MAX_BYTES = 1 << 20
-"""Size of a workload file; rows by the thousand belong in a file of their own."""
+"""Maximum size of a workload file; thousands of rows belong in their own file."""
 
 DEFAULT_STORE = ".impctl"
 
 REQUIRED = ("tables", "queries")
 OPTIONAL = (
-    *(
-        "name",
-        "catalog",
-        "schema",
-        "credentials",
-        "views",
-        "defaults",
-        "partitions",
-        "updates",
-        "store",
-        "budget",
-        "limits",
-    ),
-    "spark",
+    *("name", "catalog", "schema", "credentials", "views", "defaults", "partitions", "updates"),
+    *("store", "budget", "limits", "spark"),
 )
-"""The sections of a workload, beside the version of the file."""
+"""The sections of a workload besides `version`."""
 
 
 def load_workload(path: Path, env: Mapping[str, str]) -> Workload:
-    """The workload in the file `path`, variables resolved from `env`."""
+    """The workload in the file `path`, with variables from `env`."""
     return workload_of(path, read_text(path), env)
 
 
 def workload_of(path: Path, text: str, env: Mapping[str, str]) -> Workload:
-    """The workload that the file `path` holds, by the text that was read of it."""
+    """The workload of the file `path`, from the text read from it."""
     reading, root = _document_of(path, text, env)
     workload = None if root is None else _read_root(path, root, reading)
     if workload is None or reading.problems:
@@ -93,7 +75,7 @@ def workload_of(path: Path, text: str, env: Mapping[str, str]) -> Workload:
 
 
 def load_spark_profile(path: Path, env: Mapping[str, str]) -> SparkSpec:
-    """Spark settings from a file of their own that holds what would stand under `spark:`."""
+    """Spark settings from a separate file that holds the content of `spark:`."""
     reading, root = open_document(path, env)
     spark = None if root is None else _read_spark(root, "`spark`", reading)
     if spark is None or reading.problems:
@@ -102,7 +84,7 @@ def load_spark_profile(path: Path, env: Mapping[str, str]) -> SparkSpec:
 
 
 def open_document(path: Path, env: Mapping[str, str]) -> tuple[FileReading, Node | None]:
-    """The root node of a YAML file; None, with the problem noted, where there is none."""
+    """The root node of a YAML file; None, with a problem reported, if there is none."""
     return _document_of(path, read_text(path), env)
 
 
@@ -119,13 +101,13 @@ def _document_of(path: Path, text: str, env: Mapping[str, str]) -> tuple[FileRea
 
 
 def read_file(path: Path, most: int) -> bytes:
-    """The content of a file, or one byte more than `most` of a longer one: devices have no end."""
+    """The content of a file, at most `most` + 1 bytes: devices have no end."""
     with path.open("rb") as file:
         return file.read(most + 1)
 
 
 def read_text(path: Path) -> str:
-    """The text of the file; UsageError where there is none."""
+    """The text of the file; UsageError if there is none."""
     try:
         data = read_file(path, MAX_BYTES)
     except FileNotFoundError:
@@ -172,7 +154,7 @@ def _not_found(path: Path) -> UsageError:
 
 
 def all_problems(path: Path, reading: FileReading) -> WorkloadError:
-    """The error that lists what a pass over the file has noted."""
+    """The error that lists the problems of a pass over the file."""
     problems = reading.problems
     count = "a problem" if len(problems) == 1 else f"{len(problems)} problems"
     return WorkloadError(f"File `{path}` has {count}", problems)
@@ -236,7 +218,7 @@ _SPARK_NAMES = """
     sql.warehouse.dir ui.enabled ui.port
 """
 _SPARK_SETTINGS = {f"spark.{name}".lower(): f"spark.{name}" for name in _SPARK_NAMES.split()}
-"""Settings in common use: one that is spelled almost like one of these was meant to be it."""
+"""Common settings, for suggestions on a misspelled one."""
 _ALIKE = 0.93
 
 
@@ -251,7 +233,7 @@ def _read_store(node: Node, base: Path, reading: FileReading) -> str | None:
 
 
 def check_version(node: Node | None, reading: FileReading) -> None:
-    """Note a problem where the version of the file format is not the one known."""
+    """Report a problem if the version of the file format is unknown."""
     cell = reading.cell(node, "`version`", "the number 1")
     if node is None or cell is None:
         return

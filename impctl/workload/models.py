@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import field
-from datetime import UTC, date, datetime
-from pathlib import Path
-from typing import TYPE_CHECKING
-
-from impctl.errors import Location
-from impctl.sql.names import (
-    FullName,
-    TableNames,
-)
-from impctl.values import dataclass
-
-if TYPE_CHECKING:
-    from impctl.types import ParameterValue, TableName
-from collections.abc import Iterator
-from datetime import tzinfo
+from datetime import UTC, date, datetime, tzinfo
 from enum import StrEnum
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
+
+from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.errors import Location
@@ -31,16 +20,16 @@ if TYPE_CHECKING:
 
 UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 WORDS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86_400.0}
-"""The same in words, of which there may be several: `1 hour`, `2 days`."""
+"""The same in words, possibly several: `1 hour`, `2 days`."""
 DURATION_PATTERN = rf"[0-9]+(\.[0-9]+)?[ ]*(ms|s|m|h|d|({'|'.join(WORDS)})s?)"
-"""As a file writes it, for its JSON Schema."""
+"""For the JSON Schema of a file."""
 
 _TEXT = re.compile(rf"([0-9]+(?:\.[0-9]+)?)[ ]*(?:(ms|s|m|h|d|)|({'|'.join(WORDS)})s?)")
 _LONGEST = 1e9
 
 
 def seconds_in(text: str, *, needs_unit: bool = False) -> float | None:
-    """The seconds that `text` means; None where it is no duration."""
+    """The seconds that `text` means; None if it is no duration."""
     match = _TEXT.fullmatch(text.strip())
     if match is None or (needs_unit and not match[2] and not match[3]):
         return None
@@ -48,9 +37,9 @@ def seconds_in(text: str, *, needs_unit: bool = False) -> float | None:
     return value if 0 < value < _LONGEST else None
 
 
-@lru_cache(maxsize=64)  # few are written, again and again
+@lru_cache(maxsize=64)  # a few values, many times
 def written(seconds: float) -> str:
-    """The duration as a file would write it, in the largest unit that makes it a whole number."""
+    """The duration as in a file, in the largest unit with a whole number."""
     for unit, size in reversed(UNITS.items()):
         count = round(seconds / size)
         if count and abs(count * size - seconds) < 1e-9 * max(1.0, seconds):
@@ -58,10 +47,7 @@ def written(seconds: float) -> str:
     return f"{seconds:.3f}s"
 
 
-_MONTHS = (
-    *("jan", "feb", "mar", "apr", "may", "jun"),
-    *("jul", "aug", "sep", "oct", "nov", "dec"),
-)
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 _SUNDAY = 7
 MACROS = {
@@ -83,7 +69,7 @@ _LETTERS = {
 
 
 class CronFault(Exception):
-    """A text that is no time of a crontab; never leaves this room."""
+    """A text that is not a crontab time; never leaves this module."""
 
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)
@@ -94,9 +80,7 @@ class CronFault(Exception):
 @dataclass(frozen=True, slots=True)
 class Cron:
     """Minutes, hours, days of the month, months and days of the week (0 Sunday), each ascending.
-
-    `either` says that a day need fit only one of its two fields.
-    """
+    `either` means that a day need match only one of its two fields."""
 
     written: str
     minutes: tuple[int, ...]
@@ -107,7 +91,6 @@ class Cron:
     either: bool
 
     def has_day(self, day: date) -> bool:
-        """Whether its times come on this day."""
         if day.month not in self.months:
             return False
         is_day = day.day in self.days
@@ -116,8 +99,8 @@ class Cron:
 
 
 @dataclass(frozen=True, slots=True)
-class _Field:
-    """What a field counts, from `least` to `most`, and the names of its values from `least` on."""
+class _CronField:
+    """A field: its bounds, and the names of its values from `least` on."""
 
     what: str
     least: int
@@ -126,16 +109,16 @@ class _Field:
 
 
 _FIELDS = (
-    _Field("minute", 0, 59),
-    _Field("hour", 0, 23),
-    _Field("day of month", 1, 31),
-    _Field("month", 1, 12, _MONTHS),
-    _Field("day of week", 0, _SUNDAY, _WEEKDAYS),
+    _CronField("minute", 0, 59),
+    _CronField("hour", 0, 23),
+    _CronField("day of month", 1, 31),
+    _CronField("month", 1, 12, _MONTHS),
+    _CronField("day of week", 0, _SUNDAY, _WEEKDAYS),
 )
 
 
 def read_cron(text: str) -> Cron:
-    """The times meant; `CronFault` for what is none of a crontab."""
+    """Parse crontab times; `CronFault` for anything else."""
     word = text.strip()
     if word.startswith("@"):
         if word.lower() not in MACROS:
@@ -151,9 +134,7 @@ def read_cron(text: str) -> Cron:
             "write minute, hour, day of month, month and day of week, for example `0 6 * * "
             f"1-5`{six}",
         )
-    minutes, hours, days, months, weekdays = (
-        _values(part, field) for part, field in zip(parts, _FIELDS, strict=True)
-    )
+    minutes, hours, days, months, weekdays = map(_values, parts, _FIELDS)
     is_either = parts[2] != "*" and parts[4] != "*"
     sundays = tuple(sorted({day % _SUNDAY for day in weekdays}))
     result = Cron(" ".join(parts), minutes, hours, days, months, sundays, is_either)
@@ -162,16 +143,12 @@ def read_cron(text: str) -> Cron:
     return result
 
 
-def _values(text: str, field: _Field) -> tuple[int, ...]:
-    """The values that a field names, ascending."""
-    result: set[int] = set()
-    for item in text.split(","):
-        result.update(_item(item, field))
-    return tuple(sorted(result))
+def _values(text: str, field: _CronField) -> tuple[int, ...]:
+    return tuple(sorted({value for item in text.split(",") for value in _item(item, field)}))
 
 
-def _item(text: str, field: _Field) -> range:
-    """The values of what stands between two commas."""
+def _item(text: str, field: _CronField) -> range:
+    """The values of one item between commas."""
     body, slash, step_text = text.partition("/")
     step = _number(step_text, text, field) if slash else 1
     if step == 0:
@@ -193,12 +170,11 @@ def _item(text: str, field: _Field) -> range:
     return range(start, end + 1, step)
 
 
-def _value(text: str, item: str, field: _Field) -> int:
+def _value(text: str, item: str, field: _CronField) -> int:
     """A number or a name within the bounds of its field."""
-    is_named = text.lower() in field.names
-    value = (
-        field.least + field.names.index(text.lower()) if is_named else _number(text, item, field)
-    )
+    name = text.lower()
+    is_named = name in field.names
+    value = field.least + field.names.index(name) if is_named else _number(text, item, field)
     if not field.least <= value <= field.most:
         raise CronFault(
             f"the {field.what} is out of range", f"use a value from {field.least} to {field.most}"
@@ -206,7 +182,7 @@ def _value(text: str, item: str, field: _Field) -> int:
     return value
 
 
-def _number(text: str, item: str, field: _Field) -> int:
+def _number(text: str, item: str, field: _CronField) -> int:
     if text.isascii() and text.isdigit() and len(text) <= 4:
         return int(text)
     for letter, meaning in _LETTERS.items():
@@ -223,7 +199,7 @@ def _number(text: str, item: str, field: _Field) -> int:
 
 
 class Alone(StrEnum):
-    """A trigger that stands alone: after each commit, or when the sketch is used."""
+    """A trigger without settings: after each commit, or when the sketch is used."""
 
     COMMIT = "commit"
     USE = "use"
@@ -231,12 +207,10 @@ class Alone(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trigger:
-    """When to maintain: the first that comes of what is not None.
-
-    So many `rows` pending, a multiple of `every` since midnight, a time of `cron`, `fresh_within`
-    after a commit at the latest, or when the `point` is named. `cheap`: earlier, if nothing else is
-    due. `ready_within` bounds what is left to do at the moment itself.
-    """
+    """When to maintain: the first that occurs of what is not None. `rows` pending, a multiple of
+    `every` since midnight, a time of `cron`, at most `fresh_within` after a commit, or when the
+    `point` is named. `cheap`: earlier, if nothing else is due. `ready_within` bounds the work left
+    then."""
 
     alone: Alone | None = None
     rows: int | None = None
@@ -254,14 +228,14 @@ class Trigger:
 
     @property
     def zone(self) -> tzinfo:
-        """The time zone in which moments of `every` and `cron` are."""
+        """The time zone of `every` and `cron`."""
         result = zone_named(self.timezone or "UTC")
         assert result is not None, "a trigger with an unknown time zone is refused when it is read"
         return result
 
     @property
     def text(self) -> str:
-        """As the file says it, for people."""
+        """The trigger as in the file."""
         return ", ".join(self._words())
 
     def _words(self) -> Iterator[str]:
@@ -285,11 +259,10 @@ class Trigger:
 
 
 ON_COMMIT = Trigger(alone=Alone.COMMIT)
-"""What holds where a file says nothing."""
 
 
 def zone_named(name: str) -> tzinfo | None:
-    """The time zone; None where this machine does not know it. `UTC` needs no table of zones."""
+    """The time zone; None if this machine does not know it. `UTC` needs no zone database."""
     if name == "UTC":
         return UTC
     from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -308,7 +281,7 @@ BoundaryLiteral = int | float | str | date | datetime
 
 
 class Policy(StrEnum):
-    """What `maintain` may do when a query cannot be maintained exactly."""
+    """What `maintain` may do if a query cannot be maintained exactly."""
 
     AUTO = "auto"
     INCREMENTAL = "incremental"
@@ -317,7 +290,7 @@ class Policy(StrEnum):
 
 
 class SketchUse(StrEnum):
-    """Whether a query is read through its sketch: where that pays, in any case, or not at all."""
+    """Whether a query is read through its sketch: if it pays, always, or never."""
 
     AUTO = "auto"
     ALWAYS = "always"
@@ -325,7 +298,7 @@ class SketchUse(StrEnum):
 
 
 class AnsweredBy(StrEnum):
-    """Who answers a query: its kept rows, the engine, Spark, or the quickest of those that can."""
+    """What answers a query: its materialized result, the engine, Spark, or the fastest possible."""
 
     AUTO = "auto"
     STATE = "state"
@@ -334,43 +307,42 @@ class AnsweredBy(StrEnum):
 
 
 class MaintainMode(StrEnum):
-    """In how many steps a query is maintained: one per batch passed, or one for all of them."""
+    """Steps of maintenance: one per batch, or one for all of them."""
 
     EAGER = "eager"
     LAZY = "lazy"
 
 
 class JoinStrategy(StrEnum):
-    """Where a join finds partners: kept in an index, read from files or by Spark, or as sizes
-    suggest; or that none are looked for."""
+    """Where a join finds matching rows: in an index, in files, through Spark, by sizes; or
+    nowhere."""
 
     AUTO = "auto"
     INDEX = "index"
     FILES = "files"
     SPARK = "spark"
     SPARK_UNFILTERED = "spark_unfiltered"
-    """Without a filter of the keys first, to see what the filter saves."""
+    """Without a filter of the keys first, to measure what the filter saves."""
     TREE = "tree"
-    """Counts and sums go up a tree of the tables, decisions come down: nothing is joined."""
+    """Counts and sums go up a tree of the tables, decisions come down, without joining."""
 
 
 class StateKept(StrEnum):
-    """What a query says of its state, whatever the budget."""
+    """Which state a query keeps, whatever the budget."""
 
     KEEP = "keep"
-    """All of it is kept."""
     LEAST = "least"
-    """Kept is only what nothing can replace."""
+    """Only what nothing can replace is kept."""
 
 
 Everything = Literal["all"]
 EVERYTHING: Final[Everything] = "all"
-"""What `buffer` of a query says that keeps everything."""
+"""The value of a query's `buffer` that keeps everything."""
 
 
 class Lineage(StrEnum):
-    """Which rows a sketch is kept for: all that the answer stems from, and all rows of recursions;
-    those that decide the answer; or of recursions, too, only what the answer stems from."""
+    """Which rows a sketch covers: all that the answer derives from, and all rows of recursions;
+    those that decide the answer; or, also of recursions, only what the answer derives from."""
 
     ALL = "all"
     WITNESS = "witness"
@@ -378,7 +350,7 @@ class Lineage(StrEnum):
 
 
 class Ship(StrEnum):
-    """What of a row's provenance is handed on: its first derivation, or the whole function."""
+    """The provenance of a row that is passed on: its first derivation, or the whole function."""
 
     LAZY = "lazy"
     EAGER = "eager"
@@ -386,33 +358,28 @@ class Ship(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ProvenanceSpec:
-    """Recursion is kept by absorption, in so many `nodes` of decision diagrams at most."""
+    """Recursion is maintained by absorption, with at most `nodes` of decision diagrams."""
 
     ship: Ship = Ship.LAZY
     nodes: int = 5_000_000
 
 
 class Moves(StrEnum):
-    """How often a parameter that sketches follow has another value."""
+    """How often a parameter that sketches follow changes its value."""
 
     DAILY = "daily"
     HOURLY = "hourly"
 
 
-_FOLLOWED = {
-    Moves.DAILY: "current_date",
-    Moves.HOURLY: "date_trunc('hour', current_timestamp)",
-}
-"""Names as of `sql.parameters`."""
+_FOLLOWED = {Moves.DAILY: "current_date", Moves.HOURLY: "date_trunc('hour', current_timestamp)"}
+"""Names as in `sql.parameters`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ComingSpec:
-    """Changes of a table that are to come; None is not said.
-
-    One `every` so many seconds, of so many `rows`, of which the share `deletes` are deletions; from
-    `since` on and before `until`, in seconds since 1970.
-    """
+    """Expected changes of a table; None is unspecified. One `every` so many seconds, of so many
+    `rows`, the share `deletes` of them deleted; from `since` to before `until`, in seconds since
+    1970."""
 
     every: float | None
     rows: int | None
@@ -423,7 +390,7 @@ class ComingSpec:
 
 @dataclass(frozen=True, slots=True)
 class ExpirySpec:
-    """Rows of a table are live until `after` microseconds have passed since their `column`."""
+    """Rows of a table are live until `after` microseconds after their `column`."""
 
     column: ColumnName
     after: int
@@ -432,11 +399,9 @@ class ExpirySpec:
 
 @dataclass(frozen=True, slots=True)
 class TableSpec:
-    """A Delta table; `path` is absolute or a URI, `names` what else the SQL calls it.
-
-    `coming` are changes that the file expects: none where it says that the table never changes,
-    None where it says nothing. With an `expiry` queries see its live rows alone.
-    """
+    """A Delta table; `path` is absolute or a URI, `names` are its other names in SQL. `coming` are
+    the changes that the file expects: none if it says that the table never changes, None if it says
+    nothing. With an `expiry` queries see its live rows only."""
 
     name: TableName
     path: str
@@ -444,24 +409,21 @@ class TableSpec:
     location: Location
     names: tuple[str, ...] = ()
     ambient: bool = False
-    """Whether credentials may come from the surroundings of the process."""
+    """Whether credentials may come from the environment of the process."""
     coming: tuple[ComingSpec, ...] | None = None
     expiry: ExpirySpec | None = None
     clone_of: tuple[str, ...] = ()
-    """Absolute paths or URIs of tables whose files the log may name: a shallow clone's."""
+    """Absolute paths or URIs of tables whose files the log of a shallow clone may name."""
 
     @property
     def never_changes(self) -> bool:
-        """Whether the file says so."""
         return self.coming == ()
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionSpec:
-    """A candidate partition: either `boundaries`, or a number of equi-depth `ranges`.
-
-    `is_old_key`: the file uses `fragments`, the old name of that key.
-    """
+    """A candidate partition: either `boundaries`, or a number of equi-depth `ranges`. `is_old_key`:
+    the file uses `fragments`, the old name of that key."""
 
     table: TableName
     column: ColumnName
@@ -473,7 +435,7 @@ class PartitionSpec:
 
 @dataclass(frozen=True, slots=True)
 class SqlRun:
-    """Characters of a scalar from `offset` on that stand side by side on one line of the file."""
+    """Characters of a scalar from `offset` on that are contiguous on one line of the file."""
 
     offset: int
     line: int
@@ -482,7 +444,7 @@ class SqlRun:
 
 @dataclass(frozen=True, slots=True)
 class TextPiece:
-    """A stretch of resolved text: literal from `source` on, or the value of a variable there."""
+    """A piece of resolved text: literal from `source` on, or the value of a variable there."""
 
     offset: int
     source: int
@@ -491,7 +453,7 @@ class TextPiece:
 
 @dataclass(frozen=True, slots=True)
 class SqlOrigin:
-    """Where a SQL text stands in the file; without `runs` only its start is known."""
+    """Where a SQL text is in the file; without `runs` only its start is known."""
 
     start: Location
     runs: tuple[SqlRun, ...]
@@ -510,20 +472,14 @@ class ViewSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuerySpec:
-    """One query; `sketch` names the attribute wanted per table and is empty when impctl chooses.
-
-    `params` are the values of the named parameters in `sql`, for which sketches are captured;
-    `moves` are those parameters that sketches follow.
-    `buffer` is how many values or rows MIN, MAX and top-k keep per group, `all` of them, or as many
-    as is usual (None).
-    `lineage` says whether the sketch holds all rows that the answer stems from, and of recursions
-    all that derives rows, or witnesses, or of recursions, too, only what the answer stems from;
-    `lineage_place` is where the query itself says so, None where it does not.
-    `is_sketched` is false where the file says `sketch: none`; `answer` says that the rows of the
-    query's answer are kept too. `trigger` says when it is maintained, None where the file does not;
-    so does `state` what of its state is kept. `provenance` says that recursion is kept by
-    absorption.
-    """
+    """One query; `sketch` names the attribute per table and is empty if impctl chooses. `params`
+    are the values of the named parameters in `sql`, for which sketches are captured; `moves` are
+    the parameters that sketches follow. `buffer` is how many values or rows MIN, MAX and top-k keep
+    per group, `all` of them, or the default (None). `lineage` is the kind of rows that the sketch
+    holds (`Lineage`); `lineage_place` is where the query itself says so, None if it does not.
+    `is_sketched` is false for `sketch: none`; `answer` means that the result is materialized too.
+    `trigger` says when the query is maintained, `state` which of its state is kept; None if the
+    file does not. `provenance` means that recursion is maintained by absorption."""
 
     name: QueryName
     sql: str
@@ -546,7 +502,7 @@ class QuerySpec:
 
     @property
     def follows(self) -> dict[str, str]:
-        """The moment that each parameter which moves is, unless another value is given."""
+        """The moment of each parameter that moves, unless another value is given."""
         return {name: _FOLLOWED[moves] for name, moves in self.moves.items()}
 
 
@@ -581,16 +537,16 @@ class ChangeSpec:
     where: str | None
     location: Location
     places: Mapping[ColumnName, Location]
-    """Where the value of each column stands."""
+    """The position of each column's value."""
 
 
 UpdateSpec = InsertSpec | DeleteSpec | ChangeSpec
-"""One update batch of the workload; `apply` commits each as a table version of its own."""
+"""One update batch of the workload; `apply` commits each as one table version."""
 
 
 @dataclass(frozen=True, slots=True)
 class SparkSpec:
-    """Settings of the Spark session; `master` is None where the file does not say."""
+    """Settings of the Spark session; `master` is None if the file does not say."""
 
     master: str | None
     conf: Mapping[str, str] = field(repr=False)
@@ -598,11 +554,8 @@ class SparkSpec:
 
 @dataclass(frozen=True, slots=True)
 class BudgetSpec:
-    """What the state of all queries may take: bytes on `disk`; None is without bounds.
-
-    `memory` is what a process may take, as written: a size, or a share of the machine's such as
-    `25%`.
-    """
+    """Limits of the state of all queries: bytes on `disk`; None is unlimited. `memory` is the limit
+    of a process, as written: a size, or a share of the machine's such as `25%`."""
 
     disk: int | None = None
     memory: str | None = None
@@ -610,7 +563,7 @@ class BudgetSpec:
 
 @dataclass(frozen=True, slots=True)
 class LimitSpec:
-    """How far WITH RECURSIVE of UNION may go: rounds in one go, and rows derived."""
+    """Limits of WITH RECURSIVE of UNION: rounds at once, and rows derived."""
 
     rounds: int = 100_000
     rows: int = 20_000_000
@@ -635,19 +588,15 @@ class Workload:
 
 
 DEFAULT_FILE = Path("impctl.yaml")
-"""The workload file where none is named, in the working directory."""
-
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+(.*)", re.DOTALL)
 """Any number of slashes, as a `Path` keeps only one; a single letter is a drive."""
 
 
 def why_no_store(written: str) -> tuple[str, str] | None:
-    """What is wrong with `written` as the place of a store, and a hint; None for a folder's path.
-
-    Locks, and renames that happen whole or not at all, are what a store is built on; object stores
-    have neither, so a URI is refused instead of read as the name of a folder.
-    """
+    """What is wrong with `written` as the place of a store, and a hint; None for a folder. A store
+    requires locks and atomic renames, which object stores lack: a URI is not read as a folder's
+    name."""
     match = _SCHEME.match(written)
     if match is None:
         return None

@@ -1,4 +1,4 @@
-"""What a YAML scalar stands for: the core types of YAML 1.2, dates, and sizes."""
+"""The values of YAML scalars: the core types of YAML 1.2, dates, and sizes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,7 @@ if TYPE_CHECKING:
     from impctl.workload.models import CellValue
 
 _INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]*)")
-
-
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|(0|[1-9][0-9]*)(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
-
-
 _SPECIAL = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
     **dict.fromkeys(("true", "True", "TRUE"), True),
@@ -26,14 +22,10 @@ _SPECIAL = {
     **dict.fromkeys(("-.inf", "-.Inf", "-.INF"), -math.inf),
     **dict.fromkeys((".nan", ".NaN", ".NAN"), math.nan),
 }
-
-
 _TIMESTAMP = re.compile(
     r"\d{4}-\d\d-\d\d"
     r"([Tt ]\d\d:\d\d:\d\d(\.\d{1,6})?[ ]?(Z|[-+]\d\d:\d\d)?)?"
 )
-
-
 _UNITS = {
     "": 1,
     "b": 1,
@@ -46,27 +38,17 @@ _UNITS = {
     "gib": 2**30,
     "tib": 2**40,
 }
-
-
 _WRITTEN = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)", re.IGNORECASE)
-
-
 _SHARE = re.compile(r"(\d+(?:\.\d+)?)\s*%")
-
-
 _LARGEST = 1e18
-"""More bytes than any disk has, few enough to reckon with."""
-
-
+"""More bytes than any disk has, few enough for arithmetic."""
 SIZE_HINT = "write a size such as 500MB, 2GB or 2GiB"
-
-
 _MAX_DIGITS = 400
 """Digits of a number; 308 suffice for any double and 38 for any decimal."""
 
 
 class ScalarFault(Exception):
-    """A scalar that looks like a value of its type but is none."""
+    """A scalar that looks like a value of its type but is invalid."""
 
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)
@@ -75,7 +57,7 @@ class ScalarFault(Exception):
 
 
 def plain_value(text: str) -> CellValue:
-    """The value of a plain (unquoted) scalar; `ScalarFault` where it would be altered."""
+    """The value of a plain (unquoted) scalar; `ScalarFault` if it would be altered."""
     if text in _SPECIAL:
         return _SPECIAL[text]
     if _INTEGER.fullmatch(text):
@@ -89,10 +71,8 @@ def plain_value(text: str) -> CellValue:
 
 
 def share_from(text: str) -> float | None:
-    """The share of the whole that a text such as `25%` means; None where it is no share.
-
-    ValueError for none of it, and for more than all.
-    """
+    """The fraction of a text such as `25%`; None for anything else. ValueError unless 0 < % <=
+    100."""
     match = _SHARE.fullmatch(text.strip())
     if match is None:
         return None
@@ -102,7 +82,7 @@ def share_from(text: str) -> float | None:
 
 
 def size_from(text: str) -> int:
-    """The bytes of a size; 0 is one. ValueError for what is none."""
+    """The bytes of a size, possibly 0. ValueError for anything else."""
     match = _WRITTEN.fullmatch(text.strip())
     unit = None if match is None else _UNITS.get(match.group(2).lower())
     if match is None or unit is None:
@@ -114,7 +94,7 @@ def size_from(text: str) -> int:
 
 
 def kind_of(value: object) -> str:
-    """What a value is, in the words of messages; never the value itself."""
+    """The kind of a value, for messages; never the value itself."""
     match value:
         case None:
             return "nothing"

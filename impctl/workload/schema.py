@@ -43,7 +43,7 @@ _CELL_TYPES = ["string", "number", "boolean", "null"]
 
 
 def workload_json_schema() -> JsonSchema:
-    """A fresh schema document; its `$id` names the version of the file it describes."""
+    """A new schema document; its `$id` names the version of the file it describes."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": SCHEMA_ID,
@@ -61,7 +61,6 @@ def workload_json_schema() -> JsonSchema:
 
 
 def _sections() -> dict[str, JsonSchema]:
-    """The sections of a workload."""
     return {
         "name": text_of("Name of the workload; default: the name of the file."),
         "catalog": text_of("Catalog of table names without one; default: `spark_catalog`."),
@@ -256,7 +255,6 @@ def _provenance() -> JsonSchema:
 
 
 def _query_settings() -> dict[str, JsonSchema]:
-    """How a query's sketch is kept."""
     return {
         "policy": or_variable(
             {"enum": [str(policy) for policy in Policy]},

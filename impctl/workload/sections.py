@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from datetime import UTC, date, datetime, time
 from decimal import Decimal, InvalidOperation
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
@@ -81,8 +82,6 @@ from impctl.workload.yaml import (
 )
 
 if TYPE_CHECKING:
-    from yaml import Node as BudgetsNode
-
     from impctl.types import ParameterValue, TableName
 
 JsonSchema = dict[str, object]
@@ -124,7 +123,6 @@ def settings_of(description: str) -> JsonSchema:
 
 
 def text_of(description: str) -> JsonSchema:
-    """Text that is not blank."""
     return {"description": description, "type": "string", "pattern": r"\S"}
 
 
@@ -135,47 +133,42 @@ def or_variable(schema: JsonSchema, description: str) -> JsonSchema:
 
 NAME_PATTERN = "[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}"
 IDENTIFIER_PATTERN = "[A-Za-z_][A-Za-z0-9_]{0,127}"
-"""What may name a parameter, and a part of a table's name without backticks."""
+"""Names of parameters, and parts of a table's name without backticks."""
 
 _PART = f"(?:{IDENTIFIER_PATTERN}|`[^`]+`)"
 TABLE_PATTERN = rf"{_PART}(?:\.{_PART}){{0,2}}"
-"""What may name a table or a view: `sales`, `shop.sales`, ``main.`my shop`.sales``."""
+"""Names of tables and views: `sales`, `shop.sales`, ``main.`my shop`.sales``."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeclaredTables:
-    """The tables of the file, those with a problem too, and what they may be called."""
+    """The tables of the file, including invalid ones, and their names."""
 
     listed: tuple[TableName, ...]
     names: TableNames
 
     def table(self, written: str) -> TableName | None:
-        """The table that is called so; None for none."""
+        """The table of that name; None without one."""
         result = self.names.called(written)
         return written if result is None and written in self.listed else result
 
 
 Declared = DeclaredTables | None
-"""None where `tables` itself is missing or broken."""
+"""None if `tables` itself is missing or invalid."""
 
 
 def is_name(name: str) -> bool:
-    """Whether a query or an update may be called so."""
+    """Whether the name is valid for a query or an update."""
     return re.fullmatch(NAME_PATTERN, name) is not None
 
 
-def is_identifier(name: str) -> bool:
-    """Whether a parameter may be called so."""
-    return re.fullmatch(IDENTIFIER_PATTERN, name) is not None
-
-
 def is_table_name(name: str) -> bool:
-    """Whether a table may be called so."""
+    """Whether the name is valid for a table."""
     return re.fullmatch(TABLE_PATTERN, name) is not None
 
 
 def refuse_name(node: Node, name: str, what: str, reading: FileReading) -> None:
-    """Note that `name` cannot name `what`."""
+    """Report that `name` cannot name `what`."""
     hint = "use letters, digits, `_`, `-` and `.`, at most 128 characters"
     reading.report(node, f"{written_at(node, name)} cannot be the name of {what}", hint)
 
@@ -183,24 +176,22 @@ def refuse_name(node: Node, name: str, what: str, reading: FileReading) -> None:
 def declared_table(
     written: str, node: Node, tables: Declared, path: str, reading: FileReading
 ) -> TableName | None:
-    """The table called `written` at `node`; None, with a problem noted, where none is."""
+    """The table called `written` at `node`; None, with a problem reported, if there is none."""
     if tables is None:
         return written
     result = tables.table(written)
     if result is None:
-        reading.report(
-            node,
-            f"Table {written_at(node, written)} in {path} is not declared under `tables`",
-            suggestion(written, tables.listed, "declared tables"),
-        )
+        problem = f"Table {written_at(node, written)} in {path} is not declared under `tables`"
+        hint = suggestion(written, tables.listed, "declared tables")
+        reading.report(node, problem, hint)
     return result
 
 
-_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
 def read_path(node: Node | None, where: str, base: Path, reading: FileReading) -> str | None:
-    """The path written at `node`, as seen from the folder `base`."""
+    """The path written at `node`, relative to the folder `base`."""
     written = reading.text(node, where)
     if node is None or written is None:
         return None
@@ -211,13 +202,10 @@ def read_path(node: Node | None, where: str, base: Path, reading: FileReading) -
 
 
 def resolve_path(base: Path, written: str) -> str:
-    """`written` as seen from the folder `base`, which is absolute."""
-    if _URI.match(written):
-        return written
-    return os.path.normpath(base / written)
+    """`written` relative to the folder `base`, which is absolute."""
+    return written if _URI.match(written) else os.path.normpath(base / written)
 
 
-_CREDENTIALS_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _S3 = ("s3", "s3a", "s3n")
 _OTHERS = {
     **dict.fromkeys(
@@ -240,11 +228,8 @@ _PREFIX = re.compile(r"^(aws_|google_|azure_storage_|azure_)")
 def require_credentials(
     name: TableName, path: str, options: Mapping[str, str], env: Mapping[str, str]
 ) -> None:
-    """Refuse a table in an object store whose storage options hold no credentials of its own.
-
-    Raises UsageError: `credentials_missing` names what is missing, `credentials_mixed` the variable
-    that deltalake would send with the keys given.
-    """
+    """Refuse a table in an object store whose storage options lack credentials. UsageError:
+    `credentials_missing` names them, `credentials_mixed` the variable that deltalake would add."""
     missing = missing_credentials(path, options)
     if missing is not None:
         raise UsageError(
@@ -266,7 +251,7 @@ def require_credentials(
 
 
 def missing_credentials(path: str, options: Mapping[str, str]) -> str | None:
-    """What the options lack to read this path; None where nothing, and for other places."""
+    """What the options lack to read this path; None if nothing, and for other places."""
     scheme = _scheme(path)
     given = {_PREFIX.sub("", key.lower()): value for key, value in options.items() if value}
     if given.get("skip_signature", "").lower() not in ("true", "1"):
@@ -284,13 +269,13 @@ def missing_credentials(path: str, options: Mapping[str, str]) -> str | None:
 
 
 def _scheme(path: str) -> str:
-    match = _CREDENTIALS_SCHEME.match(path)
+    match = _URI.match(path)
     return "" if match is None else match[1].lower()
 
 
 NEVER = "never"
 MAX_ROWS = 1_000_000_000_000
-"""More rows are no change that anybody carries on."""
+"""The limit of rows per change."""
 
 _KEYS = ("every", "rows", "deletes", "from", "until")
 _SHARE = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,6})?)[ ]*%")
@@ -300,7 +285,7 @@ _MOMENT_PATTERN = r"^\d{4}-\d\d-\d\d"
 def read_changes(
     node: Node | None, where: str, reading: FileReading
 ) -> tuple[ComingSpec, ...] | None:
-    """The changes to come, none for `never`; None where nothing is said, or something is wrong."""
+    """The expected changes, none for `never`; None if nothing is specified or it is invalid."""
     if node is None:
         return None
     if isinstance(node, ScalarNode):
@@ -312,11 +297,10 @@ def read_changes(
     if nodes is None:
         return None
     if not nodes:
-        reading.report(
-            node, f"{where} is empty", "write `changes: never`, or describe the expected changes"
-        )
-    read = [_read_one(each, where, reading) for each in nodes]
-    known = tuple(each for each in read if each is not None)
+        hint = "write `changes: never`, or describe the expected changes"
+        reading.report(node, f"{where} is empty", hint)
+    read = [_read_one(element, where, reading) for element in nodes]
+    known = tuple(spec for spec in read if spec is not None)
     return known if known and len(known) == len(read) else None
 
 
@@ -324,11 +308,8 @@ def _never(node: Node, where: str, reading: FileReading) -> tuple[ComingSpec, ..
     written = reading.text(node, where)
     if written is None or written == NEVER:
         return None if written is None else ()
-    reading.report(
-        node,
-        f"{where} must be `{NEVER}`, a mapping, or a list of mappings",
-        "write `changes: never`, or for example `changes: {every: 1h, rows: 200, deletes: 5%}`",
-    )
+    hint = "write `changes: never`, or for example `changes: {every: 1h, rows: 200, deletes: 5%}`"
+    reading.report(node, f"{where} must be `{NEVER}`, a mapping, or a list of mappings", hint)
     return None
 
 
@@ -340,44 +321,32 @@ def _read_one(node: Node, where: str, reading: FileReading) -> ComingSpec | None
     if not fields and len(reading.problems) == known:
         reading.report(node, f"{where} is empty", "write `every`, `from` or `until`")
     every = read_duration(fields.get("every"), inside(where, "every"), reading)
-    rows = reading.whole_number(
-        fields.get("rows"),
-        inside(where, "rows"),
-        MAX_ROWS,
-        "write the usual number of rows per change",
-    )
+    usual = "write the usual number of rows per change"
+    rows = reading.whole_number(fields.get("rows"), inside(where, "rows"), MAX_ROWS, usual)
     deletes = _share(fields.get("deletes"), inside(where, "deletes"), reading)
     since = _moment(fields.get("from"), inside(where, "from"), reading)
     until = _moment(fields.get("until"), inside(where, "until"), reading)
     for name, needed in (("rows", "every"), ("deletes", "rows")):
         if name in fields and needed not in fields:
-            reading.report(
-                fields[name],
-                f"{inside(where, name)} needs `{needed}`",
-                f"add `{needed}:`",
-            )
+            needs = f"{inside(where, name)} needs `{needed}`"
+            reading.report(fields[name], needs, f"add `{needed}:`")
     if since is not None and until is not None and until <= since:
-        reading.report(
-            fields["until"],
-            f"{inside(where, 'until')} must be later than `from`",
-            "the expectation applies from `from` until before `until`",
-        )
+        hint = "the expectation applies from `from` until before `until`"
+        reading.report(fields["until"], f"{inside(where, 'until')} must be later than `from`", hint)
     if len(reading.problems) > known:
         return None
-    return ComingSpec(every, rows, 0.0 if deletes is None else deletes, since, until)
+    return ComingSpec(every, rows, deletes or 0.0, since, until)
 
 
 def read_duration(node: Node | None, where: str, reading: FileReading) -> float | None:
-    """The seconds written; None where nothing is, or no duration."""
+    """The seconds written; None without a valid duration."""
     cell = reading.cell(node, where, "a duration such as 1h")
     if node is None or cell is None:
         return None
     seconds = seconds_in(cell.written, needs_unit=True)
     if seconds is None:
-        said = written_at(node, cell.written)
-        reading.report(
-            node, f"{where}: {said} is not a duration", "write a duration such as 10m or 1h"
-        )
+        problem = f"{where}: {written_at(node, cell.written)} is not a duration"
+        reading.report(node, problem, "write a duration such as 10m or 1h")
     return seconds
 
 
@@ -387,10 +356,8 @@ def _share(node: Node | None, where: str, reading: FileReading) -> float | None:
         return None
     match = _SHARE.fullmatch(cell.written.strip())
     if match is None or float(match[1]) > 100:
-        said = written_at(node, cell.written)
-        reading.report(
-            node, f"{where}: {said} is not a share of the rows", "write a share such as 5%"
-        )
+        problem = f"{where}: {written_at(node, cell.written)} is not a share of the rows"
+        reading.report(node, problem, "write a share such as 5%")
         return None
     return float(match[1]) / 100
 
@@ -408,21 +375,19 @@ def _moment(node: Node | None, where: str, reading: FileReading) -> float | None
             reading.report(node, f"{where}: {fault.message}", fault.hint)
             return None
     if not isinstance(value, date):
-        reading.report(
-            node,
-            f"{where}: {written_at(node, cell.written)} is not a date or a time",
-            "write a date such as 2026-12-01, or a time such as 2026-12-01 18:00:00",
-        )
+        problem = f"{where}: {written_at(node, cell.written)} is not a date or a time"
+        hint = "write a date such as 2026-12-01, or a time such as 2026-12-01 18:00:00"
+        reading.report(node, problem, hint)
         return None
     at = value if isinstance(value, datetime) else datetime.combine(value, time())
     return (at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp()
 
 
 def changes_schema() -> JsonSchema:
-    """What `changes` of a table may be, for editors."""
+    """The JSON Schema of a table's `changes`."""
     moment: JsonSchema = {"type": "string", "pattern": _MOMENT_PATTERN}
     share: JsonSchema = {"type": "string", "pattern": f"^{_SHARE.pattern}$"}
-    one = {
+    mapping = {
         **object_of(
             "Expected changes that the table's log does not show yet.",
             {
@@ -431,8 +396,7 @@ def changes_schema() -> JsonSchema:
                     "How often the table changes, such as 1h.",
                 ),
                 "rows": or_variable(
-                    {"type": "integer", "minimum": 1, "maximum": MAX_ROWS},
-                    "Rows per change.",
+                    {"type": "integer", "minimum": 1, "maximum": MAX_ROWS}, "Rows per change."
                 ),
                 "deletes": or_variable(share, "Share of the rows that are deletions, such as 5%."),
                 "from": or_variable(moment, "Date or time from which this is expected."),
@@ -445,8 +409,8 @@ def changes_schema() -> JsonSchema:
         "description": "Expected changes: `never`, or how often and how large.",
         "anyOf": [
             or_variable({"const": NEVER}, "The table does not change."),
-            one,
-            {"type": "array", "minItems": 1, "items": one},
+            mapping,
+            {"type": "array", "minItems": 1, "items": mapping},
         ],
     }
 
@@ -459,7 +423,7 @@ _LIMITS = "`limits`"
 _MOST = 2**62
 
 
-def read_budget(node: BudgetsNode | None, reading: FileReading) -> BudgetSpec:
+def read_budget(node: Node | None, reading: FileReading) -> BudgetSpec:
     """The budget; without one everything is kept."""
     if node is None:
         return BudgetSpec()
@@ -470,8 +434,8 @@ def read_budget(node: BudgetsNode | None, reading: FileReading) -> BudgetSpec:
     )
 
 
-def read_limits(node: BudgetsNode | None, reading: FileReading) -> LimitSpec:
-    """The limits of recursive queries; as usual where they are not given."""
+def read_limits(node: Node | None, reading: FileReading) -> LimitSpec:
+    """The limits of recursive queries, with defaults."""
     usual = LimitSpec()
     if node is None:
         return usual
@@ -485,7 +449,7 @@ def read_limits(node: BudgetsNode | None, reading: FileReading) -> LimitSpec:
 
 
 def _read(
-    fields: Mapping[str, BudgetsNode],
+    fields: Mapping[str, Node],
     name: str,
     read: Callable[[str], _V],
     hint: str,
@@ -509,20 +473,18 @@ def _memory(text: str) -> str:
 
 
 def budget_schema() -> JsonSchema:
-    """What an editor is told of it."""
+    """The JSON Schema of the budget."""
     disk = text_of(
         "Limit for the state of all queries on disk, such as 500MB or 2GB; 0 keeps the minimum."
     )
     memory = text_of("Memory limit of a process: 500MB, 2GB, or 25% of the machine's memory.")
-    fields = {
-        name: {**told, "type": ["string", "integer"]}
-        for name, told in (("disk", disk), ("memory", memory))
-    }
+    both = {"type": ["string", "integer"]}
+    fields: dict[str, JsonSchema] = {"disk": {**disk, **both}, "memory": {**memory, **both}}
     return object_of("Limits for the state of all queries.", fields)
 
 
 def limits_schema() -> JsonSchema:
-    """What an editor is told of the limits."""
+    """The JSON Schema of the limits."""
     whole = {"type": "integer", "minimum": 1}
     usual = LimitSpec()
     return object_of(
@@ -534,21 +496,18 @@ def limits_schema() -> JsonSchema:
     )
 
 
-KEYS = (
-    *("fresh_within", "rows", "every", "cron", "timezone"),
-    *("point", "ready_within", "cheap"),
-)
+KEYS = (*("fresh_within", "rows", "every", "cron", "timezone"), *("point", "ready_within", "cheap"))
 _DAY = 86_400.0
 _CLOCKS = ("every", "cron")
 _WHEN = ("fresh_within", "rows", "every", "cron", "point")
-"""What a trigger needs one of."""
+"""Keys of which a trigger needs one."""
 
 _BESIDE = {"timezone": _CLOCKS, "ready_within": (*_CLOCKS, "point"), "cheap": _WHEN}
-"""What goes only beside one of others."""
+"""Keys that are valid only with one of others."""
 
 
 def read_trigger(node: Node | None, path: str, reading: FileReading) -> Trigger | None:
-    """The trigger; None where the file says none, or where a problem was noted."""
+    """The trigger; None if there is none or a problem was reported."""
     if node is None:
         return None
     known = len(reading.problems)
@@ -559,8 +518,8 @@ def read_trigger(node: Node | None, path: str, reading: FileReading) -> Trigger 
     entries = reading.entries(node, path) or {}
     for word in Alone:
         if word in entries:
-            told = f"`{word}` in {path} cannot be combined with other keys"
-            reading.report(entries[word].key, told, f"write `trigger: {word}`, or remove it")
+            problem = f"`{word}` in {path} cannot be combined with other keys"
+            reading.report(entries[word].key, problem, f"write `trigger: {word}`, or remove it")
     if len(reading.problems) > known:
         return None
     fields = reading.record(node, path, (), KEYS) or {}
@@ -574,7 +533,7 @@ def read_trigger(node: Node | None, path: str, reading: FileReading) -> Trigger 
         fresh_within=_span(fields.get("fresh_within"), inside(path, "fresh_within"), reading),
         point=_point(fields.get("point"), inside(path, "point"), reading),
         ready_within=_span(fields.get("ready_within"), inside(path, "ready_within"), reading),
-        cheap=_cheap(fields.get("cheap"), inside(path, "cheap"), reading),
+        cheap=_read_switch(fields.get("cheap"), inside(path, "cheap"), reading) or False,
     )
     return trigger if len(reading.problems) == known else None
 
@@ -582,25 +541,22 @@ def read_trigger(node: Node | None, path: str, reading: FileReading) -> Trigger 
 def _check_together(
     node: Node, fields: Mapping[str, Node], path: str, reading: FileReading
 ) -> None:
-    """Note what excludes each other, and what stands without what it goes beside."""
+    """Report keys that exclude each other, and keys without those they require."""
     if all(name in fields for name in _CLOCKS):
-        told = f"`every` and `cron` in {path} cannot be combined"
-        reading.report(fields["cron"], told, "remove one of them")
+        problem = f"`every` and `cron` in {path} cannot be combined"
+        reading.report(fields["cron"], problem, "remove one of them")
     if not any(name in fields for name in _WHEN):
-        listed = ", ".join(f"`{name}`" for name in _WHEN)
-        reading.report(
-            node, f"{path} does not specify a time or condition", f"use at least one of {listed}"
-        )
+        hint = f"use at least one of {', '.join(f'`{name}`' for name in _WHEN)}"
+        reading.report(node, f"{path} does not specify a time or condition", hint)
         return
     for name, others in _BESIDE.items():
         if name in fields and not any(other in fields for other in others):
             listed = " or ".join(f"`{other}`" for other in others)
-            told = f"`{name}` in {path} requires {listed}"
-            reading.report(fields[name], told, "add one of them, or remove it")
+            problem = f"`{name}` in {path} requires {listed}"
+            reading.report(fields[name], problem, "add one of them, or remove it")
 
 
 def _span(node: Node | None, path: str, reading: FileReading) -> float | None:
-    """A duration with its unit."""
     cell = reading.cell(node, path, "a duration such as 10m")
     if node is None or cell is None:
         return None
@@ -618,10 +574,9 @@ def _every(node: Node | None, path: str, reading: FileReading) -> float | None:
     if node is None or seconds is None:
         return None
     if not 1.0 <= seconds <= _DAY:
-        told = f"{path} must be from 1s to {written(_DAY)}, because it is counted from midnight"
-        reading.report(
-            node, told, "use `cron` for days and weeks, and `commit` for shorter intervals"
-        )
+        problem = f"{path} must be from 1s to {written(_DAY)}, because it is counted from midnight"
+        hint = "use `cron` for days and weeks, and `commit` for shorter intervals"
+        reading.report(node, problem, hint)
         return None
     return seconds
 
@@ -647,12 +602,8 @@ def _zone(node: Node | None, path: str, reading: FileReading) -> str | None:
     if node is None or name is None:
         return None
     if zone_named(name) is None:
-        told = f"{path} is a time zone that this machine does not know"
-        reading.report(
-            node,
-            told,
-            "use a name such as `Europe/Vienna`; on a minimal system, install `tzdata`",
-        )
+        hint = "use a name such as `Europe/Vienna`; on a minimal system, install `tzdata`"
+        reading.report(node, f"{path} is a time zone that this machine does not know", hint)
         return None
     return name
 
@@ -667,18 +618,7 @@ def _point(node: Node | None, path: str, reading: FileReading) -> str | None:
     return name
 
 
-def _cheap(node: Node | None, path: str, reading: FileReading) -> bool:
-    cell = reading.cell(node, path, "`true` or `false`")
-    if node is None or cell is None:
-        return False
-    if not isinstance(cell.value, bool):
-        reading.report(node, f"{path} must be `true` or `false`", "write it without quotes")
-        return False
-    return cell.value
-
-
 def trigger_schema() -> JsonSchema:
-    """The piece of the file's JSON Schema."""
     span: JsonSchema = {"type": "string", "pattern": rf"^\s*{DURATION_PATTERN}\s*$"}
     mapping = object_of(
         "When to maintain: at the first of these conditions.",
@@ -699,17 +639,12 @@ def trigger_schema() -> JsonSchema:
             ),
             "ready_within": or_variable(
                 span,
-                (
-                    "Maintains ahead of time, so that at most this much work is left at the "
-                    "planned time."
-                ),
+                "Maintains ahead of time, so that at most this much work is left at the planned "
+                "time.",
             ),
             "cheap": or_variable(
                 {"type": "boolean"},
-                (
-                    "Also maintains earlier, when nothing else is due and it takes less than a "
-                    "second."
-                ),
+                "Also maintains earlier, when nothing else is due and it takes less than a second.",
             ),
         },
     )
@@ -719,17 +654,17 @@ def trigger_schema() -> JsonSchema:
         "is used, or at the conditions in a mapping.",
         "anyOf": [
             {"enum": [str(word) for word in Alone]},
-            {"type": "string", "pattern": r"\$\{"},
+            _VARIABLE,
             mapping,
         ],
     }
 
 
 MAX_FRAGMENTS = 100_000
-"""Far below what the engine has room for in a number (`engine.tags.FRAGMENT_BITS`)."""
+"""Far below the limit of the engine (`engine.tags.FRAGMENT_BITS`)."""
 
 _OLD_KEY = "fragments"
-"""What the key `ranges` was called; accepted until the first release."""
+"""The old name of the key `ranges`; accepted until the first release."""
 
 MAX_BOUNDARIES = MAX_FRAGMENTS - 1
 
@@ -737,7 +672,7 @@ MAX_BOUNDARIES = MAX_FRAGMENTS - 1
 def read_partitions(
     node: Node | None, tables: Declared, reading: FileReading
 ) -> tuple[PartitionSpec, ...]:
-    """The candidates that could be read, in file order."""
+    """The valid candidates, in file order."""
     partition_specs: list[PartitionSpec] = []
     for text, entry in (reading.entries(node, "`partitions`") or {}).items():
         table = declared_table(text, entry.key, tables, "`partitions`", reading)
@@ -747,18 +682,13 @@ def read_partitions(
             spec = _read_partition(table or text, column, inner, where, reading)
             if table is None or spec is None:
                 continue
-            if any(_is_same(spec, other) for other in partition_specs):
-                reading.report(
-                    inner.key,
-                    f"Column {shown(column)} of table {shown(table)} is partitioned twice",
-                    "remove one; all names of a table refer to the same table",
-                )
+            key = (spec.table, column.lower())
+            if any((other.table, other.column.lower()) == key for other in partition_specs):
+                problem = f"Column {shown(column)} of table {shown(table)} is partitioned twice"
+                hint = "remove one; all names of a table refer to the same table"
+                reading.report(inner.key, problem, hint)
             partition_specs.append(spec)
     return tuple(partition_specs)
-
-
-def _is_same(one: PartitionSpec, other: PartitionSpec) -> bool:
-    return one.table == other.table and one.column.lower() == other.column.lower()
 
 
 def _read_partition(
@@ -771,17 +701,11 @@ def _read_partition(
     boundaries = _read_boundaries(fields.get("boundaries"), inside(path, "boundaries"), reading)
     key = _OLD_KEY if _OLD_KEY in fields else "ranges"
     ranges = reading.whole_number(
-        fields.get(key),
-        inside(path, key),
-        MAX_FRAGMENTS,
-        "16 to 1000 suit most tables",
+        fields.get(key), inside(path, key), MAX_FRAGMENTS, "16 to 1000 suit most tables"
     )
     if len(fields) != 1:
-        reading.report(
-            entry.key,
-            f"{path} must have either `boundaries` or `ranges`",
-            "write `boundaries: [601, 1001]` or `ranges: 16`",
-        )
+        hint = "write `boundaries: [601, 1001]` or `ranges: 16`"
+        reading.report(entry.key, f"{path} must have either `boundaries` or `ranges`", hint)
     if boundaries is None and ranges is None:
         return None
     place = reading.at(entry.key)
@@ -795,17 +719,13 @@ def _read_boundaries(
     if node is None or elements is None:
         return None
     if not 1 <= len(elements) <= MAX_BOUNDARIES:
-        reading.report(
-            node,
-            f"{where} must have from 1 to {MAX_BOUNDARIES} values",
-            "n boundaries make n + 1 ranges",
-        )
+        hint = "n boundaries make n + 1 ranges"
+        reading.report(node, f"{where} must have from 1 to {MAX_BOUNDARIES} values", hint)
         return None
-    values = [_read_boundary(element, where, reading) for element in elements]
-    whole = [value for value in values if value is not None]
-    if len(whole) < len(values):
-        return None
-    return tuple(whole) if _increase(whole, elements, where, reading) else None
+    read = [_read_boundary(element, where, reading) for element in elements]
+    values = tuple(value for value in read if value is not None)
+    is_valid = len(values) == len(read) and _increase(values, elements, where, reading)
+    return values if is_valid else None
 
 
 def _read_boundary(node: Node, where: str, reading: FileReading) -> BoundaryLiteral | None:
@@ -813,18 +733,13 @@ def _read_boundary(node: Node, where: str, reading: FileReading) -> BoundaryLite
     if cell is None:
         return None
     if cell.value is None or isinstance(cell.value, bool):
-        reading.report(
-            node,
-            f"A value of {where} must be a number, text or a date, not {kind_of(cell.value)}",
-            "NULL always has its own range" if cell.value is None else "put quotes around text",
-        )
+        problem = f"A value of {where} must be a number, text or a date, not {kind_of(cell.value)}"
+        hint = "NULL always has its own range" if cell.value is None else "put quotes around text"
+        reading.report(node, problem, hint)
         return None
     if isinstance(cell.value, float) and not math.isfinite(cell.value):
-        reading.report(
-            node,
-            f"A value of {where} is not finite",
-            "remove it; the first range has no lower bound and the last one no upper bound",
-        )
+        hint = "remove it; the first range has no lower bound and the last one no upper bound"
+        reading.report(node, f"A value of {where} is not finite", hint)
         return None
     return cell.value
 
@@ -835,11 +750,8 @@ def _increase(
     kinds = [_order_kind(value) for value in values]
     for kind, node in zip(kinds, nodes, strict=True):
         if kind != kinds[0]:
-            reading.report(
-                node,
-                f"Values of {where} must be of one type, not {kinds[0]} and {kind}",
-                "write all of them with quotes, or all without",
-            )
+            problem = f"Values of {where} must be of one type, not {kinds[0]} and {kind}"
+            reading.report(node, problem, "write all of them with quotes, or all without")
             return False
     position = _first_descent(values)
     numbers = _as_decimals(values)
@@ -847,11 +759,9 @@ def _increase(
         position = _first_descent(numbers)
     if position is None:
         return True
-    reading.report(
-        nodes[position],
-        f"Values of {where} must increase, but number {position + 1} does not",
-        "sort the boundaries and remove duplicates",
-    )
+    problem = f"Values of {where} must increase, but number {position + 1} does not"
+    hint = "sort the boundaries and remove duplicates"
+    reading.report(nodes[position], problem, hint)
     return False
 
 
@@ -867,29 +777,24 @@ def _order_kind(value: BoundaryLiteral) -> str:
             return "dates"
 
 
-def _first_descent(values: Sequence[BoundaryLiteral] | Sequence[Decimal]) -> int | None:
-    for position in range(1, len(values)):
-        if not values[position - 1] < values[position]:  # type: ignore[operator]  # one kind
-            return position
-    return None
+def _first_descent(values: Sequence[Any]) -> int | None:
+    pairs = enumerate(pairwise(values), start=1)
+    return next((position for position, (low, high) in pairs if not low < high), None)
 
 
 def _as_decimals(values: Sequence[BoundaryLiteral]) -> list[Decimal] | None:
-    """The values as decimals where all of them are text that says a finite number."""
-    numbers: list[Decimal] = []
-    for value in values:
-        if not isinstance(value, str):
-            return None
-        try:
-            numbers.append(Decimal(value.strip()))
-        except InvalidOperation:
-            return None
-    return numbers if all(number.is_finite() for number in numbers) else None
+    """The values as decimals if all of them are texts of a finite number."""
+    try:
+        numbers = [Decimal(value.strip()) for value in values if isinstance(value, str)]
+    except InvalidOperation:
+        return None
+    is_finite = all(number.is_finite() for number in numbers)
+    return numbers if is_finite and len(numbers) == len(values) else None
 
 
 @dataclass(frozen=True, slots=True)
 class _Head:
-    """What is known of an update before its action is read; None where that went wrong."""
+    """What is known of an update before its action is read; None for invalid values."""
 
     name: str | None
     location: Location
@@ -899,7 +804,7 @@ class _Head:
 def read_updates(
     node: Node | None, tables: Declared, base: Path, reading: FileReading
 ) -> tuple[UpdateSpec, ...]:
-    """The updates that could be read, in file order."""
+    """The valid updates, in file order."""
     update_specs: list[UpdateSpec] = []
     first_line: dict[str, int] = {}
     for number, element in enumerate(reading.elements(node, "`updates`") or [], start=1):
@@ -916,11 +821,9 @@ def read_updates(
         )
         actions = len(fields.keys() - {"name"})
         if actions != 1:
-            reading.report(
-                element,
-                f"{path} must have exactly one of `insert`, `delete`, `update`",
-                "make a second update for a second action" if actions else "add one of them",
-            )
+            problem = f"{path} must have exactly one of `insert`, `delete`, `update`"
+            hint = "make a second update for a second action" if actions else "add one of them"
+            reading.report(element, problem, hint)
         update_specs.extend(spec for spec in specs if spec is not None)
     return tuple(update_specs)
 
@@ -935,11 +838,8 @@ def _read_name(
         refuse_name(node, name, "an update", reading)
         return None
     if name in first_line:
-        reading.report(
-            node,
-            f"Update {written_at(node, name)} appears twice",
-            f"give each update its own name; the first is on line {first_line[name]}",
-        )
+        hint = f"give each update its own name; the first is on line {first_line[name]}"
+        reading.report(node, f"Update {written_at(node, name)} appears twice", hint)
         return None
     first_line[name] = reading.at(node).line
     return name
@@ -956,11 +856,8 @@ def _read_insert(
     rows = _read_rows(fields.get("rows"), inside(path, "rows"), reading)
     file = read_path(fields.get("file"), inside(path, "file"), base, reading)
     if ("rows" in fields) == ("file" in fields):
-        reading.report(
-            node,
-            f"{path} must have either `rows` or `file`",
-            "write `rows: [{column: value}]` or `file: batch.parquet`",
-        )
+        hint = "write `rows: [{column: value}]` or `file: batch.parquet`"
+        reading.report(node, f"{path} must have either `rows` or `file`", hint)
     if head.name is None or table is None or (rows is None) == (file is None):
         return None
     return InsertSpec(head.name, table, rows, file, head.location)
@@ -1038,7 +935,7 @@ def _read_rows(
 def _read_set(
     node: Node | None, path: str, reading: FileReading
 ) -> Mapping[str, tuple[str, Location]] | None:
-    """The expression of each column, and where it stands."""
+    """The expression of each column, and its position."""
     columns = reading.columns(node, path)
     if not columns:
         return None
@@ -1048,15 +945,12 @@ def _read_set(
         cell = reading.cell(entry.value, place, "an SQL expression")
         if cell is None:
             continue
-        # A bare number or switch is an SQL expression as it stands; a bare date is not.
+        # A bare number or boolean is already an SQL expression; a bare date is not.
         if cell.value is None or not cell.written.strip():
             reading.report(entry.value, f"{place} is empty", "write `NULL` in quotes for NULL")
         elif not isinstance(cell.value, str | int | float):
-            reading.report(
-                entry.value,
-                f"{place} must be an SQL expression, not a date",
-                "write it as SQL in quotes: \"DATE '2022-01-01'\"",
-            )
+            hint = "write it as SQL in quotes: \"DATE '2022-01-01'\""
+            reading.report(entry.value, f"{place} must be an SQL expression, not a date", hint)
         else:
             assignments[column] = cell.written, reading.at(entry.value)
     return assignments if len(assignments) == len(columns) else None
@@ -1065,31 +959,29 @@ def _read_set(
 def read_views(
     node: Node | None, tables: DeclaredTables | None, reading: FileReading
 ) -> Mapping[FullName, ViewSpec]:
-    """The views that could be read, by their whole names, in file order."""
+    """The valid views, by their full names, in file order."""
     result: dict[FullName, ViewSpec] = {}
     for name, entry in (reading.entries(node, "`views`") or {}).items():
         full = None if tables is None else tables.names.full(name_parts(name) or ())
         if not is_table_name(name):
+            problem = f"{written_at(entry.key, name)} cannot be the name of a view"
             hint = "use letters, digits and `_`, in at most three parts separated by dots"
-            reading.report(
-                entry.key, f"{written_at(entry.key, name)} cannot be the name of a view", hint
-            )
+            reading.report(entry.key, problem, hint)
         sql = reading.resolved_text(entry.value, inside("`views`", name))
         if full is None or tables is None or sql is None or not isinstance(entry.value, ScalarNode):
             continue
         same = result[full].name if full in result else tables.names.tables.get(full)
         if same is not None:
+            problem = f"View {shown(name)} has the same name as {shown(same)}"
             hint = "rename one; names are not case-sensitive in Spark"
-            reading.report(
-                entry.key, f"View {shown(name)} has the same name as {shown(same)}", hint
-            )
+            reading.report(entry.key, problem, hint)
         origin = origin_of(entry.value, sql, reading.lines)
         result[full] = ViewSpec(name, sql.text, reading.at(entry.key), origin)
     return result
 
 
 CREDENTIALS = ("options", "ambient")
-"""Where those of object stores come from: `storage_options` alone, or the surroundings as well."""
+"""Sources of object store credentials: `storage_options` alone, or also the environment."""
 
 _NAME_HINT = (
     "use one to three parts separated by dots, each with letters, digits and `_` and no digit "
@@ -1099,24 +991,18 @@ _NAME_HINT = (
 
 @dataclass(slots=True)
 class _Names:
-    """The names found so far."""
-
     catalog: str
     schema: str
     tables: dict[FullName, TableName] = field(default_factory=dict)
     paths: dict[str, TableName] = field(default_factory=dict)
 
-    def full(self, written: str) -> FullName | None:
-        table_names = TableNames({}, catalog=self.catalog, schema=self.schema)
-        return table_names.full(name_parts(written) or ())
-
     def add(self, node: Node, written: str, table: TableName, reading: FileReading) -> None:
-        """Let the name stand for the table; a problem noted where it cannot."""
-        full = self.full(written)
+        """Register the name for the table, or report a problem."""
+        names = TableNames({}, catalog=self.catalog, schema=self.schema)
+        full = names.full(name_parts(written) or ())
         if not is_table_name(written) or full is None:
-            reading.report(
-                node, f"{written_at(node, written)} cannot be the name of a table", _NAME_HINT
-            )
+            problem = f"{written_at(node, written)} cannot be the name of a table"
+            reading.report(node, problem, _NAME_HINT)
             return
         known = self.tables.setdefault(full, table)
         if known != table:
@@ -1127,14 +1013,11 @@ class _Names:
                 "rename one; names are not case-sensitive in Spark",
             )
 
-    def done(self) -> TableNames:
-        return TableNames(self.tables, self.paths, self.catalog, self.schema)
-
 
 def read_tables(
     fields: Mapping[str, Node], base: Path, reading: FileReading
 ) -> tuple[Declared, dict[TableName, TableSpec]]:
-    """Names as declared, those of tables with a problem too, and the tables that could be read."""
+    """All declared names, including those of invalid tables, and the valid tables."""
     catalog = _read_default(fields.get("catalog"), "`catalog`", SPARK_CATALOG, reading)
     schema = _read_default(fields.get("schema"), "`schema`", SPARK_SCHEMA, reading)
     ambient = _is_ambient(fields.get("credentials"), "`credentials`", reading, otherwise=False)
@@ -1145,7 +1028,10 @@ def read_tables(
     if not entries:
         reading.report(node, "`tables` is empty", "add at least one Delta table")
     names = _Names(catalog, schema)
-    divided = _keys(fields.get("partitions"))
+    partitions = fields.get("partitions")
+    # Their reader reports what is wrong with the keys.
+    pairs = partitions.value if isinstance(partitions, MappingNode) else ()
+    divided = {key.value for key, _ in pairs if isinstance(key, ScalarNode)}
     result: dict[TableName, TableSpec] = {}
     for name, entry in entries.items():
         spec, others = _read_table_section(name, entry, base, reading, ambient=ambient)
@@ -1159,22 +1045,14 @@ def read_tables(
         elif spec is not None:
             result[name] = spec
             names.paths.setdefault(path_key(spec.path), name)
-    return DeclaredTables(tuple(entries), names.done()), result
-
-
-def _keys(node: Node | None) -> frozenset[str]:
-    """The keys of a mapping; its reader tells what is wrong with them."""
-    pairs = node.value if isinstance(node, MappingNode) else ()
-    return frozenset(key.value for key, _ in pairs if isinstance(key, ScalarNode))
+    declared = TableNames(names.tables, names.paths, catalog, schema)
+    return DeclaredTables(tuple(entries), declared), result
 
 
 def _same_table(spec: TableSpec, result: Mapping[TableName, TableSpec]) -> TableSpec | None:
-    """The table of an earlier entry that is this one."""
-    for other in result.values():
-        is_there = path_key(other.path) == path_key(spec.path)
-        if is_there and _how(other) == _how(spec):
-            return other
-    return None
+    """The same table of an earlier entry."""
+    key = (path_key(spec.path), *_how(spec))
+    return next((o for o in result.values() if (path_key(o.path), *_how(o)) == key), None)
 
 
 def _how(spec: TableSpec) -> tuple[object, ...]:
@@ -1186,7 +1064,7 @@ def _how(spec: TableSpec) -> tuple[object, ...]:
 def _same_changes(
     table: TableSpec, other: TableSpec, entry: Entry, reading: FileReading
 ) -> tuple[ComingSpec, ...] | None:
-    """What two entries for one table say of its changes, which must be the same."""
+    """The changes of a table, which must be the same in two entries for it."""
     if other.coming is None or table.coming is None:
         return table.coming if other.coming is None else other.coming
     if table.coming != other.coming:
@@ -1205,17 +1083,14 @@ def _read_default(node: Node | None, where: str, otherwise: str, reading: FileRe
         return otherwise
     parts = name_parts(written)
     if not is_table_name(written) or parts is None or len(parts) != 1:
-        reading.report(
-            node,
-            f"{where} cannot be {written_at(node, written)}",
-            "write one name: `catalog: main` and `schema: shop` make `sales` main.shop.sales",
-        )
+        hint = "write one name: `catalog: main` and `schema: shop` make `sales` main.shop.sales"
+        reading.report(node, f"{where} cannot be {written_at(node, written)}", hint)
         return otherwise
     return parts[0]
 
 
 def _is_ambient(node: Node | None, where: str, reading: FileReading, *, otherwise: bool) -> bool:
-    """Whether `credentials` there says `ambient`; `otherwise` where nothing is said."""
+    """Whether `credentials` is `ambient`; `otherwise` without it."""
     said = reading.choice(node, where, CREDENTIALS)
     return otherwise if said is None else said == "ambient"
 
@@ -1223,7 +1098,7 @@ def _is_ambient(node: Node | None, where: str, reading: FileReading, *, otherwis
 def _read_table_section(
     name: str, entry: Entry, base: Path, reading: FileReading, *, ambient: bool
 ) -> tuple[TableSpec | None, Sequence[tuple[Node, str]]]:
-    """The table and its other names, each with its place."""
+    """The table and its other names, each with its position."""
     where = inside("`tables`", name)
     fields = reading.record(
         entry.value,
@@ -1236,7 +1111,7 @@ def _read_table_section(
     path = read_path(fields.get("path"), inside(where, "path"), base, reading)
     options = reading.settings(fields.get("storage_options"), inside(where, "storage_options"))
     written = fields.get("credentials")
-    own = _is_ambient(written, inside(where, "credentials"), reading, otherwise=ambient)
+    is_ambient = _is_ambient(written, inside(where, "credentials"), reading, otherwise=ambient)
     coming = read_changes(fields.get("changes"), inside(where, "changes"), reading)
     expiry = _read_expiry(fields.get("expiry"), inside(where, "expiry"), reading)
     place = inside(where, "clone_of")
@@ -1252,10 +1127,10 @@ def _read_table_section(
     if path is None:
         return None, others
     if path.startswith(CATALOG_SCHEME):
-        # What the catalog calls the table is a name of it, and checked as one.
+        # The catalog's name of the table is one of its names, and checked as one.
         others.append((fields["path"], path.removeprefix(CATALOG_SCHEME)))
     at, names = reading.at(entry.key), tuple(text for _, text in others)
-    spec = TableSpec(name, path, options or {}, at, names, own, coming, expiry, clone_of)
+    spec = TableSpec(name, path, options or {}, at, names, is_ambient, coming, expiry, clone_of)
     return spec, others
 
 
@@ -1271,10 +1146,9 @@ def _read_expiry(node: Node | None, where: str, reading: FileReading) -> ExpiryS
 
 
 NO_SKETCH = "none"
-"""What `sketch` of a query says that is to have none."""
 
 SETTINGS = ("policy", "maintain", "join", "state", "buffer", "lineage", "answer", "trigger")
-"""What `defaults` may say for all queries."""
+"""Settings that `defaults` may set for all queries."""
 
 _CHOICES: Mapping[str, Sequence[str]] = {
     "policy": list(Policy),
@@ -1290,10 +1164,9 @@ _NO_ANSWER = {
         "a materialized result needs all rows, not only witnesses; remove one of the two"
     ),
 }
-"""What an answer cannot be kept with, and the hint."""
+"""What cannot be combined with a materialized result, and the hint."""
 
 ABSORPTION = "absorption"
-"""What `provenance` of a query says, or its `kind`."""
 
 MAX_NODES = 1_000_000_000
 """Some twenty gigabytes."""
@@ -1304,14 +1177,14 @@ _NO_FUNCTIONS = {
     str(Lineage.WITNESS): _OF_ALL,
     str(Lineage.ANSWER): _OF_ALL,
 }
-"""What recursion cannot be kept by absorption with, and the hint."""
+"""What cannot be combined with recursion by absorption, and the hint."""
 
 MAX_BUFFER = 1_000_000
-"""More than that is as good as keeping everything, which `all` says."""
+"""More than that is as good as keeping everything (`all`)."""
 
 
 def read_defaults(node: Node | None, reading: FileReading) -> Mapping[str, Node]:
-    """How queries are kept that do not say so themselves, from the section `defaults`."""
+    """The settings of queries without their own, from the section `defaults`."""
     path = "`defaults`"
     result = {} if node is None else reading.record(node, path, (), SETTINGS) or {}
     known = len(reading.problems)
@@ -1320,7 +1193,7 @@ def read_defaults(node: Node | None, reading: FileReading) -> Mapping[str, Node]
 
 
 def _is_right(name: str, node: Node, path: str, reading: FileReading) -> bool:
-    """Whether a setting has a value of its kind; what is wrong with it is told here, once."""
+    """Whether a setting has a value of its type; problems are reported once, here."""
     where = inside(path, name)
     match name:
         case "buffer":
@@ -1335,7 +1208,7 @@ def _is_right(name: str, node: Node, path: str, reading: FileReading) -> bool:
 def read_queries(
     node: Node | None, tables: Declared, defaults: Mapping[str, Node], reading: FileReading
 ) -> dict[str, QuerySpec]:
-    """The queries that could be read, in file order; what they do not say they have by default."""
+    """The valid queries, in file order, with defaults applied."""
     entries = reading.entries(node, "`queries`")
     if node is None or entries is None:
         return {}
@@ -1361,16 +1234,14 @@ def _read_query(
     fields = {**defaults, **own}
     params, moves = _read_params(fields.get("params"), inside(path, "params"), reading)
     wanted = fields.get("sketch")
-    is_sketched = not _is_none(wanted)
+    is_sketched = not (isinstance(wanted, ScalarNode) and wanted.value == NO_SKETCH)
     where = inside(path, "sketch")
     sketch = _read_sketch(wanted, where, tables, reading) if is_sketched else {}
 
     def chosen(name: str) -> str | None:
         return reading.choice(fields.get(name), inside(path, name), _CHOICES[name])
 
-    policy = chosen("policy")
-    maintain = chosen("maintain")
-    join = chosen("join")
+    policy, maintain, join = map(chosen, ("policy", "maintain", "join"))
     buffer = _read_buffer(fields.get("buffer"), inside(path, "buffer"), reading)
     lineage = chosen("lineage")
     answer = _read_answer(fields, own, path, reading)
@@ -1383,15 +1254,15 @@ def _read_query(
         name=name,
         sql=sql.text,
         sketch=sketch,
-        policy=Policy.AUTO if policy is None else Policy(policy),
-        maintain=MaintainMode.LAZY if maintain is None else MaintainMode(maintain),
-        join=JoinStrategy.AUTO if join is None else JoinStrategy(join),
+        policy=Policy(policy or Policy.AUTO),
+        maintain=MaintainMode(maintain or MaintainMode.LAZY),
+        join=JoinStrategy(join or JoinStrategy.AUTO),
         location=reading.at(entry.key),
         sql_origin=origin_of(node, sql, reading.lines),
         params=params,
         moves=moves,
         buffer=buffer,
-        lineage=Lineage.ALL if lineage is None else Lineage(lineage),
+        lineage=Lineage(lineage or Lineage.ALL),
         lineage_place=reading.at(own["lineage"]) if "lineage" in own else None,
         is_sketched=is_sketched,
         answer=answer,
@@ -1404,7 +1275,7 @@ def _read_query(
 def _read_state(
     fields: Mapping[str, Node], own: Mapping[str, Node], path: str, reading: FileReading
 ) -> StateKept | None:
-    """What is kept whatever the budget; by default only where `join` leaves that open."""
+    """The state kept whatever the budget; the default only if `join` permits it."""
     where = inside(path, "state")
     choice = reading.choice(fields.get("state"), where, _CHOICES["state"])
     join = fields.get("join")
@@ -1420,15 +1291,15 @@ def _read_state(
 def _read_provenance(
     fields: Mapping[str, Node], path: str, reading: FileReading
 ) -> ProvenanceSpec | None:
-    """How recursion is kept by absorption; None where the file does not say so."""
+    """How recursion is maintained by absorption; None if unspecified."""
     node, where = fields.get("provenance"), inside(path, "provenance")
     if node is None:
         return None
     for other in ("sketch", "lineage"):
-        told = fields.get(other)
-        if isinstance(told, ScalarNode) and told.value in _NO_FUNCTIONS:
-            what = f"{where} cannot be combined with `{other}: {told.value}`"
-            reading.report(node, what, _NO_FUNCTIONS[told.value])
+        value = fields.get(other)
+        if isinstance(value, ScalarNode) and value.value in _NO_FUNCTIONS:
+            problem = f"{where} cannot be combined with `{other}: {value.value}`"
+            reading.report(node, problem, _NO_FUNCTIONS[value.value])
     if not isinstance(node, MappingNode):
         also = ", or a mapping with `kind`, `ship` and `nodes`"
         reading.choice(node, where, [ABSORPTION], beside=also)
@@ -1438,27 +1309,25 @@ def _read_provenance(
     ship = reading.choice(own.get("ship"), inside(where, "ship"), list(Ship))
     usual = "5000000 nodes take about 100 MB"
     nodes = reading.whole_number(own.get("nodes"), inside(where, "nodes"), MAX_NODES, usual)
-    usually = ProvenanceSpec()
-    return ProvenanceSpec(
-        usually.ship if ship is None else Ship(ship), usually.nodes if nodes is None else nodes
-    )
+    default = ProvenanceSpec()
+    return ProvenanceSpec(Ship(ship or default.ship), nodes or default.nodes)
 
 
 def _read_answer(
     fields: Mapping[str, Node], own: Mapping[str, Node], path: str, reading: FileReading
 ) -> bool:
-    """Whether the rows of the answer are to be kept; by default only where they can be."""
+    """Whether the result is materialized; by default only if it can be."""
     node, where = fields.get("answer"), inside(path, "answer")
     is_kept = _read_switch(node, where, reading)
     if node is None or not is_kept:
         return False
     for other in ("sketch", "lineage"):
-        told = fields.get(other)
-        if isinstance(told, ScalarNode) and told.value in _NO_ANSWER:
+        value = fields.get(other)
+        if isinstance(value, ScalarNode) and value.value in _NO_ANSWER:
             if "answer" not in own:
                 return False
-            what = f"{where} cannot be combined with `{other}: {told.value}`"
-            reading.report(node, what, _NO_ANSWER[told.value])
+            problem = f"{where} cannot be combined with `{other}: {value.value}`"
+            reading.report(node, problem, _NO_ANSWER[value.value])
     return True
 
 
@@ -1482,11 +1351,6 @@ def _read_buffer(node: Node | None, path: str, reading: FileReading) -> int | Ev
     return reading.whole_number(node, path, MAX_BUFFER, usual)
 
 
-def _is_none(node: Node | None) -> bool:
-    """Whether the file says `sketch: none`."""
-    return isinstance(node, ScalarNode) and node.value == NO_SKETCH
-
-
 def _read_params(
     node: Node | None, path: str, reading: FileReading
 ) -> tuple[Mapping[str, ParameterValue], Mapping[str, Moves]]:
@@ -1494,11 +1358,10 @@ def _read_params(
     params: dict[str, ParameterValue] = {}
     moves: dict[str, Moves] = {}
     for name, entry in (reading.entries(node, path) or {}).items():
-        if not is_identifier(name):
+        if re.fullmatch(IDENTIFIER_PATTERN, name) is None:
+            problem = f"{written_at(entry.key, name)} cannot be the name of a parameter"
             hint = "use letters, digits and `_`, and do not start with a digit"
-            reading.report(
-                entry.key, f"{written_at(entry.key, name)} cannot be the name of a parameter", hint
-            )
+            reading.report(entry.key, problem, hint)
         where = inside(path, name)
         if isinstance(entry.value, MappingNode):
             fields = reading.record(entry.value, where, ("moves",)) or {}
@@ -1517,13 +1380,12 @@ def _read_params(
 
 
 def _parameter_value(cell: YamlScalar) -> ParameterValue | None:
-    """The value of a parameter; None for NULL, NaN and infinity, which no literal stands for."""
+    """The value of a parameter; None for NULL, NaN and infinity, which have no literal."""
     if not isinstance(cell.value, float):
         return cell.value
     if not math.isfinite(cell.value):
         return None
-    has_exponent = "e" in cell.written.lower()
-    return cell.value if has_exponent else Decimal(cell.written)
+    return cell.value if "e" in cell.written.lower() else Decimal(cell.written)
 
 
 def _read_sketch(

@@ -22,20 +22,20 @@ MAX_DEPTH = 40
 """Levels of nesting, aliases followed; the deepest place the workload file knows is level 7."""
 
 MAX_EXPANDED = 4_000_000
-"""Characters and nodes the file may grow to once aliases are followed."""
+"""Characters and nodes the file may expand to through aliases."""
 
 MAX_NODES = 20_000
 """Keys and values of a file as written; some seconds of reading, and far more than queries need."""
 
 PLAIN_TAG = "impctl:plain"
-"""Tag of a scalar without quotes or explicit tag; `workload.yaml` gives it a type."""
+"""Tag of a scalar without quotes or explicit tag; `workload.yaml` assigns its type."""
 
 _LINE_BREAK = re.compile(r"\r\n|\n|\r")
 _BEYOND = re.compile(r"\\U(?!000|0010)[0-9A-Fa-f]{8}")
 
 
 class YamlFault(Exception):
-    """The text is not YAML, or is YAML beyond the bounds; never leaves this room."""
+    """The text is not YAML, or exceeds the bounds; never leaves this module."""
 
     def __init__(self, message: str, index: int, hint: str | None = None) -> None:
         super().__init__(message)
@@ -53,13 +53,13 @@ class Lines:
         self._starts = [0, *(match.end() for match in _LINE_BREAK.finditer(text))]
 
     def at(self, index: int) -> Location:
-        """The place of the character at `index`."""
+        """The position of the character at `index`."""
         line = bisect_right(self._starts, index)
         return Location(self.file, line, index - self._starts[line - 1] + 1)
 
 
 class _Bounded(Composer):
-    """A composer that refuses to nest without end, and leaves plain scalars untyped."""
+    """A composer that bounds nesting and leaves plain scalars untyped."""
 
     depth = 0
     nodes = 0
@@ -91,7 +91,7 @@ class _Bounded(Composer):
 
 
 class _Loader(_Bounded, yaml.SafeLoader):
-    """PyYAML's own parser, whose messages and places are those that faults tell."""
+    """PyYAML's pure Python parser, whose messages and positions the faults report."""
 
 
 if yaml.__with_libyaml__:
@@ -105,7 +105,7 @@ if yaml.__with_libyaml__:
 
 
 def compose(text: str) -> Node | None:
-    """The root node of the one document in `text`, None when it is empty; `YamlFault` if bad."""
+    """The root node of the one document in `text`, None if it is empty; `YamlFault` if invalid."""
     try:
         root = _root_of(text)
     except yaml.MarkedYAMLError as error:
@@ -140,7 +140,7 @@ def index_of(node: Node) -> int:
 
 
 def children(node: Node) -> Sequence[Node]:
-    """Nodes directly below this one, keys included."""
+    """Child nodes, including keys."""
     if isinstance(node, MappingNode):
         return [part for pair in node.value for part in pair]
     if isinstance(node, SequenceNode):
@@ -149,27 +149,22 @@ def children(node: Node) -> Sequence[Node]:
 
 
 def _joined(node: ScalarNode) -> str:
-    """The scalar's text with surrogate pairs, as JSON escapes them, made one character."""
+    """The scalar's text with surrogate pairs, as JSON escapes them, joined."""
     try:
         return str(node.value).encode("utf-16", "surrogatepass").decode("utf-16")
     except UnicodeDecodeError:
-        raise YamlFault(
-            "An escape represents half a character (a surrogate)",
-            index_of(node),
-            "write the character itself, or both halves",
-        ) from None
+        problem = "An escape represents half a character (a surrogate)"
+        hint = "write the character itself, or both halves"
+        raise YamlFault(problem, index_of(node), hint) from None
 
 
 def _value_fault(error: ValueError | OverflowError, text: str) -> YamlFault:
-    """PyYAML makes a character of any number that an escape names, and an int of any digits."""
+    """PyYAML accepts any code point in an escape, and an int of any digits."""
     match = _BEYOND.search(text)
     if match is None:
         return YamlFault(f"The file is not valid YAML: {error}", 0)
-    return YamlFault(
-        "An escape represents a character that does not exist",
-        match.start(),
-        "the highest is `\\U0010FFFF`",
-    )
+    problem = "An escape represents a character that does not exist"
+    return YamlFault(problem, match.start(), "the highest is `\\U0010FFFF`")
 
 
 def _syntax_fault(error: yaml.MarkedYAMLError, text: str) -> YamlFault:
@@ -187,7 +182,7 @@ def _syntax_fault(error: yaml.MarkedYAMLError, text: str) -> YamlFault:
 
 
 def _check_expansion(root: Node) -> None:
-    """Refuse recursion, alias bombs and endless chains, by measures taken once per node."""
+    """Refuse recursion, alias bombs and endless chains; each node is measured once."""
     sizes: dict[int, int] = {}
     heights: dict[int, int] = {}
     open_nodes: set[int] = set()
@@ -203,17 +198,11 @@ def _check_expansion(root: Node) -> None:
             heights[key] = 1 + max((heights[child] for child in below), default=0)
             if sizes[key] > MAX_EXPANDED or heights[key] > MAX_DEPTH:
                 too = "large" if sizes[key] > MAX_EXPANDED else "deep"
-                raise YamlFault(
-                    f"With aliases expanded, the file is too {too}",
-                    index_of(node),
-                    "use fewer `*aliases`",
-                )
+                problem = f"With aliases expanded, the file is too {too}"
+                raise YamlFault(problem, index_of(node), "use fewer `*aliases`")
         elif key in open_nodes:
-            raise YamlFault(
-                "An alias refers to a value that contains the alias",
-                index_of(node),
-                "remove the `*alias`",
-            )
+            problem = "An alias refers to a value that contains the alias"
+            raise YamlFault(problem, index_of(node), "remove the `*alias`")
         elif key not in sizes:
             open_nodes.add(key)
             stack.append((node, True))
@@ -226,7 +215,7 @@ _VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something wrong with a reference; `offset` is its place in the text as written."""
+    """An invalid reference; `offset` is its position in the text as written."""
 
     message: str
     hint: str
@@ -235,7 +224,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """Text with its variables resolved, and where each stretch of it came from."""
+    """Text with its variables resolved, and the origin of each piece."""
 
     text: str
     pieces: tuple[TextPiece, ...]
@@ -248,12 +237,11 @@ def has_references(text: str) -> bool:
 
 
 def resolve_variables(text: str, env: Mapping[str, str]) -> Resolved:
-    """The text with every reference replaced; faults instead of values that cannot be had."""
+    """The text with every reference replaced; faults for values that are unavailable."""
     parts: list[str] = []
     pieces: list[TextPiece] = []
     faults: list[Fault] = []
-    written = 0
-    done = 0
+    written = done = 0
 
     def add(part: str, source: int, is_literal: bool) -> None:
         nonlocal written
@@ -311,7 +299,7 @@ _ESCAPE = re.compile(rf"\\({_SURROGATES}|x[0-9A-Fa-f]{{2}}|u[0-9A-Fa-f]{{4}}|U[0
 
 
 def sql_location(spec: QuerySpec | ViewSpec, line: int, column: int) -> Location:
-    """Where line and column (1-based) of `spec.sql` stand in the workload file."""
+    """The position in the workload file of line and column (1-based) of `spec.sql`."""
     lines = spec.sql.split("\n")
     row = min(max(line, 1), len(lines)) - 1
     offset = sum(len(text) + 1 for text in lines[:row])
@@ -319,7 +307,7 @@ def sql_location(spec: QuerySpec | ViewSpec, line: int, column: int) -> Location
 
 
 def offset_location(spec: QuerySpec | ViewSpec, offset: int) -> Location:
-    """Where a character of `spec.sql` stands in the workload file."""
+    """The position in the workload file of a character of `spec.sql`."""
     origin = spec.sql_origin
     if not origin.runs or not origin.pieces:
         return origin.start
@@ -330,12 +318,9 @@ def offset_location(spec: QuerySpec | ViewSpec, offset: int) -> Location:
 
 
 def origin_of(node: ScalarNode, resolved: Resolved, lines: Lines) -> SqlOrigin:
-    """How the resolved text of a scalar maps back to the file."""
-    runs = tuple(
-        SqlRun(offset, place.line, place.column)
-        for offset, index in _starts(node, lines.text)
-        for place in (lines.at(index),)
-    )
+    """The mapping from the resolved text of a scalar to the file."""
+    starts = [(offset, lines.at(index)) for offset, index in _starts(node, lines.text)]
+    runs = tuple(SqlRun(offset, place.line, place.column) for offset, place in starts)
     return SqlOrigin(lines.at(index_of(node)), runs, resolved.pieces)
 
 
@@ -362,7 +347,7 @@ def _quoted_starts(raw: str, escape: re.Pattern[str], begin: int) -> list[tuple[
     starts = [(0, begin + 1)]
     shrunk = 1
     for match in escape.finditer(raw, 1, len(raw) - 1):
-        # An escape is one character of the value; what follows it starts a run of its own.
+        # An escape is one character of the value; the text behind it starts another run.
         starts.append((match.start() - shrunk, begin + match.start()))
         shrunk += len(match.group()) - 1
         starts.append((match.end() - shrunk, begin + match.end()))
@@ -396,6 +381,11 @@ def _literal_starts(node: ScalarNode, text: str) -> list[tuple[int, int]]:
 
 _STANDARD = "tag:yaml.org,2002:"
 _TEXT_TAG, _MAP_TAG, _SEQUENCE_TAG = (_STANDARD + kind for kind in ("str", "map", "seq"))
+_HINT = "write a single value"
+_HINTS = {
+    "a mapping": "write `key: value` pairs",
+    "a list": "write `[...]`, or lines that start with `- `",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -409,7 +399,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class YamlScalar:
-    """A scalar that was read; wrapped because NULL is a value too."""
+    """A scalar value; wrapped because NULL is a value too."""
 
     value: CellValue
     written: str
@@ -417,7 +407,7 @@ class YamlScalar:
 
 @dataclass(slots=True)
 class FileReading:
-    """One pass over a file: where things stand, the variables, and the problems so far."""
+    """One pass over a file: positions, variables, and the problems so far."""
 
     lines: Lines
     env: Mapping[str, str]
@@ -425,24 +415,26 @@ class FileReading:
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """Problems so far, in file order."""
-        return tuple(sorted(self._noted, key=_file_order))
+        def place(problem: Problem) -> tuple[int, int]:
+            at = problem.location
+            return (0, 0) if at is None else (at.line, at.column)
+
+        return tuple(sorted(self._noted, key=place))
 
     def at(self, node: Node) -> Location:
-        """The place of a node."""
         return self.lines.at(index_of(node))
 
     def report(self, node: Node, message: str, hint: str | None = None) -> None:
-        """Note a problem at a node; the same one twice (through an alias) counts once."""
+        """Report a problem at a node; the same one twice (through an alias) counts once."""
         self.report_index(index_of(node), message, hint)
 
     def report_index(self, index: int, message: str, hint: str | None) -> None:
-        """Note a problem at a character of the file."""
+        """Report a problem at a character of the file."""
         sentence = message[:1].upper() + message[1:]
         self._noted.setdefault(Problem(sentence, self.lines.at(index), hint))
 
     def entries(self, node: Node | None, path: str) -> dict[str, Entry] | None:
-        """Keys of a mapping, merges (`<<`) followed; double keys are a problem."""
+        """Keys of a mapping, merges (`<<`) followed; duplicate keys are a problem."""
         if node is None:
             return None
         if not isinstance(node, MappingNode):
@@ -460,12 +452,8 @@ class FileReading:
                 for name, entry in self._merged(value, path).items():
                     merged.setdefault(name, entry)
             elif key.value in own:
-                first = self.at(own[key.value].key)
-                self.report(
-                    key,
-                    f"Key {shown(key.value)} appears twice in {path}",
-                    f"remove one; the first is on line {first.line}",
-                )
+                hint = f"remove one; the first is on line {self.at(own[key.value].key).line}"
+                self.report(key, f"Key {shown(key.value)} appears twice in {path}", hint)
             else:
                 own[key.value] = Entry(key.value, key, value)
         return {**own, **{k: v for k, v in merged.items() if k not in own}}
@@ -473,18 +461,15 @@ class FileReading:
     def record(
         self, node: Node | None, path: str, required: Sequence[str], optional: Sequence[str] = ()
     ) -> dict[str, Node] | None:
-        """Values of a mapping whose keys are known; unknown and missing keys are problems."""
+        """Values of a mapping with known keys; unknown and missing keys are problems."""
         entries = self.entries(node, path)
         if node is None or entries is None:
             return None
         allowed = (*required, *optional)
         for name, entry in entries.items():
             if name not in allowed:
-                self.report(
-                    entry.key,
-                    f"Key {shown(name)} is unknown in {path}",
-                    suggestion(name, allowed, "allowed keys"),
-                )
+                hint = suggestion(name, allowed, "allowed keys")
+                self.report(entry.key, f"Key {shown(name)} is unknown in {path}", hint)
         for name in required:
             if name not in entries:
                 self.report(node, f"Key `{name}` is missing in {path}", f"add `{name}:`")
@@ -513,7 +498,6 @@ class FileReading:
         return entries
 
     def elements(self, node: Node | None, path: str) -> list[Node] | None:
-        """Nodes of a list."""
         if node is None:
             return None
         if not isinstance(node, SequenceNode):
@@ -525,7 +509,7 @@ class FileReading:
         return list(node.value)
 
     def cell(self, node: Node | None, path: str, expected: str) -> YamlScalar | None:
-        """A scalar with its variables resolved and its type as YAML reads it."""
+        """A scalar with its variables resolved and its type by YAML's rules."""
         if node is None:
             return None
         if not isinstance(node, ScalarNode):
@@ -543,12 +527,12 @@ class FileReading:
             return None
 
     def text(self, node: Node | None, path: str) -> str | None:
-        """Text that is not blank; a variable's value counts as text whatever it looks like."""
+        """Text that is not blank; a variable's value is text whatever it looks like."""
         resolved = self.resolved_text(node, path)
         return None if resolved is None else resolved.text
 
     def resolved_text(self, node: Node | None, path: str) -> Resolved | None:
-        """As `text`, with the origin of each stretch."""
+        """Like `text`, with the origin of each piece."""
         if node is None:
             return None
         if not isinstance(node, ScalarNode):
@@ -588,7 +572,7 @@ class FileReading:
     def choice(
         self, node: Node | None, path: str, options: Sequence[str], *, beside: str = ""
     ) -> str | None:
-        """One of a few words; `beside` says what else than a word may stand there."""
+        """One of a few words; `beside` names what else is valid."""
         listed = ", ".join(f"`{option}`" for option in options)
         value = self.text(node, path)
         if node is None or value is None or value in options:
@@ -611,9 +595,8 @@ class FileReading:
             if cell.value is None:
                 self.report(entry.value, f"{where} is empty", "write a value, or ''")
             else:
-                settings[name] = (
-                    cell.written.lower() if isinstance(cell.value, bool) else cell.written
-                )
+                is_switch = isinstance(cell.value, bool)
+                settings[name] = cell.written.lower() if is_switch else cell.written
         return settings
 
     def _merged(self, value: Node, path: str) -> dict[str, Entry]:
@@ -649,30 +632,26 @@ class FileReading:
 
     def _wrong_kind(self, node: Node, path: str, expected: str) -> None:
         if isinstance(node, MappingNode):
-            got = "a mapping"
+            kind = "a mapping"
         elif isinstance(node, SequenceNode):
-            got = "a list"
+            kind = "a list"
         elif isinstance(node, ScalarNode) and node.tag == PLAIN_TAG:
             try:
-                got = kind_of(plain_value(node.value))
+                kind = kind_of(plain_value(node.value))
             except ScalarFault:
-                got = "a single value"
+                kind = "a single value"
         else:
-            got = "text"
-        hint = {
-            "a mapping": "write `key: value` pairs",
-            "a list": "write `[...]`, or lines that start with `- `",
-        }.get(expected, "write a single value")
-        self.report(node, f"{path} must be {expected}, not {got}", hint)
+            kind = "text"
+        self.report(node, f"{path} must be {expected}, not {kind}", _HINTS.get(expected, _HINT))
 
 
 def inside(path: str, name: str) -> str:
-    """The path of a key inside the place `path`, as messages show it."""
+    """The path of a key inside `path`, for messages."""
     return f"{path[:-1]}.{shown(name)[1:]}"
 
 
 def shown(name: str) -> str:
-    """A name as messages show it: in backticks, printable and not endless."""
+    """A name for messages: in backticks, printable and of limited length."""
     printable = "".join(
         c if c.isprintable() else c.encode("unicode_escape").decode() for c in name[:81]
     )
@@ -680,12 +659,12 @@ def shown(name: str) -> str:
 
 
 def written_at(node: Node | None, resolved: str) -> str:
-    """A name as the file writes it: with its variables, so that no value of one is shown."""
+    """A name as in the file: with its variables, whose values must not be shown."""
     return shown(node.value if isinstance(node, ScalarNode) else resolved)
 
 
 def suggestion(name: str, known: Sequence[str], otherwise: str | None) -> str | None:
-    """A did-you-mean, else the list of what there is under the heading `otherwise`."""
+    """A did-you-mean, else the list of alternatives under the heading `otherwise`."""
     close = get_close_matches(name[:81].lower(), [option.lower() for option in known], n=1)
     for option in known:
         if close and option.lower() == close[0]:
@@ -694,8 +673,3 @@ def suggestion(name: str, known: Sequence[str], otherwise: str | None) -> str | 
         return None
     listed = ", ".join(f"`{option}`" for option in known[:20])
     return f"{otherwise}: {listed}{', ...' if len(known) > 20 else ''}"
-
-
-def _file_order(problem: Problem) -> tuple[int, int]:
-    place = problem.location
-    return (0, 0) if place is None else (place.line, place.column)

@@ -1,8 +1,8 @@
-"""CHECK constraints and column invariants of a table, kept with Spark's meaning.
+"""Update batches: what may be written, which batches a table has, and their commits.
 
-Law: no batch puts in a row that Spark would refuse. deltalake tests constraints too, but reads them
+Law: no batch inserts a row that Spark would refuse. deltalake tests constraints too, but reads them
 by its own rules (`7 / 2` is 3, a NaN may be less than 0). So rows to insert are tested here, and an
-update may set a column only where deltalake lets through no more than Spark.
+update may set a column only where deltalake accepts no more than Spark.
 """
 
 from __future__ import annotations
@@ -69,21 +69,21 @@ if TYPE_CHECKING:
 
 _NODES = (And, Or, Not, Compare, InList, IsNull, Like, ColumnRef, Literal)
 _FOREIGN = ("\\", '"', "--", "/*")
-"""What a text for deltalake must not hold: other literals, or names, than in Spark."""
+"""Literals or names that deltalake reads differently from Spark."""
 
 _EXACT_SCALE = 18
-"""Digits that leave room for any integer beside them in 38."""
+"""Digits that, in 38, leave enough for any integer beside them."""
 
 
 def check_rows(snapshot: Snapshot, rows: pa.Table) -> None:
-    """Refuse rows that break a constraint, and tables with one that impctl cannot test."""
+    """Refuse rows that violate a constraint, and constraints that impctl cannot test."""
     for text in snapshot.constraints if len(rows) else ():
         scan, condition = _read(snapshot, text)
         used = columns_of(condition)
         read = {a.id: snapshot.column(a.name) for a in scan.attributes if a.id in used}
         is_opaque = any(column.type.kind is Kind.OTHER for column in read.values())
         if is_opaque or find_blocker(condition) is not None:
-            raise _refused(snapshot, text, "cannot be checked by impctl")
+            raise _refused(snapshot, f"its constraint `{text}` cannot be checked by impctl")
         columns = {key: from_arrow(rows.column(c.name), c.type) for key, c in read.items()}
         if not Condition(condition).truth(columns, len(rows)).sure_true().all():
             raise UsageError(
@@ -94,28 +94,29 @@ def check_rows(snapshot: Snapshot, rows: pa.Table) -> None:
 
 
 def check_assignments(snapshot: Snapshot, assigned: Collection[ColumnName]) -> None:
-    """Refuse to set columns of a constraint that deltalake might pass where Spark does not."""
+    """Refuse to set columns of a constraint that deltalake may accept where Spark does not."""
     changed = {name.lower() for name in assigned}
     for text in snapshot.constraints:
         scan, condition = _read(snapshot, text)
         read = columns_of(condition)
         names = {a.name.lower() for a in scan.attributes if a.id in read}
-        if names & changed and not _is_kept_by_deltalake(condition, text):
-            raise _refused(snapshot, text, "has a different meaning in deltalake")
+        if names & changed and not _is_stricter_in_deltalake(condition, text):
+            reason = f"its constraint `{text}` has a different meaning in deltalake"
+            raise _refused(snapshot, reason)
 
 
 def _read(snapshot: Snapshot, text: str) -> tuple[Scan, Expr]:
     try:
         return read_condition(snapshot, text)
     except ImpctlError as error:
-        raise _refused(snapshot, text, "cannot be parsed by impctl") from error
+        reason = f"its constraint `{text}` cannot be parsed by impctl"
+        raise _refused(snapshot, reason) from error
 
 
-def _is_kept_by_deltalake(condition: Expr, text: str) -> bool:
-    """Whether deltalake, given the text, passes no row for which Spark's condition fails."""
-    if find_blocker(condition) is not None or any(mark in text for mark in _FOREIGN):
-        return False
-    return all(_is_alike(part) for part in walk(condition))
+def _is_stricter_in_deltalake(condition: Expr, text: str) -> bool:
+    """Whether deltalake, given the text, accepts no row for which Spark's condition fails."""
+    is_readable = find_blocker(condition) is None and not any(mark in text for mark in _FOREIGN)
+    return is_readable and all(map(_is_alike, walk(condition)))
 
 
 def _is_alike(part: Expr) -> bool:
@@ -123,54 +124,47 @@ def _is_alike(part: Expr) -> bool:
         case Compare():
             return _is_same_comparison(part.op, part.left, part.right)
         case InList():
-            return all(
-                _is_same_comparison(CompareOp.EQUAL, part.operand, option)
-                for option in part.options
-            )
+            pairs = ((CompareOp.EQUAL, part.operand, option) for option in part.options)
+            return all(_is_same_comparison(*pair) for pair in pairs)
         case IsNull() | Like():
             return isinstance(part.operand, ColumnRef)
         case Not():
-            # What lets a NaN through too seldom lets it through too often once it is negated.
-            return not any(
-                isinstance(inner, Compare) and _is_fractional(inner) for inner in walk(part)
-            )
+            # A comparison that accepts NaN too seldom accepts it too often when negated.
+            compared = [inner for inner in walk(part) if isinstance(inner, Compare)]
+            types = [type_of(side) for inner in compared for side in (inner.left, inner.right)]
+            return not any(kind is None or kind.is_fractional for kind in types)
         case _:
             return isinstance(part, _NODES)
 
 
 def _is_same_comparison(op: CompareOp, left: Expr, right: Expr) -> bool:
-    """Whether the two engines compare in one type; of doubles, only what no NaN passes wrongly."""
+    """Whether both engines compare in one type; of doubles, only comparisons that NaN fails."""
     if isinstance(left, Literal) and not isinstance(right, Literal):
         return _is_same_comparison(op.mirrored, right, left)
-    own, beside = type_of(left), type_of(right)
-    if not isinstance(left, ColumnRef) or own is None or beside is None:
+    column, other = type_of(left), type_of(right)
+    if not isinstance(left, ColumnRef) or column is None or other is None:
         return False
     if isinstance(right, ColumnRef):
-        return own == beside and not own.is_fractional and own.kind is not Kind.OTHER
+        return column == other and not column.is_fractional and column.kind is not Kind.OTHER
     if not isinstance(right, Literal) or right.value is None:
         return False
-    if own.is_fractional:
-        return op in (CompareOp.GREATER, CompareOp.GREATER_EQUAL) and _is_plain_bound(right, own)
-    if own.is_integral or own.kind is Kind.DECIMAL:
-        return beside.is_integral and own.scale <= _EXACT_SCALE
-    return own == beside and own.kind in (Kind.BOOLEAN, Kind.STRING)
+    if column.is_fractional:
+        return op in (CompareOp.GREATER, CompareOp.GREATER_EQUAL) and _is_plain_bound(right, column)
+    if column.is_integral or column.kind is Kind.DECIMAL:
+        return other.is_integral and column.scale <= _EXACT_SCALE
+    return column == other and column.kind in (Kind.BOOLEAN, Kind.STRING)
 
 
 def _is_plain_bound(literal: Literal, column: SqlType) -> bool:
-    """Whether the number is one and the same beside the column of doubles or floats."""
+    """Whether the number is exact beside the column of doubles or floats."""
     if literal.type.is_integral and isinstance(literal.value, int):
         return column.kind is Kind.DOUBLE or abs(literal.value) <= 2**24
     return literal.type.kind in (Kind.DECIMAL, Kind.DOUBLE)
 
 
-def _is_fractional(part: Compare) -> bool:
-    types = (type_of(part.left), type_of(part.right))
-    return any(result is None or result.is_fractional for result in types)
-
-
-def _refused(snapshot: Snapshot, text: str, problem: str) -> TableError:
+def _refused(snapshot: Snapshot, reason: str) -> TableError:
     return TableError(
-        f"impctl cannot write to table `{snapshot.table}`: its constraint `{text}` {problem}",
+        f"impctl cannot write to table `{snapshot.table}`: {reason}",
         hint="apply the batch with Spark and the Delta JAR",
         code="table_not_writable",
     )
@@ -196,15 +190,11 @@ def check_writable(snapshot: Snapshot) -> None:
         if entry["name"] in snapshot.partition_columns:
             reason = _partition_reason(entry["name"], entry["type"]) or reason
     if reason is not None:
-        raise TableError(
-            f"impctl cannot write to table `{snapshot.table}`: {reason}",
-            hint="apply the batch with Spark and the Delta JAR",
-            code="table_not_writable",
-        )
+        raise _refused(snapshot, reason)
 
 
 def _partition_reason(name: str, kind: object) -> str | None:
-    """Why values of the partition column cannot be left to deltalake; None where they can."""
+    """Why deltalake cannot write values of the partition column; None if it can."""
     text = str(kind)
     if text == "timestamp":
         return f"deltalake writes times of its partition column `{name}` without a time zone"
@@ -218,10 +208,7 @@ def _partition_reason(name: str, kind: object) -> str | None:
 
 
 def check_rewritable(snapshot: Snapshot, files: Sequence[DataFile] | None = None) -> None:
-    """Deletes and updates copy rows; refuse where the copy would not be the row.
-
-    Looks at these files, at all of them without.
-    """
+    """Refuse deletes and updates where a copied row of these files (default: all) would change."""
     wrong = miscopied_columns(snapshot, files)
     if wrong.as_int96:
         reason = (
@@ -253,7 +240,7 @@ PREFIX = "impctl/apply/"
 
 
 def identity_of(source: DeltaSource, name: str, content: object, file: str | None) -> str:
-    """The identity of the batch `name`, whose `content` has one `repr` however often it is read."""
+    """The identity of the batch `name`, whose `content` has a stable `repr`."""
     digest = hashlib.sha256(repr((source.table_id, name, content)).encode("utf-8", "replace"))
     if file is not None:
         try:
@@ -273,7 +260,7 @@ def identity_of(source: DeltaSource, name: str, content: object, file: str | Non
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """What a commit of a named batch carries: whose it is, which version it is meant for, when."""
+    """The mark of a named batch's commit: its identity, the expected version, the time."""
 
     identity: str
     meant: TableVersion
@@ -281,30 +268,22 @@ class Stamp:
 
     @property
     def properties(self) -> CommitProperties:
-        """Properties of a commit that carries the stamp."""
+        """Properties of a commit with this stamp."""
         return CommitProperties(app_transactions=[Transaction(self.identity, self.meant, self.at)])
 
     def is_on(self, commits: Commits) -> bool:
-        """Whether one of these commits carries the stamp."""
-        own = {"appId": self.identity, "version": self.meant, "lastUpdated": self.at}
+        stamp = {"appId": self.identity, "version": self.meant, "lastUpdated": self.at}
         return any(
-            name == "txn" and own.items() <= body.items()
+            name == "txn" and stamp.items() <= body.items()
             for actions in commits.by_commit()
             for name, body in actions
         )
 
 
-def stamp_of(source: DeltaSource, identity: str) -> Stamp:
-    """The stamp of a commit on top of `source` now."""
-    return Stamp(identity, source.version + 1, time.time_ns() // 1_000_000)
-
-
 def version_with(source: DeltaSource, identity: str) -> TableVersion | None:
-    """The version that brought the batch in; None where it is not in the table.
-
-    A batch that RESTORE took out again is not in it. Where the log is cleaned up, the version is
-    the one that the commit was meant for. ImpctlError where a RESTORE does not say what it took.
-    """
+    """The version that committed the batch; None if it is not in the table. A batch that RESTORE
+    removed is not in it. If the log is cleaned up, it is the version the commit was meant for.
+    ImpctlError if a RESTORE does not say which version it restored."""
     try:
         meant = source.delta.transaction_version(identity)
     except READ_FAILURES as error:
@@ -317,10 +296,8 @@ def version_with(source: DeltaSource, identity: str) -> TableVersion | None:
 def brought_in(
     source: DeltaSource, identity: str, meant: TableVersion, held: Mapping[TableVersion, str]
 ) -> TableVersion | None:
-    """As `version_with` where the batch's newest transaction is of version `meant`.
-
-    `held` are texts of commits that were read before.
-    """
+    """Like `version_with`, with the newest transaction's version `meant` and known texts of
+    commits."""
     commits = read_commits(source, meant - 1, source.version, held)
     if commits is None:
         return meant
@@ -336,20 +313,20 @@ def brought_in(
 def _is_restored_before(
     source: DeltaSource, actions: Sequence[Action], version: TableVersion, batch: TableVersion
 ) -> bool:
-    """Whether the commit puts back a version before that of the batch."""
+    """Whether the commit restores a version before that of the batch."""
     infos = [body for name, body in actions if name == "commitInfo"]
     if not any(info.get("operation") == "RESTORE" for info in infos):
         return False
     parameters: Mapping[str, Any] = infos[0].get("operationParameters") or {}
-    told = parameters.get("version")
-    if told is None or not str(told).isdecimal():
+    restored = parameters.get("version")
+    if restored is None or not str(restored).isdecimal():
         raise ImpctlError(
             f"The batch was applied to table `{source.name}` at version {batch}, but version "
             f"{version} restored an unnamed older version, so the batch may or may not be in it",
             hint="check the table; `apply --again` applies the batch again",
             code="batch_maybe_applied",
         )
-    return int(told) < batch
+    return int(restored) < batch
 
 
 _FORGETTING = "delta.setTransactionRetentionDuration"
@@ -357,7 +334,7 @@ _HINT = "_delta_log/_last_checkpoint"
 
 
 class AppliedBatches:
-    """The batches in one table up to a version; for one history of it, as `source` leads on."""
+    """The batches in one table up to a version; for one history of it, as `source` continues."""
 
     def __init__(self) -> None:
         self._texts: dict[TableVersion, str] = {}
@@ -367,7 +344,7 @@ class AppliedBatches:
         """Commits up to this version are in `_meant`; None before the log was read."""
 
     def version_with(self, source: DeltaSource, identity: str) -> TableVersion | None:
-        """As of the function of this name."""
+        """See the function `version_with`."""
         if not self._read_on(source):
             return version_with(source, identity)
         meant = self._meant.get(identity)
@@ -376,7 +353,7 @@ class AppliedBatches:
         return brought_in(source, identity, meant, self._texts)
 
     def add(self, identity: str, meant: TableVersion, version: TableVersion) -> None:
-        """The batch came in with this version; what lies before it may not have been read yet."""
+        """Record that the batch was committed with this version; earlier ones may be unread yet."""
         if self._until == version - 1:
             self._meant[identity] = meant
             self._until = version
@@ -399,7 +376,7 @@ class AppliedBatches:
         return True
 
     def _take_checkpoint(self, source: DeltaSource) -> bool:
-        """Start with the checkpoint that the log points to, or with its first entry without one."""
+        """Start with the log's last checkpoint, or with its first entry without one."""
         try:
             hint = json.loads(read_text(source.path, source.storage_options, _HINT))
             version, parts = hint["version"], hint.get("parts")
@@ -408,10 +385,10 @@ class AppliedBatches:
             for name in _checkpoint_names(version, parts):
                 self._take(_transactions(source, name))
         except FileNotFoundError:
-            version = -1  # whether the hint or its file is missing: all entries tell all
+            version = -1  # the hint or its file is missing: the entries are complete
         except READ_FAILURES:
             return False
-        except (KeyError, TypeError, AttributeError):  # another shape than the protocol's
+        except (KeyError, TypeError, AttributeError):  # not in the protocol's form
             return False
         self._until = version
         return True
@@ -427,11 +404,10 @@ def _checkpoint_names(version: TableVersion, parts: object) -> list[str]:
         return [f"_delta_log/{version:020}.checkpoint.parquet"]
     count = int(str(parts))
     digits = (f"{part:010}.{count:010}" for part in range(1, count + 1))
-    return [f"_delta_log/{version:020}.checkpoint.{each}.parquet" for each in digits]
+    return [f"_delta_log/{version:020}.checkpoint.{part}.parquet" for part in digits]
 
 
 def _transactions(source: DeltaSource, name: str) -> list[Any]:
-    """The transactions of one file of a checkpoint."""
     folder = local_path(source.path)
     if folder is None:
         store = object_store(source.path, source.storage_options)
@@ -445,16 +421,11 @@ _TO_DO = "nothing was written to it; to write to it, run the command again"
 
 
 class WrittenTable:
-    """A table as one run knows it.
-
-    Once a batch was committed, nobody else may use the sources that it was made with or gives.
-    """
+    """A table during one run. After a commit, nobody else may use sources given to or by it."""
 
     def __init__(self, source: DeltaSource) -> None:
-        """`source` was opened at this moment.
-
-        Later another log may stand there, whose entry would vouch for the one opened before it.
-        """
+        """`source` was opened just now. Later another log may replace the table's, whose entry
+        would vouch for the one opened before."""
         self._take(source)
 
     def _take(self, source: DeltaSource) -> None:
@@ -471,12 +442,11 @@ class WrittenTable:
         try:
             text = self._entry(self.source.version)
         except StorageError:
-            text = None  # nothing is proven by it then, and no commit that is in fails for it
+            text = None  # it proves nothing then, and a committed batch does not fail for it
         self._entry_digest = None if text is None else _digest(text)
         self._stamp: Stamp | None = None
 
     def renew(self) -> DeltaSource:
-        """The table at its newest version."""
         source = self.source
         if self._entry(source.version + 1) is None:
             return source
@@ -484,8 +454,8 @@ class WrittenTable:
             moved: DeltaSource | None = advance(source)
         except ImpctlError:
             moved = None  # entries in between may have been cleaned away
-        # Looked at afterwards: a table put in its place before or during the reading shows.
-        if moved is not None and self._stands() and moved.table_id == source.table_id:
+        # Checked afterwards: this detects a table replaced before or during the reading.
+        if moved is not None and self._is_unchanged() and moved.table_id == source.table_id:
             self.source, self._snapshot, self._files_before = moved, None, None
             self._take_entry()
         else:
@@ -493,21 +463,20 @@ class WrittenTable:
         return self.source
 
     def reopen(self) -> DeltaSource:
-        """The table opened anew, whatever stands there."""
+        """Open the table again, even if it was replaced."""
         self._take(refresh(self.source))
         return self.source
 
     def is_proven(self) -> bool:
-        """Whether the log is still the one that was opened; False where nobody can tell."""
-        return self._stands() is True
+        return self._is_unchanged() is True
 
     def check_unmoved(self) -> None:
-        """TableRecreatedError where another table, or another history, stands at the path."""
-        stands = self._stands()
-        if stands:
+        """TableRecreatedError if another table, or another history, is at the path."""
+        is_unchanged = self._is_unchanged()
+        if is_unchanged:
             return
-        # The entry may have been cleaned away, or never been readable.
-        newest = refresh(self.source) if stands is None else None
+        # The entry may have been cleaned up, or never been readable.
+        newest = refresh(self.source) if is_unchanged is None else None
         if (
             newest is None
             or newest.table_id != self.source.table_id
@@ -515,8 +484,8 @@ class WrittenTable:
         ):
             raise recreated(self.source, _TO_DO)
 
-    def _stands(self) -> bool | None:
-        """Whether the pinned version has the entry that it had; None where there is none."""
+    def _is_unchanged(self) -> bool | None:
+        """Whether the pinned version has the same log entry; None without one."""
         text = self._entry(self.source.version)
         if text is None:
             return None
@@ -525,7 +494,7 @@ class WrittenTable:
         return None if self._entry_digest is None else _digest(text) == self._entry_digest
 
     def _entry(self, version: TableVersion) -> str | None:
-        """The log's entry of a version; None where it is not there."""
+        """The log's entry of a version; None if it is missing."""
         try:
             return read_entry(self.source, version)
         except FileNotFoundError:
@@ -537,7 +506,6 @@ class WrittenTable:
             ) from error
 
     def snapshot(self) -> Snapshot:
-        """The table at the pinned version, taken once."""
         if self._snapshot is None:
             self._snapshot = self.source.snapshot()
             if self._files_before is not None:
@@ -550,11 +518,11 @@ class WrittenTable:
         return [file for file in self.snapshot().files if file.uri not in self._sound]
 
     def take_for_sound(self, files: Sequence[DataFile]) -> None:
-        """These files were looked at: nothing in them is copied wrongly."""
+        """Mark these files as verified: deltalake copies them faithfully."""
         self._sound.update(file.uri for file in files)
 
     def take_commit(self, stamp: Stamp | None) -> TableVersion:
-        """A batch was committed through the pinned source; the version that it made."""
+        """Continue after a batch was committed through the pinned source; returns its version."""
         before, version = self.source.version, int(self.source.delta.version())
         is_next = version == before + 1
         files = None if self._snapshot is None or not is_next else frozenset(self._snapshot.uris)
@@ -573,7 +541,7 @@ def _digest(text: str) -> bytes:
 
 
 class UpdateKind(StrEnum):
-    """What a batch does."""
+    """The kinds of batches."""
 
     INSERT = "insert"
     DELETE = "delete"
@@ -588,24 +556,22 @@ class UpdateRequest:
     kind: UpdateKind
     rows: tuple[Mapping[ColumnName, object], ...] | None = None
     file: str | None = None
-    """Parquet or CSV file to insert, as a path that needs no further resolving."""
+    """Parquet or CSV file to insert, as a resolved path."""
     where: str | None = None
     """SQL condition; None means every row."""
     assignments: Mapping[ColumnName, str] = field(default_factory=dict)
     places: Mapping[ColumnName, Location] = field(default_factory=dict)
-    """Where assignments stand, for errors; not part of what the batch is."""
+    """Positions of assignments, for errors; not part of the batch's identity."""
     name: str | None = None
-    """Makes the batch one that its table takes once; without a name every commit is a new one."""
+    """A named batch is committed once; without a name every commit is a new one."""
     again: bool = False
-    """Commit the batch though it is in the table already."""
+    """Commit the batch even if it is in the table already."""
 
 
 @dataclass(frozen=True, slots=True)
 class AppliedUpdate:
-    """What a batch did; `version` is the table's version afterwards.
-
-    Of a batch that is in the table already it is the version that brought it in, and nothing else.
-    """
+    """What a batch did; `version` is the table's version afterwards. For a batch that was in the
+    table already, only the version that committed it."""
 
     version: TableVersion
     inserted: int = 0
@@ -615,68 +581,57 @@ class AppliedUpdate:
 
 @dataclass(frozen=True, slots=True)
 class PreparedUpdate:
-    """A batch that may be committed on top of `source`, in the form that deltalake takes."""
+    """A batch that may be committed on top of `source`, in deltalake's form."""
 
     table: WrittenTable
     source: DeltaSource
-    """The table as it is before the batch."""
+    """The table before the batch."""
     kind: UpdateKind
     rows: pa.Table | None = None
     matched: MatchedRows | None = None
-    """The rows that a delete or update takes."""
+    """The rows that a delete or update matches."""
     assignments: Mapping[ColumnName, str] = field(default_factory=dict)
     identity: str | None = None
     in_version: TableVersion | None = None
-    """The version that has brought the batch in already; nothing else is prepared then."""
+    """The version that committed the batch already; then nothing else is set."""
 
 
 def apply_update(source: DeltaSource, update: UpdateRequest) -> AppliedUpdate:
-    """Commit the batch on top of the newest version.
-
-    A delete or update that matches no row commits nothing. Raises as `prepare_update` does.
-    """
+    """Commit the batch on top of the newest version. A delete or update without a matching row
+    commits nothing. Raises as `prepare_update` does."""
     return commit_update(prepare_update(source, update))
 
 
 def prepare_update(source: DeltaSource, update: UpdateRequest) -> PreparedUpdate:
-    """As `prepare_batch`, on the newest version of a table that was opened whenever it was."""
+    """Like `prepare_batch`, on the newest version of the table."""
     return prepare_batch(WrittenTable(refresh(source)), update)
 
 
 def prepare_batch(table: WrittenTable, update: UpdateRequest) -> PreparedUpdate:
-    """All that can be known of a batch without writing it.
-
-    Raises UsageError or QueryError for a batch that makes no sense, UnsupportedError for one that
-    deltalake cannot be trusted with.
-    """
+    """Prepare a batch without writing it. Raises UsageError or QueryError for an invalid batch,
+    UnsupportedError for one that deltalake cannot execute exactly."""
     if update.file is not None:
         check_regular(update.file)
-    identity, version = _found(table, table.renew(), update)
+    identity, version = _identified(table, table.renew(), update)
     if version is not None and not table.is_proven():
-        # Told of a log that was put in this one's place, it would be left out of that one.
-        identity, version = _found(table, table.reopen(), update)
+        # The batch may be in another log that replaced this one, and missing in the new one.
+        identity, version = _identified(table, table.reopen(), update)
     if version is not None:
         newest = table.source
         return PreparedUpdate(table, newest, update.kind, identity=identity, in_version=version)
     return replace(_prepared(table, update), identity=identity)
 
 
-def _found(
+def _identified(
     table: WrittenTable, newest: DeltaSource, update: UpdateRequest
 ) -> tuple[str | None, TableVersion | None]:
-    """The batch's identity, and the version that has brought it in, if it is to be left out."""
-    identity = _identity(newest, update)
-    if identity is None or update.again:
-        return identity, None
-    return identity, table.batches.version_with(newest, identity)
-
-
-def _identity(source: DeltaSource, update: UpdateRequest) -> str | None:
+    """The batch's identity, and the version that committed it, if it is to be skipped."""
     if update.name is None:
-        return None
+        return None, None
     rows = [sorted(row.items()) for row in update.rows or ()]
     content = (str(update.kind), rows, update.where, sorted(update.assignments.items()))
-    return identity_of(source, update.name, content, update.file)
+    identity = identity_of(newest, update.name, content, update.file)
+    return identity, None if update.again else table.batches.version_with(newest, identity)
 
 
 def _prepared(table: WrittenTable, update: UpdateRequest) -> PreparedUpdate:
@@ -703,29 +658,31 @@ def _prepared(table: WrittenTable, update: UpdateRequest) -> PreparedUpdate:
 
 
 def commit_update(update: PreparedUpdate) -> AppliedUpdate:
-    """Commit what was prepared; nothing where no row is to insert, delete or change."""
+    """Commit what was prepared; nothing if there is no row to insert, delete or change."""
     source = update.source
     if update.in_version is not None:
         return AppliedUpdate(update.in_version)
     rows = len(update.rows or ()) if update.matched is None else update.matched.rows
     if not rows:
         return AppliedUpdate(source.version)
-    # Of a table made anew at the path deltalake tells nothing, and writes into it.
+    # deltalake does not notice a table created again at the path, and writes into it.
     update.table.check_unmoved()
     has_vectors = bool(update.table.snapshot().deletions)
-    stamp = None if update.identity is None else stamp_of(source, update.identity)
+    stamp = None
+    if update.identity is not None:
+        stamp = Stamp(update.identity, source.version + 1, time.time_ns() // 1_000_000)
     try:
         with plain_failures(source):
-            told = _commit(update, stamp)
+            reported = _commit(update, stamp)
         version = update.table.take_commit(stamp)
     except ImpctlError as error:
-        result = _version_in_spite_of(update, error)
+        result = _version_despite(update, error)
         if result is None:
             raise
-        told, version = None, result  # the table sees the commit when it looks for the next one
-    # Of files with deletion vectors deltalake counts rows that are gone, too.
+        reported, version = None, result  # the table sees the commit at its next renewal
+    # In files with deletion vectors deltalake also counts deleted rows.
     if not has_vectors:
-        _check_told(update, rows, told, version)
+        _check_count(update, rows, reported, version)
     match update.kind:
         case UpdateKind.INSERT:
             return AppliedUpdate(version, inserted=rows)
@@ -738,7 +695,7 @@ def commit_update(update: PreparedUpdate) -> AppliedUpdate:
 
 
 def _commit(update: PreparedUpdate, stamp: Stamp | None) -> int | None:
-    """Commit; how many rows deltalake says it took, where it says so."""
+    """Commit; returns deltalake's row count, if it reports one."""
     delta = update.source.delta
     properties = CommitProperties() if stamp is None else stamp.properties
     if update.rows is not None:
@@ -748,7 +705,7 @@ def _commit(update: PreparedUpdate, stamp: Stamp | None) -> int | None:
     metrics: Mapping[str, Any]
     if update.kind is UpdateKind.DELETE:
         metrics = delta.delete(update.matched.predicate, commit_properties=properties)
-        told = metrics.get("num_deleted_rows")
+        rows = metrics.get("num_deleted_rows")
     else:
         metrics = delta.update(
             updates=dict(update.assignments),
@@ -756,12 +713,12 @@ def _commit(update: PreparedUpdate, stamp: Stamp | None) -> int | None:
             error_on_type_mismatch=True,
             commit_properties=properties,
         )
-        told = metrics.get("num_updated_rows")
-    return None if told is None else int(told)
+        rows = metrics.get("num_updated_rows")
+    return None if rows is None else int(rows)
 
 
-def _version_in_spite_of(update: PreparedUpdate, error: ImpctlError) -> TableVersion | None:
-    """The version of a batch whose commit is in, though what came after it failed."""
+def _version_despite(update: PreparedUpdate, error: ImpctlError) -> TableVersion | None:
+    """The version of a batch that was committed although a later step failed."""
     if update.identity is None or isinstance(error, RetryableError) and error.code == "retryable":
         return None
     try:
@@ -772,23 +729,24 @@ def _version_in_spite_of(update: PreparedUpdate, error: ImpctlError) -> TableVer
     return version if version is not None and version > update.source.version else None
 
 
-def _check_told(update: PreparedUpdate, rows: int, told: int | None, version: TableVersion) -> None:
-    """Tell of a batch that took other rows than it should; it can be undone."""
+def _check_count(
+    update: PreparedUpdate, rows: int, reported: int | None, version: TableVersion
+) -> None:
+    """Report a batch that changed other rows than expected; it can be undone."""
     source = update.source
-    if told is None or told == rows:
+    if reported is None or reported == rows:
         return
     is_delete = update.kind is UpdateKind.DELETE
     done = "deleted" if is_delete else "updated"
     raise ImpctlError(
         f"The {update.kind} of table `{source.name}` should affect {rows} rows, but deltalake "
-        f"{done} {told}, in version {version}",
+        f"{done} {reported}, in version {version}",
         hint=f"restore the table to version {source.version}, and report this bug",
         code="rows_deleted_differ" if is_delete else "rows_updated_differ",
     )
 
 
 def _rows(source: DeltaSource, snapshot: Snapshot, update: UpdateRequest) -> pa.Table:
-    """The rows of an insert, in the table's types."""
     if (update.rows is None) == (update.file is None):
         raise UsageError(
             f"An insert into table `{source.name}` needs either `rows` or `file`",

@@ -1,4 +1,4 @@
-"""Tables created, cloned and clustered."""
+"""Creating, cloning, clustering and rewriting tables."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import math
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
@@ -39,12 +40,8 @@ def create_table(
     configuration: Mapping[str, str] | None = None,
     file_bytes: int | None = None,
 ) -> None:
-    """Write version 0 of a new table; a schema alone gives an empty one.
-
-    `file_bytes` is about how large a data file gets (default: as deltalake has it).
-
-    UsageError where something stands at the path already.
-    """
+    """Write version 0 of a new table; a schema alone gives an empty one. `file_bytes` is the
+    approximate size of a data file. UsageError if the path exists already."""
     rows = data.empty_table() if isinstance(data, pa.Schema) else data
     properties = {CHANGE_FEED: "true"} if change_feed else {}
     try:
@@ -72,7 +69,7 @@ _LOG = "_delta_log"
 
 
 def clone_table(path: str, target: str) -> None:
-    """Make the table at `path` stand at `target` too; UsageError where something is there."""
+    """Clone the table at `path` to `target`; UsageError if that exists."""
     origin, goal = _local(path), _local(target)
     if not os.path.isdir(os.path.join(origin, _LOG)):
         raise TableError(
@@ -82,9 +79,8 @@ def clone_table(path: str, target: str) -> None:
         )
     if os.path.lexists(goal):
         raise UsageError(f"The path already exists: {target}", hint="choose another path")
-    if os.path.commonpath([os.path.abspath(origin), os.path.abspath(goal)]) == os.path.abspath(
-        origin
-    ):
+    outer, inner = os.path.abspath(origin), os.path.abspath(goal)
+    if os.path.commonpath([outer, inner]) == outer:
         raise UsageError(
             f"A table cannot be cloned into itself: {target}", hint="choose another path"
         )
@@ -117,7 +113,7 @@ def _link_or_copy(source: str, target: str) -> None:
 
 
 _LONGEST = 32
-"""Characters of a text from which other writers cut it; such a text is left out here."""
+"""Length of a text from which other writers truncate it; its statistics are omitted here."""
 
 
 def create_laid_out_table(path: str, files: Iterable[pa.Table]) -> int:
@@ -144,20 +140,21 @@ def _statistics(part: pa.Table) -> Iterator[tuple[str, Any]]:
     low, high = {}, {}
     for name in part.column_names:
         result = pc.min_max(part.column(name)).as_py()
-        if result["min"] is not None and all(_is_told(value) for value in result.values()):
+        if result["min"] is not None and all(_is_exact(value) for value in result.values()):
             low[name], high[name] = (_plain(result[side]) for side in ("min", "max"))
     yield "minValues", low
     yield "maxValues", high
     yield "nullCount", {name: part.column(name).null_count for name in part.column_names}
 
 
-def _is_told(value: Any) -> bool:
-    """Whether other writers tell it as it is: JSON has no infinity, and long texts are cut."""
+def _is_exact(value: Any) -> bool:
+    """Whether other writers log the value unchanged: JSON has no infinity, and long texts are
+    cut."""
     return math.isfinite(value) if isinstance(value, float) else len(str(value)) < _LONGEST
 
 
 def _plain(value: Any) -> Any:
-    """As the log writes it."""
+    """The value as the log writes it."""
     if isinstance(value, datetime):
         return value.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     return value if isinstance(value, bool | int | float | str) else str(value)
@@ -165,55 +162,52 @@ def _plain(value: Any) -> Any:
 
 def append_rows(path: str, rows: pa.Table, options: Mapping[str, str] | None = None) -> None:
     """Commit rows of the table's own columns."""
-    try:
-        write_deltalake(
-            path, rows, mode="append", storage_options=None if options is None else dict(options)
-        )
-    except READ_FAILURES as error:
-        raise StorageError(f"Appending to the clone failed: {failure_text(error)}") from error
+    given = None if options is None else dict(options)
+    with _failing("Appending to the clone"):
+        write_deltalake(path, rows, mode="append", storage_options=given)
 
 
 def checkpoint(path: str) -> None:
     """Write a checkpoint of the log, as other writers do every few commits."""
-    try:
+    hint = "check that the folder of the table can be written"
+    with _failing("Writing a checkpoint of the clone", hint):
         DeltaTable(path).create_checkpoint()
-    except READ_FAILURES as error:
-        raise StorageError(
-            f"Writing a checkpoint of the clone failed: {failure_text(error)}",
-            hint="check that the folder of the table can be written",
-        ) from error
 
 
 def rewind(path: str, version: TableVersion) -> None:
-    """Commit the table as it was at `version`."""
-    try:
+    """Restore the table to `version` by a commit."""
+    with _failing("Restoring the clone"):
         DeltaTable(path).restore(version)
-    except READ_FAILURES as error:
-        raise StorageError(f"Restoring the clone failed: {failure_text(error)}") from error
 
 
 def replace_rows(path: str, rows: pa.Table, *, files: int) -> None:
-    """Commit that the table has these rows instead of its own, in about so many files."""
+    """Replace all rows of the table, in about so many files."""
     size = max(1, rows.nbytes // max(1, files))
-    try:
+    with _failing("Rewriting the clone"):
         write_deltalake(path, rows, mode="overwrite", target_file_size=size)
+
+
+@contextmanager
+def _failing(action: str, hint: str | None = None) -> Iterator[None]:
+    """Translate what deltalake raises during this action on a clone."""
+    try:
+        yield
     except READ_FAILURES as error:
-        raise StorageError(f"Rewriting the clone failed: {failure_text(error)}") from error
+        raise StorageError(f"{action} failed: {failure_text(error)}", hint=hint) from error
 
 
 FILES = 200
-"""Files that a table is cut into: enough for a hundredth of it to be read by itself."""
+"""Number of files of a clustered table: enough to read a hundredth of it."""
 _LEAST_BYTES, _MOST_BYTES = 1 << 20, 128 << 20
-"""Smaller files cost more to open than they save; larger ones are what writers make anyway."""
+"""Smaller files cost more to open than they save; larger ones are unusual."""
 
 CLUSTERED_BY = "impctl.clusteredBy"
-"""The key of the commit's note; deltalake itself does not say by which columns it put files in
-order."""
+"""The key of the commit's note; deltalake itself does not record the columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class Clustered:
-    """The version that was made, and the rows there were and are."""
+    """The new version, and the rows before and after."""
 
     version: TableVersion
     rows_before: int | None
@@ -221,12 +215,11 @@ class Clustered:
 
 
 def bytes_per_file(snapshot: Snapshot) -> int:
-    """About how large the files are to be."""
     return min(_MOST_BYTES, max(_LEAST_BYTES, snapshot.bytes // FILES))
 
 
 def check_clusterable(snapshot: Snapshot, columns: Sequence[ColumnName]) -> None:
-    """Refuse what deltalake cannot put in order, or would change on the way; TableError."""
+    """Refuse columns that deltalake cannot order, or would change on the way; TableError."""
     check_writable(snapshot)
     check_rewritable(snapshot)
     reason = None
@@ -245,11 +238,8 @@ def check_clusterable(snapshot: Snapshot, columns: Sequence[ColumnName]) -> None
 
 
 def cluster_table(source: DeltaSource, columns: Sequence[ColumnName]) -> Clustered:
-    """Rewrite the newest version: sorted by one column, along a Z-order curve by several.
-
-    Raises TableError as `check_clusterable` does, RetryableError where another writer came first;
-    nothing is committed then.
-    """
+    """Rewrite the newest version: sorted by one column, along a Z-order curve by several. Raises
+    like `check_clusterable`; RetryableError, without a commit, if another writer came first."""
     newest = refresh(source)
     before = newest.snapshot()
     check_clusterable(before, columns)
@@ -272,20 +262,15 @@ def cluster_table(source: DeltaSource, columns: Sequence[ColumnName]) -> Cluster
 
 
 def clustered_by(source: DeltaSource) -> tuple[ColumnName, ...]:
-    """The columns by which the pinned version was clustered, if that is what made it."""
+    """The columns by which the pinned version was clustered, if clustering made it."""
     try:
         latest = source.delta.history(1)
     except READ_FAILURES:
         return ()
     if not latest or latest[0].get("version") != source.version:
         return ()
-    noted = latest[0].get(CLUSTERED_BY)
-    return _columns(noted) if isinstance(noted, str) else ()
-
-
-def _columns(noted: str) -> tuple[ColumnName, ...]:
     try:
-        result = json.loads(noted)
-    except ValueError:
+        columns = json.loads(latest[0].get(CLUSTERED_BY))
+    except (TypeError, ValueError):  # no note, or not in the expected form
         return ()
-    return tuple(map(str, result)) if isinstance(result, list) else ()
+    return tuple(map(str, columns)) if isinstance(columns, list) else ()

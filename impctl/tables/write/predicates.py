@@ -1,6 +1,6 @@
-"""What deltalake raises while it writes a batch, as errors of ours.
+"""Conditions and values of update batches as SQL for deltalake, and deltalake's write errors.
 
-Law: a failure after which the batch may be in the table is never told as one to be tried again.
+Law: a failure after which the batch may be in the table is never reported as retryable.
 """
 
 from __future__ import annotations
@@ -78,18 +78,18 @@ _CONSTRAINT_FAILURES = ("constraint", "invariant", "append-only", "validation ch
 
 @contextmanager
 def plain_failures(source: DeltaSource, *, is_commit: bool = True) -> Iterator[None]:
-    """Turns what deltalake raises while writing, or while it tries a batch, into our errors."""
+    """Translate what deltalake raises while it writes or tries a batch."""
     try:
         yield
     except Exception as error:
-        # deltalake raises bare Exception for a value that does not fit; nothing narrower to name.
+        # deltalake raises a bare Exception for a value that does not fit.
         if type(error) is not Exception and not isinstance(error, READ_FAILURES):
             raise
         raise _write_failure(source, error, is_commit=is_commit) from error
 
 
 def _moved_version(source: DeltaSource) -> TableVersion | None:
-    """The table's newest version, where it is not the one that the batch was prepared for."""
+    """The table's newest version, if the batch was prepared for another one."""
     try:
         newest = refresh(source).version
     except ImpctlError:
@@ -103,7 +103,7 @@ def _write_failure(source: DeltaSource, error: Exception, *, is_commit: bool) ->
     cannot_be_in = not is_commit or isinstance(error, CommitFailedError)
     moved = None if cannot_be_in else _moved_version(source)
     if moved is not None:
-        # Not to be retried by machines: an insert would be written twice.
+        # Not retryable: an insert would be written twice.
         return ImpctlError(
             f"Writing to table `{source.name}` failed, but the table moved from version "
             f"{source.version} to {moved}, so the batch may be in it: {text}",
@@ -153,27 +153,18 @@ _WIDE = "DECIMAL(20,0)"
 _EXACT_DOUBLE_DIGITS = 15
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SKIPPABLE = frozenset({Kind.BOOLEAN, *INTEGRAL, Kind.DATE})
-"""Types whose file statistics deltalake's own skipping was seen to use rightly.
-
-Not texts: Spark may have cut the log's maximum of one in the middle of a character.
-"""
+"""Types for which deltalake's file skipping was verified. Not texts: Spark may have cut the log's
+maximum in the middle of a character."""
 
 
 class UntranslatableError(UnsupportedError):
-    """An expression whose Spark meaning deltalake's engine cannot be made to compute."""
+    """An expression that deltalake's engine cannot compute as Spark does."""
 
     default_code = "update_unsupported"
 
 
-def predicate_text(predicate: Expr, names: dict[AttributeId, ColumnName]) -> str:
-    """The predicate for a delete or update; rows where it is NULL are not matched."""
-    text = _Renderer(names).render(predicate)
-    # A bare CASE over partition columns alone makes deltalake take every row for a match.
-    return text if _is_plain(predicate) else f"(CASE WHEN {text} THEN TRUE ELSE FALSE END) IS TRUE"
-
-
 def _is_plain(predicate: Expr) -> bool:
-    """Whether deltalake may skip files by it: columns beside literals, and nothing turned round."""
+    """Whether deltalake may skip files by it: columns beside literals, without negation."""
     match predicate:
         case And() | Or():
             return all(_is_plain(operand) for operand in predicate.operands)
@@ -203,10 +194,8 @@ def _is_skippable(column: Expr, beside: Expr | None) -> bool:
 
 
 def is_one_of(columns: Sequence[Column], rows: Sequence[Sequence[object]]) -> str:
-    """Whether these columns have the values of one of these rows; NULL is a value like others.
-
-    A tree of equalities, IS NULL, AND and OR whose depth grows with the logarithm of the rows.
-    """
+    """Whether these columns have the values of one of these rows; NULL is a value like others. A
+    tree of equalities, IS NULL, AND and OR of a depth logarithmic in the rows."""
     if len(rows) > 1:
         middle = len(rows) // 2
         return f"({is_one_of(columns, rows[:middle])} OR {is_one_of(columns, rows[middle:])})"
@@ -261,13 +250,13 @@ def _known(expr: Expr) -> SqlType:
 
 
 class _Renderer:
-    """Turns expressions into text; `names` gives the column each identity stands for."""
+    """Renders expressions as text; `names` has the column of each identity."""
 
     def __init__(self, names: dict[AttributeId, ColumnName]) -> None:
         self._names = names
 
     def render(self, expr: Expr) -> str:
-        """Text whose value and type are those of the expression in Spark."""
+        """Text with the value and type of the expression in Spark."""
         blocker = find_blocker(expr)
         if blocker is not None:
             raise UntranslatableError(blocker.reason)
@@ -324,7 +313,7 @@ class _Renderer:
                 assert_never(expr)
 
     def cast(self, text: str, source: SqlType, target: SqlType) -> str:
-        """CAST that fails on a value that does not fit; only pairs both engines do alike."""
+        """CAST that fails on a value that does not fit; only pairs both engines convert alike."""
         if source == target:
             return text
         if source.kind is Kind.DECIMAL and target.kind in (Kind.DOUBLE, Kind.FLOAT):
@@ -349,7 +338,8 @@ class _Renderer:
             return f"({left} {expr.op.value} {right})"
         if expr.op is ArithmeticOp.INTEGER_DIVIDE:
             _require_nonzero(expr)
-            _require_integral(expr)
+            if not (_known(expr.left).is_integral and _known(expr.right).is_integral):
+                raise UntranslatableError("`div` is available in updates for integers only")
             return f"({self._as(expr.left, LONG)} / {self._as(expr.right, LONG)})"
         if result.is_integral:
             left, right = self._text(expr.left), self._text(expr.right)
@@ -399,7 +389,7 @@ class _Renderer:
         return f"nanvl({text}, CAST('NaN' AS {_type_name(wanted)}))"
 
     def _in_list(self, expr: InList) -> str:
-        """Pairs: the one type that Spark takes for all rounds nothing but longs and decimals."""
+        """Pairs: Spark's common type for all rounds only longs and decimals."""
         types = [_known(part) for part in (expr.operand, *expr.options)]
         is_long = any(result.kind in (Kind.LONG, Kind.DECIMAL) for result in types)
         if is_long and any(result.is_fractional for result in types):
@@ -417,13 +407,14 @@ class _Renderer:
 
 
 def _comparison_type(left: Expr, right: Expr) -> SqlType:
-    """The type both sides are compared in; beside a fitting literal an integer stays bare."""
+    """The type in which both sides are compared; an integer beside a fitting literal is not
+    cast."""
     types = (_known(left), _known(right))
-    for literal, own, beside in ((left, *types), (right, types[1], types[0])):
-        if isinstance(literal, Literal) and own.is_integral and beside.is_integral:
-            limit = _RANGES[beside.kind]
+    for literal, kind, other in ((left, *types), (right, types[1], types[0])):
+        if isinstance(literal, Literal) and kind.is_integral and other.is_integral:
+            limit = _RANGES[other.kind]
             if isinstance(literal.value, int) and -limit <= literal.value < limit:
-                return beside
+                return other
     result = common_type(*types)
     if result is None:
         raise UntranslatableError(f"a `{types[0]}` cannot be compared with a `{types[1]}`")
@@ -444,15 +435,10 @@ def _require_nonzero(expr: Arithmetic) -> None:
 
 
 def _require_numbers(source: SqlType, target: SqlType) -> None:
-    """Casts to and from text, dates and conditions are not tried against DataFusion."""
+    """Casts to and from text, dates and conditions are not verified with DataFusion."""
     is_plain = source.is_numeric or source.kind in (Kind.BOOLEAN, Kind.NULL)
     if source != target and not (is_plain and (target.is_numeric or source.kind is Kind.NULL)):
         raise UntranslatableError(f"a cast from `{source}` to `{target}` is not available")
-
-
-def _require_integral(expr: Arithmetic) -> None:
-    if not (_known(expr.left).is_integral and _known(expr.right).is_integral):
-        raise UntranslatableError("`div` is available in updates for integers only")
 
 
 def _literal(expr: Literal) -> str:
@@ -491,7 +477,7 @@ def _string(value: str) -> str:
 
 
 def quoted(name: ColumnName) -> str:
-    """A column name that deltalake takes as written."""
+    """A column name quoted for deltalake."""
     return '"' + name.replace('"', '""') + '"'
 
 
@@ -507,12 +493,14 @@ _EXAMPLES = (
 
 
 def where_text(snapshot: Snapshot, where: str) -> str:
-    """The predicate of a delete or update, for deltalake."""
+    """The predicate of a delete or update, for deltalake; rows where it is NULL do not match."""
     scan, predicate = read_condition(snapshot, where)
     try:
-        return predicate_text(predicate, _names(scan))
+        text = _Renderer(_names(scan)).render(predicate)
     except UntranslatableError as error:
-        raise _refused(snapshot, where, error) from error
+        raise untranslatable(snapshot, where, error.message, error.hint) from error
+    # For a bare CASE over partition columns alone deltalake matches every row.
+    return text if _is_plain(predicate) else f"(CASE WHEN {text} THEN TRUE ELSE FALSE END) IS TRUE"
 
 
 def read_condition(snapshot: Snapshot, where: str) -> tuple[Scan, Expr]:
@@ -520,7 +508,7 @@ def read_condition(snapshot: Snapshot, where: str) -> tuple[Scan, Expr]:
     scan, predicate, _ = _read(snapshot, f"SELECT 1 FROM {_TABLE} WHERE {where}", where)
     if predicate is None or type_of(predicate) != BOOLEAN:
         raise UsageError(
-            f"`where` must be a condition on the rows of table `{snapshot.table}`: {_shown(where)}",
+            f"`where` must be a condition on the rows of table `{snapshot.table}`: {shown(where)}",
             hint="write a comparison such as `sid = 3`",
         )
     return scan, predicate
@@ -531,10 +519,8 @@ def assignment_texts(
     assignments: Mapping[ColumnName, str],
     places: Mapping[ColumnName, Location] = MappingProxyType({}),
 ) -> dict[ColumnName, str]:
-    """Column and value per assignment, for deltalake: quoted column name to value text.
-
-    What is wrong with one is told at its place, where that is known.
-    """
+    """Assignments for deltalake: quoted column to value text. Errors have the assignment's
+    place."""
     texts: dict[ColumnName, str] = {}
     for name, written in assignments.items():
         try:
@@ -562,40 +548,38 @@ def _column(snapshot: Snapshot, name: ColumnName) -> Column:
 
 
 def _assigned(snapshot: Snapshot, column: Column, written: str) -> str:
-    """The value of one column, for deltalake."""
-    told = f"`set` of `{snapshot.table}.{column.name}`"
+    where = f"`set` of `{snapshot.table}.{column.name}`"
     try:
         scan, _, values = _read(snapshot, f"SELECT {written} FROM {_TABLE}", written)
         if len(values) != 1:
             raise UsageError(
-                f"{told} must be one value: {_shown(written)}",
+                f"{where} must be one value: {shown(written)}",
                 hint="write one expression per column",
             )
-        # An alias or a clause behind the value would be lost: `city hall` is no column `city`.
+        # Otherwise an alias or a clause behind the value would be lost, as in `city hall`.
         scan, _, values = _read(snapshot, f"SELECT ({written}\n) FROM {_TABLE}", written)
         _check_length(snapshot, column, values[0])
         text = value_text(values[0], column.type, _names(scan))
     except QueryError as error:
-        said = error.saying(f"{told} cannot be used: {error.message}")
-        raise said.hinting(_hint(column, written, error)) from error
+        located = error.saying(f"{where} cannot be used: {error.message}")
+        raise located.hinting(_hint(column, written, error)) from error
     except UntranslatableError as error:
         literal = _literal_of(column, written) if column.type.kind is not Kind.STRING else None
-        refused = _refused(snapshot, written, error)
+        refused = untranslatable(snapshot, written, error.message, error.hint)
         raise (refused if literal is None else refused.hinting(_meant(literal))) from error
     if column.type.kind is Kind.STRING and column.name in snapshot.partition_columns:
-        # The log has no empty text: it reads one as NULL, and a copied row would be in both.
+        # The log reads an empty text as NULL, so a copied row would be in both partitions.
         text = f"nullif({text}, '')"
     return text
 
 
 def _hint(column: Column, written: str, error: QueryError) -> str | None:
-    """What to write in place of a text that is no expression over the table's columns."""
     literal = _literal_of(column, written)
-    own = error.hint if error.code != _UNREADABLE else None
-    if literal is None and own is not None:
-        return own
+    hint = error.hint if error.code != _UNREADABLE else None
+    if literal is None and hint is not None:
+        return hint
     meant = _EXAMPLES if literal is None else _meant(literal)
-    return meant if own is None else f"{meant}; {own}"
+    return meant if hint is None else f"{meant}; {hint}"
 
 
 def _meant(literal: str) -> str:
@@ -603,7 +587,7 @@ def _meant(literal: str) -> str:
 
 
 def _literal_of(column: Column, written: str) -> str | None:
-    """The literal that somebody meant who wrote its characters alone; None if it is none."""
+    """The literal that an unquoted text probably means; None if it is none."""
     text = written.strip().strip("'")
     if not text.isprintable() or any(mark in text for mark in "'\"\\"):
         return None
@@ -627,7 +611,7 @@ def _is_a_day(text: str) -> bool:
 
 
 def _check_length(snapshot: Snapshot, column: Column, value: Expr) -> None:
-    """Refuse what may be too long for VARCHAR(n), which to deltalake is a text of any length."""
+    """Refuse values too long for VARCHAR(n), whose length deltalake ignores."""
     limit = snapshot.columns.longest.get(column.name)
     if limit is None:
         return
@@ -646,7 +630,7 @@ def _read(snapshot: Snapshot, sql: str, written: str) -> tuple[Scan, Expr | None
     try:
         query = parse_query(sql, {_TABLE: snapshot.schema}, name=f"update of {snapshot.table}")
     except QueryError as error:
-        # The place inside the SELECT made up here would mislead.
+        # A position inside the generated SELECT would mislead.
         raise QueryError(error.message, hint=error.hint, code=error.code) from error
     node: Plan = query.root
     outputs: tuple[Expr, ...] = ()
@@ -660,12 +644,10 @@ def _read(snapshot: Snapshot, sql: str, written: str) -> tuple[Scan, Expr | None
     if not isinstance(node, Scan):
         raise UsageError(
             f"Only expressions over the rows of table `{snapshot.table}` can be used in an update:"
-            f" {_shown(written)}",
+            f" {shown(written)}",
             hint="remove subqueries, aggregates and clauses such as GROUP BY",
         )
-    predicate = None
-    if predicates:
-        predicate = predicates[0] if len(predicates) == 1 else And(tuple(predicates))
+    predicate = And(tuple(predicates)) if len(predicates) > 1 else next(iter(predicates), None)
     return node, predicate, outputs
 
 
@@ -673,13 +655,16 @@ def _names(scan: Scan) -> dict[str, ColumnName]:
     return {attribute.id: attribute.name for attribute in scan.attributes}
 
 
-def _refused(snapshot: Snapshot, written: str, error: UntranslatableError) -> UntranslatableError:
+def untranslatable(
+    snapshot: Snapshot, written: str, why: str, hint: str | None = None
+) -> UntranslatableError:
+    """The error for an update that deltalake cannot execute."""
     return UntranslatableError(
-        f"An update of table `{snapshot.table}` cannot use `{_shown(written)}`: {error.message}",
-        hint=error.hint if error.hint is not None else "run this update in Spark instead",
+        f"An update of table `{snapshot.table}` cannot use `{shown(written)}`: {why}",
+        hint="run this update in Spark instead" if hint is None else hint,
     )
 
 
-def _shown(written: str) -> str:
-    """A text of the file as a message shows it: on one line."""
+def shown(written: str) -> str:
+    """A text of the file on one line, for messages."""
     return " ".join(written.split())

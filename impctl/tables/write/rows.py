@@ -29,10 +29,11 @@ from impctl.tables.schema import arrow_type, to_arrow_type
 from impctl.tables.snapshot import DataFile, Snapshot, null_when_empty, partition_array
 from impctl.tables.storage import READ_FAILURES, failure_text
 from impctl.tables.write.predicates import (
-    UntranslatableError,
     is_one_of,
     plain_failures,
     read_condition,
+    shown,
+    untranslatable,
     where_text,
 )
 from impctl.values import dataclass
@@ -46,17 +47,15 @@ _DATE_TEXT = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _TIME_TEXT = re.compile(
     rf"{_DATE_TEXT.pattern}([T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[-+]\d\d:\d\d)?)?", re.ASCII
 )
-"""Spellings that Spark reads alike; Python would take `1_000`, `20241231` and other digits too."""
+"""Spellings that Spark reads alike; Python would accept `1_000`, `20241231` and other digits."""
 
 _BITS = {Kind.BYTE: 8, Kind.SHORT: 16, Kind.INTEGER: 32, Kind.LONG: 64}
 
 
 def rows_to_insert(snapshot: Snapshot, rows: Sequence[Mapping[ColumnName, object]]) -> pa.Table:
-    """The rows as a table in the snapshot's columns.
-
-    Raises UsageError for an unknown column, a missing one that may not be NULL, or a value that is
-    not of the column's type. Bounded by the rows that the workload file spells out.
-    """
+    """The rows as a table in the snapshot's columns. UsageError for an unknown column, a missing
+    one that may not be NULL, or a wrong type. Bounded by the rows that the workload file spells
+    out."""
     named = [_by_column(snapshot, row, f"row {at}") for at, row in enumerate(rows, start=1)]
     arrays: list[pa.Array | None] = []
     for column in snapshot.schema:
@@ -89,7 +88,7 @@ def _by_column(
 
 
 def known(snapshot: Snapshot, name: ColumnName, place: str) -> Column:
-    """The column of that name; UsageError with the place where the table has none."""
+    """The column of that name; UsageError with the place if the table has none."""
     result = snapshot.schema.find(name)
     if result is None:
         raise UsageError(
@@ -100,7 +99,7 @@ def known(snapshot: Snapshot, name: ColumnName, place: str) -> Column:
 
 
 def insertable(snapshot: Snapshot, column: Column, *, is_given: bool) -> pa.DataType | None:
-    """The Arrow type for the column's values; None when it can only be left NULL."""
+    """The Arrow type for the column's values; None if it can only be NULL."""
     if column.type.kind is Kind.OTHER:
         if is_given:
             raise UsageError(
@@ -113,7 +112,7 @@ def insertable(snapshot: Snapshot, column: Column, *, is_given: bool) -> pa.Data
 
 
 def complete(snapshot: Snapshot, arrays: Sequence[pa.Array | None], rows: int) -> pa.Table:
-    """A table of the given columns, NULL for those left out; refuses NULL where it may not be."""
+    """A table of the given columns, NULL for missing ones where NULL is permitted."""
     names, columns = [], []
     for column, array in zip(snapshot.schema, arrays, strict=True):
         nullable = column.name not in snapshot.not_null
@@ -121,7 +120,11 @@ def complete(snapshot: Snapshot, arrays: Sequence[pa.Array | None], rows: int) -
         if column.type.kind is Kind.STRING and column.name in snapshot.partition_columns:
             values = null_when_empty(values)
         if values.null_count and not nullable:
-            raise _null_refused(snapshot, column)
+            raise UsageError(
+                f"Column `{snapshot.table}.{column.name}` is NOT NULL, but a row has no value for "
+                "it",
+                hint="give every row a value",
+            )
         _check_length(snapshot, column, values)
         names.append(pa.field(column.name, values.type, nullable))
         columns.append(values)
@@ -129,7 +132,7 @@ def complete(snapshot: Snapshot, arrays: Sequence[pa.Array | None], rows: int) -
 
 
 def _own_type(snapshot: Snapshot, column: Column) -> pa.DataType:
-    """The Arrow type of a column left out, structs and arrays included."""
+    """The Arrow type of a missing column, including structs and arrays."""
     if column.type.kind is not Kind.OTHER:
         return arrow_type(column.type)
     schema = pa.schema(DeltaSchema.from_json(snapshot.schema_json).to_arrow())
@@ -137,7 +140,7 @@ def _own_type(snapshot: Snapshot, column: Column) -> pa.DataType:
 
 
 def _check_length(snapshot: Snapshot, column: Column, values: pa.Array | pa.ChunkedArray) -> None:
-    """Refuse texts too long for VARCHAR(n); of blanks at the end, which Spark cuts, too."""
+    """Refuse texts too long for VARCHAR(n), including trailing blanks, which Spark cuts."""
     limit = snapshot.columns.longest.get(column.name)
     if limit is None:
         return
@@ -150,17 +153,9 @@ def _check_length(snapshot: Snapshot, column: Column, values: pa.Array | pa.Chun
         )
 
 
-def _null_refused(snapshot: Snapshot, column: Column) -> UsageError:
-    return UsageError(
-        f"Column `{snapshot.table}.{column.name}` is NOT NULL, but a row has no value for it",
-        hint="give every row a value",
-    )
-
-
 def _value(value: object, column: Column, place: str) -> object:
-    """The value in a form that Arrow takes exactly; UsageError where the type cannot hold it."""
-    convert = _CONVERSIONS[column.type.kind]
-    result = convert(value, column.type)
+    """The value in a form that Arrow converts exactly; UsageError if the type cannot hold it."""
+    result = _CONVERSIONS[column.type.kind](value, column.type)
     if result is None:
         raise UsageError(
             f"The value of `{column.name}` in {place} is not a valid `{column.type}`: {value!r}",
@@ -208,16 +203,8 @@ def _decimal(value: object, kind: SqlType) -> Decimal | None:
         return decimal if abs(scaled) < Decimal(10) ** kind.precision else None
 
 
-def _boolean(value: object, _kind: SqlType) -> bool | None:
-    return value if isinstance(value, bool) else None
-
-
-def _text(value: object, _kind: SqlType) -> str | None:
-    return value if isinstance(value, str) else None
-
-
-def _bytes(value: object, _kind: SqlType) -> bytes | None:
-    return value if isinstance(value, bytes) else None
+def _exactly(wanted: type) -> Callable[[object, SqlType], object]:
+    return lambda value, _kind: value if isinstance(value, wanted) else None
 
 
 def _date(value: object, _kind: SqlType) -> date | None:
@@ -262,7 +249,7 @@ def _datetime(value: object) -> datetime | None:
 
 
 _CONVERSIONS: Mapping[Kind, Callable[[object, SqlType], object]] = {
-    Kind.BOOLEAN: _boolean,
+    Kind.BOOLEAN: _exactly(bool),
     Kind.BYTE: _integer,
     Kind.SHORT: _integer,
     Kind.INTEGER: _integer,
@@ -270,8 +257,8 @@ _CONVERSIONS: Mapping[Kind, Callable[[object, SqlType], object]] = {
     Kind.FLOAT: _fraction,
     Kind.DOUBLE: _fraction,
     Kind.DECIMAL: _decimal,
-    Kind.STRING: _text,
-    Kind.BINARY: _bytes,
+    Kind.STRING: _exactly(str),
+    Kind.BINARY: _exactly(bytes),
     Kind.DATE: _date,
     Kind.TIMESTAMP: _instant,
     Kind.TIMESTAMP_NTZ: _wall_time,
@@ -288,30 +275,18 @@ _HINTS = {
 _Test = Callable[[pa.DataType], bool]
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
-    )
-
-
-def _is_bytes(kind: pa.DataType) -> bool:
-    plain = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
-    return bool(plain or pa.types.is_fixed_size_binary(kind) or pa.types.is_binary_view(kind))
-
-
-def _is_narrow_float(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_float16(kind) or pa.types.is_float32(kind))
-
-
 _INTEGER: tuple[_Test, ...] = (pa.types.is_integer,)
 _SOURCES: Mapping[Kind, tuple[_Test, ...]] = {
     **dict.fromkeys(INTEGRAL, _INTEGER),
     Kind.BOOLEAN: (pa.types.is_boolean,),
-    Kind.FLOAT: (*_INTEGER, _is_narrow_float),
+    Kind.FLOAT: (*_INTEGER, pa.types.is_float16, pa.types.is_float32),
     Kind.DOUBLE: (*_INTEGER, pa.types.is_floating),
     Kind.DECIMAL: (*_INTEGER, pa.types.is_decimal),
-    Kind.STRING: (_is_text,),
-    Kind.BINARY: (_is_bytes,),
+    Kind.STRING: (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view),
+    Kind.BINARY: (
+        *(pa.types.is_binary, pa.types.is_large_binary),
+        *(pa.types.is_fixed_size_binary, pa.types.is_binary_view),
+    ),
     Kind.DATE: (pa.types.is_date,),
     Kind.TIMESTAMP: (pa.types.is_date, pa.types.is_timestamp),
     Kind.TIMESTAMP_NTZ: (
@@ -323,7 +298,7 @@ _SOURCES: Mapping[Kind, tuple[_Test, ...]] = {
 
 
 def check_regular(path: str) -> None:
-    """UsageError for a folder, a pipe or a device, of which one may never end."""
+    """UsageError for a folder, a pipe or a device, whose content may be infinite."""
     if os.path.exists(path) and not os.path.isfile(path):
         raise UsageError(
             f"The file to insert is not a regular file: {path}", hint="give a Parquet or CSV file"
@@ -359,11 +334,9 @@ def file_to_insert(snapshot: Snapshot, path: str) -> pa.Table:
 def _converted(
     snapshot: Snapshot, column: Column, values: pa.ChunkedArray, path: str
 ) -> pa.ChunkedArray:
-    """The values in the column's type; UsageError where one is another value there."""
-    reason = None
-    if not _means_the_same(values.type, column.type.kind):
-        reason = f"it has type `{values.type}`"
-    else:
+    """The values in the column's type; UsageError if one changes."""
+    reason = f"it has type `{values.type}`"
+    if _means_the_same(values.type, column.type.kind):
         try:
             return to_arrow_type(values, column.type)
         except pa.ArrowException as error:
@@ -375,10 +348,8 @@ def _converted(
 
 
 def _means_the_same(given: pa.DataType, wanted: Kind) -> bool:
-    """Whether a cast keeps the meaning: numbers as numbers, texts as texts, times as times.
-
-    Only then does a checked cast fail or keep the value, in Arrow as in Spark.
-    """
+    """Whether a cast keeps the meaning: numbers as numbers, texts as texts, times as times. Only
+    then does a checked cast fail or keep the value, in Arrow as in Spark."""
     if pa.types.is_dictionary(given):
         given = given.value_type
     if pa.types.is_null(given):
@@ -415,12 +386,12 @@ def _read_file(snapshot: Snapshot, path: str) -> tuple[pa.Table, frozenset[Colum
 
 
 def _read_csv(snapshot: Snapshot, path: str) -> pa.Table:
-    """The file's rows in the columns' types, each column called as the header spells it."""
+    """The file's rows in the columns' types, each column spelled as in the header."""
     with pa_csv.open_csv(path) as opened:
         header = opened.schema.names
     result = {name: snapshot.schema.find(name) for name in header}
     options = pa_csv.ConvertOptions(
-        # pyarrow guesses the type of a column whose name is not here to the letter.
+        # pyarrow guesses the type of a column whose exact name is missing here.
         column_types={
             name: arrow_type(column.type)
             for name, column in result.items()
@@ -438,20 +409,17 @@ _NAME = "updated_table"
 
 @dataclass(frozen=True, slots=True)
 class MatchedRows:
-    """How many rows a batch takes, and the condition that makes deltalake take them."""
+    """How many rows a batch matches, and the condition by which deltalake matches them."""
 
     rows: int
     predicate: str | None
-    """None takes every row; without meaning where no row is taken."""
+    """None matches every row; unused if no row matches."""
 
 
 def matched_rows(source: DeltaSource, snapshot: Snapshot, where: str | None) -> MatchedRows:
-    """The rows for which `where` is true, every row without one.
-
-    Raises UsageError or QueryError for a text that is
-    no condition on a row, UntranslatableError where deltalake cannot be trusted with it,
-    EvaluationError where it fails on a row.
-    """
+    """The rows for which `where` is true, every row without one. Raises UsageError or QueryError
+    for a text that is no condition on a row, UntranslatableError if deltalake cannot compute it,
+    EvaluationError if it fails on a row."""
     if where is None:
         return MatchedRows(_rows_in(snapshot, snapshot.files), None)
     scan, condition = read_condition(snapshot, where)
@@ -484,16 +452,16 @@ def _of_partitions(
     try:
         values = {name: array.take(pa.array(taken)).to_pylist() for name, array in arrays.items()}
     except (ValueError, OverflowError) as error:
-        raise _untranslatable(
+        raise untranslatable(
             snapshot, where, "it selects dates outside the years 1 to 9999"
         ) from error
-    # By their texts: to Python the two zeros are one value, and no NaN is itself.
+    # By their texts: in Python the two zeros are equal, and NaN is not equal to itself.
     chosen = {repr(row): row for row in zip(*values.values(), strict=True)}
     return MatchedRows(rows, is_one_of(list(read.values()), list(chosen.values())))
 
 
 def _rows_in(snapshot: Snapshot, files: Sequence[DataFile]) -> int:
-    """Rows that these files have; those are counted of which the log does not tell."""
+    """Rows in these files; files without a count in the log are read."""
     reader = FileReader(snapshot, [], files)
     rows = (len(reader.read_some(f, range)) if f.rows is None else f.rows for f in files)
     return sum(rows) - sum(0 if file.deleted is None else len(file.deleted) for file in files)
@@ -515,25 +483,21 @@ def _count(
 
 
 def _taken(
-    snapshot: Snapshot,
-    where: str,
-    condition: Expr,
-    columns: dict[AttributeId, Vector],
-    length: int,
+    snapshot: Snapshot, where: str, condition: Expr, columns: dict[AttributeId, Vector], length: int
 ) -> Bools:
-    """The rows for which the condition is true, as Spark has it."""
+    """The rows for which the condition is true in Spark."""
     blocker = find_condition_blocker(condition)
     if blocker is not None:
-        raise _untranslatable(snapshot, where, blocker.reason)
+        raise untranslatable(snapshot, where, blocker.reason)
     try:
         return Condition(condition).truth(columns, length).sure_true()
     except NotExactError as error:
-        raise _untranslatable(
+        raise untranslatable(
             snapshot, where, "it compares doubles that are too close to decide"
         ) from error
     except EvaluationError as error:
         raise EvaluationError(
-            f"The condition `{_shown(where)}` fails on a row of table `{snapshot.table}`:"
+            f"The condition `{shown(where)}` fails on a row of table `{snapshot.table}`:"
             f" {error.message}",
             hint="restrict `where` to rows for which the condition can be computed",
         ) from error
@@ -548,17 +512,6 @@ def _check_deltalake(
         result = query.execute(f"SELECT count(*) AS n FROM {_NAME} WHERE {predicate}").read_all()
     counted = int(pa.table(result).column("n")[0].as_py())
     if counted != rows:
-        raise _untranslatable(
+        raise untranslatable(
             snapshot, where, f"it selects {rows:,} rows, but in deltalake it selects {counted:,}"
         )
-
-
-def _untranslatable(snapshot: Snapshot, where: str, why: str) -> UntranslatableError:
-    return UntranslatableError(
-        f"An update of table `{snapshot.table}` cannot use `{_shown(where)}`: {why}",
-        hint="run this update in Spark instead",
-    )
-
-
-def _shown(where: str) -> str:
-    return " ".join(where.split())

@@ -86,7 +86,7 @@ def test_a_removed_file_of_which_the_log_tells_little(
     table = VectoredTable(tmp_path / "t", ROWS, by=["p"], feed=True)
     table.remove_bare("p=a", **told)
     if not is_foreseen:
-        monkeypatch.setattr(change_feed, "_is_told_in_full", lambda commits: True)
+        monkeypatch.setattr(change_feed, "_is_complete", lambda commits: True)
     check(open_source("t", str(table.path)), 0, 1, "file_diff")
 
 

@@ -118,14 +118,14 @@ def test_groups_without_a_row_are_not_read(tmp_path: Path, monkeypatch: pytest.M
     rows = pa.table({"k": pa.array(range(40), pa.int64()), "x": pa.array(range(40), pa.int64())})
     snapshot = written(tmp_path, rows, writer_properties=WriterProperties(max_row_group_size=10))
     read: list[tuple[str, ...]] = []
-    whole = FileReader._read
+    whole = FileReader.read_some
 
     def noted(self: FileReader, *args: Any) -> pa.Table:
         table = whole(self, *args)
         read.append(tuple(table.column_names))
         return table
 
-    monkeypatch.setattr(FileReader, "_read", noted)
+    monkeypatch.setattr(FileReader, "read_some", noted)
     kind = snapshot.readable("k").type
     values = {"k": [from_arrow(pa.array([3, 25], pa.int64()), kind)]}
     once = ReadOnce()
@@ -151,7 +151,7 @@ def test_no_more_is_held_than_there_is_room_for(snapshot_of: Callable[[int], Sna
         )
         assert mine == [plain] * len(limits)
         for once, most in zip(kept, limits, strict=True):
-            held = sum(column.nbytes for column in once._held.values())
+            held = sum(column.nbytes for column in once._cache.values())
             assert held == once._bytes <= most
 
 
