@@ -1,4 +1,4 @@
-"""Capture: find the sketch of each query, and the state to maintain it."""
+"""Capture the sketch of each query, and the state to maintain it."""
 
 from __future__ import annotations
 
@@ -80,9 +80,9 @@ if TYPE_CHECKING:
 
 
 def captured_query(desk: Workbench, store: StoreReader | None, spec: QuerySpec) -> StoredQuery:
-    """What the store has of a query.
+    """Return what the store has of a query.
 
-    Raises what refuses the query where that is why it has nothing, else RecaptureNeededError.
+    If the query is refused, raises that error, else RecaptureNeededError.
     """
     try:
         return stored_query(desk, store, spec)
@@ -94,7 +94,7 @@ def captured_query(desk: Workbench, store: StoreReader | None, spec: QuerySpec) 
 
 
 def refusal_of(desk: Workbench, prepared: PreparedQuery) -> UnsafeSketchError | None:
-    """The error that says that no sketch of the query is safe; None where there may be one."""
+    """The error if no sketch of the query is safe, else None."""
     try:
         if not any(judged.safe for judged in judge_candidates(desk, prepared)):
             choose(desk, prepared)
@@ -121,9 +121,9 @@ def commit_capture(
     assumptions: tuple[Assumption, ...],
     record: RunRecord,
 ) -> RunRecord:
-    """Store what was found at the pinned versions; `state` holds nothing saved before.
+    """Store sketches and unsaved state at the pinned versions.
 
-    Returns the record with the layout of the state that it is of.
+    Returns the record with the layout of the state.
     """
     versions = desk.tables.versions_of(prepared.tables)
     for table in versions:
@@ -169,7 +169,6 @@ def _described(
     way: Way,
     versions: Mapping[TableName, TableVersion],
 ) -> StateMeta:
-    """What is said of any state that this way has; what it counted is still to be said."""
     return StateMeta(
         way=way.reason,
         circuit=_circuit(prepared, way),
@@ -190,22 +189,20 @@ def _described(
 
 
 def _side_reasons(way: Way) -> Mapping[str, str]:
-    """Why each side or grouping is read or kept; of a circuit that keeps all, or has Spark read,
-    that follows from the tables, and is not stored."""
+    """Why each side or grouping is read or kept; empty if nothing is read from files, since then it
+    follows from the tables."""
     if way.compiled is None or not way.sides_by(Strategy.FILES):
         return {}
     return {choice.side: choice.reason for choice in way.compiled.pieces}
 
 
 def _estimate(way: Way) -> Mapping[str, float]:
-    """What its trees were chosen by."""
     if not way.has_tree or way.trees is None or way.trees.estimate is None:
         return {}
     return {"joined": way.trees.estimate.joined, "touched": way.trees.estimate.touched}
 
 
 def _circuit(prepared: PreparedQuery, way: Way) -> str:
-    """What the circuit of this way is called."""
     circuit = circuit_id(prepared.core if way.core is None else way.core)
     return circuit if way.answer is None else with_answer(circuit)
 
@@ -220,11 +217,11 @@ def _pins(tables: PinnedTables, prepared: PreparedQuery) -> tuple[TablePin, ...]
 
 
 _WORTH_TELLING_MS = 20.0
-"""Some hundred times as long as the second, unsynced commit takes."""
+"""Some hundred times the duration of the second, unsynced commit."""
 
 
 def amend(store: Store, query: QueryName, record: RunRecord, commit_ms: float) -> None:
-    """Add a long commit to the latest record of the query, which is this one, and to its cost."""
+    """Add a long commit to the query's latest record, which is `record`, and to its cost."""
     if commit_ms < _WORTH_TELLING_MS:
         return
     cost = record.cost
@@ -238,7 +235,7 @@ def amend(store: Store, query: QueryName, record: RunRecord, commit_ms: float) -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Captured:
-    """What was stored for one query, and what it cost."""
+    """What was stored for one query, and its cost."""
 
     sketches: tuple[StoredSketch, ...]
     mode: Mode
@@ -251,15 +248,11 @@ class Captured:
     commit_ms: float
     elapsed_ms: float
     no_answer: str = ""
-    """Why the answer is not kept, where it is to be."""
     no_provenance: str = ""
-    """Why recursion is not kept by absorption, where it is to be."""
     lineage_warnings: Sequence[str] = ()
-    """What to say of the lineage that is asked for."""
 
 
 Tell = Callable[[Way, MaintainedQuery | TouchedQuery | None], None]
-"""Told of what is about to be committed: how it is maintained, and its state."""
 
 
 def capture_query(
@@ -271,7 +264,8 @@ def capture_query(
     reason: str,
     tell: Tell | None = None,
 ) -> Captured:
-    """Choose, capture and store; replaces what the query had. `tell` is called right before."""
+    """Choose, capture and store, replacing what the query had; calls `tell` just before the
+    commit."""
     whole, spark_started = Stopwatch(), desk.spark_start_ms
     stage = capture_stage(desk, prepared)
     chosen, partitions = stage.chosen, stage.partitions
@@ -314,7 +308,7 @@ def capture_query(
 
 
 def without_provenance(query: QueryName, why: str) -> str:
-    """What to say of a query whose recursion is not kept by absorption."""
+    """Say why recursion is not kept by absorption."""
     return (
         f"no provenance is stored for query `{query}`: {why}; its sketch is the same "
         "without it, and `why` reads the tables"
@@ -322,7 +316,6 @@ def without_provenance(query: QueryName, why: str) -> str:
 
 
 def _no_answer(prepared: PreparedQuery, way: Way) -> str:
-    """Why the answer is not kept, where it is to be."""
     if not prepared.spec.answer or way.answer is not None:
         return ""
     return way.no_answer
@@ -334,7 +327,6 @@ def _record(
     result: Mapping[AccessId, FragmentSet],
     versions: Mapping[TableName, TableVersion],
 ) -> RunRecord:
-    """What is told of a capture; what it took is still to be said."""
     return RunRecord(
         action="capture" if code == "asked" else "recapture",
         reason_code=code,
@@ -358,7 +350,6 @@ def _cost(
     result: _Found,
     start_ms: float,
 ) -> RunCost:
-    """What the capture took, without starting Spark, and from how much."""
     size = sum(tables.snapshot(table).bytes for table in prepared.tables)
     return RunCost(
         RunKind.RECAPTURE,
@@ -372,8 +363,6 @@ def _cost(
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """The sketch of every access, the state to maintain it (if any), who found them."""
-
     way: Way
     fragments: Mapping[AccessId, FragmentSet]
     state: MaintainedQuery | TouchedQuery | None
@@ -397,7 +386,6 @@ def stored_sketches(
     partitions: Mapping[AccessId, RangePartition],
     result: Mapping[AccessId, FragmentSet],
 ) -> tuple[StoredSketch, ...]:
-    """The sketches as the store holds them."""
     tables = prepared.table_of
     return tuple(
         StoredSketch(access, tables[access], partition.attribute, partition, result[access])
@@ -406,7 +394,6 @@ def stored_sketches(
 
 
 def capture(desk: Workbench, queries: Sequence[QueryName] | None) -> Outcome:
-    """Capture the queries named (default: all); one result per query."""
     results: list[CaptureResult] = []
     failures: list[Failure] = []
     warnings: list[str] = []
@@ -464,7 +451,6 @@ def _advice(
     prepared: PreparedQuery,
     sketches: Sequence[StoredSketch],
 ) -> list[str]:
-    """What to know of what was stored; the capture stands, even where this cannot be told."""
     spec, failed = prepared.spec, list[Failure]()
     with Isolated(failed, spec):
         every_row = counts_every_row(prepared.query.root)
@@ -508,7 +494,7 @@ def _result(tables: PinnedTables, prepared: PreparedQuery, captured: Captured) -
 
 
 def _left(tables: PinnedTables, prepared: PreparedQuery, captured: Captured) -> Iterator[LeftEntry]:
-    """What the sketches leave to read, beside what was foreseen of the attributes chosen."""
+    """What the sketches read, beside what was estimated for the chosen attributes."""
     foreseen = {entry.table: entry.expected for entry in captured.candidates if entry.chosen}
     pruned = filters_of(tables, prepared, captured.sketches, captured.versions)
     for table in dict.fromkeys(sketch.table for sketch in captured.sketches):

@@ -1,4 +1,4 @@
-"""Changes: the rows of a materialized result that were inserted and deleted."""
+"""The rows of a materialized result that were inserted and deleted."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Moving:
-    """What came and went between versions of the tables; `moments` are the clock's values then."""
+    """Changes between versions of the tables; `moments` are the clock's values at the end."""
 
     since: Mapping[TableName, TableVersion]
     versions: Mapping[TableName, TableVersion]
@@ -80,12 +80,13 @@ class NotCarriedError(ImpctlError):
 
 
 class AnswerAhead:
-    """One query's state with its kept answer, ahead of the store by what was asked so far."""
+    """State of one query with its materialized result, ahead of the store by what was read so
+    far."""
 
     def __init__(
         self, desk: Workbench, store: StoreReader, spec: QuerySpec, stored: StoredQuery
     ) -> None:
-        """Takes the state up; NotCarriedError where it cannot be."""
+        """Restore the state; NotCarriedError if impossible."""
         task = open_task(desk, store, spec, stored)
         if task.taken is None:
             assert task.trouble is not None
@@ -101,11 +102,11 @@ class AnswerAhead:
 
     @property
     def stored(self) -> StoredQuery:
-        """What the answer stands for by now."""
+        """What the answer corresponds to now."""
         return self._taken.stored
 
     def on(self, desk: Workbench) -> Moving:
-        """What came and went up to the versions pinned; NotCarriedError where nothing tells."""
+        """Changes up to the pinned versions; NotCarriedError if they cannot be computed."""
         assert self._taken.way.answer is not None
         task, before = self._task, self._taken.versions
         if self._has_begun:
@@ -128,7 +129,6 @@ class AnswerAhead:
         return Moving(before, self._taken.versions, stored_moments(self.stored), changes)
 
     def rows_before(self) -> RowsOf:
-        """What the answer was made of before a step that could not be made."""
         way = self._taken.way
         assert way.answer is not None
         noted = None if self._told is None else self._told.noted
@@ -143,7 +143,6 @@ class AnswerAhead:
         return compiled.kept
 
     def _step(self, desk: Workbench, task: Task, told: ToldAnswer) -> None:
-        """The step of `maintain`, if there is anything to step with."""
         needs = needs_of(desk.tables, task)
         if not needs and task.move is None:
             return
@@ -165,8 +164,6 @@ class AnswerAhead:
 
 
 class _Collected:
-    """The changes of a step, held."""
-
     def __init__(self) -> None:
         self.changes: pa.Table | None = None
 
@@ -176,11 +173,8 @@ class _Collected:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """The changes, between which versions, at which values of the clock, by whom and why so."""
-
     changes: pa.Table
     since: Mapping[TableName, TableVersion]
-    """None of them where the whole answer is told."""
     versions: Mapping[TableName, TableVersion]
     moments: Mapping[str, str]
     by: AnsweredBy
@@ -188,13 +182,13 @@ class Changed:
 
 
 class Answer:
-    """A query's answer as it was told last, first as it is kept in the store, and what comes next.
+    """A query's answer as last reported, and its next changes.
 
-    RetryableError where another process moves the store on while it is being read.
+    RetryableError if another process advances the store during the read.
     """
 
     def __init__(self, desk: Workbench, spec: QuerySpec) -> None:
-        """UsageError where no rows are kept."""
+        """UsageError if no rows are kept."""
         self._spec = spec
         self._stored = captured_query(desk, desk.reading_store(), spec)
         check_kept(spec, self._stored)
@@ -202,17 +196,16 @@ class Answer:
         self._since: Mapping[TableName, TableVersion] = self._stored.versions
         self._ahead: AnswerAhead | None = None
         self._rows: RowsOf | None = None
-        """What the last answer was made of, where no state tells."""
+        """Rows of the last answer, if there is no state."""
         self._why = ""
 
     def whole(self, desk: Workbench) -> Changed:
-        """The answer as it is kept, as changes from nothing."""
+        """The stored answer, as changes from nothing."""
         changes = whole_answer(self._kept(desk), desk.session_zone)
         moments, why = stored_moments(self._stored), "from the materialized result"
         return Changed(changes, {}, self._since, moments, AnsweredBy.STATE, why)
 
     def next(self, desk: Workbench) -> Changed:
-        """What came and went since, up to the versions pinned."""
         if self._rows is None:
             is_first = self._ahead is None
             try:
@@ -234,7 +227,6 @@ class Answer:
         return ahead
 
     def _kept(self, desk: Workbench) -> RowsOf:
-        """The rows in the store."""
         store = desk.reading_store()
         assert store is not None
         rows = rows_kept(desk, store, self._spec, self._stored)
@@ -257,7 +249,7 @@ class Answer:
         return Changed(moving.changes, moving.since, moving.versions, moving.moments, by, why)
 
     def _compared(self, desk: Workbench, before: RowsOf) -> Changed:
-        """The answer told last against that which the engine computes at the versions pinned."""
+        """The last answer compared with the engine's at the pinned versions."""
         prepared = prepare(desk, self._spec)
         limit = MemoryLimit(memory_of(desk.settings, desk.workload))
         with held_to(limit):
@@ -271,7 +263,7 @@ class Answer:
 
 
 def changed_since(desk: Workbench, spec: QuerySpec, at: AtVersions) -> Changed:
-    """What came and went since older versions of the tables, by two answers of the engine."""
+    """Changes since older versions of the tables, from two answers of the engine."""
     prepared = prepare(desk, spec)
     wanted = versions_at(spec, prepared.tables, at, desk.workload.names, option="--since")
     past = desk.next_run(())
@@ -300,7 +292,7 @@ def changed_since(desk: Workbench, spec: QuerySpec, at: AtVersions) -> Changed:
 
 
 def _by_engine(desk: Workbench, limit: MemoryLimit, prepared: PreparedQuery) -> RowsOf:
-    """The rows of the answer over the tables as they are pinned; QueryError where it cannot."""
+    """The answer's rows over the pinned tables; QueryError if the engine cannot compute them."""
     versions = desk.tables.versions_of(prepared.tables)
     pruned = filters_of(desk.tables, prepared, (), versions)
     desk.reporter.step(f"running {prepared.spec.name}")
@@ -317,7 +309,7 @@ def _by_engine(desk: Workbench, limit: MemoryLimit, prepared: PreparedQuery) -> 
 
 
 def _check_same_columns(spec: QuerySpec, before: RowsOf, after: RowsOf) -> None:
-    """UsageError where the answers have other columns, as after a column got another type."""
+    """UsageError if the answers' columns differ, for example after a column changed its type."""
     forms = [
         [(one.attribute.name, one.attribute.type) for one in rows.ending.outputs]
         for rows in (before, after)
@@ -332,7 +324,7 @@ def _check_same_columns(spec: QuerySpec, before: RowsOf, after: RowsOf) -> None:
 
 
 _ATTEMPTS = 10
-"""Times that other processes may move the rows on while they are being read."""
+"""Attempts while other processes advance the store."""
 
 
 def changes(
@@ -345,11 +337,11 @@ def changes(
     out: Path | None = None,
     escape_formulas: bool = False,
 ) -> Outcome:
-    """What came and went of one query's answer between the store's versions and now.
+    """Report changes of a query's answer between the store's versions and now.
 
-    With `since` from these versions on; `whole` tells the answer itself, as the store has it.
-    `limit`: how many rows are shown, or written to the file `out`, with `escape_formulas` so that
-    a spreadsheet computes nothing.
+    `since` gives the first versions; `whole` reports the stored answer itself. `limit` is the
+    number of rows shown or written to the file `out`; `escape_formulas` keeps a spreadsheet from
+    evaluating them.
     """
     if whole and since is not None:
         raise UsageError(
@@ -383,7 +375,6 @@ def _found(desk: Workbench, spec: QuerySpec, since: AtVersions | None, *, whole:
 
 
 def result_of(query: QueryName, result: Changed, elapsed_ms: float) -> ChangesResult:
-    """The changes as they are told."""
     return ChangesResult(
         answer=result.changes,
         query=query,
@@ -397,7 +388,7 @@ def result_of(query: QueryName, result: Changed, elapsed_ms: float) -> ChangesRe
 
 
 ShowChanges = Callable[[ChangesResult, FollowedRun], None]
-"""Told of every look that found something, and of the whole answer where that is asked for."""
+"""Called for every look that finds a change, and for a whole answer."""
 
 
 def follow_changes(
@@ -410,7 +401,7 @@ def follow_changes(
     stop: Stop,
     show: ShowChanges,
 ) -> None:
-    """Tell of the changes of one query's answer until asked to end, after the answer if `whole`."""
+    """Report changes of one query's answer until interrupted, after the answer if `whole`."""
     files = Files.of(settings)
     with open_workbench(settings, reporter) as desk:
         (spec,) = desk.queries([query if query is not None else only_query(desk)])
@@ -432,7 +423,7 @@ def follow_changes(
 
 
 class _Looking:
-    """The looks of one process."""
+    """The repeated looks of one process."""
 
     def __init__(
         self,
@@ -450,7 +441,6 @@ class _Looking:
         self._show = show
 
     def look(self) -> None:
-        """Tell what came and went since the last look, if anything did."""
         desk = self.desk.next_run(self.watch.pinned())
         try:
             self.tell(lambda answer: answer.next(desk))
@@ -464,7 +454,6 @@ class _Looking:
         self.watch.saw(desk)
 
     def tell(self, find: Callable[[Answer], Changed]) -> None:
-        """Show what is found."""
         at, watch = datetime.now(UTC), Stopwatch()
         result = find(self.answer)
         if not result.changes.num_rows:

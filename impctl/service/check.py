@@ -1,4 +1,4 @@
-"""Check: whether the workload file is right, and which queries can have a sketch."""
+"""Check whether the workload file is right, and which queries can have a sketch."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 def check(
     desk: Workbench, queries: Sequence[QueryName] | None = None, *, strict: bool = False
 ) -> Outcome:
-    """One result per query named (default: all); `strict`: none may be without a sketch."""
+    """Check each query (default: all); `strict`: every one must have a sketch."""
     results: list[CheckResult] = []
     warnings: list[str] = []
     failures: list[Failure] = []
@@ -52,7 +52,7 @@ def check(
 
 
 def _old_keys(partitions: Sequence[PartitionSpec]) -> list[str]:
-    """A warning where the file uses the old name of a key."""
+    """Warn of deprecated keys."""
     old = [spec for spec in partitions if spec.is_old_key]
     if not old:
         return []
@@ -67,7 +67,6 @@ def schema_text() -> str:
 def _checked(
     desk: Workbench, spec: QuerySpec, warnings: list[str]
 ) -> tuple[CheckResult, ImpctlError | None]:
-    """What is found, and what refuses the query a sketch, if anything."""
     if not spec.is_sketched:
         return replace(unsketched_check(spec.name), answered=_unsketched(desk, spec)), None
     judges = Judges()
@@ -112,7 +111,7 @@ def _checked(
 
 
 def _unsketched(desk: Workbench, spec: QuerySpec) -> AnsweredEntry | None:
-    """Who answers it; raises what is wrong with a query, but not that it can have no sketch."""
+    """Who answers it; raises errors of the query except that it can have no sketch."""
     try:
         return who_answers(desk, prepare(desk, spec))
     except ImpctlError as error:

@@ -1,10 +1,8 @@
-"""Use case: rewrite tables' files so that the sketches stored for them leave files out.
+"""Rewrite tables' files so that stored sketches skip files.
 
-Law: only on demand; rows stay as they are, in one commit that says so, so sketches stay right and
-no query is captured anew. Told before is what is expected, afterwards what came; a table that no
-sketch would gain of is left alone, unless it is named; one in that order already in any case.
-Out of scope: the rewriting (`tables.write.maintenance`), what is expected of it
-(`service.advice`), which attribute is sketched (`service.choose`).
+Law: only on request. Rows stay the same, in one commit that says so, so sketches stay right and no
+query is recaptured. Expectations are reported before, results afterwards. A table that no sketch
+gains from is not rewritten unless named, and never one that has that order already.
 """
 
 from __future__ import annotations
@@ -36,9 +34,9 @@ def cluster(
     *,
     may_lose: bool = False,
 ) -> Outcome:
-    """Cluster the tables named, or those that sketches are stored for and gain of it.
+    """Cluster the named tables, or those whose sketches gain from it.
 
-    An order by which more sketches would read more than less is refused unless it `may_lose`.
+    An order that makes more sketches read more than less is refused unless `may_lose`.
     """
     wanted = _wanted(desk, tables, by)
     results: list[ClusterResult] = []
@@ -56,7 +54,7 @@ def cluster(
 def _wanted(
     desk: Workbench, tables: Sequence[TableName], by: Sequence[ColumnName]
 ) -> tuple[TableName, ...]:
-    """The tables named; UsageError for one that the file does not have."""
+    """The named tables; UsageError for an unknown one."""
     known, result = desk.workload.tables, []
     for written in tables:
         table = desk.workload.names.called(written)
@@ -150,7 +148,7 @@ def _loses(result: ClusterResult) -> UsageError:
 def _columns(
     snapshot: Snapshot, by: Sequence[ColumnName], uses: Sequence[SketchUse]
 ) -> tuple[ColumnName, ...]:
-    """The columns asked for, as the schema spells them; else the attributes sketched most often."""
+    """The requested columns as the schema spells them, else the attributes sketched most often."""
     if not by:
         often = sketched_most(snapshot, uses)
         if often:
@@ -179,6 +177,5 @@ def _reason(columns: Sequence[ColumnName], files: int) -> str:
 
 
 def _came(desk: Workbench, use: SketchUse, expected: ClusteredSketch) -> ClusteredSketch:
-    """What the same sketch leaves of the files as they are now: their rows did not change."""
     left = use.left(desk).files[use.sketch.table]
     return replace(expected, files_after=len(left), bytes_after=bytes_of(left))

@@ -1,4 +1,4 @@
-"""Names that a shell completes from a workload file; on its own so that it loads fast."""
+"""Names that a shell completes from a workload file; separate so that it loads fast."""
 
 from __future__ import annotations
 
@@ -12,10 +12,8 @@ if TYPE_CHECKING:
 
 
 def query_names(file: Path) -> tuple[str, ...]:
-    """Names of the file's queries."""
     return names_in(file, "queries")
 
 
 def update_names(file: Path) -> tuple[str, ...]:
-    """Names of the file's update batches."""
     return names_in(file, "updates")

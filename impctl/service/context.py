@@ -1,4 +1,4 @@
-"""The context of a run: the workload, its tables pinned, the store, Spark, progress."""
+"""The context of a run: workload, pinned tables, store, Spark, progress."""
 
 from __future__ import annotations
 
@@ -86,22 +86,21 @@ if TYPE_CHECKING:
 
 
 class Reporter(Protocol):
-    """Gets each step before it begins, and its place among all where their number is known."""
+    """Receives each step before it begins, and its number among all if known."""
 
     @property
     def spark_log(self) -> str:
-        """How much of Spark's own log the user wants: `off`, or a level such as `warn`."""
+        """The level of Spark's own log: `off`, or one such as `warn`."""
 
     def step(self, message: str, number: int = 0, total: int = 0) -> None:
-        """What begins now, as one short line: item `number` of `total`, or a part of the last one
-        if these are 0."""
+        """A step begins: item `number` of `total`, or a part of the last one if both are 0."""
 
     def finished(self, result: Result, done: int, total: int) -> None:
-        """A result as soon as it is there, the last of `done`; the outcome has it too."""
+        """A result is ready, the last of `done`; the outcome has it too."""
 
 
 class SilentReporter:
-    """Says nothing."""
+    """Reports nothing."""
 
     spark_log = "off"
 
@@ -113,7 +112,7 @@ class SilentReporter:
 
 
 def limits_of(desk: Workbench) -> Limits:
-    """The limits that the workload file gives, or the usual ones."""
+    """The workload file's limits, or the defaults."""
     from impctl.engine.operator import Limits
 
     told = desk.workload.limits
@@ -121,7 +120,6 @@ def limits_of(desk: Workbench) -> Limits:
 
 
 def limited(desk: Workbench, compiled: Compiled) -> Compiled:
-    """The same circuit, which from now on goes no further."""
     compiled.circuit.end_by(limits_of(desk))
     return compiled
 
@@ -142,9 +140,9 @@ _PACKAGES = (
 
 @cache
 def build_mark() -> str:
-    """The mark of the program when it was first asked for, which is when a command begins.
+    """A hash of the program's files, taken when a command begins.
 
-    Empty where the program does not lie in files.
+    Empty if the program is not in files.
     """
     package = Path(__file__).parents[1]
     reader = find_spec("sqlglot")
@@ -159,7 +157,6 @@ def build_mark() -> str:
 
 
 def _lines(folder: Path) -> Iterator[str]:
-    """One line of each file that is read as Python."""
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_dir():
@@ -173,7 +170,6 @@ def _line(path: str, result: os.stat_result) -> str:
 
 
 Texts = Mapping[TableName, Mapping[TableVersion, str]]
-"""Entries of logs that were read already."""
 
 
 def known_histories(
@@ -182,8 +178,8 @@ def known_histories(
     names: Iterable[TableName],
     texts: Texts | None = None,
 ) -> dict[TableName, History]:
-    """The histories of these tables up to their pinned versions, of one that cannot be opened as
-    far as it is known; nothing is written."""
+    """Histories of these tables up to their pinned versions; writes nothing. For a table that
+    cannot be opened, as far as known."""
     asked = tuple(dict.fromkeys(names))
     held = {} if store is None else store.arrivals(asked)
     return gone_on(tables, held, asked, texts)
@@ -195,7 +191,7 @@ def gone_on(
     names: Iterable[TableName],
     texts: Texts | None = None,
 ) -> dict[TableName, History]:
-    """These histories with what was committed to the tables since."""
+    """Extend these histories with later commits."""
     result = dict(held)
     for name in names:
         try:
@@ -215,11 +211,11 @@ def remember_histories(
     before: Mapping[TableName, TableVersion],
     texts: Texts | None = None,
 ) -> list[str]:
-    """Bring the store's histories of the tables that were used up to date; what fails is a warning,
-    since what the run was for is committed.
+    """Update the store's histories of the tables used; failures are warnings, since the run's work
+    is committed.
 
-    Gives a warning for each table that changed though the workload file says that it never does:
-    after what the store knew, else after the version in `before`.
+    Also warns of each change to a table that the workload file declares unchanging, after the
+    store's history or else the version in `before`.
     """
     try:
         return _remembered(desk, store, before, texts)
@@ -259,11 +255,10 @@ def _unexpected(table: TableName, late: Sequence[Arrival]) -> str:
 
 
 _APART = 1.0
-"""Seconds between two writes: one waits for the disk, longer than telling an answer takes."""
 
 
 class ToldAnswers:
-    """Counts by query of one store after the other; of one run at a time."""
+    """Counts answers by query, for one store at a time."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -272,7 +267,6 @@ class ToldAnswers:
         self._written = float("-inf")
 
     def add(self, store: Path, query: QueryName) -> bool:
-        """Count an answer; false where the ledger could not be written now that it was time."""
         if store != self._store:
             self.write()
             self._store, self._counts = store, Counter()
@@ -280,7 +274,7 @@ class ToldAnswers:
         return self._clock() - self._written < _APART or self.write()
 
     def write(self) -> bool:
-        """Bring what was counted into the ledger; false where that could not be done at once."""
+        """Write the counts to the ledger; false if it could not be done at once."""
         if self._store is None or not self._counts:
             return True
         self._written = self._clock()
@@ -294,20 +288,20 @@ DEFAULT_MASTER = "local[*]"
 
 
 class Sessions(Protocol):
-    """Gives a run its session when a step first needs it."""
+    """Provides the Spark session when a step first needs it."""
 
     @property
     def is_running(self) -> bool:
-        """Whether a session can be had without starting Spark."""
+        """Whether a session exists without starting Spark."""
 
     def open(self, spec: SparkSpec) -> SparkSession:
         """The session with these settings."""
 
 
 class OwnSession:
-    """The process's one session, which a command works in and may configure.
+    """The process's only session, which a command may configure.
 
-    It is running where an earlier run of this process has launched it.
+    It is running if an earlier run of the process has started it.
     """
 
     def __init__(self, log_level: str = "off") -> None:
@@ -318,7 +312,6 @@ class OwnSession:
         return _is_up()
 
     def open(self, spec: SparkSpec) -> SparkSession:
-        """The session with these settings, launched unless a run before has done so."""
         from impctl.spark.session import SparkSettings, open_session
 
         master = master_of(spec.master)
@@ -326,9 +319,9 @@ class OwnSession:
 
 
 class SessionBeside:
-    """A session of its own beside the one given, else beside the one that is running.
+    """A separate session beside the one given, or else the running one.
 
-    Kept from run to run as long as its Spark is up and the settings stay the same.
+    Kept between runs while its Spark is up and the settings stay the same.
     """
 
     def __init__(self, given: SparkSession | None) -> None:
@@ -344,7 +337,6 @@ class SessionBeside:
         return _is_up()
 
     def open(self, spec: SparkSpec) -> SparkSession:
-        """The session; where Spark is not up it is launched as a command would."""
         from impctl.spark.session import home_of, session_beside
 
         base = self._base(spec)
@@ -358,7 +350,7 @@ class SessionBeside:
 
     @contextmanager
     def visit(self) -> Iterator[None]:
-        """A run, after which the program finds Spark as it left it."""
+        """A run after which the program's Spark is as before."""
         from impctl.spark.session import guest
 
         with guest():
@@ -380,7 +372,7 @@ class SessionBeside:
 
 
 def master_of(asked: str | None) -> str:
-    """Where Spark is to run: the environment's `SPARK_REMOTE` first, then what is asked for."""
+    """Where Spark runs: `SPARK_REMOTE` first, then the setting."""
     from impctl.spark import session as connect
 
     return connect.master_of(asked, os.environ, DEFAULT_MASTER)
@@ -403,18 +395,15 @@ if TYPE_CHECKING:
     Sketched = tuple[tuple[AccessId, ColumnName], ...]
 
 _REMEMBERED = 256
-"""Entries of each kind, as many as there are plans (`rules.optimize.KEPT`): each keeps its
-plans, some tens of kilobytes, also where they were let go."""
+"""Entries per kind, as many as plans (`rules.optimize.KEPT`); each holds its plans, tens of
+kilobytes."""
 
 
 class Memory:
-    """Workload, plans and verdicts of one program."""
-
     def __init__(self) -> None:
         self._workload: tuple[tuple[object, ...], Workload] | None = None
 
     def workload(self, path: Path, env: Mapping[str, str]) -> Workload:
-        """The workload in the file, as it is now; errors are those of `workload.load`."""
         text = read_text(path)
         # Paths in it are relative to where it lies.
         told = (path, path.parent.resolve(), text, dict(env))
@@ -424,7 +413,6 @@ class Memory:
 
     @cached_property
     def plans(self) -> PlannedQueries:
-        """The queries planned so far."""
         from impctl.rules.optimize import PlannedQueries
 
         return PlannedQueries()
@@ -432,7 +420,7 @@ class Memory:
     def reuse(
         self, asked: Query, captured: Query, sketched: Sketched, facts: Sequence[Fact]
     ) -> ReuseVerdict:
-        """The verdict of `reuse.verdict`; arguments as there."""
+        """The verdict of `reuse.verdict`."""
         return self._judged(asked, captured, sketched, tuple(facts))
 
     @cached_property
@@ -448,7 +436,7 @@ class Memory:
         return judge
 
     def answer(self, query: Query) -> AnswerPlan:
-        """The query's plan taken apart for its answer."""
+        """The query's plan split for its answer."""
         known = self._answers.get(id(query))
         if known is None:
             from impctl.rules.finalize import answer_plan
@@ -463,7 +451,6 @@ class Memory:
         return {}
 
     def circuit(self, core: Plan) -> str:
-        """The name of the circuit that a plan compiles to, as of `service.stored`."""
         # By identity: to hash a plan, or compare two, takes as long as to name it. An entry holds
         # its plan, so that no other one can have its id.
         known = self._circuits.get(id(core))
@@ -481,7 +468,7 @@ class Memory:
 
 
 class Workbench:
-    """One run's collaborators, opened as they are needed and closed together."""
+    """The collaborators of one run, opened on demand and closed together."""
 
     def __init__(
         self,
@@ -505,14 +492,14 @@ class Workbench:
         self._waited = 0.0
         """Seconds spent waiting for other writers."""
         self.spark_start_ms = 0.0
-        """What starting Spark took in this run; 0 as long as it was not started."""
+        """Milliseconds to start Spark in this run; 0 if not started."""
         # Before files of the program could change under a process that goes on for days.
         build_mark()
         if settings.params:
             self.give(settings.params)
 
     def next_run(self, pinned: Iterable[DeltaSource]) -> Workbench:
-        """A workbench for another run of this process, with these tables pinned; Spark is kept."""
+        """A workbench for the process's next run with these tables; Spark is kept."""
         desk = Workbench(
             self.settings, self.workload, self.reporter, memory=self.memory, answers=self.answers
         )
@@ -522,7 +509,7 @@ class Workbench:
         return desk
 
     def take_spark_of(self, run: Workbench) -> None:
-        """Keep the session that a run has started, for the next one."""
+        """Keep the Spark session of an earlier run."""
         self._spark = run._spark
 
     @property
@@ -531,7 +518,7 @@ class Workbench:
 
     @property
     def reserved(self) -> dict[str, str]:
-        """Local paths that no output may have, by what they are: tables, store, files read."""
+        """Paths that no output may have, by what they are: tables, store, input files."""
         result = {f"table `{name}`": spec.path for name, spec in self.workload.tables.items()}
         result["the store"] = str(self.store_path)
         result["the workload file"] = str(self.settings.workload)
@@ -543,7 +530,6 @@ class Workbench:
         return {owner: path for owner, path in places.items() if path is not None}
 
     def store(self) -> Store:
-        """The store, created if need be (writing commands)."""
         if self._store is not None and self._store.is_absent:
             # A reader saw the folder of a store whose creation was cut short, or an older format.
             self.close()
@@ -555,14 +541,13 @@ class Workbench:
         return self._store
 
     def reading_store(self) -> StoreReader | None:
-        """The store if there is one (reading commands)."""
         shared = self.settings.shared_store
         if self._store is None and Store.exists(self.store_path, is_shared=shared):
             self._store = Store.open(self.store_path, create=False, is_shared=shared)
         return self._store
 
     def count_answer(self, query: QueryName) -> None:
-        """Count an answer from kept rows; it is told whether that can be written down or not."""
+        """Count an answer from materialized rows, even if that cannot be recorded."""
         if not self.answers.add(self.store_path, query):
             self.reporter.step(
                 "this answer was not recorded yet, because the ledger could not be written"
@@ -570,7 +555,7 @@ class Workbench:
 
     @contextmanager
     def writing(self, command: str, *, sweep: bool = True) -> Iterator[Store]:
-        """The store with the writer's lock held; the lock timeout is one for the whole run."""
+        """The store with the writer's lock; one lock timeout holds for the whole run."""
         store = self.store()
         patience = max(0.0, lock_timeout_of(self.settings) - self._waited)
         with ExitStack() as stack:
@@ -585,11 +570,9 @@ class Workbench:
 
     @property
     def has_spark(self) -> bool:
-        """Whether Spark is up already."""
         return self._spark is not None or self._sessions.is_running
 
     def spark(self) -> SparkSession:
-        """The Spark session, started on first use."""
         if self._spark is None:
             if not self.has_spark:
                 self.reporter.step("starting Spark")
@@ -608,23 +591,21 @@ class Workbench:
 
     @cached_property
     def spark_spec(self) -> SparkSpec:
-        """Spark's settings: those of the profile asked for before those of the file."""
+        """Spark's settings; the requested profile overrides the file."""
         profile = self.settings.spark_profile
         extra = None if profile is None else load_spark_profile(profile, os.environ)
         return spark_of(self.workload, extra)
 
     @property
     def session_zone(self) -> str:
-        """The time zone of the Spark session."""
         return self.spark_spec.conf.get("spark.sql.session.timeZone", "UTC")
 
     @cached_property
     def clock(self) -> Clock:
-        """What time it is, for the whole run."""
+        """The time of the whole run."""
         return self.time()
 
     def time(self) -> Clock:
-        """What time it is at this moment."""
         from impctl.sql.parameters import Clock, instant_of
 
         written = self.settings.now
@@ -633,17 +614,17 @@ class Workbench:
         return Clock(result, zone, given=self._given)
 
     def look_at_clock_again(self) -> None:
-        """Have the run go on at the instant of now, unless it was told another.
+        """Move the run to the present instant, unless one was given.
 
-        Another process may have brought a sketch to a later instant, while this one waited for it.
+        While this process waited, another one may have moved a sketch to a later instant.
         """
         if self.settings.now is None:
             self.clock = self.time()
 
     def give(self, params: Sequence[str]) -> None:
-        """Values NAME=VALUE for parameters that move; before anything asks the clock.
+        """Set parameters NAME=VALUE that move, before the clock is read.
 
-        UsageError for one that no query has.
+        UsageError for an unknown one.
         """
         from impctl.sql.parameters import given_moment
 
@@ -669,11 +650,11 @@ class Workbench:
             self._given[f":{name}"] = given_moment(name, written, moment, self.session_zone)
 
     def policy(self, spec: QuerySpec) -> Policy:
-        """The policy that holds for a query in this run."""
+        """The query's policy in this run."""
         return policy_of(self.settings, spec)
 
     def queries(self, names: Sequence[QueryName] | None) -> tuple[QuerySpec, ...]:
-        """The queries asked for, all without names; UsageError for one the file does not have."""
+        """The named queries, or all; UsageError for an unknown one."""
         known: Mapping[QueryName, QuerySpec] = self.workload.queries
         if not names:
             return tuple(known.values())
@@ -687,11 +668,10 @@ class Workbench:
         return tuple(known[name] for name in dict.fromkeys(names))
 
     def sketched(self, names: Sequence[QueryName] | None) -> tuple[QuerySpec, ...]:
-        """Those of the queries asked for that are to have a sketch."""
+        """The named queries that want a sketch."""
         return tuple(spec for spec in self.queries(names) if spec.is_sketched)
 
     def close(self) -> None:
-        """Close what was opened; the Spark session stays with the process."""
         if self._store is not None:
             self._store.close()
             self._store = None
@@ -705,7 +685,7 @@ def open_workbench(
     memory: Memory | None = None,
     answers: ToldAnswers | None = None,
 ) -> Iterator[Workbench]:
-    """The workbench for one run; WorkloadError lists everything wrong with the file."""
+    """Open the context of one run; WorkloadError lists everything wrong with the file."""
     memory = Memory() if memory is None else memory
     workload = memory.workload(settings.workload, os.environ)
     desk = Workbench(settings, workload, reporter or SilentReporter(), sessions, memory, answers)
@@ -718,7 +698,7 @@ def open_workbench(
 
 
 class Isolated:
-    """A context in which an error is noted as the failure of one query."""
+    """A context in which an error becomes the failure of one query."""
 
     def __init__(self, failures: list[Failure], spec: QuerySpec) -> None:
         self.failures = failures
@@ -736,7 +716,6 @@ class Isolated:
 
 
 def located(error: ImpctlError, spec: QuerySpec) -> ImpctlError:
-    """The error with its place in the SQL text turned into one in the workload file."""
     place = error.location
     if place is not None and place.file == f"query `{spec.name}`":
         return error.at(sql_location(spec, place.line, place.column))
@@ -744,18 +723,16 @@ def located(error: ImpctlError, spec: QuerySpec) -> ImpctlError:
 
 
 _LONGEST = 600.0
-"""Seconds after which tables are opened anew."""
+"""Seconds after which tables are opened again."""
 
 
 class OpenTables:
-    """What the calls on one workload have open; of one call after the other."""
-
     def __init__(self) -> None:
         self._seen: dict[TableName, Seen] = {}
         self._since = time.monotonic()
 
     def lend(self, desk: Workbench) -> None:
-        """Give a run what is open; until it hands it back nobody else has it."""
+        """Lend the open objects to one run until it returns them."""
         if time.monotonic() - self._since < _LONGEST:
             desk.tables.recall(self._seen)
         else:
@@ -763,12 +740,11 @@ class OpenTables:
         self._seen = {}
 
     def take_back(self, desk: Workbench) -> None:
-        """Keep what a run has used, and what it left alone."""
         self._seen = {**desk.tables.unused, **desk.tables.seen}
 
 
 def only_query(desk: Workbench) -> QueryName:
-    """The one query of the file; UsageError where it has several."""
+    """The only query of the file; UsageError if there are several."""
     names = tuple(desk.workload.queries)
     if len(names) != 1:
         raise UsageError(
@@ -780,7 +756,6 @@ def only_query(desk: Workbench) -> QueryName:
 
 
 def is_refused(spec: QuerySpec, error: ImpctlError) -> bool:
-    """Whether the error says that the query can have no sketch, and nothing worse."""
     if isinstance(error, UnsafeSketchError):
         return not spec.sketch
     return isinstance(error, NotReadError)

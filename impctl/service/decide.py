@@ -1,4 +1,4 @@
-"""What is done with each stale query, decided once, then run or explained."""
+"""What to do with each stale query: decided once, then run or explained."""
 
 from __future__ import annotations
 
@@ -52,8 +52,6 @@ RECAPTURE_CHEAPER = "recapture_cheaper"
 
 @dataclass(frozen=True, slots=True)
 class ReadChange:
-    """A change that was read, and the milliseconds it took."""
-
     need: Need
     changes: Changes
     elapsed_ms: float
@@ -61,10 +59,10 @@ class ReadChange:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """`action` is exact, touch or recapture; `by` who computes, None where not looked at yet.
+    """`action` is exact, touch or recapture; `by` computes it, None if not yet decided.
 
-    `needs` are the changes to be maintained, `read` those already read; a change that Spark groups
-    is not.
+    `needs` are the changes to maintain, `read` those already read; a change that Spark groups is
+    not read.
     """
 
     action: str
@@ -80,12 +78,12 @@ class Stage:
 
     @property
     def is_grouped(self) -> bool:
-        """Whether Spark groups the change before the engine sees it."""
+        """Whether Spark groups the change before the engine reads it."""
         return self.reason_code == GROUPED_BY_SPARK
 
     @property
     def cost_kind(self) -> RunKind:
-        """Which recorded runs it is like."""
+        """The kind of recorded runs to compare with."""
         return RunKind.GROUPED if self.is_grouped else RunKind.MAINTAIN
 
     @property
@@ -94,29 +92,27 @@ class Stage:
 
 
 def recapture_stage(code: str, reason: str) -> Stage:
-    """A recapture, and why."""
     return Stage("recapture", code, reason)
 
 
 def changed_rows(read: Sequence[ReadChange]) -> int:
-    """Rows of the changes together."""
     return sum(result.changes.rows for result in read)
 
 
 @dataclass(slots=True)
 class Task:
-    """One stale query: its stored sketch and what will be done with it."""
+    """One stale query: its stored sketch and what will be done."""
 
     spec: QuerySpec
     stored: StoredQuery
     taken: TakenUp | None = None
     trouble: ImpctlError | None = None
     move: Move | None = None
-    """How the sketch moves on with the clock in the same step, if it does."""
+    """How the sketch moves with the clock in the same step."""
 
     @property
     def is_eager(self) -> bool:
-        """Whether it wants a sketch for every version passed."""
+        """Whether it wants a sketch for every version."""
         return self.spec.maintain is MaintainMode.EAGER
 
 
@@ -127,9 +123,9 @@ def open_task(
     stored: StoredQuery,
     kept: KeptStates | None = None,
 ) -> Task:
-    """The task, with what keeps it from being maintained incrementally.
+    """Open the task, noting what prevents incremental maintenance.
 
-    State that an earlier run of the process has `kept` need not be loaded.
+    State that an earlier run of the process has `kept` is not loaded.
     """
     task = Task(spec, stored)
     try:
@@ -149,9 +145,9 @@ def open_task(
 
 
 def _moves_now(desk: Workbench, task: Task) -> bool:
-    """Whether the clock moved on for the sketch and it follows in this step.
+    """Whether the sketch follows the clock in this step.
 
-    An eager query gets a sketch for every version passed first, all with the values it stands for.
+    An eager query first gets a sketch for every version, with the clock's values of its capture.
     """
     versions = task.stored.versions.items()
     has_change = any(desk.tables.source(table).version != at for table, at in versions)
@@ -159,7 +155,7 @@ def _moves_now(desk: Workbench, task: Task) -> bool:
 
 
 def needs_of(tables: PinnedTables, task: Task) -> list[Need]:
-    """What has to be read of every table that moved on."""
+    """What to read of every table that changed."""
     if task.taken is None:
         return []
     needs = []
@@ -173,9 +169,9 @@ def needs_of(tables: PinnedTables, task: Task) -> list[Need]:
 def _taken_up(
     desk: Workbench, store: StoreReader, spec: QuerySpec, stored: StoredQuery, *, moves: bool
 ) -> tuple[TakenUp, Move | None]:
-    """The state loaded, for the plan as it reads now; RecaptureNeededError where it cannot be.
+    """Load the state for the current plan; RecaptureNeededError if impossible.
 
-    Where it `moves`, taken up into the circuit after the move, which is still to be made.
+    If it `moves`, restored into the circuit after the move, which is still to be made.
     """
     result = reopened(desk, spec, stored)
     prepared, way = result.prepared, result.way
@@ -202,10 +198,10 @@ def _taken_up(
 
 
 def _check_columns_read(tables: PinnedTables, prepared: PreparedQuery, stored: StoredQuery) -> None:
-    """SchemaChangedError where a column that the query reads is another one than it was.
+    """SchemaChangedError if a column that the query reads is a different one now.
 
-    Changes are read in the sketched column alone, and no row need change for another column to
-    take a name over.
+    Changes are read in the sketched column alone, and another column can take over a name without
+    any row changing.
     """
     for pin in stored.pins:
         after = tables.snapshot(pin.table)
@@ -221,7 +217,7 @@ def _columns_read(prepared: PreparedQuery, table: TableName) -> list[ColumnName]
 def _check_columns_and_order(
     tables: PinnedTables, prepared: PreparedQuery, stored: StoredQuery
 ) -> None:
-    """SchemaChangedError where a column the query reads, or their order, makes another circuit."""
+    """SchemaChangedError if columns or their order require another circuit."""
     for pin in stored.pins:
         read = _columns_read(prepared, pin.table)
         before, after = (
@@ -234,12 +230,12 @@ def _check_columns_and_order(
 
 Stale = Sequence[tuple[QuerySpec, StoredQuery]]
 NOT_INCREMENTALLY = (RecaptureNeededError, EvaluationError, TableError)
-"""What stops maintaining; of the last two only `auto` makes a recapture: a row on which the query
-fails may be gone by now, and Spark may read what impctl cannot."""
+"""What prevents maintenance. Only `auto` recaptures for the last two: the failing row may be
+deleted by now, and Spark may read what impctl cannot."""
 
 
 class Decisions:
-    """The decisions of one run; what fails goes to the caller's list."""
+    """The decisions of one run; failures go to the caller's list."""
 
     def __init__(
         self,
@@ -255,7 +251,7 @@ class Decisions:
         self.shared = SharedChanges(desk.tables, desk.reporter)
 
     def opened(self, stale: Stale) -> list[Task]:
-        """The tasks, their changes announced; a query that fails adds its failure instead."""
+        """Open the tasks and announce their changes; failing queries are recorded."""
         tasks: list[Task] = []
         for spec, stored in stale:
             with Isolated(self.failures, spec):
@@ -265,7 +261,7 @@ class Decisions:
         return tasks
 
     def stages(self, stale: Stale) -> list[tuple[Task, Stage]]:
-        """What would be done with each; a query that fails adds its failure instead."""
+        """What would be done with each; failing queries are recorded."""
         result: list[tuple[Task, Stage]] = []
         for task in self.opened(stale):
             with Isolated(self.failures, task.spec):
@@ -277,7 +273,7 @@ class Decisions:
         return result
 
     def stage(self, task: Task, *, is_checked: bool = False) -> Stage:
-        """What to do now, its change read; with `is_checked` also looked at as a run would."""
+        """Decide, and read the change; `is_checked` also checks it as a run would."""
         policy = self.desk.policy(task.spec)
         _refuse(task, policy)
         if task.trouble is None and policy is not Policy.FULL:
@@ -288,9 +284,9 @@ class Decisions:
         return _recapture_stage(task)
 
     def instead(self, task: Task, trouble: ImpctlError) -> Stage:
-        """The recapture, noted in the task, that what stops maintaining leads to.
+        """The recapture, noted in the task, after `trouble` prevents maintenance.
 
-        Raises where the policy does not allow to recapture.
+        Raises if the policy does not allow to recapture.
         """
         policy = self.desk.policy(task.spec)
         if not isinstance(trouble, RecaptureNeededError) and policy is not Policy.AUTO:
@@ -300,7 +296,7 @@ class Decisions:
         return _recapture_stage(task)
 
     def size(self, needs: Sequence[Need]) -> Size | None:
-        """How large these changes are together, by the log; None where it cannot be read."""
+        """Size of these changes by the log; None if it cannot be read."""
         result = [self.shared.size(need.span) for need in needs]
         sizes = [size for size in result if size is not None]
         if len(sizes) < len(result):
@@ -310,7 +306,7 @@ class Decisions:
         return Size(counted, sum(size.bytes for size in sizes))
 
     def _incremental(self, task: Task, policy: Policy, is_checked: bool) -> Stage:
-        """Exact or touch; or recapture where that is cheaper and the policy leaves the choice."""
+        """Exact or touch; or recapture if it is cheaper and the policy allows it."""
         assert task.taken is not None
         needs = tuple(needs_of(self.desk.tables, task))
         stage = self._carried(task.taken, needs, task.move)
@@ -328,7 +324,7 @@ class Decisions:
         return replace(stage, read=read)
 
     def _carried(self, taken: TakenUp, needs: tuple[Need, ...], move: Move | None) -> Stage:
-        """Who carries these changes, and the move with the clock, into the state, and why so."""
+        """Who maintains these changes and the clock's move, and why."""
         way = taken.way
         code = "incremental" if way.mode is Mode.EXACT else "touch_keyed"
         stage = Stage(str(way.mode), code, way.reason, ENGINE, needs)
@@ -345,7 +341,7 @@ class Decisions:
         return stage
 
     def _cheaper(self, task: Task, stage: Stage) -> Stage | None:
-        """A recapture where maintaining is estimated to be clearly dearer.
+        """A recapture if maintenance is estimated to be clearly dearer.
 
         An eager query wants a sketch for every version, which no recapture gives.
         """
@@ -363,7 +359,7 @@ class Decisions:
 
 
 def _refuse(task: Task, policy: Policy) -> None:
-    """Raise what the policy forbids; returns where it allows to go on."""
+    """Raise if the policy forbids what is left to do."""
     trouble = task.trouble
     if policy is Policy.INCREMENTAL and trouble is not None:
         raise trouble
@@ -384,7 +380,6 @@ def _refuse(task: Task, policy: Policy) -> None:
 
 
 def _recapture_stage(task: Task) -> Stage:
-    """The recapture that trouble or policy `full` asks for."""
     if task.trouble is None:
         return recapture_stage("policy_full", "policy `full` always recaptures")
     return recapture_stage(task.trouble.code, task.trouble.message)
@@ -392,11 +387,10 @@ def _recapture_stage(task: Task) -> Stage:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """A table's change up to `until`, where it ends, and the marks of that commit and its files.
+    """A table's change up to `until`, with the marks of that commit and its files.
 
-    `ending` is the newest version of the run, which a batch of versions may stop before; `reached`
-    takes the snapshot of `until` itself, if it is asked for. With `grouped` the change is there,
-    and `changes` has no rows.
+    `ending` is the run's newest version, which a batch may stop before; `reached` takes the
+    snapshot of `until`. With `grouped`, Spark has grouped the change, and `changes` has no rows.
     """
 
     changes: Changes
@@ -409,14 +403,12 @@ class Moved:
 
     @property
     def rows(self) -> int:
-        """Changed rows."""
         return self.changes.rows if self.grouped is None else self.grouped.rows
 
 
 def moved_to(
     tables: PinnedTables, table: TableName, changes: Changes, until: TableVersion
 ) -> Moved:
-    """A table's change as it was read, up to a version."""
     mark, ending = mark_at(tables, table, until), tables.snapshot(table)
     # Between two batches of versions the log's entry alone has to do.
     files = tables.files_mark(table) if ending.version == until else None
@@ -424,7 +416,6 @@ def moved_to(
 
 
 def moved_at_once(tables: PinnedTables, read: Sequence[ReadChange]) -> dict[TableName, Moved]:
-    """All tables' changes in one step."""
     return {
         one.need.table: moved_to(tables, one.need.table, one.changes, one.need.until)
         for one in read

@@ -1,4 +1,4 @@
-"""What a capture or a maintenance run is about to do: decided once, then run or explained."""
+"""What a capture is about to do: decided once, then run or explained."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CaptureStage:
-    """The choice, its partitions by access, and how sketch and state are found and kept."""
+    """The choice, its partitions by access, and how sketch and state are computed and kept."""
 
     prepared: PreparedQuery
     chosen: Chosen
@@ -36,7 +36,6 @@ class CaptureStage:
     way: Way
 
     def by(self, desk: Workbench) -> str:
-        """Who finds the sketch."""
         compiled = self.way.compiled
         if self.way.mode is not Mode.EXACT or compiled is None:
             return SPARK
@@ -45,7 +44,7 @@ class CaptureStage:
         return f"{ENGINE} and {SPARK}" if compiled.asks_spark else ENGINE
 
     def reads(self, desk: Workbench) -> tuple[ReadEntry, ...]:
-        """What is read of each table: the files that the query's conditions leave."""
+        """What is read of each table, after the query's conditions."""
         compiled, prepared = self.way.compiled, self.prepared
         snapshots = {scan.access: desk.tables.snapshot(scan.table) for scan in prepared.scans}
         if self.way.mode is Mode.EXACT and compiled is not None:
@@ -62,7 +61,7 @@ def _entry(snapshot: Snapshot, files: Sequence[DataFile]) -> ReadEntry:
 
 
 def capture_stage(desk: Workbench, prepared: PreparedQuery) -> CaptureStage:
-    """The stage; UnsafeSketchError where no attribute is safe."""
+    """Decide the capture; UnsafeSketchError if no attribute is safe."""
     chosen = choose(desk, prepared, every=False)
     partitions = chosen.partitions(desk, prepared)
     way = capture_way(desk, prepared, chosen.verdict, partitions)
@@ -70,7 +69,7 @@ def capture_stage(desk: Workbench, prepared: PreparedQuery) -> CaptureStage:
 
 
 def foreseen_capture(desk: Workbench, store: StoreReader | None, spec: QuerySpec) -> CaptureResult:
-    """The stage of a query, explained instead of run."""
+    """Explain the capture of a query instead of running it."""
     prepared = prepare(desk, spec)
     stage = capture_stage(desk, prepared)
     tables = prepared.table_of
@@ -97,7 +96,6 @@ def foreseen_capture(desk: Workbench, store: StoreReader | None, spec: QuerySpec
 
 
 def _stored(desk: Workbench, store: StoreReader | None, spec: QuerySpec) -> str:
-    """What there is of the query now: none, stale or current."""
     try:
         stored = None if store is None else store.load(spec.name)
         if stored is None:

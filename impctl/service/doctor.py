@@ -1,4 +1,4 @@
-"""Doctor: check everything that impctl depends on; report what is wrong, and the fix."""
+"""Check everything that impctl depends on; report problems and fixes."""
 
 from __future__ import annotations
 
@@ -50,14 +50,13 @@ if TYPE_CHECKING:
 
 
 def setting_calls(path: str, setting: str, value: str) -> str:
-    """Both calls, in half a sentence."""
+    """Both calls that set a table property."""
     spark = f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('{setting}' = '{value}')"
     python = f"DeltaTable({path!r}).alter.set_table_properties({{'{setting}': '{value}'}})"
     return f"in Spark {spark}, or with deltalake {python}"
 
 
 def skipping_findings(desk: Workbench, stored: Sequence[StoredQuery]) -> Iterator[Finding]:
-    """A finding for each query with sketches."""
     if not stored:
         # The store may be one that cannot be read, which is found with it.
         return
@@ -77,13 +76,13 @@ def skipping_findings(desk: Workbench, stored: Sequence[StoredQuery]) -> Iterato
 
 _LATEST = 20
 _TOLERATED = 5.0
-"""Seconds by which clocks of two machines may well differ."""
+"""Tolerated seconds between clocks of two machines."""
 
 _FIX = "synchronize the clocks of the machines that write the table with a time server"
 
 
 def commit_time_findings(source: DeltaSource) -> Iterator[Finding]:
-    """A warning for each kind of time that cannot be, of the latest commits."""
+    """Warn of implausible times of the latest commits."""
     subject = Subject.of_table(source.name)
     latest = _latest(source)
     timed = [(one.version, one.at) for one in latest if one.at is not None]
@@ -104,7 +103,6 @@ def commit_time_findings(source: DeltaSource) -> Iterator[Finding]:
 
 
 def _latest(source: DeltaSource) -> Sequence[Committed]:
-    """The latest commits, as far as the log can be read."""
     try:
         return committed_since(source, max(-1, source.version - _LATEST), {}) or ()
     except TableError:
@@ -116,7 +114,7 @@ def _moment(at: float) -> str:
 
 
 _MARGIN = 2
-"""How many intervals must fit, so that one missed run does not lose the history."""
+"""Intervals that must fit, so that one missed run does not lose the history."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +132,7 @@ def history_findings(
     stale: Mapping[QueryName, TableVersion],
     every: timedelta | None,
 ) -> Iterator[Finding]:
-    """What is gone, what will be before the next run; `stale` are sketches at older versions."""
+    """History that is gone or will be before the next run; `stale` are outdated sketches."""
     subject = Subject.of_table(source.name)
     gone = {query: why_gone(source, version) for query, version in stale.items()}
     for query, reason in gone.items():
@@ -169,7 +167,7 @@ def _longer(source: DeltaSource, setting: str) -> str:
 def _schedule(
     subject: Subject, kept: Kept, raise_it: str, age: timedelta | None, every: timedelta | None
 ) -> Finding:
-    """Retention against the age of what is pending and the time to the next run."""
+    """Compare retention with the age of pending changes and the time to the next run."""
     keeps = f"History is kept for {_text(kept.span)} (`{kept.setting}`)"
     ago = "" if age is None else f"; the oldest change not yet maintained is {_text(age)} old"
     if age is not None and age >= kept.span:
@@ -200,13 +198,12 @@ def _schedule(
 
 
 def _least(settings: tuple[Retention, ...]) -> Kept | None:
-    """The shorter of the two that are known."""
     known = [Kept(one.setting, one.text, one.kept) for one in settings if one.kept is not None]
     return min(known, key=lambda one: one.span, default=None)
 
 
 def _oldest_change(source: DeltaSource, version: TableVersion) -> timedelta | None:
-    """How long ago the first commit after `version` was made; None where nobody can tell."""
+    """Age of the first commit after `version`; None if unknown."""
     at = committed_at(source, version + 1)
     return None if at is None else timedelta(seconds=max(time.time() - at, 0))
 
@@ -224,7 +221,7 @@ _PRE_RELEASE = re.compile(r"\d(?:a|b|rc|\.?dev)\d")
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """One requirement and what is there; `found` None is not installed, `wanted` the range."""
+    """A requirement; `found` is None if not installed, `wanted` the range."""
 
     name: str
     wanted: str
@@ -232,12 +229,11 @@ class Installed:
 
     @property
     def is_supported(self) -> bool:
-        """Whether the version found is within the range."""
         return self.found is not None and is_within(self.found, self.wanted)
 
 
 def installed() -> tuple[Installed, ...]:
-    """Python first, then every package that impctl cannot do without; empty where nobody says."""
+    """Python, then every required package; empty if nothing declares them."""
     python, packages = _declared()
     if python is None:
         return ()
@@ -248,7 +244,6 @@ def installed() -> tuple[Installed, ...]:
 
 
 def installed_version(package: str) -> str | None:
-    """The version of an installed package, without importing it."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -256,7 +251,7 @@ def installed_version(package: str) -> str | None:
 
 
 def is_within(result: str, wanted: str) -> bool:
-    """Whether a version meets every clause of a range such as `>=4.1,<5`."""
+    """Whether a version is in a range such as `>=4.1,<5`."""
     return all(_meets(result, sign, limit) for sign, limit in _CLAUSE.findall(wanted))
 
 
@@ -284,7 +279,7 @@ def _meets(result: str, sign: str, limit: str) -> bool:
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    """The release numbers that a version begins with."""
+    """The release numbers of a version."""
     release = re.match(r"[\d.]*", text)
     return tuple(int(part) for part in _NUMBERS.findall(release.group() if release else ""))
 
@@ -294,7 +289,6 @@ def _padded(numbers: tuple[int, ...], length: int) -> tuple[int, ...]:
 
 
 def _declared() -> tuple[str | None, list[tuple[str, str]]]:
-    """The range of Python and those of the packages."""
     project = _of_checkout()
     if project is not None:
         return project["requires-python"], list(_read(project["dependencies"]))
@@ -305,7 +299,7 @@ def _declared() -> tuple[str | None, list[tuple[str, str]]]:
 
 
 def _of_checkout() -> dict[str, Any] | None:
-    """The `project` table of the file beside the package, where it is impctl's own."""
+    """The `project` table of impctl's own checkout, if it runs from one."""
     try:
         project = tomllib.loads(_PROJECT.read_text(encoding="utf-8")).get("project", {})
     except (OSError, tomllib.TOMLDecodeError):
@@ -314,7 +308,7 @@ def _of_checkout() -> dict[str, Any] | None:
 
 
 def _read(requirements: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Name and range of each requirement that always holds, not only for an extra."""
+    """Name and range of each requirement without an extra."""
     for text in requirements:
         parts = _REQUIREMENT.fullmatch(text.strip())
         if parts is not None and "extra ==" not in text:
@@ -322,11 +316,11 @@ def _read(requirements: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 
 _MOST_FILES = 100
-"""A folder of more YAML files is one of something else."""
+"""A folder of more YAML files serves something else."""
 
 
 def sharing_findings(desk: Workbench) -> Iterator[Finding]:
-    """A warning that names the files with this store, and the queries that have one name."""
+    """Warn of files that use the same store, and of equal query names."""
     result = dict(_sharers(desk))
     if not result:
         return
@@ -348,7 +342,7 @@ def sharing_findings(desk: Workbench) -> Iterator[Finding]:
 
 
 def _sharers(desk: Workbench) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Other workload files of the folder with this store, and the names of their queries."""
+    """Other workload files in the folder with this store, and their queries."""
     own, store = Path(desk.workload.file).absolute(), os.path.realpath(desk.store_path)
     near = (file for pattern in ("*.yaml", "*.yml") for file in own.parent.glob(pattern))
     for file in sorted(near)[:_MOST_FILES]:
@@ -363,13 +357,13 @@ def _sharers(desk: Workbench) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 FileReading = Callable[[Snapshot], int | None]
-"""Rows of one file of a snapshot, by Spark; None where there is no file."""
+"""Rows of one file of a snapshot, by Spark; None if there is no file."""
 
 _CHECK = "spark_reads"
 
 
 def spark_findings(desk: Workbench, read_one: FileReading) -> Iterator[Finding]:
-    """What came of reading a file of each table."""
+    """Read a file of each table."""
     for table in desk.workload.tables:
         subject = Subject.of_table(table)
         try:
@@ -387,13 +381,13 @@ def spark_findings(desk: Workbench, read_one: FileReading) -> Iterator[Finding]:
 _SCARCE = 1 << 30
 """Free bytes below which a large capture may not fit."""
 _TOO_SCARCE = 64 << 20
-"""Free bytes below which not even the catalog's log may fit."""
+"""Free bytes below which the catalog's log may not fit."""
 _GROWTH = 2
 """A recapture writes the new state before it removes the old one."""
 
 
 def store_findings(desk: Workbench, *, with_state: bool) -> Iterator[Finding]:
-    """Everything about the store of the workload; all its state only where that is asked for."""
+    """Check the store; all its state only if requested."""
     path = desk.store_path
     subject = Subject(Area.STORE, str(path))
     folder = folder_of(path)
@@ -504,7 +498,7 @@ def _room(subject: Subject, folder: Folder) -> Finding:
 
 
 _SHOWN = ("python", "pyspark", "deltalake", "pyarrow")
-"""Named even when all is well; the other packages only otherwise."""
+"""Always shown; other packages only if unsuitable."""
 _DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 _JAR_SETTINGS = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
 _NO_JAVA = (
@@ -513,14 +507,14 @@ _NO_JAVA = (
 
 
 def software(environment: Mapping[str, str]) -> Iterator[Finding]:
-    """Python, the packages, variables and Java."""
+    """Check Python, packages, variables and Java."""
     yield from _packages(installed())
     yield from _variables(environment)
     yield _java(environment)
 
 
 def delta_jar(spark: SparkSpec | None) -> Finding:
-    """What of the Delta JAR is needed: nothing; and whether it is there all the same."""
+    """The Delta JAR is not needed; report if it is present."""
     result = sorted({*_jars_of_pyspark(), *_jars_of(spark)})
     there = f"; it is installed ({', '.join(result)}) and does no harm" if result else ""
     return Subject(Area.SPARK, "delta jar").ok(
@@ -533,9 +527,9 @@ def delta_jar(spark: SparkSpec | None) -> Finding:
 def try_spark(
     master: str, conf: Mapping[str, str], log_level: str
 ) -> tuple[Finding, FileReading | None]:
-    """Start a session as the workload would, and run one query in it.
+    """Start a session as the workload would, and run one query.
 
-    With it what reads files in that session; None where there is no session that answers.
+    Also returns what reads files in that session; None if no session answers.
     """
     from impctl.spark.run import run_sql
     from impctl.spark.session import SparkSettings, open_session
@@ -591,10 +585,6 @@ def _outside(one: Installed) -> Finding:
 
 
 def _variables(environment: Mapping[str, str]) -> Iterator[Finding]:
-    """Those that are set, without their values; and those that hardly mean what they are called.
-
-    A workload file may use variables of any name, so one that is like none of ours is let pass.
-    """
     subject = Subject(Area.SOFTWARE, "variables")
     known = {entry.name: entry for entry in ENVVARS}
     used = [entry for name, entry in known.items() if environment.get(name)]
@@ -613,7 +603,7 @@ def _variables(environment: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def _java(environment: Mapping[str, str]) -> Finding:
-    """By what each Java states in its `release` file."""
+    """Check each Java's version in its `release` file."""
     subject = Subject(Area.SOFTWARE, "java")
     seen = []
     unstated = None
@@ -633,7 +623,7 @@ def _java(environment: Mapping[str, str]) -> Finding:
 
 
 def _jars_of_pyspark() -> Iterator[str]:
-    """Delta's JARs among those that PySpark loads, found without importing it."""
+    """Delta's JARs among PySpark's, without importing it."""
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
         return
@@ -642,7 +632,7 @@ def _jars_of_pyspark() -> Iterator[str]:
 
 
 def _jars_of(spark: SparkSpec | None) -> Iterator[str]:
-    """Settings that bring or use the JAR, by name: their values may hold secrets."""
+    """Names of settings that use the JAR; values may be secret."""
     conf = {} if spark is None else spark.conf
     for name in _JAR_SETTINGS:
         if "delta" in conf.get(name, ""):
@@ -657,7 +647,7 @@ _BY_FILES = "changes are found by comparing files, which reads each changed file
 def table_findings(
     desk: Workbench, stored: Sequence[StoredQuery], every: timedelta | None
 ) -> Iterator[Finding]:
-    """Everything about each table of the workload; `stored` are the sketches there are."""
+    """Check each table; `stored` are its queries."""
     for table in desk.workload.tables:
         subject = Subject.of_table(table)
         try:
@@ -698,7 +688,6 @@ def _unreadable(subject: Subject, snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _writable(subject: Subject, snapshot: Snapshot) -> Finding:
-    """Only `apply` writes tables."""
     try:
         check_writable(snapshot)
     except ImpctlError as error:
@@ -723,7 +712,7 @@ def _change_feed(subject: Subject, snapshot: Snapshot) -> Finding:
 def _stale(
     tables: PinnedTables, stored: Sequence[StoredQuery], table: TableName
 ) -> dict[QueryName, TableVersion]:
-    """Sketches that stand at an older version of this very table."""
+    """Sketches at an older version of this table."""
     source = tables.source(table)
     return {
         query.query: pin.version
@@ -734,13 +723,13 @@ def _stale(
 
 
 _FAR_MORE = 10
-"""As many times what was expected says that the tables are others by now."""
+"""Ratio to the estimate from which the tables have changed fundamentally."""
 _FEW = 100
-"""Of fewer changed rows the mean says nothing."""
+"""With fewer changed rows the mean is meaningless."""
 
 
 def tree_findings(stored: Sequence[StoredQuery]) -> Iterator[Finding]:
-    """A finding for each query whose trees were chosen by an estimate, and have been used."""
+    """Check each query whose join trees were chosen by an estimate."""
     for one in stored:
         try:
             record = tree_record(one)
@@ -764,7 +753,7 @@ def tree_findings(stored: Sequence[StoredQuery]) -> Iterator[Finding]:
 
 
 def doctor(request: DoctorRequest, reporter: Reporter) -> Outcome:
-    """All findings; with a workload, those about its tables and store as well."""
+    """Run all checks; with a workload also those of tables and store."""
     every = None if request.every is None else schedule_of(request.every)
     reporter.step("checking software")
     findings = list(software(os.environ))
@@ -812,7 +801,7 @@ def _of_workload(
 
 
 def _stored(desk: Workbench) -> list[StoredQuery]:
-    """The sketches that can be read; what cannot is found with the store."""
+    """The readable stored queries; unreadable ones are reported with the store."""
     result = []
     for name in desk.workload.queries:
         try:
@@ -826,7 +815,7 @@ def _stored(desk: Workbench) -> list[StoredQuery]:
 
 
 def schedule_of(text: str) -> timedelta:
-    """The time between two runs, as `1d`, `90m` or `2 hours`; UsageError for anything else."""
+    """The time between runs, as `1d`, `90m` or `2 hours`; UsageError otherwise."""
     every = duration_of(text)
     if every is None or not every:
         raise UsageError(

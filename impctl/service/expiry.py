@@ -1,10 +1,8 @@
-"""Tables whose rows expire: which are live at an instant, and when the next one no longer is.
+"""Tables whose rows expire: which are live at an instant, and when the next one expires.
 
-Law: a row is live at `now` iff its time is strictly later than `now - after`; of a DATE that is its
-midnight in the session's zone. What is said of the next one is never too late: until then no row of
-the table at that version expires, so that what was found at one instant holds at the others before.
-Out of scope: the condition in plans (`plan.nodes`), carrying a sketch past an expiry
-(`service.clock`).
+Law: a row is live at `now` iff its time is strictly later than `now - after`; a DATE counts as its
+midnight in the session's zone. The next expiry is never too late: until then no row of that version
+expires, so a result stays valid.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ _SECOND = 1_000_000
 
 
 class LiveAt(Mapping[TableName, LiveRows]):
-    """What queries see of tables with an expiry at one instant; looked up, a schema is read."""
+    """The live rows of tables with an expiry at one instant; reads schemas on demand."""
 
     def __init__(self, desk: Workbench, now: datetime) -> None:
         self._desk = desk
@@ -43,7 +41,7 @@ class LiveAt(Mapping[TableName, LiveRows]):
         self._known: dict[TableName, LiveRows] = {}
 
     def __getitem__(self, table: TableName) -> LiveRows:
-        """UsageError for a column that is not there, or has no time that could pass."""
+        """UsageError if the column is missing or is not a time."""
         if table not in self._known:
             spec = self._desk.workload.tables[table]
             if spec.expiry is None:
@@ -61,7 +59,6 @@ class LiveAt(Mapping[TableName, LiveRows]):
 
 
 def has_expiry(tables: Iterable[TableSpec]) -> bool:
-    """Whether rows of some table expire."""
     return any(table.expiry is not None for table in tables)
 
 
@@ -93,11 +90,11 @@ def live_rows(expiry: ExpirySpec, snapshot: Snapshot, now: datetime, zone: str) 
 
 
 def next_expiry(desk: Workbench, versions: Mapping[TableName, TableVersion], now: str) -> str:
-    """The next instant at which a row of these tables expires that is live at `now`, or `NEVER`.
+    """The next instant at which a row live at `now` expires, or `NEVER`.
 
-    In whole seconds, as instants of runs are; no row expires before it. Read is the column in files
-    that may have live rows and others. Empty where these cannot be read without Spark, so that
-    every later run has to look.
+    In whole seconds, as instants of runs are; no row expires before it. Reads the column in files
+    that may hold both live and expired rows. Empty if they cannot be read without Spark, so that
+    every later run has to check.
     """
     try:
         return _next_expiry(desk, versions, now)
@@ -143,7 +140,7 @@ def _instant(value: int, *, is_day: bool, zone: str) -> datetime:
 def _least_live(
     tables: PinnedTables, table: TableName, version: TableVersion, live: LiveRows
 ) -> int | None:
-    """The least time of a live row, or less, in units of the column; None where none is."""
+    """A lower bound of live rows' times, in units of the column; None if none is live."""
     edge = live.later_than.value
     assert isinstance(edge, int)
     snapshot = tables.snapshot(table, version)
@@ -153,7 +150,7 @@ def _least_live(
 
 
 def least_above(snapshot: Snapshot, column: ColumnName, edge: int) -> int | None:
-    """A value later than `edge` that no such value of the column is below; None for no value."""
+    """A value above `edge` with no such value of the column below it; None if none is."""
     from impctl.data.vector import from_arrow
     from impctl.tables.rows import read_batches
     from impctl.tables.statistics import file_bounds

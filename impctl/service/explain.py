@@ -1,4 +1,4 @@
-"""Explain: what would be done with a query, and why."""
+"""Explain what would be done with a query, and why."""
 
 from __future__ import annotations
 
@@ -96,7 +96,6 @@ _LEAST = "requested"
 def buffer_entries(
     prepared: PreparedQuery, way: Way, kept: StoredPieces | None
 ) -> tuple[BuffersEntry, ...]:
-    """Of each piece that has some, in the circuit's order; groups that are read have none."""
     if way.compiled is None:
         return ()
     read = way.sides_by(Strategy.FILES)
@@ -135,7 +134,7 @@ def _bytes(kept: StoredPieces, piece: str) -> int:
 
 _TOLD = tuple(one.name for one in fields(TreeNodeEntry) if one.name != "bytes")
 _OF_NODE = re.compile(r"tree(?P<tree>\d+)\.tree\d+/(?P<node>\d+)\.")
-"""State of a tree's node, by its name in the store."""
+"""Name of a tree node's state in the store."""
 
 
 def tree_entries(
@@ -144,10 +143,9 @@ def tree_entries(
     partitions: Mapping[AccessId, RangePartition],
     pieces: Mapping[str, int] | None = None,
 ) -> tuple[TreeEntry, ...]:
-    """One entry for each block of joins at the top of the plan; none where nothing is joined.
+    """Entries for blocks of joins at the top of the plan.
 
-    `way` is how the query is maintained, None where it has no safe sketch; `pieces` are the bytes
-    of its stored state by name, where it is captured as it stands.
+    `way` is None without a safe sketch; `pieces` are bytes of current stored state by name.
     """
     core = prepared.core if way is None or way.core is None else way.core
     sketched = {access: partition.attribute for access, partition in partitions.items()}
@@ -165,7 +163,6 @@ def _is_tree(shape: TreeShape | NoTree) -> bool:
 
 
 def _sizes(pieces: Mapping[str, int]) -> Iterator[dict[int, int]]:
-    """For each tree that has state, as they are numbered, the bytes of its nodes by their place."""
     result: dict[int, dict[int, int]] = {}
     for name, size in pieces.items():
         match = _OF_NODE.match(name)
@@ -204,7 +201,6 @@ def _entry(
 
 
 def _estimated(entry: TreeEntry, estimate: Estimate) -> TreeEntry:
-    """With what it was chosen by, or not."""
     return replace(
         entry,
         joined=estimate.joined,
@@ -217,7 +213,7 @@ def _estimated(entry: TreeEntry, estimate: Estimate) -> TreeEntry:
 
 
 def _said(prepared: PreparedQuery, way: Way | None) -> str:
-    """Why the joins are a tree, or why they are not though they could be."""
+    """Why the joins are a tree, or why not though they could be."""
     if prepared.spec.join is JoinStrategy.TREE:
         return "requested"
     if way is None or way.trees is None:
@@ -237,7 +233,7 @@ def way_as_stored(
     way: Way,
     stored: StoredQuery,
 ) -> Way:
-    """The way of the stored state; `way`, which a capture would choose now, where they agree."""
+    """The way of the stored state; `way`, which a capture would choose now, if they agree."""
     meta = StateMeta.read(stored.query, stored.state_meta)
     if is_less(stored, way):
         no_answer = meta.way if prepared.spec.answer else ""
@@ -261,7 +257,6 @@ def way_as_stored(
 
 
 def extra_warnings(queries: Iterable[QueryName]) -> tuple[str, ...]:
-    """What to say of queries whose recursion is to be kept by absorption."""
     names = ", ".join(f"`{name}`" for name in queries)
     missing = missing_package() if names else None
     if missing is None:
@@ -271,7 +266,7 @@ def extra_warnings(queries: Iterable[QueryName]) -> tuple[str, ...]:
 
 
 def extra_findings(queries: Mapping[QueryName, QuerySpec]) -> Iterator[Finding]:
-    """What these queries need; nothing of packages that none of them asks for."""
+    """Check what these queries need from optional packages."""
     if all(spec.provenance is None for spec in queries.values()):
         return
     subject, missing = Subject(Area.SOFTWARE, PACKAGE), missing_package()
@@ -286,8 +281,8 @@ _NO_NOTES: Mapping[int, str] = {}
 
 @dataclass(frozen=True, slots=True)
 class StoredPieces:
-    """What the store holds for a query: bytes by the name of each piece, and what it tells of
-    fixpoints that are followed back from the answer."""
+    """A query's stored state: bytes by piece name, and the fixpoints followed back from the
+    answer."""
 
     stored: StoredQuery
     pieces: Mapping[str, int]
@@ -299,7 +294,7 @@ class StoredPieces:
 
 
 def kept_state(desk: Workbench, spec: QuerySpec, way: Way) -> StoredPieces | None:
-    """The stored state; None where the query was not captured, or not as it stands now."""
+    """The stored state; None if the current query was not captured."""
     store = desk.reading_store()
     stored = None if store is None else store.load(spec.name)
     if store is None or stored is None:
@@ -316,8 +311,8 @@ def kept_state(desk: Workbench, spec: QuerySpec, way: Way) -> StoredPieces | Non
 
 
 def is_less(stored: StoredQuery, way: Way) -> bool:
-    """Whether the capture could not fill the state of the way that is chosen for the query: on a
-    row that fails, for want of memory, or as doubles were too close to call."""
+    """Whether the capture could not fill the chosen way's state: a row failed, memory ran out, or
+    doubles were too close to decide."""
     return stored.mode is Mode.RECAPTURE and way.mode is Mode.EXACT
 
 
@@ -329,10 +324,9 @@ def plan_entries(
     notes: Mapping[int, str] = _NO_NOTES,
     keyed: Collection[AttributeId] = (),
 ) -> tuple[PlanEntry, ...]:
-    """The lines in the order of `nodes_of`, the blocking operator with its reason.
+    """The plan's lines in the order of `nodes_of`, the blocking operator with its reason.
 
-    `notes` are more to say of a line, by its position; `keyed` are the columns that fixpoints are
-    keyed on.
+    `notes` are additions by position; `keyed` are the key columns of fixpoints.
     """
     nodes = tuple(nodes_of(prepared.root))
     blocking = None if way is None or way.mode is Mode.EXACT else _blocking(nodes, way.span)
@@ -371,7 +365,6 @@ def _flat(line: PlanLine, depth: int) -> Iterator[tuple[int, PlanLine]]:
 
 
 def _why(node: Plan, way: Way | None, *, is_blocking: bool, is_read: bool) -> str:
-    """What maintaining does at this operator, or why it cannot; `is_read`: its groups are."""
     if way is None:
         return ""
     if is_blocking:
@@ -390,7 +383,7 @@ def _why(node: Plan, way: Way | None, *, is_blocking: bool, is_read: bool) -> st
 
 
 def _in_tree(node: Plan, way: Way) -> str:
-    """What becomes of a join or grouping that a join tree stands for; empty for any other."""
+    """How a join tree maintains this join or grouping; empty for other nodes."""
     accesses = {scan.access for scan in scans_of(node)}
     trees = (shape for shape in way.shapes if isinstance(shape, TreeShape))
     if not any(accesses <= {a for one in tree.nodes for a in one.accesses} for tree in trees):
@@ -411,7 +404,7 @@ _LEAVES = {
 
 
 def _exactly(node: Plan) -> str:
-    """How the engine maintains an operator, in one breath."""
+    """How the engine maintains an operator."""
     match node:
         case Scan() | Recursive() | OneRow():
             return _LEAVES[type(node)]
@@ -449,7 +442,7 @@ def _exactly(node: Plan) -> str:
 
 
 def _by_absorption(node: Plan, way: Way) -> str:
-    """What a fixpoint keeps whose rows have functions; empty for anything else."""
+    """What a fixpoint with functions of rows stores; empty for other nodes."""
     if not isinstance(node, Fixpoint) or not way.provenance:
         return ""
     return (
@@ -459,7 +452,6 @@ def _by_absorption(node: Plan, way: Way) -> str:
 
 
 def _held(nodes: tuple[Plan, ...], way: Way | None, kept: StoredPieces | None) -> dict[int, int]:
-    """Bytes of state by the position of the operator that it serves."""
     if way is None or way.compiled is None or kept is None:
         return {}
     held = dict.fromkeys(range(len(nodes)), 0)
@@ -473,7 +465,7 @@ def _held(nodes: tuple[Plan, ...], way: Way | None, kept: StoredPieces | None) -
 def _led_to_answer(
     nodes: tuple[Plan, ...], way: Way | None, kept: StoredPieces | None
 ) -> dict[int, str]:
-    """How much of fixpoints the answer stems from, as far as that is kept."""
+    """How many rows of fixpoints lead to the answer, as far as stored."""
     if way is None or way.compiled is None or kept is None:
         return {}
     owners = way.compiled.owners
@@ -483,7 +475,7 @@ def _led_to_answer(
 
 
 def _read(nodes: tuple[Plan, ...], way: Way | None) -> frozenset[int]:
-    """The positions of groupings and DISTINCTs whose groups are read when they change."""
+    """Positions of groupings and DISTINCTs whose groups are read when they change."""
     if way is None or way.compiled is None:
         return frozenset()
     read = {one.side for one in way.compiled.groupings if one.strategy is Strategy.FILES}
@@ -497,7 +489,7 @@ def _read(nodes: tuple[Plan, ...], way: Way | None) -> frozenset[int]:
 
 
 def _position(nodes: tuple[Plan, ...], owner: Plan) -> int | None:
-    """The operator of the whole plan that one of its core stands for: of its kind, at its place."""
+    """The operator of the whole plan that corresponds to one of its core."""
     alike = [at for at, node in enumerate(nodes) if type(node) is type(owner)]
     there = [at for at in alike if nodes[at].span == owner.span and owner.span is not None]
     return there[0] if there else alike[0] if len(alike) == 1 else None
@@ -509,7 +501,7 @@ def _pushed(
     nodes: tuple[Plan, ...],
     kept: StoredPieces | None,
 ) -> dict[int, tuple[str, ...]]:
-    """What is left out early, at scans and at conditions right above them."""
+    """What is skipped early, at scans and conditions right above them."""
     ranges = {} if kept is None else _ranges(tables, prepared, kept.stored)
     result: dict[int, tuple[str, ...]] = {}
     for position, node in enumerate(nodes):
@@ -532,7 +524,7 @@ def _expiry(live: LiveRows, now: str) -> str:
 def _ranges(
     tables: PinnedTables, prepared: PreparedQuery, stored: StoredQuery
 ) -> dict[str, tuple[str, ...]]:
-    """The ranges of each sketched access, and the files they leave; none where history is gone."""
+    """The ranges of each sketched access and their files; none if history is gone."""
     try:
         pruned = filters_of(tables, prepared, stored.sketches, stored.versions)
         totals = {
@@ -551,7 +543,7 @@ def _ranges(
 
 
 def _blocking(nodes: tuple[Plan, ...], span: Span | None) -> int:
-    """Position of the lowest node with the blocking part in its expressions; else the root."""
+    """Position of the lowest node with the blocking expression; else the root."""
     result = [
         position
         for position, node in enumerate(nodes)
@@ -583,7 +575,6 @@ def _holds(own: Span | None, span: Span) -> bool:
 def answer_entry(
     spec: QuerySpec, way: Way | None, stored: StoredPieces | None
 ) -> AnswerEntry | None:
-    """Whether the answer is kept, or why not; None where it is not to be."""
     if not spec.answer:
         return None
     if way is None:
@@ -610,7 +601,7 @@ _MOST_ROWS_OF_RUN = 3 * MOST_ROWS
 
 
 class Trials:
-    """The trials of one run of `explain`, which together take a few seconds at most."""
+    """The trials of one `explain`, together at most a few seconds."""
 
     def __init__(self, desk: Workbench) -> None:
         self._desk = desk
@@ -623,7 +614,7 @@ class Trials:
         partitions: Mapping[AccessId, RangePartition],
         candidates: Sequence[CandidateEntry],
     ) -> tuple[CandidateEntry, ...]:
-        """The candidates, the chosen ones with what their sketches leave to read."""
+        """The candidates, the chosen ones with what their sketches read."""
         desk, compiled = self._desk, way.compiled
         snapshots = [desk.tables.snapshot(table) for table in prepared.tables]
         rows = sum(snapshot.likely_rows for snapshot in snapshots)
@@ -657,7 +648,7 @@ class Trials:
 def _reading(
     desk: Workbench, prepared: PreparedQuery, sketches: Sequence[StoredSketch]
 ) -> dict[TableName, ExpectedReading]:
-    """Files, rows and bytes of each table that is read through a sketch."""
+    """Files, rows and bytes of each table read through a sketch."""
     versions = desk.tables.versions_of(prepared.tables)
     pruned = filters_of(desk.tables, prepared, sketches, versions)
     result = {}
@@ -676,7 +667,7 @@ def _reading(
 
 
 def explain(desk: Workbench, queries: Sequence[QueryName] | None) -> Outcome:
-    """One result per query named (default: all)."""
+    """Explain each query (default: all)."""
     results: list[ExplainResult] = []
     warnings: list[str] = []
     failures: list[Failure] = []

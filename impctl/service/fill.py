@@ -1,4 +1,4 @@
-"""The passes over a snapshot: one that fills a circuit, one that finds the sketch alone."""
+"""Passes over a snapshot that fill a circuit or compute sketches alone."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 def count_left_out(
     counted: RangeRows, partition: RangePartition, snapshot: Snapshot, read: Sequence[DataFile]
 ) -> None:
-    """Add the rows of all files but these, whose rows are counted already."""
+    """Add the rows of all files but these, which are counted already."""
     uris = {file.uri for file in read}
     left_out = {uri for uri in snapshot.uris if uri not in uris}
     if not left_out:
@@ -69,7 +69,6 @@ def rows_by_spark(
     snapshot: Snapshot,
     files: Sequence[DataFile] | None = None,
 ) -> Ints:
-    """Rows per fragment of these files (default: all), exactly; what the log tells is not read."""
     from impctl.spark.sketches import rows_per_fragment
     from impctl.spark.snapshots import snapshot_frame
 
@@ -100,10 +99,10 @@ def needed(
     held: Mapping[AccessId, tuple[RangePartition, FragmentSet]],
     versions: Mapping[TableName, TableVersion],
 ) -> Mapping[AccessId, FragmentSet]:
-    """What the sketches `held` have to hold, at these versions.
+    """The ranges that sketches `held` need at these versions.
 
-    That is what a recapture has; but of derivations of which one for each row is enough those that
-    are held, if over them all rows are derived. Then only what no derivation uses is held in vain.
+    They are those of a recapture. But where one derivation per row suffices, held ranges are kept
+    if all rows can be derived over them; then only ranges that no derivation uses are unneeded.
     """
     partitions = {access: partition for access, (partition, _) in held.items()}
     one = _Pass.of(desk, prepared, verdict, partitions, versions)
@@ -119,8 +118,6 @@ def needed(
 
 @dataclass(frozen=True, slots=True)
 class _Pass:
-    """One reading of the tables at some versions."""
-
     desk: Workbench
     name: QueryName
     kept: KeptPlan
@@ -157,8 +154,8 @@ class _Pass:
         return cls(desk, prepared.spec.name, kept, partitions, at, frames)
 
     def sketches(self) -> Mapping[AccessId, FragmentSet]:
-        """The accurate ones; of fixpoints those of all derivations, of all rows or of those that
-        the answer stems from."""
+        """The accurate ones; for fixpoints with all derivations, of all rows or of those that lead
+        to the answer."""
         from impctl.spark.recursion import capture_recursive
         from impctl.spark.sketches import capture_sketches
 
@@ -170,7 +167,7 @@ class _Pass:
         return capture_sketches(*asked, versions=at)
 
     def derives_all(self, fixpoint: Fixpoint, held: Mapping[AccessId, FragmentSet]) -> bool:
-        """Whether over the sketches the fixpoint has all its rows."""
+        """Whether the fixpoint has all its rows over the sketches."""
         from impctl.spark.recursion import derives_all
 
         return derives_all(
@@ -189,14 +186,14 @@ class _Pass:
 
 
 _LARGEST_LOAD = 32_000_000
-"""Rows that take the engine about as long as Spark needs to start and to pass over them."""
+"""Rows that the engine loads while Spark starts and passes over them."""
 
 _LARGEST_LOAD_BESIDE_SPARK = 1_000_000
-"""The same where Spark is running already and would send few rows back."""
+"""The same if Spark is running already and would return few rows."""
 
 
 def is_loaded_here(desk: Workbench, compiled: Compiled) -> bool:
-    """Whether the engine is the quicker one to fill this circuit, or the only one that can."""
+    """Whether the engine is quicker to fill this circuit, or the only way."""
     if compiled.chain is None:
         return True
     snapshot = desk.tables.snapshot(compiled.chain.scan.table)
@@ -211,13 +208,13 @@ def is_loaded_here(desk: Workbench, compiled: Compiled) -> bool:
 def loaded(
     desk: Workbench, compiled: Compiled, partitions: Mapping[AccessId, RangePartition]
 ) -> MaintainedQuery | None:
-    """The session with its state; None where the engine could not do it and Spark has to.
+    """Fill a circuit in the engine; None if it cannot and Spark has to.
 
-    OutOfMemoryError where it would take more memory than it may, EvaluationError where functions
-    take more nodes (`PROVENANCE_TOO_LARGE`).
+    OutOfMemoryError over the memory limit; EvaluationError if functions take more nodes
+    (`PROVENANCE_TOO_LARGE`).
 
-    A column only Spark can read, a value on the way that is not exact, an overflow that only the
-    order of the batches brought about: Spark decides these. Files that are gone are told at once.
+    Spark takes over for a column that only it can read, an inexact intermediate value, or an
+    overflow that depends on the order of batches. Missing files are an error at once.
     """
     session = MaintainedQuery(limited(desk, compiled))
     limit = MemoryLimit(memory_of(desk.settings, desk.workload))
@@ -253,8 +250,8 @@ class _Rows:
         self._tables, self._session, self._limit, self._reader = tables, session, limit, reader
 
     def of(self, turn: Turn) -> Iterator[pa.Table]:
-        """The rows of a turn's table, all but those that the conditions right above the accesses
-        drop, and those on scalars that are known by then."""
+        """A turn's rows, without those dropped by conditions right above the accesses or on known
+        scalars."""
         compiled, snapshot = self._session.compiled, self._tables.snapshot(turn.table)
         files = files_of_table(snapshot, compiled, turn.sources)
         self.files |= dict.fromkeys(turn.sources, files)
@@ -301,8 +298,8 @@ def counted_rows(
     snapshot: Snapshot,
     files: Sequence[DataFile] | None = None,
 ) -> Ints:
-    """Rows per fragment of these files (default: all), by the result of a pass over them where that
-    counts every row: then nothing below its grouping leaves out a file either."""
+    """Rows per range of these files (default: all), from the result of a pass if it counts every
+    row: then nothing below its grouping skips a file either."""
     counted = pass_.rows_told_by(table, partition)
     return rows_by_spark(desk, partition, snapshot, files) if counted is None else counted
 
@@ -313,7 +310,6 @@ def touched(
     partitions: Mapping[AccessId, RangePartition],
     result: Mapping[AccessId, FragmentSet],
 ) -> TouchedQuery:
-    """What touch mode remembers of its one sketch, at the pinned version."""
     ((access, partition),) = partitions.items()
     query = TouchedQuery(partition, result[access])
     snapshot = desk.tables.snapshot(partition.table)
@@ -333,7 +329,6 @@ def run_pass(
     snapshot: Snapshot,
     files: Sequence[DataFile] | None = None,
 ) -> pa.Table:
-    """The pass over the scan's table at a snapshot, or over some of its files."""
     from impctl.spark.run import run_sql
 
     columns = [a.name for a in scan.attributes]
@@ -357,8 +352,6 @@ _AS_TREES = "its joins are trees, because their other inputs could not be stored
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """A circuit that stands at the pinned version, and who filled it."""
-
     session: MaintainedQuery
     uses_spark: bool
 
@@ -370,12 +363,12 @@ def best_filled(
     verdict: Verdict,
     partitions: Mapping[AccessId, RangePartition],
 ) -> tuple[Way, Filled | None]:
-    """The circuit of the way filled, or of a lesser way where it cannot be; else recapture alone.
+    """Fill the way's circuit, or a lesser one; else recapture alone.
 
-    What does not come to a state in memory is tried with joins as trees, where the workload leaves
-    that open and these tell an answer that is asked for; and without the answer, for which less has
-    to be sure. Recursion that is to be kept by absorption is kept by ranks where that takes too
-    much: of nodes only where the policy lets it, else EvaluationError.
+    If the state does not fit in memory, joins are tried as trees, if the workload leaves that open
+    and trees can list a requested answer; then without the answer, which needs less exactness.
+    Recursion by absorption falls back to ranks if it takes too much, of nodes only if the policy
+    allows it, else EvaluationError.
     """
     why, code = COULD_NOT, ""
     for tried, asked in _ways(desk, prepared, way, verdict, partitions):
@@ -394,7 +387,6 @@ def best_filled(
 
 
 def _without_provenance(prepared: PreparedQuery, way: Way, why: str, code: str) -> Way:
-    """The way, with why recursion is not kept by absorption where it was to be."""
     if prepared.spec.provenance is None or way.provenance:
         return way
     if way.compiled is None:
@@ -409,7 +401,7 @@ def _ways(
     verdict: Verdict,
     partitions: Mapping[AccessId, RangePartition],
 ) -> Iterator[tuple[Way, PreparedQuery]]:
-    """The way, then lesser ones, each with the query as it is asked for then."""
+    """The way, then lesser ones, each with its query."""
     yield way, prepared
     chooser = replace(chooser_for(desk, prepared, reads=False), absorbs=None)
     if way.provenance:
@@ -442,11 +434,10 @@ def filled_circuit(
     verdict: Verdict,
     partitions: Mapping[AccessId, RangePartition],
 ) -> Filled | None:
-    """A session whose circuit, that of `way`, stands at the pinned versions of its tables.
+    """A session with the way's circuit, filled at the pinned versions.
 
-    By the engine where that is quicker and possible; else from a pass of Spark; None where neither
-    comes to a state, and the sketch alone has to be captured. OutOfMemoryError
-    where the engine would take more memory than it may.
+    By the engine if quicker and possible, else from a pass of Spark; None if neither yields a state
+    and only the sketch can be captured. OutOfMemoryError over the engine's memory limit.
     """
     compiled = _compiled(way)
     if is_loaded_here(desk, compiled):

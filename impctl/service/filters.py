@@ -1,4 +1,4 @@
-"""The range filters of a query's sketches, and the files that they and its conditions leave."""
+"""Range filters of a query's sketches, and the files that they and its conditions keep."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def wanted_files(
     snapshots: Mapping[AccessId, Snapshot],
     filters: Mapping[AccessId, RangeFilter] | None = None,
 ) -> Uris:
-    """The files that each access may need, by its range filter if there is one, by the conditions
-    right above it, by those right above others on columns that it joins on, and by partners."""
+    """The files each access may need by its range filter, conditions right above it, conditions
+    right above others on shared join columns, and join partners."""
     ties = tied_columns(root)
     left = _left(root, snapshots, {} if filters is None else filters, ties)
     narrow(ties, snapshots, left)
@@ -52,7 +52,7 @@ def wanted_files(
 
 
 def own_files(snapshot: Snapshot, source: Source) -> tuple[DataFile, ...]:
-    """The files of a snapshot with rows that may come further than the conditions on a source."""
+    """The files with rows that may pass the conditions on a source."""
     if not source.conditions:
         return snapshot.files
     columns = {identity: name for identity, name, _ in source.scan.columns}
@@ -62,14 +62,14 @@ def own_files(snapshot: Snapshot, source: Source) -> tuple[DataFile, ...]:
 def files_meeting(
     snapshot: Snapshot, source: Source, wanted: Sequence[Sequence[Expr]]
 ) -> tuple[DataFile, ...]:
-    """The files with rows that may meet all of one of these lists of conditions on a source."""
+    """The files with rows that may satisfy all of one of these lists of conditions."""
     columns = {identity: name for identity, name, _ in source.scan.columns}
     kept = {file.uri for asked in wanted for file in _prune(snapshot, asked, columns)}
     return tuple(file for file in snapshot.files if file.uri in kept)
 
 
 def files_under(rows: Plan, conditions: Sequence[Expr], snapshot: Snapshot) -> set[str]:
-    """The files with rows of a plan over one table that may meet all of these conditions."""
+    """The files under a plan over one table with rows that may satisfy all conditions."""
     (scan,) = scans_of(rows)
     plan = push_selections(Select(rows, And(tuple(conditions)))) if conditions else rows
     return wanted_files(plan, {scan.access: snapshot})[scan.access]
@@ -78,8 +78,8 @@ def files_under(rows: Plan, conditions: Sequence[Expr], snapshot: Snapshot) -> s
 def files_of_table(
     snapshot: Snapshot, compiled: Compiled, sources: Collection[int] | None = None
 ) -> tuple[DataFile, ...]:
-    """The files of a table that some source of a circuit needs, to be filled; of `sources` alone
-    where they are given, under what is known of the scalars that their rows are selected by."""
+    """The files of a table needed to fill a circuit's sources, or `sources` alone, given what is
+    known of the scalars that select their rows."""
     kept: set[str] = set()
     for at, source in enumerate(compiled.sources):
         if source.table != snapshot.table or (sources is not None and at not in sources):
@@ -96,7 +96,7 @@ def files_of_table(
 def files_by_table(
     snapshots: Mapping[AccessId, Snapshot], left: Uris
 ) -> dict[TableName, tuple[DataFile, ...]]:
-    """The files that some access needs, by table, in the snapshot's order."""
+    """The files that some access needs, by table, in snapshot order."""
     kept: dict[TableName, set[str]] = {}
     for access, snapshot in snapshots.items():
         kept.setdefault(snapshot.table, set()).update(left[access])
@@ -145,15 +145,13 @@ def _prune(
 _FEW_ROWS = 50_000
 """Keys of so many rows are read: some milliseconds."""
 _TIMES_AS_LARGE = 50
-"""Where the other side is that many times as large, in bytes."""
 _ROUNDS = 3
 
 Uris = dict[AccessId, set[str]]
-"""The files that each access may need."""
 
 
 def narrow(ties: Sequence[Tied], snapshots: Mapping[AccessId, Snapshot], left: Uris) -> None:
-    """Take files without partners out of what is left, by access."""
+    """Drop files without join partners, by access."""
     joined = _Joined(snapshots, left)
     for _ in range(_ROUNDS):
         if not [tied for tied in ties if joined.narrowed_by(tied)]:
@@ -166,7 +164,7 @@ class _Joined:
     left: Uris
 
     def narrowed_by(self, tied: Tied) -> bool:
-        """Apply one tie; whether it left files out."""
+        """Apply one tie; returns whether it dropped files."""
         mine, access = self.left[tied.column.access], tied.column.access
         if len(mine) < 2 or not self._is_told(tied.column) or not self._is_told(tied.to):  # noqa: PLR2004
             return False
@@ -177,7 +175,6 @@ class _Joined:
         return True
 
     def _is_told(self, column: ScanColumn) -> bool:
-        """Whether the column is of the plan's type at this version, with statistics."""
         snapshot, attribute = self.snapshots[column.access], column.attribute
         result = snapshot.schema.find(attribute.name)
         if result is None or result.type != attribute.type:
@@ -200,12 +197,11 @@ class _Joined:
         return {snapshot.uris[at] for at in np.flatnonzero(meets).tolist()}
 
     def _seen(self, table: TableName) -> set[str]:
-        """What is left of a table, whichever access needs it."""
         accesses = (access for access, result in self.snapshots.items() if result.table == table)
         return set[str]().union(*(self.left[access] for access in accesses))
 
     def _keys(self, tied: Tied, other: Snapshot, seen: set[str]) -> Vector | None:
-        """The other column's values, read where that is little beside what it may leave out."""
+        """The other column's values, read if that is cheap compared with what it may skip."""
         files = [file for file in other.files if file.uri in seen]
         rows = [file.rows for file in files]
         if None in rows or sum(count or 0 for count in rows) > _FEW_ROWS:
@@ -221,15 +217,15 @@ class _Joined:
 
 
 _SHOWN = MAX_INTERVALS
-"""Intervals of a filter for people; a read in parts may have hundreds."""
+"""Intervals of a filter shown to people; a read in parts may have hundreds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
     """Filters by access, and per table the files that some access may need.
 
-    `parts`: how a table is read whose only access has a filter; that filter, theirs together, may
-    have more intervals than a text can.
+    `parts`: how a table is read whose only access has a filter; together these may have more
+    intervals than a text can.
     """
 
     filters: Mapping[AccessId, RangeFilter]
@@ -252,11 +248,11 @@ def filters_of(
     by_table: bool = False,
     limit: int = MAX_INTERVALS,
 ) -> Pruned:
-    """What the sketches say about each access, at the versions they stand for.
+    """What the sketches say of each access, at their versions.
 
-    `for_text`: by the few ranges that a text can have, nothing read in parts; with `by_table`
-    filters are such as can be asked of a table's rows before the query reads them. A filter has at
-    most `limit` intervals, unless its table is read in parts.
+    `for_text`: by the few ranges that a text can have, nothing read in parts; with `by_table`,
+    filters apply to a table's rows before the query reads them. A filter has at most `limit`
+    intervals, unless its table is read in parts.
     """
     sketches = evened(prepared, sketches)
     ranges = {
@@ -299,7 +295,7 @@ def _alone(prepared: PreparedQuery, sketches: Sequence[StoredSketch]) -> Iterato
 def guards_of(
     tables: PinnedTables, pruned: Pruned, versions: Mapping[TableName, TableVersion]
 ) -> dict[TableName, Guard]:
-    """The columns to guard, by table, in the files that are left to read."""
+    """The columns to guard, by table, in the files to read."""
     guards: dict[TableName, Guard] = {}
     for table, files in pruned.files.items():
         snapshot = tables.snapshot(table, versions.get(table))
@@ -310,7 +306,7 @@ def guards_of(
 
 
 def interval_texts(result: RangeFilter) -> tuple[str, ...]:
-    """The filter's intervals for people, such as `price >= 1001`."""
+    """The filter's intervals as text, such as `price >= 1001`."""
     name = result.partition.attribute
     texts = [_interval_text(name, interval, result) for interval in result.intervals]
     if len(texts) > _SHOWN:
@@ -337,14 +333,13 @@ _LEAST_SLICE, _GROWTH = 100, 8
 _JOINED_AT_ONCE = 8_000_000
 """Joined rows of a slice: some hundreds of MB, and many enough for NumPy."""
 _ROOM = 1_600
-"""Bytes of the limit for each joined row of a slice: it passes several operators, each of which
-takes some copies, and all of that is to be a part of the limit."""
+"""Bytes of the limit per joined row of a slice, which several operators copy a few times."""
 
 T = TypeVar("T")
 
 
 def one_ahead(items: Iterator[T], reader: Executor) -> Iterator[T]:
-    """The items, the next one being made by `reader` while one is worked on."""
+    """The items; `reader` makes the next one while one is worked on."""
     # The reader keeps to the same limit of memory.
     context = copy_context()
 
@@ -358,8 +353,8 @@ def one_ahead(items: Iterator[T], reader: Executor) -> Iterator[T]:
 
 
 class Slices:
-    """Rows of tables in turn, cut so that those of no slice are joined to more rows than are held
-    with ease. How many that are is learnt from the slice before.
+    """Rows of tables in turn, cut into slices with a bounded number of joined rows, learned from
+    the slice before.
 
     `check` is called after each slice; `limit`: bytes that the run may take.
     """
@@ -372,7 +367,7 @@ class Slices:
         self._size = _FIRST_SLICE if compiled.writes_joins else None
 
     def of(self, rows: pa.Table) -> Iterator[pa.Table]:
-        """The rows; each slice has to be worked on before the next one is asked for."""
+        """The rows; work on each slice before requesting the next."""
         at = 0
         while at < len(rows):
             # Of rows without a column a slice is as long as it is asked to be, rows or not.

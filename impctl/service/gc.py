@@ -1,10 +1,9 @@
-"""Use case: remove what nothing needs any more, in the store and beside the tables.
+"""Remove what nothing needs any more, in the store and beside the tables.
 
 Law: removed are sketch versions of a query before its latest few, partitions without a sketch,
-state files without a run, and scratch folders whose owner is dead; never anything a table, a
-stored sketch or a living process needs. A dry run lists the same and writes nothing. Folders are
-looked at even where the store cannot be.
-Out of scope: queries that left the workload file; the tables themselves.
+state files without a run, and scratch folders whose owner is dead; never anything a table, a stored
+sketch or a living process needs. A dry run lists the same and writes nothing. Folders are checked
+even if the store cannot be.
 """
 
 from __future__ import annotations
@@ -60,7 +59,6 @@ def _collected(desk: Workbench, keep: int) -> Collected:
 
 
 def _scratch(desk: Workbench) -> list[Leftover]:
-    """Scratch folders without an owner: beside the tables, and where temporary files lie."""
     paths = [local_path(table.path) for table in desk.workload.tables.values()]
     parents = [Path(path).parent for path in paths if path is not None]
     with suppress(UsageError):  # without a folder for temporary files nothing is left in it

@@ -1,4 +1,4 @@
-"""Init: the first workload file, for existing Delta tables or for a demo."""
+"""Write the first workload file, for existing Delta tables or for a demo."""
 
 from __future__ import annotations
 
@@ -84,27 +84,28 @@ spark: {master: "local[2]", conf: {spark.driver.memory: 1g}}
 _FEWEST_VALUES = 4
 """Columns with fewer distinct values cannot be cut finely enough to skip much."""
 _OF_A_GROUP = 20
-"""Rows of a group, on average, in what people group by; fewer are those of a key."""
+"""Average rows per group of a typical grouping column; keys have fewer."""
 _COMPARED_FILES = 200
 _COUNTABLE = INTEGRAL | {Kind.DATE}
 _RANGES = ((100_000, 1000), (1_000, 100))
-"""Rows from which on so many ranges are asked for."""
+"""Pairs of rows and the ranges requested from that many on."""
 _FEW_RANGES = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """A column worth trying: distinct values at most, and the share of files a value may be in."""
+    """A column worth trying: distinct values at most (None: unknown), and the share of files a
+    value may be in."""
 
     column: Column
     values: int | None
-    """None where the statistics do not say."""
+    """None if the statistics do not say."""
     overlap: float
     ranges: int
 
 
 def promising(snapshot: Snapshot, most: int) -> tuple[Promise, ...]:
-    """At most so many columns, best first; those with too few values only where all are so."""
+    """At most `most` columns, best first; those with few values only if all have few."""
     columns = [
         column
         for column in snapshot.schema
@@ -116,9 +117,9 @@ def promising(snapshot: Snapshot, most: int) -> tuple[Promise, ...]:
 
 
 def group_column(snapshot: Snapshot, promises: tuple[Promise, ...]) -> ColumnName | None:
-    """The column that an example may group by: one whose values repeat often, or likely do.
+    """The column that an example may group by: one whose values repeat, or likely do.
 
-    Not one with `${` in its name: Spark puts a variable's value for that in a query's text.
+    Without `${` in its name, which Spark would substitute in a query's text.
     """
     named = [one for one in promises if "${" not in one.column.name]
     if not named:
@@ -146,7 +147,7 @@ def measure_column(snapshot: Snapshot) -> ColumnName | None:
 
 
 def _order(promise: Promise) -> tuple[float, bool, int]:
-    """Files that lie apart first, then known counts, then many values."""
+    """Separate files first, then known counts, then many values."""
     return (round(promise.overlap, 2), promise.values is None, -(promise.values or 0))
 
 
@@ -175,7 +176,7 @@ def _values_at_most(snapshot: Snapshot, column: Column, filled: list[FileBounds]
 
 
 def _overlap(filled: list[FileBounds]) -> float:
-    """Share of the files that may share values with a file, on average; 1 where unknown."""
+    """Average share of the files that may share values with a file; 1 if unknown."""
     some: list[Any] = [one for one in filled if None not in (one.minimum, one.maximum)]
     if len(some) < len(filled) or not some:
         return 1.0
@@ -190,7 +191,6 @@ def _overlap(filled: list[FileBounds]) -> float:
 
 
 def _ranges(snapshot: Snapshot, values: int | None) -> int:
-    """How many ranges suit so many rows and values."""
     rows = snapshot.rows if snapshot.rows is not None else _RANGES[0][0]
     wanted = next((ranges for least, ranges in _RANGES if rows >= least), _FEW_RANGES)
     return wanted if values is None else max(2, min(wanted, values))
@@ -205,7 +205,7 @@ SCHEMA_FILE = "impctl.schema.json"
 
 @dataclass(frozen=True, slots=True)
 class ProposedColumn:
-    """A column to cut into ranges, and a remark on it."""
+    """A column to cut into ranges, and a comment on it."""
 
     column: ColumnName
     ranges: int
@@ -285,19 +285,19 @@ def _query(table: FirstTable) -> Iterator[str]:
 
 
 def _yaml(text: str) -> str:
-    """A value that is read as this very text."""
+    """A YAML scalar that is read as this very text."""
     return _key(text.replace("$", "$$"))
 
 
 def _key(text: str) -> str:
-    """A key that YAML reads as this very text; keys hold no variables."""
+    """A YAML key that is read as this very text; keys hold no variables."""
     if _PLAIN_PATH.fullmatch(text) and text.lower() not in _YAML_WORDS:
         return text
     return json.dumps(text, ensure_ascii=False)
 
 
 def _sql(name: str) -> str:
-    """A name in SQL inside the file, quoted unless it can be nothing else."""
+    """A name in SQL, quoted unless it must be a name anyway."""
     if _PLAIN_NAME.fullmatch(name) and name.upper() not in _SQL_WORDS:
         return name
     return quoted(name).replace("$", "$$")
@@ -308,7 +308,6 @@ _DEMO_FILES = 200
 
 
 def init(request: InitRequest, reporter: Reporter) -> Outcome:
-    """Write the file; one result that says what to run next."""
     if request.demo is not None:
         return _demo(request.demo, reporter, force=request.force)
     out = DEFAULT_FILE if request.out is None else request.out
@@ -399,7 +398,7 @@ def _remark(one: Promise, files: int) -> str:
 
 
 def _written_path(path: str, out: Path) -> str:
-    """The path as the file names it: relative to its folder unless far away, URIs as they are."""
+    """The path relative to the file's folder unless far away; URIs unchanged."""
     if "://" in path:
         return path
     relative = os.path.relpath(path, out.parent).replace(os.sep, "/")
@@ -407,7 +406,7 @@ def _written_path(path: str, out: Path) -> str:
 
 
 def _put(out: Path, text: str, reporter: Reporter, *, force: bool) -> tuple[str, ...]:
-    """Write file and schema once they pass; the names of the queries."""
+    """Write file and schema once they pass; returns the queries' names."""
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=out.parent) as draft:
@@ -429,7 +428,6 @@ def _not_written(path: Path, error: OSError) -> StorageError:
 
 
 def _checked(draft: Path, reporter: Reporter) -> tuple[str, ...]:
-    """The queries of the draft, all found supported."""
     with open_workbench(Settings(draft), reporter) as desk:
         outcome = check(desk)
     for failure in outcome.failures:
@@ -449,7 +447,7 @@ def _write_schema(file: Path, *, force: bool) -> None:
 
 
 def _store_of(out: Path) -> str:
-    """A store of the file's own, so that two files in one folder never share one."""
+    """A store per file, so that two files in a folder never share one."""
     return DEFAULT_STORE if out.stem == DEFAULT_FILE.stem else f"{out.stem}{DEFAULT_STORE}"
 
 
@@ -475,7 +473,7 @@ def _existing(file: Path) -> UsageError:
 
 
 def _identifier(text: str) -> str:
-    """The nearest thing to `text` that can name a table."""
+    """The closest valid table name."""
     plain = re.sub(r"[^A-Za-z0-9_]+", "_", text).strip("_")[:100] or "table"
     return plain if not plain[0].isdigit() else f"t_{plain}"
 

@@ -1,4 +1,4 @@
-"""The materialized result of a query, read without planning it."""
+"""Read the materialized result of a query without planning it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 KEPT = "from the materialized result"
-"""Why who reads them is quickest."""
+"""Why its reader is quickest."""
 
 
 def kept_answer(
@@ -36,11 +36,10 @@ def kept_answer(
     where: Expr | None = None,
     plan: AnswerPlan | None = None,
 ) -> pa.Table | None:
-    """The answer as of this commit; None where the store has another one by now.
+    """The answer as of this commit; None if the store has another one by now.
 
-    With `where`, a condition on its columns, the rows that it is true for; where it asks for one
-    key, others are not looked at. `plan` is that of the rows: without it they must lie there as
-    they are (`service.stored`).
+    `where` is a condition on its columns; if it selects one key, other rows are not read. `plan` is
+    that of the rows; without it they must be stored as they are (`service.stored`).
     """
     stored = store.load(query)
     if stored is None or stored.generation != generation:
@@ -64,9 +63,9 @@ def kept_answer(
 def told_at_once(
     desk: Workbench, query: QueryName | None, condition: str | None = None
 ) -> QueryResult | None:
-    """The answer, or of it the rows for which a condition on its columns is true.
+    """The answer, or its rows for which a condition on its columns is true.
 
-    None where there is none, or something has to be done or said first.
+    None if there is none, or something has to be done or reported first.
     """
     from impctl.service.answer_costs import is_slow_to_tell, record_told
     from impctl.service.context import only_query

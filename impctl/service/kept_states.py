@@ -1,4 +1,4 @@
-"""Operator state that stays in memory from one run of a process to the next."""
+"""Operator state that stays in memory between runs of a process."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _Form = tuple[object, ...]
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """State taken up, what the store had after its last commit, and its tables' form then."""
+    """Restored state, what the store had after its last commit, and the tables' metadata then."""
 
     taken: TakenUp
     stored: StoredQuery
@@ -55,8 +55,8 @@ class KeptStates:
         memory: int | None = None,
         held: Callable[[], int | None] = held_memory,
     ) -> None:
-        """`limit`: bytes of state to be kept at most; `memory`: bytes that the process may have of
-        its own, which has as many as `held` says."""
+        """`limit`: bytes of state kept at most; `memory`: bytes that the process may use, of which
+        it uses `held()`."""
         self._limit = limit
         self._memory = memory
         self._held = held
@@ -64,9 +64,9 @@ class KeptStates:
         self._kept: dict[QueryName, _Kept] = {}
 
     def take(self, desk: Workbench, stored: StoredQuery) -> TakenUp | None:
-        """The state of a query for one more run; None where it is not there or not the same.
+        """Take the state of a query for one run; None if missing or outdated.
 
-        It is not kept any more then, so that a run that fails leaves nothing half done behind.
+        It is no longer kept, so that a failing run leaves no half-done state behind.
         """
         kept = self._kept.pop(stored.query, None)
         if kept is None or kept.stored != stored or kept.forms != _forms(desk.tables, stored):
@@ -74,9 +74,9 @@ class KeptStates:
         return kept.taken
 
     def keep(self, desk: Workbench, taken: TakenUp) -> None:
-        """Keep the state after a step that was committed.
+        """Keep the state after a committed step.
 
-        What the store has then is what was written: a later run holds it against what it reads.
+        The store then has what was written, which a later run compares with what it reads.
         """
         stored, size = taken.stored, taken.state.state_bytes()
         self._uses[stored.query] += 1
@@ -90,7 +90,7 @@ class KeptStates:
         self._drop_to_memory()
 
     def _drop_to_memory(self) -> None:
-        """Drop what is least worth its bytes, until as many are gone as there are too many."""
+        """Drop what is least worth its bytes until the process is within its memory."""
         held = None if self._memory is None else self._held()
         over = 0 if held is None or self._memory is None else held - self._memory
         while over > 0 and self._kept:
@@ -102,12 +102,11 @@ class KeptStates:
         return sum(kept.bytes for kept in self._kept.values())
 
     def drop(self) -> None:
-        """Keep nothing."""
         self._kept.clear()
 
 
 def _forms(tables: PinnedTables, stored: StoredQuery) -> tuple[_Form, ...]:
-    """All of the tables' metadata that a plan, its safety or its circuit rests on."""
+    """All metadata of the tables that a plan, its safety or its circuit depends on."""
     return tuple(_form(tables.snapshot(pin.table)) for pin in stored.pins)
 
 

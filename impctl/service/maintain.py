@@ -1,4 +1,4 @@
-"""Maintain: bring stored sketches up to the pinned versions of their tables."""
+"""Bring stored sketches up to the pinned versions of their tables."""
 
 from __future__ import annotations
 
@@ -54,7 +54,6 @@ if TYPE_CHECKING:
 
 
 def foreseen_results(tables: PinnedTables, task: Task, stage: Stage) -> list[MaintainResult]:
-    """The results of a stage that is not run."""
     from impctl.service.decide import changed_rows
     from impctl.service.step import StepDone
 
@@ -69,7 +68,7 @@ def foreseen_results(tables: PinnedTables, task: Task, stage: Stage) -> list[Mai
 def with_ranges(
     desk: Workbench, stored: StoredQuery, results: Sequence[MaintainResult]
 ) -> list[MaintainResult]:
-    """The results with how even the ranges of their sketches are now, and the clock's values."""
+    """Add how even the sketches' ranges are now, and the clock's values."""
     from impctl.service.advice import ranges_entry
 
     moments = stored_moments(stored)
@@ -84,12 +83,11 @@ def with_ranges(
 
 
 def with_files(results: Sequence[MaintainResult], written: Sequence[str]) -> list[MaintainResult]:
-    """The results with the files that tell what came and went of the answer."""
     return [replace(result, change_files=tuple(written)) for result in results]
 
 
 def with_sync(results: Sequence[MaintainResult], sync_ms: float) -> list[MaintainResult]:
-    """The results with their share of the one sync that they were committed by."""
+    """Add the share of the common sync."""
     return [
         replace(
             result,
@@ -122,7 +120,7 @@ def step_results(
     code: str,
     reason: str,
 ) -> list[MaintainResult]:
-    """One result per sketch; they share what the run cost."""
+    """One result per sketch; they share the run's costs."""
     from impctl.service.table_deltas import refill_text
 
     unsure = sum(step.unsure for step in steps)
@@ -191,7 +189,7 @@ def _result(
 
 
 def _tree_work(steps: Sequence[StepDone]) -> TreeWork | None:
-    """What join trees did over all steps; None without any."""
+    """Work of join trees over all steps; None without any."""
     works = [step.tree for step in steps if step.tree is not None]
     if not works:
         return None
@@ -203,7 +201,7 @@ def _tree_work(steps: Sequence[StepDone]) -> TreeWork | None:
 
 
 def _changes(steps: Sequence[StepDone]) -> int | None:
-    """The changed rows carried on; None where one step read whole tables instead."""
+    """Changed rows; None if a step read whole tables instead."""
     if any(step.action == "recapture" for step in steps):
         return None
     return sum(step.changes for step in steps)
@@ -214,7 +212,7 @@ def _answer_changed(steps: Sequence[StepDone]) -> str:
 
 
 def _net(steps: Sequence[StepDone], access: AccessId) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Fragments that entered and left an access's sketch over all steps together."""
+    """Ranges that entered and left an access's sketch over all steps."""
     change: dict[int, int] = {}
     for step in steps:
         for fragment in step.added.get(access, ()):
@@ -229,7 +227,6 @@ def _net(steps: Sequence[StepDone], access: AccessId) -> tuple[tuple[int, ...], 
 def recapture_results(
     stored: StoredQuery, captured: Captured, stage: Stage, elapsed_ms: float
 ) -> list[MaintainResult]:
-    """One result per new sketch, held against the old one where they have the same ranges."""
     before = {(sketch.access, sketch.partition): sketch.fragments for sketch in stored.sketches}
     results = []
     for sketch in captured.sketches:
@@ -261,7 +258,7 @@ def recapture_results(
 
 
 _TOGETHER_MS = 1_000.0
-"""Work that a killed process may have to do again: how long steps wait for their commit."""
+"""How long steps wait for a common commit: work that a killed process repeats."""
 
 
 class StaleRun:
@@ -288,14 +285,13 @@ class StaleRun:
         self.decisions = Decisions(desk, store, failures, kept)
         self._files = change_files(desk)
         self._written: dict[QueryName, list[str]] = {}
-        """The files of changes, by query."""
         self._start_told = 0.0
         self._tasks = 0
         self._unreplaced: set[object] = set()
-        """What was held against the tables since a change was read last."""
+        """What was checked against the tables since a change was last read."""
 
     def results(self, stale: Stale) -> list[MaintainResult]:
-        """Maintain or recapture each; a query that fails adds its failure instead."""
+        """Maintain or recapture each; a failing query is recorded."""
         results: list[MaintainResult] = []
         waiting = deque(self.decisions.opened(stale))
         self._tasks = len(waiting)
@@ -304,8 +300,8 @@ class StaleRun:
         return results
 
     def results_of_clock(self, stale: Stale) -> list[MaintainResult]:
-        """Move on with the clock what stands at the pinned versions and still stands for another
-        time: an eager query passes the versions first."""
+        """Move on with the clock the sketches that are current but for an earlier instant: an eager
+        query passes the versions first."""
         late = []
         for spec, before in stale:
             if not stored_moments(before):
@@ -317,8 +313,8 @@ class StaleRun:
         return self.results(late) if late else []
 
     def _some(self, waiting: deque[Task]) -> list[MaintainResult]:
-        """As many of the tasks as get their steps into one commit, and then the recaptures among
-        them, which take too long for others to wait for."""
+        """As many tasks as fit into one commit, then their recaptures, for which others should not
+        wait."""
         from impctl.service.decide import Stage
 
         stepped: list[tuple[Task, list[MaintainResult]]] = []
@@ -355,16 +351,15 @@ class StaleRun:
         return results
 
     def _together(self, tasks: int) -> AbstractContextManager[None]:
-        """What makes the steps of several tasks one commit; one alone has its own per step."""
         return self.store.together() if tasks > 1 else nullcontext()
 
     def _spark_start(self) -> float:
-        """Milliseconds that Spark took to start since this was last asked."""
+        """Milliseconds of starting Spark since the last call."""
         before, self._start_told = self._start_told, self.desk.spark_start_ms
         return self._start_told - before
 
     def _stepped(self, task: Task) -> list[MaintainResult] | Stage:
-        """The results of the task's steps; or the recapture that is needed."""
+        """The results of the task's steps, or the recapture that is needed."""
         from impctl.service.decide import NOT_INCREMENTALLY
 
         stage = self.decisions.stage(task)
@@ -422,7 +417,6 @@ class StaleRun:
         return self._with_files(with_ranges(self.desk, taken.stored, results))
 
     def _check_not_replaced(self, task: Task, stage: Stage) -> None:
-        """That no table was replaced while its change was read; asked once after each reading."""
         pins = tuple((pin.table, pin.table_id, pin.version) for pin in task.stored.pins)
         meta = task.stored.state_meta
         held = (pins, repr(meta.get("marks")), repr(meta.get("files")))
@@ -433,7 +427,7 @@ class StaleRun:
             self._unreplaced.add(held)
 
     def _is_told(self, task: Task) -> bool:
-        """Whether there are changes of the query's answer to write; warns where they begin anew."""
+        """Whether changes of the query's answer are to be written; warns if they start over."""
         if task.spec.answer and not task.stored.state_meta.get("answer"):
             never = "" if task.taken is None else task.taken.way.no_answer
             self._warn(
@@ -449,11 +443,9 @@ class StaleRun:
         return task.spec.answer
 
     def _with_files(self, results: list[MaintainResult]) -> list[MaintainResult]:
-        """One query's results with the files of all its steps."""
         return with_files(results, self._written.get(results[0].query, ())) if results else []
 
     def _told(self, task: Task, taken: TakenUp) -> ToldAnswer | None:
-        """What writes the changes of the answer, where they are asked for."""
         from impctl.service.result_changes import ToldAnswer
 
         if self._files is None or not self._is_told(task):
@@ -463,7 +455,6 @@ class StaleRun:
         return ToldAnswer(self._files, self.desk.session_zone, taken.way, before, written)
 
     def _grouped(self, taken: TakenUp, need: Need) -> dict[TableName, Moved]:
-        """The one move of a change that Spark groups first."""
         from impctl.service.decide import moved_to
         from impctl.service.table_deltas import grouped_change
         from impctl.tables.changes import no_changes
@@ -484,7 +475,8 @@ class StaleRun:
         }
 
     def _pieces(self, task: Task, read: Sequence[ReadChange]) -> list[dict[TableName, Moved]]:
-        """What each step moves: all tables at once, or eagerly one batch of one table at a time."""
+        """What each step processes: all tables at once, or eagerly one batch of one table at a
+        time."""
         from impctl.service.decide import moved_at_once, moved_to
         from impctl.service.table_deltas import by_version
 
@@ -530,7 +522,7 @@ class StaleRun:
         return self._with_files(with_ranges(self.desk, stored, results))
 
     def _recapture_told(self, task: Task, prepared: PreparedQuery) -> ToldRecapture | None:
-        """The same for an answer that is captured anew; an error where it was not kept before."""
+        """The same for a recaptured answer; an error if it was not stored before."""
         from impctl.service.result_changes import ToldRecapture, lead_of, rows_kept
 
         if self._files is None or not self._is_told(task):
@@ -546,7 +538,7 @@ class StaleRun:
 
 
 def _lost(before: StoredQuery, after: StoredQuery) -> str:
-    """Which sketches a recapture did not make again; empty for none."""
+    """Sketches that a recapture dropped, as text."""
     left = {(one.table, one.attribute) for one in after.sketches}
     gone = [one for one in before.sketches if (one.table, one.attribute) not in left]
     if not gone:
@@ -566,10 +558,10 @@ def maintain_queries(
     *,
     for_use: bool = False,
 ) -> Outcome:
-    """These queries maintained, or what would be done with them; one result per query and table.
+    """Maintain these queries, or report what would be done; one result per query and table.
 
-    `for_use` says that the sketches are going to be used: then the SQL is read even where no table
-    moved, and a sketch captured under another reading of it is not current.
+    `for_use`: the sketches are about to be used, so the SQL is read even if no table changed, and a
+    sketch captured under another reading is not current.
     """
     sketched = [spec for spec in specs if spec.is_sketched]
     outcome = _of_sketched(desk, sketched, batch_rows, kept, for_use=for_use)
@@ -588,7 +580,7 @@ def _of_sketched(
     *,
     for_use: bool,
 ) -> Outcome:
-    """The same for queries that are all to have a sketch."""
+    """The same for queries that all have sketches."""
     if desk.settings.dry_run:
         return _foreseen(desk, specs, for_use=for_use)
     current = _all_current(desk, specs, for_use)
@@ -602,9 +594,9 @@ def _of_sketched(
 def _all_current(
     desk: Workbench, specs: Sequence[QuerySpec], for_use: bool
 ) -> list[MaintainResult] | None:
-    """The results where nothing has to be written, so that a reader need not wait for a writer.
+    """The results if nothing has to be written, so that a reader need not wait for a writer.
 
-    None where something has to be done, or said, for some query.
+    None if something has to be done or reported for some query.
     """
     store = desk.reading_store()
     results: list[MaintainResult] = []
@@ -622,7 +614,6 @@ def _all_current(
 
 
 def _foreseen(desk: Workbench, specs: Sequence[QuerySpec], *, for_use: bool) -> Outcome:
-    """What would be done, decided with the store's reading half alone."""
     from impctl.service.decide import Decisions
 
     store = desk.reading_store()
@@ -669,7 +660,7 @@ def _maintained(
 
 
 def _kept_to_another(desk: Workbench) -> list[str]:
-    """What a run with nothing to do has to say: a budget that is new is looked at."""
+    """Check a changed budget although the run has nothing to do."""
     if not _is_asked_otherwise(desk):
         return []
     from impctl.service.budget.choice import keep_to_budget
@@ -679,8 +670,7 @@ def _kept_to_another(desk: Workbench) -> list[str]:
 
 
 def _is_asked_otherwise(desk: Workbench) -> bool:
-    """Whether the workload or a flag asks for another choice of state than the last one; a cheap
-    question, since runs with nothing to do ask it."""
+    """Whether workload or flags require another choice of state; cheap, since idle runs ask."""
     from impctl.service.budget.choice import is_asked_otherwise, pins_of
 
     budget, store = disk_of(desk.settings, desk.workload), desk.reading_store()
@@ -690,7 +680,7 @@ def _is_asked_otherwise(desk: Workbench) -> bool:
 
 
 def _is_late(desk: Workbench, stale: Sequence[tuple[QuerySpec, StoredQuery]]) -> bool:
-    """Whether what was maintained waited longer than a bound allows."""
+    """Whether maintenance came later than a bound allows."""
     from impctl.service.schedule.due import fresh_entry
 
     bounded = [
@@ -703,7 +693,6 @@ def _is_late(desk: Workbench, stale: Sequence[tuple[QuerySpec, StoredQuery]]) ->
 def _remembered(
     desk: Workbench, store: Store, stale: Sequence[tuple[QuerySpec, StoredQuery]], texts: Texts
 ) -> list[str]:
-    """What was committed to the tables, as numbers; what should not have been is told."""
     before: dict[TableName, TableVersion] = {}
     for _, stored in stale:
         for pin in stored.pins:
@@ -712,7 +701,7 @@ def _remembered(
 
 
 def _scrubbed(desk: Workbench, store: Store) -> list[str]:
-    """What is wrong with state that no run used lately, so much of it as a run looks at."""
+    """Damage to state that no run used lately, checked in part per run."""
     try:
         errors: list[ImpctlError] = [e for _, e in store.scrub(scrub_of(desk.settings)).damaged]
     except ImpctlError as error:
@@ -728,7 +717,6 @@ def _sorted_out(
     failures: list[Failure],
     for_use: bool,
 ) -> tuple[list[MaintainResult], list[tuple[QuerySpec, StoredQuery]]]:
-    """The results of what is current, and what is stale; what fails adds its failure instead."""
     results: list[MaintainResult] = []
     stale: list[tuple[QuerySpec, StoredQuery]] = []
     for spec in specs:
@@ -743,7 +731,7 @@ def _sorted_out(
 
 
 def _captured(desk: Workbench, store: StoreReader | None, spec: QuerySpec) -> StoredQuery:
-    """What the store has; what has nothing there is asked why, which takes the planner to say."""
+    """The stored query; if missing, the planner says why."""
     try:
         return stored_query(desk, store, spec)
     except RecaptureNeededError:
@@ -755,7 +743,6 @@ def _captured(desk: Workbench, store: StoreReader | None, spec: QuerySpec) -> St
 def _in_order(
     specs: Sequence[QuerySpec], results: Sequence[MaintainResult]
 ) -> tuple[MaintainResult, ...]:
-    """The results in the order of the queries asked for."""
     order = {spec.name: index for index, spec in enumerate(specs)}
     return tuple(sorted(results, key=lambda result: order[result.query]))
 
@@ -772,9 +759,9 @@ def has_nothing_to_do(
 
 
 def _is_read_otherwise(desk: Workbench, spec: QuerySpec, stored: StoredQuery) -> bool:
-    """Whether the query's SQL reads now as another plan than the sketch was captured for.
+    """Whether the query's SQL now yields another plan than the captured one.
 
-    Not where this very program took it up last, with the tables as they are.
+    Not checked if this program restored it last, with the same tables.
     """
     if has_ending(desk.tables, stored):
         return False
@@ -786,7 +773,6 @@ def _is_read_otherwise(desk: Workbench, spec: QuerySpec, stored: StoredQuery) ->
 
 
 def unchanged_results(desk: Workbench, stored: StoredQuery) -> list[MaintainResult]:
-    """What is said of a query that nothing was done with: one result per sketch."""
     from impctl.service.advice import ranges_entry
 
     return [
@@ -823,11 +809,11 @@ def maintain(
     *,
     for_use: bool = False,
 ) -> Outcome:
-    """Maintain the queries named (default: all); one result per query and table.
+    """Maintain the named queries (default: all); one result per query and table.
 
-    With `kept` the operator state stays in memory for a later run of this process. `for_use` says
-    that the sketches are going to be used: then the SQL is read even where no table moved, and a
-    sketch captured under another reading of it is not current.
+    With `kept`, operator state stays in memory for later runs of this process. `for_use`: the
+    sketches are about to be used, so the SQL is read even if no table changed, and a sketch
+    captured under another reading is not current.
     """
     specs = desk.queries(queries)
     return maintain_specs(desk, specs, batch_rows, kept, is_named=bool(queries), for_use=for_use)
@@ -842,7 +828,7 @@ def maintain_specs(
     is_named: bool,
     for_use: bool = False,
 ) -> Outcome:
-    """The same for these queries, in their order; `is_named` says that somebody asked for each."""
+    """The same for these queries, in their order; `is_named` if each was named by the user."""
     if desk.settings.changes is not None:
         from impctl.service.result_changes import check_change_files
 
@@ -856,7 +842,7 @@ def maintain_specs(
 
 
 def _without_refused(desk: Workbench, outcome: Outcome) -> Outcome:
-    """The outcome with a result instead of a failure for each query that can have no sketch."""
+    """Replace failures of queries that cannot have a sketch by results."""
     from impctl.service.context import is_refused
 
     specs = {spec.name: spec for spec in desk.queries(None)}
@@ -871,10 +857,10 @@ def _without_refused(desk: Workbench, outcome: Outcome) -> Outcome:
 
 
 def _answered_by_spark(desk: Workbench, outcome: Outcome) -> Outcome:
-    """The outcome without failures on rows that Spark does not evaluate for the answer.
+    """Remove failures on rows that Spark does not evaluate for the answer.
 
-    A subquery that divides by zero, for instance, fails where it is computed; Spark may find that
-    no row is left to compare with it.
+    A subquery that divides by zero, for instance, fails where it is computed; Spark may have no row
+    left to compare with it.
     """
     from impctl.service.prepare import prepare
     from impctl.service.spark_answer import answer_table

@@ -1,4 +1,4 @@
-"""How a query is maintained: verdict, sides of joins, circuit; its state restored."""
+"""How a query is maintained: verdict, join sides, circuit, restored state."""
 
 from __future__ import annotations
 
@@ -63,22 +63,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PinnedFanOuts:
-    """What the tables of a run say; TableError and HistoryGoneError where they cannot be read."""
-
     tables: PinnedTables
 
     def met(self, changed: KeySide, other: KeySide) -> float:
-        """Rows, or tuples, of the other side that a changed row meets, in the mean."""
+        """Mean rows or tuples of the other side that match a changed row."""
         share = one_in(self._rows(changed), self._rows(other))
         return fan_out(self._counts(changed, share), self._counts(other, share))
 
     def alone(self, side: KeySide) -> float:
-        """Keys per row, at most one."""
         counts = self._counts(side, one_in(self._rows(side)))
         return min(counts.keys / max(counts.rows, 1), 1.0)
 
     def size(self, side: KeySide) -> SideSize:
-        """Rows that its condition keeps, and what is different of them."""
         counts = self._counts(side, one_in(self._rows(side)))
         return SideSize(counts.rows, counts.share, counts.keys, counts.together)
 
@@ -100,29 +96,29 @@ _SIDES = {
 
 
 _PARTS_OF_BUDGET = 20
-"""A side that may take so much of all that may be kept is not built before it is known to pay."""
+"""A side that may take this share of the budget is not built before it is known to pay."""
 
 
 @dataclass(frozen=True, slots=True)
 class JoinChooser:
-    """Chooses for every join, and for the blocks of joins that could be trees."""
+    """Chooses for every join, and for blocks of joins that could be trees."""
 
     sides: Chooser
     trees: TreeChooser
     buffers: Mapping[str, int] = field(default_factory=dict)
-    """How much is kept of pieces with first rows or values of MIN and MAX that were bounded."""
+    """Buffer sizes of bounded pieces: first rows, or values of MIN and MAX."""
     buffer: int | None = None
-    """The same of all of them, where each is to be bounded."""
+    """The size of all buffers, where each is to be bounded."""
     absorbs: Absorbs | None = None
-    """How recursion is kept by absorption; None for by ranks."""
+    """How recursion is kept by absorption; None for ranks."""
 
 
 def chooser_for(desk: Workbench, prepared: PreparedQuery, *, reads: bool = True) -> JoinChooser:
-    """How a capture chooses: as the workload asks, else by the tables' sizes and fan-outs.
+    """How a capture chooses: by the workload, else by the tables' sizes and fan-outs.
 
-    Where it `reads` no rows, joins are not looked at, and the index is chosen. Under a budget what
-    was chosen before holds; a first capture does not build sides that may take a good part of it,
-    and what is worth it is kept again afterwards.
+    Unless it `reads` rows, joins use an index. Under a budget the earlier choice holds; a first
+    capture does not build sides that may take a good part of it, and those that pay are stored
+    later.
     """
     tables, disk = desk.tables, disk_of(desk.settings, desk.workload)
     fits = largest_side(memory_of(desk.settings, desk.workload))
@@ -152,13 +148,12 @@ def chooser_for(desk: Workbench, prepared: PreparedQuery, *, reads: bool = True)
 
 
 def _absorbs(prepared: PreparedQuery) -> Absorbs | None:
-    """How the workload asks recursion to be kept."""
     asked = prepared.spec.provenance
     return None if asked is None else Absorbs(Ship(asked.ship), asked.nodes)
 
 
 def _asked(prepared: PreparedQuery) -> Strategy | None:
-    """What the workload says of all sides of a query; None where that is open."""
+    """The workload's join strategy of the query; None if open."""
     match prepared.spec.state:
         case StateKept.KEEP:
             return Strategy.INDEX
@@ -168,7 +163,7 @@ def _asked(prepared: PreparedQuery) -> Strategy | None:
 
 
 def _described_before(desk: Workbench, prepared: PreparedQuery) -> StateMeta | None:
-    """What is said of the state as it is kept now; None where there is none with such pieces."""
+    """The present state's description; None without such pieces."""
     store = desk.reading_store()
     stored = None if store is None else store.load(prepared.spec.name)
     if stored is None or stored.mode is not Mode.EXACT:
@@ -182,7 +177,6 @@ def _described_before(desk: Workbench, prepared: PreparedQuery) -> StateMeta | N
 
 
 def _as_before(meta: StateMeta) -> AsRecorded:
-    """The sides as they are kept now."""
     reasons = meta.side_reasons
     return AsRecorded(meta.distant, from_files=meta.from_files, reasons=reasons, is_to_fill=True)
 
@@ -202,7 +196,7 @@ def _trees(tables: PinnedTables, prepared: PreparedQuery, *, reads: bool) -> Tre
 
 
 def chooser_of(prepared: PreparedQuery, meta: StateMeta) -> JoinChooser:
-    """What the capture chose of the stored state."""
+    """The choice of the stored state."""
     sides = AsRecorded(meta.distant, _has_filter(prepared), meta.from_files, meta.side_reasons)
     is_tree = prepared.spec.join is JoinStrategy.TREE or bool(meta.trees)
     absorbs = _absorbs(prepared) if meta.provenance else None
@@ -221,7 +215,7 @@ _WITNESSES = "the sketch holds only witnesses where these suffice, see `impctl e
 
 
 def kept_buffers(spec: QuerySpec, chooser: JoinChooser) -> Buffers:
-    """How much MIN, MAX and top-k keep: as the workload asks, else as was chosen and is usual."""
+    """Buffer sizes of MIN, MAX and top-k: by the workload, else as chosen and usual."""
     match spec.buffer:
         case None:
             return replace(USUAL, of_group=chooser.buffer, of_piece=chooser.buffers)
@@ -231,7 +225,7 @@ def kept_buffers(spec: QuerySpec, chooser: JoinChooser) -> Buffers:
 
 
 def chosen_buffers(spec: QuerySpec, compiled: Compiled | None) -> Mapping[str, int]:
-    """How much is kept of each piece that was bounded without the workload asking for it."""
+    """Buffer sizes of pieces that were bounded without the workload requesting it."""
     if spec.buffer is not None or compiled is None:
         return {}
     read = compiled.sides_by(Strategy.FILES)
@@ -243,7 +237,7 @@ def chosen_buffers(spec: QuerySpec, compiled: Compiled | None) -> Mapping[str, i
 
 
 def why_not_bounded(prepared: PreparedQuery, meta: StateMeta | None, choice: BufferChoice) -> str:
-    """Why no budget may bound a piece, by what is said of its state; empty where one may."""
+    """Why no budget may bound a piece, by its state's description; empty if one may."""
     if prepared.spec.buffer is not None:
         return _ASKED
     if choice.pinned:
@@ -266,9 +260,9 @@ def chosen_way(
 ) -> Way:
     """How the query's sketches are maintained, under the whole plan's verdict.
 
-    Where the answer is to be kept and can be, by the plan of its rows; else by the core plan, and
-    so where the state was captured without (`has_answer` is false). UnsupportedError where
-    recursion is to be kept by absorption and cannot be.
+    By the plan of the answer's rows if it is requested and possible; else by the core plan, as for
+    state captured without (`has_answer` is false). UnsupportedError if recursion cannot be kept by
+    absorption as requested.
     """
     way = _chosen(prepared, verdict, partitions, chooser, has_answer=has_answer)
     if chooser.absorbs is not None:
@@ -305,7 +299,6 @@ def _chosen(
 def _is_planned(
     prepared: PreparedQuery, verdict: Verdict, partitions: Mapping[AccessId, RangePartition]
 ) -> bool:
-    """Whether sketches alone would be maintained by a tree; nothing is built to know it."""
     core = kept_plan(prepared, verdict, partitions).core
     return any(isinstance(shape, TreeShape) for shape in tree_shapes(core, {}))
 
@@ -318,9 +311,9 @@ def _by_answer(
     *,
     must_be_tree: bool,
 ) -> Way | str:
-    """How sketches are maintained beside the answer's rows, or why these are not kept.
+    """How sketches are maintained beside the answer's rows, or why these are not stored.
 
-    Where no tree tells them, joins are no trees, unless they must be.
+    If a tree cannot list them, joins are no trees, unless they must be.
     """
     answer = answer_plan(prepared.planned)
     judged = answer_verdict(prepared, answer, verdict, partitions)
@@ -355,7 +348,6 @@ def _by_answer(
 
 
 def _without_tree(way: Way) -> str:
-    """Why no tree tells the rows of an answer, where one tells the sketches."""
     texts = [shape.text for shape in way.shapes if isinstance(shape, NoTree)]
     return f"a join tree cannot list its rows: {texts[0]}" if texts else ""
 
@@ -366,7 +358,7 @@ def _by_core(
     partitions: Mapping[AccessId, RangePartition],
     chooser: JoinChooser,
 ) -> Way:
-    """How sketches are maintained that no answer is kept beside."""
+    """How sketches are maintained without an answer."""
     kept = kept_plan(prepared, verdict, partitions)
     # Touch rests on lineage: where a witness goes, a row that did not change takes its place.
     whole = replace(verdict, root_keyed=False) if kept.has_witnesses else verdict
@@ -389,8 +381,8 @@ def _by_core(
 
 
 def _with_trees(prepared: PreparedQuery, choose: Callable[..., Way]) -> Way:
-    """The way by trees, which of them follows from the plan alone; UnsupportedError where joins
-    could be maintained, but not as trees."""
+    """The way by trees, which follow from the plan alone; UnsupportedError if joins can be
+    maintained, but not as trees."""
     way = choose(trees={})
     if way.has_tree:
         return way
@@ -406,7 +398,7 @@ def _with_trees(prepared: PreparedQuery, choose: Callable[..., Way]) -> Way:
 
 
 def _trees_or_not(choose: Callable[..., Way], choice: TreeChoice) -> Way:
-    """The way as chosen; without trees, too, where the engine has no circuit with them."""
+    """The way as chosen, without trees if the engine has no circuit with them."""
     if choice.is_tree:
         way = choose(trees={}, blocks=choice.blocks)
         if way.has_tree:
@@ -427,7 +419,7 @@ def _no_tree(prepared: PreparedQuery, why: str, span: Span | None) -> Unsupporte
 
 
 def _check_provenance(prepared: PreparedQuery, way: Way) -> None:
-    """UnsupportedError where no recursion of the query is kept by absorption."""
+    """UnsupportedError if no recursion of the query is kept by absorption."""
     if way.provenance:
         return
     why = way.reason if way.compiled is None else "it has no WITH RECURSIVE with UNION"
@@ -447,16 +439,16 @@ def capture_way(
     *,
     reads: bool = True,
 ) -> Way:
-    """How the query's sketches are maintained if they are captured at the pinned versions.
+    """How the query's sketches are maintained after a capture at the pinned versions.
 
-    Where it `reads` no rows, whatever fan-outs decide is left to the index join.
+    Unless it `reads` rows, what depends on fan-outs uses the index join.
     """
     chooser = chooser_for(desk, prepared, reads=reads)
     return chosen_way(prepared, verdict, partitions, chooser)
 
 
 def check_circuit(desk: Workbench, prepared: PreparedQuery, way: Way, stored: StoredQuery) -> None:
-    """RecaptureNeededError where the stored state is not that of the circuit built now."""
+    """RecaptureNeededError if the stored state does not fit the circuit built now."""
     meta = StateMeta.read(stored.query, stored.state_meta)
     is_same = is_same_circuit(desk, prepared, stored) and meta.trees == trees_id(way.shapes)
     # What is read has no state but a filter: kept, it would be taken for empty.
@@ -491,7 +483,6 @@ def check_circuit(desk: Workbench, prepared: PreparedQuery, way: Way, stored: St
 def _schema_change(
     desk: Workbench, table: TableName, version: TableVersion
 ) -> SchemaChangedError | None:
-    """What happened to the columns since; None where nothing did, or the log tells no more."""
     try:
         before = desk.tables.snapshot(table, version)
     except ImpctlError:
@@ -500,9 +491,9 @@ def _schema_change(
 
 
 def is_same_circuit(desk: Workbench, prepared: PreparedQuery, stored: StoredQuery) -> bool:
-    """Whether the query reads as the plan that the stored sketch was captured for.
+    """Whether the query has the plan that the stored sketch was captured for.
 
-    Where witnesses are enough depends on facts too, those of CHECKs that came and went among them.
+    Whether witnesses suffice also depends on facts, such as CHECKs added or dropped.
     """
     if stored.state_meta.get("answer"):
         kept = desk.memory.answer(prepared.planned).kept
@@ -521,7 +512,7 @@ def is_same_circuit(desk: Workbench, prepared: PreparedQuery, stored: StoredQuer
 def restored_verdict(
     tables: PinnedTables, prepared: PreparedQuery, stored: StoredQuery
 ) -> tuple[Verdict, Mapping[AccessId, RangePartition]]:
-    """Verdict and partitions by access; RecaptureNeededError where it is no longer safe."""
+    """Verdict and partitions by access; RecaptureNeededError if no longer safe."""
     from impctl.service.prepare import constraint_facts, fact_of
 
     partitions = stored.partitions
@@ -551,7 +542,7 @@ class Reopened:
 
 
 def reopened(desk: Workbench, spec: QuerySpec, stored: StoredQuery) -> Reopened:
-    """The stored query as it reads now; RecaptureNeededError where it is no longer safe."""
+    """Plan the stored query again; RecaptureNeededError if it is no longer safe."""
     prepared = prepare(desk, spec, stored_moments(stored))
     verdict, partitions = restored_verdict(desk.tables, prepared, stored)
     meta = StateMeta.read(stored.query, stored.state_meta)
@@ -561,12 +552,10 @@ def reopened(desk: Workbench, spec: QuerySpec, stored: StoredQuery) -> Reopened:
 
 
 StoredRuns = Mapping[str, Sequence[tuple[int, StoredTable]]]
-"""The state as the store gives it: per arrangement its runs, ascending by sequence."""
+"""The stored state: per arrangement its runs, ascending by sequence."""
 
 
 class TakenUp:
-    """A query whose sketches are kept exactly, or by touch where there is one table."""
-
     def __init__(
         self,
         way: Way,
@@ -574,9 +563,9 @@ class TakenUp:
         runs: StoredRuns,
         reads: Mapping[TableName, tuple[ColumnName, ...]] = MappingProxyType({}),
     ) -> None:
-        """`way` is exact or touch, `runs` the state of the commit that `stored` is of.
+        """`way` is exact or touch, `runs` the state at the commit of `stored`.
 
-        `reads` are all columns that the query reads of each table, as far as they are known.
+        `reads` are all columns that the query reads of each table, if known.
         """
         self.reads = reads
         self.way = way
@@ -587,9 +576,7 @@ class TakenUp:
             sketch.access: sketch.fragments for sketch in stored.sketches
         }
         self.session: MaintainedQuery | None = None
-        """The circuit, in exact mode."""
         self.touched: TouchedQuery | None = None
-        """The sketch and its counts, in touch mode."""
         if way.mode is Mode.EXACT:
             assert way.compiled is not None
             self.session = MaintainedQuery(way.compiled)
@@ -601,32 +588,27 @@ class TakenUp:
 
     @property
     def tables(self) -> tuple[TableName, ...]:
-        """The tables the query reads."""
         return tuple(self.versions)
 
     @property
     def versions(self) -> Mapping[TableName, TableVersion]:
-        """The versions the sketches stand at."""
         return self.stored.versions
 
     @property
     def state(self) -> MaintainedQuery | TouchedQuery:
-        """What is stored beside the sketches."""
         state = self.touched if self.session is None else self.session
         assert state is not None
         return state
 
     @property
     def range_rows(self) -> RangeRows:
-        """Rows per range of every partition."""
         return self.state.range_rows
 
     def pin(self, table: TableName) -> TablePin:
-        """What a table of the query is pinned at."""
         return next(pin for pin in self.stored.pins if pin.table == table)
 
     def columns_of(self, table: TableName) -> tuple[ColumnName, ...]:
-        """The columns that a change of this table has to be read with."""
+        """The columns to read a change of this table with."""
         if self.session is not None:
             columns: Sequence[str] = self.session.compiled.columns_of(table)
         else:
@@ -642,7 +624,7 @@ class TakenUp:
         meta: StateMeta,
         stored_meta: dict[str, Any],
     ) -> None:
-        """The state, as it is in memory, is what the store has now, with these beside it."""
+        """Note that the store now has the state in memory, with these beside it."""
         self.state.saved()
         self.fragments, self.meta = dict(fragments), meta
         sketches = tuple(

@@ -1,4 +1,4 @@
-"""The choice of state under which queries hold their bounds, as far as the budget allows."""
+"""Choose state so that queries meet their bounds, as far as the budget allows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from impctl.workload.models import QuerySpec, written
 
 
 def enough_text(size: int) -> str:
-    """A budget that holds so many bytes: three digits, rounded up."""
+    """A budget for so many bytes: three digits, rounded up."""
     digit = 10 ** max(0, len(str(size)) - 3)
     return size_text(-(-size // digit) * digit)
 
@@ -24,14 +24,14 @@ def enough_text(size: int) -> str:
 BOUND_IMPOSSIBLE = "bound_impossible"
 
 _LIKELY = 0.05
-"""The chance within a day from which on a kind of change counts."""
+"""A kind of change counts if its probability within a day is higher."""
 _TIMES = 10
-"""How often the choice is made anew."""
+"""How often the choice is repeated."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """How long a run for a query may take: milliseconds, and what the workload file says."""
+    """How long a run for a query may take: milliseconds, and the workload file's text."""
 
     ms: float
     text: str
@@ -39,10 +39,9 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Unheld:
-    """A bound that a change of these tables is too long for: `ms` with what is chosen.
+    """A bound that changes of these tables miss, taking `ms` with the choice.
 
-    `enough` are bytes of all pieces with which it would be held, `enough_ms` what it took then;
-    None where it would not, whatever is kept.
+    `enough` are bytes of all pieces that would meet it, in `enough_ms`; None if nothing would.
     """
 
     query: QueryName
@@ -55,11 +54,10 @@ class Unheld:
 
 
 Late = tuple[QueryName, int]
-"""A query, and a kind of change that takes too long for its bound."""
 
 
 def bounds_of(specs: Iterable[QuerySpec]) -> dict[QueryName, Bound]:
-    """The bound of each query that has one, the shorter where there are two."""
+    """The bound of each query that has one, the shorter of two."""
     result = {}
     for spec in specs:
         trigger = spec.trigger
@@ -80,13 +78,13 @@ def chosen_within(
     fixed: int = 0,
     now: Mapping[QueryName, Modes] = MappingProxyType({}),
 ) -> tuple[StateChoice, tuple[Unheld, ...]]:
-    """The choice within so many bytes, and the bounds that it does not hold.
+    """Choose within so many bytes; also returns the bounds that are missed.
 
-    `chances` are those of the graphs' kinds of change, within a day; `fixed` are bytes of the
-    budget that no choice changes. Of choices that hold as many bounds the one with the least
-    expected work is taken. A budget of 0 asks for the fewest bytes. Where another is out of reach,
-    what is kept `now` stays, and another piece is left out only if its share of all bytes is larger
-    than what it then adds to the work, as a share of it: the work at most doubles.
+    `chances` are the probabilities of the graphs' kinds of change within a day; `fixed` are bytes
+    of the budget that no choice changes. Of choices that meet as many bounds, the one with the
+    least expected work wins. A budget of 0 requests the fewest bytes. If a budget is out of reach,
+    what is kept `now` stays, and another piece is dropped only if its share of all bytes is larger
+    than the share it adds to the work: the work at most doubles.
     """
     asked = _Asked(graphs, bounds, chances)
     within = _within_reach(graphs, budget, fixed, now)
@@ -111,7 +109,7 @@ def _within_reach(
     fixed: int,
     now: Mapping[QueryName, Modes],
 ) -> Callable[[Sequence[float]], StateChoice]:
-    """How to choose under this budget, by how urgent each kind of change is."""
+    """How to choose under this budget, by the urgency of each kind of change."""
     left = None if budget is None else max(0, budget - fixed)
     usual = choose(graphs, left)
 
@@ -132,7 +130,6 @@ def _within_reach(
 
 
 def _with_kept(graph: Graph, now: Modes) -> Graph:
-    """The graph with the pieces pinned that are kept now, as far as they may be."""
     kept = [piece for piece in graph.pieces if now.get(piece.name) is Mode.KEPT]
     return restricted(graph, {one.name: (Mode.KEPT,) for one in kept if Mode.KEPT in one.modes})
 
@@ -143,12 +140,11 @@ def late_runs(
     bounds: Mapping[QueryName, Bound],
     chances: Sequence[float],
 ) -> list[Late]:
-    """What takes too long with pieces in these modes."""
     return _Asked(graphs, bounds, chances).late(modes)
 
 
 class _Asked:
-    """What queries ask of runs for kinds of change that are likely enough."""
+    """What queries require of runs for likely kinds of change."""
 
     def __init__(
         self,
@@ -162,7 +158,6 @@ class _Asked:
         self._least: dict[tuple[QueryName, tuple[int, ...]], Modes | None] = {}
 
     def late(self, modes: Mapping[QueryName, Modes]) -> list[Late]:
-        """What takes too long."""
         return [
             (name, kind)
             for name in self._bounds
@@ -171,7 +166,7 @@ class _Asked:
         ]
 
     def least(self, name: QueryName, kinds: Sequence[int]) -> Modes | None:
-        """Modes with the fewest bytes with which none of these takes too long; None of none."""
+        """Modes with the fewest bytes that meet the bound for these kinds; None if none do."""
         key = (name, tuple(kinds))
         if key not in self._least:
             self._least[key] = self._found(name, kinds)
@@ -192,7 +187,7 @@ class _Asked:
         return None
 
     def told(self, choice: StateChoice, late: Sequence[Late]) -> Iterator[Unheld]:
-        """What is to be said of these; of a query the kind that takes longest."""
+        """The missed bounds, each with the kind that takes longest."""
         for name in dict.fromkeys(name for name, _ in late):
             kinds = [kind for query, kind in late if query == name]
             graph, chosen = self._graphs[name], choice.queries[name]
@@ -213,7 +208,7 @@ class _Asked:
 
 
 def unheld_text(one: Unheld, fixed: int) -> str:
-    """What is told of a bound; `fixed` are bytes of state that is no choice."""
+    """Describe a missed bound; `fixed` are bytes of state without a choice."""
     verb = "changes" if len(one.tables) == 1 else "change"
     by = f" (from {one.runs} runs)" if one.runs else ""
     text = (

@@ -1,4 +1,4 @@
-"""Which state is kept under the budget, and state brought to another choice."""
+"""Choose which state is kept under the budget, and convert state to a choice."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ _STAYS = "converting saves too little: "
 def with_state(
     desk: Workbench, store: StoreReader | None, results: Sequence[PlanResult]
 ) -> tuple[list[PlanResult], list[str]]:
-    """The results, each of a stored query with what would be kept of it; and warnings of bounds
-    that this would not hold."""
+    """Add to results of stored queries what would be kept; also returns warnings of missed
+    bounds."""
     from impctl.service.budget.bounds import unheld_text
     from impctl.service.budget.costs import state_bytes
 
@@ -63,8 +63,8 @@ def with_state(
 
 
 def _pieces(kept: Kept, query: QueryName, stays: bool) -> Iterator[PlannedPiece]:
-    """What files can be read for, or can be bounded, in the circuit's order; `stays`: as it is kept
-    now."""
+    """Pieces that can be read from files or bounded, in circuit order; `stays`: none is
+    converted."""
     from impctl.compile.flows import Strategy
 
     if query not in kept.queries:
@@ -96,15 +96,15 @@ def _pieces(kept: Kept, query: QueryName, stays: bool) -> Iterator[PlannedPiece]
 _FACTOR = 2.0
 _LEAST_PER_DAY = 1 / 30
 _ALIKE = 0.05
-"""The share by which bytes may differ and be the same."""
+"""Relative difference of bytes that counts as equal."""
 
 Rates = Mapping[tuple[TableName, ...], float]
-"""Runs a day, by the tables that move in one."""
+"""Runs per day, by the tables that change in one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a choice would be made by now: budget and state in bytes, rates, and pins."""
+    """Input of a choice: budget and state in bytes, rates, and pins."""
 
     budget: int
     bytes: int
@@ -113,7 +113,7 @@ class Seen:
 
 
 def is_to_look(made_by: Chosen | None, now: Seen) -> bool:
-    """Whether a choice is made anew."""
+    """Whether to choose again."""
     return (
         made_by is None
         or is_asked_otherwise(made_by, now.budget, now.pins)
@@ -123,12 +123,12 @@ def is_to_look(made_by: Chosen | None, now: Seen) -> bool:
 
 
 def is_asked_otherwise(made_by: Chosen | None, budget: int, pins: Mapping[QueryName, str]) -> bool:
-    """Whether the workload asks for something else than the choice was made by, or none was."""
+    """Whether the workload differs from the one of the last choice, if any."""
     return made_by is None or made_by.budget != budget or dict(made_by.pins) != dict(pins)
 
 
 def is_known_to_exceed(made_by: Chosen | None, now: Seen) -> bool:
-    """Whether state exceeds a budget that the last choice could not bring it within either."""
+    """Whether state exceeds a budget that the last choice could not meet either."""
     return (
         made_by is not None
         and made_by.settled
@@ -141,7 +141,6 @@ def is_known_to_exceed(made_by: Chosen | None, now: Seen) -> bool:
 
 
 def have_moved(before: Rates, now: Rates) -> bool:
-    """Whether a kind of change comes twice as often as before, or half as often."""
     for kind in before.keys() | now.keys():
         low, high = sorted((before.get(kind, 0.0), now.get(kind, 0.0)))
         if high >= _LEAST_PER_DAY and high >= _FACTOR * low:
@@ -150,7 +149,7 @@ def have_moved(before: Rates, now: Rates) -> bool:
 
 
 def pins_of(specs: Iterable[QuerySpec]) -> dict[QueryName, str]:
-    """What queries say of their state, of those that say something."""
+    """What queries specify about their state, if anything."""
     return {spec.name: str(spec.state) for spec in specs if spec.state is not None}
 
 
@@ -159,9 +158,9 @@ _DAYS = 7.0
 
 
 def is_worth(kept: Kept, *, is_over: bool, has_captured: bool = False) -> bool:
-    """Whether the choice is carried out; `is_over`: what is kept exceeds the budget.
+    """Whether to carry out the choice; `is_over`: state exceeds the budget.
 
-    `has_captured`: a first capture leaves out what may be large before anybody knows.
+    `has_captured`: a first capture skips what may be large before its size is known.
     """
     if _is_asked(kept):
         return True
@@ -170,7 +169,7 @@ def is_worth(kept: Kept, *, is_over: bool, has_captured: bool = False) -> bool:
 
 
 def _is_asked(kept: Kept) -> bool:
-    """Whether a piece is kept in a way that it may not be."""
+    """Whether a piece is in a mode that is not allowed."""
     return any(
         kept.now[name][piece.name] not in piece.modes
         for name, graph in kept.graphs.items()
@@ -196,7 +195,7 @@ def _pays(kept: Kept) -> bool:
 
 
 def _takes(conversions: Mapping[str, Mapping[Mode, float]], now: Modes, then: Modes) -> float:
-    """Milliseconds to bring one query's pieces from these modes to those."""
+    """Milliseconds to convert one query's pieces between these modes."""
     from impctl.placement.graph import PRIORS
 
     moved = [to.get(then[name], 0.0) for name, to in conversions.items() if now[name] != then[name]]
@@ -204,18 +203,16 @@ def _takes(conversions: Mapping[str, Mapping[Mode, float]], now: Modes, then: Mo
 
 
 _ALLOWED = (Mode.KEPT, Mode.READ, Mode.BOUNDED)
-"""What the engine carries out today."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The queries that were weighed, what was chosen, and bytes that no choice changes.
+    """The weighed queries, the choice, and bytes that no choice changes.
 
-    By query, `graphs` are what they were weighed by, `now` how pieces are kept as it stands, and
-    `conversions` the milliseconds that bring each to another mode; `sizes` of how many rows or
-    values buffers are where pieces are bounded. `unheld` are bounds that the
-    choice does not hold; it `holds_more` of them than what is kept now.
-    `troubles` says of queries that could not be opened why; their state counts as it is.
+    By query: `graphs` are its input, `now` the present modes, `conversions` the milliseconds to
+    convert each piece to a mode, `sizes` the buffer sizes of bounded pieces. `unheld` are missed
+    bounds; it `holds_more` of them than the present state. `troubles` says why queries could not be
+    opened; their state counts unchanged.
     """
 
     queries: Mapping[QueryName, Opened]
@@ -232,12 +229,12 @@ class Kept:
 
     @property
     def is_out_of_reach(self) -> bool:
-        """Whether even the least exceeds the budget; one of 0 asks for the least."""
+        """Whether even the least exceeds the budget; a budget of 0 requests the least."""
         return bool(self.budget) and self.choice.exceeds
 
     def wanted(self, query: QueryName) -> Wanted:
-        """What of a query is to be read from files, or bounded; Spark's sides stay Spark's, and
-        what is read and no choice stays read."""
+        """Pieces of a query to read from files or to bound; sides read by Spark stay so, as do
+        pieces read without a choice."""
         from impctl.compile.flows import Strategy
 
         modes = self.choice.queries[query].modes
@@ -262,10 +259,10 @@ def kept_within(
     coming: Expectations | None = None,
     choose: Choose | None = None,
 ) -> Kept:
-    """The choice for all of these queries that are stored.
+    """Choose for all of these queries that are stored.
 
-    `coming` is what to expect of at least their tables, where that is known already; `choose` takes
-    the place of the choice that holds bounds, and looks at none.
+    `coming` are expectations of their tables, if already known; `choose` replaces the choice by
+    bounds, and ignores them.
     """
     from impctl.placement.search import conversion_ms
     from impctl.service.budget.bounds import bounds_of, chosen_within, late_runs
@@ -314,7 +311,7 @@ def graphs_of(
     queries: Mapping[QueryName, Opened],
     expected: Sequence[Expected],
 ) -> dict[QueryName, Graph]:
-    """The queries as the choice sees them, where these kinds of change are expected."""
+    """Graphs of the queries under these expected kinds of change."""
     weighed = _Weighed(desk, store, expected)
     result = {}
     for name, query in queries.items():
@@ -326,7 +323,7 @@ def graphs_of(
 def _all_opened(
     desk: Workbench, store: StoreReader, specs: Sequence[QuerySpec]
 ) -> tuple[dict[QueryName, Opened], dict[QueryName, str], int]:
-    """The queries to choose about, why others could not be opened, and the bytes of all others."""
+    """The queries to choose for, why others could not be opened, and the bytes of all others."""
     from impctl.service.budget.costs import state_bytes
 
     queries: dict[QueryName, Opened] = {}
@@ -346,7 +343,6 @@ def _all_opened(
 
 
 def _opened(desk: Workbench, store: StoreReader, spec: QuerySpec) -> Opened | None:
-    """The query; None where nothing of its state is to be chosen about."""
     from impctl.service.budget.costs import opened
 
     stored = store.load(spec.name)
@@ -358,8 +354,6 @@ def _opened(desk: Workbench, store: StoreReader, spec: QuerySpec) -> Opened | No
 
 
 class _Weighed:
-    """Queries as the choice sees them, by what is expected."""
-
     def __init__(self, desk: Workbench, store: StoreReader, expected: Sequence[Expected]) -> None:
         from impctl.placement.graph import KindOfChange
 
@@ -380,11 +374,10 @@ class _Weighed:
         return graph_of(query.compiled, self._kinds, numbers, allowed=_ALLOWED)
 
     def sizes(self, query: Opened) -> Mapping[str, int]:
-        """The buffers of a query that was weighed, where it is bounded."""
         return self._sizes[query.stored.query]
 
     def graph(self, query: Opened, by_priors: Graph, now: Modes) -> Graph:
-        """The same by what recorded runs tell, with the pieces pinned that are no choice."""
+        """The graph by recorded runs, with pieces pinned that have no choice."""
         from impctl.placement.graph import restricted
         from impctl.placement.search import priced
         from impctl.service.budget.costs import learned_of, rows_of_change
@@ -419,7 +412,7 @@ def _is_more(size: int, most: int | None) -> bool:
 
 
 def _asked(prepared: PreparedQuery) -> JoinStrategy:
-    """How the workload has the query's joins find partners, whatever the budget."""
+    """The workload's join strategy of the query, whatever the budget."""
     spec = prepared.spec
     # Constants that move with the clock may stand above a join, and move through what is kept.
     is_moving = prepared.moves_above and spec.join is JoinStrategy.AUTO
@@ -429,14 +422,14 @@ def _asked(prepared: PreparedQuery) -> JoinStrategy:
 
 
 def _asked_of_groups(prepared: PreparedQuery) -> JoinStrategy:
-    """The same of groups: kept where constants move, which may be above them."""
+    """The same for groups: kept if constants move, which may be above them."""
     if prepared.moves_above or _asked(prepared) is JoinStrategy.INDEX:
         return JoinStrategy.INDEX
     return JoinStrategy.FILES if prepared.spec.state is StateKept.LEAST else JoinStrategy.AUTO
 
 
 def modes_now(query: Opened, graph: Graph) -> dict[str, Mode]:
-    """How each piece of the query's state is kept as it stands."""
+    """The present mode of each piece of the query's state."""
     from impctl.compile.flows import Strategy
 
     read = set(query.compiled.sides_by(Strategy.FILES) + query.compiled.sides_by(Strategy.SPARK))
@@ -446,7 +439,6 @@ def modes_now(query: Opened, graph: Graph) -> dict[str, Mode]:
 
 
 def _allowed(query: Opened, piece: Piece, prepared: PreparedQuery) -> tuple[Mode, ...]:
-    """The modes of a piece that the engine carries out and the workload leaves open."""
     compiled = query.compiled
     is_side = any(one.side == piece.name for one in compiled.sides)
     asked = _asked(prepared) if is_side else _asked_of_groups(prepared)
@@ -463,8 +455,8 @@ def _allowed(query: Opened, piece: Piece, prepared: PreparedQuery) -> tuple[Mode
 
 
 def _pinned_mode(side: SideChoice | None, asked: JoinStrategy, *, is_least: bool) -> Mode | None:
-    """What a piece is pinned to, by the workload or since the engine reads no such piece; None
-    where it may be chosen. What is read whole is left out where the least is asked for alone."""
+    """The mode that the workload or the engine requires; None if there is a choice. Pieces read
+    whole are dropped only if the least is requested."""
     from impctl.compile.flows import Strategy
 
     if side is None or Strategy.FILES not in side.readers or asked is JoinStrategy.INDEX:
@@ -487,7 +479,7 @@ BUDGET_EXCEEDED = "budget_exceeded"
 def keep_to_budget(
     desk: Workbench, store: Store, *, has_captured: bool, is_late: bool = False
 ) -> list[str]:
-    """Convert what the budget asks for; warnings of what could not be."""
+    """Convert what the budget requires; returns warnings."""
     budget = disk_of(desk.settings, desk.workload)
     if budget is None:
         return []
@@ -511,7 +503,7 @@ def keep_to_budget(
 def _seen(
     desk: Workbench, store: Store, specs: Sequence[QuerySpec], budget: int
 ) -> tuple[Seen, Expectations]:
-    """What a choice would be made by, and what is expected of the tables of stored queries."""
+    """The input of a choice, and expectations of the tables of stored queries."""
     from impctl.service.budget.costs import state_bytes
 
     tables = {table for spec in specs for table in _tables(store, spec)}
@@ -539,7 +531,7 @@ def _looked(
     *,
     has_captured: bool,
 ) -> list[str]:
-    """Make a choice, carry it out where that is worth it, and remember what it was made by."""
+    """Choose, convert if it pays, and record the input of the choice."""
     from impctl.service.budget.bounds import unheld_text
     from impctl.service.budget.costs import state_bytes
 
@@ -576,7 +568,7 @@ def _put_off(seen: Seen) -> str:
 
 
 def _exceeded(store: Store, specs: Sequence[QuerySpec], size: int, budget: int, least: int) -> str:
-    """That the budget is exceeded, and what would help: a larger one, or fewer results kept."""
+    """Warn that the budget is exceeded, and suggest a larger one or fewer materialized results."""
     from impctl.service.budget.bounds import enough_text
 
     needed, why = size, "the rest cannot be read from tables or rebuilt"
@@ -591,7 +583,7 @@ def _exceeded(store: Store, specs: Sequence[QuerySpec], size: int, budget: int, 
 
 
 def _less(store: Store, specs: Sequence[QuerySpec], excess: int) -> str:
-    """How so many bytes of state could be done without: the largest kept results first."""
+    """How to free so many bytes of state: the largest materialized results first."""
     results = [(result_bytes(store, spec.name), spec.name) for spec in specs if spec.answer]
     names, saved = list[str](), 0
     for size, name in sorted(results, reverse=True):
@@ -605,7 +597,7 @@ def _less(store: Store, specs: Sequence[QuerySpec], excess: int) -> str:
 
 
 def converted(desk: Workbench, store: Store, kept: Kept, name: str) -> list[str]:
-    """Convert a query to what was chosen of it, if it is not so; why it stayed as it was."""
+    """Convert a query to the choice if needed; returns why it stayed unchanged."""
 
     query, choice = kept.queries[name], kept.choice.queries[name]
     wanted = kept.wanted(name)
@@ -631,23 +623,21 @@ CONVERTED = "state_converted"
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """How a query's state is to be kept: sides of joins and groups that the engine reads from
-    files, and how many of the best rows or values are kept of pieces that are bounded. All others
-    but sides that Spark reads are kept."""
+    """How to keep a query's state: join sides and groups read from files, and the buffer sizes of
+    bounded pieces. All others are kept, except sides that Spark reads."""
 
     from_files: tuple[str, ...] = ()
     buffers: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def now(cls, query: Opened) -> Self:
-        """As it is kept."""
         from impctl.compile.flows import Strategy
 
         meta = query.as_stored.meta
         return cls(query.compiled.sides_by(Strategy.FILES), meta.buffers)
 
     def moved(self, other: Wanted) -> set[str]:
-        """Pieces that the other keeps otherwise."""
+        """Pieces that the other keeps differently."""
         mine, theirs = (
             {**dict.fromkeys(one.from_files, 0), **one.buffers} for one in (self, other)
         )
@@ -657,11 +647,11 @@ class Wanted:
 def convert(
     desk: Workbench, store: Store, query: Opened, wanted: Wanted, reasons: Mapping[str, str]
 ) -> None:
-    """Keep the query's state as is wanted.
+    """Convert the query's state to `wanted`.
 
-    `reasons` say why, by piece; those of what is kept otherwise now go into the history.
-    Raises HistoryGoneError where a piece is to be kept again whose tables cannot be read any more,
-    RetryableError where another took the place of one.
+    `reasons` say why, by piece; those of converted pieces go into the history. Raises
+    HistoryGoneError if a piece must be rebuilt from tables that cannot be read any more,
+    RetryableError if a table was replaced.
     """
     from impctl.compile.flows import AsRecorded, Strategy
     from impctl.compile.session import MaintainedQuery, hand_over
@@ -737,7 +727,7 @@ def _commit(
 def _meta(
     query: Opened, before: MaintainedQuery, wanted: Wanted, checkpoint: Checkpoint
 ) -> StateMeta:
-    """What is told of the state, with the rows of sides and the groups that were kept."""
+    """The state's description, with rows of sides and of converted groups."""
     from impctl.compile.session import buffer_groups, sides_of
     from impctl.engine.trace import RowIndex
 
@@ -761,9 +751,9 @@ def _meta(
 
 
 def _recapture(store: Store, query: Opened, after: StateMeta, ms: float) -> RunCost | None:
-    """What a recapture takes at most with state kept as it is now: one as it was before, and this.
+    """An upper bound of a recapture with the present state: the one before, and this conversion.
 
-    None where one was recorded already, or none as it was before.
+    None if one was recorded already, or none before.
     """
     costs = [one for one in store.costs(query.stored.query) if one.kind is RunKind.RECAPTURE]
     before = [one for one in costs if one.layout == query.as_stored.meta.layout]

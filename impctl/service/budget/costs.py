@@ -44,15 +44,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Rows and bytes of one stored piece."""
-
     rows: int = 0
     bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A query at the versions it stands at; `sizes` are by the names of its stored pieces."""
+    """A query at its stored versions; `sizes` are by the names of stored pieces."""
 
     stored: StoredQuery
     as_stored: Reopened
@@ -60,12 +58,10 @@ class Opened:
 
     @property
     def compiled(self) -> Compiled:
-        """Its circuit; only exact queries are opened."""
         assert self.as_stored.way.compiled is not None
         return self.as_stored.way.compiled
 
     def bytes_of(self, operator: Operator) -> int:
-        """What is stored of an operator's state."""
         names = {keeper.name for keeper in operator.arrangements()}
         return sum(size.bytes for name, size in self.sizes.items() if name in names)
 
@@ -73,10 +69,10 @@ class Opened:
 def opened(
     desk: Workbench, store: StoreReader, spec: QuerySpec, stored: StoredQuery
 ) -> Opened | None:
-    """The query; None where it keeps no state that the engine steps.
+    """Open the query; None if it has no state that the engine steps.
 
-    RecaptureNeededError where its state is another query's by now, or that of other tables: what
-    is read would be theirs.
+    RecaptureNeededError if its state belongs to another query or other tables by now, as reads
+    would.
     """
     if stored.mode is not Mode.EXACT:
         return None
@@ -91,12 +87,10 @@ def opened(
 
 
 def state_bytes(store: StoreReader, queries: Iterable[QueryName]) -> int:
-    """What is stored of the state of these queries, in all."""
     return sum(run.bytes for query in queries for run in store.run_refs(query))
 
 
 def sizes_of(store: StoreReader, stored: StoredQuery) -> Mapping[str, Size]:
-    """Rows and bytes of all that is stored of a query's state, by the names of its pieces."""
     result: dict[str, Size] = {}
     for run in store.run_refs(stored.query):
         known = result.get(run.arrangement, Size())
@@ -105,24 +99,21 @@ def sizes_of(store: StoreReader, stored: StoredQuery) -> Mapping[str, Size]:
 
 
 FEWEST = 3
-"""Runs, or reads, from which on they are thought to tell more than prior times."""
+"""Runs, or reads, from which on they count more than prior times."""
 
 _MOST_TIMES = 30.0
-"""How far prior times were off at worst; what an operator takes beyond is not of its pieces."""
+"""Prior times were off by at most this factor; more is not due to a node's pieces."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Timed:
-    """A run whose parts are known."""
-
     rows: int
     elapsed_ms: float
     parts: RunParts
 
     @property
     def read(self) -> frozenset[str]:
-        """The sides that were read from files, had there been something to read, and buffers that
-        would have been filled again."""
+        """Sides read from files if they had rows, and buffers refilled, in principle."""
         return frozenset(one.side for one in self.parts.reads)
 
     def reads_ms(self, names: Collection[str]) -> float:
@@ -137,8 +128,8 @@ def learned_of(
     rows: Sequence[float],
     layout: str = "",
 ) -> Learned:
-    """What the runs tell: `modes` are those that pieces have now, called `layout` in recorded runs,
-    `rows` those of a run of each kind that change in the query's tables."""
+    """Lessons of recorded runs: `modes` are the pieces' present ones, called `layout` in runs;
+    `rows` are changed rows per run and kind."""
     return _Lessons(graph, frozenset(tables), modes, costs, rows, layout).learned()
 
 
@@ -177,7 +168,7 @@ class _Lessons:
         )
 
     def _of_kind(self, kind: int) -> tuple[Mapping[int, float], float]:
-        """How many times as long as estimated each node takes, and what is beside them all."""
+        """Ratio of actual to estimated time of each node, and the time outside nodes."""
         places = range(self._first, len(self._graph.nodes))
         estimated = {at: self._estimated(at, kind) for at in places}
         if len(self._timed[kind]) < FEWEST:
@@ -195,9 +186,9 @@ class _Lessons:
     def _of_whole(
         self, kind: int, estimated: Mapping[int, float]
     ) -> tuple[Mapping[int, float], float]:
-        """The same of runs whose parts are not known: what is more than estimated is beside.
+        """The same from runs without parts: what exceeds the estimate is outside.
 
-        The whole of a run tells nothing of pieces that are kept otherwise than they were in it.
+        A whole run says nothing of pieces that are kept differently now.
         """
         total = sum(estimated.values())
         runs = [run for run in self._whole[kind] if run.layout == self._layout]
@@ -215,8 +206,7 @@ class _Lessons:
         ]
 
     def _estimated(self, at: int, kind: int) -> float:
-        """What the node's work is estimated to take with its pieces as they are, reads and refills
-        left out."""
+        """Estimated work of the node in its present modes, without reads and refills."""
         node = self._graph.nodes[at]
         node = replace(node, pieces=tuple(replace(one, refill=()) for one in node.pieces))
         active = [self._graph.active[wire][kind] for wire in node.inputs]
@@ -226,7 +216,7 @@ class _Lessons:
         return [self._modes[piece.name] for piece in node.pieces]
 
     def _actual(self, at: int, kind: int) -> float | None:
-        """What it took, in runs in which its pieces were as they are; None of too few."""
+        """Actual time, from runs in the present modes; None if too few."""
         node = self._graph.nodes[at]
         names = {piece.name for piece in node.pieces}
         read = {name for name in names if self._modes[name] is StateMode.READ}
@@ -241,19 +231,18 @@ class _Lessons:
         )
 
     def _at(self, points: Sequence[tuple[int, float]], kind: int) -> float:
-        """What runs took, of as many rows as are expected."""
+        """Time of runs scaled to the expected rows."""
         line = line_through([(float(rows), max(0.0, ms)) for rows, ms in points])
         return 0.0 if line is None else line.at(self._rows[kind])
 
     def _reads(self) -> dict[str, PerKind]:
-        """Milliseconds of a read of each side that was read often enough, whatever asked it."""
+        """Milliseconds per read of each side that was read often enough."""
         every = len(self._graph.kinds)
         names = [piece.name for piece in self._graph.pieces]
         result = {name: self._read_ms(name) for name in names}
         return {name: (ms,) * every for name, ms in result.items() if ms is not None}
 
     def _read_ms(self, side: str) -> float | None:
-        """The mean of its reads; None of too few."""
         took = [
             one.ms
             for run in self._every
@@ -263,7 +252,7 @@ class _Lessons:
         return sum(took) / len(took) if len(took) >= FEWEST else None
 
     def _hits(self) -> dict[str, PerKind]:
-        """The chance of a read, for kinds of change that came often enough while it was read."""
+        """The probability of a read, for kinds of change that occurred often enough."""
         result = {}
         for piece in self._graph.pieces:
             chances = self._chances(piece.name, piece.hit or (1.0,) * len(self._graph.kinds))
@@ -272,8 +261,7 @@ class _Lessons:
         return result
 
     def _chances(self, side: str, thought: PerKind) -> PerKind | None:
-        """What was thought of it counts as one run more: what did not come in three may yet
-        come."""
+        """The prior counts as one more run: what did not occur in three may yet."""
         told = [_asked(runs, side) for runs in self._timed]
         if not any(len(asked) >= FEWEST for asked in told):
             return None
@@ -283,7 +271,7 @@ class _Lessons:
         )
 
     def _refills(self) -> dict[str, PerKind]:
-        """What filling buffers again takes in a run of each kind, where enough were bounded."""
+        """Refill time per run and kind, if enough pieces were bounded."""
         result = {}
         for piece in self._graph.pieces:
             if not piece.refill:
@@ -299,14 +287,13 @@ class _Lessons:
 
 
 def _asked(runs: Sequence[_Timed], side: str) -> list[bool]:
-    """Of the runs in which a side was to be read, whether it was."""
     return [one.keys > 0 for run in runs for one in run.parts.reads if one.side == side]
 
 
 def _alike(
     costs: Sequence[RunCost], kind: KindOfChange, tables: frozenset[TableName]
 ) -> list[RunCost]:
-    """The runs that carried on just what such a change moves of the query's tables."""
+    """The runs that maintained exactly this kind of change."""
     wanted = tuple(sorted(kind.tables & tables))
     return [
         cost
@@ -316,23 +303,24 @@ def _alike(
 
 
 def _bounded(actual: float, estimated: float) -> float:
-    """Their ratio, no further from 1 than prior times were ever off."""
+    """Their ratio, limited by how far prior times were ever off."""
     if estimated <= 0:
         return 1.0
     return min(_MOST_TIMES, max(1 / _MOST_TIMES, actual / estimated))
 
 
 ROWS_UNKNOWN = 100
-"""Rows of a change whose log does not tell."""
+"""Rows of a change, if the log has no count."""
 _NEW = 0.95
-"""The share of the keys that come with their own partners that is taken to be new, as long as no
-run has told: rows that look like an order with its lines may be lines of older orders."""
+"""Share of keys that come with their own partners and are assumed new until runs show otherwise:
+rows like an order with its lines may be lines of older orders."""
 _FEW_ROWS = 8.0
-"""Groups of so few rows on average are taken to come whole, as an order with its lines does."""
+"""Groups with at most so many rows on average are assumed to arrive whole, like an order with its
+lines."""
 
 
 def numbers_of(query: Opened, tables: PinnedTables, expected: Sequence[Expected]) -> Numbers:
-    """The numbers of a circuit."""
+    """The numbers of a circuit for placement."""
     flows = _Flows(query, tables)
     changes = {frozenset(one.tables): one for one in expected}
 
@@ -364,7 +352,7 @@ def numbers_of(query: Opened, tables: PinnedTables, expected: Sequence[Expected]
 
 
 def rows_of_change(expected: Expected, tables: Collection[TableName]) -> float:
-    """Rows that such a change moves in these tables, together."""
+    """Rows that such a change modifies in these tables."""
     return sum(_rows(expected, name) for name in expected.tables if name in tables)
 
 
@@ -376,8 +364,6 @@ def _rows(expected: Expected, table: TableName) -> float:
 
 
 class _Flows:
-    """The rows at every wire of a circuit, from what is stored of it."""
-
     def __init__(self, query: Opened, tables: PinnedTables) -> None:
         self._query = query
         compiled = query.compiled
@@ -398,7 +384,6 @@ class _Flows:
                 told[mine] = float(self._side_rows(side.name))
         self._told = told
         self._grouped: dict[str, tuple[float, float]] = {}
-        """Groups, and rows below them."""
         for at, operator in enumerate(self._operators):
             self._known[at] = self._rows_at(at)
             if operator.group_keys:
@@ -425,7 +410,6 @@ class _Flows:
         return self._known[wire]
 
     def below(self, wire: int) -> list[tuple[int, TableName]]:
-        """The sources below a wire, with their tables."""
         result: dict[int, TableName] = {}
         waiting = [wire]
         while waiting:
@@ -437,11 +421,10 @@ class _Flows:
         return sorted(result.items())
 
     def fan_out(self, source: int, wire: int) -> float:
-        """Rows at a wire for each row of a source."""
         return self._known[wire] / max(1.0, self._known[-1 - source])
 
     def comes_with_its_own(self, piece: str, kind: KindOfChange) -> bool:
-        """Whether the keys that a run asks of a piece mostly come with it: both sides of its join
+        """Whether the keys that a run reads of a piece mostly come with it: both sides of its join
         change, or its groups have few rows."""
         if piece in self._sides:
             mine, other = self.tables_of(piece)
@@ -450,7 +433,6 @@ class _Flows:
         return below <= groups * _FEW_ROWS
 
     def tables_of(self, side: str) -> tuple[frozenset[TableName], frozenset[TableName]]:
-        """The tables below a side, and those below the other one."""
         mine, other = (frozenset(n for _, n in self.below(wire)) for wire in self._sides[side])
         return mine, other
 
@@ -466,15 +448,14 @@ class _Flows:
 
 _MS = 1e-6
 _NUMBER = 8
-"""Bytes of a number."""
 _PAIR = 3 * _NUMBER
 """Bytes of a value of a group with its count, or of a group with its edge."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What is known of a circuit: rows at a wire, changed rows at it in a run of each kind, and
-    deleted ones among them."""
+    """What is known of a circuit: rows at a wire, and changed and deleted rows there per run and
+    kind."""
 
     rows: Callable[[int], float]
     changed: Callable[[int, KindOfChange], float]
@@ -483,7 +464,6 @@ class Facts:
 
 
 def bounded_of(query: Opened, facts: Facts) -> Mapping[str, Bounded]:
-    """What each piece that may be bounded takes and costs then, by its name."""
     prepared, meta = query.as_stored.prepared, query.as_stored.meta
     choices = [
         one
@@ -494,7 +474,7 @@ def bounded_of(query: Opened, facts: Facts) -> Mapping[str, Bounded]:
 
 
 def size_for(wanted: int, deleted: float, now: int | None) -> int:
-    """How many rows or values to keep of a group of which a run deletes so many in the mean."""
+    """Buffer size per group for so many deletions per run on average."""
     needed = wanted + math.ceil(deleted + 3 * math.sqrt(deleted))
     size = max(BUFFERS_FEWEST, 1 << (needed - 1).bit_length())
     size = min(size, max(USUAL.of_all or 0, wanted))
@@ -502,12 +482,12 @@ def size_for(wanted: int, deleted: float, now: int | None) -> int:
 
 
 def chance_of_refill(changed: float, deleted: float, spare: float) -> float:
-    """The chance that a run uses a buffer up, all groups together, in the long run.
+    """The probability that a run exhausts a buffer, over all groups, in the long run.
 
-    So many of its rows lie within buffers, of which a share is `deleted`; a buffer has so many to
-    `spare`. Deletions that no new rows make up for use one up after `spare`; where they balance it
-    goes up and down between none and twice as many, and takes some 3 times their square (the mean
-    of such a walk from the middle to its lower end).
+    `changed` rows lie within buffers, of which a share is `deleted`; a buffer has `spare` rows.
+    Deletions not balanced by new rows exhaust one after `spare`; if balanced, its size walks
+    between none and twice as many, which takes some 3 times their square (the mean of such a walk
+    from the middle to its lower end).
     """
     lost = changed * max(0.0, 2 * deleted - 1) / spare
     walked = changed * min(1.0, 2 * deleted) / (3 * spare * spare)
@@ -548,7 +528,7 @@ class _Piece:
         return Bounded(self._bytes(size), chance, self._refill_ms(), self._kept_bytes(), size)
 
     def _held(self, size: int) -> int:
-        """Rows or values of a group that is filled again."""
+        """Rows or values of a group after a refill."""
         if self._choice.is_values:
             return size
         wanted = self._choice.wanted
@@ -561,11 +541,10 @@ class _Piece:
         return self._facts.deleted(self._wire, kind)
 
     def _share(self, kind: KindOfChange) -> float:
-        """Of the rows that change, those that are deleted."""
         return min(1.0, self._deleted(kind) / max(1.0, self._changed(kind)))
 
     def _bytes(self, size: int) -> int:
-        """What it takes once it is bounded, at most: buffers grow to twice their size."""
+        """Upper bound of its bytes once bounded: buffers grow to twice their size."""
         if self._now is not None:
             return self._query.bytes_of(self._operator)
         most = self._groups * 2 * self._held(size)
@@ -580,7 +559,7 @@ class _Piece:
         return int(result)
 
     def _kept_bytes(self) -> int | None:
-        """What it would take if all were kept, where it is bounded; None where it is not."""
+        """Bytes if all were kept, for a bounded piece; else None."""
         if self._now is None:
             return None
         known = self._query.as_stored.meta.group_bytes.get(self._choice.piece)
@@ -598,13 +577,12 @@ class _Piece:
                 yield keeper.name, size.rows, size.bytes
 
     def _buffered(self) -> Iterator[tuple[str, int, int]]:
-        """What of it is bounded."""
         names = set(self._operator.buffered)
         return (one for one in self._stored() if one[0] in names)
 
     def _refill_ms(self) -> float:
-        """Reading the table again, whose files may all hold rows of a group, or telling all groups
-        below; and finding which are those asked for."""
+        """Time to read the table again, whose files may all hold rows of a group, or to list all
+        groups below; and to select those requested."""
         at = self._wire
         while at >= 0 and not self._operators[at].can_refill:
             (at,) = self._wires[at]
@@ -612,7 +590,7 @@ class _Piece:
         return result + (self._told_ms(at) if at >= 0 else self._whole_ms(at))
 
     def _told_ms(self, at: int) -> float:
-        """All groups of a grouping told, as if it were read where it may be."""
+        """Time to list all groups of a grouping, as if it were read where possible."""
         told = self._facts.rows(at) * PRIORS.row_ns * _MS
         chosen = {one.side: one for one in self._query.compiled.groupings}
         known = chosen.get(self._operators[at].piece)
