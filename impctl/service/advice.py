@@ -74,19 +74,8 @@ def ranges_entries(desk: Workbench, stored: StoredQuery) -> tuple[RangesEntry, .
         if drifted:
             is_fixed = has_own_boundaries(desk, depth.table, depth.attribute)
             hint = _own_hint(depth) if is_fixed else REBALANCE_HINT
-        entries.append(
-            RangesEntry(
-                table=depth.table,
-                attribute=depth.attribute,
-                ranges=depth.ranges,
-                rows=depth.rows,
-                largest=depth.largest,
-                imbalance=imbalance(depth),
-                at_capture=depth.at_capture,
-                drifted=drifted,
-                hint=hint,
-            )
-        )
+        entry = RangesEntry(**kept, imbalance=imbalance(depth), drifted=drifted, hint=hint)
+        entries.append(entry)
     return tuple(entries)
 
 
@@ -212,10 +201,7 @@ class Followed:
 
 
 def followed(runs: Sequence[RunRef]) -> list[Followed]:
-    sizes: dict[str, tuple[int, int]] = {}
-    for run in runs:
-        rows, size = sizes.get(run.arrangement, (0, 0))
-        sizes[run.arrangement] = (rows + run.rows, size + run.bytes)
+    sizes = _by_piece(runs)
     names = [piece[: -len(_BACK + _ROWS)] for piece in sizes if piece.endswith(_BACK + _ROWS)]
     return [_followed(name, sizes) for name in sorted(names)]
 
@@ -317,7 +303,8 @@ def _rows_per_range(
     partition = sketch.partition
     others = {other.partition for other in stored.sketches} - {partition}
     # Two partitions of one attribute are counted under names that tell nobody which is which.
-    if not any(_is_named_alike(partition, other) for other in others):
+    name = (partition.table, partition.attribute)
+    if all((other.table, other.attribute) != name for other in others):
         counted = RangeRows([partition])
         # State that is damaged keeps nobody from clustering; `maintain` and `doctor` tell of it.
         with suppress(StateCorruptError):
@@ -326,10 +313,6 @@ def _rows_per_range(
         if counts.any():
             return counts
     return likely_counts(snapshot, partition)
-
-
-def _is_named_alike(one: RangePartition, other: RangePartition) -> bool:
-    return (one.table, one.attribute) == (other.table, other.attribute)
 
 
 def sketched_most(snapshot: Snapshot, uses: Sequence[SketchUse]) -> tuple[ColumnName, ...]:
@@ -517,10 +500,12 @@ def _advice(
     small = _small_and_wide(snapshot, sketch)
     if small < _MANY_SMALL or small * 2 < files:
         return None
+    forecast = forecasts.of(sketch.table)
+    merges = "OPTIMIZE" if forecast is None or forecast.obstacle else "`impctl cluster` or OPTIMIZE"
     return Advice(
         f"{name} skips none of the {small} small files (of {files}): each spans most of "
         "the ranges, which is usual after many small commits",
-        f"{_who_joins_files(forecasts.of(sketch.table))} would merge them",
+        f"{merges} would merge them",
     )
 
 
@@ -531,8 +516,10 @@ def _order_fix(
     if forecast is None:
         return "use another attribute"
     by = ", ".join(f"`{name}`" for name in forecast.columns)
-    expected = None if forecast.obstacle else _helped(forecast, query, sketch)
-    if expected is not None:
+    wanted = (query, sketch.attribute)
+    mine = (one for one in forecast.sketches if (one.query, one.attribute) == wanted)
+    expected = next((one for one in mine if one.bytes_expected < one.bytes), None)
+    if expected is not None and not forecast.obstacle:
         return (
             f"`impctl cluster` would order the table's files by {by} and leave about "
             f"{expected.bytes_expected / max(total, 1):.1%} of them to read"
@@ -550,24 +537,6 @@ def _order_fix(
         f"use another attribute: the order that helps other sketches, by {by}, does not "
         "help this one"
     )
-
-
-def _helped(
-    forecast: ClusterForecast, query: QueryName, sketch: StoredSketch
-) -> ClusteredSketch | None:
-    wanted = (query, sketch.attribute)
-    return next(
-        (
-            one
-            for one in forecast.sketches
-            if (one.query, one.attribute) == wanted and one.bytes_expected < one.bytes
-        ),
-        None,
-    )
-
-
-def _who_joins_files(forecast: ClusterForecast | None) -> str:
-    return "OPTIMIZE" if forecast is None or forecast.obstacle else "`impctl cluster` or OPTIMIZE"
 
 
 def _small_and_wide(snapshot: Snapshot, sketch: StoredSketch) -> int:

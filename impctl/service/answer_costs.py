@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from impctl.expr.nodes import Expr
-    from impctl.service.context import Workbench
+    from impctl.service.context import Versions, Workbench
     from impctl.service.filters import Pruned
     from impctl.service.prepare import PreparedQuery
     from impctl.store.records import StoreReader
     from impctl.tables.snapshot import DataFile
-    from impctl.types import TableName, TableVersion
+    from impctl.types import TableName
 
 
 SLOW_STATE_MS = 300.0
@@ -207,10 +207,7 @@ class Foreseen:
 
 
 def foreseen(
-    desk: Workbench,
-    prepared: PreparedQuery,
-    versions: Mapping[TableName, TableVersion],
-    pruned: Pruned,
+    desk: Workbench, prepared: PreparedQuery, versions: Versions, pruned: Pruned
 ) -> Foreseen:
     """Estimate both for these files."""
     rows = {table: rows_of(files) for table, files in pruned.files.items()}
@@ -238,13 +235,10 @@ def _by_rates(prepared: PreparedQuery, rows: Mapping[TableName, int], rates: Rat
             passing[id(node)] = float(rows.get(node.table, 0))
             ms += passing[id(node)] * max(1, len(node.attributes)) * rates.value
         else:
-            passing[id(node)] = max(below, default=0.0) * _left_by(node)
+            is_grouping = isinstance(node, Aggregate | Distinct | TopK)
+            passing[id(node)] = max(below, default=0.0) * (_GROUPS if is_grouping else 1.0)
             ms += sum(below) * _per_row(node, rates)
     return ms
-
-
-def _left_by(node: Plan) -> float:
-    return _GROUPS if isinstance(node, Aggregate | Distinct | TopK) else 1.0
 
 
 def _per_row(node: Plan, rates: Rates) -> float:
@@ -269,12 +263,7 @@ def _is_double(arguments: Sequence[Expr]) -> bool:
     return any(result is not None and result.is_fractional for result in types)
 
 
-def _quicker(
-    desk: Workbench,
-    prepared: PreparedQuery,
-    versions: Mapping[TableName, TableVersion],
-    ours: float,
-) -> str:
+def _quicker(desk: Workbench, prepared: PreparedQuery, versions: Versions, ours: float) -> str:
     """A note if DuckDB over all files would be clearly quicker, and how to use it."""
     from impctl.tables.rows import why_not_plain
 

@@ -71,11 +71,11 @@ from impctl.tables.changes import files_mark
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
+    from impctl.service.context import Partitions, Versions
     from impctl.service.pinned import PinnedTables
-    from impctl.sketch.partition import RangePartition
     from impctl.store.records import StoreReader
     from impctl.store.store import Store
-    from impctl.types import AccessId, QueryName, TableName, TableVersion
+    from impctl.types import AccessId, QueryName
     from impctl.workload.models import QuerySpec
 
 
@@ -134,15 +134,16 @@ def commit_capture(
     runs: dict[str, list[tuple[int, object]]] = {}
     if state is not None:
         checkpoint = state.checkpoint()
-        meta = replace(
-            meta,
-            counters=dict(checkpoint.counters),
-            unsure=state.unsure_rows() if isinstance(state, MaintainedQuery) else 0,
-            depths=depths(state.range_rows),
-            read_rows=filled_rows(state) if isinstance(state, MaintainedQuery) else {},
-            group_bytes=group_bytes(state) if isinstance(state, MaintainedQuery) else {},
-            buffer_groups=buffer_groups(state) if isinstance(state, MaintainedQuery) else {},
-        )
+        counters = dict(checkpoint.counters)
+        meta = replace(meta, counters=counters, depths=depths(state.range_rows))
+        if isinstance(state, MaintainedQuery):
+            meta = replace(
+                meta,
+                unsure=state.unsure_rows(),
+                read_rows=filled_rows(state),
+                group_bytes=group_bytes(state),
+                buffer_groups=buffer_groups(state),
+            )
         for arrangement, sequence, table in checkpoint.put:
             runs.setdefault(arrangement, []).append((sequence, table))
     pins = _pins(desk.tables, prepared)
@@ -164,14 +165,12 @@ def commit_capture(
 
 
 def _described(
-    tables: PinnedTables,
-    prepared: PreparedQuery,
-    way: Way,
-    versions: Mapping[TableName, TableVersion],
+    tables: PinnedTables, prepared: PreparedQuery, way: Way, versions: Versions
 ) -> StateMeta:
+    circuit = circuit_id(prepared.core if way.core is None else way.core)
     return StateMeta(
         way=way.reason,
-        circuit=_circuit(prepared, way),
+        circuit=circuit if way.answer is None else with_answer(circuit),
         answer=way.answer is not None,
         template=template_id(prepared.core),
         moments=dict(prepared.moments),
@@ -200,11 +199,6 @@ def _estimate(way: Way) -> Mapping[str, float]:
     if not way.has_tree or way.trees is None or way.trees.estimate is None:
         return {}
     return {"joined": way.trees.estimate.joined, "touched": way.trees.estimate.touched}
-
-
-def _circuit(prepared: PreparedQuery, way: Way) -> str:
-    circuit = circuit_id(prepared.core if way.core is None else way.core)
-    return circuit if way.answer is None else with_answer(circuit)
 
 
 def _pins(tables: PinnedTables, prepared: PreparedQuery) -> tuple[TablePin, ...]:
@@ -270,24 +264,38 @@ def capture_query(
     stage = capture_stage(desk, prepared)
     chosen, partitions = stage.chosen, stage.partitions
     reading = Stopwatch()
-    found_ = _found(desk, stage)
-    result, way, pass_ms = found_.fragments, found_.way, reading.ms
-    spark_ms, engine_ms = (pass_ms, 0.0) if found_.uses_spark else (0.0, pass_ms)
+    way, result, state, uses_spark = _computed(desk, stage)
+    spark_ms, engine_ms = (reading.ms, 0.0) if uses_spark else (0.0, reading.ms)
     sketches = stored_sketches(prepared, partitions, result)
     assumptions = tuple(assumption_of(fact) for fact in chosen.verdict.assumptions)
     versions = desk.tables.versions_of(prepared.tables)
     elapsed_ms, started_ms = whole.ms, desk.spark_start_ms - spark_started
-    record = replace(
-        _record(code, reason, result, versions),
+    record = RunRecord(
+        action="capture" if code == "asked" else "recapture",
+        reason_code=code,
+        reason=reason,
+        started_at=time.time(),
         elapsed_ms=elapsed_ms,
         read_ms=spark_ms,
         engine_ms=engine_ms,
-        cost=_cost(desk.tables, prepared, elapsed_ms, found_, started_ms),
+        commit_ms=0.0,
+        changes=0,
+        added=sum(len(fragments) for fragments in result.values()),
+        removed=0,
+        versions=versions,
+        cost=RunCost(
+            RunKind.RECAPTURE,
+            desk.tables.rows_of(prepared.tables),
+            sum(desk.tables.snapshot(table).bytes for table in prepared.tables),
+            max(0.0, elapsed_ms - started_ms),
+            uses_spark,
+            started_ms,
+        ),
     )
     committing = Stopwatch()
     if tell is not None:
-        tell(way, found_.state)
-    record = commit_capture(desk, store, prepared, way, found_.state, sketches, assumptions, record)
+        tell(way, state)
+    record = commit_capture(desk, store, prepared, way, state, sketches, assumptions, record)
     commit_ms, elapsed_ms = committing.ms, whole.ms
     amend(store, prepared.spec.name, record, commit_ms)
     return Captured(
@@ -301,7 +309,7 @@ def capture_query(
         engine_ms=engine_ms,
         commit_ms=commit_ms,
         elapsed_ms=elapsed_ms,
-        no_answer=_no_answer(prepared, way),
+        no_answer=way.no_answer if prepared.spec.answer and way.answer is None else "",
         no_provenance=way.no_provenance,
         lineage_warnings=tuple(lineage_warnings(desk.tables, prepared, chosen)),
     )
@@ -315,61 +323,10 @@ def without_provenance(query: QueryName, why: str) -> str:
     )
 
 
-def _no_answer(prepared: PreparedQuery, way: Way) -> str:
-    if not prepared.spec.answer or way.answer is not None:
-        return ""
-    return way.no_answer
-
-
-def _record(
-    code: str,
-    reason: str,
-    result: Mapping[AccessId, FragmentSet],
-    versions: Mapping[TableName, TableVersion],
-) -> RunRecord:
-    return RunRecord(
-        action="capture" if code == "asked" else "recapture",
-        reason_code=code,
-        reason=reason,
-        started_at=time.time(),
-        elapsed_ms=0.0,
-        read_ms=0.0,
-        engine_ms=0.0,
-        commit_ms=0.0,
-        changes=0,
-        added=sum(len(fragments) for fragments in result.values()),
-        removed=0,
-        versions=versions,
-    )
-
-
-def _cost(
-    tables: PinnedTables,
-    prepared: PreparedQuery,
-    elapsed_ms: float,
-    result: _Found,
-    start_ms: float,
-) -> RunCost:
-    size = sum(tables.snapshot(table).bytes for table in prepared.tables)
-    return RunCost(
-        RunKind.RECAPTURE,
-        tables.rows_of(prepared.tables),
-        size,
-        max(0.0, elapsed_ms - start_ms),
-        result.uses_spark,
-        start_ms,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    way: Way
-    fragments: Mapping[AccessId, FragmentSet]
-    state: MaintainedQuery | TouchedQuery | None
-    uses_spark: bool
-
-
-def _found(desk: Workbench, stage: CaptureStage) -> _Found:
+def _computed(
+    desk: Workbench, stage: CaptureStage
+) -> tuple[Way, Mapping[AccessId, FragmentSet], MaintainedQuery | TouchedQuery | None, bool]:
+    """The way, the sketch of every access, the state to maintain it (if any), whether Spark ran."""
     prepared, chosen, partitions = stage.prepared, stage.chosen, stage.partitions
     way, filled = stage.way, None
     if way.mode is Mode.EXACT:
@@ -377,14 +334,12 @@ def _found(desk: Workbench, stage: CaptureStage) -> _Found:
     if filled is None:
         result = recaptured(desk, prepared, chosen.verdict, partitions)
         state = touched(desk, prepared, partitions, result) if way.mode is Mode.TOUCH else None
-        return _Found(way, result, state, True)
-    return _Found(way, filled.session.fragments(), filled.session, filled.uses_spark)
+        return way, result, state, True
+    return way, filled.session.fragments(), filled.session, filled.uses_spark
 
 
 def stored_sketches(
-    prepared: PreparedQuery,
-    partitions: Mapping[AccessId, RangePartition],
-    result: Mapping[AccessId, FragmentSet],
+    prepared: PreparedQuery, partitions: Partitions, result: Mapping[AccessId, FragmentSet]
 ) -> tuple[StoredSketch, ...]:
     tables = prepared.table_of
     return tuple(
@@ -394,6 +349,7 @@ def stored_sketches(
 
 
 def capture(desk: Workbench, queries: Sequence[QueryName] | None) -> Outcome:
+    """Capture the queries named (default: all); one result per query."""
     results: list[CaptureResult] = []
     failures: list[Failure] = []
     warnings: list[str] = []

@@ -60,19 +60,22 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from impctl.engine.result_rows import AnswerRows
+    from impctl.service.context import Versions
     from impctl.service.settings import FollowRequest, Settings
     from impctl.store.records import StoredQuery, StoreReader
-    from impctl.types import QueryName, TableName, TableVersion
+    from impctl.types import QueryName
 
 
 @dataclass(frozen=True, slots=True)
-class Moving:
+class Changed:
     """Changes between versions of the tables; `moments` are the clock's values at the end."""
 
-    since: Mapping[TableName, TableVersion]
-    versions: Mapping[TableName, TableVersion]
-    moments: Mapping[str, str]
     changes: pa.Table
+    since: Versions
+    versions: Versions
+    moments: Mapping[str, str]
+    by: AnsweredBy
+    why: str
 
 
 class NotCarriedError(ImpctlError):
@@ -105,7 +108,7 @@ class AnswerAhead:
         """What the answer corresponds to now."""
         return self._taken.stored
 
-    def on(self, desk: Workbench) -> Moving:
+    def on(self, desk: Workbench) -> Changed:
         """Changes up to the pinned versions; NotCarriedError if they cannot be computed."""
         assert self._taken.way.answer is not None
         task, before = self._task, self._taken.versions
@@ -126,7 +129,9 @@ class AnswerAhead:
         if changes is None:
             nothing = RowsOf(self._taken.way.answer.ending, NO_ROWS, self._kept.bounded)
             changes = changes_between(nothing, nothing, desk.session_zone)
-        return Moving(before, self._taken.versions, stored_moments(self.stored), changes)
+        why = "from the materialized result, after maintaining it"
+        versions, moments = self._taken.versions, stored_moments(self.stored)
+        return Changed(changes, before, versions, moments, AnsweredBy.STATE, why)
 
     def rows_before(self) -> RowsOf:
         way = self._taken.way
@@ -171,16 +176,6 @@ class _Collected:
         self.changes = changes
 
 
-@dataclass(frozen=True, slots=True)
-class Changed:
-    changes: pa.Table
-    since: Mapping[TableName, TableVersion]
-    versions: Mapping[TableName, TableVersion]
-    moments: Mapping[str, str]
-    by: AnsweredBy
-    why: str
-
-
 class Answer:
     """A query's answer as last reported, and its next changes.
 
@@ -193,7 +188,7 @@ class Answer:
         self._stored = captured_query(desk, desk.reading_store(), spec)
         check_kept(spec, self._stored)
         catch_up(desk.tables, self._stored)
-        self._since: Mapping[TableName, TableVersion] = self._stored.versions
+        self._since: Versions = self._stored.versions
         self._ahead: AnswerAhead | None = None
         self._rows: RowsOf | None = None
         """Rows of the last answer, if there is no state."""
@@ -207,19 +202,21 @@ class Answer:
 
     def next(self, desk: Workbench) -> Changed:
         if self._rows is None:
-            is_first = self._ahead is None
+            before = self._ahead
             try:
                 if self._ahead is None:
-                    self._ahead = self._taken_up(desk)
-                return self._carried(self._ahead.on(desk))
+                    self._ahead = self._restored(desk)
+                result = self._ahead.on(desk)
+                self._since = result.versions
+                return result
             except NotCarriedError as trouble:
                 self._why = trouble.message
-                # A first step may follow the clock: then what was taken up is of another time.
-                self._rows = self._kept(desk) if is_first else self._told_last()
+                # A first step may follow the clock: then the restored state is of another time.
+                self._rows = self._kept(desk) if before is None else before.rows_before()
                 self._ahead = None
         return self._compared(desk, self._rows)
 
-    def _taken_up(self, desk: Workbench) -> AnswerAhead:
+    def _restored(self, desk: Workbench) -> AnswerAhead:
         store = desk.reading_store()
         assert store is not None
         ahead = AnswerAhead(desk, store, self._spec, self._stored)
@@ -237,16 +234,6 @@ class Answer:
         now = store.load(self._spec.name)
         if now is None or now.generation != self._stored.generation:
             raise moved_meanwhile(self._spec.name)
-
-    def _told_last(self) -> RowsOf:
-        assert self._ahead is not None
-        return self._ahead.rows_before()
-
-    def _carried(self, moving: Moving) -> Changed:
-        self._since = moving.versions
-        why = "from the materialized result, after maintaining it"
-        by = AnsweredBy.STATE
-        return Changed(moving.changes, moving.since, moving.versions, moving.moments, by, why)
 
     def _compared(self, desk: Workbench, before: RowsOf) -> Changed:
         """The last answer compared with the engine's at the pinned versions."""

@@ -145,12 +145,12 @@ class Chosen:
 
 
 def choose(
-    desk: Workbench,
-    prepared: PreparedQuery,
-    *,
-    every: bool = True,
-    judges: Judges | None = None,
+    desk: Workbench, prepared: PreparedQuery, *, every: bool = True, judges: Judges | None = None
 ) -> Chosen:
+    """Choose the sketches to capture; UnsafeSketchError says why there is none as requested.
+
+    Without `every`, only candidates that may be chosen are estimated.
+    """
     query = prepared.planned
     facts = facts_of(desk.tables, prepared.scans, reads_checks=True)
     result = NOTHING

@@ -173,12 +173,7 @@ def move_of(
 
 
 def _above(
-    spec: QuerySpec,
-    reason: str,
-    way: Way,
-    new: Way,
-    conditions: Moves,
-    names: frozenset[str],
+    spec: QuerySpec, reason: str, way: Way, new: Way, conditions: Moves, names: frozenset[str]
 ) -> MovedAbove:
     """What moved above conditions on rows of a table; nothing if only rows expire."""
     assert way.compiled is not None

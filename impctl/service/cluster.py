@@ -48,7 +48,11 @@ def cluster(
             results.append(_clustered(desk, table, by, used, bool(wanted), may_lose=may_lose))
         except ImpctlError as error:
             failures.append(Failure(None, error))
-    return Outcome(tuple(results), _warnings(desk, wanted, uses), tuple(failures))
+    warning = (
+        f"no sketch is stored for any query of {desk.workload.file}, so there is "
+        "nothing to cluster by; run `impctl capture` first, or give `--table` and `--by`"
+    )
+    return Outcome(tuple(results), () if wanted or uses else (warning,), tuple(failures))
 
 
 def _wanted(
@@ -70,18 +74,6 @@ def _wanted(
             "`--by` takes columns of one table", hint="name that table with `--table` too"
         )
     return tuple(dict.fromkeys(result))
-
-
-def _warnings(
-    desk: Workbench, wanted: Sequence[TableName], uses: dict[TableName, list[SketchUse]]
-) -> tuple[str, ...]:
-    if wanted or uses:
-        return ()
-    return (
-        f"no sketch is stored for any query of {desk.workload.file}, so there is "
-        "nothing to cluster by; run `impctl capture` first, or give `--table` and "
-        "`--by`",
-    )
 
 
 def _clustered(

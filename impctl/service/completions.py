@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from impctl.workload.load import names_in
-
-if TYPE_CHECKING:
-    pass
 
 
 def query_names(file: Path) -> tuple[str, ...]:

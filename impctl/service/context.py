@@ -2,87 +2,65 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
-
-from impctl.errors import (
-    ImpctlError,
-)
-from impctl.service.results import Failure
-from impctl.workload.models import Policy, QuerySpec
-
-if TYPE_CHECKING:
-    from impctl.service.pinned import PinnedTables
-    from impctl.store.records import StoreReader
-    from impctl.types import ColumnName, QueryName, TableName, TableVersion
-from collections.abc import Iterable, Iterator, Mapping
-from datetime import datetime
-from typing import TYPE_CHECKING
-
-from impctl.errors import (
-    NotReadError,
-    UnsafeSketchError,
-    UsageError,
-)
-from impctl.plan.nodes import Plan, Query
-from impctl.safety.facts import Fact
-from impctl.sql.parameters import Clock
-from impctl.types import AccessId, ColumnName, TableName
-from impctl.workload.yaml import sql_location
-
-if TYPE_CHECKING:
-    from impctl.service.pinned import PinnedTables
-import time
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
-
-from impctl.store.ledger import Ledger
-from impctl.types import QueryName, TableVersion
-from impctl.workload.yaml import suggestion
-
-if TYPE_CHECKING:
-    from impctl.reuse.verdict import ReuseVerdict
-    from impctl.service.pinned import PinnedTables
-    from impctl.store.records import StoreReader
-import os
-from typing import TYPE_CHECKING
-
-from impctl.tables.log import Seen
-
-if TYPE_CHECKING:
-    from impctl.compile.compile import Compiled
-    from impctl.engine.operator import Limits
-    from impctl.forecast import Arrival, History
-    from impctl.store.records import StoreReader
-    from impctl.tables.source import DeltaSource
 import hashlib
-from contextlib import ExitStack
-from datetime import UTC, date
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, date, datetime
 from functools import cache, cached_property, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from impctl.data.memory import give_back
 from impctl.data.schema import name_parts
-from impctl.errors import is_panic, unexpected
+from impctl.errors import (
+    ImpctlError,
+    NotReadError,
+    UnsafeSketchError,
+    UsageError,
+    is_panic,
+    unexpected,
+)
 from impctl.service.output import check_output
 from impctl.service.pinned import PinnedTables
+from impctl.service.results import Failure
 from impctl.service.settings import Settings, lock_timeout_of, policy_of, spark_of, store_of
 from impctl.stopwatch import Stopwatch
 from impctl.store.disk import suppress_full
+from impctl.store.ledger import Ledger
 from impctl.store.store import Store
-from impctl.tables.log import commit_history
+from impctl.tables.log import Seen, commit_history
 from impctl.tables.storage import local_path
 from impctl.workload.load import load_spark_profile, read_text, workload_of
-from impctl.workload.models import InsertSpec, SparkSpec, Workload
+from impctl.workload.models import InsertSpec, Policy, QuerySpec, SparkSpec, Workload
+from impctl.workload.yaml import sql_location, suggestion
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from impctl.compile.compile import Compiled
+    from impctl.engine.operator import Limits
+    from impctl.forecast import Arrival, History
+    from impctl.plan.nodes import Plan, Query
+    from impctl.reuse.verdict import ReuseVerdict
+    from impctl.rules.finalize import AnswerPlan
+    from impctl.rules.optimize import PlannedQueries
+    from impctl.safety.facts import Fact
     from impctl.service.results import Result
+    from impctl.sketch.partition import RangePartition
     from impctl.sql.parameters import Clock
+    from impctl.store.records import StoreReader
+    from impctl.tables.source import DeltaSource
+    from impctl.types import AccessId, ColumnName, QueryName, TableName, TableVersion
+
+    Sketched = tuple[tuple[AccessId, ColumnName], ...]
+    Partitions = Mapping[AccessId, RangePartition]
+    Versions = Mapping[TableName, TableVersion]
+    Texts = Mapping[TableName, Mapping[TableVersion, str]]
+    """Entries of logs that were read already."""
 
 
 class Reporter(Protocol):
@@ -167,9 +145,6 @@ def _lines(folder: Path) -> Iterator[str]:
 
 def _line(path: str, result: os.stat_result) -> str:
     return f"{path} {result.st_size} {result.st_mtime_ns}"
-
-
-Texts = Mapping[TableName, Mapping[TableVersion, str]]
 
 
 def known_histories(
@@ -384,16 +359,6 @@ def _is_up() -> bool:
     return running_session() is not None
 
 
-if TYPE_CHECKING:
-    from impctl.plan.nodes import Plan, Query
-    from impctl.reuse.verdict import ReuseVerdict
-    from impctl.rules.finalize import AnswerPlan
-    from impctl.rules.optimize import PlannedQueries
-    from impctl.safety.facts import Fact
-    from impctl.types import AccessId, ColumnName
-
-    Sketched = tuple[tuple[AccessId, ColumnName], ...]
-
 _REMEMBERED = 256
 """Entries per kind, as many as plans (`rules.optimize.KEPT`); each holds its plans, tens of
 kilobytes."""
@@ -402,6 +367,8 @@ kilobytes."""
 class Memory:
     def __init__(self) -> None:
         self._workload: tuple[tuple[object, ...], Workload] | None = None
+        self._answers: dict[int, tuple[Query, AnswerPlan]] = {}
+        self._circuits: dict[int, tuple[Plan, str]] = {}
 
     def workload(self, path: Path, env: Mapping[str, str]) -> Workload:
         text = read_text(path)
@@ -437,34 +404,31 @@ class Memory:
 
     def answer(self, query: Query) -> AnswerPlan:
         """The query's plan split for its answer."""
-        known = self._answers.get(id(query))
-        if known is None:
-            from impctl.rules.finalize import answer_plan
+        from impctl.rules.finalize import answer_plan
 
-            if len(self._answers) >= _REMEMBERED:
-                self._answers.clear()
-            known = self._answers[id(query)] = (query, answer_plan(query))
-        return known[1]
-
-    @cached_property
-    def _answers(self) -> dict[int, tuple[Query, AnswerPlan]]:
-        return {}
+        return _by_identity(self._answers, query, answer_plan)
 
     def circuit(self, core: Plan) -> str:
-        # By identity: to hash a plan, or compare two, takes as long as to name it. An entry holds
-        # its plan, so that no other one can have its id.
-        known = self._circuits.get(id(core))
-        if known is None:
-            from impctl.compile.build import circuit_id
+        from impctl.compile.build import circuit_id
 
-            if len(self._circuits) >= _REMEMBERED:
-                self._circuits.clear()
-            known = self._circuits[id(core)] = (core, circuit_id(core))
-        return known[1]
+        return _by_identity(self._circuits, core, circuit_id)
 
-    @cached_property
-    def _circuits(self) -> dict[int, tuple[Plan, str]]:
-        return {}
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+def _by_identity(
+    known: dict[int, tuple[Key, Value]], key: Key, make: Callable[[Key], Value]
+) -> Value:
+    # To hash a plan, or compare two, takes as long as to name it. An entry holds its plan, so that
+    # no other one can have its id.
+    entry = known.get(id(key))
+    if entry is None:
+        if len(known) >= _REMEMBERED:
+            known.clear()
+        entry = known[id(key)] = (key, make(key))
+    return entry[1]
 
 
 class Workbench:

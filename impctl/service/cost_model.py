@@ -6,9 +6,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from impctl.service.stored import (
-    layout_of,
-)
+from impctl.service.stored import layout_of
 from impctl.service.text import duration_text
 from impctl.store.records import RunCost, RunKind, StoredQuery
 from impctl.values import dataclass
@@ -100,26 +98,16 @@ def _fit(points: Sequence[Point]) -> tuple[float, float, float]:
 
 _FEWEST_MAINTAINED = 3
 """Runs needed to predict maintenance; one capture suffices for recapture."""
-
-
 _TRUSTED_TIMES = 10
 """Predict up to this multiple of the largest observed change."""
-
-
 _MARGIN = 2.0
 """Factor by which maintenance must take longer."""
-
-
 _LEAST_GAIN_MS = 1_000.0
 """Savings below this are ignored."""
-
-
 _GUESSED = 1.5
 """Maintenance relative to a capture of the same share, if never tried: measured 0.8 (sums) to 2.3
 (MAX), with file comparison 0.9. By it, recapture is chosen only if more rows or bytes changed than
 the table has."""
-
-
 _SPARK_START_MS = 8_000.0
 """Milliseconds to start Spark, if never measured."""
 

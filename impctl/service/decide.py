@@ -21,13 +21,7 @@ from impctl.service.decision import capture_stage
 from impctl.service.maintenance_plan import TakenUp, check_circuit, reopened
 from impctl.service.prepare import PreparedQuery, prepare, recheck
 from impctl.service.results import ENGINE, SPARK, Failure
-from impctl.service.stored import (
-    check_clock,
-    check_definition,
-    check_pins,
-    mark_at,
-    moved_moments,
-)
+from impctl.service.stored import check_clock, check_definition, check_pins, mark_at, moved_moments
 from impctl.service.table_deltas import GroupedChange, Need, SharedChanges, is_large, need_of
 from impctl.sketch.sketch import Mode
 from impctl.store.records import RunKind, StoredQuery
@@ -220,10 +214,7 @@ def _check_columns_and_order(
     """SchemaChangedError if columns or their order require another circuit."""
     for pin in stored.pins:
         read = _columns_read(prepared, pin.table)
-        before, after = (
-            tables.snapshot(pin.table, pin.version),
-            tables.snapshot(pin.table),
-        )
+        before, after = tables.snapshot(pin.table, pin.version), tables.snapshot(pin.table)
         check_same_columns(before.columns, before.version, after, read)
         check_same_order(before, after, read)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from impctl.errors import RecaptureNeededError
@@ -19,10 +19,8 @@ from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.compile.compile import Way
-    from impctl.service.context import Workbench
-    from impctl.sketch.partition import RangePartition
+    from impctl.service.context import Partitions, Workbench
     from impctl.store.records import StoreReader
-    from impctl.types import AccessId
     from impctl.workload.models import QuerySpec
 
 
@@ -32,7 +30,7 @@ class CaptureStage:
 
     prepared: PreparedQuery
     chosen: Chosen
-    partitions: Mapping[AccessId, RangePartition]
+    partitions: Partitions
     way: Way
 
     def by(self, desk: Workbench) -> str:

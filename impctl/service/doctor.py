@@ -29,7 +29,6 @@ from impctl.spark.session import JAVA_HINT, OLDEST_JAVA, java_candidates, releas
 from impctl.store.health import MOST_FILES, Checked, Folder, check_store, folder_of, lock_owner
 from impctl.tables.log import (
     Committed,
-    Retention,
     committed_at,
     committed_since,
     duration_of,
@@ -117,15 +116,6 @@ _MARGIN = 2
 """Intervals that must fit, so that one missed run does not lose the history."""
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """How long history is kept: the shorter of two settings."""
-
-    setting: str
-    text: str
-    span: timedelta
-
-
 def history_findings(
     source: DeltaSource,
     snapshot: Snapshot,
@@ -152,12 +142,14 @@ def history_findings(
                 f"`{one.setting}` is not a duration that impctl understands: `{one.text}`",
                 f"set it to a duration such as `interval 30 days`: {_longer(source, one.setting)}",
             )
-    kept = _least(settings)
-    if kept is not None:
+    known = [(one.kept, one.setting) for one in settings if one.kept is not None]
+    if known:
         waiting = [version for query, version in stale.items() if gone[query] is None]
         age = _oldest_change(source, min(waiting)) if waiting else None
-        raise_it = f"keep it longer: {_longer(source, kept.setting)}"
-        yield _schedule(subject, kept, raise_it, age, every)
+        span, setting = min(known, key=lambda one: one[0])
+        raise_it = f"keep it longer: {_longer(source, setting)}"
+        keeps = f"History is kept for {_text(span)} (`{setting}`)"
+        yield _schedule(subject, span, keeps, raise_it, age, every)
 
 
 def _longer(source: DeltaSource, setting: str) -> str:
@@ -165,12 +157,16 @@ def _longer(source: DeltaSource, setting: str) -> str:
 
 
 def _schedule(
-    subject: Subject, kept: Kept, raise_it: str, age: timedelta | None, every: timedelta | None
+    subject: Subject,
+    span: timedelta,
+    keeps: str,
+    raise_it: str,
+    age: timedelta | None,
+    every: timedelta | None,
 ) -> Finding:
     """Compare retention with the age of pending changes and the time to the next run."""
-    keeps = f"History is kept for {_text(kept.span)} (`{kept.setting}`)"
     ago = "" if age is None else f"; the oldest change not yet maintained is {_text(age)} old"
-    if age is not None and age >= kept.span:
+    if age is not None and age >= span:
         return subject.warning(
             "schedule",
             f"{keeps}{ago}, and may be removed at any time",
@@ -179,27 +175,22 @@ def _schedule(
     if every is None:
         return subject.ok("schedule", f"{keeps}{ago}; `--every 1d` compares a schedule with that")
     runs = f"a run every {_text(every)}"
-    if every >= kept.span:
+    if every >= span:
         fix = f"run more often, or {raise_it}"
         return subject.problem("schedule", f"{keeps}, too short for {runs}{ago}", fix, 2)
-    if age is not None and age + every >= kept.span:
+    if age is not None and age + every >= span:
         return subject.warning(
             "schedule",
             f"{keeps}{ago}: the change may be gone at the next of {runs}",
             "run `impctl maintain` now",
         )
-    if every * _MARGIN > kept.span:
+    if every * _MARGIN > span:
         return subject.warning(
             "schedule",
             f"{keeps}: with {runs}, a single failed run loses the change{ago}",
             f"run more often, or {raise_it}",
         )
     return subject.ok("schedule", f"{keeps}, enough for {runs}{ago}")
-
-
-def _least(settings: tuple[Retention, ...]) -> Kept | None:
-    known = [Kept(one.setting, one.text, one.kept) for one in settings if one.kept is not None]
-    return min(known, key=lambda one: one.span, default=None)
 
 
 def _oldest_change(source: DeltaSource, version: TableVersion) -> timedelta | None:
@@ -237,10 +228,8 @@ def installed() -> tuple[Installed, ...]:
     python, packages = _declared()
     if python is None:
         return ()
-    result = [Installed("python", python, platform.python_version())]
-    for name, wanted in packages:
-        result.append(Installed(name, wanted, installed_version(name)))
-    return tuple(result)
+    others = (Installed(name, wanted, installed_version(name)) for name, wanted in packages)
+    return (Installed("python", python, platform.python_version()), *others)
 
 
 def installed_version(package: str) -> str | None:

@@ -20,7 +20,7 @@ from impctl.service.memory_limit import MemoryLimit, batch_size, held_to, memory
 from impctl.service.result_changes import RowsOf
 from impctl.store.records import StoredSketch
 from impctl.tables.rows import BATCH_ROWS, read_batches
-from impctl.types import AccessId, TableName, TableVersion
+from impctl.types import AccessId, TableName
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from impctl.data.schema import Column
     from impctl.engine.batch import Batch
     from impctl.expr.nodes import Expr
+    from impctl.service.context import Versions
     from impctl.service.pinned import PinnedTables
     from impctl.service.prepare import PreparedQuery
 
@@ -73,7 +74,7 @@ class LeftOut:
 def engine_answer(
     desk: Workbench,
     prepared: PreparedQuery,
-    versions: Mapping[TableName, TableVersion],
+    versions: Versions,
     pruned: Pruned,
     sketches: Sequence[StoredSketch],
     where: Expr | None = None,
@@ -93,7 +94,7 @@ def engine_rows(
     desk: Workbench,
     limit: MemoryLimit,
     prepared: PreparedQuery,
-    versions: Mapping[TableName, TableVersion],
+    versions: Versions,
     pruned: Pruned,
     sketches: Sequence[StoredSketch] = (),
     left_out: Mapping[TableName, LeftOut] = MappingProxyType({}),
@@ -127,7 +128,7 @@ def engine_rows(
 def _read(
     tables: PinnedTables,
     compiled: Compiled,
-    versions: Mapping[TableName, TableVersion],
+    versions: Versions,
     pruned: Pruned,
     used: Sketches,
     left_out: Mapping[TableName, LeftOut],

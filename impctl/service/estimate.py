@@ -547,7 +547,7 @@ class _Estimate:
         columns = [option.column for option in self.options]
         bounds = {name: self._bounds(name) for name in {*groups, *columns}}
         overlaps = {name: mean_overlap(result) for name, result in bounds.items()}
-        if all(self._is_mixed(overlaps[name]) for name in columns):
+        if all(overlaps[name] >= _NOT_CLUSTERED * len(self.files) for name in columns):
             everything = self._reading(FilesLeft.all_of(len(self.files)))
             return Estimates({(self.scan.table, name): everything for name in columns})
         along = min(groups or columns, key=overlaps.__getitem__)
@@ -578,9 +578,6 @@ class _Estimate:
         rows = left * np.array([file.rows or 1 for file in self.files], dtype=np.float64)
         spread = rows / max(float(rows.sum()), 1e-9) * run.rows_of_provenance
         return left * -np.expm1(-spread)
-
-    def _is_mixed(self, overlapping: float) -> bool:
-        return overlapping >= _NOT_CLUSTERED * len(self.files)
 
     def _bounds(self, name: ColumnName) -> ColumnBounds:
         """Bounds of a column in the files to read."""

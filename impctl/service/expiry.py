@@ -22,7 +22,7 @@ from impctl.sql.parameters import NEVER, zone_of
 from impctl.types import ColumnName, TableName, TableVersion
 
 if TYPE_CHECKING:
-    from impctl.service.context import Workbench
+    from impctl.service.context import Versions, Workbench
     from impctl.service.pinned import PinnedTables
     from impctl.tables.snapshot import Snapshot
     from impctl.workload.models import ExpirySpec, TableSpec
@@ -89,7 +89,7 @@ def live_rows(expiry: ExpirySpec, snapshot: Snapshot, now: datetime, zone: str) 
     return LiveRows(column.name, Literal((edge - _EPOCH) // _MICROSECOND, TIMESTAMP))
 
 
-def next_expiry(desk: Workbench, versions: Mapping[TableName, TableVersion], now: str) -> str:
+def next_expiry(desk: Workbench, versions: Versions, now: str) -> str:
     """The next instant at which a row live at `now` expires, or `NEVER`.
 
     In whole seconds, as instants of runs are; no row expires before it. Reads the column in files
@@ -102,7 +102,7 @@ def next_expiry(desk: Workbench, versions: Mapping[TableName, TableVersion], now
         return ""
 
 
-def _next_expiry(desk: Workbench, versions: Mapping[TableName, TableVersion], now: str) -> str:
+def _next_expiry(desk: Workbench, versions: Versions, now: str) -> str:
     instant, zone = datetime.fromisoformat(now), desk.session_zone
     datetimes: list[datetime] = []
     for table, version in versions.items():
@@ -120,12 +120,8 @@ def _next_expiry(desk: Workbench, versions: Mapping[TableName, TableVersion], no
     if not datetimes:
         return NEVER
     micros = (min(datetimes) - _EPOCH) // _MICROSECOND
-    return _text_of(-(-micros // _SECOND))
-
-
-def _text_of(seconds: int) -> str:
     try:
-        return (_EPOCH + timedelta(seconds=seconds)).isoformat()
+        return (_EPOCH + timedelta(seconds=-(-micros // _SECOND))).isoformat()
     except OverflowError:
         return NEVER
 

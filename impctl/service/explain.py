@@ -84,8 +84,8 @@ if TYPE_CHECKING:
     from impctl.compile.buffers import BufferChoice
     from impctl.compile.jointree.cost import Estimate
     from impctl.safety.judge import Verdict
+    from impctl.service.context import Partitions
     from impctl.service.pinned import PinnedTables
-    from impctl.sketch.partition import RangePartition
     from impctl.store.records import StoredQuery, StoredSketch
     from impctl.types import AccessId, AttributeId, ColumnName, QueryName, TableName
 
@@ -140,7 +140,7 @@ _OF_NODE = re.compile(r"tree(?P<tree>\d+)\.tree\d+/(?P<node>\d+)\.")
 def tree_entries(
     prepared: PreparedQuery,
     way: Way | None,
-    partitions: Mapping[AccessId, RangePartition],
+    partitions: Partitions,
     pieces: Mapping[str, int] | None = None,
 ) -> tuple[TreeEntry, ...]:
     """Entries for blocks of joins at the top of the plan.
@@ -152,14 +152,12 @@ def tree_entries(
     used = () if way is None else way.shapes
     sizes = iter(_sizes(pieces or {}))
     return tuple(
-        _entry(shape, prepared, way, sketched, next(sizes, {}) if _is_tree(shape) else {})
+        _entry(
+            shape, prepared, way, sketched, next(sizes, {}) if isinstance(shape, TreeShape) else {}
+        )
         for shape in used or tree_shapes(core)
         if not (isinstance(shape, NoTree) and shape.reason is Reason.ONE_TABLE)
     )
-
-
-def _is_tree(shape: TreeShape | NoTree) -> bool:
-    return isinstance(shape, TreeShape)
 
 
 def _sizes(pieces: Mapping[str, int]) -> Iterator[dict[int, int]]:
@@ -227,11 +225,7 @@ _NO_ANSWER = "the capture could not store it along with the sketch"
 
 
 def way_as_stored(
-    prepared: PreparedQuery,
-    verdict: Verdict,
-    partitions: Mapping[AccessId, RangePartition],
-    way: Way,
-    stored: StoredQuery,
+    prepared: PreparedQuery, verdict: Verdict, partitions: Partitions, way: Way, stored: StoredQuery
 ) -> Way:
     """The way of the stored state; `way`, which a capture would choose now, if they agree."""
     meta = StateMeta.read(stored.query, stored.state_meta)
@@ -611,7 +605,7 @@ class Trials:
         self,
         prepared: PreparedQuery,
         way: Way,
-        partitions: Mapping[AccessId, RangePartition],
+        partitions: Partitions,
         candidates: Sequence[CandidateEntry],
     ) -> tuple[CandidateEntry, ...]:
         """The candidates, the chosen ones with what their sketches read."""

@@ -42,10 +42,11 @@ if TYPE_CHECKING:
     from impctl.compile.fill import RangeRows
     from impctl.data.vector import Ints
     from impctl.safety.judge import Verdict
+    from impctl.service.context import Partitions, Versions
     from impctl.service.pinned import PinnedTables
     from impctl.service.prepare import PreparedQuery
     from impctl.sketch.partition import RangePartition
-    from impctl.types import AccessId, QueryName, TableName, TableVersion
+    from impctl.types import AccessId, QueryName
 
 
 def count_left_out(
@@ -84,8 +85,8 @@ def recaptured(
     desk: Workbench,
     prepared: PreparedQuery,
     verdict: Verdict,
-    partitions: Mapping[AccessId, RangePartition],
-    versions: Mapping[TableName, TableVersion] | None = None,
+    partitions: Partitions,
+    versions: Versions | None = None,
 ) -> Mapping[AccessId, FragmentSet]:
     """The sketches alone, at `versions` (default: the pinned ones)."""
     at = versions if versions is not None else {}
@@ -97,7 +98,7 @@ def needed(
     prepared: PreparedQuery,
     verdict: Verdict,
     held: Mapping[AccessId, tuple[RangePartition, FragmentSet]],
-    versions: Mapping[TableName, TableVersion],
+    versions: Versions,
 ) -> Mapping[AccessId, FragmentSet]:
     """The ranges that sketches `held` need at these versions.
 
@@ -121,8 +122,8 @@ class _Pass:
     desk: Workbench
     name: QueryName
     kept: KeptPlan
-    partitions: Mapping[AccessId, RangePartition]
-    versions: Mapping[TableName, TableVersion]
+    partitions: Partitions
+    versions: Versions
     frames: Mapping[AccessId, DataFrame]
 
     @classmethod
@@ -131,8 +132,8 @@ class _Pass:
         desk: Workbench,
         prepared: PreparedQuery,
         verdict: Verdict,
-        partitions: Mapping[AccessId, RangePartition],
-        at: Mapping[TableName, TableVersion],
+        partitions: Partitions,
+        at: Versions,
     ) -> _Pass:
         from impctl.spark.snapshots import snapshot_frame
 
@@ -205,9 +206,7 @@ def is_loaded_here(desk: Workbench, compiled: Compiled) -> bool:
     return True
 
 
-def loaded(
-    desk: Workbench, compiled: Compiled, partitions: Mapping[AccessId, RangePartition]
-) -> MaintainedQuery | None:
+def loaded(desk: Workbench, compiled: Compiled, partitions: Partitions) -> MaintainedQuery | None:
     """Fill a circuit in the engine; None if it cannot and Spark has to.
 
     OutOfMemoryError over the memory limit; EvaluationError if functions take more nodes
@@ -266,11 +265,7 @@ class _Rows:
 _VIEW = "impctl_pass"
 
 
-def from_partials(
-    desk: Workbench,
-    compiled: Compiled,
-    partitions: Mapping[AccessId, RangePartition],
-) -> MaintainedQuery:
+def from_partials(desk: Workbench, compiled: Compiled, partitions: Partitions) -> MaintainedQuery:
     chain = compiled.chain
     assert chain is not None
     scan = chain.scan
@@ -307,7 +302,7 @@ def counted_rows(
 def touched(
     desk: Workbench,
     prepared: PreparedQuery,
-    partitions: Mapping[AccessId, RangePartition],
+    partitions: Partitions,
     result: Mapping[AccessId, FragmentSet],
 ) -> TouchedQuery:
     ((access, partition),) = partitions.items()
@@ -357,11 +352,7 @@ class Filled:
 
 
 def best_filled(
-    desk: Workbench,
-    prepared: PreparedQuery,
-    way: Way,
-    verdict: Verdict,
-    partitions: Mapping[AccessId, RangePartition],
+    desk: Workbench, prepared: PreparedQuery, way: Way, verdict: Verdict, partitions: Partitions
 ) -> tuple[Way, Filled | None]:
     """Fill the way's circuit, or a lesser one; else recapture alone.
 
@@ -395,11 +386,7 @@ def _without_provenance(prepared: PreparedQuery, way: Way, why: str, code: str) 
 
 
 def _ways(
-    desk: Workbench,
-    prepared: PreparedQuery,
-    way: Way,
-    verdict: Verdict,
-    partitions: Mapping[AccessId, RangePartition],
+    desk: Workbench, prepared: PreparedQuery, way: Way, verdict: Verdict, partitions: Partitions
 ) -> Iterator[tuple[Way, PreparedQuery]]:
     """The way, then lesser ones, each with its query."""
     yield way, prepared
@@ -428,11 +415,7 @@ def _ways(
 
 
 def filled_circuit(
-    desk: Workbench,
-    prepared: PreparedQuery,
-    way: Way,
-    verdict: Verdict,
-    partitions: Mapping[AccessId, RangePartition],
+    desk: Workbench, prepared: PreparedQuery, way: Way, verdict: Verdict, partitions: Partitions
 ) -> Filled | None:
     """A session with the way's circuit, filled at the pinned versions.
 

@@ -24,7 +24,7 @@ from impctl.tables.prune import key_spans, prune, prune_by_condition, prune_to_v
 from impctl.tables.rows import ReadPart, parted_read, read_rows
 from impctl.tables.snapshot import DataFile, Snapshot, bytes_of
 from impctl.tables.statistics import file_bounds
-from impctl.types import AccessId, AttributeId, ColumnName, TableName, TableVersion
+from impctl.types import AccessId, AttributeId, ColumnName, TableName
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from impctl.compile.compile import Compiled
     from impctl.compile.flows import Source
+    from impctl.service.context import Versions
     from impctl.service.pinned import PinnedTables
     from impctl.service.prepare import PreparedQuery
     from impctl.sketch.partition import BoundaryValue
@@ -242,7 +243,7 @@ def filters_of(
     tables: PinnedTables,
     prepared: PreparedQuery,
     sketches: Sequence[StoredSketch],
-    versions: Mapping[TableName, TableVersion],
+    versions: Versions,
     *,
     for_text: bool = False,
     by_table: bool = False,
@@ -292,9 +293,7 @@ def _alone(prepared: PreparedQuery, sketches: Sequence[StoredSketch]) -> Iterato
     return (sketch for sketch in sketches if accesses.get(sketch.partition.table) == 1)
 
 
-def guards_of(
-    tables: PinnedTables, pruned: Pruned, versions: Mapping[TableName, TableVersion]
-) -> dict[TableName, Guard]:
+def guards_of(tables: PinnedTables, pruned: Pruned, versions: Versions) -> dict[TableName, Guard]:
     """The columns to guard, by table, in the files to read."""
     guards: dict[TableName, Guard] = {}
     for table, files in pruned.files.items():

@@ -37,7 +37,7 @@ def gc(desk: Workbench, keep: int | None = None) -> Outcome:
         failures += [] if match.refusal is None else [Failure(None, match.refusal)]
     except ImpctlError as error:
         failures.append(Failure(None, error))
-    entries += _folder_entries(_scratch(desk))
+    entries += [_entry("folder", folder) for folder in _scratch(desk)]
     if not foreseen:
         left = [entry for entry in entries if not entry.removed]
         failures += [_left(left)] if left else []
@@ -77,10 +77,6 @@ def _stored_entries(result: Collected, gone: bool) -> list[GcEntry]:
     if result.partitions:
         entries.append(GcEntry("partitions", "", result.partitions, result.partition_bytes, gone))
     return entries + [_entry("file", file) for file in result.files]
-
-
-def _folder_entries(leftovers: Sequence[Leftover]) -> list[GcEntry]:
-    return [_entry("folder", folder) for folder in leftovers]
 
 
 def _entry(kind: str, leftover: Leftover) -> GcEntry:

@@ -99,7 +99,6 @@ class Promise:
 
     column: Column
     values: int | None
-    """None if the statistics do not say."""
     overlap: float
     ranges: int
 
@@ -308,6 +307,7 @@ _DEMO_FILES = 200
 
 
 def init(request: InitRequest, reporter: Reporter) -> Outcome:
+    """Write the first workload file; the result names the next commands."""
     if request.demo is not None:
         return _demo(request.demo, reporter, force=request.force)
     out = DEFAULT_FILE if request.out is None else request.out

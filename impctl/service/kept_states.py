@@ -16,22 +16,6 @@ if TYPE_CHECKING:
     from impctl.store.records import StoredQuery
     from impctl.tables.snapshot import Snapshot
     from impctl.types import QueryName
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from impctl.service.pinned import PinnedTables
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from impctl.service.pinned import PinnedTables
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    pass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    pass
 
 _Form = tuple[object, ...]
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections import Counter, deque
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from impctl.errors import EvaluationError, ImpctlError, RecaptureNeededError
-from impctl.service.context import Isolated, Texts, Workbench, remember_histories
+from impctl.service.context import Isolated, Workbench, remember_histories
 from impctl.service.results import (
     ANSWER_OPEN,
     ANSWER_SAME,
@@ -39,6 +39,7 @@ from impctl.workload.models import Policy, QuerySpec
 
 if TYPE_CHECKING:
     from impctl.service.capture import Captured
+    from impctl.service.context import Texts, Versions
     from impctl.service.decide import Moved, ReadChange, Stage, Stale, Task
     from impctl.service.kept_states import KeptStates
     from impctl.service.maintenance_plan import TakenUp
@@ -82,22 +83,6 @@ def with_ranges(
     ]
 
 
-def with_files(results: Sequence[MaintainResult], written: Sequence[str]) -> list[MaintainResult]:
-    return [replace(result, change_files=tuple(written)) for result in results]
-
-
-def with_sync(results: Sequence[MaintainResult], sync_ms: float) -> list[MaintainResult]:
-    """Add the share of the common sync."""
-    return [
-        replace(
-            result,
-            elapsed_ms=result.elapsed_ms + sync_ms,
-            commit_ms=result.commit_ms + sync_ms,
-        )
-        for result in results
-    ]
-
-
 def file_diff_warning(snapshot: Snapshot) -> str:
     """Why whole files were compared, and what helps."""
     table = snapshot.table
@@ -114,11 +99,7 @@ def file_diff_warning(snapshot: Snapshot) -> str:
 
 
 def step_results(
-    stored: StoredQuery,
-    since: Mapping[TableName, TableVersion],
-    steps: Sequence[StepDone],
-    code: str,
-    reason: str,
+    stored: StoredQuery, since: Versions, steps: Sequence[StepDone], code: str, reason: str
 ) -> list[MaintainResult]:
     """One result per sketch; they share the run's costs."""
     from impctl.service.table_deltas import refill_text
@@ -144,7 +125,7 @@ def _refilled(steps: Sequence[StepDone]) -> tuple[int, int]:
 def _result(
     query: QueryName,
     sketch: StoredSketch,
-    since: Mapping[TableName, TableVersion],
+    since: Versions,
     steps: Sequence[StepDone],
     code: str,
     reason: str,
@@ -213,12 +194,10 @@ def _answer_changed(steps: Sequence[StepDone]) -> str:
 
 def _net(steps: Sequence[StepDone], access: AccessId) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Ranges that entered and left an access's sketch over all steps."""
-    change: dict[int, int] = {}
+    change = Counter[int]()
     for step in steps:
-        for fragment in step.added.get(access, ()):
-            change[fragment] = change.get(fragment, 0) + 1
-        for fragment in step.removed.get(access, ()):
-            change[fragment] = change.get(fragment, 0) - 1
+        change.update(step.added.get(access, ()))
+        change.subtract(step.removed.get(access, ()))
     added = tuple(sorted(f for f, sign in change.items() if sign > 0))
     removed = tuple(sorted(f for f, sign in change.items() if sign < 0))
     return added, removed
@@ -321,7 +300,8 @@ class StaleRun:
         again: list[tuple[Task, Stage]] = []
         sync_ms = 0.0
         try:
-            with self._together(len(waiting)):
+            # The steps of several tasks are one commit; one task alone has its own per step.
+            with self.store.together() if len(waiting) > 1 else nullcontext():
                 watch = Stopwatch()
                 is_time = True
                 while waiting and is_time:
@@ -342,16 +322,17 @@ class StaleRun:
             stepped = []
         results: list[MaintainResult] = []
         for task, result in stepped:
-            results += with_sync(result, sync_ms / len(stepped))
+            share = sync_ms / len(stepped)
+            results += [
+                replace(one, elapsed_ms=one.elapsed_ms + share, commit_ms=one.commit_ms + share)
+                for one in result
+            ]
             if self.kept is not None and task.taken is not None:
                 self.kept.keep(self.desk, task.taken)
         for task, stage in again:
             with Isolated(self.failures, task.spec):
                 results += self._recaptured(task, stage)
         return results
-
-    def _together(self, tasks: int) -> AbstractContextManager[None]:
-        return self.store.together() if tasks > 1 else nullcontext()
 
     def _spark_start(self) -> float:
         """Milliseconds of starting Spark since the last call."""
@@ -443,7 +424,8 @@ class StaleRun:
         return task.spec.answer
 
     def _with_files(self, results: list[MaintainResult]) -> list[MaintainResult]:
-        return with_files(results, self._written.get(results[0].query, ())) if results else []
+        written = tuple(self._written.get(results[0].query, ())) if results else ()
+        return [replace(result, change_files=written) for result in results]
 
     def _told(self, task: Task, taken: TakenUp) -> ToldAnswer | None:
         from impctl.service.result_changes import ToldAnswer
@@ -461,11 +443,7 @@ class StaleRun:
 
         assert taken.way.compiled is not None
         grouped = grouped_change(
-            self.desk,
-            taken.way.compiled,
-            taken.stored.partitions,
-            need,
-            taken.stored.assumptions,
+            self.desk, taken.way.compiled, taken.stored.partitions, need, taken.stored.assumptions
         )
         nothing = no_changes(self.desk.tables.snapshot(need.table, need.until), need.columns)
         return {
@@ -614,8 +592,6 @@ def _all_current(
 
 
 def _foreseen(desk: Workbench, specs: Sequence[QuerySpec], *, for_use: bool) -> Outcome:
-    from impctl.service.decide import Decisions
-
     store = desk.reading_store()
     failures: list[Failure] = []
     results, stale = _sorted_out(desk, store, specs, failures, for_use)
@@ -641,8 +617,6 @@ def _maintained(
     warnings: list[str] = []
     results, stale = _sorted_out(desk, store, specs, failures, for_use)
     if stale:
-        # Planner and engine take longer to load than a run with nothing to do may last.
-
         run = StaleRun(desk, store, batch_rows, failures, warnings, kept)
         carried = [*run.results(stale), *run.results_of_clock(stale)]
         results += carried

@@ -54,9 +54,8 @@ from impctl.workload.models import JoinStrategy, Lineage, QuerySpec, StateKept
 if TYPE_CHECKING:
     from impctl.compile.fill import RangeRows
     from impctl.expr.nodes import Span
-    from impctl.service.context import Workbench
+    from impctl.service.context import Partitions, Versions, Workbench
     from impctl.service.pinned import PinnedTables
-    from impctl.sketch.partition import RangePartition
     from impctl.store.records import StoredQuery, TablePin
     from impctl.types import AccessId, ColumnName, TableName, TableVersion
 
@@ -253,7 +252,7 @@ def why_not_bounded(prepared: PreparedQuery, meta: StateMeta | None, choice: Buf
 def chosen_way(
     prepared: PreparedQuery,
     verdict: Verdict,
-    partitions: Mapping[AccessId, RangePartition],
+    partitions: Partitions,
     chooser: JoinChooser,
     *,
     has_answer: bool = True,
@@ -273,7 +272,7 @@ def chosen_way(
 def _chosen(
     prepared: PreparedQuery,
     verdict: Verdict,
-    partitions: Mapping[AccessId, RangePartition],
+    partitions: Partitions,
     chooser: JoinChooser,
     *,
     has_answer: bool,
@@ -282,7 +281,8 @@ def _chosen(
     accesses = {scan.access: scan.table for scan in scans}
     by_core, why, is_planned = None, "", False
     if prepared.spec.join is JoinStrategy.TREE:
-        is_planned = _is_planned(prepared, verdict, partitions)
+        core = kept_plan(prepared, verdict, partitions).core
+        is_planned = any(isinstance(shape, TreeShape) for shape in tree_shapes(core, {}))
         if not is_planned:
             # A tree that is asked for in vain is refused, whatever becomes of the answer.
             by_core = _by_core(prepared, verdict, partitions, chooser)
@@ -296,17 +296,10 @@ def _chosen(
     return replace(by_core, accesses=accesses, no_answer=why)
 
 
-def _is_planned(
-    prepared: PreparedQuery, verdict: Verdict, partitions: Mapping[AccessId, RangePartition]
-) -> bool:
-    core = kept_plan(prepared, verdict, partitions).core
-    return any(isinstance(shape, TreeShape) for shape in tree_shapes(core, {}))
-
-
 def _by_answer(
     prepared: PreparedQuery,
     verdict: Verdict,
-    partitions: Mapping[AccessId, RangePartition],
+    partitions: Partitions,
     chooser: JoinChooser,
     *,
     must_be_tree: bool,
@@ -331,7 +324,8 @@ def _by_answer(
     if choice.is_tree:
         try:
             way = answering(trees={})
-            why = _without_tree(way)
+            texts = [shape.text for shape in way.shapes if isinstance(shape, NoTree)]
+            why = f"a join tree cannot list its rows: {texts[0]}" if texts else ""
             if way.has_tree:
                 return way if must_be_tree else replace(way, trees=choice)
         except BlockedError as blocked:
@@ -347,16 +341,8 @@ def _by_answer(
         return blocked.message
 
 
-def _without_tree(way: Way) -> str:
-    texts = [shape.text for shape in way.shapes if isinstance(shape, NoTree)]
-    return f"a join tree cannot list its rows: {texts[0]}" if texts else ""
-
-
 def _by_core(
-    prepared: PreparedQuery,
-    verdict: Verdict,
-    partitions: Mapping[AccessId, RangePartition],
-    chooser: JoinChooser,
+    prepared: PreparedQuery, verdict: Verdict, partitions: Partitions, chooser: JoinChooser
 ) -> Way:
     """How sketches are maintained without an answer."""
     kept = kept_plan(prepared, verdict, partitions)
@@ -435,7 +421,7 @@ def capture_way(
     desk: Workbench,
     prepared: PreparedQuery,
     verdict: Verdict,
-    partitions: Mapping[AccessId, RangePartition],
+    partitions: Partitions,
     *,
     reads: bool = True,
 ) -> Way:
@@ -511,7 +497,7 @@ def is_same_circuit(desk: Workbench, prepared: PreparedQuery, stored: StoredQuer
 
 def restored_verdict(
     tables: PinnedTables, prepared: PreparedQuery, stored: StoredQuery
-) -> tuple[Verdict, Mapping[AccessId, RangePartition]]:
+) -> tuple[Verdict, Partitions]:
     """Verdict and partitions by access; RecaptureNeededError if no longer safe."""
     from impctl.service.prepare import constraint_facts, fact_of
 
@@ -535,7 +521,7 @@ class Reopened:
 
     prepared: PreparedQuery
     verdict: Verdict
-    partitions: Mapping[AccessId, RangePartition]
+    partitions: Partitions
     meta: StateMeta
     chooser: JoinChooser
     way: Way
@@ -591,7 +577,7 @@ class TakenUp:
         return tuple(self.versions)
 
     @property
-    def versions(self) -> Mapping[TableName, TableVersion]:
+    def versions(self) -> Versions:
         return self.stored.versions
 
     @property

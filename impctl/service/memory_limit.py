@@ -34,10 +34,7 @@ _TIMES = 4
 _BATCHES = 24
 """Batches of rows that fit into a limit."""
 
-_CGROUPS = (
-    "/sys/fs/cgroup/memory.max",
-    "/sys/fs/cgroup/memory/memory.limit_in_bytes",
-)
+_CGROUPS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 def memory_from(text: str) -> int:

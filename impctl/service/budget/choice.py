@@ -400,15 +400,11 @@ class _Weighed:
             is_built = mode is Mode.READ and piece.is_whole
             if mode is Mode.KEPT or is_built or not is_open:
                 continue
-            if _is_more(piece.sizes[Mode.KEPT], fits):
+            if fits is not None and piece.sizes[Mode.KEPT] > fits:
                 # There may not be enough memory to build it; what is kept needs none, and what is
                 # rebuilt as much each time.
                 allowed[piece.name] = (mode,)
         return restricted(graph, allowed)
-
-
-def _is_more(size: int, most: int | None) -> bool:
-    return most is not None and size > most
 
 
 def _asked(prepared: PreparedQuery) -> JoinStrategy:
@@ -494,7 +490,12 @@ def keep_to_budget(
         if is_late:
             # Even a run with nothing to do looks then, if it is the next one.
             store.save_chosen(None)
-            return [_put_off(seen)] if seen.bytes > budget else []
+            put_off = (
+                f"state uses {size_text(seen.bytes)}, more than its budget of "
+                f"{size_text(budget)}: this run was late, so the next run that is on time will "
+                f"reduce it [{BUDGET_EXCEEDED}]"
+            )
+            return [put_off] if seen.bytes > budget else []
         return _looked(desk, store, specs, seen, coming, has_captured=has_captured)
     except ImpctlError as error:
         return [f"the state does not change, whatever its budget: {error.message}"]
@@ -559,14 +560,6 @@ def _looked(
     return warnings
 
 
-def _put_off(seen: Seen) -> str:
-    return (
-        f"state uses {size_text(seen.bytes)}, more than its budget of "
-        f"{size_text(seen.budget)}: this run was late, so the next run that is on time will "
-        f"reduce it [{BUDGET_EXCEEDED}]"
-    )
-
-
 def _exceeded(store: Store, specs: Sequence[QuerySpec], size: int, budget: int, least: int) -> str:
     """Warn that the budget is exceeded, and suggest a larger one or fewer materialized results."""
     from impctl.service.budget.bounds import enough_text
@@ -598,7 +591,6 @@ def _less(store: Store, specs: Sequence[QuerySpec], excess: int) -> str:
 
 def converted(desk: Workbench, store: Store, kept: Kept, name: str) -> list[str]:
     """Convert a query to the choice if needed; returns why it stayed unchanged."""
-
     query, choice = kept.queries[name], kept.choice.queries[name]
     wanted = kept.wanted(name)
     if not wanted.moved(Wanted.now(query)):

@@ -16,7 +16,6 @@ from impctl.placement.graph import (
     Demand,
     Graph,
     KindOfChange,
-    Node,
     Numbers,
     PerKind,
     own,
@@ -116,8 +115,9 @@ class _Timed:
         """Sides read from files if they had rows, and buffers refilled, in principle."""
         return frozenset(one.side for one in self.parts.reads)
 
-    def reads_ms(self, names: Collection[str]) -> float:
-        return sum(one.ms for one in self.parts.reads if one.side in names)
+    def node_ms(self, place: int, names: Collection[str]) -> float:
+        """Time of a node without the reads of its pieces."""
+        return self.parts.times[place] - sum(o.ms for o in self.parts.reads if o.side in names)
 
 
 def learned_of(
@@ -210,10 +210,8 @@ class _Lessons:
         node = self._graph.nodes[at]
         node = replace(node, pieces=tuple(replace(one, refill=()) for one in node.pieces))
         active = [self._graph.active[wire][kind] for wire in node.inputs]
-        return own(node, active, self._now(node), kind, Demand.DELTA).work
-
-    def _now(self, node: Node) -> list[StateMode]:
-        return [self._modes[piece.name] for piece in node.pieces]
+        modes = [self._modes[piece.name] for piece in node.pieces]
+        return own(node, active, modes, kind, Demand.DELTA).work
 
     def _actual(self, at: int, kind: int) -> float | None:
         """Actual time, from runs in the present modes; None if too few."""
@@ -225,10 +223,7 @@ class _Lessons:
         runs = [run for run in self._timed[kind] if run.read & names == read]
         if len(runs) < FEWEST:
             return None
-        place = at - self._first
-        return self._at(
-            [(run.rows, run.parts.times[place] - run.reads_ms(names)) for run in runs], kind
-        )
+        return self._at([(run.rows, run.node_ms(at - self._first, names)) for run in runs], kind)
 
     def _at(self, points: Sequence[tuple[int, float]], kind: int) -> float:
         """Time of runs scaled to the expected rows."""
@@ -494,17 +489,12 @@ def chance_of_refill(changed: float, deleted: float, spare: float) -> float:
     return min(1.0, lost + walked)
 
 
-def _place(query: Opened, choice: BufferChoice) -> int:
-    operators = tuple(query.compiled.circuit)
-    return next(at for at, one in enumerate(operators) if one.piece == choice.piece)
-
-
 class _Piece:
     def __init__(self, query: Opened, choice: BufferChoice, facts: Facts) -> None:
         self._query, self._choice, self._facts = query, choice, facts
         compiled = query.compiled
         self._operators, self._wires = tuple(compiled.circuit), compiled.circuit.wires
-        self._at = _place(query, choice)
+        self._at = next(at for at, o in enumerate(self._operators) if o.piece == choice.piece)
         self._operator = self._operators[self._at]
         (self._wire,) = self._wires[self._at]
         meta = query.as_stored.meta
