@@ -142,7 +142,7 @@ def _saving(
     way = chosen_way(bounded, verdict, partitions, chooser_of(bounded, meta))
     if way.compiled is None:
         return None
-    # What is bounded already keeps fewer of each group.
+    # Bounded pieces already keep fewer rows of each group.
     refills = [one for one in way.compiled.refills if one.operator.piece not in meta.buffers]
     saved, is_sure = _saved(refills, _by_piece(runs))
     if saved < _SMALL:
@@ -178,7 +178,7 @@ _NEARLY_ALL = 0.9
 """If so many rows lead to the answer, hardly a range can be skipped."""
 
 _BACK, _USED, _ROWS = ".back.", ".used.", "rows"
-"""Pieces of `engine.fixpoint`'s backward state: what follows back, what arrives above."""
+"""Pieces of the backward state (`compile.fixpoint`): what follows back, what arrives above."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,11 +302,11 @@ def _rows_per_range(
 
     partition = sketch.partition
     others = {other.partition for other in stored.sketches} - {partition}
-    # Two partitions of one attribute are counted under names that tell nobody which is which.
+    # Counts of two partitions of one attribute have names that do not distinguish them.
     name = (partition.table, partition.attribute)
     if all((other.table, other.attribute) != name for other in others):
         counted = RangeRows([partition])
-        # State that is damaged keeps nobody from clustering; `maintain` and `doctor` tell of it.
+        # Damaged state does not prevent clustering; `maintain` and `doctor` report it.
         with suppress(StateCorruptError):
             counted.load(store.load_runs(stored.query, counts_name(partition)))
         counts = counted.counts(partition)
@@ -554,8 +554,8 @@ def _small_and_wide(snapshot: Snapshot, sketch: StoredSketch) -> int:
 
 
 def _span(snapshot: Snapshot, sketch: StoredSketch) -> float | None:
-    """The share of ranges that the median file spans; None if files are skipped, or sorting the
-    table would not help."""
+    """Share of ranges that the median file spans; None if files are skipped or sorting is no
+    help."""
     from impctl.tables.prune import prune
     from impctl.tables.statistics import file_bounds
 

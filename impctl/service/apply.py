@@ -36,7 +36,7 @@ def apply(
     """Commit the named batches, or all in file order; with `again` also those already applied."""
     wanted = _wanted(desk, names, all_updates)
     results: list[ApplyResult] = []
-    run = _Run(desk, again)
+    run = _BatchRun(desk, again)
     spec: UpdateSpec | None = None
     try:
         for spec in wanted:
@@ -84,7 +84,7 @@ def _wanted(desk: Workbench, names: Sequence[str], all_updates: bool) -> list[Up
     return list(known.values()) if all_updates else [known[name] for name in names]
 
 
-class _Run:
+class _BatchRun:
     def __init__(self, desk: Workbench, again: bool) -> None:
         self._desk = desk
         self._again = again
@@ -92,7 +92,6 @@ class _Run:
         self._ahead: dict[TableName, int] = {}
 
     def apply(self, spec: UpdateSpec, results: list[ApplyResult]) -> None:
-        """Commit a batch, or report what a dry run would do."""
         request = replace(_request(spec), name=spec.name, again=self._again)
         self._desk.reporter.step(f"applying {spec.name}")
         prepared = prepare_batch(self._table(spec.table), request)

@@ -107,7 +107,7 @@ def _refusal(desk: Workbench, spec: QuerySpec) -> ImpctlError | None:
     try:
         return refusal_of(desk, prepare(desk, spec))
     except ImpctlError as error:
-        # Anything worse is found by the capture, with its place.
+        # The capture reports any other error, with its place.
         return error if is_refused(spec, error) else None
 
 
@@ -188,8 +188,8 @@ def _described(
 
 
 def _side_reasons(way: Way) -> Mapping[str, str]:
-    """Why each side or grouping is read or kept; empty if nothing is read from files, since then it
-    follows from the tables."""
+    """Why each side or grouping is read or kept; empty if nothing is read, as tables then decide
+    it."""
     if way.compiled is None or not way.sides_by(Strategy.FILES):
         return {}
     return {choice.side: choice.reason for choice in way.compiled.pieces}
@@ -412,7 +412,7 @@ def _advice(
         every_row = counts_every_row(prepared.query.root)
         skipping = list[str]()
         if not (every_row and spec.answer):
-            # Whose result is kept need not skip anything.
+            # With a materialized result, nothing need be skipped.
             skipping = warnings_of(
                 desk.tables, forecasts, spec.name, sketches, counts_every_row=every_row
             )
@@ -450,7 +450,6 @@ def _result(tables: PinnedTables, prepared: PreparedQuery, captured: Captured) -
 
 
 def _left(tables: PinnedTables, prepared: PreparedQuery, captured: Captured) -> Iterator[LeftEntry]:
-    """What the sketches read, beside what was estimated for the chosen attributes."""
     foreseen = {entry.table: entry.expected for entry in captured.candidates if entry.chosen}
     pruned = filters_of(tables, prepared, captured.sketches, captured.versions)
     for table in dict.fromkeys(sketch.table for sketch in captured.sketches):

@@ -236,7 +236,6 @@ class Answer:
             raise moved_meanwhile(self._spec.name)
 
     def _compared(self, desk: Workbench, before: RowsOf) -> Changed:
-        """The last answer compared with the engine's at the pinned versions."""
         prepared = prepare(desk, self._spec)
         limit = MemoryLimit(memory_of(desk.settings, desk.workload))
         with held_to(limit):
@@ -264,7 +263,7 @@ def changed_since(desk: Workbench, spec: QuerySpec, at: AtVersions) -> Changed:
             )
         with still_there("--since"):
             past.tables.pin_at(table, version)
-    # At one instant: what is told is what commits changed.
+    # At one instant, so that only changes by commits are reported.
     prepared_then = prepare(past, spec, prepared.moments)
     limit = MemoryLimit(memory_of(desk.settings, desk.workload))
     with held_to(limit):
@@ -336,7 +335,7 @@ def changes(
             hint="remove one of them; `impctl query --at` answers at older versions",
         )
     if out is not None:
-        # Before anything that takes its time.
+        # Before anything slow.
         check_goal(out, desk.reserved)
     (spec,) = desk.queries([query if query is not None else only_query(desk)])
     watch = Stopwatch()
@@ -410,8 +409,6 @@ def follow_changes(
 
 
 class _Looking:
-    """The repeated looks of one process."""
-
     def __init__(
         self,
         desk: Workbench,

@@ -111,7 +111,6 @@ def _checked(
 
 
 def _unsketched(desk: Workbench, spec: QuerySpec) -> AnsweredEntry | None:
-    """Who answers it; raises errors of the query except that it can have no sketch."""
     try:
         return who_answers(desk, prepare(desk, spec))
     except ImpctlError as error:

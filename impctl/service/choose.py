@@ -117,8 +117,8 @@ def _lost(
 _NOT_READ = 1.5
 """A sketch on a column that the query does not read adds a column to read and filter (0042)."""
 _CLUSTERED, _OTHERS = 0.25, 4
-"""A column the query does not read is a candidate if files overlap by it this little; at most so
-many are judged."""
+"""Columns that are not read are candidates if files overlap by them this little; at most so
+many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ def choose(
     def weigh(options: Sequence[Option]) -> Costs:
         nonlocal result
         if prepared.spec.lineage is not Lineage.ALL:
-            # The sample tells which rows answers stem from with barriers, not which of them decide.
+            # The sample shows which rows lead to answers with barriers, not which of them decide.
             return {}
         result = estimates(desk, prepared, options, every=every)
         return _costs(result, options, prepared)
@@ -223,7 +223,6 @@ def judge_candidates(
 
 
 def _candidates(desk: Workbench, prepared: PreparedQuery) -> dict[TableName, list[ColumnName]]:
-    """Columns to consider per table, best first."""
     result: dict[TableName, list[ColumnName]] = {}
     for table in prepared.tables:
         named = list(candidates(desk, table))
@@ -294,7 +293,6 @@ def _why_not(prepared: PreparedQuery, table: TableName) -> str:
 def _entries(
     choice: Choice, prepared: PreparedQuery, result: Estimates
 ) -> tuple[CandidateEntry, ...]:
-    """All candidates; if nothing was estimated, the chosen one says why."""
     tables, names = prepared.table_of, occurrences(prepared)
     return tuple(
         CandidateEntry(

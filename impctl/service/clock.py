@@ -192,7 +192,6 @@ def _above(
 def _touched(
     spec: QuerySpec, reason: str, core: Plan, moves: Moves, partition: RangePartition
 ) -> tuple[Moves, Source | None]:
-    """The moved conditions that can be judged, and what reads their rows."""
     (scan,) = scans_of(core)
     if scan.access not in moves:
         return {}, None

@@ -140,7 +140,6 @@ def _loses(result: ClusterResult) -> UsageError:
 def _columns(
     snapshot: Snapshot, by: Sequence[ColumnName], uses: Sequence[SketchUse]
 ) -> tuple[ColumnName, ...]:
-    """The requested columns as the schema spells them, else the attributes sketched most often."""
     if not by:
         often = sketched_most(snapshot, uses)
         if often:

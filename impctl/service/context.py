@@ -34,6 +34,7 @@ from impctl.store.ledger import Ledger
 from impctl.store.store import Store
 from impctl.tables.log import Seen, commit_history
 from impctl.tables.storage import local_path
+from impctl.types import TableName, TableVersion
 from impctl.workload.load import load_spark_profile, read_text, workload_of
 from impctl.workload.models import InsertSpec, Policy, QuerySpec, SparkSpec, Workload
 from impctl.workload.yaml import sql_location, suggestion
@@ -54,13 +55,15 @@ if TYPE_CHECKING:
     from impctl.sql.parameters import Clock
     from impctl.store.records import StoreReader
     from impctl.tables.source import DeltaSource
-    from impctl.types import AccessId, ColumnName, QueryName, TableName, TableVersion
+    from impctl.types import AccessId, ColumnName, QueryName
 
     Sketched = tuple[tuple[AccessId, ColumnName], ...]
     Partitions = Mapping[AccessId, RangePartition]
-    Versions = Mapping[TableName, TableVersion]
-    Texts = Mapping[TableName, Mapping[TableVersion, str]]
-    """Entries of logs that were read already."""
+
+
+Versions = Mapping[TableName, TableVersion]
+Texts = Mapping[TableName, Mapping[TableVersion, str]]
+"""Entries of logs that were read already."""
 
 
 class Reporter(Protocol):
@@ -93,8 +96,8 @@ def limits_of(desk: Workbench) -> Limits:
     """The workload file's limits, or the defaults."""
     from impctl.engine.operator import Limits
 
-    told = desk.workload.limits
-    return Limits(told.rounds, told.rows)
+    limits = desk.workload.limits
+    return Limits(limits.rounds, limits.rows)
 
 
 def limited(desk: Workbench, compiled: Compiled) -> Compiled:
@@ -181,10 +184,7 @@ CHANGE_UNEXPECTED = "change_unexpected"
 
 
 def remember_histories(
-    desk: Workbench,
-    store: Store,
-    before: Mapping[TableName, TableVersion],
-    texts: Texts | None = None,
+    desk: Workbench, store: Store, before: Versions, texts: Texts | None = None
 ) -> list[str]:
     """Update the store's histories of the tables used; failures are warnings, since the run's work
     is committed.
@@ -198,9 +198,7 @@ def remember_histories(
         return [f"{error.message}; {error.hint}"]
 
 
-def _remembered(
-    desk: Workbench, store: Store, before: Mapping[TableName, TableVersion], texts: Texts | None
-) -> list[str]:
+def _remembered(desk: Workbench, store: Store, before: Versions, texts: Texts | None) -> list[str]:
     names = list(desk.tables.seen)
     held = store.arrivals(names, is_whole=False)
     result = gone_on(desk.tables, held, names, texts)
@@ -372,10 +370,10 @@ class Memory:
 
     def workload(self, path: Path, env: Mapping[str, str]) -> Workload:
         text = read_text(path)
-        # Paths in it are relative to where it lies.
-        told = (path, path.parent.resolve(), text, dict(env))
-        if self._workload is None or self._workload[0] != told:
-            self._workload = (told, workload_of(path, text, env))
+        # Paths in it are relative to its folder.
+        key = (path, path.parent.resolve(), text, dict(env))
+        if self._workload is None or self._workload[0] != key:
+            self._workload = (key, workload_of(path, text, env))
         return self._workload[1]
 
     @cached_property
@@ -457,7 +455,7 @@ class Workbench:
         """Seconds spent waiting for other writers."""
         self.spark_start_ms = 0.0
         """Milliseconds to start Spark in this run; 0 if not started."""
-        # Before files of the program could change under a process that goes on for days.
+        # Before the program's files can change under a process that runs for days.
         build_mark()
         if settings.params:
             self.give(settings.params)
@@ -540,7 +538,7 @@ class Workbench:
         if self._spark is None:
             if not self.has_spark:
                 self.reporter.step("starting Spark")
-                # Its process needs memory, of which the engine may have taken all that it may.
+                # Its process needs memory, and the engine may hold all that is allowed.
                 give_back()
             watch = Stopwatch()
             self._spark = self._sessions.open(self.spark_spec)
@@ -674,8 +672,8 @@ class Isolated:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         if error is None or not (isinstance(error, Exception) or is_panic(error)):
             return False
-        told = error if isinstance(error, ImpctlError) else unexpected(error)
-        self.failures.append(Failure(self.spec.name, located(told, self.spec)))
+        reported = error if isinstance(error, ImpctlError) else unexpected(error)
+        self.failures.append(Failure(self.spec.name, located(reported, self.spec)))
         return True
 
 

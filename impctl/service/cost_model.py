@@ -51,7 +51,9 @@ def learned(points: Sequence[Point]) -> CostLine | None:
         return None
     fixed, per_row, wrong = _fit(sound)
     kept = sound
-    if len(sound) >= _FEWEST_TO_DOUBT and wrong > _ROUNDING * _squares(sound):
+    if len(sound) >= _FEWEST_TO_DOUBT and wrong > _ROUNDING * sum(
+        _weight(x) * y * y for x, y in sound
+    ):
         others = [sound[:at] + sound[at + 1 :] for at in range(len(sound))]
         fits = [(_fit(rest), rest) for rest in others]
         (fewer_fixed, fewer_per_row, left), rest = min(fits, key=lambda result: result[0][2])
@@ -67,10 +69,6 @@ def _is_amount(value: float) -> bool:
 
 def _weight(rows: float) -> float:
     return 1.0 / (rows + _TYPICAL_ROWS) ** 2
-
-
-def _squares(points: Sequence[Point]) -> float:
-    return sum(_weight(x) * y * y for x, y in points)
 
 
 def _fit(points: Sequence[Point]) -> tuple[float, float, float]:
@@ -250,7 +248,6 @@ def _line(costs: Sequence[RunCost]) -> CostLine | None:
 
 
 def _rows(costs: Sequence[RunCost], size: Size) -> int | None:
-    """The rows of the change; from its bytes and earlier changes if not counted."""
     if size.rows is not None:
         return size.rows
     shares = [cost.rows / cost.bytes for cost in costs if cost.bytes > 0]
@@ -261,7 +258,7 @@ def _recapture(
     costs: Sequence[RunCost], has_spark: bool, table_rows: Callable[[], int]
 ) -> float | None:
     again = _of(costs, RunKind.RECAPTURE)
-    # What Spark took tells nothing of the engine, nor the other way; the next is like the latest.
+    # Spark's times say nothing about the engine, and vice versa; the next run is like the latest.
     again = [cost for cost in again if cost.spark == again[0].spark]
     line = _line(again)
     if line is None:

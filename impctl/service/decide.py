@@ -315,12 +315,11 @@ class Decisions:
         return replace(stage, read=read)
 
     def _carried(self, taken: TakenUp, needs: tuple[Need, ...], move: Move | None) -> Stage:
-        """Who maintains these changes and the clock's move, and why."""
         way = taken.way
         code = "incremental" if way.mode is Mode.EXACT else "touch_keyed"
         stage = Stage(str(way.mode), code, way.reason, ENGINE, needs)
         if move is not None and move.is_of_expiry:
-            # With new versions it is their change that is carried, at another instant.
+            # With new versions their change is maintained, at another instant.
             stage = stage if needs else replace(stage, reason_code=EXPIRED, reason=move.reason)
         elif move is not None:
             stage = replace(stage, reason_code=CLOCK_MOVED, reason=f"{move.reason}; {way.reason}")
@@ -350,7 +349,6 @@ class Decisions:
 
 
 def _refuse(task: Task, policy: Policy) -> None:
-    """Raise if the policy forbids what is left to do."""
     trouble = task.trouble
     if policy is Policy.INCREMENTAL and trouble is not None:
         raise trouble
@@ -401,7 +399,7 @@ def moved_to(
     tables: PinnedTables, table: TableName, changes: Changes, until: TableVersion
 ) -> Moved:
     mark, ending = mark_at(tables, table, until), tables.snapshot(table)
-    # Between two batches of versions the log's entry alone has to do.
+    # Between two batches of versions the log's entry has to suffice.
     files = tables.files_mark(table) if ending.version == until else None
     return Moved(changes, until, ending, mark, files, partial(tables.snapshot, table, until))
 

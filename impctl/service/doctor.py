@@ -57,7 +57,7 @@ def setting_calls(path: str, setting: str, value: str) -> str:
 
 def skipping_findings(desk: Workbench, stored: Sequence[StoredQuery]) -> Iterator[Finding]:
     if not stored:
-        # The store may be one that cannot be read, which is found with it.
+        # An unreadable store is reported by `store_findings`.
         return
     forecasts = ClusterForecasts(desk, desk.reading_store())
     for one in stored:
@@ -268,7 +268,6 @@ def _meets(result: str, sign: str, limit: str) -> bool:
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    """The release numbers of a version."""
     release = re.match(r"[\d.]*", text)
     return tuple(int(part) for part in _NUMBERS.findall(release.group() if release else ""))
 
@@ -665,7 +664,6 @@ def _described(snapshot: Snapshot) -> str:
 
 
 def _unreadable(subject: Subject, snapshot: Snapshot) -> Iterator[Finding]:
-    """Columns that queries cannot use."""
     opaque = snapshot.columns.opaque
     if opaque:
         named = ", ".join(f"`{name}` ({reason})" for name, reason in sorted(opaque.items()))
@@ -701,7 +699,6 @@ def _change_feed(subject: Subject, snapshot: Snapshot) -> Finding:
 def _stale(
     tables: PinnedTables, stored: Sequence[StoredQuery], table: TableName
 ) -> dict[QueryName, TableVersion]:
-    """Sketches at an older version of this table."""
     source = tables.source(table)
     return {
         query.query: pin.version
@@ -723,7 +720,7 @@ def tree_findings(stored: Sequence[StoredQuery]) -> Iterator[Finding]:
         try:
             record = tree_record(one)
         except StateCorruptError:
-            # Found with the store.
+            # Reported by `store_findings`.
             continue
         if record is None or record.expected is None or record.changes < _FEW:
             continue
@@ -758,7 +755,7 @@ def doctor(request: DoctorRequest, reporter: Reporter) -> Outcome:
                     desk, every, with_spark=request.spark, with_state=request.state
                 )
         except ImpctlError as error:
-            # A workload file that is wrong hides nothing found before.
+            # A wrong workload file does not hide earlier findings.
             failures.append(Failure(None, error))
     sum_of_problems = problems_error(findings, GRAVITY)
     if sum_of_problems is not None:

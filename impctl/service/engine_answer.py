@@ -134,8 +134,8 @@ def _read(
     left_out: Mapping[TableName, LeftOut],
     most: int | None,
 ) -> Iterator[tuple[TableName, pa.Table]]:
-    """Rows of all tables, smaller tables first since later rows look them up, in batches of about
-    `most` bytes."""
+    """Rows in batches of about `most` bytes; smaller tables first, since later rows look them
+    up."""
     snapshots = [tables.snapshot(table, versions.get(table)) for table in compiled.tables]
     for snapshot in sorted(snapshots, key=lambda result: result.likely_rows):
         name = snapshot.table

@@ -133,7 +133,7 @@ def drawn_groups(
         taken = _Apart.of(rows, by_column, along, apart, codes, density)
         rows, codes, kept[apart], weights[apart] = taken.put_together(taken.alike(measures))
     whole = np.flatnonzero(kept)
-    # A row has a whole number of copies: the next one above as often as makes them right.
+    # A row has a whole number of copies: rounded up as often as makes the mean right.
     some = np.random.default_rng(_SEED).random(len(whole))
     return DrawnGroups(
         rows.take(pa.array(whole)),
@@ -190,7 +190,7 @@ class _Runs:
         of_row[order] = np.cumsum(is_first) - 1
         window = windows[order[begin]]
         starts = np.flatnonzero(np.concatenate([[True], window[1:] != window[:-1]]))
-        # Windows without rows have no runs: they are numbered anew.
+        # Windows without rows have no runs: number the others densely.
         dense = np.cumsum(np.concatenate([[True], window[1:] != window[:-1]])) - 1
         ends = np.flatnonzero(np.concatenate([windows[1:] != windows[:-1], [True]])) + 1
         return cls(of_row, dense, order[begin], order[end - 1], end - begin, starts, ends)
@@ -307,7 +307,7 @@ class _Apart:
         numbers = np.where(np.isfinite(numbers), numbers, 0.0)
         means = np.bincount(self.group, weights=numbers) / sizes
         within = float(((numbers - means[self.group]) ** 2).sum()) / spare
-        # What is the same for many neighbours, as a trend, is no difference between two.
+        # A trend over many neighbours is no difference between two.
         apart = (means[1:] - means[:-1]) ** 2 / (1.0 / sizes[1:] + 1.0 / sizes[:-1])
         return float(apart.mean()) / within if within > 0 and len(apart) else 1.0
 
@@ -469,15 +469,14 @@ def estimates(
     except BlockedError as blocked:
         return Estimates({}, f"no estimate: {blocked.message}")
     except ImpctlError as error:
-        # Whatever stands in the way of reading a sample is told by the capture, with its hint.
+        # The capture reports whatever prevents reading a sample, with its hint.
         return Estimates({}, f"no estimate: {error.message}")
 
 
 def _large(
     desk: Workbench, prepared: PreparedQuery, options: Sequence[Option]
 ) -> tuple[Scan, list[Option]] | str | None:
-    """The access to estimate and its options; a text if impossible, None if there is nothing to
-    do."""
+    """The access to estimate and its options; a text if impossible, None if unnecessary."""
     rows = {table: desk.tables.snapshot(table).likely_rows for table in prepared.tables}
     large = max(prepared.tables, key=lambda table: rows[table])
     own = [option for option in options if option.scan.table == large]
@@ -493,7 +492,7 @@ def _large(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Run:
+class _SampleRun:
     """Groups after the circuit: which rows are in the provenance, the probability that they are,
     and how many rows of the files each represents."""
 
@@ -556,7 +555,7 @@ class _Estimate:
         sample = file_sample(snapshot, self.files, list(read), bounds[along])
         run = self._run(sample, {name: bounds[name] for name in groups}, along)
         result: dict[ColumnName, FilesLeft] = {}
-        # The column that the draw went along tells best where provenance lies: it goes first.
+        # The column that was drawn along shows best where provenance is: it goes first.
         for name in sorted(columns, key=lambda name: name != along):
             if along not in result:
                 result[name] = self._left(name, sample, run, bounds[name], overlaps[name])
@@ -572,15 +571,13 @@ class _Estimate:
             together={(self.scan.table, name): left.together for name, left in result.items()},
         )
 
-    def _holding(self, left: Floats, run: _Run) -> Floats:
-        """Probability that each file holds rows of the provenance, which every sketch then reads,
-        with the rows spread over possible files."""
+    def _holding(self, left: Floats, run: _SampleRun) -> Floats:
+        """Probability that each file holds provenance, with its rows spread over possible files."""
         rows = left * np.array([file.rows or 1 for file in self.files], dtype=np.float64)
         spread = rows / max(float(rows.sum()), 1e-9) * run.rows_of_provenance
         return left * -np.expm1(-spread)
 
     def _bounds(self, name: ColumnName) -> ColumnBounds:
-        """Bounds of a column in the files to read."""
         snapshot = self.desk.tables.snapshot(self.scan.table)
         result = file_bounds(snapshot, name)
         if len(self.files) == len(result):
@@ -590,12 +587,12 @@ class _Estimate:
 
     def _run(
         self, sample: FileSample, groups: Mapping[ColumnName, ColumnBounds], along: str
-    ) -> _Run:
+    ) -> _SampleRun:
         numbers = [a.name for a in self.scan.attributes if a.type is not None and a.type.is_numeric]
         measures = [name for name in numbers if name not in groups]
         drawn = drawn_groups(sample, groups, along, measures)
         passing, scale = self._passing(drawn, sample.total)
-        return _Run(drawn, passing, scale, sample.total / max(drawn.standing, 1.0))
+        return _SampleRun(drawn, passing, scale, sample.total / max(drawn.standing, 1.0))
 
     def _passing(self, drawn: DrawnGroups, total: float) -> tuple[Flags, float]:
         """Which rows are in the provenance, and the probability that they are."""
@@ -632,7 +629,7 @@ class _Estimate:
         self,
         name: ColumnName,
         sample: FileSample,
-        run: _Run,
+        run: _SampleRun,
         bounds: ColumnBounds,
         overlapping: float,
     ) -> FilesLeft:

@@ -113,7 +113,7 @@ def _next_expiry(desk: Workbench, versions: Versions, now: str) -> str:
         least = _least_live(desk.tables, table, version, live)
         if least is not None:
             after = timedelta(microseconds=expiry.after)
-            # What expires after the last year that there is never does.
+            # A row that expires after the last representable year never does.
             with suppress(OverflowError):
                 seen = _instant(least, is_day=live.later_than.type == DATE, zone=zone)
                 datetimes.append(seen + after)

@@ -23,7 +23,6 @@ from impctl.plan.nodes import (
     Explode,
     Fixpoint,
     Join,
-    LiveRows,
     OneRow,
     Plan,
     Project,
@@ -82,7 +81,6 @@ from impctl.workload.models import JoinStrategy, QuerySpec
 
 if TYPE_CHECKING:
     from impctl.compile.buffers import BufferChoice
-    from impctl.compile.jointree.cost import Estimate
     from impctl.safety.judge import Verdict
     from impctl.service.context import Partitions
     from impctl.service.pinned import PinnedTables
@@ -121,10 +119,10 @@ def buffer_entries(
 def _reason(
     prepared: PreparedQuery, meta: StateMeta | None, choice: BufferChoice, *, is_chosen: bool
 ) -> str:
-    told = "" if meta is None else meta.side_reasons.get(choice.piece, "")
+    stored = "" if meta is None else meta.side_reasons.get(choice.piece, "")
     if is_chosen:
-        return told or _LEAST
-    return why_not_bounded(prepared, meta, choice) or told or _OPEN
+        return stored or _LEAST
+    return why_not_bounded(prepared, meta, choice) or stored or _OPEN
 
 
 def _bytes(kept: StoredPieces, piece: str) -> int:
@@ -195,10 +193,8 @@ def _entry(
         drawn=drawn,
     )
     estimate = None if way is None or way.trees is None else way.trees.estimate
-    return entry if estimate is None else _estimated(entry, estimate)
-
-
-def _estimated(entry: TreeEntry, estimate: Estimate) -> TreeEntry:
+    if estimate is None:
+        return entry
     return replace(
         entry,
         joined=estimate.joined,
@@ -242,7 +238,7 @@ def way_as_stored(
     chooser = chooser_of(prepared, meta)
     result = chosen_way(prepared, verdict, partitions, chooser, has_answer=meta.answer)
     if result.has_tree == way.has_tree:
-        # Why there is none, or one, is as true of what is stored.
+        # The reason also holds for the stored state.
         result = replace(result, trees=way.trees)
     is_left_out = prepared.spec.answer and not meta.answer
     return replace(
@@ -398,7 +394,6 @@ _LEAVES = {
 
 
 def _exactly(node: Plan) -> str:
-    """How the engine maintains an operator."""
     match node:
         case Scan() | Recursive() | OneRow():
             return _LEAVES[type(node)]
@@ -476,7 +471,7 @@ def _read(nodes: tuple[Plan, ...], way: Way | None) -> frozenset[int]:
     result = (
         _position(nodes, owner)
         for name, owner in way.compiled.owners.items()
-        # A semi join owns the DISTINCT that is made for it, too: of it its sides are told.
+        # A semi join also owns the DISTINCT made for it, and its sides are shown instead.
         if name.partition(".")[0] in read and isinstance(owner, Aggregate | Distinct)
     )
     return frozenset(at for at in result if at is not None)
@@ -502,17 +497,15 @@ def _pushed(
         if isinstance(node, Scan):
             total = len(tables.snapshot(node.table).schema.names)
             columns = f"reads {len(node.attributes)} of {count_text(total, 'column')}"
-            lives = dict(prepared.query.live).get(node.table)
-            expiry = () if lives is None else (_expiry(lives, prepared.now),)
-            result[position] = (columns, *expiry, *ranges.get(node.access, ()))
+            texts = [columns]
+            live = dict(prepared.query.live).get(node.table)
+            if live is not None:
+                condition = live_condition(live).sql(DIALECT)
+                texts.append(f"rows expire: at {prepared.now} a row is live if {condition}")
+            result[position] = (*texts, *ranges.get(node.access, ()))
         elif isinstance(node, Select) and isinstance(node.child, Scan):
             result[position] = ("pushed down to the scan",)
     return result
-
-
-def _expiry(live: LiveRows, now: str) -> str:
-    condition = live_condition(live).sql(DIALECT)
-    return f"rows expire: at {now} a row is live if {condition}"
 
 
 def _ranges(
@@ -538,10 +531,13 @@ def _ranges(
 
 def _blocking(nodes: tuple[Plan, ...], span: Span | None) -> int:
     """Position of the lowest node with the blocking expression; else the root."""
+    if span is None:
+        return 0
     result = [
         position
         for position, node in enumerate(nodes)
-        if span is not None and any(_holds(own, span) for own in _own_spans(node))
+        for own in _own_spans(node)
+        if own is not None and own.start <= span.start and span.end <= own.end
     ]
     return result[-1] if result else 0
 
@@ -560,10 +556,6 @@ def _own_spans(node: Plan) -> Iterator[Span | None]:
             yield from (call.span for call in node.calls)
         case _:
             return
-
-
-def _holds(own: Span | None, span: Span) -> bool:
-    return own is not None and own.start <= span.start and span.end <= own.end
 
 
 def answer_entry(
@@ -642,7 +634,6 @@ class Trials:
 def _reading(
     desk: Workbench, prepared: PreparedQuery, sketches: Sequence[StoredSketch]
 ) -> dict[TableName, ExpectedReading]:
-    """Files, rows and bytes of each table read through a sketch."""
     versions = desk.tables.versions_of(prepared.tables)
     pruned = filters_of(desk.tables, prepared, sketches, versions)
     result = {}
@@ -683,15 +674,13 @@ def _explained(
     try:
         chosen = choose(desk, prepared)
     except UnsafeSketchError as unsafe:
-        plan = plan_entries(desk.tables, prepared, None, None)
-        judged = judge_candidates(desk, prepared)
         return ExplainResult(
             query=spec.name,
             mode="none",
             reason=unsafe.message,
             policy=policy,
-            plan=plan,
-            attributes=judged,
+            plan=plan_entries(desk.tables, prepared, None, None),
+            attributes=judge_candidates(desk, prepared),
             trees=tree_entries(prepared, None, {}),
             answer=answer_entry(spec, None, None),
             answered=who_answers(desk, prepared),

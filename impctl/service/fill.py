@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from impctl.data.vector import Ints
     from impctl.safety.judge import Verdict
     from impctl.service.context import Partitions, Versions
-    from impctl.service.pinned import PinnedTables
     from impctl.service.prepare import PreparedQuery
     from impctl.sketch.partition import RangePartition
     from impctl.types import AccessId, QueryName
@@ -90,7 +89,7 @@ def recaptured(
 ) -> Mapping[AccessId, FragmentSet]:
     """The sketches alone, at `versions` (default: the pinned ones)."""
     at = versions if versions is not None else {}
-    return _Pass.of(desk, prepared, verdict, partitions, at).sketches()
+    return _SparkPass.of(desk, prepared, verdict, partitions, at).sketches()
 
 
 def needed(
@@ -106,7 +105,7 @@ def needed(
     if all rows can be derived over them; then only ranges that no derivation uses are unneeded.
     """
     partitions = {access: partition for access, (partition, _) in held.items()}
-    one = _Pass.of(desk, prepared, verdict, partitions, versions)
+    one = _SparkPass.of(desk, prepared, verdict, partitions, versions)
     result = dict(one.sketches())
     fragments = {access: kept for access, (_, kept) in held.items()}
     for fixpoint in outer_fixpoints(one.kept.query.root):
@@ -118,7 +117,7 @@ def needed(
 
 
 @dataclass(frozen=True, slots=True)
-class _Pass:
+class _SparkPass:
     desk: Workbench
     name: QueryName
     kept: KeptPlan
@@ -134,7 +133,7 @@ class _Pass:
         verdict: Verdict,
         partitions: Partitions,
         at: Versions,
-    ) -> _Pass:
+    ) -> _SparkPass:
         from impctl.spark.snapshots import snapshot_frame
 
         frames = {}
@@ -155,8 +154,8 @@ class _Pass:
         return cls(desk, prepared.spec.name, kept, partitions, at, frames)
 
     def sketches(self) -> Mapping[AccessId, FragmentSet]:
-        """The accurate ones; for fixpoints with all derivations, of all rows or of those that lead
-        to the answer."""
+        """Sketches of all derivations; of fixpoints for all rows, or for those that lead to the
+        answer."""
         from impctl.spark.recursion import capture_recursive
         from impctl.spark.sketches import capture_sketches
 
@@ -217,15 +216,27 @@ def loaded(desk: Workbench, compiled: Compiled, partitions: Partitions) -> Maint
     """
     session = MaintainedQuery(limited(desk, compiled))
     limit = MemoryLimit(memory_of(desk.settings, desk.workload))
+    files_read: dict[int, tuple[DataFile, ...]] = {}
+
+    def rows_of(turn: Turn) -> Iterator[pa.Table]:
+        # Without rows dropped by conditions at the accesses or on known scalars.
+        snapshot = desk.tables.snapshot(turn.table)
+        files = files_of_table(snapshot, compiled, turn.sources)
+        files_read.update(dict.fromkeys(turn.sources, files))
+        columns = compiled.columns_of(turn.table, turn.sources)
+        batches = read_batches(snapshot, columns, files, most=batch_size(limit.bytes))
+        slices = Slices(compiled, limit.bytes, limit.check)
+        for rows in one_ahead(batches, reader):
+            yield from slices.of(rows)
+
     try:
         with held_to(limit), ThreadPoolExecutor(1) as reader:
             pairs = Partners(desk, compiled, partitions, {}).pairs
-            rows = _Rows(desk.tables, session, limit, reader)
             turns = session.turns(lambda table: desk.tables.snapshot(table).likely_rows)
-            session.load_in_turn(turns, rows.of, pairs)
+            session.load_in_turn(turns, rows_of, pairs)
         for partition in session.range_rows.partitions:
             snapshot = desk.tables.snapshot(partition.table)
-            read = rows.files[session.counted_at(partition)]
+            read = files_read[session.counted_at(partition)]
             count_left_out(session.range_rows, partition, snapshot, read)
     except OutOfMemoryError:
         session.give_up()
@@ -236,30 +247,6 @@ def loaded(desk: Workbench, compiled: Compiled, partitions: Partitions) -> Maint
             raise
         return None
     return session
-
-
-class _Rows:
-    """The rows of a circuit's turns, read one batch ahead; `files` are those read for each
-    source."""
-
-    def __init__(
-        self, tables: PinnedTables, session: MaintainedQuery, limit: MemoryLimit, reader: Executor
-    ) -> None:
-        self.files: dict[int, tuple[DataFile, ...]] = {}
-        self._tables, self._session, self._limit, self._reader = tables, session, limit, reader
-
-    def of(self, turn: Turn) -> Iterator[pa.Table]:
-        """A turn's rows, without those dropped by conditions right above the accesses or on known
-        scalars."""
-        compiled, snapshot = self._session.compiled, self._tables.snapshot(turn.table)
-        files = files_of_table(snapshot, compiled, turn.sources)
-        self.files |= dict.fromkeys(turn.sources, files)
-        columns = compiled.columns_of(turn.table, turn.sources)
-        most = batch_size(self._limit.bytes)
-        batches = read_batches(snapshot, columns, files, most=most)
-        slices = Slices(compiled, self._limit.bytes, self._limit.check)
-        for rows in one_ahead(batches, self._reader):
-            yield from slices.of(rows)
 
 
 _VIEW = "impctl_pass"
@@ -388,7 +375,6 @@ def _without_provenance(prepared: PreparedQuery, way: Way, why: str, code: str) 
 def _ways(
     desk: Workbench, prepared: PreparedQuery, way: Way, verdict: Verdict, partitions: Partitions
 ) -> Iterator[tuple[Way, PreparedQuery]]:
-    """The way, then lesser ones, each with its query."""
     yield way, prepared
     chooser = replace(chooser_for(desk, prepared, reads=False), absorbs=None)
     if way.provenance:
@@ -429,7 +415,7 @@ def filled_circuit(
             return Filled(session, uses_spark=compiled.asks_spark)
         if compiled.chain is None:
             return None
-        # Part of the table already went through that circuit.
+        # That circuit has already processed a part of the table.
         compiled = _compiled(capture_way(desk, prepared, verdict, partitions))
     try:
         return Filled(from_partials(desk, compiled, partitions), uses_spark=True)

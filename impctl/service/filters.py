@@ -339,7 +339,7 @@ T = TypeVar("T")
 
 def one_ahead(items: Iterator[T], reader: Executor) -> Iterator[T]:
     """The items; `reader` makes the next one while one is worked on."""
-    # The reader keeps to the same limit of memory.
+    # The same memory limit holds in the reader's thread.
     context = copy_context()
 
     def ahead() -> T | None:
@@ -369,7 +369,7 @@ class Slices:
         """The rows; work on each slice before requesting the next."""
         at = 0
         while at < len(rows):
-            # Of rows without a column a slice is as long as it is asked to be, rows or not.
+            # A slice of rows without columns has the requested length, whatever their number.
             part = rows.slice(at, min(self._size or len(rows), len(rows) - at))
             before = self._circuit.joined_rows
             yield part
@@ -378,5 +378,5 @@ class Slices:
             at += len(part)
             if self._size is not None:
                 size = self._most * len(part) // max(joined, len(part))
-                # What was joined so far says little of far longer slices: sides fill meanwhile.
+                # Sides fill meanwhile, so this says little about far longer slices.
                 self._size = max(_LEAST_SLICE, min(size, _GROWTH * len(part)))

@@ -113,14 +113,14 @@ def _instants(array: pa.Array, separator: str, zone: str) -> list[str | None]:
 
 def _zoned(array: pa.Array, separator: str) -> list[str | None]:
     """Timestamps in the zone's hours; Arrow omits the seconds of offsets."""
-    told = _instants(array.cast(pa.timestamp(array.type.unit, "UTC")), separator, "+00:00")
+    texts = _instants(array.cast(pa.timestamp(array.type.unit, "UTC")), separator, "+00:00")
     if array.type.tz in _UTC:
-        return told
+        return texts
     for at, scalar in enumerate(array):
         with suppress(OverflowError, ValueError):
             value = scalar.as_py()
-            told[at] = None if value is None else value.isoformat(separator)
-    return told
+            texts[at] = None if value is None else value.isoformat(separator)
+    return texts
 
 
 def _signed(texts: pa.Array) -> list[str | None]:
@@ -220,7 +220,6 @@ def _column(column: pa.ChunkedArray, separator: str) -> Texts:
 
 
 def _float_text(text: str | None) -> str | None:
-    """Arrow's text in the form of a double's."""
     if text is None:
         return None
     number = float(text)

@@ -102,9 +102,8 @@ def _verdict(uses: Uses, saved: float, upkeep: float) -> str:
 
 
 def _hint(verdict: str, uses: Uses, upkeep_runs: int, of_order: Callable[[], str]) -> str:
-    """What to do about a sketch that costs more than it saves."""
     if verdict == NOT_USED_YET and upkeep_runs <= 1:
-        # Captured just now: nobody had the time.
+        # Captured just now: there was no time to use it.
         return ""
     if verdict == NOT_USED_YET:
         return "stop maintaining the query, or maintain it only on request"

@@ -53,7 +53,7 @@ def _collected(desk: Workbench, keep: int) -> Collected:
     if desk.settings.dry_run:
         return store.collectable(keep)
     desk.reporter.step("deleting old sketch versions and unused files")
-    # What a killed writer left is for `collect` to tell of, not for the lock to sweep away.
+    # Leftovers of a killed writer are reported by `collect`, not swept away with the lock.
     with desk.writing("gc", sweep=False) as held:
         return held.collect(keep=keep)
 

@@ -406,7 +406,6 @@ def _written_path(path: str, out: Path) -> str:
 
 
 def _put(out: Path, text: str, reporter: Reporter, *, force: bool) -> tuple[str, ...]:
-    """Write file and schema once they pass; returns the queries' names."""
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=out.parent) as draft:

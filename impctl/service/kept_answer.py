@@ -46,7 +46,7 @@ def kept_answer(
         return None
     kept: AnswerRows = kept_rows(ending)
     if plan is not None and stored.state_meta.get("trees"):
-        # Where rows lie there as they are, nothing of plans is loaded.
+        # If rows are stored as they are, the planner is not loaded.
         from impctl.compile.compile import compile_answer
 
         told = compile_answer(plan, {}).kept
@@ -76,7 +76,7 @@ def told_at_once(
         return None
     try:
         if condition is None and is_slow_to_tell(desk, store, spec):
-            # Whether somebody else is quicker takes reading the query.
+            # To know whether the engine or Spark is quicker, the query must be read.
             return None
         stored = stored_query(desk, store, spec)
         catch_up(desk.tables, stored)
@@ -109,7 +109,7 @@ def told_at_once(
 
 
 def _read(desk: Workbench, ending: Ending, condition: str) -> Expr:
-    # A condition is SQL, and what reads that is loaded for it alone.
+    # Only a condition needs the SQL parser.
     from impctl.service.resolve import condition_on
 
     outputs = [one.attribute for one in ending.outputs]

@@ -21,7 +21,7 @@ _Form = tuple[object, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _KeptState:
     """Restored state, what the store had after its last commit, and the tables' metadata then."""
 
     taken: TakenUp
@@ -45,7 +45,7 @@ class KeptStates:
         self._memory = memory
         self._held = held
         self._uses: Counter[QueryName] = Counter()
-        self._kept: dict[QueryName, _Kept] = {}
+        self._kept: dict[QueryName, _KeptState] = {}
 
     def take(self, desk: Workbench, stored: StoredQuery) -> TakenUp | None:
         """Take the state of a query for one run; None if missing or outdated.
@@ -67,9 +67,9 @@ class KeptStates:
         self._kept.pop(stored.query, None)
         if self._limit is not None and size > self._limit:
             return
-        self._kept[stored.query] = _Kept(taken, stored, _forms(desk.tables, stored), size)
+        self._kept[stored.query] = _KeptState(taken, stored, _forms(desk.tables, stored), size)
         while self._limit is not None and self._bytes > self._limit:
-            # The one that was maintained longest ago.
+            # The least recently maintained one.
             del self._kept[next(iter(self._kept))]
         self._drop_to_memory()
 

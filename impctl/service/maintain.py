@@ -117,7 +117,6 @@ def step_results(
 
 
 def _refilled(steps: Sequence[StepDone]) -> tuple[int, int]:
-    """Groups refilled over all steps, and the rows read for that."""
     groups, rows = zip(*(step.refilled for step in steps), strict=True)
     return sum(groups), sum(rows)
 
@@ -170,7 +169,6 @@ def _result(
 
 
 def _tree_work(steps: Sequence[StepDone]) -> TreeWork | None:
-    """Work of join trees over all steps; None without any."""
     works = [step.tree for step in steps if step.tree is not None]
     if not works:
         return None
@@ -292,8 +290,8 @@ class StaleRun:
         return self.results(late) if late else []
 
     def _some(self, waiting: deque[Task]) -> list[MaintainResult]:
-        """As many tasks as fit into one commit, then their recaptures, for which others should not
-        wait."""
+        """As many tasks as fit into one commit, then their recaptures, which would keep others
+        waiting."""
         from impctl.service.decide import Stage
 
         stepped: list[tuple[Task, list[MaintainResult]]] = []
@@ -352,7 +350,6 @@ class StaleRun:
             return self.decisions.instead(task, trouble)
 
     def _advance(self, task: Task, stage: Stage) -> list[MaintainResult]:
-        """Exact or touch, in one step or one per batch of versions."""
         from impctl.service.expiry import next_expiry
         from impctl.service.partners import partners_of
         from impctl.service.step import Maintainer
@@ -453,8 +450,7 @@ class StaleRun:
         }
 
     def _pieces(self, task: Task, read: Sequence[ReadChange]) -> list[dict[TableName, Moved]]:
-        """What each step processes: all tables at once, or eagerly one batch of one table at a
-        time."""
+        """What each step processes: all tables at once, or eagerly a batch of one table."""
         from impctl.service.decide import moved_at_once, moved_to
         from impctl.service.table_deltas import by_version
 
@@ -505,7 +501,7 @@ class StaleRun:
 
         if self._files is None or not self._is_told(task):
             return None
-        # Steps before the one that could not be made are committed.
+        # Steps before the failing one are committed.
         stored = self.store.load(task.spec.name)
         assert stored is not None
         before = rows_kept(self.desk, self.store, task.spec, stored)
@@ -558,12 +554,11 @@ def _of_sketched(
     *,
     for_use: bool,
 ) -> Outcome:
-    """The same for queries that all have sketches."""
     if desk.settings.dry_run:
         return _foreseen(desk, specs, for_use=for_use)
     current = _all_current(desk, specs, for_use)
     if current is not None:
-        # Who only uses a sketch does not wait for a writer.
+        # Using a sketch does not wait for a writer.
         return Outcome(tuple(current), () if for_use else tuple(_kept_to_another(desk)))
     with desk.writing("maintain") as store:
         return _maintained(desk, store, specs, batch_rows, kept, for_use=for_use)
@@ -586,7 +581,7 @@ def _all_current(
                 return None
             results += unchanged_results(desk, stored)
     except ImpctlError:
-        # Some query cannot even be looked at: the run says so for that query alone.
+        # Some query cannot even be checked: the run reports that for this query alone.
         return None
     return results
 
@@ -679,7 +674,7 @@ def _scrubbed(desk: Workbench, store: Store) -> list[str]:
     try:
         errors: list[ImpctlError] = [e for _, e in store.scrub(scrub_of(desk.settings)).damaged]
     except ImpctlError as error:
-        # What was maintained is committed: looking further may not undo it.
+        # Maintenance is committed: a failing check may not undo it.
         errors = [error]
     return [f"{error.message}; {error.hint}" for error in errors]
 
@@ -705,7 +700,6 @@ def _sorted_out(
 
 
 def _captured(desk: Workbench, store: StoreReader | None, spec: QuerySpec) -> StoredQuery:
-    """The stored query; if missing, the planner says why."""
     try:
         return stored_query(desk, store, spec)
     except RecaptureNeededError:
@@ -739,7 +733,7 @@ def _is_read_otherwise(desk: Workbench, spec: QuerySpec, stored: StoredQuery) ->
     """
     if has_ending(desk.tables, stored):
         return False
-    # Only who uses a sketch needs the planner anyway.
+    # Only the use of a sketch needs the planner anyway.
     from impctl.service.maintenance_plan import is_same_circuit
     from impctl.service.prepare import prepare
 
@@ -816,7 +810,6 @@ def maintain_specs(
 
 
 def _without_refused(desk: Workbench, outcome: Outcome) -> Outcome:
-    """Replace failures of queries that cannot have a sketch by results."""
     from impctl.service.context import is_refused
 
     specs = {spec.name: spec for spec in desk.queries(None)}
@@ -849,7 +842,7 @@ def _answered_by_spark(desk: Workbench, outcome: Outcome) -> Outcome:
                     answer_table(desk, prepare(desk, spec), {})
                     is_answered = True
                 except ImpctlError:
-                    pass  # The failure says so already.
+                    pass  # The failure reports it already.
         if is_answered:
             warnings.append(
                 f"query `{failure.query}` was not maintained: {failure.error.message}. Spark "

@@ -122,23 +122,25 @@ def chooser_for(desk: Workbench, prepared: PreparedQuery, *, reads: bool = True)
     tables, disk = desk.tables, disk_of(desk.settings, desk.workload)
     fits = largest_side(memory_of(desk.settings, desk.workload))
     if prepared.moves_above:
-        disk = fits = None  # what moves with the clock moves through what is kept
+        disk = fits = None  # constants move with the clock through kept state
     largest = None if disk is None else disk // _PARTS_OF_BUDGET
     rows = {scan.table: tables.snapshot(scan.table).rows for scan in prepared.scans}
     asked = _asked(prepared)
     is_least = prepared.spec.state is StateKept.LEAST and not prepared.moves_above
-    has_filter = _has_filter(prepared)
-    sides = BySize(
+    sides: Chooser = BySize(
         asked,
         rows.__getitem__,
-        has_filter=has_filter,
+        has_filter=_has_filter(prepared),
         from_files=largest,
         fits=fits,
         is_least=is_least,
     )
     before = None if disk is None else _described_before(desk, prepared)
+    if before is not None and asked is None:
+        files, why = before.from_files, before.side_reasons
+        sides = AsRecorded(before.distant, from_files=files, reasons=why, is_to_fill=True)
     return JoinChooser(
-        sides if before is None or asked is not None else _as_before(before),
+        sides,
         _trees(tables, prepared, reads=reads),
         {} if before is None or prepared.spec.state is StateKept.KEEP else before.buffers,
         FEWEST if is_least else None,
@@ -170,14 +172,9 @@ def _described_before(desk: Workbench, prepared: PreparedQuery) -> StateMeta | N
     try:
         meta = StateMeta.read(stored.query, stored.state_meta)
     except StateCorruptError:
-        # A capture is what puts that right.
+        # A capture repairs that.
         return None
     return None if meta.trees else meta
-
-
-def _as_before(meta: StateMeta) -> AsRecorded:
-    reasons = meta.side_reasons
-    return AsRecorded(meta.distant, from_files=meta.from_files, reasons=reasons, is_to_fill=True)
 
 
 def _trees(tables: PinnedTables, prepared: PreparedQuery, *, reads: bool) -> TreeChooser:
@@ -284,7 +281,7 @@ def _chosen(
         core = kept_plan(prepared, verdict, partitions).core
         is_planned = any(isinstance(shape, TreeShape) for shape in tree_shapes(core, {}))
         if not is_planned:
-            # A tree that is asked for in vain is refused, whatever becomes of the answer.
+            # An impossible requested tree is refused, whatever happens to the answer.
             by_core = _by_core(prepared, verdict, partitions, chooser)
     if prepared.spec.answer and has_answer:
         way = _by_answer(prepared, verdict, partitions, chooser, must_be_tree=is_planned)
@@ -344,9 +341,8 @@ def _by_answer(
 def _by_core(
     prepared: PreparedQuery, verdict: Verdict, partitions: Partitions, chooser: JoinChooser
 ) -> Way:
-    """How sketches are maintained without an answer."""
     kept = kept_plan(prepared, verdict, partitions)
-    # Touch rests on lineage: where a witness goes, a row that did not change takes its place.
+    # Touch relies on lineage: an unchanged row replaces a deleted witness.
     whole = replace(verdict, root_keyed=False) if kept.has_witnesses else verdict
     choose = partial(
         choose_way,
@@ -367,8 +363,8 @@ def _by_core(
 
 
 def _with_trees(prepared: PreparedQuery, choose: Callable[..., Way]) -> Way:
-    """The way by trees, which follow from the plan alone; UnsupportedError if joins can be
-    maintained, but not as trees."""
+    """The way by trees, which follow from the plan; UnsupportedError if joins only work
+    otherwise."""
     way = choose(trees={})
     if way.has_tree:
         return way
@@ -437,9 +433,9 @@ def check_circuit(desk: Workbench, prepared: PreparedQuery, way: Way, stored: St
     """RecaptureNeededError if the stored state does not fit the circuit built now."""
     meta = StateMeta.read(stored.query, stored.state_meta)
     is_same = is_same_circuit(desk, prepared, stored) and meta.trees == trees_id(way.shapes)
-    # What is read has no state but a filter: kept, it would be taken for empty.
+    # Pieces that are read store only a filter: taken for kept, they would be empty.
     is_same &= {*meta.from_files} == {*way.sides_by(Strategy.FILES)}
-    # Of a buffer the best are there: of more they would be taken for all.
+    # A buffer has the best rows: in a larger one they would be taken for all.
     is_same &= meta.buffers == chosen_buffers(prepared.spec, way.compiled)
     is_same &= meta.provenance == way.provenance
     # Older builds kept rows of results that the engine does not compute exactly.
@@ -456,7 +452,7 @@ def check_circuit(desk: Workbench, prepared: PreparedQuery, way: Way, stored: St
     for pin in stored.pins:
         changed = _schema_change(desk, pin.table, pin.version)
         if changed is not None:
-            # `SELECT *` is another list of columns now.
+            # `SELECT *` now means other columns.
             raise changed
     raise RecaptureNeededError(
         f"The state of query `{name}` was written for a different circuit than this "

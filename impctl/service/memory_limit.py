@@ -32,7 +32,6 @@ _TIMES = 4
 (measured: 28 MB for 3 MB, 163 to 174 for 28, 355 for 84)."""
 
 _BATCHES = 24
-"""Batches of rows that fit into a limit."""
 
 _CGROUPS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
@@ -54,11 +53,11 @@ def memory_from(text: str) -> int:
 
 def memory_of(settings: Settings, workload: Workload) -> int | None:
     """Bytes that a process may use; None if not set, or a share of an unknown size."""
-    told = workload.budget.memory
-    if settings.memory is not None or told is None:
+    written = workload.budget.memory
+    if settings.memory is not None or written is None:
         return settings.memory
     try:
-        return memory_from(told)
+        return memory_from(written)
     except ValueError:
         return None
 

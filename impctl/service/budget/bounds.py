@@ -26,7 +26,6 @@ BOUND_IMPOSSIBLE = "bound_impossible"
 _LIKELY = 0.05
 """A kind of change counts if its probability within a day is higher."""
 _TIMES = 10
-"""How often the choice is repeated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +62,8 @@ def bounds_of(specs: Iterable[QuerySpec]) -> dict[QueryName, Bound]:
         trigger = spec.trigger
         if trigger is None:
             continue
-        told = {"fresh_within": trigger.fresh_within, "ready_within": trigger.ready_within}
-        bounds = [Bound(s * 1000, f"{name} {written(s)}") for name, s in told.items() if s]
+        limits = {"fresh_within": trigger.fresh_within, "ready_within": trigger.ready_within}
+        bounds = [Bound(s * 1000, f"{name} {written(s)}") for name, s in limits.items() if s]
         if bounds:
             result[spec.name] = min(bounds, key=lambda bound: bound.ms)
     return result
@@ -86,7 +85,7 @@ def chosen_within(
     what is kept `now` stays, and another piece is dropped only if its share of all bytes is larger
     than the share it adds to the work: the work at most doubles.
     """
-    asked = _Asked(graphs, bounds, chances)
+    asked = _BoundChecks(graphs, bounds, chances)
     within = _within_reach(graphs, budget, fixed, now)
     best = choice = within(())
     fewest = late = asked.late({name: one.modes for name, one in choice.queries.items()})
@@ -140,12 +139,10 @@ def late_runs(
     bounds: Mapping[QueryName, Bound],
     chances: Sequence[float],
 ) -> list[Late]:
-    return _Asked(graphs, bounds, chances).late(modes)
+    return _BoundChecks(graphs, bounds, chances).late(modes)
 
 
-class _Asked:
-    """What queries require of runs for likely kinds of change."""
-
+class _BoundChecks:
     def __init__(
         self,
         graphs: Mapping[QueryName, Graph],
@@ -174,7 +171,7 @@ class _Asked:
 
     def _found(self, name: QueryName, kinds: Sequence[int]) -> Modes | None:
         graph = self._graphs[name]
-        # As if nothing else came: more bytes are then less work of these alone.
+        # As if nothing else changed: then more bytes mean less work for these alone.
         alone = tuple(
             replace(kind, rate=1.0 if at in kinds else 0.0) for at, kind in enumerate(graph.kinds)
         )
@@ -187,7 +184,6 @@ class _Asked:
         return None
 
     def told(self, choice: StateChoice, late: Sequence[Late]) -> Iterator[Unheld]:
-        """The missed bounds, each with the kind that takes longest."""
         for name in dict.fromkeys(name for name, _ in late):
             kinds = [kind for query, kind in late if query == name]
             graph, chosen = self._graphs[name], choice.queries[name]

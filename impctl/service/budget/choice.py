@@ -63,8 +63,7 @@ def with_state(
 
 
 def _pieces(kept: Kept, query: QueryName, stays: bool) -> Iterator[PlannedPiece]:
-    """Pieces that can be read from files or bounded, in circuit order; `stays`: none is
-    converted."""
+    """Pieces that can be read or bounded, in circuit order; `stays`: none is converted."""
     from impctl.compile.flows import Strategy
 
     if query not in kept.queries:
@@ -195,7 +194,6 @@ def _pays(kept: Kept) -> bool:
 
 
 def _takes(conversions: Mapping[str, Mapping[Mode, float]], now: Modes, then: Modes) -> float:
-    """Milliseconds to convert one query's pieces between these modes."""
     from impctl.placement.graph import PRIORS
 
     moved = [to.get(then[name], 0.0) for name, to in conversions.items() if now[name] != then[name]]
@@ -288,20 +286,10 @@ def kept_within(
         choice, unheld = choose(graphs, left), ()
     then = {name: one.modes for name, one in choice.queries.items()}
     late, late_now = (len(late_runs(graphs, modes, bounds, chances)) for modes in (then, now))
-    conversions = {name: conversion_ms(graph) for name, graph in by_priors.items()}
-    holds_more = late < late_now
+    costs = {name: conversion_ms(graph) for name, graph in by_priors.items()}
+    sizes, holds_more = weighed.sizes, late < late_now
     return Kept(
-        queries,
-        choice,
-        fixed,
-        troubles,
-        graphs,
-        now,
-        conversions,
-        {name: weighed.sizes(query) for name, query in queries.items()},
-        unheld,
-        holds_more,
-        budget,
+        queries, choice, fixed, troubles, graphs, now, costs, sizes, unheld, holds_more, budget
     )
 
 
@@ -323,7 +311,6 @@ def graphs_of(
 def _all_opened(
     desk: Workbench, store: StoreReader, specs: Sequence[QuerySpec]
 ) -> tuple[dict[QueryName, Opened], dict[QueryName, str], int]:
-    """The queries to choose for, why others could not be opened, and the bytes of all others."""
     from impctl.service.budget.costs import state_bytes
 
     queries: dict[QueryName, Opened] = {}
@@ -333,7 +320,7 @@ def _all_opened(
         try:
             result = _opened(desk, store, spec)
         except ImpctlError as trouble:
-            # Another run tells of it by its exit code: this one is over, and did what it was for.
+            # Another run reports it by its exit code: this one has done its work.
             troubles[spec.name], result = trouble.message, None
         if result is None:
             fixed += state_bytes(store, [spec.name])
@@ -349,7 +336,7 @@ def _opened(desk: Workbench, store: StoreReader, spec: QuerySpec) -> Opened | No
     try:
         return None if stored is None else opened(desk, store, spec, stored)
     except RecaptureNeededError:
-        # Its state goes with the next capture.
+        # The next capture replaces its state.
         return None
 
 
@@ -362,7 +349,7 @@ class _Weighed:
         self._expected = expected
         self._kinds = tuple(KindOfChange(one.tables, one.per_day) for one in expected)
         self.chances = [one.chance for one in expected]
-        self._sizes: dict[QueryName, dict[str, int]] = {}
+        self.sizes: dict[QueryName, dict[str, int]] = {}
 
     def by_priors(self, query: Opened) -> Graph:
         from impctl.placement.graph import graph_of
@@ -370,11 +357,8 @@ class _Weighed:
 
         numbers = numbers_of(query, self._desk.tables, self._expected)
         sizes = {name: one.size for name, one in numbers.bounded.items()}
-        self._sizes[query.stored.query] = sizes
+        self.sizes[query.stored.query] = sizes
         return graph_of(query.compiled, self._kinds, numbers, allowed=_ALLOWED)
-
-    def sizes(self, query: Opened) -> Mapping[str, int]:
-        return self._sizes[query.stored.query]
 
     def graph(self, query: Opened, by_priors: Graph, now: Modes) -> Graph:
         """The graph by recorded runs, with pieces pinned that have no choice."""
@@ -401,8 +385,8 @@ class _Weighed:
             if mode is Mode.KEPT or is_built or not is_open:
                 continue
             if fits is not None and piece.sizes[Mode.KEPT] > fits:
-                # There may not be enough memory to build it; what is kept needs none, and what is
-                # rebuilt as much each time.
+                # There may not be enough memory to build it; kept pieces need none, and rebuilt
+                # ones as much each time.
                 allowed[piece.name] = (mode,)
         return restricted(graph, allowed)
 
@@ -410,7 +394,7 @@ class _Weighed:
 def _asked(prepared: PreparedQuery) -> JoinStrategy:
     """The workload's join strategy of the query, whatever the budget."""
     spec = prepared.spec
-    # Constants that move with the clock may stand above a join, and move through what is kept.
+    # Constants that move with the clock may be above a join, and move through kept state.
     is_moving = prepared.moves_above and spec.join is JoinStrategy.AUTO
     if is_moving or spec.state is StateKept.KEEP:
         return JoinStrategy.INDEX
@@ -451,8 +435,8 @@ def _allowed(query: Opened, piece: Piece, prepared: PreparedQuery) -> tuple[Mode
 
 
 def _pinned_mode(side: SideChoice | None, asked: JoinStrategy, *, is_least: bool) -> Mode | None:
-    """The mode that the workload or the engine requires; None if there is a choice. Pieces read
-    whole are dropped only if the least is requested."""
+    """The mode required by workload or engine, or None. Pieces read whole are dropped only for
+    `least`."""
     from impctl.compile.flows import Strategy
 
     if side is None or Strategy.FILES not in side.readers or asked is JoinStrategy.INDEX:
@@ -488,7 +472,7 @@ def keep_to_budget(
         if not (has_captured or is_to_look(made_by, seen)):
             return []
         if is_late:
-            # Even a run with nothing to do looks then, if it is the next one.
+            # Then the next run chooses, even if it has nothing else to do.
             store.save_chosen(None)
             put_off = (
                 f"state uses {size_text(seen.bytes)}, more than its budget of "
@@ -504,7 +488,6 @@ def keep_to_budget(
 def _seen(
     desk: Workbench, store: Store, specs: Sequence[QuerySpec], budget: int
 ) -> tuple[Seen, Expectations]:
-    """The input of a choice, and expectations of the tables of stored queries."""
     from impctl.service.budget.costs import state_bytes
 
     tables = {table for spec in specs for table in _tables(store, spec)}
@@ -518,7 +501,7 @@ def _tables(store: Store, spec: QuerySpec) -> Iterable[TableName]:
     try:
         stored = store.load(spec.name)
     except ImpctlError:
-        # The choice says what is wrong with it, and its own run by its exit code.
+        # The choice reports the error, and the query's own run by its exit code.
         return ()
     return () if stored is None else stored.versions
 
@@ -532,7 +515,6 @@ def _looked(
     *,
     has_captured: bool,
 ) -> list[str]:
-    """Choose, convert if it pays, and record the input of the choice."""
     from impctl.service.budget.bounds import unheld_text
     from impctl.service.budget.costs import state_bytes
 
@@ -561,7 +543,6 @@ def _looked(
 
 
 def _exceeded(store: Store, specs: Sequence[QuerySpec], size: int, budget: int, least: int) -> str:
-    """Warn that the budget is exceeded, and suggest a larger one or fewer materialized results."""
     from impctl.service.budget.bounds import enough_text
 
     needed, why = size, "the rest cannot be read from tables or rebuilt"
@@ -710,7 +691,7 @@ def _commit(
         state_meta=meta.as_stored(),
         basis=meta.basis(stored.pins),
         record=_record(query, begun, reason, _recapture(store, query, meta, begun[0].ms)),
-        # Nothing was maintained: when that was tells how long changes may have waited.
+        # Nothing was maintained: the time of maintenance shows how long changes have waited.
         at=stored.maintained_at,
     )
     store.commit_maintain(commit)
@@ -719,7 +700,6 @@ def _commit(
 def _meta(
     query: Opened, before: MaintainedQuery, wanted: Wanted, checkpoint: Checkpoint
 ) -> StateMeta:
-    """The state's description, with rows of sides and of converted groups."""
     from impctl.compile.session import buffer_groups, sides_of
     from impctl.engine.trace import RowIndex
 

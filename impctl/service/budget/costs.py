@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -116,7 +116,6 @@ class _Timed:
         return frozenset(one.side for one in self.parts.reads)
 
     def node_ms(self, place: int, names: Collection[str]) -> float:
-        """Time of a node without the reads of its pieces."""
         return self.parts.times[place] - sum(o.ms for o in self.parts.reads if o.side in names)
 
 
@@ -226,7 +225,6 @@ class _Lessons:
         return self._at([(run.rows, run.node_ms(at - self._first, names)) for run in runs], kind)
 
     def _at(self, points: Sequence[tuple[int, float]], kind: int) -> float:
-        """Time of runs scaled to the expected rows."""
         line = line_through([(float(rows), max(0.0, ms)) for rows, ms in points])
         return 0.0 if line is None else line.at(self._rows[kind])
 
@@ -310,39 +308,18 @@ _NEW = 0.95
 """Share of keys that come with their own partners and are assumed new until runs show otherwise:
 rows like an order with its lines may be lines of older orders."""
 _FEW_ROWS = 8.0
-"""Groups with at most so many rows on average are assumed to arrive whole, like an order with its
-lines."""
+"""Groups with at most so many rows on average arrive whole, like an order with its lines."""
 
 
 def numbers_of(query: Opened, tables: PinnedTables, expected: Sequence[Expected]) -> Numbers:
     """The numbers of a circuit for placement."""
-    flows = _Flows(query, tables)
-    changes = {frozenset(one.tables): one for one in expected}
-
-    def changed(wire: int, kind: KindOfChange) -> float:
-        one = changes[kind.tables]
-        return sum(flows.fan_out(at, wire) * _rows(one, name) for at, name in flows.below(wire))
-
-    def fresh(side: str, kind: KindOfChange) -> float:
-        if not flows.comes_with_its_own(side, kind):
-            return 0.0
-        deletes = changes[kind.tables].deletes
-        deleted = max((deletes.get(name, 0.0) for name in kind.tables), default=0.0)
-        return _NEW * (1.0 - deleted)
-
-    def deleted(wire: int, kind: KindOfChange) -> float:
-        one = changes[kind.tables]
-        return sum(
-            flows.fan_out(at, wire) * _rows(one, name) * one.deletes.get(name, 0.0)
-            for at, name in flows.below(wire)
-        )
-
-    kinds = [KindOfChange(one.tables, one.per_day) for one in expected]
-    bounded = bounded_of(
-        query, Facts(rows=flows.rows, changed=changed, deleted=deleted, kinds=kinds)
-    )
+    flows = _Flows(query, tables, expected)
     return Numbers(
-        rows=flows.rows, changed=changed, bytes=flows.bytes, fresh=fresh, bounded=bounded
+        rows=flows.rows,
+        changed=flows.changed,
+        bytes=flows.bytes,
+        fresh=flows.fresh,
+        bounded=_bounded_pieces(query, flows),
     )
 
 
@@ -359,8 +336,10 @@ def _rows(expected: Expected, table: TableName) -> float:
 
 
 class _Flows:
-    def __init__(self, query: Opened, tables: PinnedTables) -> None:
+    def __init__(self, query: Opened, tables: PinnedTables, expected: Sequence[Expected]) -> None:
         self._query = query
+        self._changes = {frozenset(one.tables): one for one in expected}
+        self.kinds = [KindOfChange(one.tables, one.per_day) for one in expected]
         compiled = query.compiled
         self._operators, self._wires = tuple(compiled.circuit), compiled.circuit.wires
         self._sources = compiled.sources
@@ -370,14 +349,13 @@ class _Flows:
         }
         self._sides: dict[str, tuple[int, int]] = {}
         self._widths: dict[str, int] = {}
-        told: dict[int, float] = {}
+        self._stored: dict[int, float] = {}
         for at, operator in enumerate(self._operators):
             own = self._wires[at]
             for side, mine, other in zip(operator.indexes, own, reversed(own), strict=False):
                 self._sides[side.name] = (mine, other)
                 self._widths[side.name] = row_bytes(side.columns, 1)
-                told[mine] = float(self._side_rows(side.name))
-        self._told = told
+                self._stored[mine] = float(self._side_rows(side.name))
         self._grouped: dict[str, tuple[float, float]] = {}
         for at, operator in enumerate(self._operators):
             self._known[at] = self._rows_at(at)
@@ -390,8 +368,8 @@ class _Flows:
         return self._query.as_stored.meta.read_rows.get(name, 0) if size is None else size.rows
 
     def _rows_at(self, at: int) -> float:
-        if at in self._told:
-            return self._told[at]
+        if at in self._stored:
+            return self._stored[at]
         operator = self._operators[at]
         if operator.group_keys and operator.reads:
             return float(self._side_rows(operator.reads[0].name))
@@ -403,6 +381,24 @@ class _Flows:
 
     def rows(self, wire: int) -> float:
         return self._known[wire]
+
+    def changed(self, wire: int, kind: KindOfChange) -> float:
+        one = self._changes[kind.tables]
+        return sum(self.fan_out(at, wire) * _rows(one, name) for at, name in self.below(wire))
+
+    def deleted(self, wire: int, kind: KindOfChange) -> float:
+        one = self._changes[kind.tables]
+        return sum(
+            self.fan_out(at, wire) * _rows(one, name) * one.deletes.get(name, 0.0)
+            for at, name in self.below(wire)
+        )
+
+    def fresh(self, side: str, kind: KindOfChange) -> float:
+        if not self.comes_with_its_own(side, kind):
+            return 0.0
+        deletes = self._changes[kind.tables].deletes
+        deleted = max((deletes.get(name, 0.0) for name in kind.tables), default=0.0)
+        return _NEW * (1.0 - deleted)
 
     def below(self, wire: int) -> list[tuple[int, TableName]]:
         result: dict[int, TableName] = {}
@@ -432,7 +428,6 @@ class _Flows:
         return mine, other
 
     def bytes(self, name: str) -> int:
-        """Bytes of a piece if it is kept."""
         size = self._query.sizes.get(name)
         if size is not None:
             return size.bytes
@@ -447,25 +442,14 @@ _PAIR = 3 * _NUMBER
 """Bytes of a value of a group with its count, or of a group with its edge."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
-    """What is known of a circuit: rows at a wire, and changed and deleted rows there per run and
-    kind."""
-
-    rows: Callable[[int], float]
-    changed: Callable[[int, KindOfChange], float]
-    deleted: Callable[[int, KindOfChange], float]
-    kinds: Sequence[KindOfChange]
-
-
-def bounded_of(query: Opened, facts: Facts) -> Mapping[str, Bounded]:
+def _bounded_pieces(query: Opened, flows: _Flows) -> Mapping[str, Bounded]:
     prepared, meta = query.as_stored.prepared, query.as_stored.meta
     choices = [
         one
         for one in query.compiled.buffers
         if one.piece in meta.buffers or not why_not_bounded(prepared, meta, one)
     ]
-    return {one.piece: _Piece(query, one, facts).bounded() for one in choices}
+    return {one.piece: _Piece(query, one, flows).bounded() for one in choices}
 
 
 def size_for(wanted: int, deleted: float, now: int | None) -> int:
@@ -490,23 +474,23 @@ def chance_of_refill(changed: float, deleted: float, spare: float) -> float:
 
 
 class _Piece:
-    def __init__(self, query: Opened, choice: BufferChoice, facts: Facts) -> None:
-        self._query, self._choice, self._facts = query, choice, facts
+    def __init__(self, query: Opened, choice: BufferChoice, flows: _Flows) -> None:
+        self._query, self._choice, self._flows = query, choice, flows
         compiled = query.compiled
         self._operators, self._wires = tuple(compiled.circuit), compiled.circuit.wires
         self._at = next(at for at, o in enumerate(self._operators) if o.piece == choice.piece)
         self._operator = self._operators[self._at]
         (self._wire,) = self._wires[self._at]
         meta = query.as_stored.meta
-        self._rows = max(1.0, facts.rows(self._wire))
+        self._rows = max(1.0, flows.rows(self._wire))
         groups = (
-            facts.rows(self._at) if choice.is_values else meta.buffer_groups.get(choice.piece, 1)
+            flows.rows(self._at) if choice.is_values else meta.buffer_groups.get(choice.piece, 1)
         )
         self._groups = min(self._rows, max(1.0, groups))
         self._now = meta.buffers.get(choice.piece)
 
     def bounded(self) -> Bounded:
-        most = max((self._deleted(kind) for kind in self._facts.kinds), default=0.0)
+        most = max((self._deleted(kind) for kind in self._flows.kinds), default=0.0)
         size = size_for(self._choice.wanted, most / self._groups, self._now)
         held = float(self._held(size))
         is_best = min(1.0, held * self._groups / self._rows)
@@ -525,10 +509,10 @@ class _Piece:
         return max(size, wanted + min(size, wanted))
 
     def _changed(self, kind: KindOfChange) -> float:
-        return self._facts.changed(self._wire, kind)
+        return self._flows.changed(self._wire, kind)
 
     def _deleted(self, kind: KindOfChange) -> float:
-        return self._facts.deleted(self._wire, kind)
+        return self._flows.deleted(self._wire, kind)
 
     def _share(self, kind: KindOfChange) -> float:
         return min(1.0, self._deleted(kind) / max(1.0, self._changed(kind)))
@@ -540,7 +524,8 @@ class _Piece:
         most = self._groups * 2 * self._held(size)
         if self._operator.reads:
             groups = self._groups * _NUMBER * (2 + len(self._operator.group_keys) + 6)
-            return int(min(self._as_read(), groups + min(self._rows, most) * _PAIR))
+            as_read = self._query.as_stored.meta.group_bytes.get(self._choice.piece, 0)
+            return int(min(as_read, groups + min(self._rows, most) * _PAIR))
         result = self._groups * _PAIR
         buffered = {keeper for keeper, _, _ in self._buffered()}
         result += sum(size for keeper, _, size in self._stored() if keeper not in buffered)
@@ -556,9 +541,6 @@ class _Piece:
         held = sum(rows for _, rows, _ in self._buffered())
         stored = self._query.bytes_of(self._operator)
         return int(stored * max(1.0, self._rows / max(1, held))) if known is None else known
-
-    def _as_read(self) -> int:
-        return self._query.as_stored.meta.group_bytes.get(self._choice.piece, 0)
 
     def _stored(self) -> Iterator[tuple[str, int, int]]:
         for keeper in self._operator.arrangements():
@@ -576,22 +558,22 @@ class _Piece:
         at = self._wire
         while at >= 0 and not self._operators[at].can_refill:
             (at,) = self._wires[at]
-        result = self._facts.rows(at) * PRIORS.group_row_ns * _MS
+        result = self._flows.rows(at) * PRIORS.group_row_ns * _MS
         return result + (self._told_ms(at) if at >= 0 else self._whole_ms(at))
 
     def _told_ms(self, at: int) -> float:
         """Time to list all groups of a grouping, as if it were read where possible."""
-        told = self._facts.rows(at) * PRIORS.row_ns * _MS
+        result = self._flows.rows(at) * PRIORS.row_ns * _MS
         chosen = {one.side: one for one in self._query.compiled.groupings}
         known = chosen.get(self._operators[at].piece)
         if known is not None and known.readers:
-            told += sum(self._whole_ms(source) for source in self._sources(at))
-        return told
+            result += sum(self._whole_ms(source) for source in self._sources(at))
+        return result
 
     def _whole_ms(self, source: int) -> float:
         width = len(self._query.compiled.sources[-1 - source].scan.table_columns)
         each = PRIORS.read_value_ns * max(1, width) + PRIORS.tag_row_ns
-        return self._facts.rows(source) * each * _MS
+        return self._flows.rows(source) * each * _MS
 
     def _sources(self, at: int) -> Iterator[int]:
         for wire in self._wires[at]:
