@@ -72,8 +72,12 @@ def ranges_entries(desk: Workbench, stored: StoredQuery) -> tuple[RangesEntry, .
         drifted = has_drifted(depth, threshold)
         hint = None
         if drifted:
-            is_fixed = has_own_boundaries(desk, depth.table, depth.attribute)
-            hint = _own_hint(depth) if is_fixed else REBALANCE_HINT
+            hint = REBALANCE_HINT
+            if has_own_boundaries(desk, depth.table, depth.attribute):
+                hint = (
+                    f"the workload file sets the `boundaries` of `{depth.table}."
+                    f"{depth.attribute}`; change them there and capture again"
+                )
         entry = RangesEntry(**kept, imbalance=imbalance(depth), drifted=drifted, hint=hint)
         entries.append(entry)
     return tuple(entries)
@@ -93,13 +97,6 @@ def has_own_boundaries(desk: Workbench, table: TableName, attribute: ColumnName)
         and part.column.lower() == attribute.lower()
         and part.boundaries is not None
         for part in desk.workload.partitions
-    )
-
-
-def _own_hint(depth: RangeDepth) -> str:
-    return (
-        f"the workload file sets the `boundaries` of `{depth.table}.{depth.attribute}`; "
-        "change them there and capture again"
     )
 
 

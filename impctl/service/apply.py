@@ -94,7 +94,9 @@ class _BatchRun:
     def apply(self, spec: UpdateSpec, results: list[ApplyResult]) -> None:
         request = replace(_request(spec), name=spec.name, again=self._again)
         self._desk.reporter.step(f"applying {spec.name}")
-        prepared = prepare_batch(self._table(spec.table), request)
+        if spec.table not in self._tables:
+            self._tables[spec.table] = WrittenTable(self._desk.tables.opened(spec.table))
+        prepared = prepare_batch(self._tables[spec.table], request)
         rows = 0 if prepared.rows is None else len(prepared.rows)
         result = ApplyResult(name=spec.name, table=spec.table, statement=_statement(spec, rows))
         if prepared.in_version is not None:
@@ -118,11 +120,6 @@ class _BatchRun:
                     updated=done.updated,
                 )
             )
-
-    def _table(self, name: TableName) -> WrittenTable:
-        if name not in self._tables:
-            self._tables[name] = WrittenTable(self._desk.tables.opened(name))
-        return self._tables[name]
 
 
 def _statement(spec: UpdateSpec, rows: int) -> str:

@@ -87,7 +87,12 @@ def captured_query(desk: Workbench, store: StoreReader | None, spec: QuerySpec) 
     try:
         return stored_query(desk, store, spec)
     except RecaptureNeededError:
-        refusal = _refusal(desk, spec)
+        refusal: ImpctlError | None
+        try:
+            refusal = refusal_of(desk, prepare(desk, spec))
+        except ImpctlError as error:
+            # The capture reports any other error, with its place.
+            refusal = error if is_refused(spec, error) else None
         if refusal is not None:
             raise refusal from None
         raise
@@ -101,14 +106,6 @@ def refusal_of(desk: Workbench, prepared: PreparedQuery) -> UnsafeSketchError | 
     except UnsafeSketchError as error:
         return error if is_refused(prepared.spec, error) else None
     return None
-
-
-def _refusal(desk: Workbench, spec: QuerySpec) -> ImpctlError | None:
-    try:
-        return refusal_of(desk, prepare(desk, spec))
-    except ImpctlError as error:
-        # The capture reports any other error, with its place.
-        return error if is_refused(spec, error) else None
 
 
 def commit_capture(
@@ -385,7 +382,10 @@ def capture(desk: Workbench, queries: Sequence[QueryName] | None) -> Outcome:
                         f"tables recaptures it: {COULD_NOT}"
                     )
                 if captured.no_answer:
-                    warnings.append(_without_answer(prepared, captured.no_answer))
+                    warnings.append(
+                        f"the result of query `{spec.name}` is not materialized: "
+                        f"{captured.no_answer}; `query` reads through its sketch instead"
+                    )
                 if captured.no_provenance:
                     warnings.append(without_provenance(spec.name, captured.no_provenance))
                 warnings += captured.lineage_warnings
@@ -423,13 +423,6 @@ def _advice(
         f"sketch saves: {named_before(spec.name, failure.error.message)}"
         for failure in failed
     ]
-
-
-def _without_answer(prepared: PreparedQuery, reason: str) -> str:
-    return (
-        f"the result of query `{prepared.spec.name}` is not materialized: {reason}; "
-        "`query` reads through its sketch instead"
-    )
 
 
 def _result(tables: PinnedTables, prepared: PreparedQuery, captured: Captured) -> CaptureResult:

@@ -27,7 +27,7 @@ from impctl.workload.schema import workload_json_schema
 
 if TYPE_CHECKING:
     from impctl.types import QueryName
-    from impctl.workload.models import PartitionSpec, QuerySpec
+    from impctl.workload.models import QuerySpec
 
 
 def check(
@@ -47,16 +47,10 @@ def check(
             if refusal is not None and strict:
                 raise refusal
     warnings += extra_warnings(absorbed)
-    warnings += _old_keys(desk.workload.partitions)
+    old = [spec for spec in desk.workload.partitions if spec.is_old_key]
+    if old:
+        warnings.append(f"{old[0].location}: the key `fragments` is now called `ranges`; rename it")
     return Outcome(tuple(results), tuple(warnings), tuple(failures))
-
-
-def _old_keys(partitions: Sequence[PartitionSpec]) -> list[str]:
-    """Warn of deprecated keys."""
-    old = [spec for spec in partitions if spec.is_old_key]
-    if not old:
-        return []
-    return [f"{old[0].location}: the key `fragments` is now called `ranges`; rename it"]
 
 
 def schema_text() -> str:

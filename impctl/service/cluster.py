@@ -15,7 +15,7 @@ from impctl.errors import ImpctlError, UsageError, count_text
 from impctl.service.advice import SketchUse, cluster_forecast, sketch_uses, sketched_most
 from impctl.service.output import held_signals
 from impctl.service.partitions import is_partitionable
-from impctl.service.results import ClusteredSketch, ClusterResult, Failure, Outcome
+from impctl.service.results import ClusterResult, Failure, Outcome
 from impctl.service.text import size_text
 from impctl.stopwatch import Stopwatch
 from impctl.tables.snapshot import Snapshot, bytes_of
@@ -88,11 +88,13 @@ def _clustered(
     snapshot = desk.tables.snapshot(table)
     columns = _columns(snapshot, by, uses)
     forecast = cluster_forecast(desk, table, columns, uses)
+    order = "sorted by" if len(columns) == 1 else "in Z-order of"
+    names = ", ".join(f"`{name}`" for name in columns)
     result = ClusterResult(
         table=table,
         action="none",
         by=columns,
-        reason=_reason(columns, forecast.files),
+        reason=f"{order} {names}, in about {forecast.files:,} files",
         files=len(snapshot.files),
         bytes=snapshot.bytes,
         sketches=forecast.sketches,
@@ -113,14 +115,17 @@ def _clustered(
     with held_signals():
         done = cluster_table(desk.tables.source(table), columns)
         desk.tables.repin(table)
-    came = [_came(desk, use, match) for use, match in zip(uses, forecast.sketches, strict=True)]
+    sketches = []
+    for use, expected in zip(uses, forecast.sketches, strict=True):
+        left = use.left(desk).files[use.sketch.table]
+        sketches.append(replace(expected, files_after=len(left), bytes_after=bytes_of(left)))
     return replace(
         result,
         action="cluster",
         version=done.version,
         files_after=len(desk.tables.snapshot(table).files),
         elapsed_ms=watch.ms,
-        sketches=tuple(came),
+        sketches=tuple(sketches),
     )
 
 
@@ -160,13 +165,3 @@ def _columns(
             )
         result.append(column.name)
     return tuple(dict.fromkeys(result))
-
-
-def _reason(columns: Sequence[ColumnName], files: int) -> str:
-    order = "sorted by" if len(columns) == 1 else "in Z-order of"
-    return f"{order} {', '.join(f'`{name}`' for name in columns)}, in about {files:,} files"
-
-
-def _came(desk: Workbench, use: SketchUse, expected: ClusteredSketch) -> ClusteredSketch:
-    left = use.left(desk).files[use.sketch.table]
-    return replace(expected, files_after=len(left), bytes_after=bytes_of(left))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from impctl.errors import RecaptureNeededError
@@ -14,7 +13,7 @@ from impctl.service.prepare import PreparedQuery, assumption_of, assumption_text
 from impctl.service.results import ENGINE, SPARK, CaptureResult, ReadEntry, SketchEntry
 from impctl.service.stored import is_captured_alike, is_current, moved_moments
 from impctl.sketch.sketch import Mode
-from impctl.tables.snapshot import DataFile, Snapshot, bytes_of, rows_in
+from impctl.tables.snapshot import bytes_of, rows_in
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
@@ -50,12 +49,11 @@ class CaptureStage:
             left = {name: files_of_table(result, compiled) for name, result in tables.items()}
         else:
             left = files_by_table(snapshots, wanted_files(prepared.root, snapshots))
-        return tuple(_entry(desk.tables.snapshot(table), left[table]) for table in left)
-
-
-def _entry(snapshot: Snapshot, files: Sequence[DataFile]) -> ReadEntry:
-    size = bytes_of(files)
-    return ReadEntry(snapshot.table, snapshot.version, rows_in(snapshot, files), len(files), size)
+        return tuple(
+            ReadEntry(table, now.version, rows_in(now, files), len(files), bytes_of(files))
+            for table, files in left.items()
+            for now in [desk.tables.snapshot(table)]
+        )
 
 
 def capture_stage(desk: Workbench, prepared: PreparedQuery) -> CaptureStage:

@@ -8,6 +8,7 @@ import re
 import time
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from functools import partial
@@ -83,7 +84,9 @@ _FIX = "synchronize the clocks of the machines that write the table with a time 
 def commit_time_findings(source: DeltaSource) -> Iterator[Finding]:
     """Warn of implausible times of the latest commits."""
     subject = Subject.of_table(source.name)
-    latest = _latest(source)
+    latest: Sequence[Committed] = ()
+    with suppress(TableError):
+        latest = committed_since(source, max(-1, source.version - _LATEST), {}) or ()
     timed = [(one.version, one.at) for one in latest if one.at is not None]
     ahead = [(version, at) for version, at in timed if at > time.time() + _TOLERATED]
     if ahead:
@@ -99,13 +102,6 @@ def commit_time_findings(source: DeltaSource) -> Iterator[Finding]:
             )
             yield subject.warning("commit_times", said, _FIX)
             return
-
-
-def _latest(source: DeltaSource) -> Sequence[Committed]:
-    try:
-        return committed_since(source, max(-1, source.version - _LATEST), {}) or ()
-    except TableError:
-        return ()
 
 
 def _moment(at: float) -> str:
@@ -646,9 +642,20 @@ def table_findings(
             yield subject.failed("readable", error)
             continue
         yield subject.ok("readable", _described(snapshot))
-        yield from _unreadable(subject, snapshot)
+        opaque = sorted(snapshot.columns.opaque.items())
+        if opaque:
+            named = ", ".join(f"`{name}` ({reason})" for name, reason in opaque)
+            yield subject.warning(
+                "columns",
+                f"Columns that cannot be read without the Delta JAR: {named}",
+                "do not use them in queries, or read the table with the Delta JAR",
+            )
         if any(update.table == table for update in desk.workload.updates):
-            yield _writable(subject, snapshot)
+            try:
+                check_writable(snapshot)
+                yield subject.ok("writable", "`apply` can write it")
+            except ImpctlError as error:
+                yield subject.failed("writable", error)
         yield _change_feed(subject, snapshot)
         yield from history
         yield from commit_time_findings(desk.tables.source(table))
@@ -661,25 +668,6 @@ def _described(snapshot: Snapshot) -> str:
     features = sorted(snapshot.reader_features)
     needs = f"; reader features {', '.join(features)}" if features else ""
     return f"Version {snapshot.version}, {rows} in {files}{needs}"
-
-
-def _unreadable(subject: Subject, snapshot: Snapshot) -> Iterator[Finding]:
-    opaque = snapshot.columns.opaque
-    if opaque:
-        named = ", ".join(f"`{name}` ({reason})" for name, reason in sorted(opaque.items()))
-        yield subject.warning(
-            "columns",
-            f"Columns that cannot be read without the Delta JAR: {named}",
-            "do not use them in queries, or read the table with the Delta JAR",
-        )
-
-
-def _writable(subject: Subject, snapshot: Snapshot) -> Finding:
-    try:
-        check_writable(snapshot)
-    except ImpctlError as error:
-        return subject.failed("writable", error)
-    return subject.ok("writable", "`apply` can write it")
 
 
 def _change_feed(subject: Subject, snapshot: Snapshot) -> Finding:

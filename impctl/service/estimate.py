@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from impctl.compile.compile import Compiled, compile_plan
+from impctl.compile.compile import compile_plan
 from impctl.compile.flows import BlockedError
 from impctl.compile.session import MaintainedQuery, TableChange
 from impctl.data.schema import LONG, SqlType
@@ -553,7 +553,12 @@ class _Estimate:
         read = dict.fromkeys([*(a.name for a in self.scan.attributes), *columns])
         snapshot = self.desk.tables.snapshot(self.scan.table)
         sample = file_sample(snapshot, self.files, list(read), bounds[along])
-        run = self._run(sample, {name: bounds[name] for name in groups}, along)
+        shared = {name: bounds[name] for name in groups}
+        numbers = [a.name for a in self.scan.attributes if a.type is not None and a.type.is_numeric]
+        measures = [name for name in numbers if name not in shared]
+        drawn = drawn_groups(sample, shared, along, measures)
+        passing, scale = self._passing(drawn, sample.total)
+        run = _SampleRun(drawn, passing, scale, sample.total / max(drawn.standing, 1.0))
         result: dict[ColumnName, FilesLeft] = {}
         # The column that was drawn along shows best where provenance is: it goes first.
         for name in sorted(columns, key=lambda name: name != along):
@@ -585,15 +590,6 @@ class _Estimate:
         places = {uri: at for at, uri in enumerate(snapshot.uris)}
         return result.take(np.array([places[file.uri] for file in self.files], dtype=np.int64))
 
-    def _run(
-        self, sample: FileSample, groups: Mapping[ColumnName, ColumnBounds], along: str
-    ) -> _SampleRun:
-        numbers = [a.name for a in self.scan.attributes if a.type is not None and a.type.is_numeric]
-        measures = [name for name in numbers if name not in groups]
-        drawn = drawn_groups(sample, groups, along, measures)
-        passing, scale = self._passing(drawn, sample.total)
-        return _SampleRun(drawn, passing, scale, sample.total / max(drawn.standing, 1.0))
-
     def _passing(self, drawn: DrawnGroups, total: float) -> tuple[Flags, float]:
         """Which rows are in the provenance, and the probability that they are."""
         rows, standing = drawn.rows, drawn.standing / max(total, 1.0)
@@ -601,8 +597,14 @@ class _Estimate:
         count = len(rows)
         if not count:
             return np.zeros(0, dtype=np.bool_), 1.0
+        # Every row of the large table is a range.
         numbers = RangePartition(self.scan.table, _ROW, LONG, tuple(range(1, count)))
-        session = MaintainedQuery(self._compiled(root, numbers))
+        option = self.options[0]
+        core = replace(self.prepared.query, root=self.prepared.core)
+        verdict = carried(option.verdict, core, {self.scan.access: option.column})
+        barriers = verdict.barrier_positions
+        compiled = compile_plan(root, {self.scan.access: numbers}, {}, barriers=barriers)
+        session = MaintainedQuery(compiled)
         session.count(session.circuit.start())
         session.circuit.fill(True)
         for table in self.prepared.tables:
@@ -616,14 +618,6 @@ class _Estimate:
         passing = np.zeros(count + 1, dtype=np.bool_)
         passing[list(session.fragments()[self.scan.access].ids)] = True
         return passing[:count], scale
-
-    def _compiled(self, root: Plan, numbers: RangePartition) -> Compiled:
-        option = self.options[0]
-        core = replace(self.prepared.query, root=self.prepared.core)
-        verdict = carried(option.verdict, core, {self.scan.access: option.column})
-        return compile_plan(
-            root, {self.scan.access: numbers}, {}, barriers=verdict.barrier_positions
-        )
 
     def _left(
         self,

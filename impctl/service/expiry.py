@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, date, datetime, time, timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,11 +20,10 @@ from impctl.errors import RecaptureNeededError, TableError, UsageError
 from impctl.expr.nodes import Literal
 from impctl.plan.nodes import LiveRows
 from impctl.sql.parameters import NEVER, zone_of
-from impctl.types import ColumnName, TableName, TableVersion
+from impctl.types import ColumnName, TableName
 
 if TYPE_CHECKING:
     from impctl.service.context import Versions, Workbench
-    from impctl.service.pinned import PinnedTables
     from impctl.tables.snapshot import Snapshot
     from impctl.workload.models import ExpirySpec, TableSpec
 
@@ -109,8 +109,13 @@ def _next_expiry(desk: Workbench, versions: Versions, now: str) -> str:
         expiry = desk.workload.tables[table].expiry
         if expiry is None:
             continue
-        live = live_rows(expiry, desk.tables.snapshot(table, version), instant, zone)
-        least = _least_live(desk.tables, table, version, live)
+        snapshot = desk.tables.snapshot(table, version)
+        live = live_rows(expiry, snapshot, instant, zone)
+        edge = live.later_than.value
+        assert isinstance(edge, int)
+        least = desk.tables.least_above(
+            (table, version, live.column, edge), partial(least_above, snapshot, live.column, edge)
+        )
         if least is not None:
             after = timedelta(microseconds=expiry.after)
             # A row that expires after the last representable year never does.
@@ -131,18 +136,6 @@ def _instant(value: int, *, is_day: bool, zone: str) -> datetime:
         day = date(1970, 1, 1) + timedelta(days=value)
         return datetime.combine(day, time(), zone_of(zone)).astimezone(UTC)
     return _EPOCH + timedelta(microseconds=value)
-
-
-def _least_live(
-    tables: PinnedTables, table: TableName, version: TableVersion, live: LiveRows
-) -> int | None:
-    """A lower bound of live rows' times, in units of the column; None if none is live."""
-    edge = live.later_than.value
-    assert isinstance(edge, int)
-    snapshot = tables.snapshot(table, version)
-    return tables.least_above(
-        (table, version, live.column, edge), lambda: least_above(snapshot, live.column, edge)
-    )
 
 
 def least_above(snapshot: Snapshot, column: ColumnName, edge: int) -> int | None:

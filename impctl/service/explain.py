@@ -322,8 +322,7 @@ def plan_entries(
     blocking = None if way is None or way.mode is Mode.EXACT else _blocking(nodes, way.span)
     held, read = _held(nodes, way, kept), _read(nodes, way)
     pushed = _pushed(tables, prepared, nodes, kept)
-    recursive = recursion_notes(prepared.root, keyed)
-    led = _led_to_answer(nodes, way, kept)
+    more = (notes, _led_to_answer(nodes, way, kept), recursion_notes(prepared.root, keyed))
     entries = []
     lines = _flat(describe(prepared.root), 0)
     for position, ((depth, line), node) in enumerate(zip(lines, nodes, strict=True)):
@@ -335,17 +334,13 @@ def plan_entries(
                 operator=line.operator,
                 detail=line.detail,
                 how="" if way is None else way.mode.value,
-                why=_noted(why, notes.get(position), led.get(position), recursive.get(position)),
+                why="; ".join(filter(None, (why, *(texts.get(position) for texts in more)))),
                 place=prepared.place(line.span),
                 state_bytes=held.get(position),
                 pushed=pushed.get(position, ()),
             )
         )
     return tuple(entries)
-
-
-def _noted(why: str, *notes: str | None) -> str:
-    return "; ".join(part for part in (why, *notes) if part)
 
 
 def _flat(line: PlanLine, depth: int) -> Iterator[tuple[int, PlanLine]]:
@@ -363,7 +358,7 @@ def _why(node: Plan, way: Way | None, *, is_blocking: bool, is_read: bool) -> st
         case Mode.EXACT if is_read:
             return "reads the rows of changed groups, stores a filter of keys; see its groups"
         case Mode.EXACT:
-            return _in_tree(node, way) or _by_absorption(node, way) or _exactly(node)
+            return _in_tree(node, way) or _exactly(node, way)
         case Mode.TOUCH:
             return "adds the ranges of changed rows, computes nothing"
         case Mode.RECAPTURE:
@@ -393,7 +388,7 @@ _LEAVES = {
 }
 
 
-def _exactly(node: Plan) -> str:
+def _exactly(node: Plan, way: Way) -> str:
     match node:
         case Scan() | Recursive() | OneRow():
             return _LEAVES[type(node)]
@@ -422,22 +417,17 @@ def _exactly(node: Plan) -> str:
                 "stores its rows and a value per window partition; a new value applies to all "
                 "its rows"
             )
+        case Fixpoint() if way.provenance:
+            return (
+                "stores its rows, and which table rows derive each; `why` uses them "
+                f"(provenance by absorption, {way.provenance})"
+            )
         case Fixpoint():
             return "stores its rows, each with the round that derived it"
         case Witness():
             return "stores the deciding rows and candidates to follow them"
         case _:
             assert_never(node)
-
-
-def _by_absorption(node: Plan, way: Way) -> str:
-    """What a fixpoint with functions of rows stores; empty for other nodes."""
-    if not isinstance(node, Fixpoint) or not way.provenance:
-        return ""
-    return (
-        "stores its rows, and which table rows derive each; `why` uses them "
-        f"(provenance by absorption, {way.provenance})"
-    )
 
 
 def _held(nodes: tuple[Plan, ...], way: Way | None, kept: StoredPieces | None) -> dict[int, int]:

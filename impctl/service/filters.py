@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextvars import copy_context
@@ -185,7 +186,8 @@ class _Joined:
     def _meeting(self, tied: Tied) -> set[str] | None:
         """Files of the tied column that may hold a value of the other one; None for all."""
         snapshot, other = self.snapshots[tied.column.access], self.snapshots[tied.to.access]
-        seen = self._seen(other.table)
+        accesses = (access for access, it in self.snapshots.items() if it.table == other.table)
+        seen = set[str]().union(*(self.left[access] for access in accesses))
         keys = self._keys(tied, other, seen)
         name = tied.column.attribute.name
         if keys is not None:
@@ -196,10 +198,6 @@ class _Joined:
             return None
         meets = spans.meets(file_bounds(snapshot, name))
         return {snapshot.uris[at] for at in np.flatnonzero(meets).tolist()}
-
-    def _seen(self, table: TableName) -> set[str]:
-        accesses = (access for access, result in self.snapshots.items() if result.table == table)
-        return set[str]().union(*(self.left[access] for access in accesses))
 
     def _keys(self, tied: Tied, other: Snapshot, seen: set[str]) -> Vector | None:
         """The other column's values, read if that is cheap compared with what it may skip."""
@@ -266,8 +264,11 @@ def filters_of(
     else:
         filters = place_filters(prepared.query, ranges, groups_of(prepared, sketches))
     parts: dict[TableName, tuple[ReadPart, ...]] = {}
-    for sketch in () if for_text else _alone(prepared, sketches):
+    accesses = Counter(scan.table for scan in scans_of(prepared.query.root))
+    for sketch in () if for_text else sketches:
         table = sketch.partition.table
+        if accesses[table] != 1:
+            continue
         snapshot = tables.snapshot(table, versions.get(table))
         read = parted_read(snapshot, sketch.fragments, sketch.partition)
         filters[sketch.access], parts[table] = read.wanted, read.parts
@@ -283,14 +284,6 @@ def filters_of(
         parts[table] = tuple(part for part in narrowed if part.files)
     total = sum(len(tables.snapshot(t, versions.get(t)).files) for t in files)
     return Pruned(filters, files, total, parts)
-
-
-def _alone(prepared: PreparedQuery, sketches: Sequence[StoredSketch]) -> Iterator[StoredSketch]:
-    """The sketches of accesses that are the only one of their table."""
-    accesses: dict[TableName, int] = {}
-    for scan in scans_of(prepared.query.root):
-        accesses[scan.table] = accesses.get(scan.table, 0) + 1
-    return (sketch for sketch in sketches if accesses.get(sketch.partition.table) == 1)
 
 
 def guards_of(tables: PinnedTables, pruned: Pruned, versions: Versions) -> dict[TableName, Guard]:

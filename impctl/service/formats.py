@@ -40,7 +40,9 @@ def json_values(array: pa.Array) -> list[Json]:
     if pa.types.is_floating(kind):
         return numbers(array)
     if pa.types.is_decimal(kind):
-        return list(_digits(array))
+        # Arrow gives small decimals an exponent.
+        texts = array.cast(pa.string()).to_pylist()
+        return [t if t is None or "E" not in t else f"{Decimal(t):f}" for t in texts]
     if pa.types.is_temporal(kind):
         return list(moments(array))
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
@@ -96,11 +98,6 @@ def unique_names(names: Iterable[str]) -> list[str]:
             own, number = f"{name}_{number}", number + 1
         result[own] = None
     return list(result)
-
-
-def _digits(array: pa.Array) -> list[str | None]:
-    texts: list[str | None] = array.cast(pa.string()).to_pylist()
-    return [text if text is None or "E" not in text else f"{Decimal(text):f}" for text in texts]
 
 
 def _instants(array: pa.Array, separator: str, zone: str) -> list[str | None]:
@@ -288,8 +285,8 @@ def markdown_text(table: pa.Table) -> Iterator[str]:
     columns = text_columns(table, " ")
     yield _piped([_cell(column.name) for column in columns])
     yield _piped(["---:" if column.is_number else "---" for column in columns])
-    for row in zip(*(_cells(column) for column in columns), strict=True):
-        yield _piped(row)
+    for row in zip(*(column.texts for column in columns), strict=True):
+        yield _piped(["NULL" if text is None else _cell(text) for text in row])
 
 
 def _fields(array: pa.Array, field: Callable[[str], str]) -> list[str]:
@@ -318,10 +315,6 @@ def _json_objects(table: pa.Table) -> Iterator[list[str]]:
         ]
         if result:
             yield result
-
-
-def _cells(column: TextColumn) -> Iterator[str]:
-    return ("NULL" if text is None else _cell(text) for text in column.texts)
 
 
 def _cell(text: str) -> str:

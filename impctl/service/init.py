@@ -110,7 +110,11 @@ def promising(snapshot: Snapshot, most: int) -> tuple[Promise, ...]:
         for column in snapshot.schema
         if is_partitionable(column) and column.name not in snapshot.columns.opaque
     ]
-    result = [_promise(snapshot, column) for column in columns]
+    result = []
+    for column in columns:
+        filled = [one for one in file_bounds(snapshot, column.name) if not one.is_all_null]
+        values = _values_at_most(snapshot, column, filled)
+        result.append(Promise(column, values, _overlap(filled), _ranges(snapshot, values)))
     rich = [one for one in result if one.values is None or one.values >= _FEWEST_VALUES]
     return tuple(sorted(rich or result, key=_order)[:most])
 
@@ -148,13 +152,6 @@ def measure_column(snapshot: Snapshot) -> ColumnName | None:
 def _order(promise: Promise) -> tuple[float, bool, int]:
     """Separate files first, then known counts, then many values."""
     return (round(promise.overlap, 2), promise.values is None, -(promise.values or 0))
-
-
-def _promise(snapshot: Snapshot, column: Column) -> Promise:
-    bounds = file_bounds(snapshot, column.name)
-    filled = [one for one in bounds if not one.is_all_null]
-    values = _values_at_most(snapshot, column, filled)
-    return Promise(column, values, _overlap(filled), _ranges(snapshot, values))
 
 
 def _values_at_most(snapshot: Snapshot, column: Column, filled: list[FileBounds]) -> int | None:
@@ -321,7 +318,9 @@ def init(request: InitRequest, reporter: Reporter) -> Outcome:
             "None of the tables has a column that can be split into ranges",
             hint="sketches need a column with a number, text, date or timestamp type",
         )
-    text = workload_text(_identifier(out.stem), tables, _store_of(out))
+    # A store per file, so that two files in a folder never share one.
+    store = DEFAULT_STORE if out.stem == DEFAULT_FILE.stem else f"{out.stem}{DEFAULT_STORE}"
+    text = workload_text(_identifier(out.stem), tables, store)
     queries = _put(out, text, reporter, force=request.force)
     names = tuple(table.name for table in tables)
     file = shlex.quote(str(out))
@@ -412,7 +411,11 @@ def _put(out: Path, text: str, reporter: Reporter, *, force: bool) -> tuple[str,
             draft.write(text)
             draft.flush()
             queries = _checked(Path(draft.name), reporter)
-        _write_schema(out.with_name(SCHEMA_FILE), force=force)
+        schema = out.with_name(SCHEMA_FILE)
+        is_foreign = schema.exists() and '"urn:impctl:workload:' not in schema.read_text("utf-8")
+        if is_foreign and not force:
+            raise _existing(schema)
+        write_whole(schema, schema_text())
         write_whole(out, text)
     except OSError as error:
         raise _not_written(out, error) from error
@@ -436,18 +439,6 @@ def _checked(draft: Path, reporter: Reporter) -> tuple[str, ...]:
         if not result.supported:
             raise ImpctlError(f"The example `{result.query}` gave a wrong result: {result.reason}")
     return tuple(result.query for result in results)
-
-
-def _write_schema(file: Path, *, force: bool) -> None:
-    text = schema_text()
-    if file.exists() and not force and '"urn:impctl:workload:' not in file.read_text("utf-8"):
-        raise _existing(file)
-    write_whole(file, text)
-
-
-def _store_of(out: Path) -> str:
-    """A store per file, so that two files in a folder never share one."""
-    return DEFAULT_STORE if out.stem == DEFAULT_FILE.stem else f"{out.stem}{DEFAULT_STORE}"
 
 
 def _refuse_existing(out: Path, *, force: bool) -> None:

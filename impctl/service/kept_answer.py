@@ -84,7 +84,13 @@ def told_at_once(
         if ending is None or not has_nothing_to_do(desk, spec, stored, for_use=True):
             return None
         watch = Stopwatch()
-        where = None if condition is None else _read(desk, ending, condition)
+        where = None
+        if condition is not None:
+            # Only a condition needs the SQL parser.
+            from impctl.service.resolve import condition_on
+
+            outputs = [one.attribute for one in ending.outputs]
+            where = condition_on(outputs, condition, desk.session_zone)
         table = kept_answer(desk, store, spec.name, ending, stored.generation, where)
     except ImpctlError:
         return None
@@ -106,11 +112,3 @@ def told_at_once(
         by=AnsweredBy.STATE,
         by_reason=KEPT,
     )
-
-
-def _read(desk: Workbench, ending: Ending, condition: str) -> Expr:
-    # Only a condition needs the SQL parser.
-    from impctl.service.resolve import condition_on
-
-    outputs = [one.attribute for one in ending.outputs]
-    return condition_on(outputs, condition, desk.session_zone)

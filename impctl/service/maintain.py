@@ -39,7 +39,7 @@ from impctl.workload.models import Policy, QuerySpec
 
 if TYPE_CHECKING:
     from impctl.service.capture import Captured
-    from impctl.service.context import Texts, Versions
+    from impctl.service.context import Versions
     from impctl.service.decide import Moved, ReadChange, Stage, Stale, Task
     from impctl.service.kept_states import KeptStates
     from impctl.service.maintenance_plan import TakenUp
@@ -368,7 +368,15 @@ class StaleRun:
         for result in stage.read:
             if result.changes.method == "file_diff":
                 self._warn(file_diff_warning(self.desk.tables.snapshot(result.need.table)))
-        self._check_not_replaced(task, stage)
+        # Checked once after each reading.
+        pins = tuple((pin.table, pin.table_id, pin.version) for pin in task.stored.pins)
+        meta = task.stored.state_meta
+        checked = (pins, repr(meta.get("marks")), repr(meta.get("files")))
+        if stage.is_grouped or any(result.elapsed_ms for result in stage.read):
+            self._unreplaced.clear()
+        if checked not in self._unreplaced:
+            check_not_replaced_meanwhile(task.stored, self.desk.tables)
+            self._unreplaced.add(checked)
         partners = partners_of(self.desk, taken.way, taken.stored.partitions)
         told = self._told(task, taken)
         maintainer = Maintainer(
@@ -393,16 +401,6 @@ class StaleRun:
             read_ms = 0.0
         results = step_results(task.stored, since, steps, stage.reason_code, stage.reason)
         return self._with_files(with_ranges(self.desk, taken.stored, results))
-
-    def _check_not_replaced(self, task: Task, stage: Stage) -> None:
-        pins = tuple((pin.table, pin.table_id, pin.version) for pin in task.stored.pins)
-        meta = task.stored.state_meta
-        held = (pins, repr(meta.get("marks")), repr(meta.get("files")))
-        if stage.is_grouped or any(result.elapsed_ms for result in stage.read):
-            self._unreplaced.clear()
-        if held not in self._unreplaced:
-            check_not_replaced_meanwhile(task.stored, self.desk.tables)
-            self._unreplaced.add(held)
 
     def _is_told(self, task: Task) -> bool:
         """Whether changes of the query's answer are to be written; warns if they start over."""
@@ -538,30 +536,19 @@ def maintain_queries(
     sketch captured under another reading is not current.
     """
     sketched = [spec for spec in specs if spec.is_sketched]
-    outcome = _of_sketched(desk, sketched, batch_rows, kept, for_use=for_use)
+    if desk.settings.dry_run:
+        outcome = _foreseen(desk, sketched, for_use=for_use)
+    elif (current := _all_current(desk, sketched, for_use)) is not None:
+        # Using a sketch does not wait for a writer.
+        outcome = Outcome(tuple(current), () if for_use else tuple(_kept_to_another(desk)))
+    else:
+        with desk.writing("maintain") as store:
+            outcome = _maintained(desk, store, sketched, batch_rows, kept, for_use=for_use)
     if len(sketched) == len(specs):
         return outcome
     without = [unsketched_maintain(spec.name) for spec in specs if not spec.is_sketched]
     done = [result for result in outcome.results if isinstance(result, MaintainResult)]
     return replace(outcome, results=_in_order(specs, [*done, *without]))
-
-
-def _of_sketched(
-    desk: Workbench,
-    specs: Sequence[QuerySpec],
-    batch_rows: int,
-    kept: KeptStates | None,
-    *,
-    for_use: bool,
-) -> Outcome:
-    if desk.settings.dry_run:
-        return _foreseen(desk, specs, for_use=for_use)
-    current = _all_current(desk, specs, for_use)
-    if current is not None:
-        # Using a sketch does not wait for a writer.
-        return Outcome(tuple(current), () if for_use else tuple(_kept_to_another(desk)))
-    with desk.writing("maintain") as store:
-        return _maintained(desk, store, specs, batch_rows, kept, for_use=for_use)
 
 
 def _all_current(
@@ -617,7 +604,10 @@ def _maintained(
         results += carried
         if carried:
             # A run that failed for all leaves the store as it was.
-            warnings += _remembered(desk, store, stale, run.decisions.shared.texts())
+            before: dict[TableName, TableVersion] = {}
+            for pin in (pin for _, stored in stale for pin in stored.pins):
+                before[pin.table] = min(pin.version, before.get(pin.table, pin.version))
+            warnings += remember_histories(desk, store, before, run.decisions.shared.texts())
     is_asked = bool(stale) or (not for_use and _is_asked_otherwise(desk))
     if is_asked and disk_of(desk.settings, desk.workload) is not None:
         from impctl.service.budget.choice import keep_to_budget
@@ -657,16 +647,6 @@ def _is_late(desk: Workbench, stale: Sequence[tuple[QuerySpec, StoredQuery]]) ->
     ]
     result = [fresh_entry(desk, spec, stored) for spec, stored in bounded]
     return any(entry is not None and entry.late for entry in result)
-
-
-def _remembered(
-    desk: Workbench, store: Store, stale: Sequence[tuple[QuerySpec, StoredQuery]], texts: Texts
-) -> list[str]:
-    before: dict[TableName, TableVersion] = {}
-    for _, stored in stale:
-        for pin in stored.pins:
-            before[pin.table] = min(pin.version, before.get(pin.table, pin.version))
-    return remember_histories(desk, store, before, texts)
 
 
 def _scrubbed(desk: Workbench, store: Store) -> list[str]:

@@ -25,13 +25,7 @@ from impctl.compile.jointree.shape import tree_shapes, trees_id
 from impctl.compile.session import MaintainedQuery, TouchedQuery
 from impctl.data.pages import StoredTable
 from impctl.engine.fixpoint.absorption import Absorbs, Ship
-from impctl.errors import (
-    ImpctlError,
-    RecaptureNeededError,
-    SchemaChangedError,
-    StateCorruptError,
-    UnsupportedError,
-)
+from impctl.errors import ImpctlError, RecaptureNeededError, StateCorruptError, UnsupportedError
 from impctl.plan.nodes import scans_of
 from impctl.rules.finalize import answer_plan
 from impctl.safety.judge import Verdict, check_safety
@@ -57,7 +51,7 @@ if TYPE_CHECKING:
     from impctl.service.context import Partitions, Versions, Workbench
     from impctl.service.pinned import PinnedTables
     from impctl.store.records import StoredQuery, TablePin
-    from impctl.types import AccessId, ColumnName, TableName, TableVersion
+    from impctl.types import AccessId, ColumnName, TableName
 
 
 @dataclass(frozen=True, slots=True)
@@ -450,7 +444,11 @@ def check_circuit(desk: Workbench, prepared: PreparedQuery, way: Way, stored: St
             hint="use policy `auto` to let `maintain` recapture it",
         )
     for pin in stored.pins:
-        changed = _schema_change(desk, pin.table, pin.version)
+        try:
+            before = desk.tables.snapshot(pin.table, pin.version)
+        except ImpctlError:
+            continue
+        changed = schema_change(before, desk.tables.snapshot(pin.table))
         if changed is not None:
             # `SELECT *` now means other columns.
             raise changed
@@ -460,16 +458,6 @@ def check_circuit(desk: Workbench, prepared: PreparedQuery, way: Way, stored: St
         code="engine_changed",
         hint=f"run `impctl capture {desk.workload.file} --query {name}`",
     )
-
-
-def _schema_change(
-    desk: Workbench, table: TableName, version: TableVersion
-) -> SchemaChangedError | None:
-    try:
-        before = desk.tables.snapshot(table, version)
-    except ImpctlError:
-        return None
-    return schema_change(before, desk.tables.snapshot(table))
 
 
 def is_same_circuit(desk: Workbench, prepared: PreparedQuery, stored: StoredQuery) -> bool:

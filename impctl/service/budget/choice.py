@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Self
 
@@ -161,19 +162,11 @@ def is_worth(kept: Kept, *, is_over: bool, has_captured: bool = False) -> bool:
 
     `has_captured`: a first capture skips what may be large before its size is known.
     """
-    if _is_asked(kept):
+    pieces = ((name, piece) for name, graph in kept.graphs.items() for piece in graph.pieces)
+    if any(kept.now[name][piece.name] not in piece.modes for name, piece in pieces):
         return True
     is_better = kept.holds_more or _pays(kept)
     return has_captured and is_better if kept.is_out_of_reach else is_over or is_better
-
-
-def _is_asked(kept: Kept) -> bool:
-    """Whether a piece is in a mode that is not allowed."""
-    return any(
-        kept.now[name][piece.name] not in piece.modes
-        for name, graph in kept.graphs.items()
-        for piece in graph.pieces
-    )
 
 
 def _pays(kept: Kept) -> bool:
@@ -490,20 +483,16 @@ def _seen(
 ) -> tuple[Seen, Expectations]:
     from impctl.service.budget.costs import state_bytes
 
-    tables = {table for spec in specs for table in _tables(store, spec)}
+    tables = set[TableName]()
+    for spec in specs:
+        # The choice reports the error, and the query's own run by its exit code.
+        with suppress(ImpctlError):
+            stored = store.load(spec.name)
+            tables.update(() if stored is None else stored.versions)
     coming = expectations(desk, store, sorted(tables))
     rates = {tuple(sorted(one.tables)): one.per_day for one in coming.expected(tables)}
     size = state_bytes(store, [spec.name for spec in specs])
     return Seen(budget, size, rates, pins_of(specs)), coming
-
-
-def _tables(store: Store, spec: QuerySpec) -> Iterable[TableName]:
-    try:
-        stored = store.load(spec.name)
-    except ImpctlError:
-        # The choice reports the error, and the query's own run by its exit code.
-        return ()
-    return () if stored is None else stored.versions
 
 
 def _looked(

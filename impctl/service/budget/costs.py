@@ -255,12 +255,15 @@ class _Lessons:
 
     def _chances(self, side: str, thought: PerKind) -> PerKind | None:
         """The prior counts as one more run: what did not occur in three may yet."""
-        told = [_asked(runs, side) for runs in self._timed]
-        if not any(len(asked) >= FEWEST for asked in told):
+        were_read = [
+            [one.keys > 0 for run in runs for one in run.parts.reads if one.side == side]
+            for runs in self._timed
+        ]
+        if not any(len(flags) >= FEWEST for flags in were_read):
             return None
         return tuple(
-            (sum(asked) + prior) / (len(asked) + 1) if len(asked) >= FEWEST else prior
-            for asked, prior in zip(told, thought, strict=True)
+            (sum(flags) + prior) / (len(flags) + 1) if len(flags) >= FEWEST else prior
+            for flags, prior in zip(were_read, thought, strict=True)
         )
 
     def _refills(self) -> dict[str, PerKind]:
@@ -277,10 +280,6 @@ class _Lessons:
                     chance * (most if ms is None else ms) for chance in chances
                 )
         return result
-
-
-def _asked(runs: Sequence[_Timed], side: str) -> list[bool]:
-    return [one.keys > 0 for run in runs for one in run.parts.reads if one.side == side]
 
 
 def _alike(
@@ -490,14 +489,17 @@ class _Piece:
         self._now = meta.buffers.get(choice.piece)
 
     def bounded(self) -> Bounded:
-        most = max((self._deleted(kind) for kind in self._flows.kinds), default=0.0)
+        flows, wire = self._flows, self._wire
+        most = max((flows.deleted(wire, kind) for kind in flows.kinds), default=0.0)
         size = size_for(self._choice.wanted, most / self._groups, self._now)
         held = float(self._held(size))
         is_best = min(1.0, held * self._groups / self._rows)
         spare = held - self._choice.wanted + 1
 
         def chance(kind: KindOfChange) -> float:
-            return chance_of_refill(self._changed(kind) * is_best, self._share(kind), spare)
+            changed = flows.changed(wire, kind)
+            share = min(1.0, flows.deleted(wire, kind) / max(1.0, changed))
+            return chance_of_refill(changed * is_best, share, spare)
 
         return Bounded(self._bytes(size), chance, self._refill_ms(), self._kept_bytes(), size)
 
@@ -507,15 +509,6 @@ class _Piece:
             return size
         wanted = self._choice.wanted
         return max(size, wanted + min(size, wanted))
-
-    def _changed(self, kind: KindOfChange) -> float:
-        return self._flows.changed(self._wire, kind)
-
-    def _deleted(self, kind: KindOfChange) -> float:
-        return self._flows.deleted(self._wire, kind)
-
-    def _share(self, kind: KindOfChange) -> float:
-        return min(1.0, self._deleted(kind) / max(1.0, self._changed(kind)))
 
     def _bytes(self, size: int) -> int:
         """Upper bound of its bytes once bounded: buffers grow to twice their size."""
