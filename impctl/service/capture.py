@@ -143,7 +143,17 @@ def commit_capture(
             )
         for arrangement, sequence, table in checkpoint.put:
             runs.setdefault(arrangement, []).append((sequence, table))
-    pins = _pins(desk.tables, prepared)
+    pins = tuple(
+        TablePin(
+            table,
+            masked(source.path),
+            source.table_id,
+            source.version,
+            desk.tables.snapshot(table).schema_json,
+        )
+        for table in prepared.tables
+        for source in [desk.tables.source(table)]
+    )
     capture = NewCapture(
         query=prepared.spec.name,
         fingerprint=definition(desk, prepared.spec, prepared.tables),
@@ -196,15 +206,6 @@ def _estimate(way: Way) -> Mapping[str, float]:
     if not way.has_tree or way.trees is None or way.trees.estimate is None:
         return {}
     return {"joined": way.trees.estimate.joined, "touched": way.trees.estimate.touched}
-
-
-def _pins(tables: PinnedTables, prepared: PreparedQuery) -> tuple[TablePin, ...]:
-    pins = []
-    for table in prepared.tables:
-        source = tables.source(table)
-        schema = tables.snapshot(table).schema_json
-        pins.append(TablePin(table, masked(source.path), source.table_id, source.version, schema))
-    return tuple(pins)
 
 
 _WORTH_TELLING_MS = 20.0

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from impctl.compile.compile import Compiled
     from impctl.engine.operator import Limits
-    from impctl.forecast import Arrival, History
+    from impctl.forecast import History
     from impctl.plan.nodes import Plan, Query
     from impctl.reuse.verdict import ReuseVerdict
     from impctl.rules.finalize import AnswerPlan
@@ -192,33 +192,29 @@ def remember_histories(
     Also warns of each change to a table that the workload file declares unchanging, after the
     store's history or else the version in `before`.
     """
+    warnings = []
     try:
-        return _remembered(desk, store, before, texts)
+        names = list(desk.tables.seen)
+        held = store.arrivals(names, is_whole=False)
+        result = gone_on(desk.tables, held, names, texts)
+        new = {name: history for name, history in result.items() if history != held.get(name)}
+        if new:
+            with suppress_full():
+                store.save_arrivals(new)
+        for name, history in new.items():
+            known = held.get(name)
+            is_same = known is not None and known.table_id == history.table_id
+            since = known.until if known is not None and is_same else before.get(name)
+            if since is not None and desk.workload.tables[name].never_changes:
+                late = [arrival.version for arrival in history.arrivals if arrival.version > since]
+                if late:
+                    warnings.append(_unexpected(name, late[0], late[-1]))
     except ImpctlError as error:
         return [f"{error.message}; {error.hint}"]
-
-
-def _remembered(desk: Workbench, store: Store, before: Versions, texts: Texts | None) -> list[str]:
-    names = list(desk.tables.seen)
-    held = store.arrivals(names, is_whole=False)
-    result = gone_on(desk.tables, held, names, texts)
-    new = {name: history for name, history in result.items() if history != held.get(name)}
-    if new:
-        with suppress_full():
-            store.save_arrivals(new)
-    warnings = []
-    for name, history in new.items():
-        known = held.get(name)
-        is_same = known is not None and known.table_id == history.table_id
-        since = known.until if known is not None and is_same else before.get(name)
-        if since is not None and desk.workload.tables[name].never_changes:
-            late = [each for each in history.arrivals if each.version > since]
-            warnings += [_unexpected(name, late)] if late else []
     return warnings
 
 
-def _unexpected(table: TableName, late: Sequence[Arrival]) -> str:
-    first, last = late[0].version, late[-1].version
+def _unexpected(table: TableName, first: TableVersion, last: TableVersion) -> str:
     versions = f"version {first}" if first == last else f"versions {first} to {last}"
     return (
         f"table `{table}` changed in {versions}, but the workload file declares `changes: "

@@ -24,7 +24,7 @@ from impctl.service.filters import Slices, files_of_table, one_ahead, wanted_fil
 from impctl.service.maintenance_plan import capture_way, chooser_for, chosen_way
 from impctl.service.memory_limit import MemoryLimit, batch_size, held_to, memory_of
 from impctl.service.partners import Partners, tagged_frame
-from impctl.service.stored import KeptPlan, kept_plan
+from impctl.service.stored import kept_plan
 from impctl.sketch.sketch import FragmentSet, Mode
 from impctl.spark.render import render_plan
 from impctl.tables.prune import spread_counts, told_counts
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from impctl.service.context import Partitions, Versions
     from impctl.service.prepare import PreparedQuery
     from impctl.sketch.partition import RangePartition
-    from impctl.types import AccessId, QueryName
+    from impctl.types import AccessId
 
 
 def count_left_out(
@@ -89,7 +89,7 @@ def recaptured(
 ) -> Mapping[AccessId, FragmentSet]:
     """The sketches alone, at `versions` (default: the pinned ones)."""
     at = versions if versions is not None else {}
-    return _SparkPass.of(desk, prepared, verdict, partitions, at).sketches()
+    return _SparkPass(desk, prepared, verdict, partitions, at).sketches()
 
 
 def needed(
@@ -105,7 +105,7 @@ def needed(
     if all rows can be derived over them; then only ranges that no derivation uses are unneeded.
     """
     partitions = {access: partition for access, (partition, _) in held.items()}
-    one = _SparkPass.of(desk, prepared, verdict, partitions, versions)
+    one = _SparkPass(desk, prepared, verdict, partitions, versions)
     result = dict(one.sketches())
     fragments = {access: kept for access, (_, kept) in held.items()}
     for fixpoint in outer_fixpoints(one.kept.query.root):
@@ -116,33 +116,25 @@ def needed(
     return result
 
 
-@dataclass(frozen=True, slots=True)
 class _SparkPass:
-    desk: Workbench
-    name: QueryName
-    kept: KeptPlan
-    partitions: Partitions
-    versions: Versions
-    frames: Mapping[AccessId, DataFrame]
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         desk: Workbench,
         prepared: PreparedQuery,
         verdict: Verdict,
         partitions: Partitions,
-        at: Versions,
-    ) -> _SparkPass:
+        versions: Versions,
+    ) -> None:
         from impctl.spark.snapshots import snapshot_frame
 
-        frames = {}
+        self.desk, self.name, self.partitions = desk, prepared.spec.name, partitions
+        self.kept, self.versions = kept_plan(prepared, verdict, partitions), versions
+        self.frames: dict[AccessId, DataFrame] = {}
         snapshots = {
-            scan.access: desk.tables.snapshot(scan.table, at.get(scan.table))
+            scan.access: desk.tables.snapshot(scan.table, versions.get(scan.table))
             for scan in prepared.scans
         }
-        kept = kept_plan(prepared, verdict, partitions)
-        left = wanted_files(kept.query.root, snapshots)
+        left = wanted_files(self.kept.query.root, snapshots)
         for scan in prepared.scans:
             snapshot = snapshots[scan.access]
             names = [attribute.name for attribute in scan.attributes]
@@ -150,8 +142,7 @@ class _SparkPass:
                 names.append(partitions[scan.access].attribute)
             columns = list(dict.fromkeys(names))
             files = [file for file in snapshot.files if file.uri in left[scan.access]]
-            frames[scan.access] = snapshot_frame(desk.spark(), snapshot, columns, files)
-        return cls(desk, prepared.spec.name, kept, partitions, at, frames)
+            self.frames[scan.access] = snapshot_frame(desk.spark(), snapshot, columns, files)
 
     def sketches(self) -> Mapping[AccessId, FragmentSet]:
         """Sketches of all derivations; of fixpoints for all rows, or for those that lead to the

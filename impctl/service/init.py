@@ -200,22 +200,14 @@ SCHEMA_FILE = "impctl.schema.json"
 
 
 @dataclass(frozen=True, slots=True)
-class ProposedColumn:
-    """A column to cut into ranges, and a comment on it."""
-
-    column: ColumnName
-    ranges: int
-    remark: str
-
-
-@dataclass(frozen=True, slots=True)
 class FirstTable:
     """A table of the file; its example query groups by `group_by` and sums `measure`, if any."""
 
     name: TableName
     path: str
     remark: str
-    candidates: Sequence[ProposedColumn]
+    candidates: Sequence[tuple[ColumnName, int, str]]
+    """Columns to cut into ranges, with the number of ranges and a comment."""
     group_by: ColumnName | None
     measure: ColumnName | None
 
@@ -260,8 +252,8 @@ def _partitions(table: FirstTable) -> Iterator[str]:
         yield f"  # {table.name}: no column can be split into ranges"
         return
     yield f"  {_key(table.name)}:"
-    for one in table.candidates:
-        yield f"    {_key(one.column)}: {{ranges: {one.ranges}}}  # {one.remark}"
+    for column, ranges, remark in table.candidates:
+        yield f"    {_key(column)}: {{ranges: {ranges}}}  # {remark}"
 
 
 def _query(table: FirstTable) -> Iterator[str]:
@@ -366,8 +358,7 @@ def _demo_table(path: str, out: Path, taken: Sequence[TableName]) -> FirstTable:
         raise TableError(error.message, hint=hint, code=error.code) from error
     result = promising(snapshot, _MOST_CANDIDATES)
     candidates = [
-        ProposedColumn(one.column.name, one.ranges, _remark(one, len(snapshot.files)))
-        for one in result
+        (one.column.name, one.ranges, _remark(one, len(snapshot.files))) for one in result
     ]
     return FirstTable(
         name,

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from impctl.errors import EvaluationError, ImpctlError, RecaptureNeededError
-from impctl.service.context import Isolated, Workbench, remember_histories
+from impctl.service.context import Isolated, Workbench, is_refused, remember_histories
 from impctl.service.results import (
     ANSWER_OPEN,
     ANSWER_SAME,
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from impctl.service.result_changes import ToldAnswer, ToldRecapture
     from impctl.service.step import StepDone
     from impctl.service.table_deltas import Need
-    from impctl.store.records import StoredQuery, StoredSketch, StoreReader
+    from impctl.store.records import StoredQuery, StoreReader
     from impctl.store.store import Store
     from impctl.tables.snapshot import Snapshot
     from impctl.types import AccessId, QueryName, TableName, TableVersion
@@ -110,73 +110,56 @@ def step_results(
             f"{reason}; {unsure} groups stay in the sketch because a sum of doubles is too "
             "close to its limit"
         )
-    refilled = refill_text(*_refilled(steps))
+    refilled_groups, refilled_rows = map(sum, zip(*(step.refilled for step in steps), strict=True))
+    refilled = refill_text(refilled_groups, refilled_rows)
     notes = dict.fromkeys(step.note for step in steps)
-    reason = "; ".join(filter(None, (reason, refilled, *notes)))
-    return [_result(stored.query, sketch, since, steps, code, reason) for sketch in stored.sketches]
-
-
-def _refilled(steps: Sequence[StepDone]) -> tuple[int, int]:
-    groups, rows = zip(*(step.refilled for step in steps), strict=True)
-    return sum(groups), sum(rows)
-
-
-def _result(
-    query: QueryName,
-    sketch: StoredSketch,
-    since: Versions,
-    steps: Sequence[StepDone],
-    code: str,
-    reason: str,
-) -> MaintainResult:
-    added, removed = _net(steps, sketch.access)
-    refilled_groups, refilled_rows = _refilled(steps)
-    shown = tuple(
-        MaintainStep(
-            step.action,
-            step.versions,
-            step.added.get(sketch.access, ()),
-            step.removed.get(sketch.access, ()),
-            _changes([step]),
-            step.read_ms + step.engine_ms + step.commit_ms,
-            _answer_changed([step]),
+    trees = [step.tree for step in steps if step.tree is not None]
+    results = []
+    for sketch in stored.sketches:
+        added, removed = _net(steps, sketch.access)
+        shown = tuple(
+            MaintainStep(
+                step.action,
+                step.versions,
+                step.added.get(sketch.access, ()),
+                step.removed.get(sketch.access, ()),
+                _changes([step]),
+                step.read_ms + step.engine_ms + step.commit_ms,
+                _answer_changed([step]),
+            )
+            for step in steps
         )
-        for step in steps
-    )
-    return MaintainResult(
-        query=query,
-        table=sketch.table,
-        attribute=sketch.attribute,
-        total=sketch.partition.ranges,
-        action=steps[-1].action,
-        reason_code=code,
-        reason=reason,
-        since=since,
-        versions=steps[-1].versions,
-        added=added,
-        removed=removed,
-        changes=_changes(steps),
-        elapsed_ms=sum(step.elapsed_ms for step in shown),
-        read_ms=sum(step.read_ms for step in steps),
-        engine_ms=sum(step.engine_ms for step in steps),
-        commit_ms=sum(step.commit_ms for step in steps),
-        steps=shown if len(shown) > 1 else (),
-        refilled_groups=refilled_groups,
-        refilled_rows=refilled_rows,
-        tree=_tree_work(steps),
-        answer_changed=_answer_changed(steps),
-    )
-
-
-def _tree_work(steps: Sequence[StepDone]) -> TreeWork | None:
-    works = [step.tree for step in steps if step.tree is not None]
-    if not works:
-        return None
-    return TreeWork(
-        sum(one.touched for one in works),
-        sum(one.flips for one in works),
-        sum(one.pairs for one in works),
-    )
+        result = MaintainResult(
+            query=stored.query,
+            table=sketch.table,
+            attribute=sketch.attribute,
+            total=sketch.partition.ranges,
+            action=steps[-1].action,
+            reason_code=code,
+            reason="; ".join(filter(None, (reason, refilled, *notes))),
+            since=since,
+            versions=steps[-1].versions,
+            added=added,
+            removed=removed,
+            changes=_changes(steps),
+            elapsed_ms=sum(step.elapsed_ms for step in shown),
+            read_ms=sum(step.read_ms for step in steps),
+            engine_ms=sum(step.engine_ms for step in steps),
+            commit_ms=sum(step.commit_ms for step in steps),
+            steps=shown if len(shown) > 1 else (),
+            refilled_groups=refilled_groups,
+            refilled_rows=refilled_rows,
+            tree=TreeWork(
+                sum(tree.touched for tree in trees),
+                sum(tree.flips for tree in trees),
+                sum(tree.pairs for tree in trees),
+            )
+            if trees
+            else None,
+            answer_changed=_answer_changed(steps),
+        )
+        results.append(result)
+    return results
 
 
 def _changes(steps: Sequence[StepDone]) -> int | None:
@@ -790,8 +773,6 @@ def maintain_specs(
 
 
 def _without_refused(desk: Workbench, outcome: Outcome) -> Outcome:
-    from impctl.service.context import is_refused
-
     specs = {spec.name: spec for spec in desk.queries(None)}
     results, failures = [*outcome.results], list[Failure]()
     for failure in outcome.failures:

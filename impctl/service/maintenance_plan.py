@@ -30,7 +30,13 @@ from impctl.plan.nodes import scans_of
 from impctl.rules.finalize import answer_plan
 from impctl.safety.judge import Verdict, check_safety
 from impctl.service.memory_limit import largest_side, memory_of
-from impctl.service.prepare import PreparedQuery, columns_assumed, prepare
+from impctl.service.prepare import (
+    PreparedQuery,
+    columns_assumed,
+    constraint_facts,
+    fact_of,
+    prepare,
+)
 from impctl.service.settings import disk_of
 from impctl.service.stored import (
     StateMeta,
@@ -483,8 +489,6 @@ def restored_verdict(
     tables: PinnedTables, prepared: PreparedQuery, stored: StoredQuery
 ) -> tuple[Verdict, Partitions]:
     """Verdict and partitions by access; RecaptureNeededError if no longer safe."""
-    from impctl.service.prepare import constraint_facts, fact_of
-
     partitions = stored.partitions
     sketched = {sketch.access: sketch.attribute for sketch in stored.sketches}
     facts = [*constraint_facts(tables, prepared.scans), *map(fact_of, stored.assumptions)]

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Self
 
 from impctl.data.memory import give_back
 from impctl.errors import ImpctlError, RecaptureNeededError
-from impctl.placement.graph import Graph, Mode
-from impctl.placement.search import StateChoice
+from impctl.placement.graph import PRIORS, Graph, KindOfChange, Mode, graph_of, restricted
+from impctl.placement.search import StateChoice, conversion_ms, per_day_together, priced
 from impctl.service.memory_limit import largest_side, memory_of
 from impctl.service.results import PlannedPiece, PlanResult
 from impctl.service.schedule.forecast import Expectations, Expected, expectations
@@ -170,7 +170,6 @@ def is_worth(kept: Kept, *, is_over: bool, has_captured: bool = False) -> bool:
 
 
 def _pays(kept: Kept) -> bool:
-    from impctl.placement.search import per_day_together
 
     names = list(kept.graphs)
     before = per_day_together([kept.graphs[n] for n in names], [kept.now[n] for n in names])
@@ -187,7 +186,6 @@ def _pays(kept: Kept) -> bool:
 
 
 def _takes(conversions: Mapping[str, Mapping[Mode, float]], now: Modes, then: Modes) -> float:
-    from impctl.placement.graph import PRIORS
 
     moved = [to.get(then[name], 0.0) for name, to in conversions.items() if now[name] != then[name]]
     return PRIORS.conversion_ms + sum(moved) if moved else 0.0
@@ -255,7 +253,6 @@ def kept_within(
     `coming` are expectations of their tables, if already known; `choose` replaces the choice by
     bounds, and ignores them.
     """
-    from impctl.placement.search import conversion_ms
     from impctl.service.budget.bounds import bounds_of, chosen_within, late_runs
 
     queries, troubles, fixed = _all_opened(desk, store, specs)
@@ -335,7 +332,6 @@ def _opened(desk: Workbench, store: StoreReader, spec: QuerySpec) -> Opened | No
 
 class _Weighed:
     def __init__(self, desk: Workbench, store: StoreReader, expected: Sequence[Expected]) -> None:
-        from impctl.placement.graph import KindOfChange
 
         self._desk = desk
         self._store = store
@@ -345,7 +341,6 @@ class _Weighed:
         self.sizes: dict[QueryName, dict[str, int]] = {}
 
     def by_priors(self, query: Opened) -> Graph:
-        from impctl.placement.graph import graph_of
         from impctl.service.budget.costs import numbers_of
 
         numbers = numbers_of(query, self._desk.tables, self._expected)
@@ -355,8 +350,6 @@ class _Weighed:
 
     def graph(self, query: Opened, by_priors: Graph, now: Modes) -> Graph:
         """The graph by recorded runs, with pieces pinned that have no choice."""
-        from impctl.placement.graph import restricted
-        from impctl.placement.search import priced
         from impctl.service.budget.costs import learned_of, rows_of_change
 
         tables = query.stored.versions
@@ -671,6 +664,8 @@ def _commit(
     reason = "; ".join(
         f"{side}{told.get(side, '')}: {why}" for side, why in reasons.items() if side in moved
     )
+    watch, at = begun
+    ms = watch.ms
     commit = MaintainCommit(
         query=stored.query,
         expected_generation=stored.generation,
@@ -679,7 +674,21 @@ def _commit(
         drop_runs=(*checkpoint.drop, *gone),
         state_meta=meta.as_stored(),
         basis=meta.basis(stored.pins),
-        record=_record(query, begun, reason, _recapture(store, query, meta, begun[0].ms)),
+        record=RunRecord(
+            action="convert",
+            reason_code=CONVERTED,
+            reason=reason,
+            started_at=at,
+            elapsed_ms=ms,
+            read_ms=0.0,
+            engine_ms=ms,
+            commit_ms=0.0,
+            changes=0,
+            added=0,
+            removed=0,
+            versions=dict(stored.versions),
+            cost=_recapture(store, query, meta, ms),
+        ),
         # Nothing was maintained: the time of maintenance shows how long changes have waited.
         at=stored.maintained_at,
     )
@@ -721,24 +730,3 @@ def _recapture(store: Store, query: Opened, after: StateMeta, ms: float) -> RunC
     if not before or any(one.layout == after.layout for one in costs):
         return None
     return replace(before[0], elapsed_ms=before[0].elapsed_ms + ms, layout=after.layout)
-
-
-def _record(
-    query: Opened, begun: tuple[Stopwatch, float], reason: str, cost: RunCost | None
-) -> RunRecord:
-    watch, at = begun
-    return RunRecord(
-        action="convert",
-        reason_code=CONVERTED,
-        reason=reason,
-        started_at=at,
-        elapsed_ms=watch.ms,
-        read_ms=0.0,
-        engine_ms=watch.ms,
-        commit_ms=0.0,
-        changes=0,
-        added=0,
-        removed=0,
-        versions=dict(query.stored.versions),
-        cost=cost,
-    )
