@@ -54,10 +54,8 @@ def imbalance(depth: RangeDepth) -> float:
 
 
 def has_drifted(depth: RangeDepth, threshold: float) -> bool:
-    """Whether the imbalance exceeds `threshold` times the one at capture.
-
-    Ranges chosen over an empty table are a single range, which holds everything from then on.
-    """
+    """Whether the imbalance exceeds `threshold` times the one at capture. Ranges chosen over an
+    empty table are a single range, which holds everything from then on."""
     if depth.at_capture == 0 and depth.ranges == 1:
         return depth.rows > 0
     return imbalance(depth) > threshold * max(depth.at_capture, 1.0)
@@ -250,11 +248,8 @@ class SketchUse:
 
 @dataclass(frozen=True, slots=True)
 class ClusterForecast:
-    """A table in the order of `columns`, and what each sketch would then read.
-
-    `obstacle` says why nothing is gained, or is empty; with `is_done` the files have that order
-    already.
-    """
+    """A table in the order of `columns`, and what each sketch would then read. `obstacle` says why
+    nothing is gained, or is empty; with `is_done` the files have that order already."""
 
     columns: tuple[ColumnName, ...]
     files: int
@@ -403,8 +398,8 @@ class ClusterForecasts:
         return self._made[table]
 
     def alone(self, query: QueryName, sketch: StoredSketch) -> ClusteredSketch | None:
-        """The forecast for an order by the attribute of one of several sketches; None if it does
-        not help."""
+        """The forecast for ordering by the attribute of one of several sketches; None if
+        useless."""
         whole, uses = self.of(sketch.table), (self._uses or {}).get(sketch.table, [])
         wanted = (query, sketch.attribute)
         own = [use for use in uses if (use.prepared.spec.name, use.sketch.attribute) == wanted]
@@ -458,8 +453,7 @@ def warnings_of(
     *,
     counts_every_row: bool = False,
 ) -> list[str]:
-    """Warn of each sketch that skips almost nothing; one that `counts_every_row` cannot skip
-    any."""
+    """Warn of each sketch that skips almost nothing, as all do if the query `counts_every_row`."""
     result = advice_of(tables, forecasts, query, sketches)
     if counts_every_row:
         result = [replace(advice, fix=_EVERY_ROW) for advice in result]
@@ -551,7 +545,7 @@ def _small_and_wide(snapshot: Snapshot, sketch: StoredSketch) -> int:
 
 
 def _span(snapshot: Snapshot, sketch: StoredSketch) -> float | None:
-    """Share of ranges that the median file spans; None if files are skipped or sorting is no
+    """Share of ranges that the median file spans; None if files are skipped or sorting won't
     help."""
     from impctl.tables.prune import prune
     from impctl.tables.statistics import file_bounds

@@ -38,10 +38,8 @@ def rows_of(table: pa.Table) -> tuple[tuple[RowValue, ...], ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class ArrowAnswer:
-    """An answer that DuckDB, Polars and pandas read through its Arrow stream.
-
-    `limit`: how many rows are shown or written, None for all; `written`: the file they went to.
-    """
+    """An answer that DuckDB, Polars and pandas read through its Arrow stream. `limit`: how many
+    rows are shown or written, None for all; `written`: the file they went to."""
 
     answer: pa.Table = field(repr=False)
     limit: int | None = None

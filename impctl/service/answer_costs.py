@@ -52,8 +52,7 @@ _LATEST = 3
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Milliseconds, including `start_ms` to start Spark; from `runs` recorded runs, or by rates if
-    0."""
+    """Milliseconds, with `start_ms` to start Spark; from `runs` recorded runs, or by rates if 0."""
 
     ms: float
     runs: int = 0
@@ -118,10 +117,8 @@ def start_of(runs: Sequence[AnswerRun], fixed: Fixed) -> float:
 def by_runs(
     runs: Sequence[AnswerRun], by: AnsweredBy, rows: int, fixed: Fixed, *, is_up: bool
 ) -> Estimate | None:
-    """Estimate an answer over so many rows from recorded runs; None without any.
-
-    The first query of a new Spark takes longer, so runs like the next one are preferred.
-    """
+    """Estimate an answer over so many rows from recorded runs; None without any. The first query of
+    a new Spark takes longer, so runs like the next one are preferred."""
     mine = [run for run in runs if run.by == by]
     if not mine:
         return None
@@ -181,10 +178,8 @@ _GROUPS = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Foreseen:
-    """The estimates of the engine and Spark, and why the quicker one is chosen.
-
-    `quicker` names what would be clearly quicker than both, or is empty.
-    """
+    """The estimates of the engine and Spark, and why the quicker one is chosen. `quicker` names
+    what would be clearly quicker than both, or is empty."""
 
     engine: Estimate
     spark: Estimate

@@ -80,10 +80,8 @@ if TYPE_CHECKING:
 
 
 def captured_query(desk: Workbench, store: StoreReader | None, spec: QuerySpec) -> StoredQuery:
-    """Return what the store has of a query.
-
-    If the query is refused, raises that error, else RecaptureNeededError.
-    """
+    """Return what the store has of a query; if it is refused, raise that error, else
+    RecaptureNeededError."""
     try:
         return stored_query(desk, store, spec)
     except RecaptureNeededError:
@@ -118,10 +116,8 @@ def commit_capture(
     assumptions: tuple[Assumption, ...],
     record: RunRecord,
 ) -> RunRecord:
-    """Store sketches and unsaved state at the pinned versions.
-
-    Returns the record with the layout of the state.
-    """
+    """Store sketches and unsaved state at the pinned versions; return the record with its
+    layout."""
     versions = desk.tables.versions_of(prepared.tables)
     for table in versions:
         check_pinned_commit(desk.tables, table)
@@ -195,8 +191,8 @@ def _described(
 
 
 def _side_reasons(way: Way) -> Mapping[str, str]:
-    """Why each side or grouping is read or kept; empty if nothing is read, as tables then decide
-    it."""
+    """Why each side or grouping is read or kept; empty if none is read, as tables decide it
+    then."""
     if way.compiled is None or not way.sides_by(Strategy.FILES):
         return {}
     return {choice.side: choice.reason for choice in way.compiled.pieces}
@@ -256,7 +252,7 @@ def capture_query(
     reason: str,
     tell: Tell | None = None,
 ) -> Captured:
-    """Choose, capture and store, replacing what the query had; calls `tell` just before the
+    """Choose, capture and store, replacing what the query had; `tell` runs just before the
     commit."""
     whole, spark_started = Stopwatch(), desk.spark_start_ms
     stage = capture_stage(desk, prepared)

@@ -83,8 +83,7 @@ class NotCarriedError(ImpctlError):
 
 
 class AnswerAhead:
-    """State of one query with its materialized result, ahead of the store by what was read so
-    far."""
+    """State of a query with its materialized result, ahead of the store by what was read so far."""
 
     def __init__(
         self, desk: Workbench, store: StoreReader, spec: QuerySpec, stored: StoredQuery
@@ -177,10 +176,8 @@ class _Collected:
 
 
 class Answer:
-    """A query's answer as last reported, and its next changes.
-
-    RetryableError if another process advances the store during the read.
-    """
+    """A query's answer as last reported, and its next changes. RetryableError if another process
+    advances the store during the read."""
 
     def __init__(self, desk: Workbench, spec: QuerySpec) -> None:
         """UsageError if no rows are kept."""
@@ -323,12 +320,9 @@ def changes(
     out: Path | None = None,
     escape_formulas: bool = False,
 ) -> Outcome:
-    """Report changes of a query's answer between the store's versions and now.
-
-    `since` gives the first versions; `whole` reports the stored answer itself. `limit` is the
-    number of rows shown or written to the file `out`; `escape_formulas` keeps a spreadsheet from
-    evaluating them.
-    """
+    """Report changes of a query's answer between the store's versions and now. `since` gives the
+    first versions; `whole` reports the stored answer itself. `limit` is the number of rows shown or
+    written to the file `out`; `escape_formulas` keeps a spreadsheet from evaluating them."""
     if whole and since is not None:
         raise UsageError(
             "`--all` excludes `--since`: it returns the current materialized result only",

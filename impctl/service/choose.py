@@ -34,10 +34,8 @@ Groups = Collection[frozenset[AccessId]]
 
 
 def groups_of(prepared: PreparedQuery, sketches: Sequence[StoredSketch]) -> Groups:
-    """Per fixpoint that can be keyed with these sketches, the accesses that share a filter.
-
-    By the plan that runs, and by the plan that sketches are maintained by.
-    """
+    """Per fixpoint that can be keyed with these sketches, the accesses that share a filter: by the
+    plan that runs, and by the plan that sketches are maintained by."""
     judges, result = Judges(), set[frozenset[AccessId]]()
     for root in (prepared.core, prepared.root):
         if sketches and is_recursive(root):
@@ -148,9 +146,7 @@ def choose(
     desk: Workbench, prepared: PreparedQuery, *, every: bool = True, judges: Judges | None = None
 ) -> Chosen:
     """Choose the sketches to capture; UnsafeSketchError says why there is none as requested.
-
-    Without `every`, only candidates that may be chosen are estimated.
-    """
+    Without `every`, only candidates that may be chosen are estimated."""
     query = prepared.planned
     facts = facts_of(desk.tables, prepared.scans, reads_checks=True)
     result = NOTHING
@@ -182,12 +178,9 @@ def choose(
 
 
 def _costs(result: Estimates, options: Sequence[Option], prepared: PreparedQuery) -> Costs:
-    """Bytes each sketch is expected to read, and the cost of its upkeep and use.
-
-    Between two uses `maintain` runs once and reads the state. Costs within a tenth of the best are
-    equal: estimates are not finer, and sketches on grouping columns, which come first, are simpler
-    to keep.
-    """
+    """Bytes each sketch is expected to read, and the cost of its upkeep and use. Between two uses
+    `maintain` runs once and reads the state. Costs within a tenth of the best are equal: estimates
+    are not finer, and sketches on grouping columns, which come first, are simpler to keep."""
     read = {(s.table, a.name) for s in prepared.scans for a in s.attributes}
     costs = {
         key: expected.bytes * (1.0 if key in read else _NOT_READ) + expected.upkeep

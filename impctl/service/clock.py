@@ -80,13 +80,10 @@ class FilesRead:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """What moves with the clock.
-
-    `conditions` are by access. `way` has the circuit after the move, which the earlier state fits.
-    `above` are its operators whose constants moved (exact mode); `touched` reads what moves (touch
-    mode). `answer` is the materialized result before the move. `names` are the moments that moved;
-    `files` counts what is read.
-    """
+    """What moves with the clock. `conditions` are by access. `way` has the circuit after the move,
+    which the earlier state fits. `above` are its operators whose constants moved (exact mode);
+    `touched` reads what moves (touch mode). `answer` is the materialized result before the move.
+    `names` are the moments that moved; `files` counts what is read."""
 
     way: Way
     conditions: Moves
@@ -128,10 +125,8 @@ class Move:
 def move_of(
     desk: Workbench, spec: QuerySpec, stored: StoredQuery, before: PreparedQuery, way: Way
 ) -> Move:
-    """The move of a sketch captured for the query as it was `before`.
-
-    RecaptureNeededError if it cannot be moved.
-    """
+    """The move of a sketch captured for the query as it was `before`; RecaptureNeededError if
+    none."""
     after = prepare(desk, spec)
     moments = moved_moments(desk, stored)
     reason = moved_text(moments)

@@ -34,10 +34,8 @@ def cluster(
     *,
     may_lose: bool = False,
 ) -> Outcome:
-    """Cluster the named tables, or those whose sketches gain from it.
-
-    An order that makes more sketches read more than less is refused unless `may_lose`.
-    """
+    """Cluster the named tables, or those whose sketches gain from it. An order that makes more
+    sketches read more than less is refused unless `may_lose`."""
     wanted = _wanted(desk, tables, by)
     results: list[ClusterResult] = []
     failures: list[Failure] = []

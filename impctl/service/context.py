@@ -121,10 +121,7 @@ _PACKAGES = (
 
 @cache
 def build_mark() -> str:
-    """A hash of the program's files, taken when a command begins.
-
-    Empty if the program is not in files.
-    """
+    """A hash of the program's files when a command begins; empty if the program is not in files."""
     package = Path(__file__).parents[1]
     reader = find_spec("sqlglot")
     if reader is None or reader.origin is None:
@@ -156,8 +153,7 @@ def known_histories(
     names: Iterable[TableName],
     texts: Texts | None = None,
 ) -> dict[TableName, History]:
-    """Histories of these tables up to their pinned versions; writes nothing. For a table that
-    cannot be opened, as far as known."""
+    """Histories of these tables up to their pinned versions, as far as they can be opened."""
     asked = tuple(dict.fromkeys(names))
     held = {} if store is None else store.arrivals(asked)
     return gone_on(tables, held, asked, texts)
@@ -187,11 +183,8 @@ def remember_histories(
     desk: Workbench, store: Store, before: Versions, texts: Texts | None = None
 ) -> list[str]:
     """Update the store's histories of the tables used; failures are warnings, since the run's work
-    is committed.
-
-    Also warns of each change to a table that the workload file declares unchanging, after the
-    store's history or else the version in `before`.
-    """
+    is committed. Also warns of each change to a table that the workload file declares unchanging,
+    after the store's history or else the version in `before`."""
     warnings = []
     try:
         names = list(desk.tables.seen)
@@ -268,10 +261,8 @@ class Sessions(Protocol):
 
 
 class OwnSession:
-    """The process's only session, which a command may configure.
-
-    It is running if an earlier run of the process has started it.
-    """
+    """The process's only session, which a command may configure; an earlier run may have started
+    it."""
 
     def __init__(self, log_level: str = "off") -> None:
         self._log_level = log_level
@@ -288,10 +279,8 @@ class OwnSession:
 
 
 class SessionBeside:
-    """A separate session beside the one given, or else the running one.
-
-    Kept between runs while its Spark is up and the settings stay the same.
-    """
+    """A separate session beside the one given, or else the running one. Kept between runs while its
+    Spark is up and the settings stay the same."""
 
     def __init__(self, given: SparkSession | None) -> None:
         if given is not None:
@@ -572,18 +561,13 @@ class Workbench:
         return Clock(result, zone, given=self._given)
 
     def look_at_clock_again(self) -> None:
-        """Move the run to the present instant, unless one was given.
-
-        While this process waited, another one may have moved a sketch to a later instant.
-        """
+        """Move the run to the present instant, unless one was given: while this process waited,
+        another one may have moved a sketch to a later instant."""
         if self.settings.now is None:
             self.clock = self.time()
 
     def give(self, params: Sequence[str]) -> None:
-        """Set parameters NAME=VALUE that move, before the clock is read.
-
-        UsageError for an unknown one.
-        """
+        """Set parameters NAME=VALUE before the clock is read; UsageError for an unknown one."""
         from impctl.sql.parameters import given_moment
 
         for text in params:

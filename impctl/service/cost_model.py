@@ -156,10 +156,8 @@ def estimated(
 
 
 def _guess(again: Sequence[RunCost], size: Size) -> float | None:
-    """The first maintenance estimated from the latest capture; None without one.
-
-    Captures in Spark do not count: most of their time does not depend on the rows.
-    """
+    """The first maintenance estimated from the latest capture; None without one. Captures in Spark
+    do not count: most of their time does not depend on the rows."""
     if not again or again[0].spark or again[0].bytes <= 0:
         return None
     share = size.bytes / again[0].bytes
@@ -177,10 +175,8 @@ def dearer(
     table_rows: Callable[[], int],
     moved: Sequence[TableName] = (),
 ) -> Estimates | None:
-    """Both estimates if maintenance is clearly dearer, else None.
-
-    Unknowns are computed only when they matter: most runs end at the first test.
-    """
+    """Both estimates if maintenance is clearly dearer, else None. Unknowns are computed only when
+    they matter: most runs end at the first test."""
     mine, again = _alike(costs, kind, moved), _of(costs, RunKind.RECAPTURE)
     if not again:
         return None

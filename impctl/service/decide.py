@@ -53,11 +53,8 @@ class ReadChange:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """`action` is exact, touch or recapture; `by` computes it, None if not yet decided.
-
-    `needs` are the changes to maintain, `read` those already read; a change that Spark groups is
-    not read.
-    """
+    """`action` is exact, touch or recapture; `by` computes it, None if not yet decided. `needs` are
+    the changes to maintain, `read` those already read; a change that Spark groups is not read."""
 
     action: str
     reason_code: str
@@ -117,10 +114,8 @@ def open_task(
     stored: StoredQuery,
     kept: KeptStates | None = None,
 ) -> Task:
-    """Open the task, noting what prevents incremental maintenance.
-
-    State that an earlier run of the process has `kept` is not loaded.
-    """
+    """Open the task, noting what prevents maintenance; state `kept` by an earlier run is not
+    loaded."""
     task = Task(spec, stored)
     try:
         check_definition(desk, spec, stored)
@@ -139,10 +134,8 @@ def open_task(
 
 
 def _moves_now(desk: Workbench, task: Task) -> bool:
-    """Whether the sketch follows the clock in this step.
-
-    An eager query first gets a sketch for every version, with the clock's values of its capture.
-    """
+    """Whether the sketch follows the clock in this step. An eager query first gets a sketch for
+    every version, with the clock's values of its capture."""
     versions = task.stored.versions.items()
     has_change = any(desk.tables.source(table).version != at for table, at in versions)
     return bool(moved_moments(desk, task.stored)) and not (task.is_eager and has_change)
@@ -163,10 +156,8 @@ def needs_of(tables: PinnedTables, task: Task) -> list[Need]:
 def _taken_up(
     desk: Workbench, store: StoreReader, spec: QuerySpec, stored: StoredQuery, *, moves: bool
 ) -> tuple[TakenUp, Move | None]:
-    """Load the state for the current plan; RecaptureNeededError if impossible.
-
-    If it `moves`, restored into the circuit after the move, which is still to be made.
-    """
+    """Load the state for the current plan; RecaptureNeededError if impossible. If it `moves`,
+    restored into the circuit after the move, which is still to be made."""
     result = reopened(desk, spec, stored)
     prepared, way = result.prepared, result.way
     try:
@@ -192,11 +183,9 @@ def _taken_up(
 
 
 def _check_columns_read(tables: PinnedTables, prepared: PreparedQuery, stored: StoredQuery) -> None:
-    """SchemaChangedError if a column that the query reads is a different one now.
-
-    Changes are read in the sketched column alone, and another column can take over a name without
-    any row changing.
-    """
+    """SchemaChangedError if a column that the query reads is a different one now. Changes are read
+    in the sketched column alone, and another column can take over a name without any row
+    changing."""
     for pin in stored.pins:
         after = tables.snapshot(pin.table)
         # As the table is mapped now: before that, physical names were the names.
@@ -275,10 +264,8 @@ class Decisions:
         return _recapture_stage(task)
 
     def instead(self, task: Task, trouble: ImpctlError) -> Stage:
-        """The recapture, noted in the task, after `trouble` prevents maintenance.
-
-        Raises if the policy does not allow to recapture.
-        """
+        """The recapture after `trouble`, noted in the task; raises if the policy does not allow
+        it."""
         policy = self.desk.policy(task.spec)
         if not isinstance(trouble, RecaptureNeededError) and policy is not Policy.AUTO:
             raise trouble
@@ -331,10 +318,8 @@ class Decisions:
         return stage
 
     def _cheaper(self, task: Task, stage: Stage) -> Stage | None:
-        """A recapture if maintenance is estimated to be clearly dearer.
-
-        An eager query wants a sketch for every version, which no recapture gives.
-        """
+        """A recapture if maintenance is estimated to be clearly dearer. An eager query wants a
+        sketch for every version, which no recapture gives."""
         if task.is_eager:
             return None
         result = dearer(
@@ -376,11 +361,9 @@ def _recapture_stage(task: Task) -> Stage:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """A table's change up to `until`, with the marks of that commit and its files.
-
-    `ending` is the run's newest version, which a batch may stop before; `reached` takes the
-    snapshot of `until`. With `grouped`, Spark has grouped the change, and `changes` has no rows.
-    """
+    """A table's change up to `until`, with the marks of that commit and its files. `ending` is the
+    run's newest version, which a batch may stop before; `reached` takes the snapshot of `until`.
+    With `grouped`, Spark has grouped the change, and `changes` has no rows."""
 
     changes: Changes
     until: TableVersion

@@ -511,10 +511,8 @@ def delta_jar(spark: SparkSpec | None) -> Finding:
 def try_spark(
     master: str, conf: Mapping[str, str], log_level: str
 ) -> tuple[Finding, FileReading | None]:
-    """Start a session as the workload would, and run one query.
-
-    Also returns what reads files in that session; None if no session answers.
-    """
+    """Start a session as the workload would, and run one query; also returns how to read files in
+    it."""
     from impctl.spark.run import run_sql
     from impctl.spark.session import SparkSettings, open_session
     from impctl.spark.snapshots import rows_of_smallest_file

@@ -41,10 +41,8 @@ Sketches = Mapping[AccessId, StoredSketch]
 
 
 class LeftOut:
-    """Rows of a table to be ignored: those for which a condition is true.
-
-    `condition` names the `columns`; `rows` counts the ignored rows.
-    """
+    """Rows of a table to be ignored: those for which a condition is true. `condition` names the
+    `columns`; `rows` counts the ignored rows."""
 
     def __init__(self, condition: Expr, columns: Sequence[Column]) -> None:
         self.columns = tuple(column.name for column in columns)
@@ -79,11 +77,9 @@ def engine_answer(
     sketches: Sequence[StoredSketch],
     where: Expr | None = None,
 ) -> pa.Table:
-    """Compute the answer; `pruned` are the files, by `sketches`.
-
-    `where` is a condition on the answer's columns. BlockedError if the engine lacks a part of the
-    plan; NotExactError or EvaluationError if a value or the memory ends it.
-    """
+    """Compute the answer; `pruned` are the files, by `sketches`. `where` is a condition on the
+    answer's columns. BlockedError if the engine lacks a part of the plan; NotExactError or
+    EvaluationError if a value or the memory ends it."""
     limit = MemoryLimit(memory_of(desk.settings, desk.workload))
     with held_to(limit):
         result = engine_rows(desk, limit, prepared, versions, pruned, sketches)
@@ -134,8 +130,7 @@ def _read(
     left_out: Mapping[TableName, LeftOut],
     most: int | None,
 ) -> Iterator[tuple[TableName, pa.Table]]:
-    """Rows in batches of about `most` bytes; smaller tables first, since later rows look them
-    up."""
+    """Rows in batches of about `most` bytes, smaller tables first: later rows look them up."""
     snapshots = [tables.snapshot(table, versions.get(table)) for table in compiled.tables]
     for snapshot in sorted(snapshots, key=lambda result: result.likely_rows):
         name = snapshot.table

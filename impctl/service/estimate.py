@@ -116,9 +116,7 @@ def drawn_groups(
     sample: FileSample, groups: Groups, along: ColumnName, measures: Sequence[ColumnName]
 ) -> DrawnGroups:
     """The groups of a sample, by the columns that are equal within a group, with their bounds.
-
-    Windows were drawn along the column `along`; `measures` are numbers to be summed.
-    """
+    Windows were drawn along the column `along`; `measures` are numbers to be summed."""
     count = len(sample.rows)
     if not groups:
         return DrawnGroups(sample.rows, np.arange(count), np.ones(count, dtype=np.int64))
@@ -283,12 +281,9 @@ class _Apart:
     def alike(self, measures: Sequence[ColumnName]) -> float:
         """How many groups to merge so that the result varies between groups as it does for whole
         groups: all parts of one if they differ by chance alone, one if rows within a group are
-        alike.
-
-        A mean of `n` rows of `k` groups has a variance of `(b + v / n) / k`, that of a whole group
-        of `w n` rows `b + v / (w n)`, for a variance `v` within and `b` between groups; the rows
-        show `F` of both, `1 + n b / v`.
-        """
+        alike. A mean of `n` rows of `k` groups has a variance of `(b + v / n) / k`, that of a whole
+        group of `w n` rows `b + v / (w n)`, for a variance `v` within and `b` between groups; the
+        rows show `F` of both, `1 + n b / v`."""
         sizes = np.bincount(self.group).astype(np.float64)
         spare = len(self.group) - len(sizes)
         result = [_over_chance(sizes)] if sizes.mean() > _COUNTED else []
@@ -313,10 +308,8 @@ class _Apart:
 
     def put_together(self, together: float) -> tuple[pa.Table, Ints, Flags, Floats]:
         """All rows with so many groups merged into one; their groups; which scattered rows are
-        kept, and their weights.
-
-        A merged group has the values of its first one. The last bucket is not full.
-        """
+        kept, and their weights. A merged group has the values of its first one. The last bucket is
+        not full."""
         bucket = np.floor(np.arange(int(self.group[-1]) + 1) / together).astype(np.int64)
         of_row = bucket[self.group]
         begin = np.flatnonzero(np.concatenate([[True], of_row[1:] != of_row[:-1]]))
@@ -390,7 +383,7 @@ class FilesLeft:
 
     @classmethod
     def of(cls, spans: FileSpans, ends: Sequence[Mixture], off: float, most_together: int) -> Self:
-        """Compute this from the probabilities of ranges, with as few ranges as keep almost the same
+        """Compute this from ranges' probabilities, with as few ranges as keep almost the same
         files."""
         likely, low, high = ends
         left = spans.left(likely)
@@ -455,10 +448,8 @@ NOTHING = Estimates({})
 def estimates(
     desk: Workbench, prepared: PreparedQuery, options: Sequence[Option], *, every: bool
 ) -> Estimates:
-    """Estimate the sketches of these safe options on the large table.
-
-    Unless `every` one is wanted, options that are certain to lose are dropped early.
-    """
+    """Estimate the sketches of these safe options on the large table. Unless `every` one is wanted,
+    options that are certain to lose are dropped early."""
     result = _large(desk, prepared, options)
     if isinstance(result, str):
         return Estimates({}, result)
@@ -700,11 +691,8 @@ def _some_values(column: pa.ChunkedArray, kind: SqlType) -> list[BoundaryValue]:
 
 
 def _scaled(root: Plan, standing: float) -> tuple[Plan, float]:
-    """Scale each limit in the plan to the share of sampled groups; also returns by how much they
-    remain too large.
-
-    The first 10 of all groups are the first one of a tenth of them.
-    """
+    """Scale each limit to the share of sampled groups; also returns by how much limits stay too
+    large. The first 10 of all groups are the first one of a tenth of them."""
     scale = 1.0
     if isinstance(root, TopK) and root.rank is None and root.count is not None:
         wanted = root.count * standing

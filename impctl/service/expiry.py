@@ -90,12 +90,10 @@ def live_rows(expiry: ExpirySpec, snapshot: Snapshot, now: datetime, zone: str) 
 
 
 def next_expiry(desk: Workbench, versions: Versions, now: str) -> str:
-    """The next instant at which a row live at `now` expires, or `NEVER`.
-
-    In whole seconds, as instants of runs are; no row expires before it. Reads the column in files
-    that may hold both live and expired rows. Empty if they cannot be read without Spark, so that
-    every later run has to check.
-    """
+    """The next instant at which a row live at `now` expires, or `NEVER`. In whole seconds, as
+    instants of runs are; no row expires before it. Reads the column in files that may hold both
+    live and expired rows. Empty if they cannot be read without Spark, so that every later run has
+    to check."""
     try:
         return _next_expiry(desk, versions, now)
     except (RecaptureNeededError, TableError):

@@ -141,10 +141,8 @@ def tree_entries(
     partitions: Partitions,
     pieces: Mapping[str, int] | None = None,
 ) -> tuple[TreeEntry, ...]:
-    """Entries for blocks of joins at the top of the plan.
-
-    `way` is None without a safe sketch; `pieces` are bytes of current stored state by name.
-    """
+    """Entries for blocks of joins at the top of the plan. `way` is None without a safe sketch;
+    `pieces` are bytes of current stored state by name."""
     core = prepared.core if way is None or way.core is None else way.core
     sketched = {access: partition.attribute for access, partition in partitions.items()}
     used = () if way is None else way.shapes
@@ -271,8 +269,7 @@ _NO_NOTES: Mapping[int, str] = {}
 
 @dataclass(frozen=True, slots=True)
 class StoredPieces:
-    """A query's stored state: bytes by piece name, and the fixpoints followed back from the
-    answer."""
+    """Stored state: bytes by piece name, and the fixpoints followed back from the answer."""
 
     stored: StoredQuery
     pieces: Mapping[str, int]
@@ -314,10 +311,8 @@ def plan_entries(
     notes: Mapping[int, str] = _NO_NOTES,
     keyed: Collection[AttributeId] = (),
 ) -> tuple[PlanEntry, ...]:
-    """The plan's lines in the order of `nodes_of`, the blocking operator with its reason.
-
-    `notes` are additions by position; `keyed` are the key columns of fixpoints.
-    """
+    """The plan's lines in the order of `nodes_of`, the blocking operator with its reason. `notes`
+    are additions by position; `keyed` are the key columns of fixpoints."""
     nodes = tuple(nodes_of(prepared.root))
     blocking = None if way is None or way.mode is Mode.EXACT else _blocking(nodes, way.span)
     held, read = _held(nodes, way, kept), _read(nodes, way)

@@ -99,11 +99,9 @@ def needed(
     held: Mapping[AccessId, tuple[RangePartition, FragmentSet]],
     versions: Versions,
 ) -> Mapping[AccessId, FragmentSet]:
-    """The ranges that sketches `held` need at these versions.
-
-    They are those of a recapture. But where one derivation per row suffices, held ranges are kept
-    if all rows can be derived over them; then only ranges that no derivation uses are unneeded.
-    """
+    """The ranges that sketches `held` need at these versions. They are those of a recapture. But
+    where one derivation per row suffices, held ranges are kept if all rows can be derived over
+    them; then only ranges that no derivation uses are unneeded."""
     partitions = {access: partition for access, (partition, _) in held.items()}
     one = _SparkPass(desk, prepared, verdict, partitions, versions)
     result = dict(one.sketches())
@@ -145,7 +143,7 @@ class _SparkPass:
             self.frames[scan.access] = snapshot_frame(desk.spark(), snapshot, columns, files)
 
     def sketches(self) -> Mapping[AccessId, FragmentSet]:
-        """Sketches of all derivations; of fixpoints for all rows, or for those that lead to the
+        """Sketches of all derivations; of fixpoints for all rows, or those that lead to the
         answer."""
         from impctl.spark.recursion import capture_recursive
         from impctl.spark.sketches import capture_sketches
@@ -332,13 +330,11 @@ class Filled:
 def best_filled(
     desk: Workbench, prepared: PreparedQuery, way: Way, verdict: Verdict, partitions: Partitions
 ) -> tuple[Way, Filled | None]:
-    """Fill the way's circuit, or a lesser one; else recapture alone.
-
-    If the state does not fit in memory, joins are tried as trees, if the workload leaves that open
-    and trees can list a requested answer; then without the answer, which needs less exactness.
-    Recursion by absorption falls back to ranks if it takes too much, of nodes only if the policy
-    allows it, else EvaluationError.
-    """
+    """Fill the way's circuit, or a lesser one; else recapture alone. If the state does not fit in
+    memory, joins are tried as trees, if the workload leaves that open and trees can list a
+    requested answer; then without the answer, which needs less exactness. Recursion by absorption
+    falls back to ranks if it takes too much, of nodes only if the policy allows it, else
+    EvaluationError."""
     why, code = COULD_NOT, ""
     for tried, asked in _ways(desk, prepared, way, verdict, partitions):
         way = tried
@@ -394,11 +390,9 @@ def _ways(
 def filled_circuit(
     desk: Workbench, prepared: PreparedQuery, way: Way, verdict: Verdict, partitions: Partitions
 ) -> Filled | None:
-    """A session with the way's circuit, filled at the pinned versions.
-
-    By the engine if quicker and possible, else from a pass of Spark; None if neither yields a state
-    and only the sketch can be captured. OutOfMemoryError over the engine's memory limit.
-    """
+    """A session with the way's circuit, filled at the pinned versions. By the engine if quicker and
+    possible, else from a pass of Spark; None if neither yields a state and only the sketch can be
+    captured. OutOfMemoryError over the engine's memory limit."""
     compiled = _compiled(way)
     if is_loaded_here(desk, compiled):
         session = loaded(desk, compiled, partitions)

@@ -221,11 +221,8 @@ _SHOWN = MAX_INTERVALS
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """Filters by access, and per table the files that some access may need.
-
-    `parts`: how a table is read whose only access has a filter; together these may have more
-    intervals than a text can.
-    """
+    """Filters by access, and per table the files that some access may need. `parts`: how a table is
+    read whose only access has a filter; together these may have more intervals than a text can."""
 
     filters: Mapping[AccessId, RangeFilter]
     files: Mapping[TableName, tuple[DataFile, ...]]
@@ -247,12 +244,10 @@ def filters_of(
     by_table: bool = False,
     limit: int = MAX_INTERVALS,
 ) -> Pruned:
-    """What the sketches say of each access, at their versions.
-
-    `for_text`: by the few ranges that a text can have, nothing read in parts; with `by_table`,
-    filters apply to a table's rows before the query reads them. A filter has at most `limit`
-    intervals, unless its table is read in parts.
-    """
+    """What the sketches say of each access, at their versions. `for_text`: by the few ranges that a
+    text can have, nothing read in parts; with `by_table`, filters apply to a table's rows before
+    the query reads them. A filter has at most `limit` intervals, unless its table is read in
+    parts."""
     sketches = evened(prepared, sketches)
     ranges = {
         sketch.access: range_filter(sketch.fragments, sketch.partition, limit=limit)
@@ -346,10 +341,7 @@ def one_ahead(items: Iterator[T], reader: Executor) -> Iterator[T]:
 
 class Slices:
     """Rows of tables in turn, cut into slices with a bounded number of joined rows, learned from
-    the slice before.
-
-    `check` is called after each slice; `limit`: bytes that the run may take.
-    """
+    the slice before. `check` is called after each slice; `limit`: bytes that the run may take."""
 
     def __init__(self, compiled: Compiled, limit: int | None, check: Callable[[], None]) -> None:
         self._circuit, self._check = compiled.circuit, check

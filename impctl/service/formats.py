@@ -72,10 +72,8 @@ def numbers(array: pa.Array) -> list[Json]:
 
 
 def moments(array: pa.Array, separator: str = "T") -> list[str | None]:
-    """Dates, times and durations as ISO 8601, with a zone if the type has one.
-
-    A year that Python lacks is in UTC: the rules of other zones end before.
-    """
+    """Dates, times and durations as ISO 8601, with a zone if the type has one. A year that Python
+    lacks is in UTC: the rules of other zones end before."""
     kind = array.type
     if pa.types.is_duration(kind):
         return [_duration(value) for value in array.to_pylist()]
@@ -254,10 +252,8 @@ def text_of(
 
 
 def csv_text(table: pa.Table, *, escape_formulas: bool = False) -> Iterator[str]:
-    """CSV by RFC 4180, with newlines as line ends.
-
-    `escape_formulas` puts a `'` before texts that a spreadsheet would take for a formula.
-    """
+    """CSV by RFC 4180, with newlines as line ends. `escape_formulas` puts a `'` before texts that a
+    spreadsheet would take for a formula."""
     field = _harmless_field if escape_formulas else _field
     yield ",".join(map(field, table.column_names)) + "\n"
     for batch in table.to_batches(max_chunksize=_ROWS):

@@ -120,10 +120,8 @@ def promising(snapshot: Snapshot, most: int) -> tuple[Promise, ...]:
 
 
 def group_column(snapshot: Snapshot, promises: tuple[Promise, ...]) -> ColumnName | None:
-    """The column that an example may group by: one whose values repeat, or likely do.
-
-    Without `${` in its name, which Spark would substitute in a query's text.
-    """
+    """The column that an example may group by: one whose values repeat, or likely do. Without `${`
+    in its name, which Spark would substitute in a query's text."""
     named = [one for one in promises if "${" not in one.column.name]
     if not named:
         return None

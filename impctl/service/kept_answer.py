@@ -36,11 +36,9 @@ def kept_answer(
     where: Expr | None = None,
     plan: AnswerPlan | None = None,
 ) -> pa.Table | None:
-    """The answer as of this commit; None if the store has another one by now.
-
-    `where` is a condition on its columns; if it selects one key, other rows are not read. `plan` is
-    that of the rows; without it they must be stored as they are (`service.stored`).
-    """
+    """The answer as of this commit; None if the store has another one by now. `where` is a
+    condition on its columns; if it selects one key, other rows are not read. `plan` is that of the
+    rows; without it they must be stored as they are (`service.stored`)."""
     stored = store.load(query)
     if stored is None or stored.generation != generation:
         return None
@@ -63,10 +61,8 @@ def kept_answer(
 def told_at_once(
     desk: Workbench, query: QueryName | None, condition: str | None = None
 ) -> QueryResult | None:
-    """The answer, or its rows for which a condition on its columns is true.
-
-    None if there is none, or something has to be done or reported first.
-    """
+    """The answer, or its rows for which a condition on its columns is true. None if there is none,
+    or something has to be done or reported first."""
     from impctl.service.answer_costs import is_slow_to_tell, record_told
     from impctl.service.context import only_query
 

@@ -48,20 +48,16 @@ class KeptStates:
         self._kept: dict[QueryName, _KeptState] = {}
 
     def take(self, desk: Workbench, stored: StoredQuery) -> TakenUp | None:
-        """Take the state of a query for one run; None if missing or outdated.
-
-        It is no longer kept, so that a failing run leaves no half-done state behind.
-        """
+        """Take the state of a query for one run; None if missing or outdated. It is no longer kept,
+        so that a failing run leaves no half-done state behind."""
         kept = self._kept.pop(stored.query, None)
         if kept is None or kept.stored != stored or kept.forms != _forms(desk.tables, stored):
             return None
         return kept.taken
 
     def keep(self, desk: Workbench, taken: TakenUp) -> None:
-        """Keep the state after a committed step.
-
-        The store then has what was written, which a later run compares with what it reads.
-        """
+        """Keep the state after a committed step. The store then has what was written, which a later
+        run compares with what it reads."""
         stored, size = taken.stored, taken.state.state_bytes()
         self._uses[stored.query] += 1
         self._kept.pop(stored.query, None)

@@ -273,8 +273,7 @@ class StaleRun:
         return self.results(late) if late else []
 
     def _some(self, waiting: deque[Task]) -> list[MaintainResult]:
-        """As many tasks as fit into one commit, then their recaptures, which would keep others
-        waiting."""
+        """As many tasks as fit into one commit, then their recaptures, which would delay others."""
         from impctl.service.decide import Stage
 
         stepped: list[tuple[Task, list[MaintainResult]]] = []
@@ -514,10 +513,8 @@ def maintain_queries(
     for_use: bool = False,
 ) -> Outcome:
     """Maintain these queries, or report what would be done; one result per query and table.
-
     `for_use`: the sketches are about to be used, so the SQL is read even if no table changed, and a
-    sketch captured under another reading is not current.
-    """
+    sketch captured under another reading is not current."""
     sketched = [spec for spec in specs if spec.is_sketched]
     if desk.settings.dry_run:
         outcome = _foreseen(desk, sketched, for_use=for_use)
@@ -537,10 +534,8 @@ def maintain_queries(
 def _all_current(
     desk: Workbench, specs: Sequence[QuerySpec], for_use: bool
 ) -> list[MaintainResult] | None:
-    """The results if nothing has to be written, so that a reader need not wait for a writer.
-
-    None if something has to be done or reported for some query.
-    """
+    """The results if nothing has to be written, so that a reader need not wait for a writer. None
+    if something has to be done or reported for some query."""
     store = desk.reading_store()
     results: list[MaintainResult] = []
     try:
@@ -690,10 +685,8 @@ def has_nothing_to_do(
 
 
 def _is_read_otherwise(desk: Workbench, spec: QuerySpec, stored: StoredQuery) -> bool:
-    """Whether the query's SQL now yields another plan than the captured one.
-
-    Not checked if this program restored it last, with the same tables.
-    """
+    """Whether the query's SQL now yields another plan than the captured one. Not checked if this
+    program restored it last, with the same tables."""
     if has_ending(desk.tables, stored):
         return False
     # Only the use of a sketch needs the planner anyway.
@@ -740,12 +733,8 @@ def maintain(
     *,
     for_use: bool = False,
 ) -> Outcome:
-    """Maintain the named queries (default: all); one result per query and table.
-
-    With `kept`, operator state stays in memory for later runs of this process. `for_use`: the
-    sketches are about to be used, so the SQL is read even if no table changed, and a sketch
-    captured under another reading is not current.
-    """
+    """Maintain the named queries (default: all). With `kept`, operator state stays in memory for
+    later runs of this process; `for_use` as of `maintain_queries`."""
     specs = desk.queries(queries)
     return maintain_specs(desk, specs, batch_rows, kept, is_named=bool(queries), for_use=for_use)
 
@@ -785,11 +774,9 @@ def _without_refused(desk: Workbench, outcome: Outcome) -> Outcome:
 
 
 def _answered_by_spark(desk: Workbench, outcome: Outcome) -> Outcome:
-    """Remove failures on rows that Spark does not evaluate for the answer.
-
-    A subquery that divides by zero, for instance, fails where it is computed; Spark may have no row
-    left to compare with it.
-    """
+    """Remove failures on rows that Spark does not evaluate for the answer. A subquery that divides
+    by zero, for instance, fails where it is computed; Spark may have no row left to compare with
+    it."""
     from impctl.service.prepare import prepare
     from impctl.service.spark_answer import answer_table
 

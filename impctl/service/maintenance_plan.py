@@ -113,12 +113,9 @@ class JoinChooser:
 
 
 def chooser_for(desk: Workbench, prepared: PreparedQuery, *, reads: bool = True) -> JoinChooser:
-    """How a capture chooses: by the workload, else by the tables' sizes and fan-outs.
-
-    Unless it `reads` rows, joins use an index. Under a budget the earlier choice holds; a first
-    capture does not build sides that may take a good part of it, and those that pay are stored
-    later.
-    """
+    """How a capture chooses: by the workload, else by the tables' sizes and fan-outs. Unless it
+    `reads` rows, joins use an index. Under a budget the earlier choice holds; a first capture does
+    not build sides that may take a good part of it, and those that pay are stored later."""
     tables, disk = desk.tables, disk_of(desk.settings, desk.workload)
     fits = largest_side(memory_of(desk.settings, desk.workload))
     if prepared.moves_above:
@@ -254,12 +251,10 @@ def chosen_way(
     *,
     has_answer: bool = True,
 ) -> Way:
-    """How the query's sketches are maintained, under the whole plan's verdict.
-
-    By the plan of the answer's rows if it is requested and possible; else by the core plan, as for
-    state captured without (`has_answer` is false). UnsupportedError if recursion cannot be kept by
-    absorption as requested.
-    """
+    """How the query's sketches are maintained, under the whole plan's verdict. By the plan of the
+    answer's rows if it is requested and possible; else by the core plan, as for state captured
+    without (`has_answer` is false). UnsupportedError if recursion cannot be kept by absorption as
+    requested."""
     way = _chosen(prepared, verdict, partitions, chooser, has_answer=has_answer)
     if chooser.absorbs is not None:
         _check_provenance(prepared, way)
@@ -301,10 +296,8 @@ def _by_answer(
     *,
     must_be_tree: bool,
 ) -> Way | str:
-    """How sketches are maintained beside the answer's rows, or why these are not stored.
-
-    If a tree cannot list them, joins are no trees, unless they must be.
-    """
+    """How sketches are maintained beside the answer's rows, or why these are not stored. If a tree
+    cannot list them, joins are no trees, unless they must be."""
     answer = answer_plan(prepared.planned)
     judged = answer_verdict(prepared, answer, verdict, partitions)
     buffers = kept_buffers(prepared.spec, chooser)
@@ -363,8 +356,7 @@ def _by_core(
 
 
 def _with_trees(prepared: PreparedQuery, choose: Callable[..., Way]) -> Way:
-    """The way by trees, which follow from the plan; UnsupportedError if joins only work
-    otherwise."""
+    """The way by trees, fixed by the plan; UnsupportedError if joins work only otherwise."""
     way = choose(trees={})
     if way.has_tree:
         return way
@@ -421,10 +413,8 @@ def capture_way(
     *,
     reads: bool = True,
 ) -> Way:
-    """How the query's sketches are maintained after a capture at the pinned versions.
-
-    Unless it `reads` rows, what depends on fan-outs uses the index join.
-    """
+    """How the query's sketches are maintained after a capture at the pinned versions. Unless it
+    `reads` rows, what depends on fan-outs uses the index join."""
     chooser = chooser_for(desk, prepared, reads=reads)
     return chosen_way(prepared, verdict, partitions, chooser)
 
@@ -467,10 +457,8 @@ def check_circuit(desk: Workbench, prepared: PreparedQuery, way: Way, stored: St
 
 
 def is_same_circuit(desk: Workbench, prepared: PreparedQuery, stored: StoredQuery) -> bool:
-    """Whether the query has the plan that the stored sketch was captured for.
-
-    Whether witnesses suffice also depends on facts, such as CHECKs added or dropped.
-    """
+    """Whether the query has the plan that the stored sketch was captured for. Whether witnesses
+    suffice also depends on facts, such as CHECKs added or dropped."""
     if stored.state_meta.get("answer"):
         kept = desk.memory.answer(prepared.planned).kept
         circuit = with_answer(desk.memory.circuit(kept))
@@ -537,10 +525,8 @@ class TakenUp:
         runs: StoredRuns,
         reads: Mapping[TableName, tuple[ColumnName, ...]] = MappingProxyType({}),
     ) -> None:
-        """`way` is exact or touch, `runs` the state at the commit of `stored`.
-
-        `reads` are all columns that the query reads of each table, if known.
-        """
+        """`way` is exact or touch, `runs` the state at the commit of `stored`. `reads` are all
+        columns that the query reads of each table, if known."""
         self.reads = reads
         self.way = way
         self.stored = stored

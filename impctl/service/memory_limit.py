@@ -63,8 +63,7 @@ def memory_of(settings: Settings, workload: Workload) -> int | None:
 
 
 def largest_side(memory: int | None) -> int | None:
-    """The largest stored side of a join, in bytes, that can be filled in this memory; None if
-    unbounded."""
+    """The largest stored side of a join, in bytes, that fits in this memory; None if unbounded."""
     return None if memory is None else max(0, memory - _FILL) // _TIMES
 
 
@@ -108,7 +107,7 @@ class MemoryLimit:
 
 @contextmanager
 def held_to(limit: MemoryLimit) -> Iterator[None]:
-    """Make no large arrays beyond the limit: OutOfMemoryError, also if the system has no more
+    """Make no large arrays beyond the limit: OutOfMemoryError, also if the system is out of
     memory."""
     try:
         with bounded(limit.check):

@@ -38,10 +38,8 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Unheld:
-    """A bound that changes of these tables miss, taking `ms` with the choice.
-
-    `enough` are bytes of all pieces that would meet it, in `enough_ms`; None if nothing would.
-    """
+    """A bound that changes of these tables miss, taking `ms` with the choice. `enough` are bytes of
+    all pieces that would meet it, in `enough_ms`; None if nothing would."""
 
     query: QueryName
     bound: Bound
@@ -77,14 +75,12 @@ def chosen_within(
     fixed: int = 0,
     now: Mapping[QueryName, Modes] = MappingProxyType({}),
 ) -> tuple[StateChoice, tuple[Unheld, ...]]:
-    """Choose within so many bytes; also returns the bounds that are missed.
-
-    `chances` are the probabilities of the graphs' kinds of change within a day; `fixed` are bytes
-    of the budget that no choice changes. Of choices that meet as many bounds, the one with the
-    least expected work wins. A budget of 0 requests the fewest bytes. If a budget is out of reach,
-    what is kept `now` stays, and another piece is dropped only if its share of all bytes is larger
-    than the share it adds to the work: the work at most doubles.
-    """
+    """Choose within so many bytes; also returns the bounds that are missed. `chances` are the
+    probabilities of the graphs' kinds of change within a day; `fixed` are bytes of the budget that
+    no choice changes. Of choices that meet as many bounds, the one with the least expected work
+    wins. A budget of 0 requests the fewest bytes. If a budget is out of reach, what is kept `now`
+    stays, and another piece is dropped only if its share of all bytes is larger than the share it
+    adds to the work: the work at most doubles."""
     asked = _BoundChecks(graphs, bounds, chances)
     within = _within_reach(graphs, budget, fixed, now)
     best = choice = within(())

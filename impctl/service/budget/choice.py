@@ -47,7 +47,7 @@ _STAYS = "converting saves too little: "
 def with_state(
     desk: Workbench, store: StoreReader | None, results: Sequence[PlanResult]
 ) -> tuple[list[PlanResult], list[str]]:
-    """Add to results of stored queries what would be kept; also returns warnings of missed
+    """Add what would be kept to results of stored queries; also returns warnings of missed
     bounds."""
     from impctl.service.budget.bounds import unheld_text
     from impctl.service.budget.costs import state_bytes
@@ -158,10 +158,8 @@ _DAYS = 7.0
 
 
 def is_worth(kept: Kept, *, is_over: bool, has_captured: bool = False) -> bool:
-    """Whether to carry out the choice; `is_over`: state exceeds the budget.
-
-    `has_captured`: a first capture skips what may be large before its size is known.
-    """
+    """Whether to carry out the choice; `is_over`: state exceeds the budget. `has_captured`: a first
+    capture skips what may be large before its size is known."""
     pieces = ((name, piece) for name, graph in kept.graphs.items() for piece in graph.pieces)
     if any(kept.now[name][piece.name] not in piece.modes for name, piece in pieces):
         return True
@@ -196,13 +194,11 @@ _ALLOWED = (Mode.KEPT, Mode.READ, Mode.BOUNDED)
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The weighed queries, the choice, and bytes that no choice changes.
-
-    By query: `graphs` are its input, `now` the present modes, `conversions` the milliseconds to
-    convert each piece to a mode, `sizes` the buffer sizes of bounded pieces. `unheld` are missed
-    bounds; it `holds_more` of them than the present state. `troubles` says why queries could not be
-    opened; their state counts unchanged.
-    """
+    """The weighed queries, the choice, and bytes that no choice changes. By query: `graphs` are its
+    input, `now` the present modes, `conversions` the milliseconds to convert each piece to a mode,
+    `sizes` the buffer sizes of bounded pieces. `unheld` are missed bounds; it `holds_more` of them
+    than the present state. `troubles` says why queries could not be opened; their state counts
+    unchanged."""
 
     queries: Mapping[QueryName, Opened]
     choice: StateChoice
@@ -248,11 +244,8 @@ def kept_within(
     coming: Expectations | None = None,
     choose: Choose | None = None,
 ) -> Kept:
-    """Choose for all of these queries that are stored.
-
-    `coming` are expectations of their tables, if already known; `choose` replaces the choice by
-    bounds, and ignores them.
-    """
+    """Choose for all of these queries that are stored. `coming` are expectations of their tables,
+    if already known; `choose` replaces the choice by bounds, and ignores them."""
     from impctl.service.budget.bounds import bounds_of, chosen_within, late_runs
 
     queries, troubles, fixed = _all_opened(desk, store, specs)
@@ -421,8 +414,7 @@ def _allowed(query: Opened, piece: Piece, prepared: PreparedQuery) -> tuple[Mode
 
 
 def _pinned_mode(side: SideChoice | None, asked: JoinStrategy, *, is_least: bool) -> Mode | None:
-    """The mode required by workload or engine, or None. Pieces read whole are dropped only for
-    `least`."""
+    """The mode required by workload or engine, or None. Whole pieces are read only for `least`."""
     from impctl.compile.flows import Strategy
 
     if side is None or Strategy.FILES not in side.readers or asked is JoinStrategy.INDEX:
@@ -602,12 +594,9 @@ class Wanted:
 def convert(
     desk: Workbench, store: Store, query: Opened, wanted: Wanted, reasons: Mapping[str, str]
 ) -> None:
-    """Convert the query's state to `wanted`.
-
-    `reasons` say why, by piece; those of converted pieces go into the history. Raises
-    HistoryGoneError if a piece must be rebuilt from tables that cannot be read any more,
-    RetryableError if a table was replaced.
-    """
+    """Convert the query's state to `wanted`. `reasons` say why, by piece; those of converted pieces
+    go into the history. Raises HistoryGoneError if a piece must be rebuilt from tables that cannot
+    be read any more, RetryableError if a table was replaced."""
     from impctl.compile.flows import AsRecorded, Strategy
     from impctl.compile.session import MaintainedQuery, hand_over
     from impctl.service.maintenance_plan import TakenUp, chosen_way
@@ -722,9 +711,7 @@ def _meta(
 
 def _recapture(store: Store, query: Opened, after: StateMeta, ms: float) -> RunCost | None:
     """An upper bound of a recapture with the present state: the one before, and this conversion.
-
-    None if one was recorded already, or none before.
-    """
+    None if one was recorded already, or none before."""
     costs = [one for one in store.costs(query.stored.query) if one.kind is RunKind.RECAPTURE]
     before = [one for one in costs if one.layout == query.as_stored.meta.layout]
     if not before or any(one.layout == after.layout for one in costs):

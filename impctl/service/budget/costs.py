@@ -68,11 +68,8 @@ class Opened:
 def opened(
     desk: Workbench, store: StoreReader, spec: QuerySpec, stored: StoredQuery
 ) -> Opened | None:
-    """Open the query; None if it has no state that the engine steps.
-
-    RecaptureNeededError if its state belongs to another query or other tables by now, as reads
-    would.
-    """
+    """Open the query; None if it has no state that the engine steps. RecaptureNeededError if its
+    state belongs to another query or other tables by now, as reads would."""
     if stored.mode is not Mode.EXACT:
         return None
     check_definition(desk, spec, stored)
@@ -185,10 +182,8 @@ class _Lessons:
     def _of_whole(
         self, kind: int, estimated: Mapping[int, float]
     ) -> tuple[Mapping[int, float], float]:
-        """The same from runs without parts: what exceeds the estimate is outside.
-
-        A whole run says nothing of pieces that are kept differently now.
-        """
+        """The same from runs without parts: what exceeds the estimate is outside. A whole run says
+        nothing of pieces that are kept differently now."""
         total = sum(estimated.values())
         runs = [run for run in self._whole[kind] if run.layout == self._layout]
         if len(runs) < FEWEST:
@@ -460,13 +455,11 @@ def size_for(wanted: int, deleted: float, now: int | None) -> int:
 
 
 def chance_of_refill(changed: float, deleted: float, spare: float) -> float:
-    """The probability that a run exhausts a buffer, over all groups, in the long run.
-
-    `changed` rows lie within buffers, of which a share is `deleted`; a buffer has `spare` rows.
-    Deletions not balanced by new rows exhaust one after `spare`; if balanced, its size walks
-    between none and twice as many, which takes some 3 times their square (the mean of such a walk
-    from the middle to its lower end).
-    """
+    """The probability that a run exhausts a buffer, over all groups, in the long run. `changed`
+    rows lie within buffers, of which a share is `deleted`; a buffer has `spare` rows. Deletions not
+    balanced by new rows exhaust one after `spare`; if balanced, its size walks between none and
+    twice as many, which takes some 3 times their square (the mean of such a walk from the middle to
+    its lower end)."""
     lost = changed * max(0.0, 2 * deleted - 1) / spare
     walked = changed * min(1.0, 2 * deleted) / (3 * spare * spare)
     return min(1.0, lost + walked)
