@@ -117,8 +117,7 @@ def state_warnings(desk: Workbench, store: StoreReader, prepared: PreparedQuery)
         f"the state of query `{name}` takes {size_text(held)}, more than the "
         f"{size_text(size)} of its tables"
     )
-    is_bounded = isinstance(prepared.spec.buffer, int)
-    saving = None if is_bounded else _saving(desk, store, prepared, runs)
+    saving = None if isinstance(prepared.spec.buffer, int) else _saving(desk, store, prepared, runs)
     return [said if saving is None else f"{said}; {saving}"]
 
 

@@ -93,8 +93,7 @@ def record_told(
 ) -> None:
     """Record how long reading the result's rows took, if they are many."""
     if result_bytes(store, spec.name) >= _SMALL_STATE:
-        read = (0, rows.num_rows, rows.nbytes)
-        record_answer(desk, spec, AnsweredBy.STATE, read, elapsed_ms)
+        record_answer(desk, spec, AnsweredBy.STATE, (0, rows.num_rows, rows.nbytes), elapsed_ms)
 
 
 def is_slow_to_tell(desk: Workbench, store: StoreReader, spec: QuerySpec) -> bool:
@@ -270,9 +269,8 @@ def _quicker(desk: Workbench, prepared: PreparedQuery, versions: Versions, ours:
         for scan in prepared.scans
     )
     duckdb = _DUCKDB_START_MS + values * _DUCKDB_ROW_MS
-    if not _is_clearly_less(duckdb, ours):
-        return ""
-    if any(local_path(one.path) is None for one in snapshots.values()):
+    is_local = all(local_path(one.path) is not None for one in snapshots.values())
+    if not (is_local and _is_clearly_less(duckdb, ours)):
         return ""
     how = "`impctl rewrite --sketch auto --files FILE` writes its text and file list"
     if any(why_not_plain(one) for one in snapshots.values()):

@@ -55,7 +55,7 @@ from impctl.service.stored import (
     stored_query,
 )
 from impctl.service.text import named_before
-from impctl.sketch.sketch import FragmentSet, Mode
+from impctl.sketch.sketch import Mode
 from impctl.stopwatch import Stopwatch
 from impctl.store.records import (
     Assumption,
@@ -71,11 +71,11 @@ from impctl.tables.changes import files_mark
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
-    from impctl.service.context import Partitions, Versions
+    from impctl.service.context import Fragments, Partitions, Versions
     from impctl.service.pinned import PinnedTables
     from impctl.store.records import StoreReader
     from impctl.store.store import Store
-    from impctl.types import AccessId, QueryName
+    from impctl.types import QueryName
     from impctl.workload.models import QuerySpec
 
 
@@ -319,7 +319,7 @@ def without_provenance(query: QueryName, why: str) -> str:
 
 def _computed(
     desk: Workbench, stage: CaptureStage
-) -> tuple[Way, Mapping[AccessId, FragmentSet], MaintainedQuery | TouchedQuery | None, bool]:
+) -> tuple[Way, Fragments, MaintainedQuery | TouchedQuery | None, bool]:
     """The way, the sketch of every access, the state to maintain it (if any), whether Spark ran."""
     prepared, chosen, partitions = stage.prepared, stage.chosen, stage.partitions
     way, filled = stage.way, None
@@ -333,7 +333,7 @@ def _computed(
 
 
 def stored_sketches(
-    prepared: PreparedQuery, partitions: Partitions, result: Mapping[AccessId, FragmentSet]
+    prepared: PreparedQuery, partitions: Partitions, result: Fragments
 ) -> tuple[StoredSketch, ...]:
     tables = prepared.table_of
     return tuple(

@@ -333,8 +333,7 @@ def changes(
         check_goal(out, desk.reserved)
     (spec,) = desk.queries([query if query is not None else only_query(desk)])
     watch = Stopwatch()
-    match = _found(desk, spec, since, whole=whole)
-    result = result_of(spec.name, match, watch.ms)
+    result = result_of(spec.name, _found(desk, spec, since, whole=whole), watch.ms)
     result = replace(result, limit=limit, written=None if out is None else str(out))
     if out is not None:
         write_answer(result.shown, out, escape_formulas=escape_formulas)

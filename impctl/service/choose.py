@@ -65,8 +65,7 @@ def lineage_warnings(tables: PinnedTables, prepared: PreparedQuery, chosen: Chos
     spec = prepared.spec
     if spec.lineage is not Lineage.ANSWER:
         return []
-    place = spec.lineage_place or spec.location
-    what = f"{place}: `lineage: answer` of query `{spec.name}`"
+    what = f"{spec.lineage_place or spec.location}: `lineage: answer` of query `{spec.name}`"
     lost: dict[TableName, CandidateEntry] = {}
     for one in _lost(tables, prepared, chosen):
         lost.setdefault(one.table, one)

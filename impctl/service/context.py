@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from impctl.safety.facts import Fact
     from impctl.service.results import Result
     from impctl.sketch.partition import RangePartition
+    from impctl.sketch.sketch import FragmentSet
     from impctl.sql.parameters import Clock
     from impctl.store.records import StoreReader
     from impctl.tables.source import DeltaSource
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
 
     Sketched = tuple[tuple[AccessId, ColumnName], ...]
     Partitions = Mapping[AccessId, RangePartition]
+    Fragments = Mapping[AccessId, FragmentSet]
 
 
 Versions = Mapping[TableName, TableVersion]
@@ -155,8 +157,7 @@ def known_histories(
 ) -> dict[TableName, History]:
     """Histories of these tables up to their pinned versions, as far as they can be opened."""
     asked = tuple(dict.fromkeys(names))
-    held = {} if store is None else store.arrivals(asked)
-    return gone_on(tables, held, asked, texts)
+    return gone_on(tables, {} if store is None else store.arrivals(asked), asked, texts)
 
 
 def gone_on(
@@ -274,8 +275,7 @@ class OwnSession:
     def open(self, spec: SparkSpec) -> SparkSession:
         from impctl.spark.session import SparkSettings, open_session
 
-        master = master_of(spec.master)
-        return open_session(SparkSettings(master, spec.conf, self._log_level))
+        return open_session(SparkSettings(master_of(spec.master), spec.conf, self._log_level))
 
 
 class SessionBeside:

@@ -259,8 +259,7 @@ def _recapture(
     line = _line(again)
     if line is None:
         return None
-    rows = table_rows() if line.per_row else 0
-    return line.at(rows) + _start(again, costs, has_spark)
+    return line.at(table_rows() if line.per_row else 0) + _start(again, costs, has_spark)
 
 
 def _start(mine: Sequence[RunCost], costs: Sequence[RunCost], has_spark: bool) -> float:

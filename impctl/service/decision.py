@@ -34,9 +34,8 @@ class CaptureStage:
 
     def by(self, desk: Workbench) -> str:
         compiled = self.way.compiled
-        if self.way.mode is not Mode.EXACT or compiled is None:
-            return SPARK
-        if not is_loaded_here(desk, compiled):
+        is_exact = self.way.mode is Mode.EXACT and compiled is not None
+        if not is_exact or compiled is None or not is_loaded_here(desk, compiled):
             return SPARK
         return f"{ENGINE} and {SPARK}" if compiled.asks_spark else ENGINE
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import platform
 import re
@@ -204,6 +205,13 @@ _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)\s*\(?([^;)]*)\)?\s*(?:;.*)?")
 _CLAUSE = re.compile(r"(>=|<=|==|!=|~=|>|<)\s*([0-9][0-9a-zA-Z.*]*)")
 _NUMBERS = re.compile(r"\d+")
 _PRE_RELEASE = re.compile(r"\d(?:a|b|rc|\.?dev)\d")
+_COMPARED = {
+    ">": operator.gt,
+    "<=": operator.le,
+    "<": operator.lt,
+    "==": operator.eq,
+    "!=": operator.ne,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,21 +254,10 @@ def _meets(result: str, sign: str, limit: str) -> bool:
     order = _padded(mine, length), _padded(theirs, length)
     # 4.1.0rc1 comes before 4.1.0.
     is_early = order[0] == order[1] and _PRE_RELEASE.search(result) is not None
-    match sign:
-        case ">=":
-            return order[0] >= order[1] and not is_early
-        case ">":
-            return order[0] > order[1]
-        case "<=":
-            return order[0] <= order[1]
-        case "<":
-            return order[0] < order[1]
-        case "==":
-            return order[0] == order[1]
-        case "!=":
-            return order[0] != order[1]
-        case _:
-            return order[0] >= order[1] and mine[: len(theirs) - 1] == theirs[:-1]
+    is_met = bool(_COMPARED.get(sign, operator.ge)(*order))
+    if sign == "~=":
+        return is_met and mine[: len(theirs) - 1] == theirs[:-1]
+    return is_met and not (sign == ">=" and is_early)
 
 
 def _numbers(text: str) -> tuple[int, ...]:
@@ -310,14 +307,8 @@ def sharing_findings(desk: Workbench) -> Iterator[Finding]:
         return
     own = {name.lower() for name in desk.workload.queries}
     names = sorted({name for names in result.values() for name in names if name.lower() in own})
-    clash = (
-        (
-            f"; of {', '.join(f'`{name}`' for name in names)} only the file captured last "
-            "has a sketch"
-        )
-        if names
-        else ""
-    )
+    named = ", ".join(f"`{name}`" for name in names)
+    clash = f"; of {named} only the file captured last has a sketch" if names else ""
     yield Subject(Area.STORE, str(desk.store_path)).warning(
         "shared_store",
         f"Other files use this store too: {', '.join(result)}{clash}",
@@ -358,8 +349,7 @@ def spark_findings(desk: Workbench, read_one: FileReading) -> Iterator[Finding]:
         if rows is None:
             yield subject.ok(_CHECK, "the table has no file for Spark to read")
         else:
-            counted = count_text(rows, "row")
-            yield subject.ok(_CHECK, f"Spark read a file of {counted}")
+            yield subject.ok(_CHECK, "Spark read a file of " + count_text(rows, "row"))
 
 
 _SCARCE = 1 << 30

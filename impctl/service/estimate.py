@@ -220,8 +220,7 @@ class _Runs:
 
     @property
     def are_short(self) -> Flags:
-        some = self.values >= _FEW
-        return some & (self._is_sorted | (self._reach * 5 <= self._sizes * 2))
+        return (self.values >= _FEW) & (self._is_sorted | (self._reach * 5 <= self._sizes * 2))
 
     @property
     def are_whole(self) -> Flags:
@@ -235,8 +234,7 @@ class _Runs:
     @property
     def are_largest(self) -> Flags:
         """The largest run of each window."""
-        most = np.maximum.reduceat(self.rows, self.starts)
-        return np.asarray(self.rows == most[self.window])
+        return np.asarray(self.rows == np.maximum.reduceat(self.rows, self.starts)[self.window])
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -84,8 +84,7 @@ def live_rows(expiry: ExpirySpec, snapshot: Snapshot, now: datetime, zone: str) 
             code="now_range",
         ) from None
     if column.type == DATE:
-        days = (local.date() - _EPOCH.date()).days
-        return LiveRows(column.name, Literal(days, DATE))
+        return LiveRows(column.name, Literal((local.date() - _EPOCH.date()).days, DATE))
     return LiveRows(column.name, Literal((edge - _EPOCH) // _MICROSECOND, TIMESTAMP))
 
 

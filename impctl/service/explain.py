@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, assert_never
@@ -157,12 +158,11 @@ def tree_entries(
 
 
 def _sizes(pieces: Mapping[str, int]) -> Iterator[dict[int, int]]:
-    result: dict[int, dict[int, int]] = {}
+    result = defaultdict[int, Counter[int]](Counter)
     for name, size in pieces.items():
         match = _OF_NODE.match(name)
         if match is not None:
-            nodes = result.setdefault(int(match["tree"]), {})
-            nodes[int(match["node"])] = nodes.get(int(match["node"]), 0) + size
+            result[int(match["tree"])][int(match["node"])] += size
     yield from (nodes for _, nodes in sorted(result.items()))
 
 
@@ -177,18 +177,16 @@ def _entry(
         return TreeEntry(False, f"none: {shape.text}", prepared.place(shape.span))
     is_used = way is not None and way.has_tree
     tree_entry = join_trees_explain.tree_entry(shape, sketched)
-    nodes = tuple(
-        TreeNodeEntry(**{name: getattr(node, name) for name in _TOLD}, bytes=sizes.get(node.at))
-        for node in tree_entry.nodes
-    )
-    drawn = join_trees_explain.tree_lines(tree_entry)
     entry = TreeEntry(
         is_used,
         _said(prepared, way),
         mode=tree_entry.mode,
         height=tree_entry.height,
-        nodes=nodes,
-        drawn=drawn,
+        nodes=tuple(
+            TreeNodeEntry(**{name: getattr(node, name) for name in _TOLD}, bytes=sizes.get(node.at))
+            for node in tree_entry.nodes
+        ),
+        drawn=join_trees_explain.tree_lines(tree_entry),
     )
     estimate = None if way is None or way.trees is None else way.trees.estimate
     if estimate is None:
@@ -286,14 +284,12 @@ def kept_state(desk: Workbench, spec: QuerySpec, way: Way) -> StoredPieces | Non
     stored = None if store is None else store.load(spec.name)
     if store is None or stored is None:
         return None
-    if stored.mode is not way.mode and not is_less(stored, way):
+    is_of_way = stored.mode is way.mode or is_less(stored, way)
+    if not is_of_way or not is_captured_alike(desk, spec, stored):
         return None
-    if not is_captured_alike(desk, spec, stored):
-        return None
-    pieces: dict[str, int] = {}
-    runs = store.run_refs(spec.name)
+    pieces, runs = Counter[str](), store.run_refs(spec.name)
     for run in runs:
-        pieces[run.arrangement] = pieces.get(run.arrangement, 0) + run.bytes
+        pieces[run.arrangement] += run.bytes
     return StoredPieces(stored, pieces, followed(runs))
 
 
@@ -606,8 +602,7 @@ class Trials:
             return tuple(candidates)  # `capture` reports what is wrong
         if session is None:
             return tuple(candidates)
-        sketches = stored_sketches(prepared, partitions, session.fragments())
-        read = _reading(desk, prepared, sketches)
+        read = _reading(desk, prepared, stored_sketches(prepared, partitions, session.fragments()))
         return tuple(
             replace(entry, expected=read[entry.table])
             if entry.chosen and entry.table in read
@@ -619,8 +614,7 @@ class Trials:
 def _reading(
     desk: Workbench, prepared: PreparedQuery, sketches: Sequence[StoredSketch]
 ) -> dict[TableName, ExpectedReading]:
-    versions = desk.tables.versions_of(prepared.tables)
-    pruned = filters_of(desk.tables, prepared, sketches, versions)
+    pruned = filters_of(desk.tables, prepared, sketches, desk.tables.versions_of(prepared.tables))
     result = {}
     for table in {sketch.table for sketch in sketches}:
         snapshot, kept = desk.tables.snapshot(table), pruned.files[table]

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from impctl.compile.fill import RangeRows
     from impctl.data.vector import Ints
     from impctl.safety.judge import Verdict
-    from impctl.service.context import Partitions, Versions
+    from impctl.service.context import Fragments, Partitions, Versions
     from impctl.service.prepare import PreparedQuery
     from impctl.sketch.partition import RangePartition
     from impctl.types import AccessId
@@ -86,7 +86,7 @@ def recaptured(
     verdict: Verdict,
     partitions: Partitions,
     versions: Versions | None = None,
-) -> Mapping[AccessId, FragmentSet]:
+) -> Fragments:
     """The sketches alone, at `versions` (default: the pinned ones)."""
     at = versions if versions is not None else {}
     return _SparkPass(desk, prepared, verdict, partitions, at).sketches()
@@ -98,7 +98,7 @@ def needed(
     verdict: Verdict,
     held: Mapping[AccessId, tuple[RangePartition, FragmentSet]],
     versions: Versions,
-) -> Mapping[AccessId, FragmentSet]:
+) -> Fragments:
     """The ranges that sketches `held` need at these versions. They are those of a recapture. But
     where one derivation per row suffices, held ranges are kept if all rows can be derived over
     them; then only ranges that no derivation uses are unneeded."""
@@ -142,7 +142,7 @@ class _SparkPass:
             files = [file for file in snapshot.files if file.uri in left[scan.access]]
             self.frames[scan.access] = snapshot_frame(desk.spark(), snapshot, columns, files)
 
-    def sketches(self) -> Mapping[AccessId, FragmentSet]:
+    def sketches(self) -> Fragments:
         """Sketches of all derivations; of fixpoints for all rows, or those that lead to the
         answer."""
         from impctl.spark.recursion import capture_recursive
@@ -155,7 +155,7 @@ class _SparkPass:
             return capture_recursive(*asked, versions=at, limits=limits, tell=self._tell)
         return capture_sketches(*asked, versions=at)
 
-    def derives_all(self, fixpoint: Fixpoint, held: Mapping[AccessId, FragmentSet]) -> bool:
+    def derives_all(self, fixpoint: Fixpoint, held: Fragments) -> bool:
         """Whether the fixpoint has all its rows over the sketches."""
         from impctl.spark.recursion import derives_all
 
@@ -255,8 +255,7 @@ def from_partials(desk: Workbench, compiled: Compiled, partitions: Partitions) -
         table = run_pass(desk, scan, partition, pass_, snapshot, files)
     session = MaintainedQuery(compiled)
     session.fill(pass_, table, partition)
-    counted = counted_rows(desk, pass_, table, partition, snapshot, files)
-    session.range_rows.fill(partition, counted)
+    session.range_rows.fill(partition, counted_rows(desk, pass_, table, partition, snapshot, files))
     count_left_out(session.range_rows, partition, snapshot, files)
     return session
 
@@ -276,10 +275,7 @@ def counted_rows(
 
 
 def touched(
-    desk: Workbench,
-    prepared: PreparedQuery,
-    partitions: Partitions,
-    result: Mapping[AccessId, FragmentSet],
+    desk: Workbench, prepared: PreparedQuery, partitions: Partitions, result: Fragments
 ) -> TouchedQuery:
     ((access, partition),) = partitions.items()
     query = TouchedQuery(partition, result[access])

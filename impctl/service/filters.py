@@ -40,10 +40,11 @@ if TYPE_CHECKING:
     from impctl.store.records import StoredSketch
 
 
+Snapshots = Mapping[AccessId, Snapshot]
+
+
 def wanted_files(
-    root: Plan,
-    snapshots: Mapping[AccessId, Snapshot],
-    filters: Mapping[AccessId, RangeFilter] | None = None,
+    root: Plan, snapshots: Snapshots, filters: Mapping[AccessId, RangeFilter] | None = None
 ) -> Uris:
     """The files each access may need by its range filter, conditions right above it, conditions
     right above others on shared join columns, and join partners."""
@@ -95,9 +96,7 @@ def files_of_table(
     return tuple(file for file in snapshot.files if file.uri in kept)
 
 
-def files_by_table(
-    snapshots: Mapping[AccessId, Snapshot], left: Uris
-) -> dict[TableName, tuple[DataFile, ...]]:
+def files_by_table(snapshots: Snapshots, left: Uris) -> dict[TableName, tuple[DataFile, ...]]:
     """The files that some access needs, by table, in snapshot order."""
     kept: dict[TableName, set[str]] = {}
     for access, snapshot in snapshots.items():
@@ -110,10 +109,7 @@ def files_by_table(
 
 
 def _left(
-    root: Plan,
-    snapshots: Mapping[AccessId, Snapshot],
-    filters: Mapping[AccessId, RangeFilter],
-    ties: Sequence[Tied],
+    root: Plan, snapshots: Snapshots, filters: Mapping[AccessId, RangeFilter], ties: Sequence[Tied]
 ) -> Uris:
     conditions, scans = scan_conditions(root), scans_of(root)
     implied: dict[AccessId, list[Expr]] = {scan.access: [] for scan in scans}
@@ -152,7 +148,7 @@ _ROUNDS = 3
 Uris = dict[AccessId, set[str]]
 
 
-def narrow(ties: Sequence[Tied], snapshots: Mapping[AccessId, Snapshot], left: Uris) -> None:
+def narrow(ties: Sequence[Tied], snapshots: Snapshots, left: Uris) -> None:
     """Drop files without join partners, by access."""
     joined = _Joined(snapshots, left)
     for _ in range(_ROUNDS):
@@ -162,7 +158,7 @@ def narrow(ties: Sequence[Tied], snapshots: Mapping[AccessId, Snapshot], left: U
 
 @dataclass(frozen=True, slots=True)
 class _Joined:
-    snapshots: Mapping[AccessId, Snapshot]
+    snapshots: Snapshots
     left: Uris
 
     def narrowed_by(self, tied: Tied) -> bool:
@@ -271,8 +267,7 @@ def filters_of(
         scan.access: tables.snapshot(scan.table, versions.get(scan.table))
         for scan in prepared.scans
     }
-    left = wanted_files(prepared.root, snapshots, filters)
-    files = files_by_table(snapshots, left)
+    files = files_by_table(snapshots, wanted_files(prepared.root, snapshots, filters))
     for table in parts:
         kept = {file.uri for file in files[table]}
         narrowed = (part.within(kept) for part in parts[table])

@@ -67,7 +67,10 @@ class KeptStates:
         while self._limit is not None and self._bytes > self._limit:
             # The least recently maintained one.
             del self._kept[next(iter(self._kept))]
-        # Drop what is least worth its bytes until the process is within its memory.
+        self._drop_to_memory()
+
+    def _drop_to_memory(self) -> None:
+        """Drop what is least worth its bytes until the process is within its memory."""
         held = None if self._memory is None else self._held()
         over = 0 if held is None or self._memory is None else held - self._memory
         while over > 0 and self._kept:

@@ -485,8 +485,7 @@ class StaleRun:
         stored = self.store.load(task.spec.name)
         assert stored is not None
         before = rows_kept(self.desk, self.store, task.spec, stored)
-        versions = self.desk.tables.versions_of(prepared.tables)
-        lead = lead_of(stored, versions, prepared.moments)
+        lead = lead_of(stored, self.desk.tables.versions_of(prepared.tables), prepared.moments)
         written = self._written.setdefault(task.spec.name, [])
         return ToldRecapture(self._files, self.desk.session_zone, before, lead, written)
 

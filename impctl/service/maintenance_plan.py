@@ -45,7 +45,7 @@ from impctl.service.stored import (
     kept_plan,
     stored_moments,
 )
-from impctl.sketch.sketch import FragmentSet, Mode
+from impctl.sketch.sketch import Mode
 from impctl.tables.changes import schema_change
 from impctl.tables.lookup import KeyCounts, fan_out, one_in
 from impctl.values import dataclass
@@ -54,10 +54,10 @@ from impctl.workload.models import JoinStrategy, Lineage, QuerySpec, StateKept
 if TYPE_CHECKING:
     from impctl.compile.fill import RangeRows
     from impctl.expr.nodes import Span
-    from impctl.service.context import Partitions, Versions, Workbench
+    from impctl.service.context import Fragments, Partitions, Versions, Workbench
     from impctl.service.pinned import PinnedTables
     from impctl.store.records import StoredQuery, TablePin
-    from impctl.types import AccessId, ColumnName, TableName
+    from impctl.types import ColumnName, TableName
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,23 +255,9 @@ def chosen_way(
     answer's rows if it is requested and possible; else by the core plan, as for state captured
     without (`has_answer` is false). UnsupportedError if recursion cannot be kept by absorption as
     requested."""
-    way = _chosen(prepared, verdict, partitions, chooser, has_answer=has_answer)
-    if chooser.absorbs is not None:
-        _check_provenance(prepared, way)
-    return way
-
-
-def _chosen(
-    prepared: PreparedQuery,
-    verdict: Verdict,
-    partitions: Partitions,
-    chooser: JoinChooser,
-    *,
-    has_answer: bool,
-) -> Way:
     scans = (*prepared.scans, *scans_of(prepared.query.root))
     accesses = {scan.access: scan.table for scan in scans}
-    by_core, why, is_planned = None, "", False
+    way, by_core, why, is_planned = None, None, "", False
     if prepared.spec.join is JoinStrategy.TREE:
         core = kept_plan(prepared, verdict, partitions).core
         is_planned = any(isinstance(shape, TreeShape) for shape in tree_shapes(core, {}))
@@ -279,13 +265,18 @@ def _chosen(
             # An impossible requested tree is refused, whatever happens to the answer.
             by_core = _by_core(prepared, verdict, partitions, chooser)
     if prepared.spec.answer and has_answer:
-        way = _by_answer(prepared, verdict, partitions, chooser, must_be_tree=is_planned)
-        if isinstance(way, Way):
-            return replace(way, accesses=accesses)
-        why = way
-    if by_core is None:
-        by_core = _by_core(prepared, verdict, partitions, chooser)
-    return replace(by_core, accesses=accesses, no_answer=why)
+        result = _by_answer(prepared, verdict, partitions, chooser, must_be_tree=is_planned)
+        if isinstance(result, Way):
+            way = replace(result, accesses=accesses)
+        else:
+            why = result
+    if way is None:
+        if by_core is None:
+            by_core = _by_core(prepared, verdict, partitions, chooser)
+        way = replace(by_core, accesses=accesses, no_answer=why)
+    if chooser.absorbs is not None:
+        _check_provenance(prepared, way)
+    return way
 
 
 def _by_answer(
@@ -415,8 +406,7 @@ def capture_way(
 ) -> Way:
     """How the query's sketches are maintained after a capture at the pinned versions. Unless it
     `reads` rows, what depends on fan-outs uses the index join."""
-    chooser = chooser_for(desk, prepared, reads=reads)
-    return chosen_way(prepared, verdict, partitions, chooser)
+    return chosen_way(prepared, verdict, partitions, chooser_for(desk, prepared, reads=reads))
 
 
 def check_circuit(desk: Workbench, prepared: PreparedQuery, way: Way, stored: StoredQuery) -> None:
@@ -460,8 +450,7 @@ def is_same_circuit(desk: Workbench, prepared: PreparedQuery, stored: StoredQuer
     """Whether the query has the plan that the stored sketch was captured for. Whether witnesses
     suffice also depends on facts, such as CHECKs added or dropped."""
     if stored.state_meta.get("answer"):
-        kept = desk.memory.answer(prepared.planned).kept
-        circuit = with_answer(desk.memory.circuit(kept))
+        circuit = with_answer(desk.memory.circuit(desk.memory.answer(prepared.planned).kept))
         return prepared.spec.answer and bool(stored.state_meta.get("circuit") == circuit)
     core = prepared.core
     if prepared.spec.lineage is not Lineage.ALL:
@@ -480,8 +469,7 @@ def restored_verdict(
     partitions = stored.partitions
     sketched = {sketch.access: sketch.attribute for sketch in stored.sketches}
     facts = [*constraint_facts(tables, prepared.scans), *map(fact_of, stored.assumptions)]
-    query = prepared.planned
-    verdict = check_safety(query, sketched, facts)
+    verdict = check_safety(prepared.planned, sketched, facts)
     if not verdict.safe:
         raise RecaptureNeededError(
             f"The stored sketch is no longer safe for the query: {verdict.reason}",
@@ -532,9 +520,7 @@ class TakenUp:
         self.stored = stored
         meta = StateMeta.read(stored.query, stored.state_meta)
         self.meta = replace(meta, ending=ending_to_store(way.lying_answer))
-        self.fragments: Mapping[AccessId, FragmentSet] = {
-            sketch.access: sketch.fragments for sketch in stored.sketches
-        }
+        self.fragments: Fragments = {sketch.access: sketch.fragments for sketch in stored.sketches}
         self.session: MaintainedQuery | None = None
         self.touched: TouchedQuery | None = None
         if way.mode is Mode.EXACT:
@@ -580,7 +566,7 @@ class TakenUp:
         generation: int,
         at: float,
         pins: tuple[TablePin, ...],
-        fragments: Mapping[AccessId, FragmentSet],
+        fragments: Fragments,
         meta: StateMeta,
         stored_meta: dict[str, Any],
     ) -> None:

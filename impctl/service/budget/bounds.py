@@ -36,6 +36,11 @@ class Bound:
     text: str
 
 
+Graphs = Mapping[QueryName, Graph]
+Bounds = Mapping[QueryName, Bound]
+ModesByQuery = Mapping[QueryName, Modes]
+
+
 @dataclass(frozen=True, slots=True)
 class Unheld:
     """A bound that changes of these tables miss, taking `ms` with the choice. `enough` are bytes of
@@ -68,12 +73,12 @@ def bounds_of(specs: Iterable[QuerySpec]) -> dict[QueryName, Bound]:
 
 
 def chosen_within(
-    graphs: Mapping[QueryName, Graph],
+    graphs: Graphs,
     budget: int | None,
-    bounds: Mapping[QueryName, Bound],
+    bounds: Bounds,
     chances: Sequence[float],
     fixed: int = 0,
-    now: Mapping[QueryName, Modes] = MappingProxyType({}),
+    now: ModesByQuery = MappingProxyType({}),
 ) -> tuple[StateChoice, tuple[Unheld, ...]]:
     """Choose within so many bytes; also returns the bounds that are missed. `chances` are the
     probabilities of the graphs' kinds of change within a day; `fixed` are bytes of the budget that
@@ -99,10 +104,7 @@ def chosen_within(
 
 
 def _within_reach(
-    graphs: Mapping[QueryName, Graph],
-    budget: int | None,
-    fixed: int,
-    now: Mapping[QueryName, Modes],
+    graphs: Graphs, budget: int | None, fixed: int, now: ModesByQuery
 ) -> Callable[[Sequence[float]], StateChoice]:
     """How to choose under this budget, by the urgency of each kind of change."""
     left = None if budget is None else max(0, budget - fixed)
@@ -130,27 +132,19 @@ def _with_kept(graph: Graph, now: Modes) -> Graph:
 
 
 def late_runs(
-    graphs: Mapping[QueryName, Graph],
-    modes: Mapping[QueryName, Modes],
-    bounds: Mapping[QueryName, Bound],
-    chances: Sequence[float],
+    graphs: Graphs, modes: ModesByQuery, bounds: Bounds, chances: Sequence[float]
 ) -> list[Late]:
     return _BoundChecks(graphs, bounds, chances).late(modes)
 
 
 class _BoundChecks:
-    def __init__(
-        self,
-        graphs: Mapping[QueryName, Graph],
-        bounds: Mapping[QueryName, Bound],
-        chances: Sequence[float],
-    ) -> None:
+    def __init__(self, graphs: Graphs, bounds: Bounds, chances: Sequence[float]) -> None:
         self._graphs = graphs
         self._bounds = {name: bounds[name] for name in graphs if name in bounds}
         self._likely = [kind for kind, chance in enumerate(chances) if chance > _LIKELY]
         self._least: dict[tuple[QueryName, tuple[int, ...]], Modes | None] = {}
 
-    def late(self, modes: Mapping[QueryName, Modes]) -> list[Late]:
+    def late(self, modes: ModesByQuery) -> list[Late]:
         return [
             (name, kind)
             for name in self._bounds

@@ -168,7 +168,6 @@ def is_worth(kept: Kept, *, is_over: bool, has_captured: bool = False) -> bool:
 
 
 def _pays(kept: Kept) -> bool:
-
     names = list(kept.graphs)
     before = per_day_together([kept.graphs[n] for n in names], [kept.now[n] for n in names])
     after = kept.choice.ms_per_day
@@ -176,17 +175,12 @@ def _pays(kept: Kept) -> bool:
         before += kept.choice.per_byte * sum(kept.graphs[n].bytes_of(kept.now[n]) for n in names)
         after += kept.choice.per_byte * kept.choice.bytes
     saved = before - after
-    takes = sum(
-        _takes(kept.conversions[name], kept.now[name], kept.choice.queries[name].modes)
-        for name in names
-    )
+    takes = 0.0
+    for name in names:
+        now, then, costs = kept.now[name], kept.choice.queries[name].modes, kept.conversions[name]
+        moved = [to.get(then[at], 0.0) for at, to in costs.items() if now[at] != then[at]]
+        takes += PRIORS.conversion_ms + sum(moved) if moved else 0.0
     return saved > 0 and saved >= _LEAST_SAVED * before and takes <= _DAYS * saved
-
-
-def _takes(conversions: Mapping[str, Mapping[Mode, float]], now: Modes, then: Modes) -> float:
-
-    moved = [to.get(then[name], 0.0) for name, to in conversions.items() if now[name] != then[name]]
-    return PRIORS.conversion_ms + sum(moved) if moved else 0.0
 
 
 _ALLOWED = (Mode.KEPT, Mode.READ, Mode.BOUNDED)
@@ -325,7 +319,6 @@ def _opened(desk: Workbench, store: StoreReader, spec: QuerySpec) -> Opened | No
 
 class _Weighed:
     def __init__(self, desk: Workbench, store: StoreReader, expected: Sequence[Expected]) -> None:
-
         self._desk = desk
         self._store = store
         self._expected = expected
@@ -580,8 +573,7 @@ class Wanted:
     def now(cls, query: Opened) -> Self:
         from impctl.compile.flows import Strategy
 
-        meta = query.as_stored.meta
-        return cls(query.compiled.sides_by(Strategy.FILES), meta.buffers)
+        return cls(query.compiled.sides_by(Strategy.FILES), query.as_stored.meta.buffers)
 
     def moved(self, other: Wanted) -> set[str]:
         """Pieces that the other keeps differently."""
