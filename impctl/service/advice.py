@@ -438,8 +438,6 @@ _EVERY_ROW = (
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What keeps a sketch from skipping files, and what would help."""
-
     message: str
     fix: str
 

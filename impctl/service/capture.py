@@ -29,7 +29,7 @@ from impctl.service.advice import (
     warnings_of,
 )
 from impctl.service.budget.choice import keep_to_budget
-from impctl.service.choose import choose, judge_candidates, lineage_warnings
+from impctl.service.choose import Chosen, choose, judge_candidates, lineage_warnings
 from impctl.service.context import Isolated, Workbench, is_refused, remember_histories
 from impctl.service.decision import CaptureStage, capture_stage, foreseen_capture
 from impctl.service.expiry import next_expiry
@@ -37,14 +37,7 @@ from impctl.service.fill import COULD_NOT, best_filled, recaptured, touched
 from impctl.service.filters import filters_of
 from impctl.service.maintenance_plan import chosen_buffers
 from impctl.service.prepare import PreparedQuery, assumption_of, assumption_text, prepare
-from impctl.service.results import (
-    CandidateEntry,
-    CaptureResult,
-    Failure,
-    LeftEntry,
-    Outcome,
-    unsketched_capture,
-)
+from impctl.service.results import CaptureResult, Failure, LeftEntry, Outcome, unsketched_capture
 from impctl.service.stored import (
     StateMeta,
     check_pinned_commit,
@@ -223,21 +216,15 @@ def amend(store: Store, query: QueryName, record: RunRecord, commit_ms: float) -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Captured:
-    """What was stored for one query, and its cost."""
-
     sketches: tuple[StoredSketch, ...]
-    mode: Mode
-    reason: str
-    candidates: tuple[CandidateEntry, ...]
+    way: Way
+    chosen: Chosen
     assumptions: tuple[Assumption, ...]
-    versions: Mapping[str, int]
+    versions: Versions
     spark_ms: float
     engine_ms: float
     commit_ms: float
     elapsed_ms: float
-    no_answer: str = ""
-    no_provenance: str = ""
-    lineage_warnings: Sequence[str] = ()
 
 
 Tell = Callable[[Way, MaintainedQuery | TouchedQuery | None], None]
@@ -294,18 +281,14 @@ def capture_query(
     amend(store, prepared.spec.name, record, commit_ms)
     return Captured(
         sketches=sketches,
-        mode=way.mode,
-        reason=way.reason,
-        candidates=chosen.candidates,
+        way=way,
+        chosen=chosen,
         assumptions=assumptions,
         versions=versions,
         spark_ms=spark_ms,
         engine_ms=engine_ms,
         commit_ms=commit_ms,
         elapsed_ms=elapsed_ms,
-        no_answer=way.no_answer if prepared.spec.answer and way.answer is None else "",
-        no_provenance=way.no_provenance,
-        lineage_warnings=tuple(lineage_warnings(desk.tables, prepared, chosen)),
     )
 
 
@@ -373,19 +356,20 @@ def capture(desk: Workbench, queries: Sequence[QueryName] | None) -> Outcome:
                 )
                 results.append(_result(desk.tables, prepared, captured))
                 desk.reporter.finished(results[-1], number, len(specs))
-                if captured.reason == COULD_NOT:
+                way = captured.way
+                if way.reason == COULD_NOT:
                     warnings.append(
                         f"query `{spec.name}` was captured without state, so every change of its "
                         f"tables recaptures it: {COULD_NOT}"
                     )
-                if captured.no_answer:
+                if spec.answer and way.answer is None and way.no_answer:
                     warnings.append(
                         f"the result of query `{spec.name}` is not materialized: "
-                        f"{captured.no_answer}; `query` reads through its sketch instead"
+                        f"{way.no_answer}; `query` reads through its sketch instead"
                     )
-                if captured.no_provenance:
-                    warnings.append(without_provenance(spec.name, captured.no_provenance))
-                warnings += captured.lineage_warnings
+                if way.no_provenance:
+                    warnings.append(without_provenance(spec.name, way.no_provenance))
+                warnings += lineage_warnings(desk.tables, prepared, captured.chosen)
                 stored.append((prepared, captured.sketches))
             give_back()
         forecasts = ClusterForecasts(desk, store)
@@ -428,11 +412,11 @@ def _result(tables: PinnedTables, prepared: PreparedQuery, captured: Captured) -
         action="capture",
         sketches=tuple(sketch_entry(sketch) for sketch in captured.sketches),
         versions=captured.versions,
-        mode=captured.mode.value,
+        mode=captured.way.mode.value,
         elapsed_ms=captured.elapsed_ms,
         spark_ms=captured.spark_ms,
         engine_ms=captured.engine_ms,
-        considered=captured.candidates,
+        considered=captured.chosen.candidates,
         left=tuple(_left(tables, prepared, captured)),
         assumptions=tuple(assumption_text(assumption) for assumption in captured.assumptions),
         moments=prepared.moments,
@@ -440,7 +424,7 @@ def _result(tables: PinnedTables, prepared: PreparedQuery, captured: Captured) -
 
 
 def _left(tables: PinnedTables, prepared: PreparedQuery, captured: Captured) -> Iterator[LeftEntry]:
-    foreseen = {entry.table: entry.expected for entry in captured.candidates if entry.chosen}
+    foreseen = {entry.table: entry.expected for entry in captured.chosen.candidates if entry.chosen}
     pruned = filters_of(tables, prepared, captured.sketches, captured.versions)
     for table in dict.fromkeys(sketch.table for sketch in captured.sketches):
         snapshot = tables.snapshot(table)

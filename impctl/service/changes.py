@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -104,7 +104,6 @@ class AnswerAhead:
 
     @property
     def stored(self) -> StoredQuery:
-        """What the answer corresponds to now."""
         return self._taken.stored
 
     def on(self, desk: Workbench) -> Changed:
@@ -192,7 +191,6 @@ class Answer:
         self._why = ""
 
     def whole(self, desk: Workbench) -> Changed:
-        """The stored answer, as changes from nothing."""
         changes = whole_answer(self._kept(desk), desk.session_zone)
         moments, why = stored_moments(self._stored), "from the materialized result"
         return Changed(changes, {}, self._since, moments, AnsweredBy.STATE, why)
@@ -384,7 +382,7 @@ def follow_changes(
     files = Files.of(settings)
     with open_workbench(settings, reporter) as desk:
         (spec,) = desk.queries([query if query is not None else only_query(desk)])
-        looking = _Looking(desk, Answer(desk, spec), spec.name, request, show)
+        looking = _Looking(desk, Answer(desk, spec), spec.name, show)
         reporter.step(
             f"following the result of {spec.name}, checking every "
             f"{duration_text(request.interval * 1000)}"
@@ -393,7 +391,7 @@ def follow_changes(
             looking.tell(lambda answer: answer.whole(desk))
         while not stop.is_asked:
             files.check()
-            if request.max_runs is not None and looking.told >= request.max_runs:
+            if request.max_runs is not None and looking.shown >= request.max_runs:
                 return
             if looking.watch.is_due(desk):
                 with stop.working():
@@ -401,21 +399,14 @@ def follow_changes(
             stop.wait(request.interval)
 
 
+@dataclass(slots=True)
 class _Looking:
-    def __init__(
-        self,
-        desk: Workbench,
-        answer: Answer,
-        query: QueryName,
-        request: FollowRequest,
-        show: ShowChanges,
-    ) -> None:
-        self.desk = desk
-        self.answer = answer
-        self.query = query
-        self.watch = Watch()
-        self.told = 0
-        self._show = show
+    desk: Workbench
+    answer: Answer
+    query: QueryName
+    show: ShowChanges
+    watch: Watch = field(default_factory=Watch)
+    shown: int = 0
 
     def look(self) -> None:
         desk = self.desk.next_run(self.watch.pinned())
@@ -435,9 +426,8 @@ class _Looking:
         result = find(self.answer)
         if not result.changes.num_rows:
             return
-        self.told += 1
+        self.shown += 1
         elapsed = watch.ms
         started = at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        self._show(
-            result_of(self.query, result, elapsed), FollowedRun(self.told, started, elapsed, 0)
-        )
+        run = FollowedRun(self.shown, started, elapsed, 0)
+        self.show(result_of(self.query, result, elapsed), run)

@@ -120,8 +120,6 @@ many."""
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The safe choice: attribute by access, its verdict, and all candidates with reasons."""
-
     sketched: Mapping[AccessId, ColumnName]
     verdict: Verdict
     candidates: tuple[CandidateEntry, ...]

@@ -99,7 +99,6 @@ class Move:
 
     @property
     def is_of_expiry(self) -> bool:
-        """Whether only the instant of the run moved."""
         return self.names == {RUN}
 
     def snapshot(self, table: TableName) -> Snapshot:

@@ -218,11 +218,10 @@ def _unexpected(table: TableName, first: TableVersion, last: TableVersion) -> st
 
 
 _APART = 1.0
+"""Seconds between two writes, as each waits for the disk."""
 
 
 class ToldAnswers:
-    """Counts answers by query, for one store at a time."""
-
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._store: Path | None = None
@@ -370,7 +369,6 @@ class Memory:
     def reuse(
         self, asked: Query, captured: Query, sketched: Sketched, facts: Sequence[Fact]
     ) -> ReuseVerdict:
-        """The verdict of `reuse.verdict`."""
         return self._judged(asked, captured, sketched, tuple(facts))
 
     @cached_property
@@ -386,7 +384,6 @@ class Memory:
         return judge
 
     def answer(self, query: Query) -> AnswerPlan:
-        """The query's plan split for its answer."""
         from impctl.rules.finalize import answer_plan
 
         return _by_identity(self._answers, query, answer_plan)
@@ -456,7 +453,6 @@ class Workbench:
         return desk
 
     def take_spark_of(self, run: Workbench) -> None:
-        """Keep the Spark session of an earlier run."""
         self._spark = run._spark
 
     @property
@@ -549,7 +545,6 @@ class Workbench:
 
     @cached_property
     def clock(self) -> Clock:
-        """The time of the whole run."""
         return self.time()
 
     def time(self) -> Clock:
@@ -592,7 +587,6 @@ class Workbench:
             self._given[f":{name}"] = given_moment(name, written, moment, self.session_zone)
 
     def policy(self, spec: QuerySpec) -> Policy:
-        """The query's policy in this run."""
         return policy_of(self.settings, spec)
 
     def queries(self, names: Sequence[QueryName] | None) -> tuple[QuerySpec, ...]:
@@ -610,7 +604,6 @@ class Workbench:
         return tuple(known[name] for name in dict.fromkeys(names))
 
     def sketched(self, names: Sequence[QueryName] | None) -> tuple[QuerySpec, ...]:
-        """The named queries that want a sketch."""
         return tuple(spec for spec in self.queries(names) if spec.is_sketched)
 
     def close(self) -> None:

@@ -33,8 +33,6 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class CostLine:
-    """The fitted line, from `runs` runs with up to `largest` rows."""
-
     fixed: float
     per_row: float
     runs: int
@@ -63,7 +61,6 @@ def learned(points: Sequence[Point]) -> CostLine | None:
 
 
 def _is_amount(value: float) -> bool:
-    """Whether it is a valid number of rows or milliseconds whose square is finite."""
     return math.isfinite(value) and 0.0 <= value < 1e30
 
 
@@ -119,7 +116,6 @@ class Size:
 
 
 def recorded(store: StoreReader, stored: StoredQuery) -> tuple[RunCost, ...]:
-    """Costs of the query's runs with its present state."""
     layout = layout_of(stored)
     return tuple(cost for cost in store.costs(stored.query) if cost.layout == layout)
 

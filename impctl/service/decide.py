@@ -74,7 +74,6 @@ class Stage:
 
     @property
     def cost_kind(self) -> RunKind:
-        """The kind of recorded runs to compare with."""
         return RunKind.GROUPED if self.is_grouped else RunKind.MAINTAIN
 
     @property
@@ -92,8 +91,6 @@ def changed_rows(read: Sequence[ReadChange]) -> int:
 
 @dataclass(slots=True)
 class Task:
-    """One stale query: its stored sketch and what will be done."""
-
     spec: QuerySpec
     stored: StoredQuery
     taken: TakenUp | None = None
@@ -103,7 +100,6 @@ class Task:
 
     @property
     def is_eager(self) -> bool:
-        """Whether it wants a sketch for every version."""
         return self.spec.maintain is MaintainMode.EAGER
 
 

@@ -161,7 +161,6 @@ def _schedule(
     age: timedelta | None,
     every: timedelta | None,
 ) -> Finding:
-    """Compare retention with the age of pending changes and the time to the next run."""
     ago = "" if age is None else f"; the oldest change not yet maintained is {_text(age)} old"
     if age is not None and age >= span:
         return subject.warning(
@@ -317,7 +316,6 @@ def sharing_findings(desk: Workbench) -> Iterator[Finding]:
 
 
 def _sharers(desk: Workbench) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Other workload files in the folder with this store, and their queries."""
     own, store = Path(desk.workload.file).absolute(), os.path.realpath(desk.store_path)
     near = (file for pattern in ("*.yaml", "*.yml") for file in own.parent.glob(pattern))
     for file in sorted(near)[:_MOST_FILES]:

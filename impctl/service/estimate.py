@@ -108,7 +108,6 @@ class DrawnGroups:
 
     @property
     def standing(self) -> float:
-        """Rows of the files that all rows represent."""
         return float(self.weights.sum())
 
 
@@ -233,7 +232,6 @@ class _Runs:
 
     @property
     def are_largest(self) -> Flags:
-        """The largest run of each window."""
         return np.asarray(self.rows == np.maximum.reduceat(self.rows, self.starts)[self.window])
 
 
@@ -340,7 +338,6 @@ def _codes(rows: pa.Table, name: ColumnName) -> Ints:
 
 
 def _ranks(rows: pa.Table, name: ColumnName, codes: Ints) -> Ints:
-    """Numbers in the order of a column's values."""
     first = np.zeros(int(codes.max(initial=-1)) + 1, dtype=np.int64)
     first[codes[::-1]] = np.arange(len(codes))[::-1]
     order = pc.array_sort_indices(rows.column(name).take(pa.array(first)).combine_chunks())

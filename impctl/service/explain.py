@@ -203,7 +203,6 @@ def _entry(
 
 
 def _said(prepared: PreparedQuery, way: Way | None) -> str:
-    """Why the joins are a tree, or why not though they could be."""
     if prepared.spec.join is JoinStrategy.TREE:
         return "requested"
     if way is None or way.trees is None:
@@ -435,7 +434,6 @@ def _held(nodes: tuple[Plan, ...], way: Way | None, kept: StoredPieces | None) -
 def _led_to_answer(
     nodes: tuple[Plan, ...], way: Way | None, kept: StoredPieces | None
 ) -> dict[int, str]:
-    """How many rows of fixpoints lead to the answer, as far as stored."""
     if way is None or way.compiled is None or kept is None:
         return {}
     owners = way.compiled.owners
@@ -471,7 +469,6 @@ def _pushed(
     nodes: tuple[Plan, ...],
     kept: StoredPieces | None,
 ) -> dict[int, tuple[str, ...]]:
-    """What is skipped early, at scans and conditions right above them."""
     ranges = {} if kept is None else _ranges(tables, prepared, kept.stored)
     result: dict[int, tuple[str, ...]] = {}
     for position, node in enumerate(nodes):

@@ -164,8 +164,6 @@ Texts = list[str | None]
 
 @dataclass(frozen=True, slots=True)
 class TextColumn:
-    """A column of texts; None is NULL."""
-
     name: str
     is_number: bool
     texts: Texts

@@ -452,7 +452,6 @@ def _existing(file: Path) -> UsageError:
 
 
 def _identifier(text: str) -> str:
-    """The closest valid table name."""
     plain = re.sub(r"[^A-Za-z0-9_]+", "_", text).strip("_")[:100] or "table"
     return plain if not plain[0].isdigit() else f"t_{plain}"
 

@@ -31,8 +31,6 @@ class _KeptState:
 
 
 class KeptStates:
-    """The state of each query that was maintained before."""
-
     def __init__(
         self,
         limit: int | None = None,

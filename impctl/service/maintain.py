@@ -320,7 +320,6 @@ class StaleRun:
         return self._start_told - before
 
     def _stepped(self, task: Task) -> list[MaintainResult] | Stage:
-        """The results of the task's steps, or the recapture that is needed."""
         from impctl.service.decide import NOT_INCREMENTALLY
 
         stage = self.decisions.stage(task)
@@ -470,8 +469,8 @@ class StaleRun:
             name = task.spec.name
             why = named_before(name, reason)
             self.warnings.append(f"query `{name}` was recaptured: {why}{lost}")
-        if captured.no_provenance:
-            self._warn(without_provenance(task.spec.name, captured.no_provenance))
+        if captured.way.no_provenance:
+            self._warn(without_provenance(task.spec.name, captured.way.no_provenance))
         results = recapture_results(task.stored, captured, stage, watch.ms)
         return self._with_files(with_ranges(self.desk, stored, results))
 
@@ -596,7 +595,6 @@ def _maintained(
 
 
 def _kept_to_another(desk: Workbench) -> list[str]:
-    """Check a changed budget although the run has nothing to do."""
     if not _is_asked_otherwise(desk):
         return []
     from impctl.service.budget.choice import keep_to_budget

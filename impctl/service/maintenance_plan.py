@@ -65,7 +65,6 @@ class PinnedFanOuts:
     tables: PinnedTables
 
     def met(self, changed: KeySide, other: KeySide) -> float:
-        """Mean rows or tuples of the other side that match a changed row."""
         share = one_in(self._rows(changed), self._rows(other))
         return fan_out(self._counts(changed, share), self._counts(other, share))
 
@@ -481,8 +480,6 @@ def restored_verdict(
 
 @dataclass(frozen=True, slots=True)
 class Reopened:
-    """The query, why its sketch is safe, its partitions by access, and how its state is kept."""
-
     prepared: PreparedQuery
     verdict: Verdict
     partitions: Partitions
@@ -554,7 +551,6 @@ class TakenUp:
         return next(pin for pin in self.stored.pins if pin.table == table)
 
     def columns_of(self, table: TableName) -> tuple[ColumnName, ...]:
-        """The columns to read a change of this table with."""
         if self.session is not None:
             columns: Sequence[str] = self.session.compiled.columns_of(table)
         else:

@@ -419,7 +419,6 @@ def _pinned_mode(side: SideChoice | None, asked: JoinStrategy, *, is_least: bool
 
 
 def _is_of(stored: str, pieces: set[str]) -> bool:
-    """Whether a stored arrangement belongs to one of the pieces, by their names."""
     parts = stored.split(".")
     return any(".".join(parts[:count]) in pieces for count in range(1, len(parts) + 1))
 
@@ -576,7 +575,6 @@ class Wanted:
         return cls(query.compiled.sides_by(Strategy.FILES), query.as_stored.meta.buffers)
 
     def moved(self, other: Wanted) -> set[str]:
-        """Pieces that the other keeps differently."""
         mine, theirs = (
             {**dict.fromkeys(one.from_files, 0), **one.buffers} for one in (self, other)
         )
