@@ -104,8 +104,8 @@ def is_slow_to_tell(desk: Workbench, store: StoreReader, spec: QuerySpec) -> boo
 
 def state_estimate(runs: Sequence[AnswerRun]) -> Estimate:
     """Milliseconds to read the result's rows; 0 if not recorded, since they are few."""
-    told = [run.elapsed_ms for run in runs if run.by == AnsweredBy.STATE][:_LATEST]
-    return Estimate(statistics.median(told) if told else 0.0, len(told))
+    times = [run.elapsed_ms for run in runs if run.by == AnsweredBy.STATE][:_LATEST]
+    return Estimate(statistics.median(times) if times else 0.0, len(times))
 
 
 def start_of(runs: Sequence[AnswerRun], fixed: Fixed) -> float:
@@ -215,7 +215,7 @@ def foreseen(
         start = 0.0 if is_up else start_of(runs, _SPARK_FIXED)
         first = 0.0 if is_up else _SPARK_FIXED.first
         spark = Estimate(_by_rates(prepared, rows, _SPARK) + first + start, 0, start)
-    why = f"estimate for {total:,} rows: engine {_told(engine)}, Spark {_told(spark)}"
+    why = f"estimate for {total:,} rows: engine {_text(engine)}, Spark {_text(spark)}"
     least = min(engine.ms, spark.ms)
     return Foreseen(engine, spark, why, _quicker(desk, prepared, versions, least))
 
@@ -290,7 +290,7 @@ def _is_clearly_less(one: float, other: float) -> bool:
     return _CLEARLY * one <= other and one + _CLEARLY_MS <= other
 
 
-def _told(one: Estimate) -> str:
+def _text(one: Estimate) -> str:
     start = f", including {_time(one.start_ms)} to start" if one.start_ms else ""
     by = f" (from {count_text(one.runs, 'run')})" if one.runs else ""
     return f"{_time(one.ms)}{by}{start}"

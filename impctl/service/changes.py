@@ -100,7 +100,7 @@ class AnswerAhead:
         self._task: Task = task
         self._taken = task.taken
         self._has_begun = False
-        self._told: ToldAnswer | None = None
+        self._writer: ToldAnswer | None = None
 
     @property
     def stored(self) -> StoredQuery:
@@ -118,9 +118,9 @@ class AnswerAhead:
             raise NotCarriedError("a time-dependent constant changed")
         collected = _Collected()
         answer = None if task.move is None else task.move.answer
-        self._told = ToldAnswer(collected, desk.session_zone, self._taken.way, answer, [])
+        self._writer = ToldAnswer(collected, desk.session_zone, self._taken.way, answer, [])
         try:
-            self._step(desk, task, self._told)
+            self._step(desk, task, self._writer)
         except NOT_INCREMENTALLY as trouble:
             raise NotCarriedError(trouble.message) from trouble
         changes = collected.changes
@@ -134,7 +134,7 @@ class AnswerAhead:
     def rows_before(self) -> RowsOf:
         way = self._taken.way
         assert way.answer is not None
-        noted = None if self._told is None else self._told.noted
+        noted = None if self._writer is None else self._writer.noted
         rows = self._kept.whole() if noted is None else noted.rows_before()
         return RowsOf(way.answer.ending, rows, self._kept.bounded)
 
@@ -145,7 +145,7 @@ class AnswerAhead:
         assert compiled.kept is not None
         return compiled.kept
 
-    def _step(self, desk: Workbench, task: Task, told: ToldAnswer) -> None:
+    def _step(self, desk: Workbench, task: Task, writer: ToldAnswer) -> None:
         needs = needs_of(desk.tables, task)
         if not needs and task.move is None:
             return
@@ -159,7 +159,7 @@ class AnswerAhead:
             self._taken,
             partners,
             move=task.move,
-            told=told,
+            told=writer,
             next_expiry=partial(next_expiry, desk),
         )
         moved = moved_at_once(desk.tables, read)
@@ -331,14 +331,14 @@ def changes(
         check_goal(out, desk.reserved)
     (spec,) = desk.queries([query if query is not None else only_query(desk)])
     watch = Stopwatch()
-    result = result_of(spec.name, _found(desk, spec, since, whole=whole), watch.ms)
+    result = result_of(spec.name, _read(desk, spec, since, whole=whole), watch.ms)
     result = replace(result, limit=limit, written=None if out is None else str(out))
     if out is not None:
         write_answer(result.shown, out, escape_formulas=escape_formulas)
     return Outcome((result,))
 
 
-def _found(desk: Workbench, spec: QuerySpec, since: AtVersions | None, *, whole: bool) -> Changed:
+def _read(desk: Workbench, spec: QuerySpec, since: AtVersions | None, *, whole: bool) -> Changed:
     if since is not None:
         return changed_since(desk, spec, since)
     for attempt in range(_ATTEMPTS):

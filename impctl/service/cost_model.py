@@ -198,8 +198,8 @@ def _by_line(mine: Sequence[RunCost], start: float, size: Callable[[], Size | No
         return None
     change, line = size(), _line(mine)
     rows = None if change is None else _rows(mine, change)
-    is_told = line is not None and rows is not None and rows <= line.largest * _TRUSTED_TIMES
-    return change if is_told else None
+    is_predicted = line is not None and rows is not None and rows <= line.largest * _TRUSTED_TIMES
+    return change if is_predicted else None
 
 
 def _by_guess(again: Sequence[RunCost], size: Callable[[], Size | None]) -> Size | None:

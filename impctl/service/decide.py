@@ -123,7 +123,7 @@ def open_task(
             if known is not None and not moves:
                 task.taken = known
             else:
-                task.taken, task.move = _taken_up(desk, store, spec, stored, moves=moves)
+                task.taken, task.move = _restored(desk, store, spec, stored, moves=moves)
     except RecaptureNeededError as trouble:
         task.trouble = trouble
     return task
@@ -149,7 +149,7 @@ def needs_of(tables: PinnedTables, task: Task) -> list[Need]:
     return needs
 
 
-def _taken_up(
+def _restored(
     desk: Workbench, store: StoreReader, spec: QuerySpec, stored: StoredQuery, *, moves: bool
 ) -> tuple[TakenUp, Move | None]:
     """Load the state for the current plan; RecaptureNeededError if impossible. If it `moves`,

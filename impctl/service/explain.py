@@ -131,7 +131,7 @@ def _bytes(kept: StoredPieces, piece: str) -> int:
     return sum(kept.pieces[name] for name in names)
 
 
-_TOLD = tuple(one.name for one in fields(TreeNodeEntry) if one.name != "bytes")
+_NODE = tuple(one.name for one in fields(TreeNodeEntry) if one.name != "bytes")
 _OF_NODE = re.compile(r"tree(?P<tree>\d+)\.tree\d+/(?P<node>\d+)\.")
 """Name of a tree node's state in the store."""
 
@@ -179,11 +179,11 @@ def _entry(
     tree_entry = join_trees_explain.tree_entry(shape, sketched)
     entry = TreeEntry(
         is_used,
-        _said(prepared, way),
+        _why_tree(prepared, way),
         mode=tree_entry.mode,
         height=tree_entry.height,
         nodes=tuple(
-            TreeNodeEntry(**{name: getattr(node, name) for name in _TOLD}, bytes=sizes.get(node.at))
+            TreeNodeEntry(**{name: getattr(node, name) for name in _NODE}, bytes=sizes.get(node.at))
             for node in tree_entry.nodes
         ),
         drawn=join_trees_explain.tree_lines(tree_entry),
@@ -202,7 +202,7 @@ def _entry(
     )
 
 
-def _said(prepared: PreparedQuery, way: Way | None) -> str:
+def _why_tree(prepared: PreparedQuery, way: Way | None) -> str:
     if prepared.spec.join is JoinStrategy.TREE:
         return "requested"
     if way is None or way.trees is None:
@@ -310,7 +310,7 @@ def plan_entries(
     are additions by position; `keyed` are the key columns of fixpoints."""
     nodes = tuple(nodes_of(prepared.root))
     blocking = None if way is None or way.mode is Mode.EXACT else _blocking(nodes, way.span)
-    held, read = _held(nodes, way, kept), _read(nodes, way)
+    sizes, read = _kept_at(nodes, way, kept), _read(nodes, way)
     pushed = _pushed(tables, prepared, nodes, kept)
     more = (notes, _led_to_answer(nodes, way, kept), recursion_notes(prepared.root, keyed))
     entries = []
@@ -326,7 +326,7 @@ def plan_entries(
                 how="" if way is None else way.mode.value,
                 why="; ".join(filter(None, (why, *(texts.get(position) for texts in more)))),
                 place=prepared.place(line.span),
-                state_bytes=held.get(position),
+                state_bytes=sizes.get(position),
                 pushed=pushed.get(position, ()),
             )
         )
@@ -420,15 +420,15 @@ def _exactly(node: Plan, way: Way) -> str:
             assert_never(node)
 
 
-def _held(nodes: tuple[Plan, ...], way: Way | None, kept: StoredPieces | None) -> dict[int, int]:
+def _kept_at(nodes: tuple[Plan, ...], way: Way | None, kept: StoredPieces | None) -> dict[int, int]:
     if way is None or way.compiled is None or kept is None:
         return {}
-    held = dict.fromkeys(range(len(nodes)), 0)
+    sizes = dict.fromkeys(range(len(nodes)), 0)
     for name, owner in way.compiled.owners.items():
         position = _position(nodes, owner)
         if position is not None:
-            held[position] += kept.pieces.get(name, 0)
-    return held
+            sizes[position] += kept.pieces.get(name, 0)
+    return sizes
 
 
 def _led_to_answer(

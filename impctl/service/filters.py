@@ -164,7 +164,7 @@ class _Joined:
     def narrowed_by(self, tied: Tied) -> bool:
         """Apply one tie; returns whether it dropped files."""
         mine, access = self.left[tied.column.access], tied.column.access
-        if len(mine) < 2 or not self._is_told(tied.column) or not self._is_told(tied.to):  # noqa: PLR2004
+        if len(mine) < 2 or not self._is_known(tied.column) or not self._is_known(tied.to):  # noqa: PLR2004
             return False
         kept = self._meeting(tied)
         if kept is None or mine <= kept:
@@ -172,7 +172,7 @@ class _Joined:
         self.left[access] = mine & kept
         return True
 
-    def _is_told(self, column: ScanColumn) -> bool:
+    def _is_known(self, column: ScanColumn) -> bool:
         snapshot, attribute = self.snapshots[column.access], column.attribute
         result = snapshot.schema.find(attribute.name)
         if result is None or result.type != attribute.type:

@@ -245,7 +245,7 @@ class StaleRun:
         self.decisions = Decisions(desk, store, failures, kept)
         self._files = change_files(desk)
         self._written: dict[QueryName, list[str]] = {}
-        self._start_told = 0.0
+        self._start_reported = 0.0
         self._tasks = 0
         self._unreplaced: set[object] = set()
         """What was checked against the tables since a change was last read."""
@@ -256,7 +256,7 @@ class StaleRun:
         waiting = deque(self.decisions.opened(stale))
         self._tasks = len(waiting)
         while waiting:
-            results += self._some(waiting)
+            results += self._batch(waiting)
         return results
 
     def results_of_clock(self, stale: Stale) -> list[MaintainResult]:
@@ -272,7 +272,7 @@ class StaleRun:
                 late.append((spec, stored))
         return self.results(late) if late else []
 
-    def _some(self, waiting: deque[Task]) -> list[MaintainResult]:
+    def _batch(self, waiting: deque[Task]) -> list[MaintainResult]:
         """As many tasks as fit into one commit, then their recaptures, which would delay others."""
         from impctl.service.decide import Stage
 
@@ -316,8 +316,8 @@ class StaleRun:
 
     def _spark_start(self) -> float:
         """Milliseconds of starting Spark since the last call."""
-        before, self._start_told = self._start_told, self.desk.spark_start_ms
-        return self._start_told - before
+        before, self._start_reported = self._start_reported, self.desk.spark_start_ms
+        return self._start_reported - before
 
     def _stepped(self, task: Task) -> list[MaintainResult] | Stage:
         from impctl.service.decide import NOT_INCREMENTALLY
@@ -359,14 +359,14 @@ class StaleRun:
             check_not_replaced_meanwhile(task.stored, self.desk.tables)
             self._unreplaced.add(checked)
         partners = partners_of(self.desk, taken.way, taken.stored.partitions)
-        told = self._told(task, taken)
+        writer = self._writer(task, taken)
         maintainer = Maintainer(
             self.store,
             taken,
             partners,
             self._spark_start,
             task.move,
-            told,
+            writer,
             partial(next_expiry, self.desk),
         )
         steps = []
@@ -383,7 +383,7 @@ class StaleRun:
         results = step_results(task.stored, since, steps, stage.reason_code, stage.reason)
         return self._with_files(with_ranges(self.desk, taken.stored, results))
 
-    def _is_told(self, task: Task) -> bool:
+    def _writes_changes(self, task: Task) -> bool:
         """Whether changes of the query's answer are to be written; warns if they start over."""
         if task.spec.answer and not task.stored.state_meta.get("answer"):
             never = "" if task.taken is None else task.taken.way.no_answer
@@ -403,10 +403,10 @@ class StaleRun:
         written = tuple(self._written.get(results[0].query, ())) if results else ()
         return [replace(result, change_files=written) for result in results]
 
-    def _told(self, task: Task, taken: TakenUp) -> ToldAnswer | None:
+    def _writer(self, task: Task, taken: TakenUp) -> ToldAnswer | None:
         from impctl.service.result_changes import ToldAnswer
 
-        if self._files is None or not self._is_told(task):
+        if self._files is None or not self._writes_changes(task):
             return None
         before = None if task.move is None else task.move.answer
         written = self._written.setdefault(task.spec.name, [])
@@ -453,14 +453,14 @@ class StaleRun:
         trouble, reason = task.trouble, stage.reason
         self.desk.reporter.step(f"recapturing {task.spec.name}: {reason}")
         watch, prepared = Stopwatch(), prepare(self.desk, task.spec)
-        told = self._recapture_told(task, prepared)
+        writer = self._recapture_writer(task, prepared)
         captured = capture_query(
             self.desk,
             self.store,
             prepared,
             code=stage.reason_code,
             reason=reason,
-            tell=None if told is None else told.tell,
+            tell=None if writer is None else writer.tell,
         )
         stored = self.store.load(task.spec.name)
         assert stored is not None
@@ -474,11 +474,11 @@ class StaleRun:
         results = recapture_results(task.stored, captured, stage, watch.ms)
         return self._with_files(with_ranges(self.desk, stored, results))
 
-    def _recapture_told(self, task: Task, prepared: PreparedQuery) -> ToldRecapture | None:
+    def _recapture_writer(self, task: Task, prepared: PreparedQuery) -> ToldRecapture | None:
         """The same for a recaptured answer; an error if it was not stored before."""
         from impctl.service.result_changes import ToldRecapture, lead_of, rows_kept
 
-        if self._files is None or not self._is_told(task):
+        if self._files is None or not self._writes_changes(task):
             return None
         # Steps before the failing one are committed.
         stored = self.store.load(task.spec.name)

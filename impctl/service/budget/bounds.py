@@ -86,21 +86,21 @@ def chosen_within(
     wins. A budget of 0 requests the fewest bytes. If a budget is out of reach, what is kept `now`
     stays, and another piece is dropped only if its share of all bytes is larger than the share it
     adds to the work: the work at most doubles."""
-    asked = _BoundChecks(graphs, bounds, chances)
+    checks = _BoundChecks(graphs, bounds, chances)
     within = _within_reach(graphs, budget, fixed, now)
     best = choice = within(())
-    fewest = late = asked.late({name: one.modes for name, one in choice.queries.items()})
+    fewest = late = checks.late({name: one.modes for name, one in choice.queries.items()})
     urgency = [1.0] * len(chances)
     for _ in range(_TIMES):
-        urged = {kind for name, kind in late if asked.least(name, [kind]) is not None}
+        urged = {kind for name, kind in late if checks.least(name, [kind]) is not None}
         if not urged:
             break
         urgency = [2 * times if kind in urged else times for kind, times in enumerate(urgency)]
         choice = within(urgency)
-        late = asked.late({name: one.modes for name, one in choice.queries.items()})
+        late = checks.late({name: one.modes for name, one in choice.queries.items()})
         if (len(late), choice.ms_per_day) < (len(fewest), best.ms_per_day):
             best, fewest = choice, late
-    return best, tuple(asked.told(best, fewest))
+    return best, tuple(checks.missed(best, fewest))
 
 
 def _within_reach(
@@ -156,10 +156,10 @@ class _BoundChecks:
         """Modes with the fewest bytes that meet the bound for these kinds; None if none do."""
         key = (name, tuple(kinds))
         if key not in self._least:
-            self._least[key] = self._found(name, kinds)
+            self._least[key] = self._fewest_bytes(name, kinds)
         return self._least[key]
 
-    def _found(self, name: QueryName, kinds: Sequence[int]) -> Modes | None:
+    def _fewest_bytes(self, name: QueryName, kinds: Sequence[int]) -> Modes | None:
         graph = self._graphs[name]
         # As if nothing else changed: then more bytes mean less work for these alone.
         alone = tuple(
@@ -173,7 +173,7 @@ class _BoundChecks:
                 return modes
         return None
 
-    def told(self, choice: StateChoice, late: Sequence[Late]) -> Iterator[Unheld]:
+    def missed(self, choice: StateChoice, late: Sequence[Late]) -> Iterator[Unheld]:
         for name in dict.fromkeys(name for name, _ in late):
             kinds = [kind for query, kind in late if query == name]
             graph, chosen = self._graphs[name], choice.queries[name]

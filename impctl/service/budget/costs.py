@@ -545,9 +545,9 @@ class _Piece:
         while at >= 0 and not self._operators[at].can_refill:
             (at,) = self._wires[at]
         result = self._flows.rows(at) * PRIORS.group_row_ns * _MS
-        return result + (self._told_ms(at) if at >= 0 else self._whole_ms(at))
+        return result + (self._list_ms(at) if at >= 0 else self._whole_ms(at))
 
-    def _told_ms(self, at: int) -> float:
+    def _list_ms(self, at: int) -> float:
         """Time to list all groups of a grouping, as if it were read where possible."""
         result = self._flows.rows(at) * PRIORS.row_ns * _MS
         chosen = {one.side: one for one in self._query.compiled.groupings}
