@@ -397,17 +397,14 @@ class ClusterForecasts:
         return self._made[table]
 
     def alone(self, query: QueryName, sketch: StoredSketch) -> ClusteredSketch | None:
-        """The forecast for ordering by the attribute of one of several sketches; None if
-        useless."""
+        """The forecast for ordering by one of several sketches' attributes; None if useless."""
         whole, uses = self.of(sketch.table), (self._uses or {}).get(sketch.table, [])
         wanted = (query, sketch.attribute)
         own = [use for use in uses if (use.prepared.spec.name, use.sketch.attribute) == wanted]
         if whole is None or len(own) in (0, len(uses)):
             return None
         forecast = self._forecast(sketch.table, own)
-        if forecast is None or forecast.obstacle:
-            return None
-        return forecast.sketches[0]
+        return None if forecast is None or forecast.obstacle else forecast.sketches[0]
 
     def _forecast(self, table: TableName, uses: Sequence[SketchUse]) -> ClusterForecast | None:
         try:
@@ -542,8 +539,7 @@ def _small_and_wide(snapshot: Snapshot, sketch: StoredSketch) -> int:
 
 
 def _span(snapshot: Snapshot, sketch: StoredSketch) -> float | None:
-    """Share of ranges that the median file spans; None if files are skipped or sorting won't
-    help."""
+    """Share of ranges the median file spans; None if files are skipped or sorting won't help."""
     from impctl.tables.prune import prune
     from impctl.tables.statistics import file_bounds
 

@@ -61,8 +61,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """Fixed milliseconds of a query: `first` more for the first one of a Spark, `start` more to
-    start it if no start was recorded."""
+    """Milliseconds: `first` for a Spark's first query, `start` to start it if never recorded."""
 
     query: float
     first: float = 0.0
@@ -177,8 +176,7 @@ _GROUPS = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Foreseen:
-    """The estimates of the engine and Spark, and why the quicker one is chosen. `quicker` names
-    what would be clearly quicker than both, or is empty."""
+    """The estimates, why the quicker one wins, and in `quicker` what would be clearly quicker."""
 
     engine: Estimate
     spark: Estimate
@@ -187,8 +185,7 @@ class Foreseen:
 
     @property
     def is_engine(self) -> bool:
-        """Whether to ask the engine. If only one was tried, the other must be clearly quicker, as
-        rates are rough."""
+        """Whether to ask the engine. Rates are rough: an untried one must be clearly quicker."""
         if self.engine.runs and not self.spark.runs:
             return not _is_clearly_less(self.spark.ms, self.engine.ms)
         if self.spark.runs and not self.engine.runs:

@@ -73,8 +73,7 @@ if TYPE_CHECKING:
 
 
 def captured_query(desk: Workbench, store: StoreReader | None, spec: QuerySpec) -> StoredQuery:
-    """Return what the store has of a query; if it is refused, raise that error, else
-    RecaptureNeededError."""
+    """Return what the store has of a query; raises why it is refused, or RecaptureNeededError."""
     try:
         return stored_query(desk, store, spec)
     except RecaptureNeededError:
@@ -109,8 +108,7 @@ def commit_capture(
     assumptions: tuple[Assumption, ...],
     record: RunRecord,
 ) -> RunRecord:
-    """Store sketches and unsaved state at the pinned versions; return the record with its
-    layout."""
+    """Store sketches and unsaved state as pinned; return the record with its layout."""
     versions = desk.tables.versions_of(prepared.tables)
     for table in versions:
         check_pinned_commit(desk.tables, table)
@@ -184,8 +182,7 @@ def _described(
 
 
 def _side_reasons(way: Way) -> Mapping[str, str]:
-    """Why each side or grouping is read or kept; empty if none is read, as tables decide it
-    then."""
+    """Why each side or grouping is read or kept; if none is read, the tables decide it."""
     if way.compiled is None or not way.sides_by(Strategy.FILES):
         return {}
     return {choice.side: choice.reason for choice in way.compiled.pieces}
@@ -239,8 +236,7 @@ def capture_query(
     reason: str,
     tell: Tell | None = None,
 ) -> Captured:
-    """Choose, capture and store, replacing what the query had; `tell` runs just before the
-    commit."""
+    """Choose, capture and store, replacing what the query had; calls `tell` before the commit."""
     whole, spark_started = Stopwatch(), desk.spark_start_ms
     stage = capture_stage(desk, prepared)
     chosen, partitions = stage.chosen, stage.partitions

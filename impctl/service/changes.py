@@ -175,8 +175,7 @@ class _Collected:
 
 
 class Answer:
-    """A query's answer as last reported, and its next changes. RetryableError if another process
-    advances the store during the read."""
+    """A query's last answer and its next changes; RetryableError if the store changes meanwhile."""
 
     def __init__(self, desk: Workbench, spec: QuerySpec) -> None:
         """UsageError if no rows are kept."""

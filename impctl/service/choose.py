@@ -114,8 +114,7 @@ def _lost(
 _NOT_READ = 1.5
 """A sketch on a column that the query does not read adds a column to read and filter (0042)."""
 _CLUSTERED, _OTHERS = 0.25, 4
-"""Columns that are not read are candidates if files overlap by them this little; at most so
-many."""
+"""Unread columns are candidates if files overlap by them this little; at most so many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +141,7 @@ class Chosen:
 def choose(
     desk: Workbench, prepared: PreparedQuery, *, every: bool = True, judges: Judges | None = None
 ) -> Chosen:
-    """Choose the sketches to capture; UnsafeSketchError says why there is none as requested.
-    Without `every`, only candidates that may be chosen are estimated."""
+    """Choose sketches, or raise UnsafeSketchError; without `every`, estimate only possible ones."""
     query = prepared.planned
     facts = facts_of(desk.tables, prepared.scans, reads_checks=True)
     result = NOTHING
@@ -201,14 +199,11 @@ def judge_candidates(
     names = occurrences(prepared)
     entries = []
     for scan in prepared.scans:
+        at = names[scan.access]
         for column in columns[scan.table]:
-            verdict = check_kept(query, prepared.core, {scan.access: column}, facts, judges)
-            name = names[scan.access]
-            entries.append(
-                CandidateEntry(
-                    scan.table, column, verdict.safe, False, verdict.reason, occurrence=name
-                )
-            )
+            it = check_kept(query, prepared.core, {scan.access: column}, facts, judges)
+            entry = CandidateEntry(scan.table, column, it.safe, False, it.reason, occurrence=at)
+            entries.append(entry)
     return tuple(entries)
 
 

@@ -124,8 +124,7 @@ class Move:
 def move_of(
     desk: Workbench, spec: QuerySpec, stored: StoredQuery, before: PreparedQuery, way: Way
 ) -> Move:
-    """The move of a sketch captured for the query as it was `before`; RecaptureNeededError if
-    none."""
+    """The move of a sketch captured for the query as `before`; RecaptureNeededError if none."""
     after = prepare(desk, spec)
     moments = moved_moments(desk, stored)
     reason = moved_text(moments)

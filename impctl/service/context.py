@@ -261,8 +261,7 @@ class Sessions(Protocol):
 
 
 class OwnSession:
-    """The process's only session, which a command may configure; an earlier run may have started
-    it."""
+    """The process's only session, which a command may configure; it may run already."""
 
     def __init__(self, log_level: str = "off") -> None:
         self._log_level = log_level
@@ -342,8 +341,7 @@ def _is_up() -> bool:
 
 
 _REMEMBERED = 256
-"""Entries per kind, as many as plans (`rules.optimize.KEPT`); each holds its plans, tens of
-kilobytes."""
+"""Entries per kind, as many as plans (`rules.optimize.KEPT`); each holds tens of kilobytes."""
 
 
 class Memory:

@@ -49,9 +49,8 @@ def learned(points: Sequence[Point]) -> CostLine | None:
         return None
     fixed, per_row, wrong = _fit(sound)
     kept = sound
-    if len(sound) >= _FEWEST_TO_DOUBT and wrong > _ROUNDING * sum(
-        _weight(x) * y * y for x, y in sound
-    ):
+    squared = sum(_weight(x) * y * y for x, y in sound)
+    if len(sound) >= _FEWEST_TO_DOUBT and wrong > _ROUNDING * squared:
         others = [sound[:at] + sound[at + 1 :] for at in range(len(sound))]
         fits = [(_fit(rest), rest) for rest in others]
         (fewer_fixed, fewer_per_row, left), rest = min(fits, key=lambda result: result[0][2])
@@ -70,25 +69,19 @@ def _weight(rows: float) -> float:
 
 def _fit(points: Sequence[Point]) -> tuple[float, float, float]:
     """Weighted least squares: fixed part, part per row (both at least 0), squared error."""
-    weights = [_weight(x) for x, _ in points]
-    total = sum(weights)
-    mean_x = sum(w * x for w, (x, _) in zip(weights, points, strict=True)) / total
-    mean_y = sum(w * y for w, (_, y) in zip(weights, points, strict=True)) / total
-    xx = xy = 0.0
-    for w, (x, y) in zip(weights, points, strict=True):
-        xx += w * (x - mean_x) ** 2
-        xy += w * (x - mean_x) * (y - mean_y)
+    weighted = [(_weight(x), x, y) for x, y in points]
+    total = sum(w for w, _, _ in weighted)
+    mean_x = sum(w * x for w, x, _ in weighted) / total
+    mean_y = sum(w * y for w, _, y in weighted) / total
+    xx = sum(w * (x - mean_x) ** 2 for w, x, _ in weighted)
+    xy = sum(w * (x - mean_x) * (y - mean_y) for w, x, y in weighted)
     per_row = max(0.0, xy / xx) if xx > 0.0 else 0.0
     fixed = mean_y - per_row * mean_x
     if fixed < 0.0:
         # The best line through the origin; there are rows, or the mean of times were below 0.
         fixed = 0.0
-        through = sum(w * x * x for w, (x, _) in zip(weights, points, strict=True))
-        per_row = sum(w * x * y for w, (x, y) in zip(weights, points, strict=True)) / through
-    wrong = sum(
-        w * (y - fixed - per_row * x) ** 2 for w, (x, y) in zip(weights, points, strict=True)
-    )
-    return fixed, per_row, wrong
+        per_row = sum(w * x * y for w, x, y in weighted) / sum(w * x * x for w, x, _ in weighted)
+    return fixed, per_row, sum(w * (y - fixed - per_row * x) ** 2 for w, x, y in weighted)
 
 
 _FEWEST_MAINTAINED = 3

@@ -110,8 +110,7 @@ def open_task(
     stored: StoredQuery,
     kept: KeptStates | None = None,
 ) -> Task:
-    """Open the task, noting what prevents maintenance; state `kept` by an earlier run is not
-    loaded."""
+    """Open the task, noting what prevents maintenance; uses state `kept` by earlier runs."""
     task = Task(spec, stored)
     try:
         check_definition(desk, spec, stored)
@@ -260,8 +259,7 @@ class Decisions:
         return _recapture_stage(task)
 
     def instead(self, task: Task, trouble: ImpctlError) -> Stage:
-        """The recapture after `trouble`, noted in the task; raises if the policy does not allow
-        it."""
+        """The recapture after `trouble`, noted in the task; raises if the policy forbids it."""
         policy = self.desk.policy(task.spec)
         if not isinstance(trouble, RecaptureNeededError) and policy is not Policy.AUTO:
             raise trouble

@@ -499,8 +499,7 @@ def delta_jar(spark: SparkSpec | None) -> Finding:
 def try_spark(
     master: str, conf: Mapping[str, str], log_level: str
 ) -> tuple[Finding, FileReading | None]:
-    """Start a session as the workload would, and run one query; also returns how to read files in
-    it."""
+    """Start a session as the workload would, and run a query; returns how to read files."""
     from impctl.spark.run import run_sql
     from impctl.spark.session import SparkSettings, open_session
     from impctl.spark.snapshots import rows_of_smallest_file
@@ -538,20 +537,14 @@ def _packages(result: tuple[Installed, ...]) -> Iterator[Finding]:
         words = "are supported versions" if len(good) > 1 else "is a supported version"
         yield subject.ok("supported_versions", f"{', '.join(named)}{more} {words}")
     for one in result:
-        if not one.is_supported:
-            yield _outside(one)
-
-
-def _outside(one: Installed) -> Finding:
-    subject = Subject(Area.SOFTWARE, one.name)
-    if one.name == "python":
-        fix = f"create a virtual environment with Python {one.wanted} and install impctl there"
-    else:
+        if one.is_supported:
+            continue
         fix = f'run `pip install "{one.name}{one.wanted}"`'
-    there = "is not installed" if one.found is None else f"{one.found} is not supported"
-    return subject.problem(
-        "supported_versions", f"{one.name} {there}: impctl needs {one.wanted}", fix, 2
-    )
+        if one.name == "python":
+            fix = f"create a virtual environment with Python {one.wanted} and install impctl there"
+        there = "is not installed" if one.found is None else f"{one.found} is not supported"
+        message = f"{one.name} {there}: impctl needs {one.wanted}"
+        yield Subject(Area.SOFTWARE, one.name).problem("supported_versions", message, fix, 2)
 
 
 def _variables(environment: Mapping[str, str]) -> Iterator[Finding]:

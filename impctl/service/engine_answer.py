@@ -41,8 +41,7 @@ Sketches = Mapping[AccessId, StoredSketch]
 
 
 class LeftOut:
-    """Rows of a table to be ignored: those for which a condition is true. `condition` names the
-    `columns`; `rows` counts the ignored rows."""
+    """Rows to ignore, for which a condition on `columns` is true; `rows` counts them."""
 
     def __init__(self, condition: Expr, columns: Sequence[Column]) -> None:
         self.columns = tuple(column.name for column in columns)
@@ -95,8 +94,7 @@ def engine_rows(
     sketches: Sequence[StoredSketch] = (),
     left_out: Mapping[TableName, LeftOut] = MappingProxyType({}),
 ) -> RowsOf:
-    """The rows that the answer is made of, without `left_out`; errors as of `engine_answer`. Call
-    within `held_to(limit)`."""
+    """The answer's rows without `left_out`, within `held_to(limit)`; errors as `engine_answer`."""
     answer = desk.memory.answer(prepared.planned)
     compiled = limited(desk, compile_answer(answer))
     read_by = evened(prepared, sketches)

@@ -378,8 +378,7 @@ class FilesLeft:
 
     @classmethod
     def of(cls, spans: FileSpans, ends: Sequence[Mixture], off: float, most_together: int) -> Self:
-        """Compute this from ranges' probabilities, with as few ranges as keep almost the same
-        files."""
+        """Compute this from ranges' chances, with as few ranges as keep almost the same files."""
         likely, low, high = ends
         left = spans.left(likely)
         together = 1
@@ -429,8 +428,8 @@ _VALUES = 2_500
 
 @dataclass(frozen=True, slots=True)
 class Estimates:
-    """Expected readings by table and attribute, and the proposed ranges to merge into one; `reason`
-    says why there are none, if relevant."""
+    """Expected readings by column, and proposed ranges to merge into one; `reason` if there are
+    none."""
 
     of: Mapping[tuple[TableName, ColumnName], ExpectedReading]
     reason: str = ""

@@ -99,9 +99,7 @@ def buffer_entries(
         return ()
     read = way.sides_by(Strategy.FILES)
     chosen = chosen_buffers(prepared.spec, way.compiled)
-    meta = None
-    if kept is not None:
-        meta = StateMeta.read(kept.stored.query, kept.stored.state_meta)
+    meta = StateMeta.read(kept.stored.query, kept.stored.state_meta) if kept is not None else None
     return tuple(
         BuffersEntry(
             one.piece,
@@ -142,8 +140,8 @@ def tree_entries(
     partitions: Partitions,
     pieces: Mapping[str, int] | None = None,
 ) -> tuple[TreeEntry, ...]:
-    """Entries for blocks of joins at the top of the plan. `way` is None without a safe sketch;
-    `pieces` are bytes of current stored state by name."""
+    """Entries for blocks of joins at the top; `way` None: no safe sketch; `pieces`: bytes by
+    name."""
     core = prepared.core if way is None or way.core is None else way.core
     sketched = {access: partition.attribute for access, partition in partitions.items()}
     used = () if way is None else way.shapes
@@ -293,8 +291,7 @@ def kept_state(desk: Workbench, spec: QuerySpec, way: Way) -> StoredPieces | Non
 
 
 def is_less(stored: StoredQuery, way: Way) -> bool:
-    """Whether the capture could not fill the chosen way's state: a row failed, memory ran out, or
-    doubles were too close to decide."""
+    """Whether the capture could not fill the way's state, by an error, memory or close doubles."""
     return stored.mode is Mode.RECAPTURE and way.mode is Mode.EXACT
 
 
@@ -306,8 +303,8 @@ def plan_entries(
     notes: Mapping[int, str] = _NO_NOTES,
     keyed: Collection[AttributeId] = (),
 ) -> tuple[PlanEntry, ...]:
-    """The plan's lines in the order of `nodes_of`, the blocking operator with its reason. `notes`
-    are additions by position; `keyed` are the key columns of fixpoints."""
+    """Lines in the order of `nodes_of`, with `notes` by position and `keyed` columns of
+    fixpoints."""
     nodes = tuple(nodes_of(prepared.root))
     blocking = None if way is None or way.mode is Mode.EXACT else _blocking(nodes, way.span)
     sizes, read = _kept_at(nodes, way, kept), _read(nodes, way)

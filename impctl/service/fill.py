@@ -143,8 +143,7 @@ class _SparkPass:
             self.frames[scan.access] = snapshot_frame(desk.spark(), snapshot, columns, files)
 
     def sketches(self) -> Fragments:
-        """Sketches of all derivations; of fixpoints for all rows, or those that lead to the
-        answer."""
+        """Sketches of all derivations; of fixpoints for all rows, or those of the answer."""
         from impctl.spark.recursion import capture_recursive
         from impctl.spark.sketches import capture_sketches
 

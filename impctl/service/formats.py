@@ -250,8 +250,7 @@ def text_of(
 
 
 def csv_text(table: pa.Table, *, escape_formulas: bool = False) -> Iterator[str]:
-    """CSV by RFC 4180, with newlines as line ends. `escape_formulas` puts a `'` before texts that a
-    spreadsheet would take for a formula."""
+    """CSV by RFC 4180 with newlines; `escape_formulas` puts a `'` before spreadsheet formulas."""
     field = _harmless_field if escape_formulas else _field
     yield ",".join(map(field, table.column_names)) + "\n"
     for batch in table.to_batches(max_chunksize=_ROWS):
@@ -295,9 +294,7 @@ def _harmless_field(text: str) -> str:
 
 
 def _field(text: str) -> str:
-    if _QUOTED.search(text) is None:
-        return text
-    return '"' + text.replace('"', '""') + '"'
+    return text if _QUOTED.search(text) is None else '"' + text.replace('"', '""') + '"'
 
 
 def _json_objects(table: pa.Table) -> Iterator[list[str]]:

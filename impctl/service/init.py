@@ -94,8 +94,7 @@ _FEW_RANGES = 16
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """A column worth trying: distinct values at most (None: unknown), and the share of files a
-    value may be in."""
+    """A column worth trying: distinct values at most, and the share of files with a value."""
 
     column: Column
     values: int | None
@@ -176,10 +175,9 @@ def _overlap(filled: list[FileBounds]) -> float:
         return 1.0
     some = some[:: max(1, len(some) // _COMPARED_FILES)]
     touching = sum(
-        1
+        one.minimum <= other.maximum and other.minimum <= one.maximum
         for one in some
         for other in some
-        if one.minimum <= other.maximum and other.minimum <= one.maximum
     )
     return touching / len(some) ** 2
 

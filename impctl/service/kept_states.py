@@ -37,8 +37,7 @@ class KeptStates:
         memory: int | None = None,
         held: Callable[[], int | None] = held_memory,
     ) -> None:
-        """`limit`: bytes of state kept at most; `memory`: bytes that the process may use, of which
-        it uses `held()`."""
+        """`limit`: bytes of state; `memory`: bytes of the process, which uses `held()`."""
         self._limit = limit
         self._memory = memory
         self._held = held
@@ -46,16 +45,15 @@ class KeptStates:
         self._kept: dict[QueryName, _KeptState] = {}
 
     def take(self, desk: Workbench, stored: StoredQuery) -> TakenUp | None:
-        """Take the state of a query for one run; None if missing or outdated. It is no longer kept,
-        so that a failing run leaves no half-done state behind."""
+        """Take a query's state for one run; None if missing or outdated. A failing run leaves
+        nothing."""
         kept = self._kept.pop(stored.query, None)
         if kept is None or kept.stored != stored or kept.forms != _forms(desk.tables, stored):
             return None
         return kept.taken
 
     def keep(self, desk: Workbench, taken: TakenUp) -> None:
-        """Keep the state after a committed step. The store then has what was written, which a later
-        run compares with what it reads."""
+        """Keep the state after a committed step, which later runs compare with the store's."""
         stored, size = taken.stored, taken.state.state_bytes()
         self._uses[stored.query] += 1
         self._kept.pop(stored.query, None)

@@ -260,8 +260,7 @@ class StaleRun:
         return results
 
     def results_of_clock(self, stale: Stale) -> list[MaintainResult]:
-        """Move on with the clock the sketches that are current but for an earlier instant: an eager
-        query passes the versions first."""
+        """Move current sketches on with the clock: eager queries pass the versions first."""
         late = []
         for spec, before in stale:
             if not stored_moments(before):
@@ -730,8 +729,7 @@ def maintain(
     *,
     for_use: bool = False,
 ) -> Outcome:
-    """Maintain the named queries (default: all). With `kept`, operator state stays in memory for
-    later runs of this process; `for_use` as of `maintain_queries`."""
+    """Maintain the named queries, by default all. `kept` keeps operator state between runs."""
     specs = desk.queries(queries)
     return maintain_specs(desk, specs, batch_rows, kept, is_named=bool(queries), for_use=for_use)
 

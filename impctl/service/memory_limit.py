@@ -107,8 +107,7 @@ class MemoryLimit:
 
 @contextmanager
 def held_to(limit: MemoryLimit) -> Iterator[None]:
-    """Make no large arrays beyond the limit: OutOfMemoryError, also if the system is out of
-    memory."""
+    """Make no large arrays beyond the limit, or the system's memory: OutOfMemoryError."""
     try:
         with bounded(limit.check):
             yield

@@ -47,8 +47,7 @@ _STAYS = "converting saves too little: "
 def with_state(
     desk: Workbench, store: StoreReader | None, results: Sequence[PlanResult]
 ) -> tuple[list[PlanResult], list[str]]:
-    """Add what would be kept to results of stored queries; also returns warnings of missed
-    bounds."""
+    """Add what would be kept to stored queries' results; also returns missed bounds."""
     from impctl.service.budget.bounds import unheld_text
     from impctl.service.budget.costs import state_bytes
 
@@ -212,8 +211,7 @@ class Kept:
         return bool(self.budget) and self.choice.exceeds
 
     def wanted(self, query: QueryName) -> Wanted:
-        """Pieces of a query to read from files or to bound; sides read by Spark stay so, as do
-        pieces read without a choice."""
+        """Pieces to read or bound; sides read by Spark and pieces read without a choice stay so."""
         from impctl.compile.flows import Strategy
 
         modes = self.choice.queries[query].modes
@@ -413,9 +411,7 @@ def _pinned_mode(side: SideChoice | None, asked: JoinStrategy, *, is_least: bool
     if side is None or Strategy.FILES not in side.readers or asked is JoinStrategy.INDEX:
         return Mode.KEPT
     is_asked = asked is JoinStrategy.FILES and (is_least or not side.is_whole)
-    if side.strategy is Strategy.SPARK or is_asked:
-        return Mode.READ
-    return None
+    return Mode.READ if side.strategy is Strategy.SPARK or is_asked else None
 
 
 def _is_of(stored: str, pieces: set[str]) -> bool:

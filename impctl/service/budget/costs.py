@@ -77,9 +77,7 @@ def opened(
     check_pins(stored, desk.tables)
     result = reopened(desk, spec, stored)
     check_circuit(desk, result.prepared, result.way, stored)
-    if result.way.compiled is None:
-        return None
-    return Opened(stored, result, sizes_of(store, stored))
+    return None if result.way.compiled is None else Opened(stored, result, sizes_of(store, stored))
 
 
 def state_bytes(store: StoreReader, queries: Iterable[QueryName]) -> int:
@@ -291,9 +289,7 @@ def _alike(
 
 def _bounded(actual: float, estimated: float) -> float:
     """Their ratio, limited by how far prior times were ever off."""
-    if estimated <= 0:
-        return 1.0
-    return min(_MOST_TIMES, max(1 / _MOST_TIMES, actual / estimated))
+    return 1.0 if estimated <= 0 else min(_MOST_TIMES, max(1 / _MOST_TIMES, actual / estimated))
 
 
 ROWS_UNKNOWN = 100
@@ -409,8 +405,8 @@ class _Flows:
         return self._known[wire] / max(1.0, self._known[-1 - source])
 
     def comes_with_its_own(self, piece: str, kind: KindOfChange) -> bool:
-        """Whether the keys that a run reads of a piece mostly come with it: both sides of its join
-        change, or its groups have few rows."""
+        """Whether a piece's keys come with the change: its join's sides both do, or groups are
+        small."""
         if piece in self._sides:
             mine, other = self.tables_of(piece)
             return bool(mine & kind.tables and other & kind.tables)
