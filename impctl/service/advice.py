@@ -36,7 +36,7 @@ REBALANCE_HINT = "run `impctl capture --rebalance`"
 
 
 def depths(counted: RangeRows, before: Sequence[RangeDepth] = ()) -> list[RangeDepth]:
-    """What is kept of the counts; without `before` the ranges were chosen just now."""
+    """Describe the counts of ranges; without `before`, the ranges have just been chosen."""
     chosen = {(depth.table, depth.attribute): depth.at_capture for depth in before}
     result = []
     for partition in counted.partitions:
@@ -50,22 +50,19 @@ def depths(counted: RangeRows, before: Sequence[RangeDepth] = ()) -> list[RangeD
 
 
 def imbalance(depth: RangeDepth) -> float:
-    """Largest range over mean range; 0 for a table without rows."""
     return depth.largest * depth.ranges / depth.rows if depth.rows else 0.0
 
 
 def has_drifted(depth: RangeDepth, threshold: float) -> bool:
-    """Whether the imbalance is more than `threshold` times what it was at the choice.
-
-    Ranges chosen over an empty table are one range, which holds everything from then on.
-    """
+    """Whether the imbalance exceeds `threshold` times the one at capture. Ranges chosen over an
+    empty table are a single range, which holds everything from then on."""
     if depth.at_capture == 0 and depth.ranges == 1:
         return depth.rows > 0
     return imbalance(depth) > threshold * max(depth.at_capture, 1.0)
 
 
 def ranges_entries(desk: Workbench, stored: StoredQuery) -> tuple[RangesEntry, ...]:
-    """What results say of the ranges of a query; empty where they are not counted."""
+    """Entries for the ranges of a query; empty where they are not counted."""
     threshold = imbalance_of(desk.settings)
     entries = []
     for kept in stored.state_meta.get("depths", ()):
@@ -73,34 +70,26 @@ def ranges_entries(desk: Workbench, stored: StoredQuery) -> tuple[RangesEntry, .
         drifted = has_drifted(depth, threshold)
         hint = None
         if drifted:
-            is_fixed = has_own_boundaries(desk, depth.table, depth.attribute)
-            hint = _own_hint(depth) if is_fixed else REBALANCE_HINT
-        entries.append(
-            RangesEntry(
-                table=depth.table,
-                attribute=depth.attribute,
-                ranges=depth.ranges,
-                rows=depth.rows,
-                largest=depth.largest,
-                imbalance=imbalance(depth),
-                at_capture=depth.at_capture,
-                drifted=drifted,
-                hint=hint,
-            )
-        )
+            hint = REBALANCE_HINT
+            if has_own_boundaries(desk, depth.table, depth.attribute):
+                hint = (
+                    f"the workload file sets the `boundaries` of `{depth.table}."
+                    f"{depth.attribute}`; change them there and capture again"
+                )
+        entry = RangesEntry(**kept, imbalance=imbalance(depth), drifted=drifted, hint=hint)
+        entries.append(entry)
     return tuple(entries)
 
 
 def ranges_entry(
     desk: Workbench, stored: StoredQuery, table: TableName, attribute: ColumnName
 ) -> RangesEntry | None:
-    """The same for the ranges of one sketch."""
+    """The entry of one sketch, if its ranges are counted."""
     result = ranges_entries(desk, stored)
     return next((e for e in result if (e.table, e.attribute) == (table, attribute)), None)
 
 
 def has_own_boundaries(desk: Workbench, table: TableName, attribute: ColumnName) -> bool:
-    """Whether the workload file gives the boundaries, which then are the user's to change."""
     return any(
         part.table == table
         and part.column.lower() == attribute.lower()
@@ -109,22 +98,15 @@ def has_own_boundaries(desk: Workbench, table: TableName, attribute: ColumnName)
     )
 
 
-def _own_hint(depth: RangeDepth) -> str:
-    return (
-        f"the workload file sets the `boundaries` of `{depth.table}.{depth.attribute}`; "
-        "change them there and capture again"
-    )
-
-
 _SMALL = 1 << 20
-"""State of fewer bytes takes no room worth a word."""
+"""Bytes of state below which no advice is given."""
 
 _BUFFER = 1000
-"""The bound that the saving is told for; 100 to 10,000 serve most queries."""
+"""The buffer that the saving is computed for; 100 to 10,000 serve most queries."""
 
 
 def state_warnings(desk: Workbench, store: StoreReader, prepared: PreparedQuery) -> list[str]:
-    """A warning where the state of the query, as stored, is larger than its tables."""
+    """Warn if the stored state of the query is larger than its tables."""
     name = prepared.spec.name
     runs = store.run_refs(name)
     held = sum(run.bytes for run in runs)
@@ -135,15 +117,14 @@ def state_warnings(desk: Workbench, store: StoreReader, prepared: PreparedQuery)
         f"the state of query `{name}` takes {size_text(held)}, more than the "
         f"{size_text(size)} of its tables"
     )
-    is_bounded = isinstance(prepared.spec.buffer, int)
-    saving = None if is_bounded else _saving(desk, store, prepared, runs)
+    saving = None if isinstance(prepared.spec.buffer, int) else _saving(desk, store, prepared, runs)
     return [said if saving is None else f"{said}; {saving}"]
 
 
 def _saving(
     desk: Workbench, store: StoreReader, prepared: PreparedQuery, runs: Sequence[RunRef]
 ) -> str | None:
-    """What `buffer` would save; None where nothing of the state could be bounded."""
+    """What `buffer` would save; None if no state can be bounded."""
     from impctl.service.maintenance_plan import chooser_of, chosen_way, restored_verdict
 
     stored = store.load(prepared.spec.name)
@@ -155,7 +136,7 @@ def _saving(
     way = chosen_way(bounded, verdict, partitions, chooser_of(bounded, meta))
     if way.compiled is None:
         return None
-    # What is bounded already keeps fewer of each group.
+    # Bounded pieces already keep fewer rows of each group.
     refills = [one for one in way.compiled.refills if one.operator.piece not in meta.buffers]
     saved, is_sure = _saved(refills, _by_piece(runs))
     if saved < _SMALL:
@@ -168,7 +149,6 @@ def _saving(
 
 
 def _by_piece(runs: Sequence[RunRef]) -> Mapping[str, tuple[int, int]]:
-    """Rows and bytes of each piece of state."""
     result: dict[str, tuple[int, int]] = {}
     for run in runs:
         rows, size = result.get(run.arrangement, (0, 0))
@@ -177,7 +157,7 @@ def _by_piece(runs: Sequence[RunRef]) -> Mapping[str, tuple[int, int]]:
 
 
 def _saved(refills: Sequence[Refilled], pieces: Mapping[str, tuple[int, int]]) -> tuple[int, bool]:
-    """Bytes, and whether they are sure: of keyed state the number of groups is not known."""
+    """Bytes saved, and whether that is certain: for keyed state the number of groups is unknown."""
     saved, is_sure = 0.0, True
     for refilled in refills:
         for keeper in refilled.operator.arrangements():
@@ -189,17 +169,14 @@ def _saved(refills: Sequence[Refilled], pieces: Mapping[str, tuple[int, int]]) -
 
 
 _NEARLY_ALL = 0.9
-"""Of so many rows that lead to the answer hardly a range is left out."""
+"""If so many rows lead to the answer, hardly a range can be skipped."""
 
 _BACK, _USED, _ROWS = ".back.", ".used.", "rows"
-"""The pieces that `circuits.backward` has: what follows back, and what arrives above."""
+"""Pieces of the backward state (`compile.fixpoint`): what follows back, what arrives above."""
 
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """A fixpoint that is followed back: how many rows it has, how many of these lead to the answer,
-    and the bytes that tell which."""
-
     name: str
     rows: int
     led: int
@@ -211,7 +188,6 @@ class Followed:
 
     @property
     def note(self) -> str:
-        """In one breath."""
         said = f"about {self.led:,} of its {self.rows:,} rows lead to the answer"
         if not self.is_nearly_all:
             return said
@@ -219,11 +195,7 @@ class Followed:
 
 
 def followed(runs: Sequence[RunRef]) -> list[Followed]:
-    """Each fixpoint of a query's state that is followed back."""
-    sizes: dict[str, tuple[int, int]] = {}
-    for run in runs:
-        rows, size = sizes.get(run.arrangement, (0, 0))
-        sizes[run.arrangement] = (rows + run.rows, size + run.bytes)
+    sizes = _by_piece(runs)
     names = [piece[: -len(_BACK + _ROWS)] for piece in sizes if piece.endswith(_BACK + _ROWS)]
     return [_followed(name, sizes) for name in sorted(names)]
 
@@ -238,7 +210,7 @@ def _followed(name: str, sizes: Mapping[str, tuple[int, int]]) -> Followed:
 
 
 def followed_warnings(query: QueryName, runs: Sequence[RunRef]) -> list[str]:
-    """A warning where `lineage: answer` leaves next to nothing out, for state worth a word."""
+    """Warn if `lineage: answer` skips almost nothing and its state is large."""
     return [
         f"`lineage: answer` of query `{query}` skips almost nothing: {one.led:,} of "
         f"{one.rows:,} rows of its recursion lead to the answer. It needs "
@@ -250,17 +222,16 @@ def followed_warnings(query: QueryName, runs: Sequence[RunRef]) -> list[str]:
 
 
 _WORTH_IT = 0.8
-"""Of the bytes that sketches leave now, at most so many must be left for a table to be rewritten
-without being named."""
+"""A table is rewritten unasked only if at most this share of the sketches' bytes remains."""
 _AS_FINE = 0.75
-"""A table of so many of the files that it would have is not cut finer by writing it again."""
+"""With this share of the expected files, a table does not get finer when rewritten."""
 _MOST_COLUMNS = 4
-"""By more a Z-order tells hardly anything apart."""
+"""With more columns, a Z-order hardly separates anything."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SketchUse:
-    """A sketch of a table, the query that it is for, and the rows of the table in each range."""
+    """A sketch with its query, and the table's rows in each of its ranges."""
 
     prepared: PreparedQuery
     sketch: StoredSketch
@@ -268,7 +239,6 @@ class SketchUse:
     rows: Ints
 
     def left(self, desk: Workbench) -> Pruned:
-        """What the query's sketches and conditions leave of the files as they are."""
         from impctl.service.filters import filters_of
 
         versions = desk.tables.versions_of(self.prepared.tables)
@@ -277,11 +247,8 @@ class SketchUse:
 
 @dataclass(frozen=True, slots=True)
 class ClusterForecast:
-    """One table in the order of `columns`, and what each sketch would leave of it.
-
-    `obstacle` says why there is nothing to gain, and is empty where there is; `is_done` where the
-    files lie in that order already.
-    """
+    """A table in the order of `columns`, and what each sketch would then read. `obstacle` says why
+    nothing is gained, or is empty; with `is_done` the files have that order already."""
 
     columns: tuple[ColumnName, ...]
     files: int
@@ -291,7 +258,6 @@ class ClusterForecast:
 
     @property
     def share(self) -> float:
-        """Of the bytes that the sketches leave now, those that they would leave."""
         now = sum(sketch.bytes for sketch in self.sketches)
         return sum(sketch.bytes_expected for sketch in self.sketches) / now if now else 1.0
 
@@ -299,7 +265,7 @@ class ClusterForecast:
 def sketch_uses(
     desk: Workbench, store: StoreReader | None, failures: list[Failure]
 ) -> dict[TableName, list[SketchUse]]:
-    """The sketches stored for the file's queries as they read now, by table."""
+    """The sketches stored for the file's current queries, by table."""
     from impctl.service.prepare import prepare
 
     result: dict[TableName, list[SketchUse]] = {}
@@ -321,17 +287,17 @@ def sketch_uses(
 def _rows_per_range(
     snapshot: Snapshot, store: StoreReader, stored: StoredQuery, sketch: StoredSketch
 ) -> Ints:
-    """Rows per fragment as the state counts them, for how they share the table; else as the log
-    suggests."""
+    """Rows per range, by the state's counts where these can be told apart, else by the log."""
     from impctl.compile.fill import RangeRows, counts_name
     from impctl.tables.prune import likely_counts
 
     partition = sketch.partition
     others = {other.partition for other in stored.sketches} - {partition}
-    # Two partitions of one attribute are counted under names that tell nobody which is which.
-    if not any(_is_named_alike(partition, other) for other in others):
+    # Counts of two partitions of one attribute have names that do not distinguish them.
+    name = (partition.table, partition.attribute)
+    if all((other.table, other.attribute) != name for other in others):
         counted = RangeRows([partition])
-        # State that is damaged keeps nobody from clustering; `maintain` and `doctor` tell of it.
+        # Damaged state does not prevent clustering; `maintain` and `doctor` report it.
         with suppress(StateCorruptError):
             counted.load(store.load_runs(stored.query, counts_name(partition)))
         counts = counted.counts(partition)
@@ -340,12 +306,8 @@ def _rows_per_range(
     return likely_counts(snapshot, partition)
 
 
-def _is_named_alike(one: RangePartition, other: RangePartition) -> bool:
-    return (one.table, one.attribute) == (other.table, other.attribute)
-
-
 def sketched_most(snapshot: Snapshot, uses: Sequence[SketchUse]) -> tuple[ColumnName, ...]:
-    """The attributes sketched most often; none that the table is partitioned by."""
+    """The attributes sketched most often, without partition columns."""
     attributes = [use.sketch.attribute for use in uses]
     able = [name for name in attributes if name not in snapshot.partition_columns]
     often = sorted(dict.fromkeys(able), key=lambda name: -able.count(name))
@@ -355,7 +317,6 @@ def sketched_most(snapshot: Snapshot, uses: Sequence[SketchUse]) -> tuple[Column
 def cluster_forecast(
     desk: Workbench, table: TableName, columns: Sequence[ColumnName], uses: Sequence[SketchUse]
 ) -> ClusterForecast:
-    """What the table's files would be in this order."""
     from impctl.tables.write.maintenance import bytes_per_file
 
     snapshot = desk.tables.snapshot(table)
@@ -381,7 +342,7 @@ def cluster_forecast(
 def _is_done(
     desk: Workbench, snapshot: Snapshot, columns: Sequence[ColumnName], files: int
 ) -> bool:
-    """Whether writing the table again in this order would change nothing that matters."""
+    """Whether a rewrite in this order would change nothing relevant."""
     from impctl.tables.sample import is_sorted
     from impctl.tables.write.maintenance import clustered_by
 
@@ -394,7 +355,7 @@ def _is_done(
 def _expected(
     desk: Workbench, use: SketchUse, columns: Sequence[ColumnName], files: int
 ) -> ClusteredSketch:
-    """What the sketch leaves now, and would of files in the new order."""
+    """What the sketch reads now, and would read in the new order."""
     from impctl.sketch.likelihood import share_after
     from impctl.tables.sample import overlap
 
@@ -421,8 +382,6 @@ def _expected(
 
 
 class ClusterForecasts:
-    """The forecasts of a run that advises, each made when it is asked for and then kept."""
-
     def __init__(self, desk: Workbench, store: StoreReader | None) -> None:
         self._desk = desk
         self._store = store
@@ -430,8 +389,7 @@ class ClusterForecasts:
         self._made: dict[TableName, ClusterForecast | None] = {}
 
     def of(self, table: TableName) -> ClusterForecast | None:
-        """As `cluster` would find it for all sketches of the table; None where it has none that
-        can be used, or cannot be looked at."""
+        """The forecast of `cluster` for all sketches of the table; None if there is none."""
         if self._uses is None:
             self._uses = sketch_uses(self._desk, self._store, [])
         if table not in self._made:
@@ -439,17 +397,14 @@ class ClusterForecasts:
         return self._made[table]
 
     def alone(self, query: QueryName, sketch: StoredSketch) -> ClusteredSketch | None:
-        """What an order by its own attribute would do for one sketch of several; None where that is
-        nothing, or all that `of` looks at."""
+        """The forecast for ordering by one of several sketches' attributes; None if useless."""
         whole, uses = self.of(sketch.table), (self._uses or {}).get(sketch.table, [])
         wanted = (query, sketch.attribute)
         own = [use for use in uses if (use.prepared.spec.name, use.sketch.attribute) == wanted]
         if whole is None or len(own) in (0, len(uses)):
             return None
         forecast = self._forecast(sketch.table, own)
-        if forecast is None or forecast.obstacle:
-            return None
-        return forecast.sketches[0]
+        return None if forecast is None or forecast.obstacle else forecast.sketches[0]
 
     def _forecast(self, table: TableName, uses: Sequence[SketchUse]) -> ClusterForecast | None:
         try:
@@ -460,30 +415,26 @@ class ClusterForecasts:
 
 
 _USEFUL_SHARE = 0.75
-"""Beyond this share, of ranges held or of files left to read, a sketch is not worth using."""
+"""A sketch that keeps more than this share of ranges or files is not worth using."""
 
 _SPREAD = 0.5
-"""A table whose files each span more of the ranges than this is not clustered by them; beside it
-each file of a sorted table spans its own part."""
+"""If each file spans more than this share of the ranges, the table is not clustered by them."""
 
 _SMALL_SHARE, _MANY_SMALL = 0.001, 10
-"""A file is small with less than this share of the rows; so many are worth a word."""
+"""A file is small with less than this share of the rows; so many of them are reported."""
 
 _ROWS_WORTH_ADVICE = 100_000
-"""A smaller table is read in no time, however it lies."""
+"""A smaller table is read in no time, whatever its order."""
 
 
 _EVERY_ROW = (
     "every row counts for this query, so no sketch can skip any; `answer: true` "
     "materializes its result"
 )
-"""What to do where nothing can be skipped."""
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What keeps a sketch from leaving files out, and what would help."""
-
     message: str
     fix: str
 
@@ -496,8 +447,7 @@ def warnings_of(
     *,
     counts_every_row: bool = False,
 ) -> list[str]:
-    """A warning for every sketch that lets next to nothing be skipped; one that cannot, since the
-    query `counts_every_row`, is told so."""
+    """Warn of each sketch that skips almost nothing, as all do if the query `counts_every_row`."""
     result = advice_of(tables, forecasts, query, sketches)
     if counts_every_row:
         result = [replace(advice, fix=_EVERY_ROW) for advice in result]
@@ -510,7 +460,7 @@ def advice_of(
     query: QueryName,
     sketches: Sequence[StoredSketch],
 ) -> list[Advice]:
-    """What to say of each sketch that lets next to nothing be skipped, and of small files."""
+    """Advice on sketches that skip almost nothing, and on small files."""
     result = [_advice(tables, forecasts, query, sketch) for sketch in sketches]
     return list(dict.fromkeys(advice for advice in result if advice is not None))
 
@@ -535,23 +485,26 @@ def _advice(
     small = _small_and_wide(snapshot, sketch)
     if small < _MANY_SMALL or small * 2 < files:
         return None
+    forecast = forecasts.of(sketch.table)
+    merges = "OPTIMIZE" if forecast is None or forecast.obstacle else "`impctl cluster` or OPTIMIZE"
     return Advice(
         f"{name} skips none of the {small} small files (of {files}): each spans most of "
         "the ranges, which is usual after many small commits",
-        f"{_who_joins_files(forecasts.of(sketch.table))} would merge them",
+        f"{merges} would merge them",
     )
 
 
 def _order_fix(
     forecasts: ClusterForecasts, query: QueryName, sketch: StoredSketch, total: int
 ) -> str:
-    """What an order of the files would do for the sketch: told only where it is worth it."""
     forecast = forecasts.of(sketch.table)
     if forecast is None:
         return "use another attribute"
     by = ", ".join(f"`{name}`" for name in forecast.columns)
-    expected = None if forecast.obstacle else _helped(forecast, query, sketch)
-    if expected is not None:
+    wanted = (query, sketch.attribute)
+    mine = (one for one in forecast.sketches if (one.query, one.attribute) == wanted)
+    expected = next((one for one in mine if one.bytes_expected < one.bytes), None)
+    if expected is not None and not forecast.obstacle:
         return (
             f"`impctl cluster` would order the table's files by {by} and leave about "
             f"{expected.bytes_expected / max(total, 1):.1%} of them to read"
@@ -571,27 +524,7 @@ def _order_fix(
     )
 
 
-def _helped(
-    forecast: ClusterForecast, query: QueryName, sketch: StoredSketch
-) -> ClusteredSketch | None:
-    """What is expected of the sketch, where that is less than it leaves now."""
-    wanted = (query, sketch.attribute)
-    return next(
-        (
-            one
-            for one in forecast.sketches
-            if (one.query, one.attribute) == wanted and one.bytes_expected < one.bytes
-        ),
-        None,
-    )
-
-
-def _who_joins_files(forecast: ClusterForecast | None) -> str:
-    return "OPTIMIZE" if forecast is None or forecast.obstacle else "`impctl cluster` or OPTIMIZE"
-
-
 def _small_and_wide(snapshot: Snapshot, sketch: StoredSketch) -> int:
-    """Files of few rows that span most of the ranges."""
     from impctl.tables.statistics import file_bounds
 
     partition, few = sketch.partition, (snapshot.rows or 0) * _SMALL_SHARE
@@ -606,8 +539,7 @@ def _small_and_wide(snapshot: Snapshot, sketch: StoredSketch) -> int:
 
 
 def _span(snapshot: Snapshot, sketch: StoredSketch) -> float | None:
-    """The share of the ranges that the file in the middle spans, where that keeps files from being
-    left out; None where files are left out, or where sorting the table would not help."""
+    """Share of ranges the median file spans; None if files are skipped or sorting won't help."""
     from impctl.tables.prune import prune
     from impctl.tables.statistics import file_bounds
 
@@ -626,6 +558,6 @@ def _span(snapshot: Snapshot, sketch: StoredSketch) -> float | None:
 
 
 def _spanned(low: BoundaryValue, high: BoundaryValue, partition: RangePartition) -> int:
-    """Ranges that values from `low` to `high` fall into."""
+    """Ranges of the values from `low` to `high`."""
     first, last = (bisect_right(partition.boundaries, value) for value in (low, high))
     return last - first + 1

@@ -1,8 +1,7 @@
-"""The rows of an answer as one Arrow table, and the ways in which programs take them.
+"""The rows of an answer as one Arrow table, and the forms in which programs take them.
 
-Law: the table is as the engine gave it: its types, its order, names that stand twice; Python values
-are made of it only where they are asked for. What is shown of it never changes what it holds.
-Out of scope: text and files (`app.writing`).
+Law: the table keeps the engine's types, order and duplicate names. Python values are made on
+request only, and showing the table never changes it.
 """
 
 from __future__ import annotations
@@ -21,11 +20,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 RowValue = bool | int | float | str | Decimal | date | datetime | bytes | None
-"""A value of a result row; lists and structs come as lists and dictionaries."""
+"""A value of a result row; lists and structs are lists and dictionaries."""
 
 
 def rows_of(table: pa.Table) -> tuple[tuple[RowValue, ...], ...]:
-    """The rows as plain values; two columns of one name stay two."""
     try:
         columns = [column.to_pylist() for column in table.columns]
     except (OverflowError, ValueError) as error:
@@ -40,11 +38,8 @@ def rows_of(table: pa.Table) -> tuple[tuple[RowValue, ...], ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class ArrowAnswer:
-    """An answer that DuckDB, Polars and pandas read as it is, by the Arrow stream that it gives.
-
-    `limit`: how many of its first rows are shown or written, None for all; `written`: the file
-    they went to instead of the screen.
-    """
+    """An answer that DuckDB, Polars and pandas read through its Arrow stream. `limit`: how many
+    rows are shown or written, None for all; `written`: the file they went to."""
 
     answer: pa.Table = field(repr=False)
     limit: int | None = None
@@ -52,32 +47,27 @@ class ArrowAnswer:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names, in order; one may stand twice."""
         return tuple(self.answer.column_names)
 
     @cached_property
     def rows(self) -> tuple[tuple[RowValue, ...], ...]:
-        """All rows as plain Python values; EvaluationError for a year that Python lacks."""
+        """Return all rows as Python values; EvaluationError for a year that Python lacks."""
         return rows_of(self.answer)
 
     @property
     def row_count(self) -> int:
-        """How many rows the answer has, whatever is shown of them."""
         return int(self.answer.num_rows)
 
     @property
     def shown(self) -> pa.Table:
-        """The rows to show or to write."""
         if self.limit is None or self.limit >= len(self.answer):
             return self.answer
         return self.answer.slice(0, self.limit)
 
     def to_arrow(self) -> pa.Table:
-        """The answer as a `pyarrow.Table`."""
         return self.answer
 
     def to_pandas(self) -> Any:
-        """The answer as a `pandas.DataFrame`, types as pyarrow translates them."""
         if find_spec("pandas") is None:
             raise UsageError(
                 "The result cannot be converted to pandas, which is not installed",
@@ -87,5 +77,4 @@ class ArrowAnswer:
         return self.answer.to_pandas()
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """The answer by the Arrow PyCapsule protocol, which other libraries ask for."""
         return self.answer.__arrow_c_stream__(requested_schema)

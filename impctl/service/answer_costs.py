@@ -1,4 +1,4 @@
-"""What a result would cost the engine and Spark, before either begins."""
+"""What a result would cost the engine and Spark, estimated before either begins."""
 
 from __future__ import annotations
 
@@ -34,26 +34,25 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from impctl.expr.nodes import Expr
-    from impctl.service.context import Workbench
+    from impctl.service.context import Versions, Workbench
     from impctl.service.filters import Pruned
     from impctl.service.prepare import PreparedQuery
     from impctl.store.records import StoreReader
     from impctl.tables.snapshot import DataFile
-    from impctl.types import TableName, TableVersion
+    from impctl.types import TableName
 
 
 SLOW_STATE_MS = 300.0
-"""What kept rows may take to be told before anybody asks whether reading tables is quicker."""
+"""Milliseconds of reading the result's rows above which reading tables is considered."""
 _SMALL_STATE = 4_000_000
-"""Bytes of kept rows that never take so long; what telling fewer took is not written down."""
+"""Bytes of result rows that are always read quickly; such reads are not recorded."""
 _LATEST = 3
-"""Runs that an estimate is the median of."""
+"""Runs whose median is the estimate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Milliseconds, of these `start_ms` to start Spark; by how many recorded `runs`, 0: by
-    rates."""
+    """Milliseconds, with `start_ms` to start Spark; from `runs` recorded runs, or by rates if 0."""
 
     ms: float
     runs: int = 0
@@ -62,8 +61,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """What any query takes, whatever it reads; `first` more where it is the first of its Spark,
-    `start` more where that has to be started, as long as no start was recorded."""
+    """Milliseconds: `first` for a Spark's first query, `start` to start it if never recorded."""
 
     query: float
     first: float = 0.0
@@ -71,7 +69,7 @@ class Fixed:
 
 
 def answer_runs(desk: Workbench, spec: QuerySpec) -> tuple[AnswerRun, ...]:
-    """What the latest answers of the query took, newest first."""
+    """Return the latest recorded answers of the query, newest first."""
     runs = Ledger(desk.store_path).runs(spec.name, _mark(spec))
     return tuple(run for run in runs if _is_amount(run.elapsed_ms) and _is_amount(run.start_ms))
 
@@ -84,7 +82,6 @@ def record_answer(
     elapsed_ms: float,
     start_ms: float = 0.0,
 ) -> None:
-    """Write down what an answer took, where there is a store; `read` are files, rows and bytes."""
     if Layout(desk.store_path).catalog.is_file():
         run = AnswerRun(spec.name, _mark(spec), str(by), time.time(), *read, elapsed_ms, start_ms)
         Ledger(desk.store_path).record_run(run)
@@ -93,27 +90,24 @@ def record_answer(
 def record_told(
     desk: Workbench, store: StoreReader, spec: QuerySpec, rows: pa.Table, elapsed_ms: float
 ) -> None:
-    """Write down what telling kept rows took, where these are many."""
+    """Record how long reading the result's rows took, if they are many."""
     if result_bytes(store, spec.name) >= _SMALL_STATE:
-        read = (0, rows.num_rows, rows.nbytes)
-        record_answer(desk, spec, AnsweredBy.STATE, read, elapsed_ms)
+        record_answer(desk, spec, AnsweredBy.STATE, (0, rows.num_rows, rows.nbytes), elapsed_ms)
 
 
 def is_slow_to_tell(desk: Workbench, store: StoreReader, spec: QuerySpec) -> bool:
-    """Whether telling the kept rows of a query took long."""
     if result_bytes(store, spec.name) < _SMALL_STATE:
         return False
     return state_estimate(answer_runs(desk, spec)).ms >= SLOW_STATE_MS
 
 
 def state_estimate(runs: Sequence[AnswerRun]) -> Estimate:
-    """What telling kept rows takes; 0 where that was not recorded, as they are few."""
-    told = [run.elapsed_ms for run in runs if run.by == AnsweredBy.STATE][:_LATEST]
-    return Estimate(statistics.median(told) if told else 0.0, len(told))
+    """Milliseconds to read the result's rows; 0 if not recorded, since they are few."""
+    times = [run.elapsed_ms for run in runs if run.by == AnsweredBy.STATE][:_LATEST]
+    return Estimate(statistics.median(times) if times else 0.0, len(times))
 
 
 def start_of(runs: Sequence[AnswerRun], fixed: Fixed) -> float:
-    """What starting Spark takes, by the latest starts that were recorded."""
     seen = [run.start_ms for run in runs if run.start_ms > 0][:_LATEST]
     return statistics.median(seen) if seen else fixed.start
 
@@ -121,11 +115,8 @@ def start_of(runs: Sequence[AnswerRun], fixed: Fixed) -> float:
 def by_runs(
     runs: Sequence[AnswerRun], by: AnsweredBy, rows: int, fixed: Fixed, *, is_up: bool
 ) -> Estimate | None:
-    """What an answer takes that reads so many rows, by the latest recorded runs; None without.
-
-    The first query of a Spark that was started for it takes longer, so runs like the one to come
-    tell where there are any.
-    """
+    """Estimate an answer over so many rows from recorded runs; None without any. The first query of
+    a new Spark takes longer, so runs like the next one are preferred."""
     mine = [run for run in runs if run.by == by]
     if not mine:
         return None
@@ -136,7 +127,6 @@ def by_runs(
 
 
 def _scaled(run: AnswerRun, rows: int, fixed: Fixed, *, is_up: bool) -> float:
-    """What a run would take that reads so many rows. Of its time at least half depends on them."""
     was_up = run.start_ms == 0.0
     always = min(fixed.query + (0.0 if was_up else fixed.first), run.elapsed_ms / 2)
     now = always if was_up == is_up else fixed.query + (0.0 if is_up else fixed.first)
@@ -153,18 +143,17 @@ def _is_amount(ms: object) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """Milliseconds: what any query takes, a value read, and what operators do with a row."""
+    """Milliseconds per query, per value read, and per row in operators."""
 
     query: float
     value: float
     join: float
     group: float
     double: float
-    """A double in a sum or average, which the engine adds up exactly."""
     rank: float
-    """A row put in order within its group: windows, and the first rows of each group."""
+    """A row sorted within its group: windows, and top-k per group."""
     first: float
-    """A row of which the first in all are wanted."""
+    """A row of a global top-k."""
 
 
 _ENGINE = Rates(
@@ -176,21 +165,18 @@ _SPARK = Rates(
 _ENGINE_FIXED = Fixed(_ENGINE.query)
 _SPARK_FIXED = Fixed(_SPARK.query, first=2500.0, start=4000.0)
 _DUCKDB_START_MS, _DUCKDB_ROW_MS = 20.0, 15e-6
-"""What a query costs DuckDB that is running, over all files on a local disk, and each value."""
+"""Milliseconds of a query in DuckDB over local files, and of each value."""
 _CLEARLY, _CLEARLY_MS = 1.5, 100.0
-"""So many times as long, and so much longer, is worth telling, or trying."""
+"""Factor and milliseconds that make a difference worth reporting."""
 _ROW_BYTES = 16
-"""Of a row whose number the log does not tell."""
+"""Bytes per row, if the log has no row count."""
 _GROUPS = 0.1
-"""Groups for each row below them, as long as nobody knows."""
+"""Groups per input row, if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Foreseen:
-    """What the engine and Spark are estimated to take, and why the quicker one is it in words.
-
-    `quicker` says who would be quicker than both, empty where nobody clearly is.
-    """
+    """The estimates, why the quicker one wins, and in `quicker` what would be clearly quicker."""
 
     engine: Estimate
     spark: Estimate
@@ -199,8 +185,7 @@ class Foreseen:
 
     @property
     def is_engine(self) -> bool:
-        """Whether the engine is the one to ask: the quicker one. Of two of which only one was tried
-        the other has to be clearly quicker, as rates are rough."""
+        """Whether to ask the engine. Rates are rough: an untried one must be clearly quicker."""
         if self.engine.runs and not self.spark.runs:
             return not _is_clearly_less(self.spark.ms, self.engine.ms)
         if self.spark.runs and not self.engine.runs:
@@ -209,17 +194,13 @@ class Foreseen:
 
     @property
     def least(self) -> Estimate:
-        """That of the quicker one."""
         return self.engine if self.is_engine else self.spark
 
 
 def foreseen(
-    desk: Workbench,
-    prepared: PreparedQuery,
-    versions: Mapping[TableName, TableVersion],
-    pruned: Pruned,
+    desk: Workbench, prepared: PreparedQuery, versions: Versions, pruned: Pruned
 ) -> Foreseen:
-    """Who would be the quicker one to read these files."""
+    """Estimate both for these files."""
     rows = {table: rows_of(files) for table, files in pruned.files.items()}
     total, is_up = sum(rows.values()), desk.has_spark
     runs = answer_runs(desk, prepared.spec)
@@ -231,13 +212,13 @@ def foreseen(
         start = 0.0 if is_up else start_of(runs, _SPARK_FIXED)
         first = 0.0 if is_up else _SPARK_FIXED.first
         spark = Estimate(_by_rates(prepared, rows, _SPARK) + first + start, 0, start)
-    why = f"estimate for {total:,} rows: engine {_told(engine)}, Spark {_told(spark)}"
+    why = f"estimate for {total:,} rows: engine {_text(engine)}, Spark {_text(spark)}"
     least = min(engine.ms, spark.ms)
     return Foreseen(engine, spark, why, _quicker(desk, prepared, versions, least))
 
 
 def _by_rates(prepared: PreparedQuery, rows: Mapping[TableName, int], rates: Rates) -> float:
-    """Milliseconds of one query over so many rows of each table, Spark's start left out."""
+    """Milliseconds of a query over so many rows per table, without Spark's start."""
     ms, passing = rates.query, dict[int, float]()
     for node in reversed(tuple(nodes_of(prepared.planned.root))):
         below = [passing[id(child)] for child in inputs_of(node)]
@@ -245,18 +226,13 @@ def _by_rates(prepared: PreparedQuery, rows: Mapping[TableName, int], rates: Rat
             passing[id(node)] = float(rows.get(node.table, 0))
             ms += passing[id(node)] * max(1, len(node.attributes)) * rates.value
         else:
-            passing[id(node)] = max(below, default=0.0) * _left_by(node)
+            is_grouping = isinstance(node, Aggregate | Distinct | TopK)
+            passing[id(node)] = max(below, default=0.0) * (_GROUPS if is_grouping else 1.0)
             ms += sum(below) * _per_row(node, rates)
     return ms
 
 
-def _left_by(node: Plan) -> float:
-    """Rows that come out of an operator for each that goes in."""
-    return _GROUPS if isinstance(node, Aggregate | Distinct | TopK) else 1.0
-
-
 def _per_row(node: Plan, rates: Rates) -> float:
-    """What an operator does with a row takes."""
     match node:
         case Join():
             return rates.join
@@ -278,13 +254,8 @@ def _is_double(arguments: Sequence[Expr]) -> bool:
     return any(result is not None and result.is_fractional for result in types)
 
 
-def _quicker(
-    desk: Workbench,
-    prepared: PreparedQuery,
-    versions: Mapping[TableName, TableVersion],
-    ours: float,
-) -> str:
-    """That DuckDB over all files would be clearly quicker, and how it learns of them."""
+def _quicker(desk: Workbench, prepared: PreparedQuery, versions: Versions, ours: float) -> str:
+    """A note if DuckDB over all files would be clearly quicker, and how to use it."""
     from impctl.tables.rows import why_not_plain
 
     snapshots = {
@@ -295,9 +266,8 @@ def _quicker(
         for scan in prepared.scans
     )
     duckdb = _DUCKDB_START_MS + values * _DUCKDB_ROW_MS
-    if not _is_clearly_less(duckdb, ours):
-        return ""
-    if any(local_path(one.path) is None for one in snapshots.values()):
+    is_local = all(local_path(one.path) is not None for one in snapshots.values())
+    if not (is_local and _is_clearly_less(duckdb, ours)):
         return ""
     how = "`impctl rewrite --sketch auto --files FILE` writes its text and file list"
     if any(why_not_plain(one) for one in snapshots.values()):
@@ -309,7 +279,7 @@ def _quicker(
 
 
 def rows_of(files: Sequence[DataFile]) -> int:
-    """Rows of these files, as far as the log tells."""
+    """Rows of these files, estimated where the log has no count."""
     return sum(file.rows if file.rows is not None else file.size // _ROW_BYTES for file in files)
 
 
@@ -317,8 +287,7 @@ def _is_clearly_less(one: float, other: float) -> bool:
     return _CLEARLY * one <= other and one + _CLEARLY_MS <= other
 
 
-def _told(one: Estimate) -> str:
-    """An estimate in words."""
+def _text(one: Estimate) -> str:
     start = f", including {_time(one.start_ms)} to start" if one.start_ms else ""
     by = f" (from {count_text(one.runs, 'run')})" if one.runs else ""
     return f"{_time(one.ms)}{by}{start}"

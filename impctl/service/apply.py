@@ -1,11 +1,9 @@
-"""Use case: commit update batches of the workload file as new table versions.
+"""Commit update batches of the workload file as new table versions.
 
-Law: the one use case that writes a user's table; each batch is one commit, in the order of the
-file, and a batch that fails stops the run, because later ones may build on it. A batch that is in
-its table is left out, and what was committed is told however the run ends. A dry run prepares
-batches as a run does and leaves out the commits.
-Out of scope: what a batch may hold (`workload.sections`), how it is written
-(`tables.write.apply`).
+Law: only this command writes a user's table. Each batch is one commit, in file order; a failing
+batch stops the run, because later ones may build on it. A batch already in its table is skipped,
+and what was committed is reported however the run ends. A dry run prepares batches but does not
+commit.
 """
 
 from __future__ import annotations
@@ -35,10 +33,10 @@ if TYPE_CHECKING:
 def apply(
     desk: Workbench, names: Sequence[str], *, all_updates: bool, again: bool = False
 ) -> Outcome:
-    """Commit the batches named, or all of them in file order; `again` those too that are in."""
+    """Commit the named batches, or all in file order; with `again` also those already applied."""
     wanted = _wanted(desk, names, all_updates)
     results: list[ApplyResult] = []
-    run = _Run(desk, again)
+    run = _BatchRun(desk, again)
     spec: UpdateSpec | None = None
     try:
         for spec in wanted:
@@ -86,21 +84,19 @@ def _wanted(desk: Workbench, names: Sequence[str], all_updates: bool) -> list[Up
     return list(known.values()) if all_updates else [known[name] for name in names]
 
 
-class _Run:
-    """The tables of one run as it goes on from batch to batch, each opened once."""
-
+class _BatchRun:
     def __init__(self, desk: Workbench, again: bool) -> None:
         self._desk = desk
         self._again = again
         self._tables: dict[TableName, WrittenTable] = {}
         self._ahead: dict[TableName, int] = {}
-        """Versions that a dry run leaves out, by table."""
 
     def apply(self, spec: UpdateSpec, results: list[ApplyResult]) -> None:
-        """Commit a batch, or tell what would be done in a dry run."""
         request = replace(_request(spec), name=spec.name, again=self._again)
         self._desk.reporter.step(f"applying {spec.name}")
-        prepared = prepare_batch(self._table(spec.table), request)
+        if spec.table not in self._tables:
+            self._tables[spec.table] = WrittenTable(self._desk.tables.opened(spec.table))
+        prepared = prepare_batch(self._tables[spec.table], request)
         rows = 0 if prepared.rows is None else len(prepared.rows)
         result = ApplyResult(name=spec.name, table=spec.table, statement=_statement(spec, rows))
         if prepared.in_version is not None:
@@ -125,14 +121,8 @@ class _Run:
                 )
             )
 
-    def _table(self, name: TableName) -> WrittenTable:
-        if name not in self._tables:
-            self._tables[name] = WrittenTable(self._desk.tables.opened(name))
-        return self._tables[name]
-
 
 def _statement(spec: UpdateSpec, rows: int) -> str:
-    """The batch as a statement, in the words of the file."""
     match spec:
         case InsertSpec():
             whence = "" if spec.file is None else f" from {spec.file}"

@@ -1,4 +1,4 @@
-"""Capture: find the sketch of each query, and the state to maintain it."""
+"""Capture the sketch of each query, and the state to maintain it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from impctl.service.advice import (
     warnings_of,
 )
 from impctl.service.budget.choice import keep_to_budget
-from impctl.service.choose import choose, judge_candidates, lineage_warnings
+from impctl.service.choose import Chosen, choose, judge_candidates, lineage_warnings
 from impctl.service.context import Isolated, Workbench, is_refused, remember_histories
 from impctl.service.decision import CaptureStage, capture_stage, foreseen_capture
 from impctl.service.expiry import next_expiry
@@ -37,14 +37,7 @@ from impctl.service.fill import COULD_NOT, best_filled, recaptured, touched
 from impctl.service.filters import filters_of
 from impctl.service.maintenance_plan import chosen_buffers
 from impctl.service.prepare import PreparedQuery, assumption_of, assumption_text, prepare
-from impctl.service.results import (
-    CandidateEntry,
-    CaptureResult,
-    Failure,
-    LeftEntry,
-    Outcome,
-    unsketched_capture,
-)
+from impctl.service.results import CaptureResult, Failure, LeftEntry, Outcome, unsketched_capture
 from impctl.service.stored import (
     StateMeta,
     check_pinned_commit,
@@ -55,7 +48,7 @@ from impctl.service.stored import (
     stored_query,
 )
 from impctl.service.text import named_before
-from impctl.sketch.sketch import FragmentSet, Mode
+from impctl.sketch.sketch import Mode
 from impctl.stopwatch import Stopwatch
 from impctl.store.records import (
     Assumption,
@@ -71,44 +64,38 @@ from impctl.tables.changes import files_mark
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
+    from impctl.service.context import Fragments, Partitions, Versions
     from impctl.service.pinned import PinnedTables
-    from impctl.sketch.partition import RangePartition
     from impctl.store.records import StoreReader
     from impctl.store.store import Store
-    from impctl.types import AccessId, QueryName, TableName, TableVersion
+    from impctl.types import QueryName
     from impctl.workload.models import QuerySpec
 
 
 def captured_query(desk: Workbench, store: StoreReader | None, spec: QuerySpec) -> StoredQuery:
-    """What the store has of a query.
-
-    Raises what refuses the query where that is why it has nothing, else RecaptureNeededError.
-    """
+    """Return what the store has of a query; raises why it is refused, or RecaptureNeededError."""
     try:
         return stored_query(desk, store, spec)
     except RecaptureNeededError:
-        refusal = _refusal(desk, spec)
+        refusal: ImpctlError | None
+        try:
+            refusal = refusal_of(desk, prepare(desk, spec))
+        except ImpctlError as error:
+            # The capture reports any other error, with its place.
+            refusal = error if is_refused(spec, error) else None
         if refusal is not None:
             raise refusal from None
         raise
 
 
 def refusal_of(desk: Workbench, prepared: PreparedQuery) -> UnsafeSketchError | None:
-    """The error that says that no sketch of the query is safe; None where there may be one."""
+    """The error if no sketch of the query is safe, else None."""
     try:
         if not any(judged.safe for judged in judge_candidates(desk, prepared)):
             choose(desk, prepared)
     except UnsafeSketchError as error:
         return error if is_refused(prepared.spec, error) else None
     return None
-
-
-def _refusal(desk: Workbench, spec: QuerySpec) -> ImpctlError | None:
-    try:
-        return refusal_of(desk, prepare(desk, spec))
-    except ImpctlError as error:
-        # Anything worse is found by the capture, with its place.
-        return error if is_refused(spec, error) else None
 
 
 def commit_capture(
@@ -121,10 +108,7 @@ def commit_capture(
     assumptions: tuple[Assumption, ...],
     record: RunRecord,
 ) -> RunRecord:
-    """Store what was found at the pinned versions; `state` holds nothing saved before.
-
-    Returns the record with the layout of the state that it is of.
-    """
+    """Store sketches and unsaved state as pinned; return the record with its layout."""
     versions = desk.tables.versions_of(prepared.tables)
     for table in versions:
         check_pinned_commit(desk.tables, table)
@@ -134,18 +118,29 @@ def commit_capture(
     runs: dict[str, list[tuple[int, object]]] = {}
     if state is not None:
         checkpoint = state.checkpoint()
-        meta = replace(
-            meta,
-            counters=dict(checkpoint.counters),
-            unsure=state.unsure_rows() if isinstance(state, MaintainedQuery) else 0,
-            depths=depths(state.range_rows),
-            read_rows=filled_rows(state) if isinstance(state, MaintainedQuery) else {},
-            group_bytes=group_bytes(state) if isinstance(state, MaintainedQuery) else {},
-            buffer_groups=buffer_groups(state) if isinstance(state, MaintainedQuery) else {},
-        )
+        counters = dict(checkpoint.counters)
+        meta = replace(meta, counters=counters, depths=depths(state.range_rows))
+        if isinstance(state, MaintainedQuery):
+            meta = replace(
+                meta,
+                unsure=state.unsure_rows(),
+                read_rows=filled_rows(state),
+                group_bytes=group_bytes(state),
+                buffer_groups=buffer_groups(state),
+            )
         for arrangement, sequence, table in checkpoint.put:
             runs.setdefault(arrangement, []).append((sequence, table))
-    pins = _pins(desk.tables, prepared)
+    pins = tuple(
+        TablePin(
+            table,
+            masked(source.path),
+            source.table_id,
+            source.version,
+            desk.tables.snapshot(table).schema_json,
+        )
+        for table in prepared.tables
+        for source in [desk.tables.source(table)]
+    )
     capture = NewCapture(
         query=prepared.spec.name,
         fingerprint=definition(desk, prepared.spec, prepared.tables),
@@ -164,15 +159,12 @@ def commit_capture(
 
 
 def _described(
-    tables: PinnedTables,
-    prepared: PreparedQuery,
-    way: Way,
-    versions: Mapping[TableName, TableVersion],
+    tables: PinnedTables, prepared: PreparedQuery, way: Way, versions: Versions
 ) -> StateMeta:
-    """What is said of any state that this way has; what it counted is still to be said."""
+    circuit = circuit_id(prepared.core if way.core is None else way.core)
     return StateMeta(
         way=way.reason,
-        circuit=_circuit(prepared, way),
+        circuit=circuit if way.answer is None else with_answer(circuit),
         answer=way.answer is not None,
         template=template_id(prepared.core),
         moments=dict(prepared.moments),
@@ -190,41 +182,24 @@ def _described(
 
 
 def _side_reasons(way: Way) -> Mapping[str, str]:
-    """Why each side or grouping is read or kept; of a circuit that keeps all, or has Spark read,
-    that follows from the tables, and is not stored."""
+    """Why each side or grouping is read or kept; if none is read, the tables decide it."""
     if way.compiled is None or not way.sides_by(Strategy.FILES):
         return {}
     return {choice.side: choice.reason for choice in way.compiled.pieces}
 
 
 def _estimate(way: Way) -> Mapping[str, float]:
-    """What its trees were chosen by."""
     if not way.has_tree or way.trees is None or way.trees.estimate is None:
         return {}
     return {"joined": way.trees.estimate.joined, "touched": way.trees.estimate.touched}
 
 
-def _circuit(prepared: PreparedQuery, way: Way) -> str:
-    """What the circuit of this way is called."""
-    circuit = circuit_id(prepared.core if way.core is None else way.core)
-    return circuit if way.answer is None else with_answer(circuit)
-
-
-def _pins(tables: PinnedTables, prepared: PreparedQuery) -> tuple[TablePin, ...]:
-    pins = []
-    for table in prepared.tables:
-        source = tables.source(table)
-        schema = tables.snapshot(table).schema_json
-        pins.append(TablePin(table, masked(source.path), source.table_id, source.version, schema))
-    return tuple(pins)
-
-
 _WORTH_TELLING_MS = 20.0
-"""Some hundred times as long as the second, unsynced commit takes."""
+"""Some hundred times the duration of the second, unsynced commit."""
 
 
 def amend(store: Store, query: QueryName, record: RunRecord, commit_ms: float) -> None:
-    """Add a long commit to the latest record of the query, which is this one, and to its cost."""
+    """Add a long commit to the query's latest record, which is `record`, and to its cost."""
     if commit_ms < _WORTH_TELLING_MS:
         return
     cost = record.cost
@@ -238,28 +213,18 @@ def amend(store: Store, query: QueryName, record: RunRecord, commit_ms: float) -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Captured:
-    """What was stored for one query, and what it cost."""
-
     sketches: tuple[StoredSketch, ...]
-    mode: Mode
-    reason: str
-    candidates: tuple[CandidateEntry, ...]
+    way: Way
+    chosen: Chosen
     assumptions: tuple[Assumption, ...]
-    versions: Mapping[str, int]
+    versions: Versions
     spark_ms: float
     engine_ms: float
     commit_ms: float
     elapsed_ms: float
-    no_answer: str = ""
-    """Why the answer is not kept, where it is to be."""
-    no_provenance: str = ""
-    """Why recursion is not kept by absorption, where it is to be."""
-    lineage_warnings: Sequence[str] = ()
-    """What to say of the lineage that is asked for."""
 
 
 Tell = Callable[[Way, MaintainedQuery | TouchedQuery | None], None]
-"""Told of what is about to be committed: how it is maintained, and its state."""
 
 
 def capture_query(
@@ -271,116 +236,70 @@ def capture_query(
     reason: str,
     tell: Tell | None = None,
 ) -> Captured:
-    """Choose, capture and store; replaces what the query had. `tell` is called right before."""
+    """Choose, capture and store, replacing what the query had; calls `tell` before the commit."""
     whole, spark_started = Stopwatch(), desk.spark_start_ms
     stage = capture_stage(desk, prepared)
     chosen, partitions = stage.chosen, stage.partitions
     reading = Stopwatch()
-    found_ = _found(desk, stage)
-    result, way, pass_ms = found_.fragments, found_.way, reading.ms
-    spark_ms, engine_ms = (pass_ms, 0.0) if found_.uses_spark else (0.0, pass_ms)
+    way, result, state, uses_spark = _computed(desk, stage)
+    spark_ms, engine_ms = (reading.ms, 0.0) if uses_spark else (0.0, reading.ms)
     sketches = stored_sketches(prepared, partitions, result)
     assumptions = tuple(assumption_of(fact) for fact in chosen.verdict.assumptions)
     versions = desk.tables.versions_of(prepared.tables)
     elapsed_ms, started_ms = whole.ms, desk.spark_start_ms - spark_started
-    record = replace(
-        _record(code, reason, result, versions),
+    record = RunRecord(
+        action="capture" if code == "asked" else "recapture",
+        reason_code=code,
+        reason=reason,
+        started_at=time.time(),
         elapsed_ms=elapsed_ms,
         read_ms=spark_ms,
         engine_ms=engine_ms,
-        cost=_cost(desk.tables, prepared, elapsed_ms, found_, started_ms),
+        commit_ms=0.0,
+        changes=0,
+        added=sum(len(fragments) for fragments in result.values()),
+        removed=0,
+        versions=versions,
+        cost=RunCost(
+            RunKind.RECAPTURE,
+            desk.tables.rows_of(prepared.tables),
+            sum(desk.tables.snapshot(table).bytes for table in prepared.tables),
+            max(0.0, elapsed_ms - started_ms),
+            uses_spark,
+            started_ms,
+        ),
     )
     committing = Stopwatch()
     if tell is not None:
-        tell(way, found_.state)
-    record = commit_capture(desk, store, prepared, way, found_.state, sketches, assumptions, record)
+        tell(way, state)
+    record = commit_capture(desk, store, prepared, way, state, sketches, assumptions, record)
     commit_ms, elapsed_ms = committing.ms, whole.ms
     amend(store, prepared.spec.name, record, commit_ms)
     return Captured(
         sketches=sketches,
-        mode=way.mode,
-        reason=way.reason,
-        candidates=chosen.candidates,
+        way=way,
+        chosen=chosen,
         assumptions=assumptions,
         versions=versions,
         spark_ms=spark_ms,
         engine_ms=engine_ms,
         commit_ms=commit_ms,
         elapsed_ms=elapsed_ms,
-        no_answer=_no_answer(prepared, way),
-        no_provenance=way.no_provenance,
-        lineage_warnings=tuple(lineage_warnings(desk.tables, prepared, chosen)),
     )
 
 
 def without_provenance(query: QueryName, why: str) -> str:
-    """What to say of a query whose recursion is not kept by absorption."""
+    """Say why recursion is not kept by absorption."""
     return (
         f"no provenance is stored for query `{query}`: {why}; its sketch is the same "
         "without it, and `why` reads the tables"
     )
 
 
-def _no_answer(prepared: PreparedQuery, way: Way) -> str:
-    """Why the answer is not kept, where it is to be."""
-    if not prepared.spec.answer or way.answer is not None:
-        return ""
-    return way.no_answer
-
-
-def _record(
-    code: str,
-    reason: str,
-    result: Mapping[AccessId, FragmentSet],
-    versions: Mapping[TableName, TableVersion],
-) -> RunRecord:
-    """What is told of a capture; what it took is still to be said."""
-    return RunRecord(
-        action="capture" if code == "asked" else "recapture",
-        reason_code=code,
-        reason=reason,
-        started_at=time.time(),
-        elapsed_ms=0.0,
-        read_ms=0.0,
-        engine_ms=0.0,
-        commit_ms=0.0,
-        changes=0,
-        added=sum(len(fragments) for fragments in result.values()),
-        removed=0,
-        versions=versions,
-    )
-
-
-def _cost(
-    tables: PinnedTables,
-    prepared: PreparedQuery,
-    elapsed_ms: float,
-    result: _Found,
-    start_ms: float,
-) -> RunCost:
-    """What the capture took, without starting Spark, and from how much."""
-    size = sum(tables.snapshot(table).bytes for table in prepared.tables)
-    return RunCost(
-        RunKind.RECAPTURE,
-        tables.rows_of(prepared.tables),
-        size,
-        max(0.0, elapsed_ms - start_ms),
-        result.uses_spark,
-        start_ms,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """The sketch of every access, the state to maintain it (if any), who found them."""
-
-    way: Way
-    fragments: Mapping[AccessId, FragmentSet]
-    state: MaintainedQuery | TouchedQuery | None
-    uses_spark: bool
-
-
-def _found(desk: Workbench, stage: CaptureStage) -> _Found:
+def _computed(
+    desk: Workbench, stage: CaptureStage
+) -> tuple[Way, Fragments, MaintainedQuery | TouchedQuery | None, bool]:
+    """The way, the sketch of every access, the state to maintain it (if any), whether Spark ran."""
     prepared, chosen, partitions = stage.prepared, stage.chosen, stage.partitions
     way, filled = stage.way, None
     if way.mode is Mode.EXACT:
@@ -388,16 +307,13 @@ def _found(desk: Workbench, stage: CaptureStage) -> _Found:
     if filled is None:
         result = recaptured(desk, prepared, chosen.verdict, partitions)
         state = touched(desk, prepared, partitions, result) if way.mode is Mode.TOUCH else None
-        return _Found(way, result, state, True)
-    return _Found(way, filled.session.fragments(), filled.session, filled.uses_spark)
+        return way, result, state, True
+    return way, filled.session.fragments(), filled.session, filled.uses_spark
 
 
 def stored_sketches(
-    prepared: PreparedQuery,
-    partitions: Mapping[AccessId, RangePartition],
-    result: Mapping[AccessId, FragmentSet],
+    prepared: PreparedQuery, partitions: Partitions, result: Fragments
 ) -> tuple[StoredSketch, ...]:
-    """The sketches as the store holds them."""
     tables = prepared.table_of
     return tuple(
         StoredSketch(access, tables[access], partition.attribute, partition, result[access])
@@ -436,16 +352,20 @@ def capture(desk: Workbench, queries: Sequence[QueryName] | None) -> Outcome:
                 )
                 results.append(_result(desk.tables, prepared, captured))
                 desk.reporter.finished(results[-1], number, len(specs))
-                if captured.reason == COULD_NOT:
+                way = captured.way
+                if way.reason == COULD_NOT:
                     warnings.append(
                         f"query `{spec.name}` was captured without state, so every change of its "
                         f"tables recaptures it: {COULD_NOT}"
                     )
-                if captured.no_answer:
-                    warnings.append(_without_answer(prepared, captured.no_answer))
-                if captured.no_provenance:
-                    warnings.append(without_provenance(spec.name, captured.no_provenance))
-                warnings += captured.lineage_warnings
+                if spec.answer and way.answer is None and way.no_answer:
+                    warnings.append(
+                        f"the result of query `{spec.name}` is not materialized: "
+                        f"{way.no_answer}; `query` reads through its sketch instead"
+                    )
+                if way.no_provenance:
+                    warnings.append(without_provenance(spec.name, way.no_provenance))
+                warnings += lineage_warnings(desk.tables, prepared, captured.chosen)
                 stored.append((prepared, captured.sketches))
             give_back()
         forecasts = ClusterForecasts(desk, store)
@@ -464,13 +384,12 @@ def _advice(
     prepared: PreparedQuery,
     sketches: Sequence[StoredSketch],
 ) -> list[str]:
-    """What to know of what was stored; the capture stands, even where this cannot be told."""
     spec, failed = prepared.spec, list[Failure]()
     with Isolated(failed, spec):
         every_row = counts_every_row(prepared.query.root)
         skipping = list[str]()
         if not (every_row and spec.answer):
-            # Whose result is kept need not skip anything.
+            # With a materialized result, nothing need be skipped.
             skipping = warnings_of(
                 desk.tables, forecasts, spec.name, sketches, counts_every_row=every_row
             )
@@ -483,24 +402,17 @@ def _advice(
     ]
 
 
-def _without_answer(prepared: PreparedQuery, reason: str) -> str:
-    return (
-        f"the result of query `{prepared.spec.name}` is not materialized: {reason}; "
-        "`query` reads through its sketch instead"
-    )
-
-
 def _result(tables: PinnedTables, prepared: PreparedQuery, captured: Captured) -> CaptureResult:
     return CaptureResult(
         query=prepared.spec.name,
         action="capture",
         sketches=tuple(sketch_entry(sketch) for sketch in captured.sketches),
         versions=captured.versions,
-        mode=captured.mode.value,
+        mode=captured.way.mode.value,
         elapsed_ms=captured.elapsed_ms,
         spark_ms=captured.spark_ms,
         engine_ms=captured.engine_ms,
-        considered=captured.candidates,
+        considered=captured.chosen.candidates,
         left=tuple(_left(tables, prepared, captured)),
         assumptions=tuple(assumption_text(assumption) for assumption in captured.assumptions),
         moments=prepared.moments,
@@ -508,8 +420,7 @@ def _result(tables: PinnedTables, prepared: PreparedQuery, captured: Captured) -
 
 
 def _left(tables: PinnedTables, prepared: PreparedQuery, captured: Captured) -> Iterator[LeftEntry]:
-    """What the sketches leave to read, beside what was foreseen of the attributes chosen."""
-    foreseen = {entry.table: entry.expected for entry in captured.candidates if entry.chosen}
+    foreseen = {entry.table: entry.expected for entry in captured.chosen.candidates if entry.chosen}
     pruned = filters_of(tables, prepared, captured.sketches, captured.versions)
     for table in dict.fromkeys(sketch.table for sketch in captured.sketches):
         snapshot = tables.snapshot(table)

@@ -1,9 +1,9 @@
-"""Changes: the rows of a materialized result that were inserted and deleted."""
+"""The rows of a materialized result that were inserted and deleted."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -60,19 +60,22 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from impctl.engine.result_rows import AnswerRows
+    from impctl.service.context import Versions
     from impctl.service.settings import FollowRequest, Settings
     from impctl.store.records import StoredQuery, StoreReader
-    from impctl.types import QueryName, TableName, TableVersion
+    from impctl.types import QueryName
 
 
 @dataclass(frozen=True, slots=True)
-class Moving:
-    """What came and went between versions of the tables; `moments` are the clock's values then."""
+class Changed:
+    """Changes between versions of the tables; `moments` are the clock's values at the end."""
 
-    since: Mapping[TableName, TableVersion]
-    versions: Mapping[TableName, TableVersion]
-    moments: Mapping[str, str]
     changes: pa.Table
+    since: Versions
+    versions: Versions
+    moments: Mapping[str, str]
+    by: AnsweredBy
+    why: str
 
 
 class NotCarriedError(ImpctlError):
@@ -80,12 +83,12 @@ class NotCarriedError(ImpctlError):
 
 
 class AnswerAhead:
-    """One query's state with its kept answer, ahead of the store by what was asked so far."""
+    """State of a query with its materialized result, ahead of the store by what was read so far."""
 
     def __init__(
         self, desk: Workbench, store: StoreReader, spec: QuerySpec, stored: StoredQuery
     ) -> None:
-        """Takes the state up; NotCarriedError where it cannot be."""
+        """Restore the state; NotCarriedError if impossible."""
         task = open_task(desk, store, spec, stored)
         if task.taken is None:
             assert task.trouble is not None
@@ -97,15 +100,14 @@ class AnswerAhead:
         self._task: Task = task
         self._taken = task.taken
         self._has_begun = False
-        self._told: ToldAnswer | None = None
+        self._writer: ToldAnswer | None = None
 
     @property
     def stored(self) -> StoredQuery:
-        """What the answer stands for by now."""
         return self._taken.stored
 
-    def on(self, desk: Workbench) -> Moving:
-        """What came and went up to the versions pinned; NotCarriedError where nothing tells."""
+    def on(self, desk: Workbench) -> Changed:
+        """Changes up to the pinned versions; NotCarriedError if they cannot be computed."""
         assert self._taken.way.answer is not None
         task, before = self._task, self._taken.versions
         if self._has_begun:
@@ -116,22 +118,23 @@ class AnswerAhead:
             raise NotCarriedError("a time-dependent constant changed")
         collected = _Collected()
         answer = None if task.move is None else task.move.answer
-        self._told = ToldAnswer(collected, desk.session_zone, self._taken.way, answer, [])
+        self._writer = ToldAnswer(collected, desk.session_zone, self._taken.way, answer, [])
         try:
-            self._step(desk, task, self._told)
+            self._step(desk, task, self._writer)
         except NOT_INCREMENTALLY as trouble:
             raise NotCarriedError(trouble.message) from trouble
         changes = collected.changes
         if changes is None:
             nothing = RowsOf(self._taken.way.answer.ending, NO_ROWS, self._kept.bounded)
             changes = changes_between(nothing, nothing, desk.session_zone)
-        return Moving(before, self._taken.versions, stored_moments(self.stored), changes)
+        why = "from the materialized result, after maintaining it"
+        versions, moments = self._taken.versions, stored_moments(self.stored)
+        return Changed(changes, before, versions, moments, AnsweredBy.STATE, why)
 
     def rows_before(self) -> RowsOf:
-        """What the answer was made of before a step that could not be made."""
         way = self._taken.way
         assert way.answer is not None
-        noted = None if self._told is None else self._told.noted
+        noted = None if self._writer is None else self._writer.noted
         rows = self._kept.whole() if noted is None else noted.rows_before()
         return RowsOf(way.answer.ending, rows, self._kept.bounded)
 
@@ -142,8 +145,7 @@ class AnswerAhead:
         assert compiled.kept is not None
         return compiled.kept
 
-    def _step(self, desk: Workbench, task: Task, told: ToldAnswer) -> None:
-        """The step of `maintain`, if there is anything to step with."""
+    def _step(self, desk: Workbench, task: Task, writer: ToldAnswer) -> None:
         needs = needs_of(desk.tables, task)
         if not needs and task.move is None:
             return
@@ -157,7 +159,7 @@ class AnswerAhead:
             self._taken,
             partners,
             move=task.move,
-            told=told,
+            told=writer,
             next_expiry=partial(next_expiry, desk),
         )
         moved = moved_at_once(desk.tables, read)
@@ -165,8 +167,6 @@ class AnswerAhead:
 
 
 class _Collected:
-    """The changes of a step, held."""
-
     def __init__(self) -> None:
         self.changes: pa.Table | None = None
 
@@ -174,59 +174,43 @@ class _Collected:
         self.changes = changes
 
 
-@dataclass(frozen=True, slots=True)
-class Changed:
-    """The changes, between which versions, at which values of the clock, by whom and why so."""
-
-    changes: pa.Table
-    since: Mapping[TableName, TableVersion]
-    """None of them where the whole answer is told."""
-    versions: Mapping[TableName, TableVersion]
-    moments: Mapping[str, str]
-    by: AnsweredBy
-    why: str
-
-
 class Answer:
-    """A query's answer as it was told last, first as it is kept in the store, and what comes next.
-
-    RetryableError where another process moves the store on while it is being read.
-    """
+    """A query's last answer and its next changes; RetryableError if the store changes meanwhile."""
 
     def __init__(self, desk: Workbench, spec: QuerySpec) -> None:
-        """UsageError where no rows are kept."""
+        """UsageError if no rows are kept."""
         self._spec = spec
         self._stored = captured_query(desk, desk.reading_store(), spec)
         check_kept(spec, self._stored)
         catch_up(desk.tables, self._stored)
-        self._since: Mapping[TableName, TableVersion] = self._stored.versions
+        self._since: Versions = self._stored.versions
         self._ahead: AnswerAhead | None = None
         self._rows: RowsOf | None = None
-        """What the last answer was made of, where no state tells."""
+        """Rows of the last answer, if there is no state."""
         self._why = ""
 
     def whole(self, desk: Workbench) -> Changed:
-        """The answer as it is kept, as changes from nothing."""
         changes = whole_answer(self._kept(desk), desk.session_zone)
         moments, why = stored_moments(self._stored), "from the materialized result"
         return Changed(changes, {}, self._since, moments, AnsweredBy.STATE, why)
 
     def next(self, desk: Workbench) -> Changed:
-        """What came and went since, up to the versions pinned."""
         if self._rows is None:
-            is_first = self._ahead is None
+            before = self._ahead
             try:
                 if self._ahead is None:
-                    self._ahead = self._taken_up(desk)
-                return self._carried(self._ahead.on(desk))
+                    self._ahead = self._restored(desk)
+                result = self._ahead.on(desk)
+                self._since = result.versions
+                return result
             except NotCarriedError as trouble:
                 self._why = trouble.message
-                # A first step may follow the clock: then what was taken up is of another time.
-                self._rows = self._kept(desk) if is_first else self._told_last()
+                # A first step may follow the clock: then the restored state is of another time.
+                self._rows = self._kept(desk) if before is None else before.rows_before()
                 self._ahead = None
         return self._compared(desk, self._rows)
 
-    def _taken_up(self, desk: Workbench) -> AnswerAhead:
+    def _restored(self, desk: Workbench) -> AnswerAhead:
         store = desk.reading_store()
         assert store is not None
         ahead = AnswerAhead(desk, store, self._spec, self._stored)
@@ -234,7 +218,6 @@ class Answer:
         return ahead
 
     def _kept(self, desk: Workbench) -> RowsOf:
-        """The rows in the store."""
         store = desk.reading_store()
         assert store is not None
         rows = rows_kept(desk, store, self._spec, self._stored)
@@ -246,18 +229,7 @@ class Answer:
         if now is None or now.generation != self._stored.generation:
             raise moved_meanwhile(self._spec.name)
 
-    def _told_last(self) -> RowsOf:
-        assert self._ahead is not None
-        return self._ahead.rows_before()
-
-    def _carried(self, moving: Moving) -> Changed:
-        self._since = moving.versions
-        why = "from the materialized result, after maintaining it"
-        by = AnsweredBy.STATE
-        return Changed(moving.changes, moving.since, moving.versions, moving.moments, by, why)
-
     def _compared(self, desk: Workbench, before: RowsOf) -> Changed:
-        """The answer told last against that which the engine computes at the versions pinned."""
         prepared = prepare(desk, self._spec)
         limit = MemoryLimit(memory_of(desk.settings, desk.workload))
         with held_to(limit):
@@ -271,7 +243,7 @@ class Answer:
 
 
 def changed_since(desk: Workbench, spec: QuerySpec, at: AtVersions) -> Changed:
-    """What came and went since older versions of the tables, by two answers of the engine."""
+    """Changes since older versions of the tables, from two answers of the engine."""
     prepared = prepare(desk, spec)
     wanted = versions_at(spec, prepared.tables, at, desk.workload.names, option="--since")
     past = desk.next_run(())
@@ -285,7 +257,7 @@ def changed_since(desk: Workbench, spec: QuerySpec, at: AtVersions) -> Changed:
             )
         with still_there("--since"):
             past.tables.pin_at(table, version)
-    # At one instant: what is told is what commits changed.
+    # At one instant, so that only changes by commits are reported.
     prepared_then = prepare(past, spec, prepared.moments)
     limit = MemoryLimit(memory_of(desk.settings, desk.workload))
     with held_to(limit):
@@ -300,7 +272,7 @@ def changed_since(desk: Workbench, spec: QuerySpec, at: AtVersions) -> Changed:
 
 
 def _by_engine(desk: Workbench, limit: MemoryLimit, prepared: PreparedQuery) -> RowsOf:
-    """The rows of the answer over the tables as they are pinned; QueryError where it cannot."""
+    """The answer's rows over the pinned tables; QueryError if the engine cannot compute them."""
     versions = desk.tables.versions_of(prepared.tables)
     pruned = filters_of(desk.tables, prepared, (), versions)
     desk.reporter.step(f"running {prepared.spec.name}")
@@ -317,7 +289,7 @@ def _by_engine(desk: Workbench, limit: MemoryLimit, prepared: PreparedQuery) -> 
 
 
 def _check_same_columns(spec: QuerySpec, before: RowsOf, after: RowsOf) -> None:
-    """UsageError where the answers have other columns, as after a column got another type."""
+    """UsageError if the answers' columns differ, for example after a column changed its type."""
     forms = [
         [(one.attribute.name, one.attribute.type) for one in rows.ending.outputs]
         for rows in (before, after)
@@ -332,7 +304,7 @@ def _check_same_columns(spec: QuerySpec, before: RowsOf, after: RowsOf) -> None:
 
 
 _ATTEMPTS = 10
-"""Times that other processes may move the rows on while they are being read."""
+"""Attempts while other processes advance the store."""
 
 
 def changes(
@@ -345,31 +317,27 @@ def changes(
     out: Path | None = None,
     escape_formulas: bool = False,
 ) -> Outcome:
-    """What came and went of one query's answer between the store's versions and now.
-
-    With `since` from these versions on; `whole` tells the answer itself, as the store has it.
-    `limit`: how many rows are shown, or written to the file `out`, with `escape_formulas` so that
-    a spreadsheet computes nothing.
-    """
+    """Report changes of a query's answer between the store's versions and now. `since` gives the
+    first versions; `whole` reports the stored answer itself. `limit` is the number of rows shown or
+    written to the file `out`; `escape_formulas` keeps a spreadsheet from evaluating them."""
     if whole and since is not None:
         raise UsageError(
             "`--all` excludes `--since`: it returns the current materialized result only",
             hint="remove one of them; `impctl query --at` answers at older versions",
         )
     if out is not None:
-        # Before anything that takes its time.
+        # Before anything slow.
         check_goal(out, desk.reserved)
     (spec,) = desk.queries([query if query is not None else only_query(desk)])
     watch = Stopwatch()
-    match = _found(desk, spec, since, whole=whole)
-    result = result_of(spec.name, match, watch.ms)
+    result = result_of(spec.name, _read(desk, spec, since, whole=whole), watch.ms)
     result = replace(result, limit=limit, written=None if out is None else str(out))
     if out is not None:
         write_answer(result.shown, out, escape_formulas=escape_formulas)
     return Outcome((result,))
 
 
-def _found(desk: Workbench, spec: QuerySpec, since: AtVersions | None, *, whole: bool) -> Changed:
+def _read(desk: Workbench, spec: QuerySpec, since: AtVersions | None, *, whole: bool) -> Changed:
     if since is not None:
         return changed_since(desk, spec, since)
     for attempt in range(_ATTEMPTS):
@@ -383,7 +351,6 @@ def _found(desk: Workbench, spec: QuerySpec, since: AtVersions | None, *, whole:
 
 
 def result_of(query: QueryName, result: Changed, elapsed_ms: float) -> ChangesResult:
-    """The changes as they are told."""
     return ChangesResult(
         answer=result.changes,
         query=query,
@@ -397,7 +364,7 @@ def result_of(query: QueryName, result: Changed, elapsed_ms: float) -> ChangesRe
 
 
 ShowChanges = Callable[[ChangesResult, FollowedRun], None]
-"""Told of every look that found something, and of the whole answer where that is asked for."""
+"""Called for every look that finds a change, and for a whole answer."""
 
 
 def follow_changes(
@@ -410,11 +377,11 @@ def follow_changes(
     stop: Stop,
     show: ShowChanges,
 ) -> None:
-    """Tell of the changes of one query's answer until asked to end, after the answer if `whole`."""
+    """Report changes of one query's answer until interrupted, after the answer if `whole`."""
     files = Files.of(settings)
     with open_workbench(settings, reporter) as desk:
         (spec,) = desk.queries([query if query is not None else only_query(desk)])
-        looking = _Looking(desk, Answer(desk, spec), spec.name, request, show)
+        looking = _Looking(desk, Answer(desk, spec), spec.name, show)
         reporter.step(
             f"following the result of {spec.name}, checking every "
             f"{duration_text(request.interval * 1000)}"
@@ -423,7 +390,7 @@ def follow_changes(
             looking.tell(lambda answer: answer.whole(desk))
         while not stop.is_asked:
             files.check()
-            if request.max_runs is not None and looking.told >= request.max_runs:
+            if request.max_runs is not None and looking.shown >= request.max_runs:
                 return
             if looking.watch.is_due(desk):
                 with stop.working():
@@ -431,26 +398,16 @@ def follow_changes(
             stop.wait(request.interval)
 
 
+@dataclass(slots=True)
 class _Looking:
-    """The looks of one process."""
-
-    def __init__(
-        self,
-        desk: Workbench,
-        answer: Answer,
-        query: QueryName,
-        request: FollowRequest,
-        show: ShowChanges,
-    ) -> None:
-        self.desk = desk
-        self.answer = answer
-        self.query = query
-        self.watch = Watch()
-        self.told = 0
-        self._show = show
+    desk: Workbench
+    answer: Answer
+    query: QueryName
+    show: ShowChanges
+    watch: Watch = field(default_factory=Watch)
+    shown: int = 0
 
     def look(self) -> None:
-        """Tell what came and went since the last look, if anything did."""
         desk = self.desk.next_run(self.watch.pinned())
         try:
             self.tell(lambda answer: answer.next(desk))
@@ -464,14 +421,12 @@ class _Looking:
         self.watch.saw(desk)
 
     def tell(self, find: Callable[[Answer], Changed]) -> None:
-        """Show what is found."""
         at, watch = datetime.now(UTC), Stopwatch()
         result = find(self.answer)
         if not result.changes.num_rows:
             return
-        self.told += 1
+        self.shown += 1
         elapsed = watch.ms
         started = at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        self._show(
-            result_of(self.query, result, elapsed), FollowedRun(self.told, started, elapsed, 0)
-        )
+        run = FollowedRun(self.shown, started, elapsed, 0)
+        self.show(result_of(self.query, result, elapsed), run)

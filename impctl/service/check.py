@@ -1,4 +1,4 @@
-"""Check: whether the workload file is right, and which queries can have a sketch."""
+"""Check whether the workload file is right, and which queries can have a sketch."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from impctl.workload.schema import workload_json_schema
 
 if TYPE_CHECKING:
     from impctl.types import QueryName
-    from impctl.workload.models import PartitionSpec, QuerySpec
+    from impctl.workload.models import QuerySpec
 
 
 def check(
     desk: Workbench, queries: Sequence[QueryName] | None = None, *, strict: bool = False
 ) -> Outcome:
-    """One result per query named (default: all); `strict`: none may be without a sketch."""
+    """Check each query (default: all); `strict`: every one must have a sketch."""
     results: list[CheckResult] = []
     warnings: list[str] = []
     failures: list[Failure] = []
@@ -47,16 +47,10 @@ def check(
             if refusal is not None and strict:
                 raise refusal
     warnings += extra_warnings(absorbed)
-    warnings += _old_keys(desk.workload.partitions)
+    old = [spec for spec in desk.workload.partitions if spec.is_old_key]
+    if old:
+        warnings.append(f"{old[0].location}: the key `fragments` is now called `ranges`; rename it")
     return Outcome(tuple(results), tuple(warnings), tuple(failures))
-
-
-def _old_keys(partitions: Sequence[PartitionSpec]) -> list[str]:
-    """A warning where the file uses the old name of a key."""
-    old = [spec for spec in partitions if spec.is_old_key]
-    if not old:
-        return []
-    return [f"{old[0].location}: the key `fragments` is now called `ranges`; rename it"]
 
 
 def schema_text() -> str:
@@ -67,7 +61,6 @@ def schema_text() -> str:
 def _checked(
     desk: Workbench, spec: QuerySpec, warnings: list[str]
 ) -> tuple[CheckResult, ImpctlError | None]:
-    """What is found, and what refuses the query a sketch, if anything."""
     if not spec.is_sketched:
         return replace(unsketched_check(spec.name), answered=_unsketched(desk, spec)), None
     judges = Judges()
@@ -112,7 +105,6 @@ def _checked(
 
 
 def _unsketched(desk: Workbench, spec: QuerySpec) -> AnsweredEntry | None:
-    """Who answers it; raises what is wrong with a query, but not that it can have no sketch."""
     try:
         return who_answers(desk, prepare(desk, spec))
     except ImpctlError as error:

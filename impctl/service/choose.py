@@ -1,4 +1,4 @@
-"""Which attribute of each table access is sketched, and with which partition."""
+"""Choose the sketched attribute of each table access, and its partition."""
 
 from __future__ import annotations
 
@@ -34,10 +34,8 @@ Groups = Collection[frozenset[AccessId]]
 
 
 def groups_of(prepared: PreparedQuery, sketches: Sequence[StoredSketch]) -> Groups:
-    """Per fixpoint that can be keyed with these sketches, the accesses that read by one filter.
-
-    By the plan that is run, and by the one that sketches are kept by.
-    """
+    """Per fixpoint that can be keyed with these sketches, the accesses that share a filter: by the
+    plan that runs, and by the plan that sketches are maintained by."""
     judges, result = Judges(), set[frozenset[AccessId]]()
     for root in (prepared.core, prepared.root):
         if sketches and is_recursive(root):
@@ -48,7 +46,7 @@ def groups_of(prepared: PreparedQuery, sketches: Sequence[StoredSketch]) -> Grou
 
 
 def evened(prepared: PreparedQuery, sketches: Sequence[StoredSketch]) -> tuple[StoredSketch, ...]:
-    """The sketches, those of one group with what any of them has; none where ranges differ."""
+    """The sketches, each group united; none if their ranges differ."""
     result = {sketch.access: sketch for sketch in sketches}
     for group in groups_of(prepared, sketches):
         own = [result.pop(access) for access in group if access in result]
@@ -63,12 +61,11 @@ LINEAGE_UNUSED = "lineage_unused"
 
 
 def lineage_warnings(tables: PinnedTables, prepared: PreparedQuery, chosen: Chosen) -> list[str]:
-    """What to say of `lineage: answer` that leaves a table without a sketch, or changes nothing."""
+    """Warn of `lineage: answer` that leaves a table without a sketch or has no effect."""
     spec = prepared.spec
     if spec.lineage is not Lineage.ANSWER:
         return []
-    place = spec.lineage_place or spec.location
-    what = f"{place}: `lineage: answer` of query `{spec.name}`"
+    what = f"{spec.lineage_place or spec.location}: `lineage: answer` of query `{spec.name}`"
     lost: dict[TableName, CandidateEntry] = {}
     for one in _lost(tables, prepared, chosen):
         lost.setdefault(one.table, one)
@@ -91,7 +88,7 @@ def lineage_warnings(tables: PinnedTables, prepared: PreparedQuery, chosen: Chos
 def sketched_nodes(
     prepared: PreparedQuery, verdict: Verdict, sketched: Mapping[AccessId, ColumnName]
 ) -> tuple[list[int], list[int]]:
-    """Positions of the plan's nodes with a sketched access below: those not keyed, those keyed."""
+    """Positions of plan nodes above a sketched access: those not keyed, those keyed."""
     states = states_of(verdict, prepared.planned, sketched)
     result = [(at, s.status is Status.KEYED) for at, s in enumerate(states) if s.sketched]
     return [at for at, is_keyed in result if not is_keyed], [at for at, keyed in result if keyed]
@@ -100,7 +97,7 @@ def sketched_nodes(
 def _lost(
     tables: PinnedTables, prepared: PreparedQuery, chosen: Chosen
 ) -> Iterator[CandidateEntry]:
-    """Candidates that fixpoints could have beside what is chosen, were they sketched for all."""
+    """Candidates that fixpoints could have beside the chosen ones if all were sketched."""
     query = replace(prepared.planned, root=for_all(prepared.root))
     core = for_all(prepared.core)
     facts, names = facts_of(tables, prepared.scans), occurrences(prepared)
@@ -115,21 +112,18 @@ def _lost(
 
 
 _NOT_READ = 1.5
-"""A sketch on a column that the query does not read makes it read, and ask, one more (0042)."""
+"""A sketch on a column that the query does not read adds a column to read and filter (0042)."""
 _CLUSTERED, _OTHERS = 0.25, 4
-"""A column that the query does not read is a candidate where files overlap by it this little; of
-these so many are judged."""
+"""Unread columns are candidates if files overlap by them this little; at most so many."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The safe choice: attribute by access, its verdict, and all candidates with reasons."""
-
     sketched: Mapping[AccessId, ColumnName]
     verdict: Verdict
     candidates: tuple[CandidateEntry, ...]
     together: Mapping[tuple[TableName, ColumnName], int]
-    """Of how many ranges that would be proposed one is made, where an estimate says so."""
+    """How many proposed ranges are merged into one, by the estimate."""
 
     def partitions(
         self, desk: Workbench, prepared: PreparedQuery
@@ -145,16 +139,9 @@ class Chosen:
 
 
 def choose(
-    desk: Workbench,
-    prepared: PreparedQuery,
-    *,
-    every: bool = True,
-    judges: Judges | None = None,
+    desk: Workbench, prepared: PreparedQuery, *, every: bool = True, judges: Judges | None = None
 ) -> Chosen:
-    """The sketches to capture; UnsafeSketchError says why none, or why not the one asked for.
-
-    `every` candidate comes with what is foreseen of it; or else those that may be taken.
-    """
+    """Choose sketches, or raise UnsafeSketchError; without `every`, estimate only possible ones."""
     query = prepared.planned
     facts = facts_of(desk.tables, prepared.scans, reads_checks=True)
     result = NOTHING
@@ -162,7 +149,7 @@ def choose(
     def weigh(options: Sequence[Option]) -> Costs:
         nonlocal result
         if prepared.spec.lineage is not Lineage.ALL:
-            # The sample tells which rows answers stem from with barriers, not which of them decide.
+            # The sample shows which rows lead to answers with barriers, not which of them decide.
             return {}
         result = estimates(desk, prepared, options, every=every)
         return _costs(result, options, prepared)
@@ -186,12 +173,9 @@ def choose(
 
 
 def _costs(result: Estimates, options: Sequence[Option], prepared: PreparedQuery) -> Costs:
-    """Bytes that each sketch is expected to leave, and what its upkeep and use cost beside.
-
-    Between two uses there is a run of `maintain`, which reads the state that is kept for it.
-    What is within a tenth of the best counts as the best: an estimate is not finer, and what is
-    grouped on, and comes first, is simpler to keep.
-    """
+    """Bytes each sketch is expected to read, and the cost of its upkeep and use. Between two uses
+    `maintain` runs once and reads the state. Costs within a tenth of the best are equal: estimates
+    are not finer, and sketches on grouping columns, which come first, are simpler to keep."""
     read = {(s.table, a.name) for s in prepared.scans for a in s.attributes}
     costs = {
         key: expected.bytes * (1.0 if key in read else _NOT_READ) + expected.upkeep
@@ -205,7 +189,7 @@ def _costs(result: Estimates, options: Sequence[Option], prepared: PreparedQuery
 def judge_candidates(
     desk: Workbench, prepared: PreparedQuery, judges: Judges | None = None
 ) -> tuple[CandidateEntry, ...]:
-    """Every candidate judged for itself: what `explain` shows where nothing can be chosen."""
+    """Judge every candidate alone; `explain` shows this if nothing can be chosen."""
     query = prepared.planned
     facts = facts_of(desk.tables, prepared.scans, reads_checks=True)
     columns = _candidates(desk, prepared)
@@ -215,19 +199,15 @@ def judge_candidates(
     names = occurrences(prepared)
     entries = []
     for scan in prepared.scans:
+        at = names[scan.access]
         for column in columns[scan.table]:
-            verdict = check_kept(query, prepared.core, {scan.access: column}, facts, judges)
-            name = names[scan.access]
-            entries.append(
-                CandidateEntry(
-                    scan.table, column, verdict.safe, False, verdict.reason, occurrence=name
-                )
-            )
+            it = check_kept(query, prepared.core, {scan.access: column}, facts, judges)
+            entry = CandidateEntry(scan.table, column, it.safe, False, it.reason, occurrence=at)
+            entries.append(entry)
     return tuple(entries)
 
 
 def _candidates(desk: Workbench, prepared: PreparedQuery) -> dict[TableName, list[ColumnName]]:
-    """Columns to consider per table, best first."""
     result: dict[TableName, list[ColumnName]] = {}
     for table in prepared.tables:
         named = list(candidates(desk, table))
@@ -236,8 +216,8 @@ def _candidates(desk: Workbench, prepared: PreparedQuery) -> dict[TableName, lis
 
 
 def _proposed(tables: PinnedTables, prepared: PreparedQuery, table: TableName) -> list[ColumnName]:
-    """Without candidates in the file: the columns the query reads, those it filters on first; and
-    of a large table those it is partitioned or clustered by."""
+    """Without candidates in the file: the columns the query reads, filtered ones first; for a large
+    table also its partition and clustering columns."""
     read = {
         attribute.id: attribute.name
         for scan in prepared.scans
@@ -287,7 +267,7 @@ def _wanted(tables: PinnedTables, prepared: PreparedQuery) -> dict[TableName, Co
 
 
 def _why_not(prepared: PreparedQuery, table: TableName) -> str:
-    """Why a table is not among those that the plan reads."""
+    """Why the plan does not read a table."""
     if table not in prepared.query.tables:
         return " but does not read it"
     if all(scan.table != table for scan in scans_of(prepared.query.root)):
@@ -298,7 +278,6 @@ def _why_not(prepared: PreparedQuery, table: TableName) -> str:
 def _entries(
     choice: Choice, prepared: PreparedQuery, result: Estimates
 ) -> tuple[CandidateEntry, ...]:
-    """All candidates; where nothing could be estimated, the one chosen says why."""
     tables, names = prepared.table_of, occurrences(prepared)
     return tuple(
         CandidateEntry(

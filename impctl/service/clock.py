@@ -1,11 +1,9 @@
-"""A sketch moved on with the clock: what has to move, and the rows that come or go by it.
+"""Move a sketch on with the clock: which conditions move, and which rows come or go.
 
-Law: what conditions right above scans let through, and what stands above rows that the state can
-tell, is moved; a constant anywhere else, another circuit or another verdict asks for a recapture by
-name. By touch only the former is: then no state tells groups. Rows are read from the newest
-version's files, those left out of which statistics prove that no row comes or goes.
-Out of scope: the step itself (`compile.session`), whether the clock moved
-(`service.stored`).
+Law: moved are conditions right above scans, and in exact mode constants above rows that the state
+can list; a constant elsewhere, another circuit or another verdict requires a recapture by name.
+Rows are read from the newest version, except from files whose statistics prove that no row comes or
+goes.
 """
 
 from __future__ import annotations
@@ -62,13 +60,12 @@ _NO_GROUPS = (
 
 @dataclass(slots=True)
 class FilesRead:
-    """Which files were read for rows that move, of how many; once each, whoever reads them."""
+    """Files read for rows that move, each counted once."""
 
     uris: set[str] = field(default_factory=set)
     of: dict[TableName, int] = field(default_factory=dict)
 
     def add(self, snapshot: Snapshot, files: Iterable[DataFile]) -> None:
-        """Count these files of a table."""
         self.uris.update(file.uri for file in files)
         self.of[snapshot.table] = len(snapshot.files)
 
@@ -83,13 +80,10 @@ class FilesRead:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """What moves: the conditions by access, the clock's values and the circuit's name after it.
-
-    `way` has the circuit after the move, which the state of the one before fits. `above` are the
-    operators in it whose constants moved, in exact mode; `touched` reads what moves in touch mode.
-    `answer` is the query's before the move, where its rows are kept. `names` are the moments that
-    moved, `files` counts what is read for it.
-    """
+    """What moves with the clock. `conditions` are by access. `way` has the circuit after the move,
+    which the earlier state fits. `above` are its operators whose constants moved (exact mode);
+    `touched` reads what moves (touch mode). `answer` is the materialized result before the move.
+    `names` are the moments that moved; `files` counts what is read."""
 
     way: Way
     conditions: Moves
@@ -105,15 +99,12 @@ class Move:
 
     @property
     def is_of_expiry(self) -> bool:
-        """Whether it is the instant of the run alone that moved on."""
         return self.names == {RUN}
 
     def snapshot(self, table: TableName) -> Snapshot:
-        """The table as it is when the move is done."""
         return self.tables.snapshot(table)
 
     def rows(self, asked: Sequence[Moving]) -> Iterator[pa.Table]:
-        """The rows of the files that may hold some that come or go for one of these sources."""
         snapshot = self.snapshot(asked[0][0].table)
         meeting = (files_meeting(snapshot, source, m.rows_that_move) for source, m in asked)
         kept = {file.uri for result in meeting for file in result}
@@ -123,7 +114,7 @@ class Move:
         yield from read_batches(snapshot, tuple(columns), files)
 
     def moved_rows(self) -> Iterator[Batch]:
-        """In touch mode, the rows that come or go, with their fragments."""
+        """In touch mode, the rows that come or go, with their ranges."""
         if self.touched is not None:
             moved = self.conditions[self.touched.access]
             for table in self.rows([(self.touched, moved)]):
@@ -133,17 +124,13 @@ class Move:
 def move_of(
     desk: Workbench, spec: QuerySpec, stored: StoredQuery, before: PreparedQuery, way: Way
 ) -> Move:
-    """The move of a sketch that stands for the query as it was `before`, in this way.
-
-    RecaptureNeededError where it cannot be moved.
-    """
+    """The move of a sketch captured for the query as `before`; RecaptureNeededError if none."""
     after = prepare(desk, spec)
     moments = moved_moments(desk, stored)
     reason = moved_text(moments)
     verdict, partitions = restored_verdict(desk.tables, after, stored)
     meta = StateMeta.read(stored.query, stored.state_meta)
-    sides = chooser_of(after, meta)
-    new = chosen_way(after, verdict, partitions, sides, has_answer=meta.answer)
+    new = chosen_way(after, verdict, partitions, chooser_of(after, meta), has_answer=meta.answer)
     old_verdict, _ = restored_verdict(desk.tables, before, stored)
     both = ((before, old_verdict), (after, verdict))
     old, now = (kept_plan(p, v, partitions).core_verdict(v, partitions) for p, v in both)
@@ -178,14 +165,9 @@ def move_of(
 
 
 def _above(
-    spec: QuerySpec,
-    reason: str,
-    way: Way,
-    new: Way,
-    conditions: Moves,
-    names: frozenset[str],
+    spec: QuerySpec, reason: str, way: Way, new: Way, conditions: Moves, names: frozenset[str]
 ) -> MovedAbove:
-    """What moved above conditions on rows of a table; nothing does where rows expire alone."""
+    """What moved above conditions on rows of a table; nothing if only rows expire."""
     assert way.compiled is not None
     assert new.compiled is not None
     if new.has_tree and names != {RUN}:
@@ -202,7 +184,6 @@ def _above(
 def _touched(
     spec: QuerySpec, reason: str, core: Plan, moves: Moves, partition: RangePartition
 ) -> tuple[Moves, Source | None]:
-    """What moved in conditions as far as they can be judged, and what reads it."""
     (scan,) = scans_of(core)
     if scan.access not in moves:
         return {}, None

@@ -1,10 +1,8 @@
-"""Use case: rewrite tables' files so that the sketches stored for them leave files out.
+"""Rewrite tables' files so that stored sketches skip files.
 
-Law: only on demand; rows stay as they are, in one commit that says so, so sketches stay right and
-no query is captured anew. Told before is what is expected, afterwards what came; a table that no
-sketch would gain of is left alone, unless it is named; one in that order already in any case.
-Out of scope: the rewriting (`tables.write.maintenance`), what is expected of it
-(`service.advice`), which attribute is sketched (`service.choose`).
+Law: only on request. Rows stay the same, in one commit that says so, so sketches stay right and no
+query is recaptured. Expectations are reported before, results afterwards. A table that no sketch
+gains from is not rewritten unless named, and never one that has that order already.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from impctl.errors import ImpctlError, UsageError, count_text
 from impctl.service.advice import SketchUse, cluster_forecast, sketch_uses, sketched_most
 from impctl.service.output import held_signals
 from impctl.service.partitions import is_partitionable
-from impctl.service.results import ClusteredSketch, ClusterResult, Failure, Outcome
+from impctl.service.results import ClusterResult, Failure, Outcome
 from impctl.service.text import size_text
 from impctl.stopwatch import Stopwatch
 from impctl.tables.snapshot import Snapshot, bytes_of
@@ -36,10 +34,8 @@ def cluster(
     *,
     may_lose: bool = False,
 ) -> Outcome:
-    """Cluster the tables named, or those that sketches are stored for and gain of it.
-
-    An order by which more sketches would read more than less is refused unless it `may_lose`.
-    """
+    """Cluster the named tables, or those whose sketches gain from it. An order that makes more
+    sketches read more than less is refused unless `may_lose`."""
     wanted = _wanted(desk, tables, by)
     results: list[ClusterResult] = []
     failures: list[Failure] = []
@@ -50,13 +46,17 @@ def cluster(
             results.append(_clustered(desk, table, by, used, bool(wanted), may_lose=may_lose))
         except ImpctlError as error:
             failures.append(Failure(None, error))
-    return Outcome(tuple(results), _warnings(desk, wanted, uses), tuple(failures))
+    warning = (
+        f"no sketch is stored for any query of {desk.workload.file}, so there is "
+        "nothing to cluster by; run `impctl capture` first, or give `--table` and `--by`"
+    )
+    return Outcome(tuple(results), () if wanted or uses else (warning,), tuple(failures))
 
 
 def _wanted(
     desk: Workbench, tables: Sequence[TableName], by: Sequence[ColumnName]
 ) -> tuple[TableName, ...]:
-    """The tables named; UsageError for one that the file does not have."""
+    """The named tables; UsageError for an unknown one."""
     known, result = desk.workload.tables, []
     for written in tables:
         table = desk.workload.names.called(written)
@@ -74,18 +74,6 @@ def _wanted(
     return tuple(dict.fromkeys(result))
 
 
-def _warnings(
-    desk: Workbench, wanted: Sequence[TableName], uses: dict[TableName, list[SketchUse]]
-) -> tuple[str, ...]:
-    if wanted or uses:
-        return ()
-    return (
-        f"no sketch is stored for any query of {desk.workload.file}, so there is "
-        "nothing to cluster by; run `impctl capture` first, or give `--table` and "
-        "`--by`",
-    )
-
-
 def _clustered(
     desk: Workbench,
     table: TableName,
@@ -98,11 +86,13 @@ def _clustered(
     snapshot = desk.tables.snapshot(table)
     columns = _columns(snapshot, by, uses)
     forecast = cluster_forecast(desk, table, columns, uses)
+    order = "sorted by" if len(columns) == 1 else "in Z-order of"
+    names = ", ".join(f"`{name}`" for name in columns)
     result = ClusterResult(
         table=table,
         action="none",
         by=columns,
-        reason=_reason(columns, forecast.files),
+        reason=f"{order} {names}, in about {forecast.files:,} files",
         files=len(snapshot.files),
         bytes=snapshot.bytes,
         sketches=forecast.sketches,
@@ -123,14 +113,17 @@ def _clustered(
     with held_signals():
         done = cluster_table(desk.tables.source(table), columns)
         desk.tables.repin(table)
-    came = [_came(desk, use, match) for use, match in zip(uses, forecast.sketches, strict=True)]
+    sketches = []
+    for use, expected in zip(uses, forecast.sketches, strict=True):
+        left = use.left(desk).files[use.sketch.table]
+        sketches.append(replace(expected, files_after=len(left), bytes_after=bytes_of(left)))
     return replace(
         result,
         action="cluster",
         version=done.version,
         files_after=len(desk.tables.snapshot(table).files),
         elapsed_ms=watch.ms,
-        sketches=tuple(came),
+        sketches=tuple(sketches),
     )
 
 
@@ -150,7 +143,6 @@ def _loses(result: ClusterResult) -> UsageError:
 def _columns(
     snapshot: Snapshot, by: Sequence[ColumnName], uses: Sequence[SketchUse]
 ) -> tuple[ColumnName, ...]:
-    """The columns asked for, as the schema spells them; else the attributes sketched most often."""
     if not by:
         often = sketched_most(snapshot, uses)
         if often:
@@ -171,14 +163,3 @@ def _columns(
             )
         result.append(column.name)
     return tuple(dict.fromkeys(result))
-
-
-def _reason(columns: Sequence[ColumnName], files: int) -> str:
-    order = "sorted by" if len(columns) == 1 else "in Z-order of"
-    return f"{order} {', '.join(f'`{name}`' for name in columns)}, in about {files:,} files"
-
-
-def _came(desk: Workbench, use: SketchUse, expected: ClusteredSketch) -> ClusteredSketch:
-    """What the same sketch leaves of the files as they are now: their rows did not change."""
-    left = use.left(desk).files[use.sketch.table]
-    return replace(expected, files_after=len(left), bytes_after=bytes_of(left))

@@ -1,21 +1,15 @@
-"""Names that a shell completes from a workload file; on its own so that it loads fast."""
+"""Names that a shell completes from a workload file; separate so that it loads fast."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from impctl.workload.load import names_in
 
-if TYPE_CHECKING:
-    pass
-
 
 def query_names(file: Path) -> tuple[str, ...]:
-    """Names of the file's queries."""
     return names_in(file, "queries")
 
 
 def update_names(file: Path) -> tuple[str, ...]:
-    """Names of the file's update batches."""
     return names_in(file, "updates")

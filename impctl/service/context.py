@@ -1,107 +1,89 @@
-"""The context of a run: the workload, its tables pinned, the store, Spark, progress."""
+"""The context of a run: workload, pinned tables, store, Spark, progress."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
-
-from impctl.errors import (
-    ImpctlError,
-)
-from impctl.service.results import Failure
-from impctl.workload.models import Policy, QuerySpec
-
-if TYPE_CHECKING:
-    from impctl.service.pinned import PinnedTables
-    from impctl.store.records import StoreReader
-    from impctl.types import ColumnName, QueryName, TableName, TableVersion
-from collections.abc import Iterable, Iterator, Mapping
-from datetime import datetime
-from typing import TYPE_CHECKING
-
-from impctl.errors import (
-    NotReadError,
-    UnsafeSketchError,
-    UsageError,
-)
-from impctl.plan.nodes import Plan, Query
-from impctl.safety.facts import Fact
-from impctl.sql.parameters import Clock
-from impctl.types import AccessId, ColumnName, TableName
-from impctl.workload.yaml import sql_location
-
-if TYPE_CHECKING:
-    from impctl.service.pinned import PinnedTables
-import time
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
-
-from impctl.store.ledger import Ledger
-from impctl.types import QueryName, TableVersion
-from impctl.workload.yaml import suggestion
-
-if TYPE_CHECKING:
-    from impctl.reuse.verdict import ReuseVerdict
-    from impctl.service.pinned import PinnedTables
-    from impctl.store.records import StoreReader
-import os
-from typing import TYPE_CHECKING
-
-from impctl.tables.log import Seen
-
-if TYPE_CHECKING:
-    from impctl.compile.compile import Compiled
-    from impctl.engine.operator import Limits
-    from impctl.forecast import Arrival, History
-    from impctl.store.records import StoreReader
-    from impctl.tables.source import DeltaSource
 import hashlib
-from contextlib import ExitStack
-from datetime import UTC, date
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, date, datetime
 from functools import cache, cached_property, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from impctl.data.memory import give_back
 from impctl.data.schema import name_parts
-from impctl.errors import is_panic, unexpected
+from impctl.errors import (
+    ImpctlError,
+    NotReadError,
+    UnsafeSketchError,
+    UsageError,
+    is_panic,
+    unexpected,
+)
 from impctl.service.output import check_output
 from impctl.service.pinned import PinnedTables
+from impctl.service.results import Failure
 from impctl.service.settings import Settings, lock_timeout_of, policy_of, spark_of, store_of
 from impctl.stopwatch import Stopwatch
 from impctl.store.disk import suppress_full
+from impctl.store.ledger import Ledger
 from impctl.store.store import Store
-from impctl.tables.log import commit_history
+from impctl.tables.log import Seen, commit_history
 from impctl.tables.storage import local_path
+from impctl.types import TableName, TableVersion
 from impctl.workload.load import load_spark_profile, read_text, workload_of
-from impctl.workload.models import InsertSpec, SparkSpec, Workload
+from impctl.workload.models import InsertSpec, Policy, QuerySpec, SparkSpec, Workload
+from impctl.workload.yaml import sql_location, suggestion
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from impctl.compile.compile import Compiled
+    from impctl.engine.operator import Limits
+    from impctl.forecast import History
+    from impctl.plan.nodes import Plan, Query
+    from impctl.reuse.verdict import ReuseVerdict
+    from impctl.rules.finalize import AnswerPlan
+    from impctl.rules.optimize import PlannedQueries
+    from impctl.safety.facts import Fact
     from impctl.service.results import Result
+    from impctl.sketch.partition import RangePartition
+    from impctl.sketch.sketch import FragmentSet
     from impctl.sql.parameters import Clock
+    from impctl.store.records import StoreReader
+    from impctl.tables.source import DeltaSource
+    from impctl.types import AccessId, ColumnName, QueryName
+
+    Sketched = tuple[tuple[AccessId, ColumnName], ...]
+    Partitions = Mapping[AccessId, RangePartition]
+    Fragments = Mapping[AccessId, FragmentSet]
+
+
+Versions = Mapping[TableName, TableVersion]
+Texts = Mapping[TableName, Mapping[TableVersion, str]]
+"""Entries of logs that were read already."""
 
 
 class Reporter(Protocol):
-    """Gets each step before it begins, and its place among all where their number is known."""
+    """Receives each step before it begins, and its number among all if known."""
 
     @property
     def spark_log(self) -> str:
-        """How much of Spark's own log the user wants: `off`, or a level such as `warn`."""
+        """The level of Spark's own log: `off`, or one such as `warn`."""
 
     def step(self, message: str, number: int = 0, total: int = 0) -> None:
-        """What begins now, as one short line: item `number` of `total`, or a part of the last one
-        if these are 0."""
+        """A step begins: item `number` of `total`, or a part of the last one if both are 0."""
 
     def finished(self, result: Result, done: int, total: int) -> None:
-        """A result as soon as it is there, the last of `done`; the outcome has it too."""
+        """A result is ready, the last of `done`; the outcome has it too."""
 
 
 class SilentReporter:
-    """Says nothing."""
+    """Reports nothing."""
 
     spark_log = "off"
 
@@ -113,15 +95,14 @@ class SilentReporter:
 
 
 def limits_of(desk: Workbench) -> Limits:
-    """The limits that the workload file gives, or the usual ones."""
+    """The workload file's limits, or the defaults."""
     from impctl.engine.operator import Limits
 
-    told = desk.workload.limits
-    return Limits(told.rounds, told.rows)
+    limits = desk.workload.limits
+    return Limits(limits.rounds, limits.rows)
 
 
 def limited(desk: Workbench, compiled: Compiled) -> Compiled:
-    """The same circuit, which from now on goes no further."""
     compiled.circuit.end_by(limits_of(desk))
     return compiled
 
@@ -142,10 +123,7 @@ _PACKAGES = (
 
 @cache
 def build_mark() -> str:
-    """The mark of the program when it was first asked for, which is when a command begins.
-
-    Empty where the program does not lie in files.
-    """
+    """A hash of the program's files when a command begins; empty if the program is not in files."""
     package = Path(__file__).parents[1]
     reader = find_spec("sqlglot")
     if reader is None or reader.origin is None:
@@ -159,7 +137,6 @@ def build_mark() -> str:
 
 
 def _lines(folder: Path) -> Iterator[str]:
-    """One line of each file that is read as Python."""
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_dir():
@@ -172,21 +149,15 @@ def _line(path: str, result: os.stat_result) -> str:
     return f"{path} {result.st_size} {result.st_mtime_ns}"
 
 
-Texts = Mapping[TableName, Mapping[TableVersion, str]]
-"""Entries of logs that were read already."""
-
-
 def known_histories(
     tables: PinnedTables,
     store: StoreReader | None,
     names: Iterable[TableName],
     texts: Texts | None = None,
 ) -> dict[TableName, History]:
-    """The histories of these tables up to their pinned versions, of one that cannot be opened as
-    far as it is known; nothing is written."""
+    """Histories of these tables up to their pinned versions, as far as they can be opened."""
     asked = tuple(dict.fromkeys(names))
-    held = {} if store is None else store.arrivals(asked)
-    return gone_on(tables, held, asked, texts)
+    return gone_on(tables, {} if store is None else store.arrivals(asked), asked, texts)
 
 
 def gone_on(
@@ -195,7 +166,7 @@ def gone_on(
     names: Iterable[TableName],
     texts: Texts | None = None,
 ) -> dict[TableName, History]:
-    """These histories with what was committed to the tables since."""
+    """Extend these histories with later commits."""
     result = dict(held)
     for name in names:
         try:
@@ -210,46 +181,34 @@ CHANGE_UNEXPECTED = "change_unexpected"
 
 
 def remember_histories(
-    desk: Workbench,
-    store: Store,
-    before: Mapping[TableName, TableVersion],
-    texts: Texts | None = None,
+    desk: Workbench, store: Store, before: Versions, texts: Texts | None = None
 ) -> list[str]:
-    """Bring the store's histories of the tables that were used up to date; what fails is a warning,
-    since what the run was for is committed.
-
-    Gives a warning for each table that changed though the workload file says that it never does:
-    after what the store knew, else after the version in `before`.
-    """
+    """Update the store's histories of the tables used; failures are warnings, since the run's work
+    is committed. Also warns of each change to a table that the workload file declares unchanging,
+    after the store's history or else the version in `before`."""
+    warnings = []
     try:
-        return _remembered(desk, store, before, texts)
+        names = list(desk.tables.seen)
+        held = store.arrivals(names, is_whole=False)
+        result = gone_on(desk.tables, held, names, texts)
+        new = {name: history for name, history in result.items() if history != held.get(name)}
+        if new:
+            with suppress_full():
+                store.save_arrivals(new)
+        for name, history in new.items():
+            known = held.get(name)
+            is_same = known is not None and known.table_id == history.table_id
+            since = known.until if known is not None and is_same else before.get(name)
+            if since is not None and desk.workload.tables[name].never_changes:
+                late = [arrival.version for arrival in history.arrivals if arrival.version > since]
+                if late:
+                    warnings.append(_unexpected(name, late[0], late[-1]))
     except ImpctlError as error:
         return [f"{error.message}; {error.hint}"]
-
-
-def _remembered(
-    desk: Workbench, store: Store, before: Mapping[TableName, TableVersion], texts: Texts | None
-) -> list[str]:
-    names = list(desk.tables.seen)
-    held = store.arrivals(names, is_whole=False)
-    result = gone_on(desk.tables, held, names, texts)
-    new = {name: history for name, history in result.items() if history != held.get(name)}
-    if new:
-        with suppress_full():
-            store.save_arrivals(new)
-    warnings = []
-    for name, history in new.items():
-        known = held.get(name)
-        is_same = known is not None and known.table_id == history.table_id
-        since = known.until if known is not None and is_same else before.get(name)
-        if since is not None and desk.workload.tables[name].never_changes:
-            late = [each for each in history.arrivals if each.version > since]
-            warnings += [_unexpected(name, late)] if late else []
     return warnings
 
 
-def _unexpected(table: TableName, late: Sequence[Arrival]) -> str:
-    first, last = late[0].version, late[-1].version
+def _unexpected(table: TableName, first: TableVersion, last: TableVersion) -> str:
     versions = f"version {first}" if first == last else f"versions {first} to {last}"
     return (
         f"table `{table}` changed in {versions}, but the workload file declares `changes: "
@@ -259,12 +218,10 @@ def _unexpected(table: TableName, late: Sequence[Arrival]) -> str:
 
 
 _APART = 1.0
-"""Seconds between two writes: one waits for the disk, longer than telling an answer takes."""
+"""Seconds between two writes, as each waits for the disk."""
 
 
 class ToldAnswers:
-    """Counts by query of one store after the other; of one run at a time."""
-
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._store: Path | None = None
@@ -272,7 +229,6 @@ class ToldAnswers:
         self._written = float("-inf")
 
     def add(self, store: Path, query: QueryName) -> bool:
-        """Count an answer; false where the ledger could not be written now that it was time."""
         if store != self._store:
             self.write()
             self._store, self._counts = store, Counter()
@@ -280,7 +236,7 @@ class ToldAnswers:
         return self._clock() - self._written < _APART or self.write()
 
     def write(self) -> bool:
-        """Bring what was counted into the ledger; false where that could not be done at once."""
+        """Write the counts to the ledger; false if it could not be done at once."""
         if self._store is None or not self._counts:
             return True
         self._written = self._clock()
@@ -294,21 +250,18 @@ DEFAULT_MASTER = "local[*]"
 
 
 class Sessions(Protocol):
-    """Gives a run its session when a step first needs it."""
+    """Provides the Spark session when a step first needs it."""
 
     @property
     def is_running(self) -> bool:
-        """Whether a session can be had without starting Spark."""
+        """Whether a session exists without starting Spark."""
 
     def open(self, spec: SparkSpec) -> SparkSession:
         """The session with these settings."""
 
 
 class OwnSession:
-    """The process's one session, which a command works in and may configure.
-
-    It is running where an earlier run of this process has launched it.
-    """
+    """The process's only session, which a command may configure; it may run already."""
 
     def __init__(self, log_level: str = "off") -> None:
         self._log_level = log_level
@@ -318,18 +271,14 @@ class OwnSession:
         return _is_up()
 
     def open(self, spec: SparkSpec) -> SparkSession:
-        """The session with these settings, launched unless a run before has done so."""
         from impctl.spark.session import SparkSettings, open_session
 
-        master = master_of(spec.master)
-        return open_session(SparkSettings(master, spec.conf, self._log_level))
+        return open_session(SparkSettings(master_of(spec.master), spec.conf, self._log_level))
 
 
 class SessionBeside:
-    """A session of its own beside the one given, else beside the one that is running.
-
-    Kept from run to run as long as its Spark is up and the settings stay the same.
-    """
+    """A separate session beside the one given, or else the running one. Kept between runs while its
+    Spark is up and the settings stay the same."""
 
     def __init__(self, given: SparkSession | None) -> None:
         if given is not None:
@@ -344,7 +293,6 @@ class SessionBeside:
         return _is_up()
 
     def open(self, spec: SparkSpec) -> SparkSession:
-        """The session; where Spark is not up it is launched as a command would."""
         from impctl.spark.session import home_of, session_beside
 
         base = self._base(spec)
@@ -358,7 +306,7 @@ class SessionBeside:
 
     @contextmanager
     def visit(self) -> Iterator[None]:
-        """A run, after which the program finds Spark as it left it."""
+        """A run after which the program's Spark is as before."""
         from impctl.spark.session import guest
 
         with guest():
@@ -380,7 +328,7 @@ class SessionBeside:
 
 
 def master_of(asked: str | None) -> str:
-    """Where Spark is to run: the environment's `SPARK_REMOTE` first, then what is asked for."""
+    """Where Spark runs: `SPARK_REMOTE` first, then the setting."""
     from impctl.spark import session as connect
 
     return connect.master_of(asked, os.environ, DEFAULT_MASTER)
@@ -392,39 +340,26 @@ def _is_up() -> bool:
     return running_session() is not None
 
 
-if TYPE_CHECKING:
-    from impctl.plan.nodes import Plan, Query
-    from impctl.reuse.verdict import ReuseVerdict
-    from impctl.rules.finalize import AnswerPlan
-    from impctl.rules.optimize import PlannedQueries
-    from impctl.safety.facts import Fact
-    from impctl.types import AccessId, ColumnName
-
-    Sketched = tuple[tuple[AccessId, ColumnName], ...]
-
 _REMEMBERED = 256
-"""Entries of each kind, as many as there are plans (`rules.optimize.KEPT`): each keeps its
-plans, some tens of kilobytes, also where they were let go."""
+"""Entries per kind, as many as plans (`rules.optimize.KEPT`); each holds tens of kilobytes."""
 
 
 class Memory:
-    """Workload, plans and verdicts of one program."""
-
     def __init__(self) -> None:
         self._workload: tuple[tuple[object, ...], Workload] | None = None
+        self._answers: dict[int, tuple[Query, AnswerPlan]] = {}
+        self._circuits: dict[int, tuple[Plan, str]] = {}
 
     def workload(self, path: Path, env: Mapping[str, str]) -> Workload:
-        """The workload in the file, as it is now; errors are those of `workload.load`."""
         text = read_text(path)
-        # Paths in it are relative to where it lies.
-        told = (path, path.parent.resolve(), text, dict(env))
-        if self._workload is None or self._workload[0] != told:
-            self._workload = (told, workload_of(path, text, env))
+        # Paths in it are relative to its folder.
+        key = (path, path.parent.resolve(), text, dict(env))
+        if self._workload is None or self._workload[0] != key:
+            self._workload = (key, workload_of(path, text, env))
         return self._workload[1]
 
     @cached_property
     def plans(self) -> PlannedQueries:
-        """The queries planned so far."""
         from impctl.rules.optimize import PlannedQueries
 
         return PlannedQueries()
@@ -432,7 +367,6 @@ class Memory:
     def reuse(
         self, asked: Query, captured: Query, sketched: Sketched, facts: Sequence[Fact]
     ) -> ReuseVerdict:
-        """The verdict of `reuse.verdict`; arguments as there."""
         return self._judged(asked, captured, sketched, tuple(facts))
 
     @cached_property
@@ -448,40 +382,35 @@ class Memory:
         return judge
 
     def answer(self, query: Query) -> AnswerPlan:
-        """The query's plan taken apart for its answer."""
-        known = self._answers.get(id(query))
-        if known is None:
-            from impctl.rules.finalize import answer_plan
+        from impctl.rules.finalize import answer_plan
 
-            if len(self._answers) >= _REMEMBERED:
-                self._answers.clear()
-            known = self._answers[id(query)] = (query, answer_plan(query))
-        return known[1]
-
-    @cached_property
-    def _answers(self) -> dict[int, tuple[Query, AnswerPlan]]:
-        return {}
+        return _by_identity(self._answers, query, answer_plan)
 
     def circuit(self, core: Plan) -> str:
-        """The name of the circuit that a plan compiles to, as of `service.stored`."""
-        # By identity: to hash a plan, or compare two, takes as long as to name it. An entry holds
-        # its plan, so that no other one can have its id.
-        known = self._circuits.get(id(core))
-        if known is None:
-            from impctl.compile.build import circuit_id
+        from impctl.compile.build import circuit_id
 
-            if len(self._circuits) >= _REMEMBERED:
-                self._circuits.clear()
-            known = self._circuits[id(core)] = (core, circuit_id(core))
-        return known[1]
+        return _by_identity(self._circuits, core, circuit_id)
 
-    @cached_property
-    def _circuits(self) -> dict[int, tuple[Plan, str]]:
-        return {}
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+def _by_identity(
+    known: dict[int, tuple[Key, Value]], key: Key, make: Callable[[Key], Value]
+) -> Value:
+    # To hash a plan, or compare two, takes as long as to name it. An entry holds its plan, so that
+    # no other one can have its id.
+    entry = known.get(id(key))
+    if entry is None:
+        if len(known) >= _REMEMBERED:
+            known.clear()
+        entry = known[id(key)] = (key, make(key))
+    return entry[1]
 
 
 class Workbench:
-    """One run's collaborators, opened as they are needed and closed together."""
+    """The collaborators of one run, opened on demand and closed together."""
 
     def __init__(
         self,
@@ -505,14 +434,14 @@ class Workbench:
         self._waited = 0.0
         """Seconds spent waiting for other writers."""
         self.spark_start_ms = 0.0
-        """What starting Spark took in this run; 0 as long as it was not started."""
-        # Before files of the program could change under a process that goes on for days.
+        """Milliseconds to start Spark in this run; 0 if not started."""
+        # Before the program's files can change under a process that runs for days.
         build_mark()
         if settings.params:
             self.give(settings.params)
 
     def next_run(self, pinned: Iterable[DeltaSource]) -> Workbench:
-        """A workbench for another run of this process, with these tables pinned; Spark is kept."""
+        """A workbench for the process's next run with these tables; Spark is kept."""
         desk = Workbench(
             self.settings, self.workload, self.reporter, memory=self.memory, answers=self.answers
         )
@@ -522,7 +451,6 @@ class Workbench:
         return desk
 
     def take_spark_of(self, run: Workbench) -> None:
-        """Keep the session that a run has started, for the next one."""
         self._spark = run._spark
 
     @property
@@ -531,7 +459,7 @@ class Workbench:
 
     @property
     def reserved(self) -> dict[str, str]:
-        """Local paths that no output may have, by what they are: tables, store, files read."""
+        """Paths that no output may have, by what they are: tables, store, input files."""
         result = {f"table `{name}`": spec.path for name, spec in self.workload.tables.items()}
         result["the store"] = str(self.store_path)
         result["the workload file"] = str(self.settings.workload)
@@ -543,7 +471,6 @@ class Workbench:
         return {owner: path for owner, path in places.items() if path is not None}
 
     def store(self) -> Store:
-        """The store, created if need be (writing commands)."""
         if self._store is not None and self._store.is_absent:
             # A reader saw the folder of a store whose creation was cut short, or an older format.
             self.close()
@@ -555,14 +482,13 @@ class Workbench:
         return self._store
 
     def reading_store(self) -> StoreReader | None:
-        """The store if there is one (reading commands)."""
         shared = self.settings.shared_store
         if self._store is None and Store.exists(self.store_path, is_shared=shared):
             self._store = Store.open(self.store_path, create=False, is_shared=shared)
         return self._store
 
     def count_answer(self, query: QueryName) -> None:
-        """Count an answer from kept rows; it is told whether that can be written down or not."""
+        """Count an answer from materialized rows, even if that cannot be recorded."""
         if not self.answers.add(self.store_path, query):
             self.reporter.step(
                 "this answer was not recorded yet, because the ledger could not be written"
@@ -570,7 +496,7 @@ class Workbench:
 
     @contextmanager
     def writing(self, command: str, *, sweep: bool = True) -> Iterator[Store]:
-        """The store with the writer's lock held; the lock timeout is one for the whole run."""
+        """The store with the writer's lock; one lock timeout holds for the whole run."""
         store = self.store()
         patience = max(0.0, lock_timeout_of(self.settings) - self._waited)
         with ExitStack() as stack:
@@ -585,15 +511,13 @@ class Workbench:
 
     @property
     def has_spark(self) -> bool:
-        """Whether Spark is up already."""
         return self._spark is not None or self._sessions.is_running
 
     def spark(self) -> SparkSession:
-        """The Spark session, started on first use."""
         if self._spark is None:
             if not self.has_spark:
                 self.reporter.step("starting Spark")
-                # Its process needs memory, of which the engine may have taken all that it may.
+                # Its process needs memory, and the engine may hold all that is allowed.
                 give_back()
             watch = Stopwatch()
             self._spark = self._sessions.open(self.spark_spec)
@@ -608,23 +532,20 @@ class Workbench:
 
     @cached_property
     def spark_spec(self) -> SparkSpec:
-        """Spark's settings: those of the profile asked for before those of the file."""
+        """Spark's settings; the requested profile overrides the file."""
         profile = self.settings.spark_profile
         extra = None if profile is None else load_spark_profile(profile, os.environ)
         return spark_of(self.workload, extra)
 
     @property
     def session_zone(self) -> str:
-        """The time zone of the Spark session."""
         return self.spark_spec.conf.get("spark.sql.session.timeZone", "UTC")
 
     @cached_property
     def clock(self) -> Clock:
-        """What time it is, for the whole run."""
         return self.time()
 
     def time(self) -> Clock:
-        """What time it is at this moment."""
         from impctl.sql.parameters import Clock, instant_of
 
         written = self.settings.now
@@ -633,18 +554,13 @@ class Workbench:
         return Clock(result, zone, given=self._given)
 
     def look_at_clock_again(self) -> None:
-        """Have the run go on at the instant of now, unless it was told another.
-
-        Another process may have brought a sketch to a later instant, while this one waited for it.
-        """
+        """Move the run to the present instant, unless one was given: while this process waited,
+        another one may have moved a sketch to a later instant."""
         if self.settings.now is None:
             self.clock = self.time()
 
     def give(self, params: Sequence[str]) -> None:
-        """Values NAME=VALUE for parameters that move; before anything asks the clock.
-
-        UsageError for one that no query has.
-        """
+        """Set parameters NAME=VALUE before the clock is read; UsageError for an unknown one."""
         from impctl.sql.parameters import given_moment
 
         for text in params:
@@ -669,11 +585,10 @@ class Workbench:
             self._given[f":{name}"] = given_moment(name, written, moment, self.session_zone)
 
     def policy(self, spec: QuerySpec) -> Policy:
-        """The policy that holds for a query in this run."""
         return policy_of(self.settings, spec)
 
     def queries(self, names: Sequence[QueryName] | None) -> tuple[QuerySpec, ...]:
-        """The queries asked for, all without names; UsageError for one the file does not have."""
+        """The named queries, or all; UsageError for an unknown one."""
         known: Mapping[QueryName, QuerySpec] = self.workload.queries
         if not names:
             return tuple(known.values())
@@ -687,11 +602,9 @@ class Workbench:
         return tuple(known[name] for name in dict.fromkeys(names))
 
     def sketched(self, names: Sequence[QueryName] | None) -> tuple[QuerySpec, ...]:
-        """Those of the queries asked for that are to have a sketch."""
         return tuple(spec for spec in self.queries(names) if spec.is_sketched)
 
     def close(self) -> None:
-        """Close what was opened; the Spark session stays with the process."""
         if self._store is not None:
             self._store.close()
             self._store = None
@@ -705,7 +618,7 @@ def open_workbench(
     memory: Memory | None = None,
     answers: ToldAnswers | None = None,
 ) -> Iterator[Workbench]:
-    """The workbench for one run; WorkloadError lists everything wrong with the file."""
+    """Open the context of one run; WorkloadError lists everything wrong with the file."""
     memory = Memory() if memory is None else memory
     workload = memory.workload(settings.workload, os.environ)
     desk = Workbench(settings, workload, reporter or SilentReporter(), sessions, memory, answers)
@@ -718,7 +631,7 @@ def open_workbench(
 
 
 class Isolated:
-    """A context in which an error is noted as the failure of one query."""
+    """A context in which an error becomes the failure of one query."""
 
     def __init__(self, failures: list[Failure], spec: QuerySpec) -> None:
         self.failures = failures
@@ -730,13 +643,12 @@ class Isolated:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         if error is None or not (isinstance(error, Exception) or is_panic(error)):
             return False
-        told = error if isinstance(error, ImpctlError) else unexpected(error)
-        self.failures.append(Failure(self.spec.name, located(told, self.spec)))
+        reported = error if isinstance(error, ImpctlError) else unexpected(error)
+        self.failures.append(Failure(self.spec.name, located(reported, self.spec)))
         return True
 
 
 def located(error: ImpctlError, spec: QuerySpec) -> ImpctlError:
-    """The error with its place in the SQL text turned into one in the workload file."""
     place = error.location
     if place is not None and place.file == f"query `{spec.name}`":
         return error.at(sql_location(spec, place.line, place.column))
@@ -744,18 +656,16 @@ def located(error: ImpctlError, spec: QuerySpec) -> ImpctlError:
 
 
 _LONGEST = 600.0
-"""Seconds after which tables are opened anew."""
+"""Seconds after which tables are opened again."""
 
 
 class OpenTables:
-    """What the calls on one workload have open; of one call after the other."""
-
     def __init__(self) -> None:
         self._seen: dict[TableName, Seen] = {}
         self._since = time.monotonic()
 
     def lend(self, desk: Workbench) -> None:
-        """Give a run what is open; until it hands it back nobody else has it."""
+        """Lend the open objects to one run until it returns them."""
         if time.monotonic() - self._since < _LONGEST:
             desk.tables.recall(self._seen)
         else:
@@ -763,12 +673,11 @@ class OpenTables:
         self._seen = {}
 
     def take_back(self, desk: Workbench) -> None:
-        """Keep what a run has used, and what it left alone."""
         self._seen = {**desk.tables.unused, **desk.tables.seen}
 
 
 def only_query(desk: Workbench) -> QueryName:
-    """The one query of the file; UsageError where it has several."""
+    """The only query of the file; UsageError if there are several."""
     names = tuple(desk.workload.queries)
     if len(names) != 1:
         raise UsageError(
@@ -780,7 +689,6 @@ def only_query(desk: Workbench) -> QueryName:
 
 
 def is_refused(spec: QuerySpec, error: ImpctlError) -> bool:
-    """Whether the error says that the query can have no sketch, and nothing worse."""
     if isinstance(error, UnsafeSketchError):
         return not spec.sketch
     return isinstance(error, NotReadError)

@@ -1,4 +1,4 @@
-"""What a run will take, learned from the latest runs: a line per kind of run."""
+"""Predict what a run takes from the latest runs: one line per kind of run."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from impctl.service.stored import (
-    layout_of,
-)
+from impctl.service.stored import layout_of
 from impctl.service.text import duration_text
 from impctl.store.records import RunCost, RunKind, StoredQuery
 from impctl.values import dataclass
@@ -19,43 +17,40 @@ if TYPE_CHECKING:
 import math
 
 _TYPICAL_ROWS = 1_000.0
-"""Up to about as many rows a run takes as long as its fixed part; noise is alike below."""
+"""Rows below which noise is equal, as the fixed part dominates."""
 
 _FEWEST_TO_DOUBT = 4
-"""With fewer runs nobody can tell which of them is the odd one."""
+"""With fewer runs an outlier cannot be identified."""
 
 _DOUBT = 9.0
-"""How many times less the others must disagree without a run, for it to be left out."""
+"""A run is an outlier if the squared error without it is smaller by this factor."""
 
 _ROUNDING = 1e-18
-"""Squared error, as a share of the squared times, that says nothing about the runs."""
+"""Squared error, relative to the squared times, that counts as rounding."""
 
 Point = tuple[float, float]
-"""Rows, milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class CostLine:
-    """The fit: `runs` it was learned from, `largest` rows among them."""
-
     fixed: float
     per_row: float
     runs: int
     largest: float
 
     def at(self, rows: float) -> float:
-        """Milliseconds for a run of so many rows."""
         return self.fixed + self.per_row * rows
 
 
 def learned(points: Sequence[Point]) -> CostLine | None:
-    """The line through the runs; None without any that tells something."""
+    """Fit the line; None without usable runs."""
     sound = [(x, y) for x, y in points if _is_amount(x) and _is_amount(y)]
     if not sound:
         return None
     fixed, per_row, wrong = _fit(sound)
     kept = sound
-    if len(sound) >= _FEWEST_TO_DOUBT and wrong > _ROUNDING * _squares(sound):
+    squared = sum(_weight(x) * y * y for x, y in sound)
+    if len(sound) >= _FEWEST_TO_DOUBT and wrong > _ROUNDING * squared:
         others = [sound[:at] + sound[at + 1 :] for at in range(len(sound))]
         fits = [(_fit(rest), rest) for rest in others]
         (fewer_fixed, fewer_per_row, left), rest = min(fits, key=lambda result: result[0][2])
@@ -65,7 +60,6 @@ def learned(points: Sequence[Point]) -> CostLine | None:
 
 
 def _is_amount(value: float) -> bool:
-    """Whether it can be a number of rows or milliseconds, and squared without overflow."""
     return math.isfinite(value) and 0.0 <= value < 1e30
 
 
@@ -73,76 +67,55 @@ def _weight(rows: float) -> float:
     return 1.0 / (rows + _TYPICAL_ROWS) ** 2
 
 
-def _squares(points: Sequence[Point]) -> float:
-    return sum(_weight(x) * y * y for x, y in points)
-
-
 def _fit(points: Sequence[Point]) -> tuple[float, float, float]:
-    """Weighted least squares: fixed part, part per row (neither below 0), squared error left."""
-    weights = [_weight(x) for x, _ in points]
-    total = sum(weights)
-    mean_x = sum(w * x for w, (x, _) in zip(weights, points, strict=True)) / total
-    mean_y = sum(w * y for w, (_, y) in zip(weights, points, strict=True)) / total
-    xx = xy = 0.0
-    for w, (x, y) in zip(weights, points, strict=True):
-        xx += w * (x - mean_x) ** 2
-        xy += w * (x - mean_x) * (y - mean_y)
+    """Weighted least squares: fixed part, part per row (both at least 0), squared error."""
+    weighted = [(_weight(x), x, y) for x, y in points]
+    total = sum(w for w, _, _ in weighted)
+    mean_x = sum(w * x for w, x, _ in weighted) / total
+    mean_y = sum(w * y for w, _, y in weighted) / total
+    xx = sum(w * (x - mean_x) ** 2 for w, x, _ in weighted)
+    xy = sum(w * (x - mean_x) * (y - mean_y) for w, x, y in weighted)
     per_row = max(0.0, xy / xx) if xx > 0.0 else 0.0
     fixed = mean_y - per_row * mean_x
     if fixed < 0.0:
         # The best line through the origin; there are rows, or the mean of times were below 0.
         fixed = 0.0
-        through = sum(w * x * x for w, (x, _) in zip(weights, points, strict=True))
-        per_row = sum(w * x * y for w, (x, y) in zip(weights, points, strict=True)) / through
-    wrong = sum(
-        w * (y - fixed - per_row * x) ** 2 for w, (x, y) in zip(weights, points, strict=True)
-    )
-    return fixed, per_row, wrong
+        per_row = sum(w * x * y for w, x, y in weighted) / sum(w * x * x for w, x, _ in weighted)
+    return fixed, per_row, sum(w * (y - fixed - per_row * x) ** 2 for w, x, y in weighted)
 
 
 _FEWEST_MAINTAINED = 3
-"""Runs from which on maintaining is thought to be known; one capture is enough for recapture."""
-
-
+"""Runs needed to predict maintenance; one capture suffices for recapture."""
 _TRUSTED_TIMES = 10
-"""A change may be so many times as large as the largest one learned from."""
-
-
+"""Predict up to this multiple of the largest observed change."""
 _MARGIN = 2.0
-"""How many times as long maintaining has to take."""
-
-
+"""Factor by which maintenance must take longer."""
 _LEAST_GAIN_MS = 1_000.0
-"""What nobody waits for is not worth another way."""
-
-
+"""Savings below this are ignored."""
 _GUESSED = 1.5
-"""What maintaining takes, over the same share of a capture, as long as nobody has tried: measured
-0.8 (sums) to 2.3 (MAX) of it, with files compared 0.9. A guess chooses recapture only where more
-rows or bytes changed than the table has."""
-
-
+"""Maintenance relative to a capture of the same share, if never tried: measured 0.8 (sums) to 2.3
+(MAX), with file comparison 0.9. By it, recapture is chosen only if more rows or bytes changed than
+the table has."""
 _SPARK_START_MS = 8_000.0
-"""What starting Spark takes where that was never seen."""
+"""Milliseconds to start Spark, if never measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """The change to be maintained: `rows` is None where only its bytes are known."""
+    """The change to be maintained; `rows` is None if only its bytes are known."""
 
     rows: int | None
     bytes: int
 
 
 def recorded(store: StoreReader, stored: StoredQuery) -> tuple[RunCost, ...]:
-    """What the query's runs cost while its state was kept as it is now."""
     layout = layout_of(stored)
     return tuple(cost for cost in store.costs(stored.query) if cost.layout == layout)
 
 
 @dataclass(frozen=True, slots=True)
 class Estimates:
-    """Milliseconds, None where no run tells; and the number of runs learned from."""
+    """Milliseconds, None if no run was recorded, and the number of runs."""
 
     maintain_ms: float | None = None
     maintain_runs: int = 0
@@ -159,7 +132,7 @@ def estimated(
     table_rows: Callable[[], int],
     moved: Sequence[TableName] = (),
 ) -> Estimates:
-    """Both estimates, as far as recorded runs tell them; `moved` are the tables that changed."""
+    """Both estimates from recorded runs; `moved` are the changed tables."""
     mine = _alike(costs, kind, moved) or _of(costs, kind)
     again = _of(costs, RunKind.RECAPTURE)
     line, maintain_ms = _line(mine), None
@@ -172,10 +145,8 @@ def estimated(
 
 
 def _guess(again: Sequence[RunCost], size: Size) -> float | None:
-    """What the first run of maintaining may take, by the latest capture; None without one.
-
-    One in Spark tells nothing: most of what it takes does not depend on the rows.
-    """
+    """The first maintenance estimated from the latest capture; None without one. Captures in Spark
+    do not count: most of their time does not depend on the rows."""
     if not again or again[0].spark or again[0].bytes <= 0:
         return None
     share = size.bytes / again[0].bytes
@@ -193,10 +164,8 @@ def dearer(
     table_rows: Callable[[], int],
     moved: Sequence[TableName] = (),
 ) -> Estimates | None:
-    """Both estimates where maintaining is the dearer way by a clear margin, else None.
-
-    What is not known yet is only looked at once it can matter: most runs end at the first test.
-    """
+    """Both estimates if maintenance is clearly dearer, else None. Unknowns are computed only when
+    they matter: most runs end at the first test."""
     mine, again = _alike(costs, kind, moved), _of(costs, RunKind.RECAPTURE)
     if not again:
         return None
@@ -216,18 +185,18 @@ def dearer(
 
 
 def _by_line(mine: Sequence[RunCost], start: float, size: Callable[[], Size | None]) -> Size | None:
-    """The change, where recorded runs can tell what it takes and that may be long enough."""
+    """The change, if recorded runs can predict it and it may be large enough."""
     longest = max(cost.elapsed_ms for cost in mine)
     if len(mine) < _FEWEST_MAINTAINED or longest * _TRUSTED_TIMES + start < _LEAST_GAIN_MS:
         return None
     change, line = size(), _line(mine)
     rows = None if change is None else _rows(mine, change)
-    is_told = line is not None and rows is not None and rows <= line.largest * _TRUSTED_TIMES
-    return change if is_told else None
+    is_predicted = line is not None and rows is not None and rows <= line.largest * _TRUSTED_TIMES
+    return change if is_predicted else None
 
 
 def _by_guess(again: Sequence[RunCost], size: Callable[[], Size | None]) -> Size | None:
-    """The change before any run of maintaining, where the guess may decide."""
+    """The change before any maintenance run, if the guess may decide."""
     if again[0].elapsed_ms < _LEAST_GAIN_MS:
         return None
     change = size()
@@ -235,7 +204,6 @@ def _by_guess(again: Sequence[RunCost], size: Callable[[], Size | None]) -> Size
 
 
 def reason_text(estimates: Estimates) -> str:
-    """Why recapture was chosen, both estimates named."""
     assert estimates.maintain_ms is not None
     assert estimates.recapture_ms is not None
     if not estimates.maintain_runs:
@@ -256,7 +224,6 @@ def _of(costs: Sequence[RunCost], kind: RunKind) -> list[RunCost]:
 
 
 def _alike(costs: Sequence[RunCost], kind: RunKind, moved: Sequence[TableName]) -> list[RunCost]:
-    """The runs that carried on changes of the same tables; of older ones nobody knows which."""
     wanted = tuple(sorted(moved))
     return [cost for cost in _of(costs, kind) if cost.moved == wanted]
 
@@ -266,7 +233,6 @@ def _line(costs: Sequence[RunCost]) -> CostLine | None:
 
 
 def _rows(costs: Sequence[RunCost], size: Size) -> int | None:
-    """The rows of the change; by its bytes, as in earlier changes, where they were not counted."""
     if size.rows is not None:
         return size.rows
     shares = [cost.rows / cost.bytes for cost in costs if cost.bytes > 0]
@@ -277,17 +243,15 @@ def _recapture(
     costs: Sequence[RunCost], has_spark: bool, table_rows: Callable[[], int]
 ) -> float | None:
     again = _of(costs, RunKind.RECAPTURE)
-    # What Spark took tells nothing of the engine, nor the other way; the next is like the latest.
+    # Spark's times say nothing about the engine, and vice versa; the next run is like the latest.
     again = [cost for cost in again if cost.spark == again[0].spark]
     line = _line(again)
     if line is None:
         return None
-    rows = table_rows() if line.per_row else 0
-    return line.at(rows) + _start(again, costs, has_spark)
+    return line.at(table_rows() if line.per_row else 0) + _start(again, costs, has_spark)
 
 
 def _start(mine: Sequence[RunCost], costs: Sequence[RunCost], has_spark: bool) -> float:
-    """What starting Spark adds, if the latest such run used it and it is not running yet."""
     if has_spark or not mine or not mine[0].spark:
         return 0.0
     seen = [cost.start_ms for cost in costs if cost.start_ms > 0]

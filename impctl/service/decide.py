@@ -1,4 +1,4 @@
-"""What is done with each stale query, decided once, then run or explained."""
+"""What to do with each stale query: decided once, then run or explained."""
 
 from __future__ import annotations
 
@@ -21,13 +21,7 @@ from impctl.service.decision import capture_stage
 from impctl.service.maintenance_plan import TakenUp, check_circuit, reopened
 from impctl.service.prepare import PreparedQuery, prepare, recheck
 from impctl.service.results import ENGINE, SPARK, Failure
-from impctl.service.stored import (
-    check_clock,
-    check_definition,
-    check_pins,
-    mark_at,
-    moved_moments,
-)
+from impctl.service.stored import check_clock, check_definition, check_pins, mark_at, moved_moments
 from impctl.service.table_deltas import GroupedChange, Need, SharedChanges, is_large, need_of
 from impctl.sketch.sketch import Mode
 from impctl.store.records import RunKind, StoredQuery
@@ -52,8 +46,6 @@ RECAPTURE_CHEAPER = "recapture_cheaper"
 
 @dataclass(frozen=True, slots=True)
 class ReadChange:
-    """A change that was read, and the milliseconds it took."""
-
     need: Need
     changes: Changes
     elapsed_ms: float
@@ -61,11 +53,8 @@ class ReadChange:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """`action` is exact, touch or recapture; `by` who computes, None where not looked at yet.
-
-    `needs` are the changes to be maintained, `read` those already read; a change that Spark groups
-    is not.
-    """
+    """`action` is exact, touch or recapture; `by` computes it, None if not yet decided. `needs` are
+    the changes to maintain, `read` those already read; a change that Spark groups is not read."""
 
     action: str
     reason_code: str
@@ -80,12 +69,11 @@ class Stage:
 
     @property
     def is_grouped(self) -> bool:
-        """Whether Spark groups the change before the engine sees it."""
+        """Whether Spark groups the change before the engine reads it."""
         return self.reason_code == GROUPED_BY_SPARK
 
     @property
     def cost_kind(self) -> RunKind:
-        """Which recorded runs it is like."""
         return RunKind.GROUPED if self.is_grouped else RunKind.MAINTAIN
 
     @property
@@ -94,29 +82,24 @@ class Stage:
 
 
 def recapture_stage(code: str, reason: str) -> Stage:
-    """A recapture, and why."""
     return Stage("recapture", code, reason)
 
 
 def changed_rows(read: Sequence[ReadChange]) -> int:
-    """Rows of the changes together."""
     return sum(result.changes.rows for result in read)
 
 
 @dataclass(slots=True)
 class Task:
-    """One stale query: its stored sketch and what will be done with it."""
-
     spec: QuerySpec
     stored: StoredQuery
     taken: TakenUp | None = None
     trouble: ImpctlError | None = None
     move: Move | None = None
-    """How the sketch moves on with the clock in the same step, if it does."""
+    """How the sketch moves with the clock in the same step."""
 
     @property
     def is_eager(self) -> bool:
-        """Whether it wants a sketch for every version passed."""
         return self.spec.maintain is MaintainMode.EAGER
 
 
@@ -127,10 +110,7 @@ def open_task(
     stored: StoredQuery,
     kept: KeptStates | None = None,
 ) -> Task:
-    """The task, with what keeps it from being maintained incrementally.
-
-    State that an earlier run of the process has `kept` need not be loaded.
-    """
+    """Open the task, noting what prevents maintenance; uses state `kept` by earlier runs."""
     task = Task(spec, stored)
     try:
         check_definition(desk, spec, stored)
@@ -142,24 +122,22 @@ def open_task(
             if known is not None and not moves:
                 task.taken = known
             else:
-                task.taken, task.move = _taken_up(desk, store, spec, stored, moves=moves)
+                task.taken, task.move = _restored(desk, store, spec, stored, moves=moves)
     except RecaptureNeededError as trouble:
         task.trouble = trouble
     return task
 
 
 def _moves_now(desk: Workbench, task: Task) -> bool:
-    """Whether the clock moved on for the sketch and it follows in this step.
-
-    An eager query gets a sketch for every version passed first, all with the values it stands for.
-    """
+    """Whether the sketch follows the clock in this step. An eager query first gets a sketch for
+    every version, with the clock's values of its capture."""
     versions = task.stored.versions.items()
     has_change = any(desk.tables.source(table).version != at for table, at in versions)
     return bool(moved_moments(desk, task.stored)) and not (task.is_eager and has_change)
 
 
 def needs_of(tables: PinnedTables, task: Task) -> list[Need]:
-    """What has to be read of every table that moved on."""
+    """What to read of every table that changed."""
     if task.taken is None:
         return []
     needs = []
@@ -170,13 +148,11 @@ def needs_of(tables: PinnedTables, task: Task) -> list[Need]:
     return needs
 
 
-def _taken_up(
+def _restored(
     desk: Workbench, store: StoreReader, spec: QuerySpec, stored: StoredQuery, *, moves: bool
 ) -> tuple[TakenUp, Move | None]:
-    """The state loaded, for the plan as it reads now; RecaptureNeededError where it cannot be.
-
-    Where it `moves`, taken up into the circuit after the move, which is still to be made.
-    """
+    """Load the state for the current plan; RecaptureNeededError if impossible. If it `moves`,
+    restored into the circuit after the move, which is still to be made."""
     result = reopened(desk, spec, stored)
     prepared, way = result.prepared, result.way
     try:
@@ -202,11 +178,9 @@ def _taken_up(
 
 
 def _check_columns_read(tables: PinnedTables, prepared: PreparedQuery, stored: StoredQuery) -> None:
-    """SchemaChangedError where a column that the query reads is another one than it was.
-
-    Changes are read in the sketched column alone, and no row need change for another column to
-    take a name over.
-    """
+    """SchemaChangedError if a column that the query reads is a different one now. Changes are read
+    in the sketched column alone, and another column can take over a name without any row
+    changing."""
     for pin in stored.pins:
         after = tables.snapshot(pin.table)
         # As the table is mapped now: before that, physical names were the names.
@@ -221,25 +195,22 @@ def _columns_read(prepared: PreparedQuery, table: TableName) -> list[ColumnName]
 def _check_columns_and_order(
     tables: PinnedTables, prepared: PreparedQuery, stored: StoredQuery
 ) -> None:
-    """SchemaChangedError where a column the query reads, or their order, makes another circuit."""
+    """SchemaChangedError if columns or their order require another circuit."""
     for pin in stored.pins:
         read = _columns_read(prepared, pin.table)
-        before, after = (
-            tables.snapshot(pin.table, pin.version),
-            tables.snapshot(pin.table),
-        )
+        before, after = tables.snapshot(pin.table, pin.version), tables.snapshot(pin.table)
         check_same_columns(before.columns, before.version, after, read)
         check_same_order(before, after, read)
 
 
 Stale = Sequence[tuple[QuerySpec, StoredQuery]]
 NOT_INCREMENTALLY = (RecaptureNeededError, EvaluationError, TableError)
-"""What stops maintaining; of the last two only `auto` makes a recapture: a row on which the query
-fails may be gone by now, and Spark may read what impctl cannot."""
+"""What prevents maintenance. Only `auto` recaptures for the last two: the failing row may be
+deleted by now, and Spark may read what impctl cannot."""
 
 
 class Decisions:
-    """The decisions of one run; what fails goes to the caller's list."""
+    """The decisions of one run; failures go to the caller's list."""
 
     def __init__(
         self,
@@ -255,7 +226,7 @@ class Decisions:
         self.shared = SharedChanges(desk.tables, desk.reporter)
 
     def opened(self, stale: Stale) -> list[Task]:
-        """The tasks, their changes announced; a query that fails adds its failure instead."""
+        """Open the tasks and announce their changes; failing queries are recorded."""
         tasks: list[Task] = []
         for spec, stored in stale:
             with Isolated(self.failures, spec):
@@ -265,7 +236,7 @@ class Decisions:
         return tasks
 
     def stages(self, stale: Stale) -> list[tuple[Task, Stage]]:
-        """What would be done with each; a query that fails adds its failure instead."""
+        """What would be done with each; failing queries are recorded."""
         result: list[tuple[Task, Stage]] = []
         for task in self.opened(stale):
             with Isolated(self.failures, task.spec):
@@ -277,7 +248,7 @@ class Decisions:
         return result
 
     def stage(self, task: Task, *, is_checked: bool = False) -> Stage:
-        """What to do now, its change read; with `is_checked` also looked at as a run would."""
+        """Decide, and read the change; `is_checked` also checks it as a run would."""
         policy = self.desk.policy(task.spec)
         _refuse(task, policy)
         if task.trouble is None and policy is not Policy.FULL:
@@ -288,10 +259,7 @@ class Decisions:
         return _recapture_stage(task)
 
     def instead(self, task: Task, trouble: ImpctlError) -> Stage:
-        """The recapture, noted in the task, that what stops maintaining leads to.
-
-        Raises where the policy does not allow to recapture.
-        """
+        """The recapture after `trouble`, noted in the task; raises if the policy forbids it."""
         policy = self.desk.policy(task.spec)
         if not isinstance(trouble, RecaptureNeededError) and policy is not Policy.AUTO:
             raise trouble
@@ -300,7 +268,7 @@ class Decisions:
         return _recapture_stage(task)
 
     def size(self, needs: Sequence[Need]) -> Size | None:
-        """How large these changes are together, by the log; None where it cannot be read."""
+        """Size of these changes by the log; None if it cannot be read."""
         result = [self.shared.size(need.span) for need in needs]
         sizes = [size for size in result if size is not None]
         if len(sizes) < len(result):
@@ -310,7 +278,7 @@ class Decisions:
         return Size(counted, sum(size.bytes for size in sizes))
 
     def _incremental(self, task: Task, policy: Policy, is_checked: bool) -> Stage:
-        """Exact or touch; or recapture where that is cheaper and the policy leaves the choice."""
+        """Exact or touch; or recapture if it is cheaper and the policy allows it."""
         assert task.taken is not None
         needs = tuple(needs_of(self.desk.tables, task))
         stage = self._carried(task.taken, needs, task.move)
@@ -328,12 +296,11 @@ class Decisions:
         return replace(stage, read=read)
 
     def _carried(self, taken: TakenUp, needs: tuple[Need, ...], move: Move | None) -> Stage:
-        """Who carries these changes, and the move with the clock, into the state, and why so."""
         way = taken.way
         code = "incremental" if way.mode is Mode.EXACT else "touch_keyed"
         stage = Stage(str(way.mode), code, way.reason, ENGINE, needs)
         if move is not None and move.is_of_expiry:
-            # With new versions it is their change that is carried, at another instant.
+            # With new versions their change is maintained, at another instant.
             stage = stage if needs else replace(stage, reason_code=EXPIRED, reason=move.reason)
         elif move is not None:
             stage = replace(stage, reason_code=CLOCK_MOVED, reason=f"{move.reason}; {way.reason}")
@@ -345,10 +312,8 @@ class Decisions:
         return stage
 
     def _cheaper(self, task: Task, stage: Stage) -> Stage | None:
-        """A recapture where maintaining is estimated to be clearly dearer.
-
-        An eager query wants a sketch for every version, which no recapture gives.
-        """
+        """A recapture if maintenance is estimated to be clearly dearer. An eager query wants a
+        sketch for every version, which no recapture gives."""
         if task.is_eager:
             return None
         result = dearer(
@@ -363,7 +328,6 @@ class Decisions:
 
 
 def _refuse(task: Task, policy: Policy) -> None:
-    """Raise what the policy forbids; returns where it allows to go on."""
     trouble = task.trouble
     if policy is Policy.INCREMENTAL and trouble is not None:
         raise trouble
@@ -384,7 +348,6 @@ def _refuse(task: Task, policy: Policy) -> None:
 
 
 def _recapture_stage(task: Task) -> Stage:
-    """The recapture that trouble or policy `full` asks for."""
     if task.trouble is None:
         return recapture_stage("policy_full", "policy `full` always recaptures")
     return recapture_stage(task.trouble.code, task.trouble.message)
@@ -392,12 +355,9 @@ def _recapture_stage(task: Task) -> Stage:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """A table's change up to `until`, where it ends, and the marks of that commit and its files.
-
-    `ending` is the newest version of the run, which a batch of versions may stop before; `reached`
-    takes the snapshot of `until` itself, if it is asked for. With `grouped` the change is there,
-    and `changes` has no rows.
-    """
+    """A table's change up to `until`, with the marks of that commit and its files. `ending` is the
+    run's newest version, which a batch may stop before; `reached` takes the snapshot of `until`.
+    With `grouped`, Spark has grouped the change, and `changes` has no rows."""
 
     changes: Changes
     until: TableVersion
@@ -409,22 +369,19 @@ class Moved:
 
     @property
     def rows(self) -> int:
-        """Changed rows."""
         return self.changes.rows if self.grouped is None else self.grouped.rows
 
 
 def moved_to(
     tables: PinnedTables, table: TableName, changes: Changes, until: TableVersion
 ) -> Moved:
-    """A table's change as it was read, up to a version."""
     mark, ending = mark_at(tables, table, until), tables.snapshot(table)
-    # Between two batches of versions the log's entry alone has to do.
+    # Between two batches of versions the log's entry has to suffice.
     files = tables.files_mark(table) if ending.version == until else None
     return Moved(changes, until, ending, mark, files, partial(tables.snapshot, table, until))
 
 
 def moved_at_once(tables: PinnedTables, read: Sequence[ReadChange]) -> dict[TableName, Moved]:
-    """All tables' changes in one step."""
     return {
         one.need.table: moved_to(tables, one.need.table, one.changes, one.need.until)
         for one in read

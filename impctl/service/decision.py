@@ -1,8 +1,7 @@
-"""What a capture or a maintenance run is about to do: decided once, then run or explained."""
+"""What a capture is about to do: decided once, then run or explained."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from impctl.errors import RecaptureNeededError
@@ -14,38 +13,34 @@ from impctl.service.prepare import PreparedQuery, assumption_of, assumption_text
 from impctl.service.results import ENGINE, SPARK, CaptureResult, ReadEntry, SketchEntry
 from impctl.service.stored import is_captured_alike, is_current, moved_moments
 from impctl.sketch.sketch import Mode
-from impctl.tables.snapshot import DataFile, Snapshot, bytes_of, rows_in
+from impctl.tables.snapshot import bytes_of, rows_in
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.compile.compile import Way
-    from impctl.service.context import Workbench
-    from impctl.sketch.partition import RangePartition
+    from impctl.service.context import Partitions, Workbench
     from impctl.store.records import StoreReader
-    from impctl.types import AccessId
     from impctl.workload.models import QuerySpec
 
 
 @dataclass(frozen=True, slots=True)
 class CaptureStage:
-    """The choice, its partitions by access, and how sketch and state are found and kept."""
+    """The choice, its partitions by access, and how sketch and state are computed and kept."""
 
     prepared: PreparedQuery
     chosen: Chosen
-    partitions: Mapping[AccessId, RangePartition]
+    partitions: Partitions
     way: Way
 
     def by(self, desk: Workbench) -> str:
-        """Who finds the sketch."""
         compiled = self.way.compiled
-        if self.way.mode is not Mode.EXACT or compiled is None:
-            return SPARK
-        if not is_loaded_here(desk, compiled):
+        is_exact = self.way.mode is Mode.EXACT and compiled is not None
+        if not is_exact or compiled is None or not is_loaded_here(desk, compiled):
             return SPARK
         return f"{ENGINE} and {SPARK}" if compiled.asks_spark else ENGINE
 
     def reads(self, desk: Workbench) -> tuple[ReadEntry, ...]:
-        """What is read of each table: the files that the query's conditions leave."""
+        """What is read of each table, after the query's conditions."""
         compiled, prepared = self.way.compiled, self.prepared
         snapshots = {scan.access: desk.tables.snapshot(scan.table) for scan in prepared.scans}
         if self.way.mode is Mode.EXACT and compiled is not None:
@@ -53,16 +48,15 @@ class CaptureStage:
             left = {name: files_of_table(result, compiled) for name, result in tables.items()}
         else:
             left = files_by_table(snapshots, wanted_files(prepared.root, snapshots))
-        return tuple(_entry(desk.tables.snapshot(table), left[table]) for table in left)
-
-
-def _entry(snapshot: Snapshot, files: Sequence[DataFile]) -> ReadEntry:
-    size = bytes_of(files)
-    return ReadEntry(snapshot.table, snapshot.version, rows_in(snapshot, files), len(files), size)
+        return tuple(
+            ReadEntry(table, now.version, rows_in(now, files), len(files), bytes_of(files))
+            for table, files in left.items()
+            for now in [desk.tables.snapshot(table)]
+        )
 
 
 def capture_stage(desk: Workbench, prepared: PreparedQuery) -> CaptureStage:
-    """The stage; UnsafeSketchError where no attribute is safe."""
+    """Decide the capture; UnsafeSketchError if no attribute is safe."""
     chosen = choose(desk, prepared, every=False)
     partitions = chosen.partitions(desk, prepared)
     way = capture_way(desk, prepared, chosen.verdict, partitions)
@@ -70,7 +64,7 @@ def capture_stage(desk: Workbench, prepared: PreparedQuery) -> CaptureStage:
 
 
 def foreseen_capture(desk: Workbench, store: StoreReader | None, spec: QuerySpec) -> CaptureResult:
-    """The stage of a query, explained instead of run."""
+    """Explain the capture of a query instead of running it."""
     prepared = prepare(desk, spec)
     stage = capture_stage(desk, prepared)
     tables = prepared.table_of
@@ -97,7 +91,6 @@ def foreseen_capture(desk: Workbench, store: StoreReader | None, spec: QuerySpec
 
 
 def _stored(desk: Workbench, store: StoreReader | None, spec: QuerySpec) -> str:
-    """What there is of the query now: none, stale or current."""
     try:
         stored = None if store is None else store.load(spec.name)
         if stored is None:

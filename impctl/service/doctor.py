@@ -1,13 +1,15 @@
-"""Doctor: check everything that impctl depends on; report what is wrong, and the fix."""
+"""Check everything that impctl depends on; report problems and fixes."""
 
 from __future__ import annotations
 
+import operator
 import os
 import platform
 import re
 import time
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from functools import partial
@@ -29,7 +31,6 @@ from impctl.spark.session import JAVA_HINT, OLDEST_JAVA, java_candidates, releas
 from impctl.store.health import MOST_FILES, Checked, Folder, check_store, folder_of, lock_owner
 from impctl.tables.log import (
     Committed,
-    Retention,
     committed_at,
     committed_since,
     duration_of,
@@ -50,16 +51,15 @@ if TYPE_CHECKING:
 
 
 def setting_calls(path: str, setting: str, value: str) -> str:
-    """Both calls, in half a sentence."""
+    """Both calls that set a table property."""
     spark = f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('{setting}' = '{value}')"
     python = f"DeltaTable({path!r}).alter.set_table_properties({{'{setting}': '{value}'}})"
     return f"in Spark {spark}, or with deltalake {python}"
 
 
 def skipping_findings(desk: Workbench, stored: Sequence[StoredQuery]) -> Iterator[Finding]:
-    """A finding for each query with sketches."""
     if not stored:
-        # The store may be one that cannot be read, which is found with it.
+        # An unreadable store is reported by `store_findings`.
         return
     forecasts = ClusterForecasts(desk, desk.reading_store())
     for one in stored:
@@ -77,15 +77,17 @@ def skipping_findings(desk: Workbench, stored: Sequence[StoredQuery]) -> Iterato
 
 _LATEST = 20
 _TOLERATED = 5.0
-"""Seconds by which clocks of two machines may well differ."""
+"""Tolerated seconds between clocks of two machines."""
 
 _FIX = "synchronize the clocks of the machines that write the table with a time server"
 
 
 def commit_time_findings(source: DeltaSource) -> Iterator[Finding]:
-    """A warning for each kind of time that cannot be, of the latest commits."""
+    """Warn of implausible times of the latest commits."""
     subject = Subject.of_table(source.name)
-    latest = _latest(source)
+    latest: Sequence[Committed] = ()
+    with suppress(TableError):
+        latest = committed_since(source, max(-1, source.version - _LATEST), {}) or ()
     timed = [(one.version, one.at) for one in latest if one.at is not None]
     ahead = [(version, at) for version, at in timed if at > time.time() + _TOLERATED]
     if ahead:
@@ -103,29 +105,12 @@ def commit_time_findings(source: DeltaSource) -> Iterator[Finding]:
             return
 
 
-def _latest(source: DeltaSource) -> Sequence[Committed]:
-    """The latest commits, as far as the log can be read."""
-    try:
-        return committed_since(source, max(-1, source.version - _LATEST), {}) or ()
-    except TableError:
-        return ()
-
-
 def _moment(at: float) -> str:
     return moment_text(datetime.fromtimestamp(at, UTC))
 
 
 _MARGIN = 2
-"""How many intervals must fit, so that one missed run does not lose the history."""
-
-
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """How long history is kept: the shorter of two settings."""
-
-    setting: str
-    text: str
-    span: timedelta
+"""Intervals that must fit, so that one missed run does not lose the history."""
 
 
 def history_findings(
@@ -134,7 +119,7 @@ def history_findings(
     stale: Mapping[QueryName, TableVersion],
     every: timedelta | None,
 ) -> Iterator[Finding]:
-    """What is gone, what will be before the next run; `stale` are sketches at older versions."""
+    """History that is gone or will be before the next run; `stale` are outdated sketches."""
     subject = Subject.of_table(source.name)
     gone = {query: why_gone(source, version) for query, version in stale.items()}
     for query, reason in gone.items():
@@ -154,12 +139,14 @@ def history_findings(
                 f"`{one.setting}` is not a duration that impctl understands: `{one.text}`",
                 f"set it to a duration such as `interval 30 days`: {_longer(source, one.setting)}",
             )
-    kept = _least(settings)
-    if kept is not None:
+    known = [(one.kept, one.setting) for one in settings if one.kept is not None]
+    if known:
         waiting = [version for query, version in stale.items() if gone[query] is None]
         age = _oldest_change(source, min(waiting)) if waiting else None
-        raise_it = f"keep it longer: {_longer(source, kept.setting)}"
-        yield _schedule(subject, kept, raise_it, age, every)
+        span, setting = min(known, key=lambda one: one[0])
+        raise_it = f"keep it longer: {_longer(source, setting)}"
+        keeps = f"History is kept for {_text(span)} (`{setting}`)"
+        yield _schedule(subject, span, keeps, raise_it, age, every)
 
 
 def _longer(source: DeltaSource, setting: str) -> str:
@@ -167,12 +154,15 @@ def _longer(source: DeltaSource, setting: str) -> str:
 
 
 def _schedule(
-    subject: Subject, kept: Kept, raise_it: str, age: timedelta | None, every: timedelta | None
+    subject: Subject,
+    span: timedelta,
+    keeps: str,
+    raise_it: str,
+    age: timedelta | None,
+    every: timedelta | None,
 ) -> Finding:
-    """Retention against the age of what is pending and the time to the next run."""
-    keeps = f"History is kept for {_text(kept.span)} (`{kept.setting}`)"
     ago = "" if age is None else f"; the oldest change not yet maintained is {_text(age)} old"
-    if age is not None and age >= kept.span:
+    if age is not None and age >= span:
         return subject.warning(
             "schedule",
             f"{keeps}{ago}, and may be removed at any time",
@@ -181,16 +171,16 @@ def _schedule(
     if every is None:
         return subject.ok("schedule", f"{keeps}{ago}; `--every 1d` compares a schedule with that")
     runs = f"a run every {_text(every)}"
-    if every >= kept.span:
+    if every >= span:
         fix = f"run more often, or {raise_it}"
         return subject.problem("schedule", f"{keeps}, too short for {runs}{ago}", fix, 2)
-    if age is not None and age + every >= kept.span:
+    if age is not None and age + every >= span:
         return subject.warning(
             "schedule",
             f"{keeps}{ago}: the change may be gone at the next of {runs}",
             "run `impctl maintain` now",
         )
-    if every * _MARGIN > kept.span:
+    if every * _MARGIN > span:
         return subject.warning(
             "schedule",
             f"{keeps}: with {runs}, a single failed run loses the change{ago}",
@@ -199,14 +189,8 @@ def _schedule(
     return subject.ok("schedule", f"{keeps}, enough for {runs}{ago}")
 
 
-def _least(settings: tuple[Retention, ...]) -> Kept | None:
-    """The shorter of the two that are known."""
-    known = [Kept(one.setting, one.text, one.kept) for one in settings if one.kept is not None]
-    return min(known, key=lambda one: one.span, default=None)
-
-
 def _oldest_change(source: DeltaSource, version: TableVersion) -> timedelta | None:
-    """How long ago the first commit after `version` was made; None where nobody can tell."""
+    """Age of the first commit after `version`; None if unknown."""
     at = committed_at(source, version + 1)
     return None if at is None else timedelta(seconds=max(time.time() - at, 0))
 
@@ -220,11 +204,18 @@ _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)\s*\(?([^;)]*)\)?\s*(?:;.*)?")
 _CLAUSE = re.compile(r"(>=|<=|==|!=|~=|>|<)\s*([0-9][0-9a-zA-Z.*]*)")
 _NUMBERS = re.compile(r"\d+")
 _PRE_RELEASE = re.compile(r"\d(?:a|b|rc|\.?dev)\d")
+_COMPARED = {
+    ">": operator.gt,
+    "<=": operator.le,
+    "<": operator.lt,
+    "==": operator.eq,
+    "!=": operator.ne,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """One requirement and what is there; `found` None is not installed, `wanted` the range."""
+    """A requirement; `found` is None if not installed, `wanted` the range."""
 
     name: str
     wanted: str
@@ -232,23 +223,19 @@ class Installed:
 
     @property
     def is_supported(self) -> bool:
-        """Whether the version found is within the range."""
         return self.found is not None and is_within(self.found, self.wanted)
 
 
 def installed() -> tuple[Installed, ...]:
-    """Python first, then every package that impctl cannot do without; empty where nobody says."""
+    """Python, then every required package; empty if nothing declares them."""
     python, packages = _declared()
     if python is None:
         return ()
-    result = [Installed("python", python, platform.python_version())]
-    for name, wanted in packages:
-        result.append(Installed(name, wanted, installed_version(name)))
-    return tuple(result)
+    others = (Installed(name, wanted, installed_version(name)) for name, wanted in packages)
+    return (Installed("python", python, platform.python_version()), *others)
 
 
 def installed_version(package: str) -> str | None:
-    """The version of an installed package, without importing it."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -256,7 +243,7 @@ def installed_version(package: str) -> str | None:
 
 
 def is_within(result: str, wanted: str) -> bool:
-    """Whether a version meets every clause of a range such as `>=4.1,<5`."""
+    """Whether a version is in a range such as `>=4.1,<5`."""
     return all(_meets(result, sign, limit) for sign, limit in _CLAUSE.findall(wanted))
 
 
@@ -266,25 +253,13 @@ def _meets(result: str, sign: str, limit: str) -> bool:
     order = _padded(mine, length), _padded(theirs, length)
     # 4.1.0rc1 comes before 4.1.0.
     is_early = order[0] == order[1] and _PRE_RELEASE.search(result) is not None
-    match sign:
-        case ">=":
-            return order[0] >= order[1] and not is_early
-        case ">":
-            return order[0] > order[1]
-        case "<=":
-            return order[0] <= order[1]
-        case "<":
-            return order[0] < order[1]
-        case "==":
-            return order[0] == order[1]
-        case "!=":
-            return order[0] != order[1]
-        case _:
-            return order[0] >= order[1] and mine[: len(theirs) - 1] == theirs[:-1]
+    is_met = bool(_COMPARED.get(sign, operator.ge)(*order))
+    if sign == "~=":
+        return is_met and mine[: len(theirs) - 1] == theirs[:-1]
+    return is_met and not (sign == ">=" and is_early)
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    """The release numbers that a version begins with."""
     release = re.match(r"[\d.]*", text)
     return tuple(int(part) for part in _NUMBERS.findall(release.group() if release else ""))
 
@@ -294,7 +269,6 @@ def _padded(numbers: tuple[int, ...], length: int) -> tuple[int, ...]:
 
 
 def _declared() -> tuple[str | None, list[tuple[str, str]]]:
-    """The range of Python and those of the packages."""
     project = _of_checkout()
     if project is not None:
         return project["requires-python"], list(_read(project["dependencies"]))
@@ -305,7 +279,7 @@ def _declared() -> tuple[str | None, list[tuple[str, str]]]:
 
 
 def _of_checkout() -> dict[str, Any] | None:
-    """The `project` table of the file beside the package, where it is impctl's own."""
+    """The `project` table of impctl's own checkout, if it runs from one."""
     try:
         project = tomllib.loads(_PROJECT.read_text(encoding="utf-8")).get("project", {})
     except (OSError, tomllib.TOMLDecodeError):
@@ -314,7 +288,7 @@ def _of_checkout() -> dict[str, Any] | None:
 
 
 def _read(requirements: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Name and range of each requirement that always holds, not only for an extra."""
+    """Name and range of each requirement without an extra."""
     for text in requirements:
         parts = _REQUIREMENT.fullmatch(text.strip())
         if parts is not None and "extra ==" not in text:
@@ -322,24 +296,18 @@ def _read(requirements: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 
 _MOST_FILES = 100
-"""A folder of more YAML files is one of something else."""
+"""A folder of more YAML files serves something else."""
 
 
 def sharing_findings(desk: Workbench) -> Iterator[Finding]:
-    """A warning that names the files with this store, and the queries that have one name."""
+    """Warn of files that use the same store, and of equal query names."""
     result = dict(_sharers(desk))
     if not result:
         return
     own = {name.lower() for name in desk.workload.queries}
     names = sorted({name for names in result.values() for name in names if name.lower() in own})
-    clash = (
-        (
-            f"; of {', '.join(f'`{name}`' for name in names)} only the file captured last "
-            "has a sketch"
-        )
-        if names
-        else ""
-    )
+    named = ", ".join(f"`{name}`" for name in names)
+    clash = f"; of {named} only the file captured last has a sketch" if names else ""
     yield Subject(Area.STORE, str(desk.store_path)).warning(
         "shared_store",
         f"Other files use this store too: {', '.join(result)}{clash}",
@@ -348,7 +316,6 @@ def sharing_findings(desk: Workbench) -> Iterator[Finding]:
 
 
 def _sharers(desk: Workbench) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Other workload files of the folder with this store, and the names of their queries."""
     own, store = Path(desk.workload.file).absolute(), os.path.realpath(desk.store_path)
     near = (file for pattern in ("*.yaml", "*.yml") for file in own.parent.glob(pattern))
     for file in sorted(near)[:_MOST_FILES]:
@@ -363,13 +330,13 @@ def _sharers(desk: Workbench) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 FileReading = Callable[[Snapshot], int | None]
-"""Rows of one file of a snapshot, by Spark; None where there is no file."""
+"""Rows of one file of a snapshot, by Spark; None if there is no file."""
 
 _CHECK = "spark_reads"
 
 
 def spark_findings(desk: Workbench, read_one: FileReading) -> Iterator[Finding]:
-    """What came of reading a file of each table."""
+    """Read a file of each table."""
     for table in desk.workload.tables:
         subject = Subject.of_table(table)
         try:
@@ -380,20 +347,19 @@ def spark_findings(desk: Workbench, read_one: FileReading) -> Iterator[Finding]:
         if rows is None:
             yield subject.ok(_CHECK, "the table has no file for Spark to read")
         else:
-            counted = count_text(rows, "row")
-            yield subject.ok(_CHECK, f"Spark read a file of {counted}")
+            yield subject.ok(_CHECK, "Spark read a file of " + count_text(rows, "row"))
 
 
 _SCARCE = 1 << 30
 """Free bytes below which a large capture may not fit."""
 _TOO_SCARCE = 64 << 20
-"""Free bytes below which not even the catalog's log may fit."""
+"""Free bytes below which the catalog's log may not fit."""
 _GROWTH = 2
 """A recapture writes the new state before it removes the old one."""
 
 
 def store_findings(desk: Workbench, *, with_state: bool) -> Iterator[Finding]:
-    """Everything about the store of the workload; all its state only where that is asked for."""
+    """Check the store; all its state only if requested."""
     path = desk.store_path
     subject = Subject(Area.STORE, str(path))
     folder = folder_of(path)
@@ -504,7 +470,7 @@ def _room(subject: Subject, folder: Folder) -> Finding:
 
 
 _SHOWN = ("python", "pyspark", "deltalake", "pyarrow")
-"""Named even when all is well; the other packages only otherwise."""
+"""Always shown; other packages only if unsuitable."""
 _DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 _JAR_SETTINGS = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
 _NO_JAVA = (
@@ -513,14 +479,14 @@ _NO_JAVA = (
 
 
 def software(environment: Mapping[str, str]) -> Iterator[Finding]:
-    """Python, the packages, variables and Java."""
+    """Check Python, packages, variables and Java."""
     yield from _packages(installed())
     yield from _variables(environment)
     yield _java(environment)
 
 
 def delta_jar(spark: SparkSpec | None) -> Finding:
-    """What of the Delta JAR is needed: nothing; and whether it is there all the same."""
+    """The Delta JAR is not needed; report if it is present."""
     result = sorted({*_jars_of_pyspark(), *_jars_of(spark)})
     there = f"; it is installed ({', '.join(result)}) and does no harm" if result else ""
     return Subject(Area.SPARK, "delta jar").ok(
@@ -533,10 +499,7 @@ def delta_jar(spark: SparkSpec | None) -> Finding:
 def try_spark(
     master: str, conf: Mapping[str, str], log_level: str
 ) -> tuple[Finding, FileReading | None]:
-    """Start a session as the workload would, and run one query in it.
-
-    With it what reads files in that session; None where there is no session that answers.
-    """
+    """Start a session as the workload would, and run a query; returns how to read files."""
     from impctl.spark.run import run_sql
     from impctl.spark.session import SparkSettings, open_session
     from impctl.spark.snapshots import rows_of_smallest_file
@@ -574,27 +537,17 @@ def _packages(result: tuple[Installed, ...]) -> Iterator[Finding]:
         words = "are supported versions" if len(good) > 1 else "is a supported version"
         yield subject.ok("supported_versions", f"{', '.join(named)}{more} {words}")
     for one in result:
-        if not one.is_supported:
-            yield _outside(one)
-
-
-def _outside(one: Installed) -> Finding:
-    subject = Subject(Area.SOFTWARE, one.name)
-    if one.name == "python":
-        fix = f"create a virtual environment with Python {one.wanted} and install impctl there"
-    else:
+        if one.is_supported:
+            continue
         fix = f'run `pip install "{one.name}{one.wanted}"`'
-    there = "is not installed" if one.found is None else f"{one.found} is not supported"
-    return subject.problem(
-        "supported_versions", f"{one.name} {there}: impctl needs {one.wanted}", fix, 2
-    )
+        if one.name == "python":
+            fix = f"create a virtual environment with Python {one.wanted} and install impctl there"
+        there = "is not installed" if one.found is None else f"{one.found} is not supported"
+        message = f"{one.name} {there}: impctl needs {one.wanted}"
+        yield Subject(Area.SOFTWARE, one.name).problem("supported_versions", message, fix, 2)
 
 
 def _variables(environment: Mapping[str, str]) -> Iterator[Finding]:
-    """Those that are set, without their values; and those that hardly mean what they are called.
-
-    A workload file may use variables of any name, so one that is like none of ours is let pass.
-    """
     subject = Subject(Area.SOFTWARE, "variables")
     known = {entry.name: entry for entry in ENVVARS}
     used = [entry for name, entry in known.items() if environment.get(name)]
@@ -613,7 +566,7 @@ def _variables(environment: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def _java(environment: Mapping[str, str]) -> Finding:
-    """By what each Java states in its `release` file."""
+    """Check each Java's version in its `release` file."""
     subject = Subject(Area.SOFTWARE, "java")
     seen = []
     unstated = None
@@ -633,7 +586,7 @@ def _java(environment: Mapping[str, str]) -> Finding:
 
 
 def _jars_of_pyspark() -> Iterator[str]:
-    """Delta's JARs among those that PySpark loads, found without importing it."""
+    """Delta's JARs among PySpark's, without importing it."""
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
         return
@@ -642,7 +595,7 @@ def _jars_of_pyspark() -> Iterator[str]:
 
 
 def _jars_of(spark: SparkSpec | None) -> Iterator[str]:
-    """Settings that bring or use the JAR, by name: their values may hold secrets."""
+    """Names of settings that use the JAR; values may be secret."""
     conf = {} if spark is None else spark.conf
     for name in _JAR_SETTINGS:
         if "delta" in conf.get(name, ""):
@@ -657,7 +610,7 @@ _BY_FILES = "changes are found by comparing files, which reads each changed file
 def table_findings(
     desk: Workbench, stored: Sequence[StoredQuery], every: timedelta | None
 ) -> Iterator[Finding]:
-    """Everything about each table of the workload; `stored` are the sketches there are."""
+    """Check each table; `stored` are its queries."""
     for table in desk.workload.tables:
         subject = Subject.of_table(table)
         try:
@@ -668,9 +621,20 @@ def table_findings(
             yield subject.failed("readable", error)
             continue
         yield subject.ok("readable", _described(snapshot))
-        yield from _unreadable(subject, snapshot)
+        opaque = sorted(snapshot.columns.opaque.items())
+        if opaque:
+            named = ", ".join(f"`{name}` ({reason})" for name, reason in opaque)
+            yield subject.warning(
+                "columns",
+                f"Columns that cannot be read without the Delta JAR: {named}",
+                "do not use them in queries, or read the table with the Delta JAR",
+            )
         if any(update.table == table for update in desk.workload.updates):
-            yield _writable(subject, snapshot)
+            try:
+                check_writable(snapshot)
+                yield subject.ok("writable", "`apply` can write it")
+            except ImpctlError as error:
+                yield subject.failed("writable", error)
         yield _change_feed(subject, snapshot)
         yield from history
         yield from commit_time_findings(desk.tables.source(table))
@@ -683,27 +647,6 @@ def _described(snapshot: Snapshot) -> str:
     features = sorted(snapshot.reader_features)
     needs = f"; reader features {', '.join(features)}" if features else ""
     return f"Version {snapshot.version}, {rows} in {files}{needs}"
-
-
-def _unreadable(subject: Subject, snapshot: Snapshot) -> Iterator[Finding]:
-    """Columns that queries cannot use."""
-    opaque = snapshot.columns.opaque
-    if opaque:
-        named = ", ".join(f"`{name}` ({reason})" for name, reason in sorted(opaque.items()))
-        yield subject.warning(
-            "columns",
-            f"Columns that cannot be read without the Delta JAR: {named}",
-            "do not use them in queries, or read the table with the Delta JAR",
-        )
-
-
-def _writable(subject: Subject, snapshot: Snapshot) -> Finding:
-    """Only `apply` writes tables."""
-    try:
-        check_writable(snapshot)
-    except ImpctlError as error:
-        return subject.failed("writable", error)
-    return subject.ok("writable", "`apply` can write it")
 
 
 def _change_feed(subject: Subject, snapshot: Snapshot) -> Finding:
@@ -723,7 +666,6 @@ def _change_feed(subject: Subject, snapshot: Snapshot) -> Finding:
 def _stale(
     tables: PinnedTables, stored: Sequence[StoredQuery], table: TableName
 ) -> dict[QueryName, TableVersion]:
-    """Sketches that stand at an older version of this very table."""
     source = tables.source(table)
     return {
         query.query: pin.version
@@ -734,18 +676,18 @@ def _stale(
 
 
 _FAR_MORE = 10
-"""As many times what was expected says that the tables are others by now."""
+"""Ratio to the estimate from which the tables have changed fundamentally."""
 _FEW = 100
-"""Of fewer changed rows the mean says nothing."""
+"""With fewer changed rows the mean is meaningless."""
 
 
 def tree_findings(stored: Sequence[StoredQuery]) -> Iterator[Finding]:
-    """A finding for each query whose trees were chosen by an estimate, and have been used."""
+    """Check each query whose join trees were chosen by an estimate."""
     for one in stored:
         try:
             record = tree_record(one)
         except StateCorruptError:
-            # Found with the store.
+            # Reported by `store_findings`.
             continue
         if record is None or record.expected is None or record.changes < _FEW:
             continue
@@ -764,7 +706,7 @@ def tree_findings(stored: Sequence[StoredQuery]) -> Iterator[Finding]:
 
 
 def doctor(request: DoctorRequest, reporter: Reporter) -> Outcome:
-    """All findings; with a workload, those about its tables and store as well."""
+    """Run all checks; with a workload also those of tables and store."""
     every = None if request.every is None else schedule_of(request.every)
     reporter.step("checking software")
     findings = list(software(os.environ))
@@ -780,7 +722,7 @@ def doctor(request: DoctorRequest, reporter: Reporter) -> Outcome:
                     desk, every, with_spark=request.spark, with_state=request.state
                 )
         except ImpctlError as error:
-            # A workload file that is wrong hides nothing found before.
+            # A wrong workload file does not hide earlier findings.
             failures.append(Failure(None, error))
     sum_of_problems = problems_error(findings, GRAVITY)
     if sum_of_problems is not None:
@@ -812,7 +754,7 @@ def _of_workload(
 
 
 def _stored(desk: Workbench) -> list[StoredQuery]:
-    """The sketches that can be read; what cannot is found with the store."""
+    """The readable stored queries; unreadable ones are reported with the store."""
     result = []
     for name in desk.workload.queries:
         try:
@@ -826,7 +768,7 @@ def _stored(desk: Workbench) -> list[StoredQuery]:
 
 
 def schedule_of(text: str) -> timedelta:
-    """The time between two runs, as `1d`, `90m` or `2 hours`; UsageError for anything else."""
+    """The time between runs, as `1d`, `90m` or `2 hours`; UsageError otherwise."""
     every = duration_of(text)
     if every is None or not every:
         raise UsageError(

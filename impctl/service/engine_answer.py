@@ -1,4 +1,4 @@
-"""The result of a query by the engine: its plan run once over the files."""
+"""Compute a query's result in the engine: its plan run once over the files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from impctl.service.memory_limit import MemoryLimit, batch_size, held_to, memory
 from impctl.service.result_changes import RowsOf
 from impctl.store.records import StoredSketch
 from impctl.tables.rows import BATCH_ROWS, read_batches
-from impctl.types import AccessId, TableName, TableVersion
+from impctl.types import AccessId, TableName
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,21 +29,19 @@ if TYPE_CHECKING:
     from impctl.data.schema import Column
     from impctl.engine.batch import Batch
     from impctl.expr.nodes import Expr
+    from impctl.service.context import Versions
     from impctl.service.pinned import PinnedTables
     from impctl.service.prepare import PreparedQuery
 
 _FEW_ROWS, _MANY_ROWS = 200_000, 2_000_000
-"""What is read at once of fewer rows than many: they are read while those before are worked on, and
-files need not be joined. Of many the fewest steps are quickest (decision 0077)."""
+"""Batch sizes. Few rows are read while earlier ones are worked on, and files need not be joined;
+for many rows the fewest steps are quickest (decision 0077)."""
 
 Sketches = Mapping[AccessId, StoredSketch]
 
 
 class LeftOut:
-    """Rows of a table that are not to be there: those for which a condition is true.
-
-    `condition` has the `columns` by their names; `rows` counts what was left out.
-    """
+    """Rows to ignore, for which a condition on `columns` is true; `rows` counts them."""
 
     def __init__(self, condition: Expr, columns: Sequence[Column]) -> None:
         self.columns = tuple(column.name for column in columns)
@@ -52,7 +50,7 @@ class LeftOut:
         self._types = {column.name: column.type for column in columns}
 
     def rest(self, rows: pa.Table) -> pa.Table:
-        """The others of these rows; NotExactError where that cannot be told."""
+        """The other ones of these rows; NotExactError if that is undecided."""
         import pyarrow as pa
 
         is_out = self.are_out(rows)
@@ -60,7 +58,6 @@ class LeftOut:
         return rows.filter(pa.array(~is_out))
 
     def are_out(self, rows: pa.Table) -> Bools:
-        """Which of these rows are left out, shape (rows,); they are not counted."""
         values = {name: from_arrow(rows.column(name), kind) for name, kind in self._types.items()}
         truth = self._condition.truth(values, len(rows))
         if bool(truth.is_unsure.any()):
@@ -74,17 +71,14 @@ class LeftOut:
 def engine_answer(
     desk: Workbench,
     prepared: PreparedQuery,
-    versions: Mapping[TableName, TableVersion],
+    versions: Versions,
     pruned: Pruned,
     sketches: Sequence[StoredSketch],
     where: Expr | None = None,
 ) -> pa.Table:
-    """The answer; `pruned` are the files, `sketches` those that it was pruned by.
-
-    With `where` the rows of the answer for which this condition on its columns is true.
-    BlockedError where the engine lacks a part of the plan; NotExactError or EvaluationError where
-    a value ends it, or the memory.
-    """
+    """Compute the answer; `pruned` are the files, by `sketches`. `where` is a condition on the
+    answer's columns. BlockedError if the engine lacks a part of the plan; NotExactError or
+    EvaluationError if a value or the memory ends it."""
     limit = MemoryLimit(memory_of(desk.settings, desk.workload))
     with held_to(limit):
         result = engine_rows(desk, limit, prepared, versions, pruned, sketches)
@@ -95,13 +89,12 @@ def engine_rows(
     desk: Workbench,
     limit: MemoryLimit,
     prepared: PreparedQuery,
-    versions: Mapping[TableName, TableVersion],
+    versions: Versions,
     pruned: Pruned,
     sketches: Sequence[StoredSketch] = (),
     left_out: Mapping[TableName, LeftOut] = MappingProxyType({}),
 ) -> RowsOf:
-    """The rows that the answer is made of, those `left_out` not there; errors as of
-    `engine_answer`. To be called within `held_to(limit)`."""
+    """The answer's rows without `left_out`, within `held_to(limit)`; errors as `engine_answer`."""
     answer = desk.memory.answer(prepared.planned)
     compiled = limited(desk, compile_answer(answer))
     read_by = evened(prepared, sketches)
@@ -129,14 +122,13 @@ def engine_rows(
 def _read(
     tables: PinnedTables,
     compiled: Compiled,
-    versions: Mapping[TableName, TableVersion],
+    versions: Versions,
     pruned: Pruned,
     used: Sketches,
     left_out: Mapping[TableName, LeftOut],
     most: int | None,
 ) -> Iterator[tuple[TableName, pa.Table]]:
-    """Rows of all tables, the smaller ones first: they are what later rows look up. At most some
-    `most` bytes at once."""
+    """Rows in batches of about `most` bytes, smaller tables first: later rows look them up."""
     snapshots = [tables.snapshot(table, versions.get(table)) for table in compiled.tables]
     for snapshot in sorted(snapshots, key=lambda result: result.likely_rows):
         name = snapshot.table
@@ -151,7 +143,6 @@ def _read(
 
 
 def _batch(source: Source, rows: pa.Table, used: Sketches) -> Batch:
-    """Of these rows those that the source is asked to read."""
     batch = source.came(rows)
     sketch = used.get(source.access)
     if sketch is None or not len(rows):

@@ -1,4 +1,4 @@
-"""What the sketch of each safe attribute would leave to read, estimated from a sample."""
+"""Estimate from a sample what the sketch of each safe attribute would read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from impctl.compile.compile import Compiled, compile_plan
+from impctl.compile.compile import compile_plan
 from impctl.compile.flows import BlockedError
 from impctl.compile.session import MaintainedQuery, TableChange
 from impctl.data.schema import LONG, SqlType
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 
 def group_columns(root: Plan, scan: Scan) -> list[ColumnName]:
-    """Columns of the access that all rows of a group have in common, at every grouping."""
+    """Columns of the access that are equal within each group, at every grouping."""
     names = {attribute.id: attribute.name for attribute in scan.attributes}
     renamed = {
         column.attribute.id: column.expr for node in nodes_of(root) for column in _columns(node)
@@ -72,7 +72,6 @@ def _columns(node: Plan) -> Sequence[ComputedColumn]:
 
 
 def _origin(expr: Expr, renamed: Mapping[AttributeId, Expr]) -> AttributeId:
-    """The column that an expression is, whatever it is called on the way; empty for any other."""
     while isinstance(expr, ColumnRef):
         below = renamed.get(expr.id)
         if below is None or below == expr:
@@ -87,39 +86,36 @@ Groups = Mapping[ColumnName, ColumnBounds]
 
 _SEED = 20_261_124
 _IN_FILES = 3.0
-"""Files that may hold a value whose rows lie together: its own, and those that it reaches into."""
+"""Files that may hold a clustered value: its own, and those it extends into."""
 _FEW = 3
 _COUNTED = 2.0
-"""Rows a group from which on they tell how much the sizes of groups differ."""
+"""Rows per group from which they show how much group sizes differ."""
 _BY_CHANCE = 2.0
-"""Deviations by which groups may differ more than rows do, and it may be chance."""
+"""Deviations by which groups may differ more than rows by chance."""
 _LEAST_SPARE = 30
-"""Rows beyond one a group, from which on they tell how much rows of a group differ."""
+"""Rows beyond one per group from which they show how much rows of a group differ."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DrawnGroups:
-    """Rows, the number of each one's group, and how many rows of the files each stands for."""
+    """Rows, the group number of each, and how many rows of the files each represents."""
 
     rows: pa.Table
     codes: Ints
     weights: Ints
     blurred: float = 0.0
-    """The share of the rows whose groups were drawn in part."""
+    """The share of rows whose groups were sampled in part."""
 
     @property
     def standing(self) -> float:
-        """Rows of the files that all of them stand for."""
         return float(self.weights.sum())
 
 
 def drawn_groups(
     sample: FileSample, groups: Groups, along: ColumnName, measures: Sequence[ColumnName]
 ) -> DrawnGroups:
-    """The groups of a sample, by the columns that all rows of one share, with their bounds.
-
-    `along` is the column that windows were drawn along; `measures` are numbers that are summed up.
-    """
+    """The groups of a sample, by the columns that are equal within a group, with their bounds.
+    Windows were drawn along the column `along`; `measures` are numbers to be summed."""
     count = len(sample.rows)
     if not groups:
         return DrawnGroups(sample.rows, np.arange(count), np.ones(count, dtype=np.int64))
@@ -134,7 +130,7 @@ def drawn_groups(
         taken = _Apart.of(rows, by_column, along, apart, codes, density)
         rows, codes, kept[apart], weights[apart] = taken.put_together(taken.alike(measures))
     whole = np.flatnonzero(kept)
-    # A row has a whole number of copies: the next one above as often as makes them right.
+    # A row has a whole number of copies: rounded up as often as makes the mean right.
     some = np.random.default_rng(_SEED).random(len(whole))
     return DrawnGroups(
         rows.take(pa.array(whole)),
@@ -147,7 +143,7 @@ def drawn_groups(
 def _lying_together(
     sample: FileSample, along: ColumnName, groups: Groups, by_column: Mapping[ColumnName, Ints]
 ) -> tuple[Flags, Floats]:
-    """Rows to keep, and what each stands for: NaN where its group's rows lie apart."""
+    """Rows to keep and the weight of each; NaN where the group's rows are scattered."""
     count = len(sample.rows)
     kept, weights = np.ones(count, dtype=np.bool_), np.full(count, np.nan)
     held = sample.held(along, groups[along]) if along in groups else None
@@ -169,18 +165,15 @@ def _lying_together(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Runs:
-    """Rows of one value in one window: arrays over such runs, in the order of windows."""
+    """Runs: rows of one value in one window, as arrays in window order."""
 
     of_row: Ints
-    """The run of each row."""
     window: Ints
     first: Ints
     last: Ints
     rows: Ints
     starts: Ints
-    """The first run of each window."""
     ends: Ints
-    """The row behind each window."""
 
     @classmethod
     def of(cls, values: Ints, windows: Ints) -> _Runs:
@@ -194,28 +187,26 @@ class _Runs:
         of_row[order] = np.cumsum(is_first) - 1
         window = windows[order[begin]]
         starts = np.flatnonzero(np.concatenate([[True], window[1:] != window[:-1]]))
-        # Windows without rows have no runs: they are numbered anew.
+        # Windows without rows have no runs: number the others densely.
         dense = np.cumsum(np.concatenate([[True], window[1:] != window[:-1]])) - 1
         ends = np.flatnonzero(np.concatenate([windows[1:] != windows[:-1], [True]])) + 1
         return cls(of_row, dense, order[begin], order[end - 1], end - begin, starts, ends)
 
     @property
     def values(self) -> Ints:
-        """How many values each window has."""
         return np.diff(np.append(self.starts, len(self.window)))
 
     def by_window_all(self, flags: Flags) -> Flags:
-        """Windows of which all runs are so."""
         return np.asarray(np.logical_and.reduceat(flags, self.starts))
 
     @property
     def spread(self) -> Ints:
-        """Rows from the first to the last of each run, others between them included."""
+        """Rows from the first to the last of each run, including others between them."""
         return self.last - self.first + 1
 
     @property
     def _reach(self) -> Ints:
-        """How far the rows of a value lie apart in each window."""
+        """How far the rows of a value are apart in each window."""
         return np.asarray(np.maximum.reduceat(self.spread, self.starts))
 
     @property
@@ -228,13 +219,11 @@ class _Runs:
 
     @property
     def are_short(self) -> Flags:
-        """Windows in which some values lie between the ends."""
-        some = self.values >= _FEW
-        return some & (self._is_sorted | (self._reach * 5 <= self._sizes * 2))
+        return (self.values >= _FEW) & (self._is_sorted | (self._reach * 5 <= self._sizes * 2))
 
     @property
     def are_whole(self) -> Flags:
-        """Runs so far from both ends of their window that none of their value lies beyond."""
+        """Runs so far from both window ends that no row of their value is outside."""
         missing = self._reach[self.window] - self.spread
         missing = np.where(self._is_sorted[self.window], 0, missing)
         before = self.first - (self.ends - self._sizes)[self.window]
@@ -243,26 +232,22 @@ class _Runs:
 
     @property
     def are_largest(self) -> Flags:
-        """The run of each window that has the most rows."""
-        most = np.maximum.reduceat(self.rows, self.starts)
-        return np.asarray(self.rows == most[self.window])
+        return np.asarray(self.rows == np.maximum.reduceat(self.rows, self.starts)[self.window])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Apart:
-    """Rows whose groups lie apart, in the order of their groups' values."""
+    """Rows of scattered groups, ordered by group values."""
 
     rows: pa.Table
-    """All rows drawn."""
     columns: tuple[ColumnName, ...]
     at: Ints
-    """Positions of those that lie apart."""
     order: Ints
-    """The same positions, in the order of their groups."""
+    """Positions of these rows, ordered by group."""
     group: Ints
-    """Number of the group of each in that order, ascending by ones."""
+    """Group number of each, ascending by ones."""
     stands: float
-    """Groups that each one drawn stands for, on average."""
+    """Groups that each sampled group represents on average."""
     codes: Ints
 
     @classmethod
@@ -290,14 +275,11 @@ class _Apart:
         return cls(rows, tuple(names), at, at[order], group, stands, codes)
 
     def alike(self, measures: Sequence[ColumnName]) -> float:
-        """How many groups are to be put together, so that what comes of it differs from group to
-        group as whole groups do: all that make up one where they differ by chance alone, and one
-        where rows of a group are alike.
-
-        A mean of `n` rows of `k` groups has a variance of `(b + v / n) / k`, that of a whole group
-        of `w n` rows `b + v / (w n)`, for a variance `v` within and `b` between groups; `F` of
-        both, `1 + n b / v`, is told by the rows.
-        """
+        """How many groups to merge so that the result varies between groups as it does for whole
+        groups: all parts of one if they differ by chance alone, one if rows within a group are
+        alike. A mean of `n` rows of `k` groups has a variance of `(b + v / n) / k`, that of a whole
+        group of `w n` rows `b + v / (w n)`, for a variance `v` within and `b` between groups; the
+        rows show `F` of both, `1 + n b / v`."""
         sizes = np.bincount(self.group).astype(np.float64)
         spare = len(self.group) - len(sizes)
         result = [_over_chance(sizes)] if sizes.mean() > _COUNTED else []
@@ -309,23 +291,21 @@ class _Apart:
         return max(1.0, ratio / (ratio - 1.0 + 1.0 / self.stands))
 
     def _differ(self, name: ColumnName, sizes: Floats, spare: int) -> float:
-        """Variance between groups beside each other over that within, each by its freedom."""
+        """Variance between adjacent groups over that within, each by its degrees of freedom."""
         column = self.rows.column(name).take(pa.array(self.order))
         values = pc.cast(column, pa.float64(), safe=False).combine_chunks()
         numbers = values.fill_null(0.0).to_numpy(zero_copy_only=False)
         numbers = np.where(np.isfinite(numbers), numbers, 0.0)
         means = np.bincount(self.group, weights=numbers) / sizes
         within = float(((numbers - means[self.group]) ** 2).sum()) / spare
-        # What is the same for many neighbours, as a trend, is no difference between two.
+        # A trend over many neighbours is no difference between two.
         apart = (means[1:] - means[:-1]) ** 2 / (1.0 / sizes[1:] + 1.0 / sizes[:-1])
         return float(apart.mean()) / within if within > 0 and len(apart) else 1.0
 
     def put_together(self, together: float) -> tuple[pa.Table, Ints, Flags, Floats]:
-        """All rows with so many groups taken for one; their groups; which of those apart are kept,
-        and the weight of each.
-
-        Each takes the values of the first one of its bucket. The last bucket is not full.
-        """
+        """All rows with so many groups merged into one; their groups; which scattered rows are
+        kept, and their weights. A merged group has the values of its first one. The last bucket is
+        not full."""
         bucket = np.floor(np.arange(int(self.group[-1]) + 1) / together).astype(np.int64)
         of_row = bucket[self.group]
         begin = np.flatnonzero(np.concatenate([[True], of_row[1:] != of_row[:-1]]))
@@ -343,13 +323,12 @@ class _Apart:
 
 
 def _over_chance(sizes: Floats) -> float:
-    """How much sizes of groups beside each other differ, over what chance makes of them."""
+    """How much sizes of adjacent groups differ, relative to chance."""
     one, other = sizes[1:], sizes[:-1]
     return float(((one - other) ** 2).mean() / max((one + other).mean(), 1e-9)) if len(one) else 1.0
 
 
 def _codes(rows: pa.Table, name: ColumnName) -> Ints:
-    """A number per value of a column, NULL one of them."""
     result = rows.column(name).combine_chunks().dictionary_encode()
     if isinstance(result, pa.ChunkedArray):
         result = result.combine_chunks()
@@ -359,7 +338,6 @@ def _codes(rows: pa.Table, name: ColumnName) -> Ints:
 
 
 def _ranks(rows: pa.Table, name: ColumnName, codes: Ints) -> Ints:
-    """Numbers in the order of a column's values, which codes tell apart."""
     first = np.zeros(int(codes.max(initial=-1)) + 1, dtype=np.int64)
     first[codes[::-1]] = np.arange(len(codes))[::-1]
     order = pc.array_sort_indices(rows.column(name).take(pa.array(first)).combine_chunks())
@@ -369,7 +347,6 @@ def _ranks(rows: pa.Table, name: ColumnName, codes: Ints) -> Ints:
 
 
 def _combined(columns: Sequence[Ints]) -> Ints:
-    """A number per row that tells its values in all columns, from 0 up."""
     result = columns[0]
     for own in columns[1:]:
         both = result * (int(own.max(initial=0)) + 1) + own
@@ -378,31 +355,30 @@ def _combined(columns: Sequence[Ints]) -> Ints:
 
 
 _DEVIATIONS = 1.645
-"""Of an interval that holds nine of ten."""
+"""Deviations of an interval with nine of ten values."""
 ALIKE = 1.1
-"""Estimates are no finer: of what lies within, what is simpler to keep is taken."""
+"""Estimates within this share are equal; then the simpler sketch wins."""
 _AS_GOOD = 1.01
-"""Times as many files as the finest ranges leave, that fewer ranges may leave."""
+"""Fewer ranges may read so many times the files of the finest ranges."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FilesLeft:
-    """Chance of each file to be left: likely, at least and at most, by what the share of groups in
-    the provenance may be; and how many files its borders may be off."""
+    """Probability that each file is read (likely, least, most) by the share of groups in the
+    provenance, and the files by which its borders may be off."""
 
     likely: Floats
     low: Floats
     high: Floats
     off: float
     pairs: float = 0.0
-    """Pairs of a group and a range that state counts rows for."""
+    """Pairs of group and range whose rows the state counts."""
     together: int = 1
-    """Ranges of those proposed that are made one."""
+    """Proposed ranges that are merged into one."""
 
     @classmethod
     def of(cls, spans: FileSpans, ends: Sequence[Mixture], off: float, most_together: int) -> Self:
-        """By what fragments are likely, at least and at most like; with as few ranges as leave
-        hardly more files than all of them."""
+        """Compute this from ranges' chances, with as few ranges as keep almost the same files."""
         likely, low, high = ends
         left = spans.left(likely)
         together = 1
@@ -415,21 +391,19 @@ class FilesLeft:
 
     @classmethod
     def all_of(cls, count: int) -> Self:
-        """Every file, surely."""
         return cls(np.ones(count), np.ones(count), np.ones(count), 0.0)
 
     def at_least(self, floor: Floats) -> FilesLeft:
-        """The same where no file is left less likely than so."""
+        """The same with a minimum probability for each file."""
         return replace(
             self, likely=np.maximum(self.likely, floor), high=np.maximum(self.high, floor)
         )
 
     def is_as_good_as(self, least: Floats, sizes: Floats) -> bool:
-        """Whether what leaves at least these cannot be better by more than estimates are fine."""
         return float((self.likely * sizes).sum()) <= ALIKE * float((least * sizes).sum())
 
     def between(self) -> tuple[float, float, float]:
-        """Files expected, and the fewest and the most that nine of ten times are left."""
+        """Expected files, and the bounds of nine in ten cases."""
         count = float(self.likely.sum())
         by_chance = float((self.likely * (1.0 - self.likely)).sum())
         spread = _DEVIATIONS * math.sqrt(self.off * self.off + by_chance)
@@ -438,24 +412,24 @@ class FilesLeft:
 
 
 LEAST_ROWS = 1_000_000
-"""A smaller table is captured before an estimate of it would pay."""
+"""A smaller table is captured faster than estimated."""
 _LEAST_FILES = 4
 _SIDE_SHARE = 0.05
-"""Other tables are read whole, where all of them are no more than this share of the large one."""
+"""Other tables are read whole if all of them are at most this share of the large one."""
 _BYTES_PER_PAIR = 20
-"""State for the rows of a group in one range, as stored (measured: 19 to 25)."""
+"""Stored bytes for a group's rows in one range (measured: 19 to 25)."""
 _ROW = " row"
-"""No column of a table has this name, which starts with a blank."""
+"""No column of a table has this name, as it starts with a blank."""
 _NOT_CLUSTERED = 0.95
-"""Where a file shares values with so many others, no sketch leaves one out."""
+"""If a file shares values with so many others, no sketch skips one."""
 _VALUES = 2_500
-"""Values of a candidate that its ranges are made of."""
+"""Values of a candidate from which its ranges are made."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimates:
-    """What is expected by table and attribute; of how many of the ranges that would be proposed one
-    is to be made; `reason` says why nothing is expected, where that matters."""
+    """Expected readings by column, and proposed ranges to merge into one; `reason` if there are
+    none."""
 
     of: Mapping[tuple[TableName, ColumnName], ExpectedReading]
     reason: str = ""
@@ -468,10 +442,8 @@ NOTHING = Estimates({})
 def estimates(
     desk: Workbench, prepared: PreparedQuery, options: Sequence[Option], *, every: bool
 ) -> Estimates:
-    """What the sketches of these safe options would leave of the one large table.
-
-    Unless of `every` one, options are left away once it is certain that they are not taken.
-    """
+    """Estimate the sketches of these safe options on the large table. Unless `every` one is wanted,
+    options that are certain to lose are dropped early."""
     result = _large(desk, prepared, options)
     if isinstance(result, str):
         return Estimates({}, result)
@@ -482,14 +454,14 @@ def estimates(
     except BlockedError as blocked:
         return Estimates({}, f"no estimate: {blocked.message}")
     except ImpctlError as error:
-        # Whatever stands in the way of reading a sample is told by the capture, with its hint.
+        # The capture reports whatever prevents reading a sample, with its hint.
         return Estimates({}, f"no estimate: {error.message}")
 
 
 def _large(
     desk: Workbench, prepared: PreparedQuery, options: Sequence[Option]
 ) -> tuple[Scan, list[Option]] | str | None:
-    """The access to estimate and its options; a text where that cannot be done, None if idle."""
+    """The access to estimate and its options; a text if impossible, None if unnecessary."""
     rows = {table: desk.tables.snapshot(table).likely_rows for table in prepared.tables}
     large = max(prepared.tables, key=lambda table: rows[table])
     own = [option for option in options if option.scan.table == large]
@@ -505,9 +477,9 @@ def _large(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Run:
-    """Groups that went through the circuit, which of their rows are in the provenance, the chance
-    that such a one really is, and how many rows of the files each stands for."""
+class _SampleRun:
+    """Groups after the circuit: which rows are in the provenance, the probability that they are,
+    and how many rows of the files each represents."""
 
     drawn: DrawnGroups
     passing: Flags
@@ -516,13 +488,11 @@ class _Run:
 
     @property
     def rows_of_provenance(self) -> float:
-        """Rows in the provenance, in all files."""
         return float(self.drawn.weights[self.passing].sum()) * self.scale * self.each
 
     @property
     def fragments_at_most(self) -> tuple[float, float, float]:
-        """A sketch has no more fragments than there are rows in the provenance: as many as were
-        seen suggest, the fewest, and the most."""
+        """Most ranges a sketch can have, one per row of the provenance: likely, least and most."""
         codes = self.drawn.codes
         of_a_group = self.drawn.standing / max(len(np.unique(codes)), 1)
         hits = float(len(np.unique(codes[self.passing])))
@@ -537,7 +507,7 @@ class _Run:
 
 @dataclass(frozen=True)
 class _Estimate:
-    """One query over one large table, and the attributes of it that would be safe."""
+    """One query over one large table, and its safe attributes."""
 
     desk: Workbench
     prepared: PreparedQuery
@@ -546,7 +516,6 @@ class _Estimate:
 
     @cached_property
     def files(self) -> Sequence[DataFile]:
-        """The files that the query's own conditions leave."""
         snapshot = self.desk.tables.snapshot(self.scan.table)
         conditions = scan_conditions(self.prepared.root).get(self.scan.access, ())
         if not conditions:
@@ -555,7 +524,6 @@ class _Estimate:
         return prune_by_condition(snapshot, And(tuple(conditions)), names)
 
     def of_all(self, *, every: bool) -> Estimates:
-        """What each option is expected to leave."""
         self.desk.reporter.step(
             f"estimating what remains to read with sketches of {self.scan.table}"
         )
@@ -563,16 +531,21 @@ class _Estimate:
         columns = [option.column for option in self.options]
         bounds = {name: self._bounds(name) for name in {*groups, *columns}}
         overlaps = {name: mean_overlap(result) for name, result in bounds.items()}
-        if all(self._is_mixed(overlaps[name]) for name in columns):
+        if all(overlaps[name] >= _NOT_CLUSTERED * len(self.files) for name in columns):
             everything = self._reading(FilesLeft.all_of(len(self.files)))
             return Estimates({(self.scan.table, name): everything for name in columns})
         along = min(groups or columns, key=overlaps.__getitem__)
         read = dict.fromkeys([*(a.name for a in self.scan.attributes), *columns])
         snapshot = self.desk.tables.snapshot(self.scan.table)
         sample = file_sample(snapshot, self.files, list(read), bounds[along])
-        run = self._run(sample, {name: bounds[name] for name in groups}, along)
+        shared = {name: bounds[name] for name in groups}
+        numbers = [a.name for a in self.scan.attributes if a.type is not None and a.type.is_numeric]
+        measures = [name for name in numbers if name not in shared]
+        drawn = drawn_groups(sample, shared, along, measures)
+        passing, scale = self._passing(drawn, sample.total)
+        run = _SampleRun(drawn, passing, scale, sample.total / max(drawn.standing, 1.0))
         result: dict[ColumnName, FilesLeft] = {}
-        # The column that the draw went along tells best where provenance lies: it goes first.
+        # The column that was drawn along shows best where provenance is: it goes first.
         for name in sorted(columns, key=lambda name: name != along):
             if along not in result:
                 result[name] = self._left(name, sample, run, bounds[name], overlaps[name])
@@ -588,19 +561,13 @@ class _Estimate:
             together={(self.scan.table, name): left.together for name, left in result.items()},
         )
 
-    def _holding(self, left: Floats, run: _Run) -> Floats:
-        """Chance of each file to hold rows of the provenance, which every sketch then leaves: as
-        many as there are, spread over the files that may hold some."""
+    def _holding(self, left: Floats, run: _SampleRun) -> Floats:
+        """Probability that each file holds provenance, with its rows spread over possible files."""
         rows = left * np.array([file.rows or 1 for file in self.files], dtype=np.float64)
         spread = rows / max(float(rows.sum()), 1e-9) * run.rows_of_provenance
         return left * -np.expm1(-spread)
 
-    def _is_mixed(self, overlapping: float) -> bool:
-        """Whether a file shares values with so many others that no sketch leaves one out."""
-        return overlapping >= _NOT_CLUSTERED * len(self.files)
-
     def _bounds(self, name: ColumnName) -> ColumnBounds:
-        """Bounds of a column in the files there are to read."""
         snapshot = self.desk.tables.snapshot(self.scan.table)
         result = file_bounds(snapshot, name)
         if len(self.files) == len(result):
@@ -608,25 +575,21 @@ class _Estimate:
         places = {uri: at for at, uri in enumerate(snapshot.uris)}
         return result.take(np.array([places[file.uri] for file in self.files], dtype=np.int64))
 
-    def _run(
-        self, sample: FileSample, groups: Mapping[ColumnName, ColumnBounds], along: str
-    ) -> _Run:
-        """The rows that go through the circuit, and which of them come out."""
-        numbers = [a.name for a in self.scan.attributes if a.type is not None and a.type.is_numeric]
-        measures = [name for name in numbers if name not in groups]
-        drawn = drawn_groups(sample, groups, along, measures)
-        passing, scale = self._passing(drawn, sample.total)
-        return _Run(drawn, passing, scale, sample.total / max(drawn.standing, 1.0))
-
     def _passing(self, drawn: DrawnGroups, total: float) -> tuple[Flags, float]:
-        """Which rows are in the provenance, and the chance that such a one really is."""
+        """Which rows are in the provenance, and the probability that they are."""
         rows, standing = drawn.rows, drawn.standing / max(total, 1.0)
         root, scale = _scaled(self.prepared.core, min(standing, 1.0))
         count = len(rows)
         if not count:
             return np.zeros(0, dtype=np.bool_), 1.0
+        # Every row of the large table is a range.
         numbers = RangePartition(self.scan.table, _ROW, LONG, tuple(range(1, count)))
-        session = MaintainedQuery(self._compiled(root, numbers))
+        option = self.options[0]
+        core = replace(self.prepared.query, root=self.prepared.core)
+        verdict = carried(option.verdict, core, {self.scan.access: option.column})
+        barriers = verdict.barrier_positions
+        compiled = compile_plan(root, {self.scan.access: numbers}, {}, barriers=barriers)
+        session = MaintainedQuery(compiled)
         session.count(session.circuit.start())
         session.circuit.fill(True)
         for table in self.prepared.tables:
@@ -641,24 +604,15 @@ class _Estimate:
         passing[list(session.fragments()[self.scan.access].ids)] = True
         return passing[:count], scale
 
-    def _compiled(self, root: Plan, numbers: RangePartition) -> Compiled:
-        """The core's circuit with every row of the large table for itself."""
-        option = self.options[0]
-        core = replace(self.prepared.query, root=self.prepared.core)
-        verdict = carried(option.verdict, core, {self.scan.access: option.column})
-        return compile_plan(
-            root, {self.scan.access: numbers}, {}, barriers=verdict.barrier_positions
-        )
-
     def _left(
         self,
         name: ColumnName,
         sample: FileSample,
-        run: _Run,
+        run: _SampleRun,
         bounds: ColumnBounds,
         overlapping: float,
     ) -> FilesLeft:
-        """Which files a sketch of one attribute would leave."""
+        """Which files a sketch of one attribute would read."""
         rows, codes, passing = run.drawn.rows, run.drawn.codes, run.passing
         column = from_arrow(rows.column(name), sample.snapshot.readable(name).type)
         if _held_by(bounds, column.take(np.flatnonzero(passing))) >= _NOT_CLUSTERED * len(bounds):
@@ -691,7 +645,6 @@ class _Estimate:
         return group_columns(self.prepared.core, self.scan)
 
     def _reading(self, left: FilesLeft) -> ExpectedReading:
-        """Files, rows and bytes."""
         rows = np.array([file.rows or 1 for file in self.files], dtype=np.float64)
         count, fewest, most = left.between()
         return ExpectedReading(
@@ -716,7 +669,7 @@ def _held_by(bounds: ColumnBounds, values: Vector) -> float:
 
 
 def _count_by(fragments: npt.NDArray[np.int32], codes: Ints, size: int) -> Floats:
-    """How many groups some rows of each fragment are of; shape (size,)."""
+    """How many groups have rows in each range; shape (size,)."""
     if len(codes) == int(codes.max(initial=-1)) + 1 and (np.diff(codes) == 1).all():
         return np.bincount(fragments, minlength=size).astype(np.float64)
     pairs = np.unique(codes * size + fragments)
@@ -724,7 +677,6 @@ def _count_by(fragments: npt.NDArray[np.int32], codes: Ints, size: int) -> Float
 
 
 def _some_values(column: pa.ChunkedArray, kind: SqlType) -> list[BoundaryValue]:
-    """Values at even steps that are neither NULL nor NaN."""
     step = max(1, len(column) // _VALUES)
     vector = from_arrow(column.take(pa.array(np.arange(0, len(column), step))), kind)
     live = vector.take(np.flatnonzero(vector.validity()))
@@ -733,10 +685,8 @@ def _some_values(column: pa.ChunkedArray, kind: SqlType) -> list[BoundaryValue]:
 
 
 def _scaled(root: Plan, standing: float) -> tuple[Plan, float]:
-    """The plan with each limit as the share of the groups at hand makes it, and what is too many.
-
-    The first 10 of all groups are the first one of a tenth of them.
-    """
+    """Scale each limit to the share of sampled groups; also returns by how much limits stay too
+    large. The first 10 of all groups are the first one of a tenth of them."""
     scale = 1.0
     if isinstance(root, TopK) and root.rank is None and root.count is not None:
         wanted = root.count * standing

@@ -1,10 +1,8 @@
-"""Tables whose rows expire: which are live at an instant, and when the next one no longer is.
+"""Tables whose rows expire: which are live at an instant, and when the next one expires.
 
-Law: a row is live at `now` iff its time is strictly later than `now - after`; of a DATE that is its
-midnight in the session's zone. What is said of the next one is never too late: until then no row of
-the table at that version expires, so that what was found at one instant holds at the others before.
-Out of scope: the condition in plans (`plan.nodes`), carrying a sketch past an expiry
-(`service.clock`).
+Law: a row is live at `now` iff its time is strictly later than `now - after`; a DATE counts as its
+midnight in the session's zone. The next expiry is never too late: until then no row of that version
+expires, so a result stays valid.
 """
 
 from __future__ import annotations
@@ -12,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, date, datetime, time, timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,11 +20,10 @@ from impctl.errors import RecaptureNeededError, TableError, UsageError
 from impctl.expr.nodes import Literal
 from impctl.plan.nodes import LiveRows
 from impctl.sql.parameters import NEVER, zone_of
-from impctl.types import ColumnName, TableName, TableVersion
+from impctl.types import ColumnName, TableName
 
 if TYPE_CHECKING:
-    from impctl.service.context import Workbench
-    from impctl.service.pinned import PinnedTables
+    from impctl.service.context import Versions, Workbench
     from impctl.tables.snapshot import Snapshot
     from impctl.workload.models import ExpirySpec, TableSpec
 
@@ -35,7 +33,7 @@ _SECOND = 1_000_000
 
 
 class LiveAt(Mapping[TableName, LiveRows]):
-    """What queries see of tables with an expiry at one instant; looked up, a schema is read."""
+    """The live rows of tables with an expiry at one instant; reads schemas on demand."""
 
     def __init__(self, desk: Workbench, now: datetime) -> None:
         self._desk = desk
@@ -43,7 +41,7 @@ class LiveAt(Mapping[TableName, LiveRows]):
         self._known: dict[TableName, LiveRows] = {}
 
     def __getitem__(self, table: TableName) -> LiveRows:
-        """UsageError for a column that is not there, or has no time that could pass."""
+        """UsageError if the column is missing or is not a time."""
         if table not in self._known:
             spec = self._desk.workload.tables[table]
             if spec.expiry is None:
@@ -61,7 +59,6 @@ class LiveAt(Mapping[TableName, LiveRows]):
 
 
 def has_expiry(tables: Iterable[TableSpec]) -> bool:
-    """Whether rows of some table expire."""
     return any(table.expiry is not None for table in tables)
 
 
@@ -87,48 +84,46 @@ def live_rows(expiry: ExpirySpec, snapshot: Snapshot, now: datetime, zone: str) 
             code="now_range",
         ) from None
     if column.type == DATE:
-        days = (local.date() - _EPOCH.date()).days
-        return LiveRows(column.name, Literal(days, DATE))
+        return LiveRows(column.name, Literal((local.date() - _EPOCH.date()).days, DATE))
     return LiveRows(column.name, Literal((edge - _EPOCH) // _MICROSECOND, TIMESTAMP))
 
 
-def next_expiry(desk: Workbench, versions: Mapping[TableName, TableVersion], now: str) -> str:
-    """The next instant at which a row of these tables expires that is live at `now`, or `NEVER`.
-
-    In whole seconds, as instants of runs are; no row expires before it. Read is the column in files
-    that may have live rows and others. Empty where these cannot be read without Spark, so that
-    every later run has to look.
-    """
+def next_expiry(desk: Workbench, versions: Versions, now: str) -> str:
+    """The next instant at which a row live at `now` expires, or `NEVER`. In whole seconds, as
+    instants of runs are; no row expires before it. Reads the column in files that may hold both
+    live and expired rows. Empty if they cannot be read without Spark, so that every later run has
+    to check."""
     try:
         return _next_expiry(desk, versions, now)
     except (RecaptureNeededError, TableError):
         return ""
 
 
-def _next_expiry(desk: Workbench, versions: Mapping[TableName, TableVersion], now: str) -> str:
+def _next_expiry(desk: Workbench, versions: Versions, now: str) -> str:
     instant, zone = datetime.fromisoformat(now), desk.session_zone
     datetimes: list[datetime] = []
     for table, version in versions.items():
         expiry = desk.workload.tables[table].expiry
         if expiry is None:
             continue
-        live = live_rows(expiry, desk.tables.snapshot(table, version), instant, zone)
-        least = _least_live(desk.tables, table, version, live)
+        snapshot = desk.tables.snapshot(table, version)
+        live = live_rows(expiry, snapshot, instant, zone)
+        edge = live.later_than.value
+        assert isinstance(edge, int)
+        least = desk.tables.least_above(
+            (table, version, live.column, edge), partial(least_above, snapshot, live.column, edge)
+        )
         if least is not None:
             after = timedelta(microseconds=expiry.after)
-            # What expires after the last year that there is never does.
+            # A row that expires after the last representable year never does.
             with suppress(OverflowError):
                 seen = _instant(least, is_day=live.later_than.type == DATE, zone=zone)
                 datetimes.append(seen + after)
     if not datetimes:
         return NEVER
     micros = (min(datetimes) - _EPOCH) // _MICROSECOND
-    return _text_of(-(-micros // _SECOND))
-
-
-def _text_of(seconds: int) -> str:
     try:
-        return (_EPOCH + timedelta(seconds=seconds)).isoformat()
+        return (_EPOCH + timedelta(seconds=-(-micros // _SECOND))).isoformat()
     except OverflowError:
         return NEVER
 
@@ -140,20 +135,8 @@ def _instant(value: int, *, is_day: bool, zone: str) -> datetime:
     return _EPOCH + timedelta(microseconds=value)
 
 
-def _least_live(
-    tables: PinnedTables, table: TableName, version: TableVersion, live: LiveRows
-) -> int | None:
-    """The least time of a live row, or less, in units of the column; None where none is."""
-    edge = live.later_than.value
-    assert isinstance(edge, int)
-    snapshot = tables.snapshot(table, version)
-    return tables.least_above(
-        (table, version, live.column, edge), lambda: least_above(snapshot, live.column, edge)
-    )
-
-
 def least_above(snapshot: Snapshot, column: ColumnName, edge: int) -> int | None:
-    """A value later than `edge` that no such value of the column is below; None for no value."""
+    """A value above `edge` with no such value of the column below it; None if none is."""
     from impctl.data.vector import from_arrow
     from impctl.tables.rows import read_batches
     from impctl.tables.statistics import file_bounds

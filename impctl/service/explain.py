@@ -1,8 +1,9 @@
-"""Explain: what would be done with a query, and why."""
+"""Explain what would be done with a query, and why."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, assert_never
@@ -23,7 +24,6 @@ from impctl.plan.nodes import (
     Explode,
     Fixpoint,
     Join,
-    LiveRows,
     OneRow,
     Plan,
     Project,
@@ -82,10 +82,9 @@ from impctl.workload.models import JoinStrategy, QuerySpec
 
 if TYPE_CHECKING:
     from impctl.compile.buffers import BufferChoice
-    from impctl.compile.jointree.cost import Estimate
     from impctl.safety.judge import Verdict
+    from impctl.service.context import Partitions
     from impctl.service.pinned import PinnedTables
-    from impctl.sketch.partition import RangePartition
     from impctl.store.records import StoredQuery, StoredSketch
     from impctl.types import AccessId, AttributeId, ColumnName, QueryName, TableName
 
@@ -96,14 +95,11 @@ _LEAST = "requested"
 def buffer_entries(
     prepared: PreparedQuery, way: Way, kept: StoredPieces | None
 ) -> tuple[BuffersEntry, ...]:
-    """Of each piece that has some, in the circuit's order; groups that are read have none."""
     if way.compiled is None:
         return ()
     read = way.sides_by(Strategy.FILES)
     chosen = chosen_buffers(prepared.spec, way.compiled)
-    meta = None
-    if kept is not None:
-        meta = StateMeta.read(kept.stored.query, kept.stored.state_meta)
+    meta = StateMeta.read(kept.stored.query, kept.stored.state_meta) if kept is not None else None
     return tuple(
         BuffersEntry(
             one.piece,
@@ -122,10 +118,10 @@ def buffer_entries(
 def _reason(
     prepared: PreparedQuery, meta: StateMeta | None, choice: BufferChoice, *, is_chosen: bool
 ) -> str:
-    told = "" if meta is None else meta.side_reasons.get(choice.piece, "")
+    stored = "" if meta is None else meta.side_reasons.get(choice.piece, "")
     if is_chosen:
-        return told or _LEAST
-    return why_not_bounded(prepared, meta, choice) or told or _OPEN
+        return stored or _LEAST
+    return why_not_bounded(prepared, meta, choice) or stored or _OPEN
 
 
 def _bytes(kept: StoredPieces, piece: str) -> int:
@@ -133,45 +129,38 @@ def _bytes(kept: StoredPieces, piece: str) -> int:
     return sum(kept.pieces[name] for name in names)
 
 
-_TOLD = tuple(one.name for one in fields(TreeNodeEntry) if one.name != "bytes")
+_NODE = tuple(one.name for one in fields(TreeNodeEntry) if one.name != "bytes")
 _OF_NODE = re.compile(r"tree(?P<tree>\d+)\.tree\d+/(?P<node>\d+)\.")
-"""State of a tree's node, by its name in the store."""
+"""Name of a tree node's state in the store."""
 
 
 def tree_entries(
     prepared: PreparedQuery,
     way: Way | None,
-    partitions: Mapping[AccessId, RangePartition],
+    partitions: Partitions,
     pieces: Mapping[str, int] | None = None,
 ) -> tuple[TreeEntry, ...]:
-    """One entry for each block of joins at the top of the plan; none where nothing is joined.
-
-    `way` is how the query is maintained, None where it has no safe sketch; `pieces` are the bytes
-    of its stored state by name, where it is captured as it stands.
-    """
+    """Entries for blocks of joins at the top; `way` None: no safe sketch; `pieces`: bytes by
+    name."""
     core = prepared.core if way is None or way.core is None else way.core
     sketched = {access: partition.attribute for access, partition in partitions.items()}
     used = () if way is None else way.shapes
     sizes = iter(_sizes(pieces or {}))
     return tuple(
-        _entry(shape, prepared, way, sketched, next(sizes, {}) if _is_tree(shape) else {})
+        _entry(
+            shape, prepared, way, sketched, next(sizes, {}) if isinstance(shape, TreeShape) else {}
+        )
         for shape in used or tree_shapes(core)
         if not (isinstance(shape, NoTree) and shape.reason is Reason.ONE_TABLE)
     )
 
 
-def _is_tree(shape: TreeShape | NoTree) -> bool:
-    return isinstance(shape, TreeShape)
-
-
 def _sizes(pieces: Mapping[str, int]) -> Iterator[dict[int, int]]:
-    """For each tree that has state, as they are numbered, the bytes of its nodes by their place."""
-    result: dict[int, dict[int, int]] = {}
+    result = defaultdict[int, Counter[int]](Counter)
     for name, size in pieces.items():
         match = _OF_NODE.match(name)
         if match is not None:
-            nodes = result.setdefault(int(match["tree"]), {})
-            nodes[int(match["node"])] = nodes.get(int(match["node"]), 0) + size
+            result[int(match["tree"])][int(match["node"])] += size
     yield from (nodes for _, nodes in sorted(result.items()))
 
 
@@ -186,25 +175,20 @@ def _entry(
         return TreeEntry(False, f"none: {shape.text}", prepared.place(shape.span))
     is_used = way is not None and way.has_tree
     tree_entry = join_trees_explain.tree_entry(shape, sketched)
-    nodes = tuple(
-        TreeNodeEntry(**{name: getattr(node, name) for name in _TOLD}, bytes=sizes.get(node.at))
-        for node in tree_entry.nodes
-    )
-    drawn = join_trees_explain.tree_lines(tree_entry)
     entry = TreeEntry(
         is_used,
-        _said(prepared, way),
+        _why_tree(prepared, way),
         mode=tree_entry.mode,
         height=tree_entry.height,
-        nodes=nodes,
-        drawn=drawn,
+        nodes=tuple(
+            TreeNodeEntry(**{name: getattr(node, name) for name in _NODE}, bytes=sizes.get(node.at))
+            for node in tree_entry.nodes
+        ),
+        drawn=join_trees_explain.tree_lines(tree_entry),
     )
     estimate = None if way is None or way.trees is None else way.trees.estimate
-    return entry if estimate is None else _estimated(entry, estimate)
-
-
-def _estimated(entry: TreeEntry, estimate: Estimate) -> TreeEntry:
-    """With what it was chosen by, or not."""
+    if estimate is None:
+        return entry
     return replace(
         entry,
         joined=estimate.joined,
@@ -216,8 +200,7 @@ def _estimated(entry: TreeEntry, estimate: Estimate) -> TreeEntry:
     )
 
 
-def _said(prepared: PreparedQuery, way: Way | None) -> str:
-    """Why the joins are a tree, or why they are not though they could be."""
+def _why_tree(prepared: PreparedQuery, way: Way | None) -> str:
     if prepared.spec.join is JoinStrategy.TREE:
         return "requested"
     if way is None or way.trees is None:
@@ -231,13 +214,9 @@ _NO_ANSWER = "the capture could not store it along with the sketch"
 
 
 def way_as_stored(
-    prepared: PreparedQuery,
-    verdict: Verdict,
-    partitions: Mapping[AccessId, RangePartition],
-    way: Way,
-    stored: StoredQuery,
+    prepared: PreparedQuery, verdict: Verdict, partitions: Partitions, way: Way, stored: StoredQuery
 ) -> Way:
-    """The way of the stored state; `way`, which a capture would choose now, where they agree."""
+    """The way of the stored state; `way`, which a capture would choose now, if they agree."""
     meta = StateMeta.read(stored.query, stored.state_meta)
     if is_less(stored, way):
         no_answer = meta.way if prepared.spec.answer else ""
@@ -252,7 +231,7 @@ def way_as_stored(
     chooser = chooser_of(prepared, meta)
     result = chosen_way(prepared, verdict, partitions, chooser, has_answer=meta.answer)
     if result.has_tree == way.has_tree:
-        # Why there is none, or one, is as true of what is stored.
+        # The reason also holds for the stored state.
         result = replace(result, trees=way.trees)
     is_left_out = prepared.spec.answer and not meta.answer
     return replace(
@@ -261,7 +240,6 @@ def way_as_stored(
 
 
 def extra_warnings(queries: Iterable[QueryName]) -> tuple[str, ...]:
-    """What to say of queries whose recursion is to be kept by absorption."""
     names = ", ".join(f"`{name}`" for name in queries)
     missing = missing_package() if names else None
     if missing is None:
@@ -271,7 +249,7 @@ def extra_warnings(queries: Iterable[QueryName]) -> tuple[str, ...]:
 
 
 def extra_findings(queries: Mapping[QueryName, QuerySpec]) -> Iterator[Finding]:
-    """What these queries need; nothing of packages that none of them asks for."""
+    """Check what these queries need from optional packages."""
     if all(spec.provenance is None for spec in queries.values()):
         return
     subject, missing = Subject(Area.SOFTWARE, PACKAGE), missing_package()
@@ -286,8 +264,7 @@ _NO_NOTES: Mapping[int, str] = {}
 
 @dataclass(frozen=True, slots=True)
 class StoredPieces:
-    """What the store holds for a query: bytes by the name of each piece, and what it tells of
-    fixpoints that are followed back from the answer."""
+    """Stored state: bytes by piece name, and the fixpoints followed back from the answer."""
 
     stored: StoredQuery
     pieces: Mapping[str, int]
@@ -299,25 +276,22 @@ class StoredPieces:
 
 
 def kept_state(desk: Workbench, spec: QuerySpec, way: Way) -> StoredPieces | None:
-    """The stored state; None where the query was not captured, or not as it stands now."""
+    """The stored state; None if the current query was not captured."""
     store = desk.reading_store()
     stored = None if store is None else store.load(spec.name)
     if store is None or stored is None:
         return None
-    if stored.mode is not way.mode and not is_less(stored, way):
+    is_of_way = stored.mode is way.mode or is_less(stored, way)
+    if not is_of_way or not is_captured_alike(desk, spec, stored):
         return None
-    if not is_captured_alike(desk, spec, stored):
-        return None
-    pieces: dict[str, int] = {}
-    runs = store.run_refs(spec.name)
+    pieces, runs = Counter[str](), store.run_refs(spec.name)
     for run in runs:
-        pieces[run.arrangement] = pieces.get(run.arrangement, 0) + run.bytes
+        pieces[run.arrangement] += run.bytes
     return StoredPieces(stored, pieces, followed(runs))
 
 
 def is_less(stored: StoredQuery, way: Way) -> bool:
-    """Whether the capture could not fill the state of the way that is chosen for the query: on a
-    row that fails, for want of memory, or as doubles were too close to call."""
+    """Whether the capture could not fill the way's state, by an error, memory or close doubles."""
     return stored.mode is Mode.RECAPTURE and way.mode is Mode.EXACT
 
 
@@ -329,17 +303,13 @@ def plan_entries(
     notes: Mapping[int, str] = _NO_NOTES,
     keyed: Collection[AttributeId] = (),
 ) -> tuple[PlanEntry, ...]:
-    """The lines in the order of `nodes_of`, the blocking operator with its reason.
-
-    `notes` are more to say of a line, by its position; `keyed` are the columns that fixpoints are
-    keyed on.
-    """
+    """Lines in the order of `nodes_of`, with `notes` by position and `keyed` columns of
+    fixpoints."""
     nodes = tuple(nodes_of(prepared.root))
     blocking = None if way is None or way.mode is Mode.EXACT else _blocking(nodes, way.span)
-    held, read = _held(nodes, way, kept), _read(nodes, way)
+    sizes, read = _kept_at(nodes, way, kept), _read(nodes, way)
     pushed = _pushed(tables, prepared, nodes, kept)
-    recursive = recursion_notes(prepared.root, keyed)
-    led = _led_to_answer(nodes, way, kept)
+    more = (notes, _led_to_answer(nodes, way, kept), recursion_notes(prepared.root, keyed))
     entries = []
     lines = _flat(describe(prepared.root), 0)
     for position, ((depth, line), node) in enumerate(zip(lines, nodes, strict=True)):
@@ -351,17 +321,13 @@ def plan_entries(
                 operator=line.operator,
                 detail=line.detail,
                 how="" if way is None else way.mode.value,
-                why=_noted(why, notes.get(position), led.get(position), recursive.get(position)),
+                why="; ".join(filter(None, (why, *(texts.get(position) for texts in more)))),
                 place=prepared.place(line.span),
-                state_bytes=held.get(position),
+                state_bytes=sizes.get(position),
                 pushed=pushed.get(position, ()),
             )
         )
     return tuple(entries)
-
-
-def _noted(why: str, *notes: str | None) -> str:
-    return "; ".join(part for part in (why, *notes) if part)
 
 
 def _flat(line: PlanLine, depth: int) -> Iterator[tuple[int, PlanLine]]:
@@ -371,7 +337,6 @@ def _flat(line: PlanLine, depth: int) -> Iterator[tuple[int, PlanLine]]:
 
 
 def _why(node: Plan, way: Way | None, *, is_blocking: bool, is_read: bool) -> str:
-    """What maintaining does at this operator, or why it cannot; `is_read`: its groups are."""
     if way is None:
         return ""
     if is_blocking:
@@ -380,7 +345,7 @@ def _why(node: Plan, way: Way | None, *, is_blocking: bool, is_read: bool) -> st
         case Mode.EXACT if is_read:
             return "reads the rows of changed groups, stores a filter of keys; see its groups"
         case Mode.EXACT:
-            return _in_tree(node, way) or _by_absorption(node, way) or _exactly(node)
+            return _in_tree(node, way) or _exactly(node, way)
         case Mode.TOUCH:
             return "adds the ranges of changed rows, computes nothing"
         case Mode.RECAPTURE:
@@ -390,7 +355,7 @@ def _why(node: Plan, way: Way | None, *, is_blocking: bool, is_read: bool) -> st
 
 
 def _in_tree(node: Plan, way: Way) -> str:
-    """What becomes of a join or grouping that a join tree stands for; empty for any other."""
+    """How a join tree maintains this join or grouping; empty for other nodes."""
     accesses = {scan.access for scan in scans_of(node)}
     trees = (shape for shape in way.shapes if isinstance(shape, TreeShape))
     if not any(accesses <= {a for one in tree.nodes for a in one.accesses} for tree in trees):
@@ -410,8 +375,7 @@ _LEAVES = {
 }
 
 
-def _exactly(node: Plan) -> str:
-    """How the engine maintains an operator, in one breath."""
+def _exactly(node: Plan, way: Way) -> str:
     match node:
         case Scan() | Recursive() | OneRow():
             return _LEAVES[type(node)]
@@ -440,6 +404,11 @@ def _exactly(node: Plan) -> str:
                 "stores its rows and a value per window partition; a new value applies to all "
                 "its rows"
             )
+        case Fixpoint() if way.provenance:
+            return (
+                "stores its rows, and which table rows derive each; `why` uses them "
+                f"(provenance by absorption, {way.provenance})"
+            )
         case Fixpoint():
             return "stores its rows, each with the round that derived it"
         case Witness():
@@ -448,32 +417,20 @@ def _exactly(node: Plan) -> str:
             assert_never(node)
 
 
-def _by_absorption(node: Plan, way: Way) -> str:
-    """What a fixpoint keeps whose rows have functions; empty for anything else."""
-    if not isinstance(node, Fixpoint) or not way.provenance:
-        return ""
-    return (
-        "stores its rows, and which table rows derive each; `why` uses them "
-        f"(provenance by absorption, {way.provenance})"
-    )
-
-
-def _held(nodes: tuple[Plan, ...], way: Way | None, kept: StoredPieces | None) -> dict[int, int]:
-    """Bytes of state by the position of the operator that it serves."""
+def _kept_at(nodes: tuple[Plan, ...], way: Way | None, kept: StoredPieces | None) -> dict[int, int]:
     if way is None or way.compiled is None or kept is None:
         return {}
-    held = dict.fromkeys(range(len(nodes)), 0)
+    sizes = dict.fromkeys(range(len(nodes)), 0)
     for name, owner in way.compiled.owners.items():
         position = _position(nodes, owner)
         if position is not None:
-            held[position] += kept.pieces.get(name, 0)
-    return held
+            sizes[position] += kept.pieces.get(name, 0)
+    return sizes
 
 
 def _led_to_answer(
     nodes: tuple[Plan, ...], way: Way | None, kept: StoredPieces | None
 ) -> dict[int, str]:
-    """How much of fixpoints the answer stems from, as far as that is kept."""
     if way is None or way.compiled is None or kept is None:
         return {}
     owners = way.compiled.owners
@@ -483,21 +440,21 @@ def _led_to_answer(
 
 
 def _read(nodes: tuple[Plan, ...], way: Way | None) -> frozenset[int]:
-    """The positions of groupings and DISTINCTs whose groups are read when they change."""
+    """Positions of groupings and DISTINCTs whose groups are read when they change."""
     if way is None or way.compiled is None:
         return frozenset()
     read = {one.side for one in way.compiled.groupings if one.strategy is Strategy.FILES}
     result = (
         _position(nodes, owner)
         for name, owner in way.compiled.owners.items()
-        # A semi join owns the DISTINCT that is made for it, too: of it its sides are told.
+        # A semi join also owns the DISTINCT made for it, and its sides are shown instead.
         if name.partition(".")[0] in read and isinstance(owner, Aggregate | Distinct)
     )
     return frozenset(at for at in result if at is not None)
 
 
 def _position(nodes: tuple[Plan, ...], owner: Plan) -> int | None:
-    """The operator of the whole plan that one of its core stands for: of its kind, at its place."""
+    """The operator of the whole plan that corresponds to one of its core."""
     alike = [at for at, node in enumerate(nodes) if type(node) is type(owner)]
     there = [at for at in alike if nodes[at].span == owner.span and owner.span is not None]
     return there[0] if there else alike[0] if len(alike) == 1 else None
@@ -509,30 +466,27 @@ def _pushed(
     nodes: tuple[Plan, ...],
     kept: StoredPieces | None,
 ) -> dict[int, tuple[str, ...]]:
-    """What is left out early, at scans and at conditions right above them."""
     ranges = {} if kept is None else _ranges(tables, prepared, kept.stored)
     result: dict[int, tuple[str, ...]] = {}
     for position, node in enumerate(nodes):
         if isinstance(node, Scan):
             total = len(tables.snapshot(node.table).schema.names)
             columns = f"reads {len(node.attributes)} of {count_text(total, 'column')}"
-            lives = dict(prepared.query.live).get(node.table)
-            expiry = () if lives is None else (_expiry(lives, prepared.now),)
-            result[position] = (columns, *expiry, *ranges.get(node.access, ()))
+            texts = [columns]
+            live = dict(prepared.query.live).get(node.table)
+            if live is not None:
+                condition = live_condition(live).sql(DIALECT)
+                texts.append(f"rows expire: at {prepared.now} a row is live if {condition}")
+            result[position] = (*texts, *ranges.get(node.access, ()))
         elif isinstance(node, Select) and isinstance(node.child, Scan):
             result[position] = ("pushed down to the scan",)
     return result
 
 
-def _expiry(live: LiveRows, now: str) -> str:
-    condition = live_condition(live).sql(DIALECT)
-    return f"rows expire: at {now} a row is live if {condition}"
-
-
 def _ranges(
     tables: PinnedTables, prepared: PreparedQuery, stored: StoredQuery
 ) -> dict[str, tuple[str, ...]]:
-    """The ranges of each sketched access, and the files they leave; none where history is gone."""
+    """The ranges of each sketched access and their files; none if history is gone."""
     try:
         pruned = filters_of(tables, prepared, stored.sketches, stored.versions)
         totals = {
@@ -551,11 +505,14 @@ def _ranges(
 
 
 def _blocking(nodes: tuple[Plan, ...], span: Span | None) -> int:
-    """Position of the lowest node with the blocking part in its expressions; else the root."""
+    """Position of the lowest node with the blocking expression; else the root."""
+    if span is None:
+        return 0
     result = [
         position
         for position, node in enumerate(nodes)
-        if span is not None and any(_holds(own, span) for own in _own_spans(node))
+        for own in _own_spans(node)
+        if own is not None and own.start <= span.start and span.end <= own.end
     ]
     return result[-1] if result else 0
 
@@ -576,14 +533,9 @@ def _own_spans(node: Plan) -> Iterator[Span | None]:
             return
 
 
-def _holds(own: Span | None, span: Span) -> bool:
-    return own is not None and own.start <= span.start and span.end <= own.end
-
-
 def answer_entry(
     spec: QuerySpec, way: Way | None, stored: StoredPieces | None
 ) -> AnswerEntry | None:
-    """Whether the answer is kept, or why not; None where it is not to be."""
     if not spec.answer:
         return None
     if way is None:
@@ -610,7 +562,7 @@ _MOST_ROWS_OF_RUN = 3 * MOST_ROWS
 
 
 class Trials:
-    """The trials of one run of `explain`, which together take a few seconds at most."""
+    """The trials of one `explain`, together at most a few seconds."""
 
     def __init__(self, desk: Workbench) -> None:
         self._desk = desk
@@ -620,10 +572,10 @@ class Trials:
         self,
         prepared: PreparedQuery,
         way: Way,
-        partitions: Mapping[AccessId, RangePartition],
+        partitions: Partitions,
         candidates: Sequence[CandidateEntry],
     ) -> tuple[CandidateEntry, ...]:
-        """The candidates, the chosen ones with what their sketches leave to read."""
+        """The candidates, the chosen ones with what their sketches read."""
         desk, compiled = self._desk, way.compiled
         snapshots = [desk.tables.snapshot(table) for table in prepared.tables]
         rows = sum(snapshot.likely_rows for snapshot in snapshots)
@@ -644,8 +596,7 @@ class Trials:
             return tuple(candidates)  # `capture` reports what is wrong
         if session is None:
             return tuple(candidates)
-        sketches = stored_sketches(prepared, partitions, session.fragments())
-        read = _reading(desk, prepared, sketches)
+        read = _reading(desk, prepared, stored_sketches(prepared, partitions, session.fragments()))
         return tuple(
             replace(entry, expected=read[entry.table])
             if entry.chosen and entry.table in read
@@ -657,9 +608,7 @@ class Trials:
 def _reading(
     desk: Workbench, prepared: PreparedQuery, sketches: Sequence[StoredSketch]
 ) -> dict[TableName, ExpectedReading]:
-    """Files, rows and bytes of each table that is read through a sketch."""
-    versions = desk.tables.versions_of(prepared.tables)
-    pruned = filters_of(desk.tables, prepared, sketches, versions)
+    pruned = filters_of(desk.tables, prepared, sketches, desk.tables.versions_of(prepared.tables))
     result = {}
     for table in {sketch.table for sketch in sketches}:
         snapshot, kept = desk.tables.snapshot(table), pruned.files[table]
@@ -676,7 +625,7 @@ def _reading(
 
 
 def explain(desk: Workbench, queries: Sequence[QueryName] | None) -> Outcome:
-    """One result per query named (default: all)."""
+    """Explain each query (default: all)."""
     results: list[ExplainResult] = []
     warnings: list[str] = []
     failures: list[Failure] = []
@@ -698,15 +647,13 @@ def _explained(
     try:
         chosen = choose(desk, prepared)
     except UnsafeSketchError as unsafe:
-        plan = plan_entries(desk.tables, prepared, None, None)
-        judged = judge_candidates(desk, prepared)
         return ExplainResult(
             query=spec.name,
             mode="none",
             reason=unsafe.message,
             policy=policy,
-            plan=plan,
-            attributes=judged,
+            plan=plan_entries(desk.tables, prepared, None, None),
+            attributes=judge_candidates(desk, prepared),
             trees=tree_entries(prepared, None, {}),
             answer=answer_entry(spec, None, None),
             answered=who_answers(desk, prepared),

@@ -1,9 +1,9 @@
-"""The passes over a snapshot: one that fills a circuit, one that finds the sketch alone."""
+"""Passes over a snapshot that fill a circuit or compute sketches alone."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,7 @@ from impctl.service.filters import Slices, files_of_table, one_ahead, wanted_fil
 from impctl.service.maintenance_plan import capture_way, chooser_for, chosen_way
 from impctl.service.memory_limit import MemoryLimit, batch_size, held_to, memory_of
 from impctl.service.partners import Partners, tagged_frame
-from impctl.service.stored import KeptPlan, kept_plan
+from impctl.service.stored import kept_plan
 from impctl.sketch.sketch import FragmentSet, Mode
 from impctl.spark.render import render_plan
 from impctl.tables.prune import spread_counts, told_counts
@@ -42,16 +42,16 @@ if TYPE_CHECKING:
     from impctl.compile.fill import RangeRows
     from impctl.data.vector import Ints
     from impctl.safety.judge import Verdict
-    from impctl.service.pinned import PinnedTables
+    from impctl.service.context import Fragments, Partitions, Versions
     from impctl.service.prepare import PreparedQuery
     from impctl.sketch.partition import RangePartition
-    from impctl.types import AccessId, QueryName, TableName, TableVersion
+    from impctl.types import AccessId
 
 
 def count_left_out(
     counted: RangeRows, partition: RangePartition, snapshot: Snapshot, read: Sequence[DataFile]
 ) -> None:
-    """Add the rows of all files but these, whose rows are counted already."""
+    """Add the rows of all files but these, which are counted already."""
     uris = {file.uri for file in read}
     left_out = {uri for uri in snapshot.uris if uri not in uris}
     if not left_out:
@@ -69,7 +69,6 @@ def rows_by_spark(
     snapshot: Snapshot,
     files: Sequence[DataFile] | None = None,
 ) -> Ints:
-    """Rows per fragment of these files (default: all), exactly; what the log tells is not read."""
     from impctl.spark.sketches import rows_per_fragment
     from impctl.spark.snapshots import snapshot_frame
 
@@ -85,12 +84,12 @@ def recaptured(
     desk: Workbench,
     prepared: PreparedQuery,
     verdict: Verdict,
-    partitions: Mapping[AccessId, RangePartition],
-    versions: Mapping[TableName, TableVersion] | None = None,
-) -> Mapping[AccessId, FragmentSet]:
+    partitions: Partitions,
+    versions: Versions | None = None,
+) -> Fragments:
     """The sketches alone, at `versions` (default: the pinned ones)."""
     at = versions if versions is not None else {}
-    return _Pass.of(desk, prepared, verdict, partitions, at).sketches()
+    return _SparkPass(desk, prepared, verdict, partitions, at).sketches()
 
 
 def needed(
@@ -98,15 +97,13 @@ def needed(
     prepared: PreparedQuery,
     verdict: Verdict,
     held: Mapping[AccessId, tuple[RangePartition, FragmentSet]],
-    versions: Mapping[TableName, TableVersion],
-) -> Mapping[AccessId, FragmentSet]:
-    """What the sketches `held` have to hold, at these versions.
-
-    That is what a recapture has; but of derivations of which one for each row is enough those that
-    are held, if over them all rows are derived. Then only what no derivation uses is held in vain.
-    """
+    versions: Versions,
+) -> Fragments:
+    """The ranges that sketches `held` need at these versions. They are those of a recapture. But
+    where one derivation per row suffices, held ranges are kept if all rows can be derived over
+    them; then only ranges that no derivation uses are unneeded."""
     partitions = {access: partition for access, (partition, _) in held.items()}
-    one = _Pass.of(desk, prepared, verdict, partitions, versions)
+    one = _SparkPass(desk, prepared, verdict, partitions, versions)
     result = dict(one.sketches())
     fragments = {access: kept for access, (_, kept) in held.items()}
     for fixpoint in outer_fixpoints(one.kept.query.root):
@@ -117,35 +114,25 @@ def needed(
     return result
 
 
-@dataclass(frozen=True, slots=True)
-class _Pass:
-    """One reading of the tables at some versions."""
-
-    desk: Workbench
-    name: QueryName
-    kept: KeptPlan
-    partitions: Mapping[AccessId, RangePartition]
-    versions: Mapping[TableName, TableVersion]
-    frames: Mapping[AccessId, DataFrame]
-
-    @classmethod
-    def of(
-        cls,
+class _SparkPass:
+    def __init__(
+        self,
         desk: Workbench,
         prepared: PreparedQuery,
         verdict: Verdict,
-        partitions: Mapping[AccessId, RangePartition],
-        at: Mapping[TableName, TableVersion],
-    ) -> _Pass:
+        partitions: Partitions,
+        versions: Versions,
+    ) -> None:
         from impctl.spark.snapshots import snapshot_frame
 
-        frames = {}
+        self.desk, self.name, self.partitions = desk, prepared.spec.name, partitions
+        self.kept, self.versions = kept_plan(prepared, verdict, partitions), versions
+        self.frames: dict[AccessId, DataFrame] = {}
         snapshots = {
-            scan.access: desk.tables.snapshot(scan.table, at.get(scan.table))
+            scan.access: desk.tables.snapshot(scan.table, versions.get(scan.table))
             for scan in prepared.scans
         }
-        kept = kept_plan(prepared, verdict, partitions)
-        left = wanted_files(kept.query.root, snapshots)
+        left = wanted_files(self.kept.query.root, snapshots)
         for scan in prepared.scans:
             snapshot = snapshots[scan.access]
             names = [attribute.name for attribute in scan.attributes]
@@ -153,12 +140,10 @@ class _Pass:
                 names.append(partitions[scan.access].attribute)
             columns = list(dict.fromkeys(names))
             files = [file for file in snapshot.files if file.uri in left[scan.access]]
-            frames[scan.access] = snapshot_frame(desk.spark(), snapshot, columns, files)
-        return cls(desk, prepared.spec.name, kept, partitions, at, frames)
+            self.frames[scan.access] = snapshot_frame(desk.spark(), snapshot, columns, files)
 
-    def sketches(self) -> Mapping[AccessId, FragmentSet]:
-        """The accurate ones; of fixpoints those of all derivations, of all rows or of those that
-        the answer stems from."""
+    def sketches(self) -> Fragments:
+        """Sketches of all derivations; of fixpoints for all rows, or those of the answer."""
         from impctl.spark.recursion import capture_recursive
         from impctl.spark.sketches import capture_sketches
 
@@ -169,8 +154,8 @@ class _Pass:
             return capture_recursive(*asked, versions=at, limits=limits, tell=self._tell)
         return capture_sketches(*asked, versions=at)
 
-    def derives_all(self, fixpoint: Fixpoint, held: Mapping[AccessId, FragmentSet]) -> bool:
-        """Whether over the sketches the fixpoint has all its rows."""
+    def derives_all(self, fixpoint: Fixpoint, held: Fragments) -> bool:
+        """Whether the fixpoint has all its rows over the sketches."""
         from impctl.spark.recursion import derives_all
 
         return derives_all(
@@ -189,14 +174,14 @@ class _Pass:
 
 
 _LARGEST_LOAD = 32_000_000
-"""Rows that take the engine about as long as Spark needs to start and to pass over them."""
+"""Rows that the engine loads while Spark starts and passes over them."""
 
 _LARGEST_LOAD_BESIDE_SPARK = 1_000_000
-"""The same where Spark is running already and would send few rows back."""
+"""The same if Spark is running already and would return few rows."""
 
 
 def is_loaded_here(desk: Workbench, compiled: Compiled) -> bool:
-    """Whether the engine is the quicker one to fill this circuit, or the only one that can."""
+    """Whether the engine is quicker to fill this circuit, or the only way."""
     if compiled.chain is None:
         return True
     snapshot = desk.tables.snapshot(compiled.chain.scan.table)
@@ -208,28 +193,38 @@ def is_loaded_here(desk: Workbench, compiled: Compiled) -> bool:
     return True
 
 
-def loaded(
-    desk: Workbench, compiled: Compiled, partitions: Mapping[AccessId, RangePartition]
-) -> MaintainedQuery | None:
-    """The session with its state; None where the engine could not do it and Spark has to.
+def loaded(desk: Workbench, compiled: Compiled, partitions: Partitions) -> MaintainedQuery | None:
+    """Fill a circuit in the engine; None if it cannot and Spark has to.
 
-    OutOfMemoryError where it would take more memory than it may, EvaluationError where functions
-    take more nodes (`PROVENANCE_TOO_LARGE`).
+    OutOfMemoryError over the memory limit; EvaluationError if functions take more nodes
+    (`PROVENANCE_TOO_LARGE`).
 
-    A column only Spark can read, a value on the way that is not exact, an overflow that only the
-    order of the batches brought about: Spark decides these. Files that are gone are told at once.
+    Spark takes over for a column that only it can read, an inexact intermediate value, or an
+    overflow that depends on the order of batches. Missing files are an error at once.
     """
     session = MaintainedQuery(limited(desk, compiled))
     limit = MemoryLimit(memory_of(desk.settings, desk.workload))
+    files_read: dict[int, tuple[DataFile, ...]] = {}
+
+    def rows_of(turn: Turn) -> Iterator[pa.Table]:
+        # Without rows dropped by conditions at the accesses or on known scalars.
+        snapshot = desk.tables.snapshot(turn.table)
+        files = files_of_table(snapshot, compiled, turn.sources)
+        files_read.update(dict.fromkeys(turn.sources, files))
+        columns = compiled.columns_of(turn.table, turn.sources)
+        batches = read_batches(snapshot, columns, files, most=batch_size(limit.bytes))
+        slices = Slices(compiled, limit.bytes, limit.check)
+        for rows in one_ahead(batches, reader):
+            yield from slices.of(rows)
+
     try:
         with held_to(limit), ThreadPoolExecutor(1) as reader:
             pairs = Partners(desk, compiled, partitions, {}).pairs
-            rows = _Rows(desk.tables, session, limit, reader)
             turns = session.turns(lambda table: desk.tables.snapshot(table).likely_rows)
-            session.load_in_turn(turns, rows.of, pairs)
+            session.load_in_turn(turns, rows_of, pairs)
         for partition in session.range_rows.partitions:
             snapshot = desk.tables.snapshot(partition.table)
-            read = rows.files[session.counted_at(partition)]
+            read = files_read[session.counted_at(partition)]
             count_left_out(session.range_rows, partition, snapshot, read)
     except OutOfMemoryError:
         session.give_up()
@@ -242,38 +237,10 @@ def loaded(
     return session
 
 
-class _Rows:
-    """The rows of a circuit's turns, read one batch ahead; `files` are those read for each
-    source."""
-
-    def __init__(
-        self, tables: PinnedTables, session: MaintainedQuery, limit: MemoryLimit, reader: Executor
-    ) -> None:
-        self.files: dict[int, tuple[DataFile, ...]] = {}
-        self._tables, self._session, self._limit, self._reader = tables, session, limit, reader
-
-    def of(self, turn: Turn) -> Iterator[pa.Table]:
-        """The rows of a turn's table, all but those that the conditions right above the accesses
-        drop, and those on scalars that are known by then."""
-        compiled, snapshot = self._session.compiled, self._tables.snapshot(turn.table)
-        files = files_of_table(snapshot, compiled, turn.sources)
-        self.files |= dict.fromkeys(turn.sources, files)
-        columns = compiled.columns_of(turn.table, turn.sources)
-        most = batch_size(self._limit.bytes)
-        batches = read_batches(snapshot, columns, files, most=most)
-        slices = Slices(compiled, self._limit.bytes, self._limit.check)
-        for rows in one_ahead(batches, self._reader):
-            yield from slices.of(rows)
-
-
 _VIEW = "impctl_pass"
 
 
-def from_partials(
-    desk: Workbench,
-    compiled: Compiled,
-    partitions: Mapping[AccessId, RangePartition],
-) -> MaintainedQuery:
+def from_partials(desk: Workbench, compiled: Compiled, partitions: Partitions) -> MaintainedQuery:
     chain = compiled.chain
     assert chain is not None
     scan = chain.scan
@@ -287,8 +254,7 @@ def from_partials(
         table = run_pass(desk, scan, partition, pass_, snapshot, files)
     session = MaintainedQuery(compiled)
     session.fill(pass_, table, partition)
-    counted = counted_rows(desk, pass_, table, partition, snapshot, files)
-    session.range_rows.fill(partition, counted)
+    session.range_rows.fill(partition, counted_rows(desk, pass_, table, partition, snapshot, files))
     count_left_out(session.range_rows, partition, snapshot, files)
     return session
 
@@ -301,19 +267,15 @@ def counted_rows(
     snapshot: Snapshot,
     files: Sequence[DataFile] | None = None,
 ) -> Ints:
-    """Rows per fragment of these files (default: all), by the result of a pass over them where that
-    counts every row: then nothing below its grouping leaves out a file either."""
+    """Rows per range of these files (default: all), from the result of a pass if it counts every
+    row: then nothing below its grouping skips a file either."""
     counted = pass_.rows_told_by(table, partition)
     return rows_by_spark(desk, partition, snapshot, files) if counted is None else counted
 
 
 def touched(
-    desk: Workbench,
-    prepared: PreparedQuery,
-    partitions: Mapping[AccessId, RangePartition],
-    result: Mapping[AccessId, FragmentSet],
+    desk: Workbench, prepared: PreparedQuery, partitions: Partitions, result: Fragments
 ) -> TouchedQuery:
-    """What touch mode remembers of its one sketch, at the pinned version."""
     ((access, partition),) = partitions.items()
     query = TouchedQuery(partition, result[access])
     snapshot = desk.tables.snapshot(partition.table)
@@ -333,7 +295,6 @@ def run_pass(
     snapshot: Snapshot,
     files: Sequence[DataFile] | None = None,
 ) -> pa.Table:
-    """The pass over the scan's table at a snapshot, or over some of its files."""
     from impctl.spark.run import run_sql
 
     columns = [a.name for a in scan.attributes]
@@ -357,26 +318,18 @@ _AS_TREES = "its joins are trees, because their other inputs could not be stored
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """A circuit that stands at the pinned version, and who filled it."""
-
     session: MaintainedQuery
     uses_spark: bool
 
 
 def best_filled(
-    desk: Workbench,
-    prepared: PreparedQuery,
-    way: Way,
-    verdict: Verdict,
-    partitions: Mapping[AccessId, RangePartition],
+    desk: Workbench, prepared: PreparedQuery, way: Way, verdict: Verdict, partitions: Partitions
 ) -> tuple[Way, Filled | None]:
-    """The circuit of the way filled, or of a lesser way where it cannot be; else recapture alone.
-
-    What does not come to a state in memory is tried with joins as trees, where the workload leaves
-    that open and these tell an answer that is asked for; and without the answer, for which less has
-    to be sure. Recursion that is to be kept by absorption is kept by ranks where that takes too
-    much: of nodes only where the policy lets it, else EvaluationError.
-    """
+    """Fill the way's circuit, or a lesser one; else recapture alone. If the state does not fit in
+    memory, joins are tried as trees, if the workload leaves that open and trees can list a
+    requested answer; then without the answer, which needs less exactness. Recursion by absorption
+    falls back to ranks if it takes too much, of nodes only if the policy allows it, else
+    EvaluationError."""
     why, code = COULD_NOT, ""
     for tried, asked in _ways(desk, prepared, way, verdict, partitions):
         way = tried
@@ -394,7 +347,6 @@ def best_filled(
 
 
 def _without_provenance(prepared: PreparedQuery, way: Way, why: str, code: str) -> Way:
-    """The way, with why recursion is not kept by absorption where it was to be."""
     if prepared.spec.provenance is None or way.provenance:
         return way
     if way.compiled is None:
@@ -403,13 +355,8 @@ def _without_provenance(prepared: PreparedQuery, way: Way, why: str, code: str) 
 
 
 def _ways(
-    desk: Workbench,
-    prepared: PreparedQuery,
-    way: Way,
-    verdict: Verdict,
-    partitions: Mapping[AccessId, RangePartition],
+    desk: Workbench, prepared: PreparedQuery, way: Way, verdict: Verdict, partitions: Partitions
 ) -> Iterator[tuple[Way, PreparedQuery]]:
-    """The way, then lesser ones, each with the query as it is asked for then."""
     yield way, prepared
     chooser = replace(chooser_for(desk, prepared, reads=False), absorbs=None)
     if way.provenance:
@@ -436,18 +383,11 @@ def _ways(
 
 
 def filled_circuit(
-    desk: Workbench,
-    prepared: PreparedQuery,
-    way: Way,
-    verdict: Verdict,
-    partitions: Mapping[AccessId, RangePartition],
+    desk: Workbench, prepared: PreparedQuery, way: Way, verdict: Verdict, partitions: Partitions
 ) -> Filled | None:
-    """A session whose circuit, that of `way`, stands at the pinned versions of its tables.
-
-    By the engine where that is quicker and possible; else from a pass of Spark; None where neither
-    comes to a state, and the sketch alone has to be captured. OutOfMemoryError
-    where the engine would take more memory than it may.
-    """
+    """A session with the way's circuit, filled at the pinned versions. By the engine if quicker and
+    possible, else from a pass of Spark; None if neither yields a state and only the sketch can be
+    captured. OutOfMemoryError over the engine's memory limit."""
     compiled = _compiled(way)
     if is_loaded_here(desk, compiled):
         session = loaded(desk, compiled, partitions)
@@ -455,7 +395,7 @@ def filled_circuit(
             return Filled(session, uses_spark=compiled.asks_spark)
         if compiled.chain is None:
             return None
-        # Part of the table already went through that circuit.
+        # That circuit has already processed a part of the table.
         compiled = _compiled(capture_way(desk, prepared, verdict, partitions))
     try:
         return Filled(from_partials(desk, compiled, partitions), uses_spark=True)

@@ -1,7 +1,8 @@
-"""The range filters of a query's sketches, and the files that they and its conditions leave."""
+"""Range filters of a query's sketches, and the files that they and its conditions keep."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextvars import copy_context
@@ -24,7 +25,7 @@ from impctl.tables.prune import key_spans, prune, prune_by_condition, prune_to_v
 from impctl.tables.rows import ReadPart, parted_read, read_rows
 from impctl.tables.snapshot import DataFile, Snapshot, bytes_of
 from impctl.tables.statistics import file_bounds
-from impctl.types import AccessId, AttributeId, ColumnName, TableName, TableVersion
+from impctl.types import AccessId, AttributeId, ColumnName, TableName
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
@@ -32,19 +33,21 @@ if TYPE_CHECKING:
 
     from impctl.compile.compile import Compiled
     from impctl.compile.flows import Source
+    from impctl.service.context import Versions
     from impctl.service.pinned import PinnedTables
     from impctl.service.prepare import PreparedQuery
     from impctl.sketch.partition import BoundaryValue
     from impctl.store.records import StoredSketch
 
 
+Snapshots = Mapping[AccessId, Snapshot]
+
+
 def wanted_files(
-    root: Plan,
-    snapshots: Mapping[AccessId, Snapshot],
-    filters: Mapping[AccessId, RangeFilter] | None = None,
+    root: Plan, snapshots: Snapshots, filters: Mapping[AccessId, RangeFilter] | None = None
 ) -> Uris:
-    """The files that each access may need, by its range filter if there is one, by the conditions
-    right above it, by those right above others on columns that it joins on, and by partners."""
+    """The files each access may need by its range filter, conditions right above it, conditions
+    right above others on shared join columns, and join partners."""
     ties = tied_columns(root)
     left = _left(root, snapshots, {} if filters is None else filters, ties)
     narrow(ties, snapshots, left)
@@ -52,7 +55,7 @@ def wanted_files(
 
 
 def own_files(snapshot: Snapshot, source: Source) -> tuple[DataFile, ...]:
-    """The files of a snapshot with rows that may come further than the conditions on a source."""
+    """The files with rows that may pass the conditions on a source."""
     if not source.conditions:
         return snapshot.files
     columns = {identity: name for identity, name, _ in source.scan.columns}
@@ -62,14 +65,14 @@ def own_files(snapshot: Snapshot, source: Source) -> tuple[DataFile, ...]:
 def files_meeting(
     snapshot: Snapshot, source: Source, wanted: Sequence[Sequence[Expr]]
 ) -> tuple[DataFile, ...]:
-    """The files with rows that may meet all of one of these lists of conditions on a source."""
+    """The files with rows that may satisfy all of one of these lists of conditions."""
     columns = {identity: name for identity, name, _ in source.scan.columns}
     kept = {file.uri for asked in wanted for file in _prune(snapshot, asked, columns)}
     return tuple(file for file in snapshot.files if file.uri in kept)
 
 
 def files_under(rows: Plan, conditions: Sequence[Expr], snapshot: Snapshot) -> set[str]:
-    """The files with rows of a plan over one table that may meet all of these conditions."""
+    """The files under a plan over one table with rows that may satisfy all conditions."""
     (scan,) = scans_of(rows)
     plan = push_selections(Select(rows, And(tuple(conditions)))) if conditions else rows
     return wanted_files(plan, {scan.access: snapshot})[scan.access]
@@ -78,8 +81,8 @@ def files_under(rows: Plan, conditions: Sequence[Expr], snapshot: Snapshot) -> s
 def files_of_table(
     snapshot: Snapshot, compiled: Compiled, sources: Collection[int] | None = None
 ) -> tuple[DataFile, ...]:
-    """The files of a table that some source of a circuit needs, to be filled; of `sources` alone
-    where they are given, under what is known of the scalars that their rows are selected by."""
+    """The files of a table needed to fill a circuit's sources, or `sources` alone, given what is
+    known of the scalars that select their rows."""
     kept: set[str] = set()
     for at, source in enumerate(compiled.sources):
         if source.table != snapshot.table or (sources is not None and at not in sources):
@@ -93,10 +96,8 @@ def files_of_table(
     return tuple(file for file in snapshot.files if file.uri in kept)
 
 
-def files_by_table(
-    snapshots: Mapping[AccessId, Snapshot], left: Uris
-) -> dict[TableName, tuple[DataFile, ...]]:
-    """The files that some access needs, by table, in the snapshot's order."""
+def files_by_table(snapshots: Snapshots, left: Uris) -> dict[TableName, tuple[DataFile, ...]]:
+    """The files that some access needs, by table, in snapshot order."""
     kept: dict[TableName, set[str]] = {}
     for access, snapshot in snapshots.items():
         kept.setdefault(snapshot.table, set()).update(left[access])
@@ -108,10 +109,7 @@ def files_by_table(
 
 
 def _left(
-    root: Plan,
-    snapshots: Mapping[AccessId, Snapshot],
-    filters: Mapping[AccessId, RangeFilter],
-    ties: Sequence[Tied],
+    root: Plan, snapshots: Snapshots, filters: Mapping[AccessId, RangeFilter], ties: Sequence[Tied]
 ) -> Uris:
     conditions, scans = scan_conditions(root), scans_of(root)
     implied: dict[AccessId, list[Expr]] = {scan.access: [] for scan in scans}
@@ -145,15 +143,13 @@ def _prune(
 _FEW_ROWS = 50_000
 """Keys of so many rows are read: some milliseconds."""
 _TIMES_AS_LARGE = 50
-"""Where the other side is that many times as large, in bytes."""
 _ROUNDS = 3
 
 Uris = dict[AccessId, set[str]]
-"""The files that each access may need."""
 
 
-def narrow(ties: Sequence[Tied], snapshots: Mapping[AccessId, Snapshot], left: Uris) -> None:
-    """Take files without partners out of what is left, by access."""
+def narrow(ties: Sequence[Tied], snapshots: Snapshots, left: Uris) -> None:
+    """Drop files without join partners, by access."""
     joined = _Joined(snapshots, left)
     for _ in range(_ROUNDS):
         if not [tied for tied in ties if joined.narrowed_by(tied)]:
@@ -162,13 +158,13 @@ def narrow(ties: Sequence[Tied], snapshots: Mapping[AccessId, Snapshot], left: U
 
 @dataclass(frozen=True, slots=True)
 class _Joined:
-    snapshots: Mapping[AccessId, Snapshot]
+    snapshots: Snapshots
     left: Uris
 
     def narrowed_by(self, tied: Tied) -> bool:
-        """Apply one tie; whether it left files out."""
+        """Apply one tie; returns whether it dropped files."""
         mine, access = self.left[tied.column.access], tied.column.access
-        if len(mine) < 2 or not self._is_told(tied.column) or not self._is_told(tied.to):  # noqa: PLR2004
+        if len(mine) < 2 or not self._is_known(tied.column) or not self._is_known(tied.to):  # noqa: PLR2004
             return False
         kept = self._meeting(tied)
         if kept is None or mine <= kept:
@@ -176,8 +172,7 @@ class _Joined:
         self.left[access] = mine & kept
         return True
 
-    def _is_told(self, column: ScanColumn) -> bool:
-        """Whether the column is of the plan's type at this version, with statistics."""
+    def _is_known(self, column: ScanColumn) -> bool:
         snapshot, attribute = self.snapshots[column.access], column.attribute
         result = snapshot.schema.find(attribute.name)
         if result is None or result.type != attribute.type:
@@ -187,7 +182,8 @@ class _Joined:
     def _meeting(self, tied: Tied) -> set[str] | None:
         """Files of the tied column that may hold a value of the other one; None for all."""
         snapshot, other = self.snapshots[tied.column.access], self.snapshots[tied.to.access]
-        seen = self._seen(other.table)
+        accesses = (access for access, it in self.snapshots.items() if it.table == other.table)
+        seen = set[str]().union(*(self.left[access] for access in accesses))
         keys = self._keys(tied, other, seen)
         name = tied.column.attribute.name
         if keys is not None:
@@ -199,13 +195,8 @@ class _Joined:
         meets = spans.meets(file_bounds(snapshot, name))
         return {snapshot.uris[at] for at in np.flatnonzero(meets).tolist()}
 
-    def _seen(self, table: TableName) -> set[str]:
-        """What is left of a table, whichever access needs it."""
-        accesses = (access for access, result in self.snapshots.items() if result.table == table)
-        return set[str]().union(*(self.left[access] for access in accesses))
-
     def _keys(self, tied: Tied, other: Snapshot, seen: set[str]) -> Vector | None:
-        """The other column's values, read where that is little beside what it may leave out."""
+        """The other column's values, read if that is cheap compared with what it may skip."""
         files = [file for file in other.files if file.uri in seen]
         rows = [file.rows for file in files]
         if None in rows or sum(count or 0 for count in rows) > _FEW_ROWS:
@@ -221,16 +212,13 @@ class _Joined:
 
 
 _SHOWN = MAX_INTERVALS
-"""Intervals of a filter for people; a read in parts may have hundreds."""
+"""Intervals of a filter shown to people; a read in parts may have hundreds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """Filters by access, and per table the files that some access may need.
-
-    `parts`: how a table is read whose only access has a filter; that filter, theirs together, may
-    have more intervals than a text can.
-    """
+    """Filters by access, and per table the files that some access may need. `parts`: how a table is
+    read whose only access has a filter; together these may have more intervals than a text can."""
 
     filters: Mapping[AccessId, RangeFilter]
     files: Mapping[TableName, tuple[DataFile, ...]]
@@ -246,18 +234,16 @@ def filters_of(
     tables: PinnedTables,
     prepared: PreparedQuery,
     sketches: Sequence[StoredSketch],
-    versions: Mapping[TableName, TableVersion],
+    versions: Versions,
     *,
     for_text: bool = False,
     by_table: bool = False,
     limit: int = MAX_INTERVALS,
 ) -> Pruned:
-    """What the sketches say about each access, at the versions they stand for.
-
-    `for_text`: by the few ranges that a text can have, nothing read in parts; with `by_table`
-    filters are such as can be asked of a table's rows before the query reads them. A filter has at
-    most `limit` intervals, unless its table is read in parts.
-    """
+    """What the sketches say of each access, at their versions. `for_text`: by the few ranges that a
+    text can have, nothing read in parts; with `by_table`, filters apply to a table's rows before
+    the query reads them. A filter has at most `limit` intervals, unless its table is read in
+    parts."""
     sketches = evened(prepared, sketches)
     ranges = {
         sketch.access: range_filter(sketch.fragments, sketch.partition, limit=limit)
@@ -269,8 +255,11 @@ def filters_of(
     else:
         filters = place_filters(prepared.query, ranges, groups_of(prepared, sketches))
     parts: dict[TableName, tuple[ReadPart, ...]] = {}
-    for sketch in () if for_text else _alone(prepared, sketches):
+    accesses = Counter(scan.table for scan in scans_of(prepared.query.root))
+    for sketch in () if for_text else sketches:
         table = sketch.partition.table
+        if accesses[table] != 1:
+            continue
         snapshot = tables.snapshot(table, versions.get(table))
         read = parted_read(snapshot, sketch.fragments, sketch.partition)
         filters[sketch.access], parts[table] = read.wanted, read.parts
@@ -278,8 +267,7 @@ def filters_of(
         scan.access: tables.snapshot(scan.table, versions.get(scan.table))
         for scan in prepared.scans
     }
-    left = wanted_files(prepared.root, snapshots, filters)
-    files = files_by_table(snapshots, left)
+    files = files_by_table(snapshots, wanted_files(prepared.root, snapshots, filters))
     for table in parts:
         kept = {file.uri for file in files[table]}
         narrowed = (part.within(kept) for part in parts[table])
@@ -288,18 +276,8 @@ def filters_of(
     return Pruned(filters, files, total, parts)
 
 
-def _alone(prepared: PreparedQuery, sketches: Sequence[StoredSketch]) -> Iterator[StoredSketch]:
-    """The sketches of accesses that are the only one of their table."""
-    accesses: dict[TableName, int] = {}
-    for scan in scans_of(prepared.query.root):
-        accesses[scan.table] = accesses.get(scan.table, 0) + 1
-    return (sketch for sketch in sketches if accesses.get(sketch.partition.table) == 1)
-
-
-def guards_of(
-    tables: PinnedTables, pruned: Pruned, versions: Mapping[TableName, TableVersion]
-) -> dict[TableName, Guard]:
-    """The columns to guard, by table, in the files that are left to read."""
+def guards_of(tables: PinnedTables, pruned: Pruned, versions: Versions) -> dict[TableName, Guard]:
+    """The columns to guard, by table, in the files to read."""
     guards: dict[TableName, Guard] = {}
     for table, files in pruned.files.items():
         snapshot = tables.snapshot(table, versions.get(table))
@@ -310,7 +288,7 @@ def guards_of(
 
 
 def interval_texts(result: RangeFilter) -> tuple[str, ...]:
-    """The filter's intervals for people, such as `price >= 1001`."""
+    """The filter's intervals as text, such as `price >= 1001`."""
     name = result.partition.attribute
     texts = [_interval_text(name, interval, result) for interval in result.intervals]
     if len(texts) > _SHOWN:
@@ -337,15 +315,14 @@ _LEAST_SLICE, _GROWTH = 100, 8
 _JOINED_AT_ONCE = 8_000_000
 """Joined rows of a slice: some hundreds of MB, and many enough for NumPy."""
 _ROOM = 1_600
-"""Bytes of the limit for each joined row of a slice: it passes several operators, each of which
-takes some copies, and all of that is to be a part of the limit."""
+"""Bytes of the limit per joined row of a slice, which several operators copy a few times."""
 
 T = TypeVar("T")
 
 
 def one_ahead(items: Iterator[T], reader: Executor) -> Iterator[T]:
-    """The items, the next one being made by `reader` while one is worked on."""
-    # The reader keeps to the same limit of memory.
+    """The items; `reader` makes the next one while one is worked on."""
+    # The same memory limit holds in the reader's thread.
     context = copy_context()
 
     def ahead() -> T | None:
@@ -358,11 +335,8 @@ def one_ahead(items: Iterator[T], reader: Executor) -> Iterator[T]:
 
 
 class Slices:
-    """Rows of tables in turn, cut so that those of no slice are joined to more rows than are held
-    with ease. How many that are is learnt from the slice before.
-
-    `check` is called after each slice; `limit`: bytes that the run may take.
-    """
+    """Rows of tables in turn, cut into slices with a bounded number of joined rows, learned from
+    the slice before. `check` is called after each slice; `limit`: bytes that the run may take."""
 
     def __init__(self, compiled: Compiled, limit: int | None, check: Callable[[], None]) -> None:
         self._circuit, self._check = compiled.circuit, check
@@ -372,10 +346,10 @@ class Slices:
         self._size = _FIRST_SLICE if compiled.writes_joins else None
 
     def of(self, rows: pa.Table) -> Iterator[pa.Table]:
-        """The rows; each slice has to be worked on before the next one is asked for."""
+        """The rows; work on each slice before requesting the next."""
         at = 0
         while at < len(rows):
-            # Of rows without a column a slice is as long as it is asked to be, rows or not.
+            # A slice of rows without columns has the requested length, whatever their number.
             part = rows.slice(at, min(self._size or len(rows), len(rows) - at))
             before = self._circuit.joined_rows
             yield part
@@ -384,5 +358,5 @@ class Slices:
             at += len(part)
             if self._size is not None:
                 size = self._most * len(part) // max(joined, len(part))
-                # What was joined so far says little of far longer slices: sides fill meanwhile.
+                # Sides fill meanwhile, so this says little about far longer slices.
                 self._size = max(_LEAST_SLICE, min(size, _GROWTH * len(part)))

@@ -1,4 +1,4 @@
-"""Results as CSV, JSON, Markdown and Parquet."""
+"""Write results as CSV, JSON, Markdown and Parquet."""
 
 from __future__ import annotations
 
@@ -27,23 +27,22 @@ _UTC = ("UTC", "Etc/UTC", "Z", "+00:00")
 
 
 def json_rows(table: pa.Table) -> list[Json]:
-    """The rows, each an array in the order of the columns."""
     columns = [json_column(column) for column in table.columns]
     return [list(row) for row in zip(*columns, strict=True)]
 
 
 def json_column(column: pa.ChunkedArray) -> list[Json]:
-    """The values of one column."""
     return [value for chunk in column.chunks for value in json_values(chunk)]
 
 
 def json_values(array: pa.Array) -> list[Json]:
-    """The values of an array."""
     kind = array.type
     if pa.types.is_floating(kind):
         return numbers(array)
     if pa.types.is_decimal(kind):
-        return list(_digits(array))
+        # Arrow gives small decimals an exponent.
+        texts = array.cast(pa.string()).to_pylist()
+        return [t if t is None or "E" not in t else f"{Decimal(t):f}" for t in texts]
     if pa.types.is_temporal(kind):
         return list(moments(array))
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
@@ -66,7 +65,6 @@ def number_or_name(value: float | None) -> Json:
 
 
 def numbers(array: pa.Array) -> list[Json]:
-    """Numbers, by name where JSON lacks them."""
     values: list[Json] = array.to_pylist()
     if pc.all(pc.is_finite(array)).as_py() is not False:
         return values
@@ -74,10 +72,8 @@ def numbers(array: pa.Array) -> list[Json]:
 
 
 def moments(array: pa.Array, separator: str = "T") -> list[str | None]:
-    """Dates, times and durations as ISO 8601, with a zone where the type has one.
-
-    A year that Python lacks is told in UTC: the rules of other zones end before.
-    """
+    """Dates, times and durations as ISO 8601, with a zone if the type has one. A year that Python
+    lacks is in UTC: the rules of other zones end before."""
     kind = array.type
     if pa.types.is_duration(kind):
         return [_duration(value) for value in array.to_pylist()]
@@ -91,7 +87,7 @@ def moments(array: pa.Array, separator: str = "T") -> list[str | None]:
 
 
 def unique_names(names: Iterable[str]) -> list[str]:
-    """The names; one that stood before gets the next number that is free, as `x_2`."""
+    """The names; a repeated one gets the next free number, as `x_2`."""
     given = list(names)
     taken, result = set(given), dict[str, None]()
     for name in given:
@@ -102,14 +98,8 @@ def unique_names(names: Iterable[str]) -> list[str]:
     return list(result)
 
 
-def _digits(array: pa.Array) -> list[str | None]:
-    """Decimals, with all their digits; Arrow gives small ones an exponent."""
-    texts: list[str | None] = array.cast(pa.string()).to_pylist()
-    return [text if text is None or "E" not in text else f"{Decimal(text):f}" for text in texts]
-
-
 def _instants(array: pa.Array, separator: str, zone: str) -> list[str | None]:
-    """Timestamps as they stand, with a fraction where there is one."""
+    """Timestamps without conversion, with a fraction if there is one."""
     texts = array.cast(pa.timestamp(array.type.unit)).cast(pa.string())
     texts = pc.replace_substring_regex(texts, r"\.0+$", "")
     texts = pc.replace_substring(texts, " ", separator, max_replacements=1)
@@ -117,25 +107,25 @@ def _instants(array: pa.Array, separator: str, zone: str) -> list[str | None]:
 
 
 def _zoned(array: pa.Array, separator: str) -> list[str | None]:
-    """Timestamps with the zone's own hours, of which Arrow does not tell the seconds."""
-    told = _instants(array.cast(pa.timestamp(array.type.unit, "UTC")), separator, "+00:00")
+    """Timestamps in the zone's hours; Arrow omits the seconds of offsets."""
+    texts = _instants(array.cast(pa.timestamp(array.type.unit, "UTC")), separator, "+00:00")
     if array.type.tz in _UTC:
-        return told
+        return texts
     for at, scalar in enumerate(array):
         with suppress(OverflowError, ValueError):
             value = scalar.as_py()
-            told[at] = None if value is None else value.isoformat(separator)
-    return told
+            texts[at] = None if value is None else value.isoformat(separator)
+    return texts
 
 
 def _signed(texts: pa.Array) -> list[str | None]:
-    """A year of more than four digits has a sign, in ISO 8601 and in Spark."""
+    """Add a sign to years of more than four digits, as ISO 8601 and Spark do."""
     result: list[str | None] = pc.replace_substring_regex(texts, r"^(\d{5})", r"+\1").to_pylist()
     return result
 
 
 def _duration(value: timedelta | None) -> str | None:
-    """Days and seconds, as ISO 8601 writes them."""
+    """Days and seconds in ISO 8601."""
     if value is None:
         return None
     sign, rest = ("-", -value) if value < timedelta(0) else ("", value)
@@ -144,7 +134,7 @@ def _duration(value: timedelta | None) -> str | None:
 
 
 def _lists(array: pa.Array, parts: list[pa.Array]) -> list[Json]:
-    """Each list's values; of several parts, such as keys and items, arrays of one of each."""
+    """Each list's values; several parts, such as keys and items, are zipped into arrays."""
     bounds = array.offsets.to_pylist()
     # The parts are those of the whole array, of which this may be a slice.
     start, length = bounds[0], bounds[-1] - bounds[0]
@@ -174,8 +164,6 @@ Texts = list[str | None]
 
 @dataclass(frozen=True, slots=True)
 class TextColumn:
-    """A column of texts; None is NULL."""
-
     name: str
     is_number: bool
     texts: Texts
@@ -197,12 +185,11 @@ def is_number(kind: pa.DataType) -> bool:
 
 
 def is_plain(kind: pa.DataType) -> bool:
-    """Whether the texts of the type are never empty, and have no quote, comma or line end."""
+    """Whether texts of the type are never empty and have no quote, comma or line end."""
     return is_number(kind) or bool(pa.types.is_temporal(kind) or pa.types.is_boolean(kind))
 
 
 def texts_of(array: pa.Array, separator: str = "T") -> Texts:
-    """The values of an array."""
     kind = array.type
     if pa.types.is_float32(kind):
         # Arrow knows the shortest digits of a float; Python has doubles only.
@@ -226,7 +213,6 @@ def _column(column: pa.ChunkedArray, separator: str) -> Texts:
 
 
 def _float_text(text: str | None) -> str | None:
-    """What Arrow calls it, in the words and the form that a double has."""
     if text is None:
         return None
     number = float(text)
@@ -236,11 +222,9 @@ def _float_text(text: str | None) -> str | None:
 
 
 _ROWS = 8192
-"""Rows of one piece."""
 
 _QUOTED = re.compile(r'[",\r\n]|^$|^\s|\s$')
-"""What has to stand in quotes: what would end the value, and what readers may take for NULL or
-strip."""
+"""What needs quotes: what would end the value, or what readers take for NULL or strip."""
 
 _LINE_END = re.compile(r"\r\n|\r")
 _FORMULA = re.compile(r"[=+\-@\t\r]")
@@ -252,7 +236,7 @@ _encoded = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 def text_of(
     table: pa.Table, rows_format: RowsFormat, *, escape_formulas: bool = False
 ) -> Iterator[str]:
-    """The rows in one of the formats that are text through and through."""
+    """The rows in one of the text formats."""
     match rows_format:
         case RowsFormat.CSV:
             return csv_text(table, escape_formulas=escape_formulas)
@@ -266,10 +250,7 @@ def text_of(
 
 
 def csv_text(table: pa.Table, *, escape_formulas: bool = False) -> Iterator[str]:
-    """CSV as RFC 4180 has it, lines ended by a newline alone.
-
-    With `escape_formulas` a text that a spreadsheet would take for a formula gets a `'` in front.
-    """
+    """CSV by RFC 4180 with newlines; `escape_formulas` puts a `'` before spreadsheet formulas."""
     field = _harmless_field if escape_formulas else _field
     yield ",".join(map(field, table.column_names)) + "\n"
     for batch in table.to_batches(max_chunksize=_ROWS):
@@ -278,13 +259,13 @@ def csv_text(table: pa.Table, *, escape_formulas: bool = False) -> Iterator[str]
 
 
 def json_lines(table: pa.Table) -> Iterator[str]:
-    """An object a row, each on a line of its own."""
+    """One JSON object per row and line."""
     for objects in _json_objects(table):
         yield "".join(f"{one}\n" for one in objects)
 
 
 def json_text(table: pa.Table) -> Iterator[str]:
-    """One array of objects, each on a line of its own."""
+    """One array of objects, one per line."""
     before = "[\n"
     for objects in _json_objects(table):
         yield before + ",\n".join(objects)
@@ -293,12 +274,12 @@ def json_text(table: pa.Table) -> Iterator[str]:
 
 
 def markdown_text(table: pa.Table) -> Iterator[str]:
-    """A table as GitHub draws it: numbers to the right, NULL as that word."""
+    """A GitHub table: numbers to the right, NULL as that word."""
     columns = text_columns(table, " ")
     yield _piped([_cell(column.name) for column in columns])
     yield _piped(["---:" if column.is_number else "---" for column in columns])
-    for row in zip(*(_cells(column) for column in columns), strict=True):
-        yield _piped(row)
+    for row in zip(*(column.texts for column in columns), strict=True):
+        yield _piped(["NULL" if text is None else _cell(text) for text in row])
 
 
 def _fields(array: pa.Array, field: Callable[[str], str]) -> list[str]:
@@ -313,13 +294,10 @@ def _harmless_field(text: str) -> str:
 
 
 def _field(text: str) -> str:
-    if _QUOTED.search(text) is None:
-        return text
-    return '"' + text.replace('"', '""') + '"'
+    return text if _QUOTED.search(text) is None else '"' + text.replace('"', '""') + '"'
 
 
 def _json_objects(table: pa.Table) -> Iterator[list[str]]:
-    """The rows as JSON texts, in pieces of at least one."""
     names = unique_names(table.column_names)
     for batch in table.to_batches(max_chunksize=_ROWS):
         columns = [json_values(array) for array in batch.columns]
@@ -330,12 +308,8 @@ def _json_objects(table: pa.Table) -> Iterator[list[str]]:
             yield result
 
 
-def _cells(column: TextColumn) -> Iterator[str]:
-    return ("NULL" if text is None else _cell(text) for text in column.texts)
-
-
 def _cell(text: str) -> str:
-    """A text that stays in its cell, is not read as markup of the table and drives no terminal."""
+    """Escape a text so that it stays in its cell and controls neither table nor terminal."""
     text = plain(_LINE_END.sub("\n", text))
     return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", "<br>")
 
@@ -348,7 +322,7 @@ _TEXTS = {".csv": RowsFormat.CSV, ".jsonl": RowsFormat.JSONL}
 
 
 def check_goal(path: Path, reserved: Mapping[str, str]) -> None:
-    """UsageError or StorageError where no answer can be written to this file."""
+    """UsageError or StorageError if no answer can be written to this file."""
     ending_of(path)
     check_output(path, reserved)
     if not path.parent.is_dir():
@@ -367,7 +341,7 @@ def check_goal(path: Path, reserved: Mapping[str, str]) -> None:
 
 
 def write_answer(table: pa.Table, path: Path, *, escape_formulas: bool = False) -> None:
-    """Write all rows, in the format that the ending names; formulas are escaped in CSV only."""
+    """Write all rows in the format of the file's ending; formulas are escaped in CSV only."""
     ending = ending_of(path)
     try:
         with whole_file(path) as file:
@@ -385,7 +359,7 @@ def write_answer(table: pa.Table, path: Path, *, escape_formulas: bool = False) 
 
 
 def _write_parquet(table: pa.Table, file: object) -> None:
-    """Parquet; its readers find columns by name, so that no two may have the same one."""
+    """Parquet's readers find columns by name, so names are made unique."""
     import pyarrow.parquet as pq
 
     try:

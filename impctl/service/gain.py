@@ -1,8 +1,8 @@
-"""Use case: what the sketches of each query left out, and what keeping them took.
+"""What the sketches of each query skipped, and what keeping them cost.
 
-Law: counted from the ledger and the history of runs, no data is read again or run; only the time
-saved is an estimate, and says so. Clustering is advised only where `cluster` would do it.
-Out of scope: writing uses down (`service.resolve`).
+Law: counted from the ledger and the history of runs, without reading data or running queries; only
+the time saved is an estimate, and marked as such. Clustering is advised only where `cluster` would
+do it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _MS_PER_BYTE = 1e-5
 
 
 def gain(desk: Workbench, queries: Sequence[QueryName] | None, since: float | None) -> Outcome:
-    """One result per query that was ever captured; `since` seconds ago, or all there is."""
+    """Report each query that was captured; uses of the last `since` seconds, or all."""
     store = desk.reading_store()
     start = None if since is None else time.time() - since
     forecasts = ClusterForecasts(desk, store)
@@ -88,7 +88,6 @@ def _gained(
 
 
 def _bytes_read(desk: Workbench, store: StoreReader | None, spec: QuerySpec) -> int:
-    """Bytes of the query's tables, which it reads without its materialized result."""
     stored = None if store is None else store.load(spec.name)
     tables = () if stored is None else stored.versions
     return sum(desk.tables.snapshot(table).bytes for table in tables)
@@ -103,9 +102,8 @@ def _verdict(uses: Uses, saved: float, upkeep: float) -> str:
 
 
 def _hint(verdict: str, uses: Uses, upkeep_runs: int, of_order: Callable[[], str]) -> str:
-    """What to do about a sketch that costs more than it saves."""
     if verdict == NOT_USED_YET and upkeep_runs <= 1:
-        # Captured just now: nobody had the time.
+        # Captured just now: there was no time to use it.
         return ""
     if verdict == NOT_USED_YET:
         return "stop maintaining the query, or maintain it only on request"
@@ -119,7 +117,7 @@ def _hint(verdict: str, uses: Uses, upkeep_runs: int, of_order: Callable[[], str
 
 
 def _order_hint(forecasts: ClusterForecasts, store: StoreReader | None, spec: QuerySpec) -> str:
-    """What clustering the query's tables would change of that, as `cluster` itself finds."""
+    """Whether clustering the query's tables would change that, as `cluster` computes it."""
     stored = None if store is None else store.load(spec.name)
     sketches = () if stored is None else stored.sketches
     said = ""

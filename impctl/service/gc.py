@@ -1,10 +1,9 @@
-"""Use case: remove what nothing needs any more, in the store and beside the tables.
+"""Remove what nothing needs any more, in the store and beside the tables.
 
 Law: removed are sketch versions of a query before its latest few, partitions without a sketch,
-state files without a run, and scratch folders whose owner is dead; never anything a table, a
-stored sketch or a living process needs. A dry run lists the same and writes nothing. Folders are
-looked at even where the store cannot be.
-Out of scope: queries that left the workload file; the tables themselves.
+state files without a run, and scratch folders whose owner is dead; never anything a table, a stored
+sketch or a living process needs. A dry run lists the same and writes nothing. Folders are checked
+even if the store cannot be.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ def gc(desk: Workbench, keep: int | None = None) -> Outcome:
         failures += [] if match.refusal is None else [Failure(None, match.refusal)]
     except ImpctlError as error:
         failures.append(Failure(None, error))
-    entries += _folder_entries(_scratch(desk))
+    entries += [_entry("folder", folder) for folder in _scratch(desk)]
     if not foreseen:
         left = [entry for entry in entries if not entry.removed]
         failures += [_left(left)] if left else []
@@ -54,13 +53,12 @@ def _collected(desk: Workbench, keep: int) -> Collected:
     if desk.settings.dry_run:
         return store.collectable(keep)
     desk.reporter.step("deleting old sketch versions and unused files")
-    # What a killed writer left is for `collect` to tell of, not for the lock to sweep away.
+    # Leftovers of a killed writer are reported by `collect`, not swept away with the lock.
     with desk.writing("gc", sweep=False) as held:
         return held.collect(keep=keep)
 
 
 def _scratch(desk: Workbench) -> list[Leftover]:
-    """Scratch folders without an owner: beside the tables, and where temporary files lie."""
     paths = [local_path(table.path) for table in desk.workload.tables.values()]
     parents = [Path(path).parent for path in paths if path is not None]
     with suppress(UsageError):  # without a folder for temporary files nothing is left in it
@@ -79,10 +77,6 @@ def _stored_entries(result: Collected, gone: bool) -> list[GcEntry]:
     if result.partitions:
         entries.append(GcEntry("partitions", "", result.partitions, result.partition_bytes, gone))
     return entries + [_entry("file", file) for file in result.files]
-
-
-def _folder_entries(leftovers: Sequence[Leftover]) -> list[GcEntry]:
-    return [_entry("folder", folder) for folder in leftovers]
 
 
 def _entry(kind: str, leftover: Leftover) -> GcEntry:

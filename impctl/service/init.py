@@ -1,4 +1,4 @@
-"""Init: the first workload file, for existing Delta tables or for a demo."""
+"""Write the first workload file, for existing Delta tables or for a demo."""
 
 from __future__ import annotations
 
@@ -84,42 +84,43 @@ spark: {master: "local[2]", conf: {spark.driver.memory: 1g}}
 _FEWEST_VALUES = 4
 """Columns with fewer distinct values cannot be cut finely enough to skip much."""
 _OF_A_GROUP = 20
-"""Rows of a group, on average, in what people group by; fewer are those of a key."""
+"""Average rows per group of a typical grouping column; keys have fewer."""
 _COMPARED_FILES = 200
 _COUNTABLE = INTEGRAL | {Kind.DATE}
 _RANGES = ((100_000, 1000), (1_000, 100))
-"""Rows from which on so many ranges are asked for."""
+"""Pairs of rows and the ranges requested from that many on."""
 _FEW_RANGES = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """A column worth trying: distinct values at most, and the share of files a value may be in."""
+    """A column worth trying: distinct values at most, and the share of files with a value."""
 
     column: Column
     values: int | None
-    """None where the statistics do not say."""
     overlap: float
     ranges: int
 
 
 def promising(snapshot: Snapshot, most: int) -> tuple[Promise, ...]:
-    """At most so many columns, best first; those with too few values only where all are so."""
+    """At most `most` columns, best first; those with few values only if all have few."""
     columns = [
         column
         for column in snapshot.schema
         if is_partitionable(column) and column.name not in snapshot.columns.opaque
     ]
-    result = [_promise(snapshot, column) for column in columns]
+    result = []
+    for column in columns:
+        filled = [one for one in file_bounds(snapshot, column.name) if not one.is_all_null]
+        values = _values_at_most(snapshot, column, filled)
+        result.append(Promise(column, values, _overlap(filled), _ranges(snapshot, values)))
     rich = [one for one in result if one.values is None or one.values >= _FEWEST_VALUES]
     return tuple(sorted(rich or result, key=_order)[:most])
 
 
 def group_column(snapshot: Snapshot, promises: tuple[Promise, ...]) -> ColumnName | None:
-    """The column that an example may group by: one whose values repeat often, or likely do.
-
-    Not one with `${` in its name: Spark puts a variable's value for that in a query's text.
-    """
+    """The column that an example may group by: one whose values repeat, or likely do. Without `${`
+    in its name, which Spark would substitute in a query's text."""
     named = [one for one in promises if "${" not in one.column.name]
     if not named:
         return None
@@ -146,15 +147,8 @@ def measure_column(snapshot: Snapshot) -> ColumnName | None:
 
 
 def _order(promise: Promise) -> tuple[float, bool, int]:
-    """Files that lie apart first, then known counts, then many values."""
+    """Separate files first, then known counts, then many values."""
     return (round(promise.overlap, 2), promise.values is None, -(promise.values or 0))
-
-
-def _promise(snapshot: Snapshot, column: Column) -> Promise:
-    bounds = file_bounds(snapshot, column.name)
-    filled = [one for one in bounds if not one.is_all_null]
-    values = _values_at_most(snapshot, column, filled)
-    return Promise(column, values, _overlap(filled), _ranges(snapshot, values))
 
 
 def _values_at_most(snapshot: Snapshot, column: Column, filled: list[FileBounds]) -> int | None:
@@ -175,22 +169,20 @@ def _values_at_most(snapshot: Snapshot, column: Column, filled: list[FileBounds]
 
 
 def _overlap(filled: list[FileBounds]) -> float:
-    """Share of the files that may share values with a file, on average; 1 where unknown."""
+    """Average share of the files that may share values with a file; 1 if unknown."""
     some: list[Any] = [one for one in filled if None not in (one.minimum, one.maximum)]
     if len(some) < len(filled) or not some:
         return 1.0
     some = some[:: max(1, len(some) // _COMPARED_FILES)]
     touching = sum(
-        1
+        one.minimum <= other.maximum and other.minimum <= one.maximum
         for one in some
         for other in some
-        if one.minimum <= other.maximum and other.minimum <= one.maximum
     )
     return touching / len(some) ** 2
 
 
 def _ranges(snapshot: Snapshot, values: int | None) -> int:
-    """How many ranges suit so many rows and values."""
     rows = snapshot.rows if snapshot.rows is not None else _RANGES[0][0]
     wanted = next((ranges for least, ranges in _RANGES if rows >= least), _FEW_RANGES)
     return wanted if values is None else max(2, min(wanted, values))
@@ -204,22 +196,14 @@ SCHEMA_FILE = "impctl.schema.json"
 
 
 @dataclass(frozen=True, slots=True)
-class ProposedColumn:
-    """A column to cut into ranges, and a remark on it."""
-
-    column: ColumnName
-    ranges: int
-    remark: str
-
-
-@dataclass(frozen=True, slots=True)
 class FirstTable:
     """A table of the file; its example query groups by `group_by` and sums `measure`, if any."""
 
     name: TableName
     path: str
     remark: str
-    candidates: Sequence[ProposedColumn]
+    candidates: Sequence[tuple[ColumnName, int, str]]
+    """Columns to cut into ranges, with the number of ranges and a comment."""
     group_by: ColumnName | None
     measure: ColumnName | None
 
@@ -264,8 +248,8 @@ def _partitions(table: FirstTable) -> Iterator[str]:
         yield f"  # {table.name}: no column can be split into ranges"
         return
     yield f"  {_key(table.name)}:"
-    for one in table.candidates:
-        yield f"    {_key(one.column)}: {{ranges: {one.ranges}}}  # {one.remark}"
+    for column, ranges, remark in table.candidates:
+        yield f"    {_key(column)}: {{ranges: {ranges}}}  # {remark}"
 
 
 def _query(table: FirstTable) -> Iterator[str]:
@@ -285,19 +269,19 @@ def _query(table: FirstTable) -> Iterator[str]:
 
 
 def _yaml(text: str) -> str:
-    """A value that is read as this very text."""
+    """A YAML scalar that is read as this very text."""
     return _key(text.replace("$", "$$"))
 
 
 def _key(text: str) -> str:
-    """A key that YAML reads as this very text; keys hold no variables."""
+    """A YAML key that is read as this very text; keys hold no variables."""
     if _PLAIN_PATH.fullmatch(text) and text.lower() not in _YAML_WORDS:
         return text
     return json.dumps(text, ensure_ascii=False)
 
 
 def _sql(name: str) -> str:
-    """A name in SQL inside the file, quoted unless it can be nothing else."""
+    """A name in SQL, quoted unless it must be a name anyway."""
     if _PLAIN_NAME.fullmatch(name) and name.upper() not in _SQL_WORDS:
         return name
     return quoted(name).replace("$", "$$")
@@ -308,7 +292,7 @@ _DEMO_FILES = 200
 
 
 def init(request: InitRequest, reporter: Reporter) -> Outcome:
-    """Write the file; one result that says what to run next."""
+    """Write the first workload file; the result names the next commands."""
     if request.demo is not None:
         return _demo(request.demo, reporter, force=request.force)
     out = DEFAULT_FILE if request.out is None else request.out
@@ -322,7 +306,9 @@ def init(request: InitRequest, reporter: Reporter) -> Outcome:
             "None of the tables has a column that can be split into ranges",
             hint="sketches need a column with a number, text, date or timestamp type",
         )
-    text = workload_text(_identifier(out.stem), tables, _store_of(out))
+    # A store per file, so that two files in a folder never share one.
+    store = DEFAULT_STORE if out.stem == DEFAULT_FILE.stem else f"{out.stem}{DEFAULT_STORE}"
+    text = workload_text(_identifier(out.stem), tables, store)
     queries = _put(out, text, reporter, force=request.force)
     names = tuple(table.name for table in tables)
     file = shlex.quote(str(out))
@@ -368,8 +354,7 @@ def _demo_table(path: str, out: Path, taken: Sequence[TableName]) -> FirstTable:
         raise TableError(error.message, hint=hint, code=error.code) from error
     result = promising(snapshot, _MOST_CANDIDATES)
     candidates = [
-        ProposedColumn(one.column.name, one.ranges, _remark(one, len(snapshot.files)))
-        for one in result
+        (one.column.name, one.ranges, _remark(one, len(snapshot.files))) for one in result
     ]
     return FirstTable(
         name,
@@ -399,7 +384,7 @@ def _remark(one: Promise, files: int) -> str:
 
 
 def _written_path(path: str, out: Path) -> str:
-    """The path as the file names it: relative to its folder unless far away, URIs as they are."""
+    """The path relative to the file's folder unless far away; URIs unchanged."""
     if "://" in path:
         return path
     relative = os.path.relpath(path, out.parent).replace(os.sep, "/")
@@ -407,14 +392,17 @@ def _written_path(path: str, out: Path) -> str:
 
 
 def _put(out: Path, text: str, reporter: Reporter, *, force: bool) -> tuple[str, ...]:
-    """Write file and schema once they pass; the names of the queries."""
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=out.parent) as draft:
             draft.write(text)
             draft.flush()
             queries = _checked(Path(draft.name), reporter)
-        _write_schema(out.with_name(SCHEMA_FILE), force=force)
+        schema = out.with_name(SCHEMA_FILE)
+        is_foreign = schema.exists() and '"urn:impctl:workload:' not in schema.read_text("utf-8")
+        if is_foreign and not force:
+            raise _existing(schema)
+        write_whole(schema, schema_text())
         write_whole(out, text)
     except OSError as error:
         raise _not_written(out, error) from error
@@ -429,7 +417,6 @@ def _not_written(path: Path, error: OSError) -> StorageError:
 
 
 def _checked(draft: Path, reporter: Reporter) -> tuple[str, ...]:
-    """The queries of the draft, all found supported."""
     with open_workbench(Settings(draft), reporter) as desk:
         outcome = check(desk)
     for failure in outcome.failures:
@@ -439,18 +426,6 @@ def _checked(draft: Path, reporter: Reporter) -> tuple[str, ...]:
         if not result.supported:
             raise ImpctlError(f"The example `{result.query}` gave a wrong result: {result.reason}")
     return tuple(result.query for result in results)
-
-
-def _write_schema(file: Path, *, force: bool) -> None:
-    text = schema_text()
-    if file.exists() and not force and '"urn:impctl:workload:' not in file.read_text("utf-8"):
-        raise _existing(file)
-    write_whole(file, text)
-
-
-def _store_of(out: Path) -> str:
-    """A store of the file's own, so that two files in one folder never share one."""
-    return DEFAULT_STORE if out.stem == DEFAULT_FILE.stem else f"{out.stem}{DEFAULT_STORE}"
 
 
 def _refuse_existing(out: Path, *, force: bool) -> None:
@@ -475,7 +450,6 @@ def _existing(file: Path) -> UsageError:
 
 
 def _identifier(text: str) -> str:
-    """The nearest thing to `text` that can name a table."""
     plain = re.sub(r"[^A-Za-z0-9_]+", "_", text).strip("_")[:100] or "table"
     return plain if not plain[0].isdigit() else f"t_{plain}"
 

@@ -1,4 +1,4 @@
-"""The materialized result of a query, read without planning it."""
+"""Read the materialized result of a query without planning it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 KEPT = "from the materialized result"
-"""Why who reads them is quickest."""
+"""Why its reader is quickest."""
 
 
 def kept_answer(
@@ -36,18 +36,15 @@ def kept_answer(
     where: Expr | None = None,
     plan: AnswerPlan | None = None,
 ) -> pa.Table | None:
-    """The answer as of this commit; None where the store has another one by now.
-
-    With `where`, a condition on its columns, the rows that it is true for; where it asks for one
-    key, others are not looked at. `plan` is that of the rows: without it they must lie there as
-    they are (`service.stored`).
-    """
+    """The answer as of this commit; None if the store has another one by now. `where` is a
+    condition on its columns; if it selects one key, other rows are not read. `plan` is that of the
+    rows; without it they must be stored as they are (`service.stored`)."""
     stored = store.load(query)
     if stored is None or stored.generation != generation:
         return None
     kept: AnswerRows = kept_rows(ending)
     if plan is not None and stored.state_meta.get("trees"):
-        # Where rows lie there as they are, nothing of plans is loaded.
+        # If rows are stored as they are, the planner is not loaded.
         from impctl.compile.compile import compile_answer
 
         told = compile_answer(plan, {}).kept
@@ -64,10 +61,8 @@ def kept_answer(
 def told_at_once(
     desk: Workbench, query: QueryName | None, condition: str | None = None
 ) -> QueryResult | None:
-    """The answer, or of it the rows for which a condition on its columns is true.
-
-    None where there is none, or something has to be done or said first.
-    """
+    """The answer, or its rows for which a condition on its columns is true. None if there is none,
+    or something has to be done or reported first."""
     from impctl.service.answer_costs import is_slow_to_tell, record_told
     from impctl.service.context import only_query
 
@@ -77,7 +72,7 @@ def told_at_once(
         return None
     try:
         if condition is None and is_slow_to_tell(desk, store, spec):
-            # Whether somebody else is quicker takes reading the query.
+            # To know whether the engine or Spark is quicker, the query must be read.
             return None
         stored = stored_query(desk, store, spec)
         catch_up(desk.tables, stored)
@@ -85,7 +80,13 @@ def told_at_once(
         if ending is None or not has_nothing_to_do(desk, spec, stored, for_use=True):
             return None
         watch = Stopwatch()
-        where = None if condition is None else _read(desk, ending, condition)
+        where = None
+        if condition is not None:
+            # Only a condition needs the SQL parser.
+            from impctl.service.resolve import condition_on
+
+            outputs = [one.attribute for one in ending.outputs]
+            where = condition_on(outputs, condition, desk.session_zone)
         table = kept_answer(desk, store, spec.name, ending, stored.generation, where)
     except ImpctlError:
         return None
@@ -107,11 +108,3 @@ def told_at_once(
         by=AnsweredBy.STATE,
         by_reason=KEPT,
     )
-
-
-def _read(desk: Workbench, ending: Ending, condition: str) -> Expr:
-    # A condition is SQL, and what reads that is loaded for it alone.
-    from impctl.service.resolve import condition_on
-
-    outputs = [one.attribute for one in ending.outputs]
-    return condition_on(outputs, condition, desk.session_zone)

@@ -1,4 +1,4 @@
-"""Operator state that stays in memory from one run of a process to the next."""
+"""Operator state that stays in memory between runs of a process."""
 
 from __future__ import annotations
 
@@ -16,29 +16,13 @@ if TYPE_CHECKING:
     from impctl.store.records import StoredQuery
     from impctl.tables.snapshot import Snapshot
     from impctl.types import QueryName
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from impctl.service.pinned import PinnedTables
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from impctl.service.pinned import PinnedTables
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    pass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    pass
 
 _Form = tuple[object, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
-    """State taken up, what the store had after its last commit, and its tables' form then."""
+class _KeptState:
+    """Restored state, what the store had after its last commit, and the tables' metadata then."""
 
     taken: TakenUp
     stored: StoredQuery
@@ -47,50 +31,42 @@ class _Kept:
 
 
 class KeptStates:
-    """The state of each query that was maintained before."""
-
     def __init__(
         self,
         limit: int | None = None,
         memory: int | None = None,
         held: Callable[[], int | None] = held_memory,
     ) -> None:
-        """`limit`: bytes of state to be kept at most; `memory`: bytes that the process may have of
-        its own, which has as many as `held` says."""
+        """`limit`: bytes of state; `memory`: bytes of the process, which uses `held()`."""
         self._limit = limit
         self._memory = memory
         self._held = held
         self._uses: Counter[QueryName] = Counter()
-        self._kept: dict[QueryName, _Kept] = {}
+        self._kept: dict[QueryName, _KeptState] = {}
 
     def take(self, desk: Workbench, stored: StoredQuery) -> TakenUp | None:
-        """The state of a query for one more run; None where it is not there or not the same.
-
-        It is not kept any more then, so that a run that fails leaves nothing half done behind.
-        """
+        """Take a query's state for one run; None if missing or outdated. A failing run leaves
+        nothing."""
         kept = self._kept.pop(stored.query, None)
         if kept is None or kept.stored != stored or kept.forms != _forms(desk.tables, stored):
             return None
         return kept.taken
 
     def keep(self, desk: Workbench, taken: TakenUp) -> None:
-        """Keep the state after a step that was committed.
-
-        What the store has then is what was written: a later run holds it against what it reads.
-        """
+        """Keep the state after a committed step, which later runs compare with the store's."""
         stored, size = taken.stored, taken.state.state_bytes()
         self._uses[stored.query] += 1
         self._kept.pop(stored.query, None)
         if self._limit is not None and size > self._limit:
             return
-        self._kept[stored.query] = _Kept(taken, stored, _forms(desk.tables, stored), size)
+        self._kept[stored.query] = _KeptState(taken, stored, _forms(desk.tables, stored), size)
         while self._limit is not None and self._bytes > self._limit:
-            # The one that was maintained longest ago.
+            # The least recently maintained one.
             del self._kept[next(iter(self._kept))]
         self._drop_to_memory()
 
     def _drop_to_memory(self) -> None:
-        """Drop what is least worth its bytes, until as many are gone as there are too many."""
+        """Drop what is least worth its bytes until the process is within its memory."""
         held = None if self._memory is None else self._held()
         over = 0 if held is None or self._memory is None else held - self._memory
         while over > 0 and self._kept:
@@ -102,12 +78,11 @@ class KeptStates:
         return sum(kept.bytes for kept in self._kept.values())
 
     def drop(self) -> None:
-        """Keep nothing."""
         self._kept.clear()
 
 
 def _forms(tables: PinnedTables, stored: StoredQuery) -> tuple[_Form, ...]:
-    """All of the tables' metadata that a plan, its safety or its circuit rests on."""
+    """All metadata of the tables that a plan, its safety or its circuit depends on."""
     return tuple(_form(tables.snapshot(pin.table)) for pin in stored.pins)
 
 

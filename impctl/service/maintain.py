@@ -1,16 +1,16 @@
-"""Maintain: bring stored sketches up to the pinned versions of their tables."""
+"""Bring stored sketches up to the pinned versions of their tables."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections import Counter, deque
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from impctl.errors import EvaluationError, ImpctlError, RecaptureNeededError
-from impctl.service.context import Isolated, Texts, Workbench, remember_histories
+from impctl.service.context import Isolated, Workbench, is_refused, remember_histories
 from impctl.service.results import (
     ANSWER_OPEN,
     ANSWER_SAME,
@@ -39,6 +39,7 @@ from impctl.workload.models import Policy, QuerySpec
 
 if TYPE_CHECKING:
     from impctl.service.capture import Captured
+    from impctl.service.context import Versions
     from impctl.service.decide import Moved, ReadChange, Stage, Stale, Task
     from impctl.service.kept_states import KeptStates
     from impctl.service.maintenance_plan import TakenUp
@@ -47,14 +48,13 @@ if TYPE_CHECKING:
     from impctl.service.result_changes import ToldAnswer, ToldRecapture
     from impctl.service.step import StepDone
     from impctl.service.table_deltas import Need
-    from impctl.store.records import StoredQuery, StoredSketch, StoreReader
+    from impctl.store.records import StoredQuery, StoreReader
     from impctl.store.store import Store
     from impctl.tables.snapshot import Snapshot
     from impctl.types import AccessId, QueryName, TableName, TableVersion
 
 
 def foreseen_results(tables: PinnedTables, task: Task, stage: Stage) -> list[MaintainResult]:
-    """The results of a stage that is not run."""
     from impctl.service.decide import changed_rows
     from impctl.service.step import StepDone
 
@@ -69,7 +69,7 @@ def foreseen_results(tables: PinnedTables, task: Task, stage: Stage) -> list[Mai
 def with_ranges(
     desk: Workbench, stored: StoredQuery, results: Sequence[MaintainResult]
 ) -> list[MaintainResult]:
-    """The results with how even the ranges of their sketches are now, and the clock's values."""
+    """Add how even the sketches' ranges are now, and the clock's values."""
     from impctl.service.advice import ranges_entry
 
     moments = stored_moments(stored)
@@ -78,23 +78,6 @@ def with_ranges(
             result,
             ranges=ranges_entry(desk, stored, result.table, result.attribute),
             moments=moments,
-        )
-        for result in results
-    ]
-
-
-def with_files(results: Sequence[MaintainResult], written: Sequence[str]) -> list[MaintainResult]:
-    """The results with the files that tell what came and went of the answer."""
-    return [replace(result, change_files=tuple(written)) for result in results]
-
-
-def with_sync(results: Sequence[MaintainResult], sync_ms: float) -> list[MaintainResult]:
-    """The results with their share of the one sync that they were committed by."""
-    return [
-        replace(
-            result,
-            elapsed_ms=result.elapsed_ms + sync_ms,
-            commit_ms=result.commit_ms + sync_ms,
         )
         for result in results
     ]
@@ -116,13 +99,9 @@ def file_diff_warning(snapshot: Snapshot) -> str:
 
 
 def step_results(
-    stored: StoredQuery,
-    since: Mapping[TableName, TableVersion],
-    steps: Sequence[StepDone],
-    code: str,
-    reason: str,
+    stored: StoredQuery, since: Versions, steps: Sequence[StepDone], code: str, reason: str
 ) -> list[MaintainResult]:
-    """One result per sketch; they share what the run cost."""
+    """One result per sketch; they share the run's costs."""
     from impctl.service.table_deltas import refill_text
 
     unsure = sum(step.unsure for step in steps)
@@ -131,79 +110,60 @@ def step_results(
             f"{reason}; {unsure} groups stay in the sketch because a sum of doubles is too "
             "close to its limit"
         )
-    refilled = refill_text(*_refilled(steps))
+    refilled_groups, refilled_rows = map(sum, zip(*(step.refilled for step in steps), strict=True))
+    refilled = refill_text(refilled_groups, refilled_rows)
     notes = dict.fromkeys(step.note for step in steps)
-    reason = "; ".join(filter(None, (reason, refilled, *notes)))
-    return [_result(stored.query, sketch, since, steps, code, reason) for sketch in stored.sketches]
-
-
-def _refilled(steps: Sequence[StepDone]) -> tuple[int, int]:
-    """Groups refilled over all steps, and the rows read for that."""
-    groups, rows = zip(*(step.refilled for step in steps), strict=True)
-    return sum(groups), sum(rows)
-
-
-def _result(
-    query: QueryName,
-    sketch: StoredSketch,
-    since: Mapping[TableName, TableVersion],
-    steps: Sequence[StepDone],
-    code: str,
-    reason: str,
-) -> MaintainResult:
-    added, removed = _net(steps, sketch.access)
-    refilled_groups, refilled_rows = _refilled(steps)
-    shown = tuple(
-        MaintainStep(
-            step.action,
-            step.versions,
-            step.added.get(sketch.access, ()),
-            step.removed.get(sketch.access, ()),
-            _changes([step]),
-            step.read_ms + step.engine_ms + step.commit_ms,
-            _answer_changed([step]),
+    trees = [step.tree for step in steps if step.tree is not None]
+    results = []
+    for sketch in stored.sketches:
+        added, removed = _net(steps, sketch.access)
+        shown = tuple(
+            MaintainStep(
+                step.action,
+                step.versions,
+                step.added.get(sketch.access, ()),
+                step.removed.get(sketch.access, ()),
+                _changes([step]),
+                step.read_ms + step.engine_ms + step.commit_ms,
+                _answer_changed([step]),
+            )
+            for step in steps
         )
-        for step in steps
-    )
-    return MaintainResult(
-        query=query,
-        table=sketch.table,
-        attribute=sketch.attribute,
-        total=sketch.partition.ranges,
-        action=steps[-1].action,
-        reason_code=code,
-        reason=reason,
-        since=since,
-        versions=steps[-1].versions,
-        added=added,
-        removed=removed,
-        changes=_changes(steps),
-        elapsed_ms=sum(step.elapsed_ms for step in shown),
-        read_ms=sum(step.read_ms for step in steps),
-        engine_ms=sum(step.engine_ms for step in steps),
-        commit_ms=sum(step.commit_ms for step in steps),
-        steps=shown if len(shown) > 1 else (),
-        refilled_groups=refilled_groups,
-        refilled_rows=refilled_rows,
-        tree=_tree_work(steps),
-        answer_changed=_answer_changed(steps),
-    )
-
-
-def _tree_work(steps: Sequence[StepDone]) -> TreeWork | None:
-    """What join trees did over all steps; None without any."""
-    works = [step.tree for step in steps if step.tree is not None]
-    if not works:
-        return None
-    return TreeWork(
-        sum(one.touched for one in works),
-        sum(one.flips for one in works),
-        sum(one.pairs for one in works),
-    )
+        result = MaintainResult(
+            query=stored.query,
+            table=sketch.table,
+            attribute=sketch.attribute,
+            total=sketch.partition.ranges,
+            action=steps[-1].action,
+            reason_code=code,
+            reason="; ".join(filter(None, (reason, refilled, *notes))),
+            since=since,
+            versions=steps[-1].versions,
+            added=added,
+            removed=removed,
+            changes=_changes(steps),
+            elapsed_ms=sum(step.elapsed_ms for step in shown),
+            read_ms=sum(step.read_ms for step in steps),
+            engine_ms=sum(step.engine_ms for step in steps),
+            commit_ms=sum(step.commit_ms for step in steps),
+            steps=shown if len(shown) > 1 else (),
+            refilled_groups=refilled_groups,
+            refilled_rows=refilled_rows,
+            tree=TreeWork(
+                sum(tree.touched for tree in trees),
+                sum(tree.flips for tree in trees),
+                sum(tree.pairs for tree in trees),
+            )
+            if trees
+            else None,
+            answer_changed=_answer_changed(steps),
+        )
+        results.append(result)
+    return results
 
 
 def _changes(steps: Sequence[StepDone]) -> int | None:
-    """The changed rows carried on; None where one step read whole tables instead."""
+    """Changed rows; None if a step read whole tables instead."""
     if any(step.action == "recapture" for step in steps):
         return None
     return sum(step.changes for step in steps)
@@ -214,13 +174,11 @@ def _answer_changed(steps: Sequence[StepDone]) -> str:
 
 
 def _net(steps: Sequence[StepDone], access: AccessId) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Fragments that entered and left an access's sketch over all steps together."""
-    change: dict[int, int] = {}
+    """Ranges that entered and left an access's sketch over all steps."""
+    change = Counter[int]()
     for step in steps:
-        for fragment in step.added.get(access, ()):
-            change[fragment] = change.get(fragment, 0) + 1
-        for fragment in step.removed.get(access, ()):
-            change[fragment] = change.get(fragment, 0) - 1
+        change.update(step.added.get(access, ()))
+        change.subtract(step.removed.get(access, ()))
     added = tuple(sorted(f for f, sign in change.items() if sign > 0))
     removed = tuple(sorted(f for f, sign in change.items() if sign < 0))
     return added, removed
@@ -229,7 +187,6 @@ def _net(steps: Sequence[StepDone], access: AccessId) -> tuple[tuple[int, ...], 
 def recapture_results(
     stored: StoredQuery, captured: Captured, stage: Stage, elapsed_ms: float
 ) -> list[MaintainResult]:
-    """One result per new sketch, held against the old one where they have the same ranges."""
     before = {(sketch.access, sketch.partition): sketch.fragments for sketch in stored.sketches}
     results = []
     for sketch in captured.sketches:
@@ -261,7 +218,7 @@ def recapture_results(
 
 
 _TOGETHER_MS = 1_000.0
-"""Work that a killed process may have to do again: how long steps wait for their commit."""
+"""How long steps wait for a common commit: work that a killed process repeats."""
 
 
 class StaleRun:
@@ -288,24 +245,22 @@ class StaleRun:
         self.decisions = Decisions(desk, store, failures, kept)
         self._files = change_files(desk)
         self._written: dict[QueryName, list[str]] = {}
-        """The files of changes, by query."""
-        self._start_told = 0.0
+        self._start_reported = 0.0
         self._tasks = 0
         self._unreplaced: set[object] = set()
-        """What was held against the tables since a change was read last."""
+        """What was checked against the tables since a change was last read."""
 
     def results(self, stale: Stale) -> list[MaintainResult]:
-        """Maintain or recapture each; a query that fails adds its failure instead."""
+        """Maintain or recapture each; a failing query is recorded."""
         results: list[MaintainResult] = []
         waiting = deque(self.decisions.opened(stale))
         self._tasks = len(waiting)
         while waiting:
-            results += self._some(waiting)
+            results += self._batch(waiting)
         return results
 
     def results_of_clock(self, stale: Stale) -> list[MaintainResult]:
-        """Move on with the clock what stands at the pinned versions and still stands for another
-        time: an eager query passes the versions first."""
+        """Move current sketches on with the clock: eager queries pass the versions first."""
         late = []
         for spec, before in stale:
             if not stored_moments(before):
@@ -316,16 +271,16 @@ class StaleRun:
                 late.append((spec, stored))
         return self.results(late) if late else []
 
-    def _some(self, waiting: deque[Task]) -> list[MaintainResult]:
-        """As many of the tasks as get their steps into one commit, and then the recaptures among
-        them, which take too long for others to wait for."""
+    def _batch(self, waiting: deque[Task]) -> list[MaintainResult]:
+        """As many tasks as fit into one commit, then their recaptures, which would delay others."""
         from impctl.service.decide import Stage
 
         stepped: list[tuple[Task, list[MaintainResult]]] = []
         again: list[tuple[Task, Stage]] = []
         sync_ms = 0.0
         try:
-            with self._together(len(waiting)):
+            # The steps of several tasks are one commit; one task alone has its own per step.
+            with self.store.together() if len(waiting) > 1 else nullcontext():
                 watch = Stopwatch()
                 is_time = True
                 while waiting and is_time:
@@ -346,7 +301,11 @@ class StaleRun:
             stepped = []
         results: list[MaintainResult] = []
         for task, result in stepped:
-            results += with_sync(result, sync_ms / len(stepped))
+            share = sync_ms / len(stepped)
+            results += [
+                replace(one, elapsed_ms=one.elapsed_ms + share, commit_ms=one.commit_ms + share)
+                for one in result
+            ]
             if self.kept is not None and task.taken is not None:
                 self.kept.keep(self.desk, task.taken)
         for task, stage in again:
@@ -354,17 +313,12 @@ class StaleRun:
                 results += self._recaptured(task, stage)
         return results
 
-    def _together(self, tasks: int) -> AbstractContextManager[None]:
-        """What makes the steps of several tasks one commit; one alone has its own per step."""
-        return self.store.together() if tasks > 1 else nullcontext()
-
     def _spark_start(self) -> float:
-        """Milliseconds that Spark took to start since this was last asked."""
-        before, self._start_told = self._start_told, self.desk.spark_start_ms
-        return self._start_told - before
+        """Milliseconds of starting Spark since the last call."""
+        before, self._start_reported = self._start_reported, self.desk.spark_start_ms
+        return self._start_reported - before
 
     def _stepped(self, task: Task) -> list[MaintainResult] | Stage:
-        """The results of the task's steps; or the recapture that is needed."""
         from impctl.service.decide import NOT_INCREMENTALLY
 
         stage = self.decisions.stage(task)
@@ -376,7 +330,6 @@ class StaleRun:
             return self.decisions.instead(task, trouble)
 
     def _advance(self, task: Task, stage: Stage) -> list[MaintainResult]:
-        """Exact or touch, in one step or one per batch of versions."""
         from impctl.service.expiry import next_expiry
         from impctl.service.partners import partners_of
         from impctl.service.step import Maintainer
@@ -395,16 +348,24 @@ class StaleRun:
         for result in stage.read:
             if result.changes.method == "file_diff":
                 self._warn(file_diff_warning(self.desk.tables.snapshot(result.need.table)))
-        self._check_not_replaced(task, stage)
+        # Checked once after each reading.
+        pins = tuple((pin.table, pin.table_id, pin.version) for pin in task.stored.pins)
+        meta = task.stored.state_meta
+        checked = (pins, repr(meta.get("marks")), repr(meta.get("files")))
+        if stage.is_grouped or any(result.elapsed_ms for result in stage.read):
+            self._unreplaced.clear()
+        if checked not in self._unreplaced:
+            check_not_replaced_meanwhile(task.stored, self.desk.tables)
+            self._unreplaced.add(checked)
         partners = partners_of(self.desk, taken.way, taken.stored.partitions)
-        told = self._told(task, taken)
+        writer = self._writer(task, taken)
         maintainer = Maintainer(
             self.store,
             taken,
             partners,
             self._spark_start,
             task.move,
-            told,
+            writer,
             partial(next_expiry, self.desk),
         )
         steps = []
@@ -421,19 +382,8 @@ class StaleRun:
         results = step_results(task.stored, since, steps, stage.reason_code, stage.reason)
         return self._with_files(with_ranges(self.desk, taken.stored, results))
 
-    def _check_not_replaced(self, task: Task, stage: Stage) -> None:
-        """That no table was replaced while its change was read; asked once after each reading."""
-        pins = tuple((pin.table, pin.table_id, pin.version) for pin in task.stored.pins)
-        meta = task.stored.state_meta
-        held = (pins, repr(meta.get("marks")), repr(meta.get("files")))
-        if stage.is_grouped or any(result.elapsed_ms for result in stage.read):
-            self._unreplaced.clear()
-        if held not in self._unreplaced:
-            check_not_replaced_meanwhile(task.stored, self.desk.tables)
-            self._unreplaced.add(held)
-
-    def _is_told(self, task: Task) -> bool:
-        """Whether there are changes of the query's answer to write; warns where they begin anew."""
+    def _writes_changes(self, task: Task) -> bool:
+        """Whether changes of the query's answer are to be written; warns if they start over."""
         if task.spec.answer and not task.stored.state_meta.get("answer"):
             never = "" if task.taken is None else task.taken.way.no_answer
             self._warn(
@@ -449,32 +399,26 @@ class StaleRun:
         return task.spec.answer
 
     def _with_files(self, results: list[MaintainResult]) -> list[MaintainResult]:
-        """One query's results with the files of all its steps."""
-        return with_files(results, self._written.get(results[0].query, ())) if results else []
+        written = tuple(self._written.get(results[0].query, ())) if results else ()
+        return [replace(result, change_files=written) for result in results]
 
-    def _told(self, task: Task, taken: TakenUp) -> ToldAnswer | None:
-        """What writes the changes of the answer, where they are asked for."""
+    def _writer(self, task: Task, taken: TakenUp) -> ToldAnswer | None:
         from impctl.service.result_changes import ToldAnswer
 
-        if self._files is None or not self._is_told(task):
+        if self._files is None or not self._writes_changes(task):
             return None
         before = None if task.move is None else task.move.answer
         written = self._written.setdefault(task.spec.name, [])
         return ToldAnswer(self._files, self.desk.session_zone, taken.way, before, written)
 
     def _grouped(self, taken: TakenUp, need: Need) -> dict[TableName, Moved]:
-        """The one move of a change that Spark groups first."""
         from impctl.service.decide import moved_to
         from impctl.service.table_deltas import grouped_change
         from impctl.tables.changes import no_changes
 
         assert taken.way.compiled is not None
         grouped = grouped_change(
-            self.desk,
-            taken.way.compiled,
-            taken.stored.partitions,
-            need,
-            taken.stored.assumptions,
+            self.desk, taken.way.compiled, taken.stored.partitions, need, taken.stored.assumptions
         )
         nothing = no_changes(self.desk.tables.snapshot(need.table, need.until), need.columns)
         return {
@@ -484,7 +428,7 @@ class StaleRun:
         }
 
     def _pieces(self, task: Task, read: Sequence[ReadChange]) -> list[dict[TableName, Moved]]:
-        """What each step moves: all tables at once, or eagerly one batch of one table at a time."""
+        """What each step processes: all tables at once, or eagerly a batch of one table."""
         from impctl.service.decide import moved_at_once, moved_to
         from impctl.service.table_deltas import by_version
 
@@ -508,14 +452,14 @@ class StaleRun:
         trouble, reason = task.trouble, stage.reason
         self.desk.reporter.step(f"recapturing {task.spec.name}: {reason}")
         watch, prepared = Stopwatch(), prepare(self.desk, task.spec)
-        told = self._recapture_told(task, prepared)
+        writer = self._recapture_writer(task, prepared)
         captured = capture_query(
             self.desk,
             self.store,
             prepared,
             code=stage.reason_code,
             reason=reason,
-            tell=None if told is None else told.tell,
+            tell=None if writer is None else writer.tell,
         )
         stored = self.store.load(task.spec.name)
         assert stored is not None
@@ -524,29 +468,28 @@ class StaleRun:
             name = task.spec.name
             why = named_before(name, reason)
             self.warnings.append(f"query `{name}` was recaptured: {why}{lost}")
-        if captured.no_provenance:
-            self._warn(without_provenance(task.spec.name, captured.no_provenance))
+        if captured.way.no_provenance:
+            self._warn(without_provenance(task.spec.name, captured.way.no_provenance))
         results = recapture_results(task.stored, captured, stage, watch.ms)
         return self._with_files(with_ranges(self.desk, stored, results))
 
-    def _recapture_told(self, task: Task, prepared: PreparedQuery) -> ToldRecapture | None:
-        """The same for an answer that is captured anew; an error where it was not kept before."""
+    def _recapture_writer(self, task: Task, prepared: PreparedQuery) -> ToldRecapture | None:
+        """The same for a recaptured answer; an error if it was not stored before."""
         from impctl.service.result_changes import ToldRecapture, lead_of, rows_kept
 
-        if self._files is None or not self._is_told(task):
+        if self._files is None or not self._writes_changes(task):
             return None
-        # Steps before the one that could not be made are committed.
+        # Steps before the failing one are committed.
         stored = self.store.load(task.spec.name)
         assert stored is not None
         before = rows_kept(self.desk, self.store, task.spec, stored)
-        versions = self.desk.tables.versions_of(prepared.tables)
-        lead = lead_of(stored, versions, prepared.moments)
+        lead = lead_of(stored, self.desk.tables.versions_of(prepared.tables), prepared.moments)
         written = self._written.setdefault(task.spec.name, [])
         return ToldRecapture(self._files, self.desk.session_zone, before, lead, written)
 
 
 def _lost(before: StoredQuery, after: StoredQuery) -> str:
-    """Which sketches a recapture did not make again; empty for none."""
+    """Sketches that a recapture dropped, as text."""
     left = {(one.table, one.attribute) for one in after.sketches}
     gone = [one for one in before.sketches if (one.table, one.attribute) not in left]
     if not gone:
@@ -566,13 +509,18 @@ def maintain_queries(
     *,
     for_use: bool = False,
 ) -> Outcome:
-    """These queries maintained, or what would be done with them; one result per query and table.
-
-    `for_use` says that the sketches are going to be used: then the SQL is read even where no table
-    moved, and a sketch captured under another reading of it is not current.
-    """
+    """Maintain these queries, or report what would be done; one result per query and table.
+    `for_use`: the sketches are about to be used, so the SQL is read even if no table changed, and a
+    sketch captured under another reading is not current."""
     sketched = [spec for spec in specs if spec.is_sketched]
-    outcome = _of_sketched(desk, sketched, batch_rows, kept, for_use=for_use)
+    if desk.settings.dry_run:
+        outcome = _foreseen(desk, sketched, for_use=for_use)
+    elif (current := _all_current(desk, sketched, for_use)) is not None:
+        # Using a sketch does not wait for a writer.
+        outcome = Outcome(tuple(current), () if for_use else tuple(_kept_to_another(desk)))
+    else:
+        with desk.writing("maintain") as store:
+            outcome = _maintained(desk, store, sketched, batch_rows, kept, for_use=for_use)
     if len(sketched) == len(specs):
         return outcome
     without = [unsketched_maintain(spec.name) for spec in specs if not spec.is_sketched]
@@ -580,32 +528,11 @@ def maintain_queries(
     return replace(outcome, results=_in_order(specs, [*done, *without]))
 
 
-def _of_sketched(
-    desk: Workbench,
-    specs: Sequence[QuerySpec],
-    batch_rows: int,
-    kept: KeptStates | None,
-    *,
-    for_use: bool,
-) -> Outcome:
-    """The same for queries that are all to have a sketch."""
-    if desk.settings.dry_run:
-        return _foreseen(desk, specs, for_use=for_use)
-    current = _all_current(desk, specs, for_use)
-    if current is not None:
-        # Who only uses a sketch does not wait for a writer.
-        return Outcome(tuple(current), () if for_use else tuple(_kept_to_another(desk)))
-    with desk.writing("maintain") as store:
-        return _maintained(desk, store, specs, batch_rows, kept, for_use=for_use)
-
-
 def _all_current(
     desk: Workbench, specs: Sequence[QuerySpec], for_use: bool
 ) -> list[MaintainResult] | None:
-    """The results where nothing has to be written, so that a reader need not wait for a writer.
-
-    None where something has to be done, or said, for some query.
-    """
+    """The results if nothing has to be written, so that a reader need not wait for a writer. None
+    if something has to be done or reported for some query."""
     store = desk.reading_store()
     results: list[MaintainResult] = []
     try:
@@ -616,15 +543,12 @@ def _all_current(
                 return None
             results += unchanged_results(desk, stored)
     except ImpctlError:
-        # Some query cannot even be looked at: the run says so for that query alone.
+        # Some query cannot even be checked: the run reports that for this query alone.
         return None
     return results
 
 
 def _foreseen(desk: Workbench, specs: Sequence[QuerySpec], *, for_use: bool) -> Outcome:
-    """What would be done, decided with the store's reading half alone."""
-    from impctl.service.decide import Decisions
-
     store = desk.reading_store()
     failures: list[Failure] = []
     results, stale = _sorted_out(desk, store, specs, failures, for_use)
@@ -650,14 +574,15 @@ def _maintained(
     warnings: list[str] = []
     results, stale = _sorted_out(desk, store, specs, failures, for_use)
     if stale:
-        # Planner and engine take longer to load than a run with nothing to do may last.
-
         run = StaleRun(desk, store, batch_rows, failures, warnings, kept)
         carried = [*run.results(stale), *run.results_of_clock(stale)]
         results += carried
         if carried:
             # A run that failed for all leaves the store as it was.
-            warnings += _remembered(desk, store, stale, run.decisions.shared.texts())
+            before: dict[TableName, TableVersion] = {}
+            for pin in (pin for _, stored in stale for pin in stored.pins):
+                before[pin.table] = min(pin.version, before.get(pin.table, pin.version))
+            warnings += remember_histories(desk, store, before, run.decisions.shared.texts())
     is_asked = bool(stale) or (not for_use and _is_asked_otherwise(desk))
     if is_asked and disk_of(desk.settings, desk.workload) is not None:
         from impctl.service.budget.choice import keep_to_budget
@@ -669,7 +594,6 @@ def _maintained(
 
 
 def _kept_to_another(desk: Workbench) -> list[str]:
-    """What a run with nothing to do has to say: a budget that is new is looked at."""
     if not _is_asked_otherwise(desk):
         return []
     from impctl.service.budget.choice import keep_to_budget
@@ -679,8 +603,7 @@ def _kept_to_another(desk: Workbench) -> list[str]:
 
 
 def _is_asked_otherwise(desk: Workbench) -> bool:
-    """Whether the workload or a flag asks for another choice of state than the last one; a cheap
-    question, since runs with nothing to do ask it."""
+    """Whether workload or flags require another choice of state; cheap, since idle runs ask."""
     from impctl.service.budget.choice import is_asked_otherwise, pins_of
 
     budget, store = disk_of(desk.settings, desk.workload), desk.reading_store()
@@ -690,7 +613,7 @@ def _is_asked_otherwise(desk: Workbench) -> bool:
 
 
 def _is_late(desk: Workbench, stale: Sequence[tuple[QuerySpec, StoredQuery]]) -> bool:
-    """Whether what was maintained waited longer than a bound allows."""
+    """Whether maintenance came later than a bound allows."""
     from impctl.service.schedule.due import fresh_entry
 
     bounded = [
@@ -700,23 +623,12 @@ def _is_late(desk: Workbench, stale: Sequence[tuple[QuerySpec, StoredQuery]]) ->
     return any(entry is not None and entry.late for entry in result)
 
 
-def _remembered(
-    desk: Workbench, store: Store, stale: Sequence[tuple[QuerySpec, StoredQuery]], texts: Texts
-) -> list[str]:
-    """What was committed to the tables, as numbers; what should not have been is told."""
-    before: dict[TableName, TableVersion] = {}
-    for _, stored in stale:
-        for pin in stored.pins:
-            before[pin.table] = min(pin.version, before.get(pin.table, pin.version))
-    return remember_histories(desk, store, before, texts)
-
-
 def _scrubbed(desk: Workbench, store: Store) -> list[str]:
-    """What is wrong with state that no run used lately, so much of it as a run looks at."""
+    """Damage to state that no run used lately, checked in part per run."""
     try:
         errors: list[ImpctlError] = [e for _, e in store.scrub(scrub_of(desk.settings)).damaged]
     except ImpctlError as error:
-        # What was maintained is committed: looking further may not undo it.
+        # Maintenance is committed: a failing check may not undo it.
         errors = [error]
     return [f"{error.message}; {error.hint}" for error in errors]
 
@@ -728,7 +640,6 @@ def _sorted_out(
     failures: list[Failure],
     for_use: bool,
 ) -> tuple[list[MaintainResult], list[tuple[QuerySpec, StoredQuery]]]:
-    """The results of what is current, and what is stale; what fails adds its failure instead."""
     results: list[MaintainResult] = []
     stale: list[tuple[QuerySpec, StoredQuery]] = []
     for spec in specs:
@@ -743,7 +654,6 @@ def _sorted_out(
 
 
 def _captured(desk: Workbench, store: StoreReader | None, spec: QuerySpec) -> StoredQuery:
-    """What the store has; what has nothing there is asked why, which takes the planner to say."""
     try:
         return stored_query(desk, store, spec)
     except RecaptureNeededError:
@@ -755,7 +665,6 @@ def _captured(desk: Workbench, store: StoreReader | None, spec: QuerySpec) -> St
 def _in_order(
     specs: Sequence[QuerySpec], results: Sequence[MaintainResult]
 ) -> tuple[MaintainResult, ...]:
-    """The results in the order of the queries asked for."""
     order = {spec.name: index for index, spec in enumerate(specs)}
     return tuple(sorted(results, key=lambda result: order[result.query]))
 
@@ -772,13 +681,11 @@ def has_nothing_to_do(
 
 
 def _is_read_otherwise(desk: Workbench, spec: QuerySpec, stored: StoredQuery) -> bool:
-    """Whether the query's SQL reads now as another plan than the sketch was captured for.
-
-    Not where this very program took it up last, with the tables as they are.
-    """
+    """Whether the query's SQL now yields another plan than the captured one. Not checked if this
+    program restored it last, with the same tables."""
     if has_ending(desk.tables, stored):
         return False
-    # Only who uses a sketch needs the planner anyway.
+    # Only the use of a sketch needs the planner anyway.
     from impctl.service.maintenance_plan import is_same_circuit
     from impctl.service.prepare import prepare
 
@@ -786,7 +693,6 @@ def _is_read_otherwise(desk: Workbench, spec: QuerySpec, stored: StoredQuery) ->
 
 
 def unchanged_results(desk: Workbench, stored: StoredQuery) -> list[MaintainResult]:
-    """What is said of a query that nothing was done with: one result per sketch."""
     from impctl.service.advice import ranges_entry
 
     return [
@@ -823,12 +729,7 @@ def maintain(
     *,
     for_use: bool = False,
 ) -> Outcome:
-    """Maintain the queries named (default: all); one result per query and table.
-
-    With `kept` the operator state stays in memory for a later run of this process. `for_use` says
-    that the sketches are going to be used: then the SQL is read even where no table moved, and a
-    sketch captured under another reading of it is not current.
-    """
+    """Maintain the named queries, by default all. `kept` keeps operator state between runs."""
     specs = desk.queries(queries)
     return maintain_specs(desk, specs, batch_rows, kept, is_named=bool(queries), for_use=for_use)
 
@@ -842,7 +743,7 @@ def maintain_specs(
     is_named: bool,
     for_use: bool = False,
 ) -> Outcome:
-    """The same for these queries, in their order; `is_named` says that somebody asked for each."""
+    """The same for these queries, in their order; `is_named` if each was named by the user."""
     if desk.settings.changes is not None:
         from impctl.service.result_changes import check_change_files
 
@@ -856,9 +757,6 @@ def maintain_specs(
 
 
 def _without_refused(desk: Workbench, outcome: Outcome) -> Outcome:
-    """The outcome with a result instead of a failure for each query that can have no sketch."""
-    from impctl.service.context import is_refused
-
     specs = {spec.name: spec for spec in desk.queries(None)}
     results, failures = [*outcome.results], list[Failure]()
     for failure in outcome.failures:
@@ -871,11 +769,9 @@ def _without_refused(desk: Workbench, outcome: Outcome) -> Outcome:
 
 
 def _answered_by_spark(desk: Workbench, outcome: Outcome) -> Outcome:
-    """The outcome without failures on rows that Spark does not evaluate for the answer.
-
-    A subquery that divides by zero, for instance, fails where it is computed; Spark may find that
-    no row is left to compare with it.
-    """
+    """Remove failures on rows that Spark does not evaluate for the answer. A subquery that divides
+    by zero, for instance, fails where it is computed; Spark may have no row left to compare with
+    it."""
     from impctl.service.prepare import prepare
     from impctl.service.spark_answer import answer_table
 
@@ -889,7 +785,7 @@ def _answered_by_spark(desk: Workbench, outcome: Outcome) -> Outcome:
                     answer_table(desk, prepare(desk, spec), {})
                     is_answered = True
                 except ImpctlError:
-                    pass  # The failure says so already.
+                    pass  # The failure reports it already.
         if is_answered:
             warnings.append(
                 f"query `{failure.query}` was not maintained: {failure.error.message}. Spark "

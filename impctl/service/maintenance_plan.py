@@ -1,4 +1,4 @@
-"""How a query is maintained: verdict, sides of joins, circuit; its state restored."""
+"""How a query is maintained: verdict, join sides, circuit, restored state."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from impctl.compile.jointree.shape import tree_shapes, trees_id
 from impctl.compile.session import MaintainedQuery, TouchedQuery
 from impctl.data.pages import StoredTable
 from impctl.engine.fixpoint.absorption import Absorbs, Ship
-from impctl.errors import (
-    ImpctlError,
-    RecaptureNeededError,
-    SchemaChangedError,
-    StateCorruptError,
-    UnsupportedError,
-)
+from impctl.errors import ImpctlError, RecaptureNeededError, StateCorruptError, UnsupportedError
 from impctl.plan.nodes import scans_of
 from impctl.rules.finalize import answer_plan
 from impctl.safety.judge import Verdict, check_safety
 from impctl.service.memory_limit import largest_side, memory_of
-from impctl.service.prepare import PreparedQuery, columns_assumed, prepare
+from impctl.service.prepare import (
+    PreparedQuery,
+    columns_assumed,
+    constraint_facts,
+    fact_of,
+    prepare,
+)
 from impctl.service.settings import disk_of
 from impctl.service.stored import (
     StateMeta,
@@ -45,7 +45,7 @@ from impctl.service.stored import (
     kept_plan,
     stored_moments,
 )
-from impctl.sketch.sketch import FragmentSet, Mode
+from impctl.sketch.sketch import Mode
 from impctl.tables.changes import schema_change
 from impctl.tables.lookup import KeyCounts, fan_out, one_in
 from impctl.values import dataclass
@@ -54,31 +54,25 @@ from impctl.workload.models import JoinStrategy, Lineage, QuerySpec, StateKept
 if TYPE_CHECKING:
     from impctl.compile.fill import RangeRows
     from impctl.expr.nodes import Span
-    from impctl.service.context import Workbench
+    from impctl.service.context import Fragments, Partitions, Versions, Workbench
     from impctl.service.pinned import PinnedTables
-    from impctl.sketch.partition import RangePartition
     from impctl.store.records import StoredQuery, TablePin
-    from impctl.types import AccessId, ColumnName, TableName, TableVersion
+    from impctl.types import ColumnName, TableName
 
 
 @dataclass(frozen=True, slots=True)
 class PinnedFanOuts:
-    """What the tables of a run say; TableError and HistoryGoneError where they cannot be read."""
-
     tables: PinnedTables
 
     def met(self, changed: KeySide, other: KeySide) -> float:
-        """Rows, or tuples, of the other side that a changed row meets, in the mean."""
         share = one_in(self._rows(changed), self._rows(other))
         return fan_out(self._counts(changed, share), self._counts(other, share))
 
     def alone(self, side: KeySide) -> float:
-        """Keys per row, at most one."""
         counts = self._counts(side, one_in(self._rows(side)))
         return min(counts.keys / max(counts.rows, 1), 1.0)
 
     def size(self, side: KeySide) -> SideSize:
-        """Rows that its condition keeps, and what is different of them."""
         counts = self._counts(side, one_in(self._rows(side)))
         return SideSize(counts.rows, counts.share, counts.keys, counts.together)
 
@@ -100,50 +94,49 @@ _SIDES = {
 
 
 _PARTS_OF_BUDGET = 20
-"""A side that may take so much of all that may be kept is not built before it is known to pay."""
+"""A side that may take this share of the budget is not built before it is known to pay."""
 
 
 @dataclass(frozen=True, slots=True)
 class JoinChooser:
-    """Chooses for every join, and for the blocks of joins that could be trees."""
+    """Chooses for every join, and for blocks of joins that could be trees."""
 
     sides: Chooser
     trees: TreeChooser
     buffers: Mapping[str, int] = field(default_factory=dict)
-    """How much is kept of pieces with first rows or values of MIN and MAX that were bounded."""
+    """Buffer sizes of bounded pieces: first rows, or values of MIN and MAX."""
     buffer: int | None = None
-    """The same of all of them, where each is to be bounded."""
+    """The size of all buffers, where each is to be bounded."""
     absorbs: Absorbs | None = None
-    """How recursion is kept by absorption; None for by ranks."""
+    """How recursion is kept by absorption; None for ranks."""
 
 
 def chooser_for(desk: Workbench, prepared: PreparedQuery, *, reads: bool = True) -> JoinChooser:
-    """How a capture chooses: as the workload asks, else by the tables' sizes and fan-outs.
-
-    Where it `reads` no rows, joins are not looked at, and the index is chosen. Under a budget what
-    was chosen before holds; a first capture does not build sides that may take a good part of it,
-    and what is worth it is kept again afterwards.
-    """
+    """How a capture chooses: by the workload, else by the tables' sizes and fan-outs. Unless it
+    `reads` rows, joins use an index. Under a budget the earlier choice holds; a first capture does
+    not build sides that may take a good part of it, and those that pay are stored later."""
     tables, disk = desk.tables, disk_of(desk.settings, desk.workload)
     fits = largest_side(memory_of(desk.settings, desk.workload))
     if prepared.moves_above:
-        disk = fits = None  # what moves with the clock moves through what is kept
+        disk = fits = None  # constants move with the clock through kept state
     largest = None if disk is None else disk // _PARTS_OF_BUDGET
     rows = {scan.table: tables.snapshot(scan.table).rows for scan in prepared.scans}
     asked = _asked(prepared)
     is_least = prepared.spec.state is StateKept.LEAST and not prepared.moves_above
-    has_filter = _has_filter(prepared)
-    sides = BySize(
+    sides: Chooser = BySize(
         asked,
         rows.__getitem__,
-        has_filter=has_filter,
+        has_filter=_has_filter(prepared),
         from_files=largest,
         fits=fits,
         is_least=is_least,
     )
     before = None if disk is None else _described_before(desk, prepared)
+    if before is not None and asked is None:
+        files, why = before.from_files, before.side_reasons
+        sides = AsRecorded(before.distant, from_files=files, reasons=why, is_to_fill=True)
     return JoinChooser(
-        sides if before is None or asked is not None else _as_before(before),
+        sides,
         _trees(tables, prepared, reads=reads),
         {} if before is None or prepared.spec.state is StateKept.KEEP else before.buffers,
         FEWEST if is_least else None,
@@ -152,13 +145,12 @@ def chooser_for(desk: Workbench, prepared: PreparedQuery, *, reads: bool = True)
 
 
 def _absorbs(prepared: PreparedQuery) -> Absorbs | None:
-    """How the workload asks recursion to be kept."""
     asked = prepared.spec.provenance
     return None if asked is None else Absorbs(Ship(asked.ship), asked.nodes)
 
 
 def _asked(prepared: PreparedQuery) -> Strategy | None:
-    """What the workload says of all sides of a query; None where that is open."""
+    """The workload's join strategy of the query; None if open."""
     match prepared.spec.state:
         case StateKept.KEEP:
             return Strategy.INDEX
@@ -168,7 +160,7 @@ def _asked(prepared: PreparedQuery) -> Strategy | None:
 
 
 def _described_before(desk: Workbench, prepared: PreparedQuery) -> StateMeta | None:
-    """What is said of the state as it is kept now; None where there is none with such pieces."""
+    """The present state's description; None without such pieces."""
     store = desk.reading_store()
     stored = None if store is None else store.load(prepared.spec.name)
     if stored is None or stored.mode is not Mode.EXACT:
@@ -176,15 +168,9 @@ def _described_before(desk: Workbench, prepared: PreparedQuery) -> StateMeta | N
     try:
         meta = StateMeta.read(stored.query, stored.state_meta)
     except StateCorruptError:
-        # A capture is what puts that right.
+        # A capture repairs that.
         return None
     return None if meta.trees else meta
-
-
-def _as_before(meta: StateMeta) -> AsRecorded:
-    """The sides as they are kept now."""
-    reasons = meta.side_reasons
-    return AsRecorded(meta.distant, from_files=meta.from_files, reasons=reasons, is_to_fill=True)
 
 
 def _trees(tables: PinnedTables, prepared: PreparedQuery, *, reads: bool) -> TreeChooser:
@@ -202,7 +188,7 @@ def _trees(tables: PinnedTables, prepared: PreparedQuery, *, reads: bool) -> Tre
 
 
 def chooser_of(prepared: PreparedQuery, meta: StateMeta) -> JoinChooser:
-    """What the capture chose of the stored state."""
+    """The choice of the stored state."""
     sides = AsRecorded(meta.distant, _has_filter(prepared), meta.from_files, meta.side_reasons)
     is_tree = prepared.spec.join is JoinStrategy.TREE or bool(meta.trees)
     absorbs = _absorbs(prepared) if meta.provenance else None
@@ -221,7 +207,7 @@ _WITNESSES = "the sketch holds only witnesses where these suffice, see `impctl e
 
 
 def kept_buffers(spec: QuerySpec, chooser: JoinChooser) -> Buffers:
-    """How much MIN, MAX and top-k keep: as the workload asks, else as was chosen and is usual."""
+    """Buffer sizes of MIN, MAX and top-k: by the workload, else as chosen and usual."""
     match spec.buffer:
         case None:
             return replace(USUAL, of_group=chooser.buffer, of_piece=chooser.buffers)
@@ -231,7 +217,7 @@ def kept_buffers(spec: QuerySpec, chooser: JoinChooser) -> Buffers:
 
 
 def chosen_buffers(spec: QuerySpec, compiled: Compiled | None) -> Mapping[str, int]:
-    """How much is kept of each piece that was bounded without the workload asking for it."""
+    """Buffer sizes of pieces that were bounded without the workload requesting it."""
     if spec.buffer is not None or compiled is None:
         return {}
     read = compiled.sides_by(Strategy.FILES)
@@ -243,7 +229,7 @@ def chosen_buffers(spec: QuerySpec, compiled: Compiled | None) -> Mapping[str, i
 
 
 def why_not_bounded(prepared: PreparedQuery, meta: StateMeta | None, choice: BufferChoice) -> str:
-    """Why no budget may bound a piece, by what is said of its state; empty where one may."""
+    """Why no budget may bound a piece, by its state's description; empty if one may."""
     if prepared.spec.buffer is not None:
         return _ASKED
     if choice.pinned:
@@ -259,69 +245,49 @@ def why_not_bounded(prepared: PreparedQuery, meta: StateMeta | None, choice: Buf
 def chosen_way(
     prepared: PreparedQuery,
     verdict: Verdict,
-    partitions: Mapping[AccessId, RangePartition],
+    partitions: Partitions,
     chooser: JoinChooser,
     *,
     has_answer: bool = True,
 ) -> Way:
-    """How the query's sketches are maintained, under the whole plan's verdict.
-
-    Where the answer is to be kept and can be, by the plan of its rows; else by the core plan, and
-    so where the state was captured without (`has_answer` is false). UnsupportedError where
-    recursion is to be kept by absorption and cannot be.
-    """
-    way = _chosen(prepared, verdict, partitions, chooser, has_answer=has_answer)
+    """How the query's sketches are maintained, under the whole plan's verdict. By the plan of the
+    answer's rows if it is requested and possible; else by the core plan, as for state captured
+    without (`has_answer` is false). UnsupportedError if recursion cannot be kept by absorption as
+    requested."""
+    scans = (*prepared.scans, *scans_of(prepared.query.root))
+    accesses = {scan.access: scan.table for scan in scans}
+    way, by_core, why, is_planned = None, None, "", False
+    if prepared.spec.join is JoinStrategy.TREE:
+        core = kept_plan(prepared, verdict, partitions).core
+        is_planned = any(isinstance(shape, TreeShape) for shape in tree_shapes(core, {}))
+        if not is_planned:
+            # An impossible requested tree is refused, whatever happens to the answer.
+            by_core = _by_core(prepared, verdict, partitions, chooser)
+    if prepared.spec.answer and has_answer:
+        result = _by_answer(prepared, verdict, partitions, chooser, must_be_tree=is_planned)
+        if isinstance(result, Way):
+            way = replace(result, accesses=accesses)
+        else:
+            why = result
+    if way is None:
+        if by_core is None:
+            by_core = _by_core(prepared, verdict, partitions, chooser)
+        way = replace(by_core, accesses=accesses, no_answer=why)
     if chooser.absorbs is not None:
         _check_provenance(prepared, way)
     return way
 
 
-def _chosen(
-    prepared: PreparedQuery,
-    verdict: Verdict,
-    partitions: Mapping[AccessId, RangePartition],
-    chooser: JoinChooser,
-    *,
-    has_answer: bool,
-) -> Way:
-    scans = (*prepared.scans, *scans_of(prepared.query.root))
-    accesses = {scan.access: scan.table for scan in scans}
-    by_core, why, is_planned = None, "", False
-    if prepared.spec.join is JoinStrategy.TREE:
-        is_planned = _is_planned(prepared, verdict, partitions)
-        if not is_planned:
-            # A tree that is asked for in vain is refused, whatever becomes of the answer.
-            by_core = _by_core(prepared, verdict, partitions, chooser)
-    if prepared.spec.answer and has_answer:
-        way = _by_answer(prepared, verdict, partitions, chooser, must_be_tree=is_planned)
-        if isinstance(way, Way):
-            return replace(way, accesses=accesses)
-        why = way
-    if by_core is None:
-        by_core = _by_core(prepared, verdict, partitions, chooser)
-    return replace(by_core, accesses=accesses, no_answer=why)
-
-
-def _is_planned(
-    prepared: PreparedQuery, verdict: Verdict, partitions: Mapping[AccessId, RangePartition]
-) -> bool:
-    """Whether sketches alone would be maintained by a tree; nothing is built to know it."""
-    core = kept_plan(prepared, verdict, partitions).core
-    return any(isinstance(shape, TreeShape) for shape in tree_shapes(core, {}))
-
-
 def _by_answer(
     prepared: PreparedQuery,
     verdict: Verdict,
-    partitions: Mapping[AccessId, RangePartition],
+    partitions: Partitions,
     chooser: JoinChooser,
     *,
     must_be_tree: bool,
 ) -> Way | str:
-    """How sketches are maintained beside the answer's rows, or why these are not kept.
-
-    Where no tree tells them, joins are no trees, unless they must be.
-    """
+    """How sketches are maintained beside the answer's rows, or why these are not stored. If a tree
+    cannot list them, joins are no trees, unless they must be."""
     answer = answer_plan(prepared.planned)
     judged = answer_verdict(prepared, answer, verdict, partitions)
     buffers = kept_buffers(prepared.spec, chooser)
@@ -338,7 +304,8 @@ def _by_answer(
     if choice.is_tree:
         try:
             way = answering(trees={})
-            why = _without_tree(way)
+            texts = [shape.text for shape in way.shapes if isinstance(shape, NoTree)]
+            why = f"a join tree cannot list its rows: {texts[0]}" if texts else ""
             if way.has_tree:
                 return way if must_be_tree else replace(way, trees=choice)
         except BlockedError as blocked:
@@ -354,21 +321,11 @@ def _by_answer(
         return blocked.message
 
 
-def _without_tree(way: Way) -> str:
-    """Why no tree tells the rows of an answer, where one tells the sketches."""
-    texts = [shape.text for shape in way.shapes if isinstance(shape, NoTree)]
-    return f"a join tree cannot list its rows: {texts[0]}" if texts else ""
-
-
 def _by_core(
-    prepared: PreparedQuery,
-    verdict: Verdict,
-    partitions: Mapping[AccessId, RangePartition],
-    chooser: JoinChooser,
+    prepared: PreparedQuery, verdict: Verdict, partitions: Partitions, chooser: JoinChooser
 ) -> Way:
-    """How sketches are maintained that no answer is kept beside."""
     kept = kept_plan(prepared, verdict, partitions)
-    # Touch rests on lineage: where a witness goes, a row that did not change takes its place.
+    # Touch relies on lineage: an unchanged row replaces a deleted witness.
     whole = replace(verdict, root_keyed=False) if kept.has_witnesses else verdict
     choose = partial(
         choose_way,
@@ -389,8 +346,7 @@ def _by_core(
 
 
 def _with_trees(prepared: PreparedQuery, choose: Callable[..., Way]) -> Way:
-    """The way by trees, which of them follows from the plan alone; UnsupportedError where joins
-    could be maintained, but not as trees."""
+    """The way by trees, fixed by the plan; UnsupportedError if joins work only otherwise."""
     way = choose(trees={})
     if way.has_tree:
         return way
@@ -406,7 +362,7 @@ def _with_trees(prepared: PreparedQuery, choose: Callable[..., Way]) -> Way:
 
 
 def _trees_or_not(choose: Callable[..., Way], choice: TreeChoice) -> Way:
-    """The way as chosen; without trees, too, where the engine has no circuit with them."""
+    """The way as chosen, without trees if the engine has no circuit with them."""
     if choice.is_tree:
         way = choose(trees={}, blocks=choice.blocks)
         if way.has_tree:
@@ -427,7 +383,7 @@ def _no_tree(prepared: PreparedQuery, why: str, span: Span | None) -> Unsupporte
 
 
 def _check_provenance(prepared: PreparedQuery, way: Way) -> None:
-    """UnsupportedError where no recursion of the query is kept by absorption."""
+    """UnsupportedError if no recursion of the query is kept by absorption."""
     if way.provenance:
         return
     why = way.reason if way.compiled is None else "it has no WITH RECURSIVE with UNION"
@@ -443,25 +399,22 @@ def capture_way(
     desk: Workbench,
     prepared: PreparedQuery,
     verdict: Verdict,
-    partitions: Mapping[AccessId, RangePartition],
+    partitions: Partitions,
     *,
     reads: bool = True,
 ) -> Way:
-    """How the query's sketches are maintained if they are captured at the pinned versions.
-
-    Where it `reads` no rows, whatever fan-outs decide is left to the index join.
-    """
-    chooser = chooser_for(desk, prepared, reads=reads)
-    return chosen_way(prepared, verdict, partitions, chooser)
+    """How the query's sketches are maintained after a capture at the pinned versions. Unless it
+    `reads` rows, what depends on fan-outs uses the index join."""
+    return chosen_way(prepared, verdict, partitions, chooser_for(desk, prepared, reads=reads))
 
 
 def check_circuit(desk: Workbench, prepared: PreparedQuery, way: Way, stored: StoredQuery) -> None:
-    """RecaptureNeededError where the stored state is not that of the circuit built now."""
+    """RecaptureNeededError if the stored state does not fit the circuit built now."""
     meta = StateMeta.read(stored.query, stored.state_meta)
     is_same = is_same_circuit(desk, prepared, stored) and meta.trees == trees_id(way.shapes)
-    # What is read has no state but a filter: kept, it would be taken for empty.
+    # Pieces that are read store only a filter: taken for kept, they would be empty.
     is_same &= {*meta.from_files} == {*way.sides_by(Strategy.FILES)}
-    # Of a buffer the best are there: of more they would be taken for all.
+    # A buffer has the best rows: in a larger one they would be taken for all.
     is_same &= meta.buffers == chosen_buffers(prepared.spec, way.compiled)
     is_same &= meta.provenance == way.provenance
     # Older builds kept rows of results that the engine does not compute exactly.
@@ -476,9 +429,13 @@ def check_circuit(desk: Workbench, prepared: PreparedQuery, way: Way, stored: St
             hint="use policy `auto` to let `maintain` recapture it",
         )
     for pin in stored.pins:
-        changed = _schema_change(desk, pin.table, pin.version)
+        try:
+            before = desk.tables.snapshot(pin.table, pin.version)
+        except ImpctlError:
+            continue
+        changed = schema_change(before, desk.tables.snapshot(pin.table))
         if changed is not None:
-            # `SELECT *` is another list of columns now.
+            # `SELECT *` now means other columns.
             raise changed
     raise RecaptureNeededError(
         f"The state of query `{name}` was written for a different circuit than this "
@@ -488,25 +445,11 @@ def check_circuit(desk: Workbench, prepared: PreparedQuery, way: Way, stored: St
     )
 
 
-def _schema_change(
-    desk: Workbench, table: TableName, version: TableVersion
-) -> SchemaChangedError | None:
-    """What happened to the columns since; None where nothing did, or the log tells no more."""
-    try:
-        before = desk.tables.snapshot(table, version)
-    except ImpctlError:
-        return None
-    return schema_change(before, desk.tables.snapshot(table))
-
-
 def is_same_circuit(desk: Workbench, prepared: PreparedQuery, stored: StoredQuery) -> bool:
-    """Whether the query reads as the plan that the stored sketch was captured for.
-
-    Where witnesses are enough depends on facts too, those of CHECKs that came and went among them.
-    """
+    """Whether the query has the plan that the stored sketch was captured for. Whether witnesses
+    suffice also depends on facts, such as CHECKs added or dropped."""
     if stored.state_meta.get("answer"):
-        kept = desk.memory.answer(prepared.planned).kept
-        circuit = with_answer(desk.memory.circuit(kept))
+        circuit = with_answer(desk.memory.circuit(desk.memory.answer(prepared.planned).kept))
         return prepared.spec.answer and bool(stored.state_meta.get("circuit") == circuit)
     core = prepared.core
     if prepared.spec.lineage is not Lineage.ALL:
@@ -520,15 +463,12 @@ def is_same_circuit(desk: Workbench, prepared: PreparedQuery, stored: StoredQuer
 
 def restored_verdict(
     tables: PinnedTables, prepared: PreparedQuery, stored: StoredQuery
-) -> tuple[Verdict, Mapping[AccessId, RangePartition]]:
-    """Verdict and partitions by access; RecaptureNeededError where it is no longer safe."""
-    from impctl.service.prepare import constraint_facts, fact_of
-
+) -> tuple[Verdict, Partitions]:
+    """Verdict and partitions by access; RecaptureNeededError if no longer safe."""
     partitions = stored.partitions
     sketched = {sketch.access: sketch.attribute for sketch in stored.sketches}
     facts = [*constraint_facts(tables, prepared.scans), *map(fact_of, stored.assumptions)]
-    query = prepared.planned
-    verdict = check_safety(query, sketched, facts)
+    verdict = check_safety(prepared.planned, sketched, facts)
     if not verdict.safe:
         raise RecaptureNeededError(
             f"The stored sketch is no longer safe for the query: {verdict.reason}",
@@ -540,18 +480,16 @@ def restored_verdict(
 
 @dataclass(frozen=True, slots=True)
 class Reopened:
-    """The query, why its sketch is safe, its partitions by access, and how its state is kept."""
-
     prepared: PreparedQuery
     verdict: Verdict
-    partitions: Mapping[AccessId, RangePartition]
+    partitions: Partitions
     meta: StateMeta
     chooser: JoinChooser
     way: Way
 
 
 def reopened(desk: Workbench, spec: QuerySpec, stored: StoredQuery) -> Reopened:
-    """The stored query as it reads now; RecaptureNeededError where it is no longer safe."""
+    """Plan the stored query again; RecaptureNeededError if it is no longer safe."""
     prepared = prepare(desk, spec, stored_moments(stored))
     verdict, partitions = restored_verdict(desk.tables, prepared, stored)
     meta = StateMeta.read(stored.query, stored.state_meta)
@@ -561,12 +499,10 @@ def reopened(desk: Workbench, spec: QuerySpec, stored: StoredQuery) -> Reopened:
 
 
 StoredRuns = Mapping[str, Sequence[tuple[int, StoredTable]]]
-"""The state as the store gives it: per arrangement its runs, ascending by sequence."""
+"""The stored state: per arrangement its runs, ascending by sequence."""
 
 
 class TakenUp:
-    """A query whose sketches are kept exactly, or by touch where there is one table."""
-
     def __init__(
         self,
         way: Way,
@@ -574,22 +510,16 @@ class TakenUp:
         runs: StoredRuns,
         reads: Mapping[TableName, tuple[ColumnName, ...]] = MappingProxyType({}),
     ) -> None:
-        """`way` is exact or touch, `runs` the state of the commit that `stored` is of.
-
-        `reads` are all columns that the query reads of each table, as far as they are known.
-        """
+        """`way` is exact or touch, `runs` the state at the commit of `stored`. `reads` are all
+        columns that the query reads of each table, if known."""
         self.reads = reads
         self.way = way
         self.stored = stored
         meta = StateMeta.read(stored.query, stored.state_meta)
         self.meta = replace(meta, ending=ending_to_store(way.lying_answer))
-        self.fragments: Mapping[AccessId, FragmentSet] = {
-            sketch.access: sketch.fragments for sketch in stored.sketches
-        }
+        self.fragments: Fragments = {sketch.access: sketch.fragments for sketch in stored.sketches}
         self.session: MaintainedQuery | None = None
-        """The circuit, in exact mode."""
         self.touched: TouchedQuery | None = None
-        """The sketch and its counts, in touch mode."""
         if way.mode is Mode.EXACT:
             assert way.compiled is not None
             self.session = MaintainedQuery(way.compiled)
@@ -601,32 +531,26 @@ class TakenUp:
 
     @property
     def tables(self) -> tuple[TableName, ...]:
-        """The tables the query reads."""
         return tuple(self.versions)
 
     @property
-    def versions(self) -> Mapping[TableName, TableVersion]:
-        """The versions the sketches stand at."""
+    def versions(self) -> Versions:
         return self.stored.versions
 
     @property
     def state(self) -> MaintainedQuery | TouchedQuery:
-        """What is stored beside the sketches."""
         state = self.touched if self.session is None else self.session
         assert state is not None
         return state
 
     @property
     def range_rows(self) -> RangeRows:
-        """Rows per range of every partition."""
         return self.state.range_rows
 
     def pin(self, table: TableName) -> TablePin:
-        """What a table of the query is pinned at."""
         return next(pin for pin in self.stored.pins if pin.table == table)
 
     def columns_of(self, table: TableName) -> tuple[ColumnName, ...]:
-        """The columns that a change of this table has to be read with."""
         if self.session is not None:
             columns: Sequence[str] = self.session.compiled.columns_of(table)
         else:
@@ -638,11 +562,11 @@ class TakenUp:
         generation: int,
         at: float,
         pins: tuple[TablePin, ...],
-        fragments: Mapping[AccessId, FragmentSet],
+        fragments: Fragments,
         meta: StateMeta,
         stored_meta: dict[str, Any],
     ) -> None:
-        """The state, as it is in memory, is what the store has now, with these beside it."""
+        """Note that the store now has the state in memory, with these beside it."""
         self.state.saved()
         self.fragments, self.meta = dict(fragments), meta
         sketches = tuple(

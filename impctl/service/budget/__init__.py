@@ -1,4 +1,4 @@
-"""State kept within a budget of bytes: what is worth keeping, chosen and carried out.
+"""Keep state within a budget of bytes.
 
 Law: what is kept decides what changes cost, never a sketch.
 """

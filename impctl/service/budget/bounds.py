@@ -1,4 +1,4 @@
-"""The choice of state under which queries hold their bounds, as far as the budget allows."""
+"""Choose state so that queries meet their bounds, as far as the budget allows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from impctl.workload.models import QuerySpec, written
 
 
 def enough_text(size: int) -> str:
-    """A budget that holds so many bytes: three digits, rounded up."""
+    """A budget for so many bytes: three digits, rounded up."""
     digit = 10 ** max(0, len(str(size)) - 3)
     return size_text(-(-size // digit) * digit)
 
@@ -24,26 +24,27 @@ def enough_text(size: int) -> str:
 BOUND_IMPOSSIBLE = "bound_impossible"
 
 _LIKELY = 0.05
-"""The chance within a day from which on a kind of change counts."""
+"""A kind of change counts if its probability within a day is higher."""
 _TIMES = 10
-"""How often the choice is made anew."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """How long a run for a query may take: milliseconds, and what the workload file says."""
+    """How long a run for a query may take: milliseconds, and the workload file's text."""
 
     ms: float
     text: str
 
 
+Graphs = Mapping[QueryName, Graph]
+Bounds = Mapping[QueryName, Bound]
+ModesByQuery = Mapping[QueryName, Modes]
+
+
 @dataclass(frozen=True, slots=True)
 class Unheld:
-    """A bound that a change of these tables is too long for: `ms` with what is chosen.
-
-    `enough` are bytes of all pieces with which it would be held, `enough_ms` what it took then;
-    None where it would not, whatever is kept.
-    """
+    """A bound that changes of these tables miss, taking `ms` with the choice. `enough` are bytes of
+    all pieces that would meet it, in `enough_ms`; None if nothing would."""
 
     query: QueryName
     bound: Bound
@@ -55,63 +56,57 @@ class Unheld:
 
 
 Late = tuple[QueryName, int]
-"""A query, and a kind of change that takes too long for its bound."""
 
 
 def bounds_of(specs: Iterable[QuerySpec]) -> dict[QueryName, Bound]:
-    """The bound of each query that has one, the shorter where there are two."""
+    """The bound of each query that has one, the shorter of two."""
     result = {}
     for spec in specs:
         trigger = spec.trigger
         if trigger is None:
             continue
-        told = {"fresh_within": trigger.fresh_within, "ready_within": trigger.ready_within}
-        bounds = [Bound(s * 1000, f"{name} {written(s)}") for name, s in told.items() if s]
+        limits = {"fresh_within": trigger.fresh_within, "ready_within": trigger.ready_within}
+        bounds = [Bound(s * 1000, f"{name} {written(s)}") for name, s in limits.items() if s]
         if bounds:
             result[spec.name] = min(bounds, key=lambda bound: bound.ms)
     return result
 
 
 def chosen_within(
-    graphs: Mapping[QueryName, Graph],
+    graphs: Graphs,
     budget: int | None,
-    bounds: Mapping[QueryName, Bound],
+    bounds: Bounds,
     chances: Sequence[float],
     fixed: int = 0,
-    now: Mapping[QueryName, Modes] = MappingProxyType({}),
+    now: ModesByQuery = MappingProxyType({}),
 ) -> tuple[StateChoice, tuple[Unheld, ...]]:
-    """The choice within so many bytes, and the bounds that it does not hold.
-
-    `chances` are those of the graphs' kinds of change, within a day; `fixed` are bytes of the
-    budget that no choice changes. Of choices that hold as many bounds the one with the least
-    expected work is taken. A budget of 0 asks for the fewest bytes. Where another is out of reach,
-    what is kept `now` stays, and another piece is left out only if its share of all bytes is larger
-    than what it then adds to the work, as a share of it: the work at most doubles.
-    """
-    asked = _Asked(graphs, bounds, chances)
+    """Choose within so many bytes; also returns the bounds that are missed. `chances` are the
+    probabilities of the graphs' kinds of change within a day; `fixed` are bytes of the budget that
+    no choice changes. Of choices that meet as many bounds, the one with the least expected work
+    wins. A budget of 0 requests the fewest bytes. If a budget is out of reach, what is kept `now`
+    stays, and another piece is dropped only if its share of all bytes is larger than the share it
+    adds to the work: the work at most doubles."""
+    checks = _BoundChecks(graphs, bounds, chances)
     within = _within_reach(graphs, budget, fixed, now)
     best = choice = within(())
-    fewest = late = asked.late({name: one.modes for name, one in choice.queries.items()})
+    fewest = late = checks.late({name: one.modes for name, one in choice.queries.items()})
     urgency = [1.0] * len(chances)
     for _ in range(_TIMES):
-        urged = {kind for name, kind in late if asked.least(name, [kind]) is not None}
+        urged = {kind for name, kind in late if checks.least(name, [kind]) is not None}
         if not urged:
             break
         urgency = [2 * times if kind in urged else times for kind, times in enumerate(urgency)]
         choice = within(urgency)
-        late = asked.late({name: one.modes for name, one in choice.queries.items()})
+        late = checks.late({name: one.modes for name, one in choice.queries.items()})
         if (len(late), choice.ms_per_day) < (len(fewest), best.ms_per_day):
             best, fewest = choice, late
-    return best, tuple(asked.told(best, fewest))
+    return best, tuple(checks.missed(best, fewest))
 
 
 def _within_reach(
-    graphs: Mapping[QueryName, Graph],
-    budget: int | None,
-    fixed: int,
-    now: Mapping[QueryName, Modes],
+    graphs: Graphs, budget: int | None, fixed: int, now: ModesByQuery
 ) -> Callable[[Sequence[float]], StateChoice]:
-    """How to choose under this budget, by how urgent each kind of change is."""
+    """How to choose under this budget, by the urgency of each kind of change."""
     left = None if budget is None else max(0, budget - fixed)
     usual = choose(graphs, left)
 
@@ -132,37 +127,24 @@ def _within_reach(
 
 
 def _with_kept(graph: Graph, now: Modes) -> Graph:
-    """The graph with the pieces pinned that are kept now, as far as they may be."""
     kept = [piece for piece in graph.pieces if now.get(piece.name) is Mode.KEPT]
     return restricted(graph, {one.name: (Mode.KEPT,) for one in kept if Mode.KEPT in one.modes})
 
 
 def late_runs(
-    graphs: Mapping[QueryName, Graph],
-    modes: Mapping[QueryName, Modes],
-    bounds: Mapping[QueryName, Bound],
-    chances: Sequence[float],
+    graphs: Graphs, modes: ModesByQuery, bounds: Bounds, chances: Sequence[float]
 ) -> list[Late]:
-    """What takes too long with pieces in these modes."""
-    return _Asked(graphs, bounds, chances).late(modes)
+    return _BoundChecks(graphs, bounds, chances).late(modes)
 
 
-class _Asked:
-    """What queries ask of runs for kinds of change that are likely enough."""
-
-    def __init__(
-        self,
-        graphs: Mapping[QueryName, Graph],
-        bounds: Mapping[QueryName, Bound],
-        chances: Sequence[float],
-    ) -> None:
+class _BoundChecks:
+    def __init__(self, graphs: Graphs, bounds: Bounds, chances: Sequence[float]) -> None:
         self._graphs = graphs
         self._bounds = {name: bounds[name] for name in graphs if name in bounds}
         self._likely = [kind for kind, chance in enumerate(chances) if chance > _LIKELY]
         self._least: dict[tuple[QueryName, tuple[int, ...]], Modes | None] = {}
 
-    def late(self, modes: Mapping[QueryName, Modes]) -> list[Late]:
-        """What takes too long."""
+    def late(self, modes: ModesByQuery) -> list[Late]:
         return [
             (name, kind)
             for name in self._bounds
@@ -171,15 +153,15 @@ class _Asked:
         ]
 
     def least(self, name: QueryName, kinds: Sequence[int]) -> Modes | None:
-        """Modes with the fewest bytes with which none of these takes too long; None of none."""
+        """Modes with the fewest bytes that meet the bound for these kinds; None if none do."""
         key = (name, tuple(kinds))
         if key not in self._least:
-            self._least[key] = self._found(name, kinds)
+            self._least[key] = self._fewest_bytes(name, kinds)
         return self._least[key]
 
-    def _found(self, name: QueryName, kinds: Sequence[int]) -> Modes | None:
+    def _fewest_bytes(self, name: QueryName, kinds: Sequence[int]) -> Modes | None:
         graph = self._graphs[name]
-        # As if nothing else came: more bytes are then less work of these alone.
+        # As if nothing else changed: then more bytes mean less work for these alone.
         alone = tuple(
             replace(kind, rate=1.0 if at in kinds else 0.0) for at, kind in enumerate(graph.kinds)
         )
@@ -191,8 +173,7 @@ class _Asked:
                 return modes
         return None
 
-    def told(self, choice: StateChoice, late: Sequence[Late]) -> Iterator[Unheld]:
-        """What is to be said of these; of a query the kind that takes longest."""
+    def missed(self, choice: StateChoice, late: Sequence[Late]) -> Iterator[Unheld]:
         for name in dict.fromkeys(name for name, _ in late):
             kinds = [kind for query, kind in late if query == name]
             graph, chosen = self._graphs[name], choice.queries[name]
@@ -213,7 +194,7 @@ class _Asked:
 
 
 def unheld_text(one: Unheld, fixed: int) -> str:
-    """What is told of a bound; `fixed` are bytes of state that is no choice."""
+    """Describe a missed bound; `fixed` are bytes of state without a choice."""
     verb = "changes" if len(one.tables) == 1 else "change"
     by = f" (from {one.runs} runs)" if one.runs else ""
     text = (

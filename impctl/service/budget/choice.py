@@ -1,16 +1,17 @@
-"""Which state is kept under the budget, and state brought to another choice."""
+"""Choose which state is kept under the budget, and convert state to a choice."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Self
 
 from impctl.data.memory import give_back
 from impctl.errors import ImpctlError, RecaptureNeededError
-from impctl.placement.graph import Graph, Mode
-from impctl.placement.search import StateChoice
+from impctl.placement.graph import PRIORS, Graph, KindOfChange, Mode, graph_of, restricted
+from impctl.placement.search import StateChoice, conversion_ms, per_day_together, priced
 from impctl.service.memory_limit import largest_side, memory_of
 from impctl.service.results import PlannedPiece, PlanResult
 from impctl.service.schedule.forecast import Expectations, Expected, expectations
@@ -46,8 +47,7 @@ _STAYS = "converting saves too little: "
 def with_state(
     desk: Workbench, store: StoreReader | None, results: Sequence[PlanResult]
 ) -> tuple[list[PlanResult], list[str]]:
-    """The results, each of a stored query with what would be kept of it; and warnings of bounds
-    that this would not hold."""
+    """Add what would be kept to stored queries' results; also returns missed bounds."""
     from impctl.service.budget.bounds import unheld_text
     from impctl.service.budget.costs import state_bytes
 
@@ -63,8 +63,7 @@ def with_state(
 
 
 def _pieces(kept: Kept, query: QueryName, stays: bool) -> Iterator[PlannedPiece]:
-    """What files can be read for, or can be bounded, in the circuit's order; `stays`: as it is kept
-    now."""
+    """Pieces that can be read or bounded, in circuit order; `stays`: none is converted."""
     from impctl.compile.flows import Strategy
 
     if query not in kept.queries:
@@ -96,15 +95,15 @@ def _pieces(kept: Kept, query: QueryName, stays: bool) -> Iterator[PlannedPiece]
 _FACTOR = 2.0
 _LEAST_PER_DAY = 1 / 30
 _ALIKE = 0.05
-"""The share by which bytes may differ and be the same."""
+"""Relative difference of bytes that counts as equal."""
 
 Rates = Mapping[tuple[TableName, ...], float]
-"""Runs a day, by the tables that move in one."""
+"""Runs per day, by the tables that change in one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a choice would be made by now: budget and state in bytes, rates, and pins."""
+    """Input of a choice: budget and state in bytes, rates, and pins."""
 
     budget: int
     bytes: int
@@ -113,7 +112,7 @@ class Seen:
 
 
 def is_to_look(made_by: Chosen | None, now: Seen) -> bool:
-    """Whether a choice is made anew."""
+    """Whether to choose again."""
     return (
         made_by is None
         or is_asked_otherwise(made_by, now.budget, now.pins)
@@ -123,12 +122,12 @@ def is_to_look(made_by: Chosen | None, now: Seen) -> bool:
 
 
 def is_asked_otherwise(made_by: Chosen | None, budget: int, pins: Mapping[QueryName, str]) -> bool:
-    """Whether the workload asks for something else than the choice was made by, or none was."""
+    """Whether the workload differs from the one of the last choice, if any."""
     return made_by is None or made_by.budget != budget or dict(made_by.pins) != dict(pins)
 
 
 def is_known_to_exceed(made_by: Chosen | None, now: Seen) -> bool:
-    """Whether state exceeds a budget that the last choice could not bring it within either."""
+    """Whether state exceeds a budget that the last choice could not meet either."""
     return (
         made_by is not None
         and made_by.settled
@@ -141,7 +140,6 @@ def is_known_to_exceed(made_by: Chosen | None, now: Seen) -> bool:
 
 
 def have_moved(before: Rates, now: Rates) -> bool:
-    """Whether a kind of change comes twice as often as before, or half as often."""
     for kind in before.keys() | now.keys():
         low, high = sorted((before.get(kind, 0.0), now.get(kind, 0.0)))
         if high >= _LEAST_PER_DAY and high >= _FACTOR * low:
@@ -150,7 +148,7 @@ def have_moved(before: Rates, now: Rates) -> bool:
 
 
 def pins_of(specs: Iterable[QuerySpec]) -> dict[QueryName, str]:
-    """What queries say of their state, of those that say something."""
+    """What queries specify about their state, if anything."""
     return {spec.name: str(spec.state) for spec in specs if spec.state is not None}
 
 
@@ -159,28 +157,16 @@ _DAYS = 7.0
 
 
 def is_worth(kept: Kept, *, is_over: bool, has_captured: bool = False) -> bool:
-    """Whether the choice is carried out; `is_over`: what is kept exceeds the budget.
-
-    `has_captured`: a first capture leaves out what may be large before anybody knows.
-    """
-    if _is_asked(kept):
+    """Whether to carry out the choice; `is_over`: state exceeds the budget. `has_captured`: a first
+    capture skips what may be large before its size is known."""
+    pieces = ((name, piece) for name, graph in kept.graphs.items() for piece in graph.pieces)
+    if any(kept.now[name][piece.name] not in piece.modes for name, piece in pieces):
         return True
     is_better = kept.holds_more or _pays(kept)
     return has_captured and is_better if kept.is_out_of_reach else is_over or is_better
 
 
-def _is_asked(kept: Kept) -> bool:
-    """Whether a piece is kept in a way that it may not be."""
-    return any(
-        kept.now[name][piece.name] not in piece.modes
-        for name, graph in kept.graphs.items()
-        for piece in graph.pieces
-    )
-
-
 def _pays(kept: Kept) -> bool:
-    from impctl.placement.search import per_day_together
-
     names = list(kept.graphs)
     before = per_day_together([kept.graphs[n] for n in names], [kept.now[n] for n in names])
     after = kept.choice.ms_per_day
@@ -188,35 +174,24 @@ def _pays(kept: Kept) -> bool:
         before += kept.choice.per_byte * sum(kept.graphs[n].bytes_of(kept.now[n]) for n in names)
         after += kept.choice.per_byte * kept.choice.bytes
     saved = before - after
-    takes = sum(
-        _takes(kept.conversions[name], kept.now[name], kept.choice.queries[name].modes)
-        for name in names
-    )
+    takes = 0.0
+    for name in names:
+        now, then, costs = kept.now[name], kept.choice.queries[name].modes, kept.conversions[name]
+        moved = [to.get(then[at], 0.0) for at, to in costs.items() if now[at] != then[at]]
+        takes += PRIORS.conversion_ms + sum(moved) if moved else 0.0
     return saved > 0 and saved >= _LEAST_SAVED * before and takes <= _DAYS * saved
 
 
-def _takes(conversions: Mapping[str, Mapping[Mode, float]], now: Modes, then: Modes) -> float:
-    """Milliseconds to bring one query's pieces from these modes to those."""
-    from impctl.placement.graph import PRIORS
-
-    moved = [to.get(then[name], 0.0) for name, to in conversions.items() if now[name] != then[name]]
-    return PRIORS.conversion_ms + sum(moved) if moved else 0.0
-
-
 _ALLOWED = (Mode.KEPT, Mode.READ, Mode.BOUNDED)
-"""What the engine carries out today."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The queries that were weighed, what was chosen, and bytes that no choice changes.
-
-    By query, `graphs` are what they were weighed by, `now` how pieces are kept as it stands, and
-    `conversions` the milliseconds that bring each to another mode; `sizes` of how many rows or
-    values buffers are where pieces are bounded. `unheld` are bounds that the
-    choice does not hold; it `holds_more` of them than what is kept now.
-    `troubles` says of queries that could not be opened why; their state counts as it is.
-    """
+    """The weighed queries, the choice, and bytes that no choice changes. By query: `graphs` are its
+    input, `now` the present modes, `conversions` the milliseconds to convert each piece to a mode,
+    `sizes` the buffer sizes of bounded pieces. `unheld` are missed bounds; it `holds_more` of them
+    than the present state. `troubles` says why queries could not be opened; their state counts
+    unchanged."""
 
     queries: Mapping[QueryName, Opened]
     choice: StateChoice
@@ -232,12 +207,11 @@ class Kept:
 
     @property
     def is_out_of_reach(self) -> bool:
-        """Whether even the least exceeds the budget; one of 0 asks for the least."""
+        """Whether even the least exceeds the budget; a budget of 0 requests the least."""
         return bool(self.budget) and self.choice.exceeds
 
     def wanted(self, query: QueryName) -> Wanted:
-        """What of a query is to be read from files, or bounded; Spark's sides stay Spark's, and
-        what is read and no choice stays read."""
+        """Pieces to read or bound; sides read by Spark and pieces read without a choice stay so."""
         from impctl.compile.flows import Strategy
 
         modes = self.choice.queries[query].modes
@@ -262,12 +236,8 @@ def kept_within(
     coming: Expectations | None = None,
     choose: Choose | None = None,
 ) -> Kept:
-    """The choice for all of these queries that are stored.
-
-    `coming` is what to expect of at least their tables, where that is known already; `choose` takes
-    the place of the choice that holds bounds, and looks at none.
-    """
-    from impctl.placement.search import conversion_ms
+    """Choose for all of these queries that are stored. `coming` are expectations of their tables,
+    if already known; `choose` replaces the choice by bounds, and ignores them."""
     from impctl.service.budget.bounds import bounds_of, chosen_within, late_runs
 
     queries, troubles, fixed = _all_opened(desk, store, specs)
@@ -291,20 +261,10 @@ def kept_within(
         choice, unheld = choose(graphs, left), ()
     then = {name: one.modes for name, one in choice.queries.items()}
     late, late_now = (len(late_runs(graphs, modes, bounds, chances)) for modes in (then, now))
-    conversions = {name: conversion_ms(graph) for name, graph in by_priors.items()}
-    holds_more = late < late_now
+    costs = {name: conversion_ms(graph) for name, graph in by_priors.items()}
+    sizes, holds_more = weighed.sizes, late < late_now
     return Kept(
-        queries,
-        choice,
-        fixed,
-        troubles,
-        graphs,
-        now,
-        conversions,
-        {name: weighed.sizes(query) for name, query in queries.items()},
-        unheld,
-        holds_more,
-        budget,
+        queries, choice, fixed, troubles, graphs, now, costs, sizes, unheld, holds_more, budget
     )
 
 
@@ -314,7 +274,7 @@ def graphs_of(
     queries: Mapping[QueryName, Opened],
     expected: Sequence[Expected],
 ) -> dict[QueryName, Graph]:
-    """The queries as the choice sees them, where these kinds of change are expected."""
+    """Graphs of the queries under these expected kinds of change."""
     weighed = _Weighed(desk, store, expected)
     result = {}
     for name, query in queries.items():
@@ -326,7 +286,6 @@ def graphs_of(
 def _all_opened(
     desk: Workbench, store: StoreReader, specs: Sequence[QuerySpec]
 ) -> tuple[dict[QueryName, Opened], dict[QueryName, str], int]:
-    """The queries to choose about, why others could not be opened, and the bytes of all others."""
     from impctl.service.budget.costs import state_bytes
 
     queries: dict[QueryName, Opened] = {}
@@ -336,7 +295,7 @@ def _all_opened(
         try:
             result = _opened(desk, store, spec)
         except ImpctlError as trouble:
-            # Another run tells of it by its exit code: this one is over, and did what it was for.
+            # Another run reports it by its exit code: this one has done its work.
             troubles[spec.name], result = trouble.message, None
         if result is None:
             fixed += state_bytes(store, [spec.name])
@@ -346,47 +305,35 @@ def _all_opened(
 
 
 def _opened(desk: Workbench, store: StoreReader, spec: QuerySpec) -> Opened | None:
-    """The query; None where nothing of its state is to be chosen about."""
     from impctl.service.budget.costs import opened
 
     stored = store.load(spec.name)
     try:
         return None if stored is None else opened(desk, store, spec, stored)
     except RecaptureNeededError:
-        # Its state goes with the next capture.
+        # The next capture replaces its state.
         return None
 
 
 class _Weighed:
-    """Queries as the choice sees them, by what is expected."""
-
     def __init__(self, desk: Workbench, store: StoreReader, expected: Sequence[Expected]) -> None:
-        from impctl.placement.graph import KindOfChange
-
         self._desk = desk
         self._store = store
         self._expected = expected
         self._kinds = tuple(KindOfChange(one.tables, one.per_day) for one in expected)
         self.chances = [one.chance for one in expected]
-        self._sizes: dict[QueryName, dict[str, int]] = {}
+        self.sizes: dict[QueryName, dict[str, int]] = {}
 
     def by_priors(self, query: Opened) -> Graph:
-        from impctl.placement.graph import graph_of
         from impctl.service.budget.costs import numbers_of
 
         numbers = numbers_of(query, self._desk.tables, self._expected)
         sizes = {name: one.size for name, one in numbers.bounded.items()}
-        self._sizes[query.stored.query] = sizes
+        self.sizes[query.stored.query] = sizes
         return graph_of(query.compiled, self._kinds, numbers, allowed=_ALLOWED)
 
-    def sizes(self, query: Opened) -> Mapping[str, int]:
-        """The buffers of a query that was weighed, where it is bounded."""
-        return self._sizes[query.stored.query]
-
     def graph(self, query: Opened, by_priors: Graph, now: Modes) -> Graph:
-        """The same by what recorded runs tell, with the pieces pinned that are no choice."""
-        from impctl.placement.graph import restricted
-        from impctl.placement.search import priced
+        """The graph by recorded runs, with pieces pinned that have no choice."""
         from impctl.service.budget.costs import learned_of, rows_of_change
 
         tables = query.stored.versions
@@ -407,21 +354,17 @@ class _Weighed:
             is_built = mode is Mode.READ and piece.is_whole
             if mode is Mode.KEPT or is_built or not is_open:
                 continue
-            if _is_more(piece.sizes[Mode.KEPT], fits):
-                # There may not be enough memory to build it; what is kept needs none, and what is
-                # rebuilt as much each time.
+            if fits is not None and piece.sizes[Mode.KEPT] > fits:
+                # There may not be enough memory to build it; kept pieces need none, and rebuilt
+                # ones as much each time.
                 allowed[piece.name] = (mode,)
         return restricted(graph, allowed)
 
 
-def _is_more(size: int, most: int | None) -> bool:
-    return most is not None and size > most
-
-
 def _asked(prepared: PreparedQuery) -> JoinStrategy:
-    """How the workload has the query's joins find partners, whatever the budget."""
+    """The workload's join strategy of the query, whatever the budget."""
     spec = prepared.spec
-    # Constants that move with the clock may stand above a join, and move through what is kept.
+    # Constants that move with the clock may be above a join, and move through kept state.
     is_moving = prepared.moves_above and spec.join is JoinStrategy.AUTO
     if is_moving or spec.state is StateKept.KEEP:
         return JoinStrategy.INDEX
@@ -429,14 +372,14 @@ def _asked(prepared: PreparedQuery) -> JoinStrategy:
 
 
 def _asked_of_groups(prepared: PreparedQuery) -> JoinStrategy:
-    """The same of groups: kept where constants move, which may be above them."""
+    """The same for groups: kept if constants move, which may be above them."""
     if prepared.moves_above or _asked(prepared) is JoinStrategy.INDEX:
         return JoinStrategy.INDEX
     return JoinStrategy.FILES if prepared.spec.state is StateKept.LEAST else JoinStrategy.AUTO
 
 
 def modes_now(query: Opened, graph: Graph) -> dict[str, Mode]:
-    """How each piece of the query's state is kept as it stands."""
+    """The present mode of each piece of the query's state."""
     from impctl.compile.flows import Strategy
 
     read = set(query.compiled.sides_by(Strategy.FILES) + query.compiled.sides_by(Strategy.SPARK))
@@ -446,7 +389,6 @@ def modes_now(query: Opened, graph: Graph) -> dict[str, Mode]:
 
 
 def _allowed(query: Opened, piece: Piece, prepared: PreparedQuery) -> tuple[Mode, ...]:
-    """The modes of a piece that the engine carries out and the workload leaves open."""
     compiled = query.compiled
     is_side = any(one.side == piece.name for one in compiled.sides)
     asked = _asked(prepared) if is_side else _asked_of_groups(prepared)
@@ -463,20 +405,16 @@ def _allowed(query: Opened, piece: Piece, prepared: PreparedQuery) -> tuple[Mode
 
 
 def _pinned_mode(side: SideChoice | None, asked: JoinStrategy, *, is_least: bool) -> Mode | None:
-    """What a piece is pinned to, by the workload or since the engine reads no such piece; None
-    where it may be chosen. What is read whole is left out where the least is asked for alone."""
+    """The mode required by workload or engine, or None. Whole pieces are read only for `least`."""
     from impctl.compile.flows import Strategy
 
     if side is None or Strategy.FILES not in side.readers or asked is JoinStrategy.INDEX:
         return Mode.KEPT
     is_asked = asked is JoinStrategy.FILES and (is_least or not side.is_whole)
-    if side.strategy is Strategy.SPARK or is_asked:
-        return Mode.READ
-    return None
+    return Mode.READ if side.strategy is Strategy.SPARK or is_asked else None
 
 
 def _is_of(stored: str, pieces: set[str]) -> bool:
-    """Whether a stored arrangement belongs to one of the pieces, by their names."""
     parts = stored.split(".")
     return any(".".join(parts[:count]) in pieces for count in range(1, len(parts) + 1))
 
@@ -487,7 +425,7 @@ BUDGET_EXCEEDED = "budget_exceeded"
 def keep_to_budget(
     desk: Workbench, store: Store, *, has_captured: bool, is_late: bool = False
 ) -> list[str]:
-    """Convert what the budget asks for; warnings of what could not be."""
+    """Convert what the budget requires; returns warnings."""
     budget = disk_of(desk.settings, desk.workload)
     if budget is None:
         return []
@@ -500,9 +438,14 @@ def keep_to_budget(
         if not (has_captured or is_to_look(made_by, seen)):
             return []
         if is_late:
-            # Even a run with nothing to do looks then, if it is the next one.
+            # Then the next run chooses, even if it has nothing else to do.
             store.save_chosen(None)
-            return [_put_off(seen)] if seen.bytes > budget else []
+            put_off = (
+                f"state uses {size_text(seen.bytes)}, more than its budget of "
+                f"{size_text(budget)}: this run was late, so the next run that is on time will "
+                f"reduce it [{BUDGET_EXCEEDED}]"
+            )
+            return [put_off] if seen.bytes > budget else []
         return _looked(desk, store, specs, seen, coming, has_captured=has_captured)
     except ImpctlError as error:
         return [f"the state does not change, whatever its budget: {error.message}"]
@@ -511,23 +454,18 @@ def keep_to_budget(
 def _seen(
     desk: Workbench, store: Store, specs: Sequence[QuerySpec], budget: int
 ) -> tuple[Seen, Expectations]:
-    """What a choice would be made by, and what is expected of the tables of stored queries."""
     from impctl.service.budget.costs import state_bytes
 
-    tables = {table for spec in specs for table in _tables(store, spec)}
+    tables = set[TableName]()
+    for spec in specs:
+        # The choice reports the error, and the query's own run by its exit code.
+        with suppress(ImpctlError):
+            stored = store.load(spec.name)
+            tables.update(() if stored is None else stored.versions)
     coming = expectations(desk, store, sorted(tables))
     rates = {tuple(sorted(one.tables)): one.per_day for one in coming.expected(tables)}
     size = state_bytes(store, [spec.name for spec in specs])
     return Seen(budget, size, rates, pins_of(specs)), coming
-
-
-def _tables(store: Store, spec: QuerySpec) -> Iterable[TableName]:
-    try:
-        stored = store.load(spec.name)
-    except ImpctlError:
-        # The choice says what is wrong with it, and its own run by its exit code.
-        return ()
-    return () if stored is None else stored.versions
 
 
 def _looked(
@@ -539,7 +477,6 @@ def _looked(
     *,
     has_captured: bool,
 ) -> list[str]:
-    """Make a choice, carry it out where that is worth it, and remember what it was made by."""
     from impctl.service.budget.bounds import unheld_text
     from impctl.service.budget.costs import state_bytes
 
@@ -567,16 +504,7 @@ def _looked(
     return warnings
 
 
-def _put_off(seen: Seen) -> str:
-    return (
-        f"state uses {size_text(seen.bytes)}, more than its budget of "
-        f"{size_text(seen.budget)}: this run was late, so the next run that is on time will "
-        f"reduce it [{BUDGET_EXCEEDED}]"
-    )
-
-
 def _exceeded(store: Store, specs: Sequence[QuerySpec], size: int, budget: int, least: int) -> str:
-    """That the budget is exceeded, and what would help: a larger one, or fewer results kept."""
     from impctl.service.budget.bounds import enough_text
 
     needed, why = size, "the rest cannot be read from tables or rebuilt"
@@ -591,7 +519,7 @@ def _exceeded(store: Store, specs: Sequence[QuerySpec], size: int, budget: int, 
 
 
 def _less(store: Store, specs: Sequence[QuerySpec], excess: int) -> str:
-    """How so many bytes of state could be done without: the largest kept results first."""
+    """How to free so many bytes of state: the largest materialized results first."""
     results = [(result_bytes(store, spec.name), spec.name) for spec in specs if spec.answer]
     names, saved = list[str](), 0
     for size, name in sorted(results, reverse=True):
@@ -605,8 +533,7 @@ def _less(store: Store, specs: Sequence[QuerySpec], excess: int) -> str:
 
 
 def converted(desk: Workbench, store: Store, kept: Kept, name: str) -> list[str]:
-    """Convert a query to what was chosen of it, if it is not so; why it stayed as it was."""
-
+    """Convert a query to the choice if needed; returns why it stayed unchanged."""
     query, choice = kept.queries[name], kept.choice.queries[name]
     wanted = kept.wanted(name)
     if not wanted.moved(Wanted.now(query)):
@@ -631,23 +558,19 @@ CONVERTED = "state_converted"
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """How a query's state is to be kept: sides of joins and groups that the engine reads from
-    files, and how many of the best rows or values are kept of pieces that are bounded. All others
-    but sides that Spark reads are kept."""
+    """How to keep a query's state: join sides and groups read from files, and the buffer sizes of
+    bounded pieces. All others are kept, except sides that Spark reads."""
 
     from_files: tuple[str, ...] = ()
     buffers: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def now(cls, query: Opened) -> Self:
-        """As it is kept."""
         from impctl.compile.flows import Strategy
 
-        meta = query.as_stored.meta
-        return cls(query.compiled.sides_by(Strategy.FILES), meta.buffers)
+        return cls(query.compiled.sides_by(Strategy.FILES), query.as_stored.meta.buffers)
 
     def moved(self, other: Wanted) -> set[str]:
-        """Pieces that the other keeps otherwise."""
         mine, theirs = (
             {**dict.fromkeys(one.from_files, 0), **one.buffers} for one in (self, other)
         )
@@ -657,12 +580,9 @@ class Wanted:
 def convert(
     desk: Workbench, store: Store, query: Opened, wanted: Wanted, reasons: Mapping[str, str]
 ) -> None:
-    """Keep the query's state as is wanted.
-
-    `reasons` say why, by piece; those of what is kept otherwise now go into the history.
-    Raises HistoryGoneError where a piece is to be kept again whose tables cannot be read any more,
-    RetryableError where another took the place of one.
-    """
+    """Convert the query's state to `wanted`. `reasons` say why, by piece; those of converted pieces
+    go into the history. Raises HistoryGoneError if a piece must be rebuilt from tables that cannot
+    be read any more, RetryableError if a table was replaced."""
     from impctl.compile.flows import AsRecorded, Strategy
     from impctl.compile.session import MaintainedQuery, hand_over
     from impctl.service.maintenance_plan import TakenUp, chosen_way
@@ -719,6 +639,8 @@ def _commit(
     reason = "; ".join(
         f"{side}{told.get(side, '')}: {why}" for side, why in reasons.items() if side in moved
     )
+    watch, at = begun
+    ms = watch.ms
     commit = MaintainCommit(
         query=stored.query,
         expected_generation=stored.generation,
@@ -727,8 +649,22 @@ def _commit(
         drop_runs=(*checkpoint.drop, *gone),
         state_meta=meta.as_stored(),
         basis=meta.basis(stored.pins),
-        record=_record(query, begun, reason, _recapture(store, query, meta, begun[0].ms)),
-        # Nothing was maintained: when that was tells how long changes may have waited.
+        record=RunRecord(
+            action="convert",
+            reason_code=CONVERTED,
+            reason=reason,
+            started_at=at,
+            elapsed_ms=ms,
+            read_ms=0.0,
+            engine_ms=ms,
+            commit_ms=0.0,
+            changes=0,
+            added=0,
+            removed=0,
+            versions=dict(stored.versions),
+            cost=_recapture(store, query, meta, ms),
+        ),
+        # Nothing was maintained: the time of maintenance shows how long changes have waited.
         at=stored.maintained_at,
     )
     store.commit_maintain(commit)
@@ -737,7 +673,6 @@ def _commit(
 def _meta(
     query: Opened, before: MaintainedQuery, wanted: Wanted, checkpoint: Checkpoint
 ) -> StateMeta:
-    """What is told of the state, with the rows of sides and the groups that were kept."""
     from impctl.compile.session import buffer_groups, sides_of
     from impctl.engine.trace import RowIndex
 
@@ -761,33 +696,10 @@ def _meta(
 
 
 def _recapture(store: Store, query: Opened, after: StateMeta, ms: float) -> RunCost | None:
-    """What a recapture takes at most with state kept as it is now: one as it was before, and this.
-
-    None where one was recorded already, or none as it was before.
-    """
+    """An upper bound of a recapture with the present state: the one before, and this conversion.
+    None if one was recorded already, or none before."""
     costs = [one for one in store.costs(query.stored.query) if one.kind is RunKind.RECAPTURE]
     before = [one for one in costs if one.layout == query.as_stored.meta.layout]
     if not before or any(one.layout == after.layout for one in costs):
         return None
     return replace(before[0], elapsed_ms=before[0].elapsed_ms + ms, layout=after.layout)
-
-
-def _record(
-    query: Opened, begun: tuple[Stopwatch, float], reason: str, cost: RunCost | None
-) -> RunRecord:
-    watch, at = begun
-    return RunRecord(
-        action="convert",
-        reason_code=CONVERTED,
-        reason=reason,
-        started_at=at,
-        elapsed_ms=watch.ms,
-        read_ms=0.0,
-        engine_ms=watch.ms,
-        commit_ms=0.0,
-        changes=0,
-        added=0,
-        removed=0,
-        versions=dict(query.stored.versions),
-        cost=cost,
-    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,6 @@ from impctl.placement.graph import (
     Demand,
     Graph,
     KindOfChange,
-    Node,
     Numbers,
     PerKind,
     own,
@@ -44,15 +43,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Rows and bytes of one stored piece."""
-
     rows: int = 0
     bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A query at the versions it stands at; `sizes` are by the names of its stored pieces."""
+    """A query at its stored versions; `sizes` are by the names of stored pieces."""
 
     stored: StoredQuery
     as_stored: Reopened
@@ -60,12 +57,10 @@ class Opened:
 
     @property
     def compiled(self) -> Compiled:
-        """Its circuit; only exact queries are opened."""
         assert self.as_stored.way.compiled is not None
         return self.as_stored.way.compiled
 
     def bytes_of(self, operator: Operator) -> int:
-        """What is stored of an operator's state."""
         names = {keeper.name for keeper in operator.arrangements()}
         return sum(size.bytes for name, size in self.sizes.items() if name in names)
 
@@ -73,11 +68,8 @@ class Opened:
 def opened(
     desk: Workbench, store: StoreReader, spec: QuerySpec, stored: StoredQuery
 ) -> Opened | None:
-    """The query; None where it keeps no state that the engine steps.
-
-    RecaptureNeededError where its state is another query's by now, or that of other tables: what
-    is read would be theirs.
-    """
+    """Open the query; None if it has no state that the engine steps. RecaptureNeededError if its
+    state belongs to another query or other tables by now, as reads would."""
     if stored.mode is not Mode.EXACT:
         return None
     check_definition(desk, spec, stored)
@@ -85,18 +77,14 @@ def opened(
     check_pins(stored, desk.tables)
     result = reopened(desk, spec, stored)
     check_circuit(desk, result.prepared, result.way, stored)
-    if result.way.compiled is None:
-        return None
-    return Opened(stored, result, sizes_of(store, stored))
+    return None if result.way.compiled is None else Opened(stored, result, sizes_of(store, stored))
 
 
 def state_bytes(store: StoreReader, queries: Iterable[QueryName]) -> int:
-    """What is stored of the state of these queries, in all."""
     return sum(run.bytes for query in queries for run in store.run_refs(query))
 
 
 def sizes_of(store: StoreReader, stored: StoredQuery) -> Mapping[str, Size]:
-    """Rows and bytes of all that is stored of a query's state, by the names of its pieces."""
     result: dict[str, Size] = {}
     for run in store.run_refs(stored.query):
         known = result.get(run.arrangement, Size())
@@ -105,28 +93,25 @@ def sizes_of(store: StoreReader, stored: StoredQuery) -> Mapping[str, Size]:
 
 
 FEWEST = 3
-"""Runs, or reads, from which on they are thought to tell more than prior times."""
+"""Runs, or reads, from which on they count more than prior times."""
 
 _MOST_TIMES = 30.0
-"""How far prior times were off at worst; what an operator takes beyond is not of its pieces."""
+"""Prior times were off by at most this factor; more is not due to a node's pieces."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Timed:
-    """A run whose parts are known."""
-
     rows: int
     elapsed_ms: float
     parts: RunParts
 
     @property
     def read(self) -> frozenset[str]:
-        """The sides that were read from files, had there been something to read, and buffers that
-        would have been filled again."""
+        """Sides read from files if they had rows, and buffers refilled, in principle."""
         return frozenset(one.side for one in self.parts.reads)
 
-    def reads_ms(self, names: Collection[str]) -> float:
-        return sum(one.ms for one in self.parts.reads if one.side in names)
+    def node_ms(self, place: int, names: Collection[str]) -> float:
+        return self.parts.times[place] - sum(o.ms for o in self.parts.reads if o.side in names)
 
 
 def learned_of(
@@ -137,8 +122,8 @@ def learned_of(
     rows: Sequence[float],
     layout: str = "",
 ) -> Learned:
-    """What the runs tell: `modes` are those that pieces have now, called `layout` in recorded runs,
-    `rows` those of a run of each kind that change in the query's tables."""
+    """Lessons of recorded runs: `modes` are the pieces' present ones, called `layout` in runs;
+    `rows` are changed rows per run and kind."""
     return _Lessons(graph, frozenset(tables), modes, costs, rows, layout).learned()
 
 
@@ -177,7 +162,7 @@ class _Lessons:
         )
 
     def _of_kind(self, kind: int) -> tuple[Mapping[int, float], float]:
-        """How many times as long as estimated each node takes, and what is beside them all."""
+        """Ratio of actual to estimated time of each node, and the time outside nodes."""
         places = range(self._first, len(self._graph.nodes))
         estimated = {at: self._estimated(at, kind) for at in places}
         if len(self._timed[kind]) < FEWEST:
@@ -195,10 +180,8 @@ class _Lessons:
     def _of_whole(
         self, kind: int, estimated: Mapping[int, float]
     ) -> tuple[Mapping[int, float], float]:
-        """The same of runs whose parts are not known: what is more than estimated is beside.
-
-        The whole of a run tells nothing of pieces that are kept otherwise than they were in it.
-        """
+        """The same from runs without parts: what exceeds the estimate is outside. A whole run says
+        nothing of pieces that are kept differently now."""
         total = sum(estimated.values())
         runs = [run for run in self._whole[kind] if run.layout == self._layout]
         if len(runs) < FEWEST:
@@ -215,18 +198,15 @@ class _Lessons:
         ]
 
     def _estimated(self, at: int, kind: int) -> float:
-        """What the node's work is estimated to take with its pieces as they are, reads and refills
-        left out."""
+        """Estimated work of the node in its present modes, without reads and refills."""
         node = self._graph.nodes[at]
         node = replace(node, pieces=tuple(replace(one, refill=()) for one in node.pieces))
         active = [self._graph.active[wire][kind] for wire in node.inputs]
-        return own(node, active, self._now(node), kind, Demand.DELTA).work
-
-    def _now(self, node: Node) -> list[StateMode]:
-        return [self._modes[piece.name] for piece in node.pieces]
+        modes = [self._modes[piece.name] for piece in node.pieces]
+        return own(node, active, modes, kind, Demand.DELTA).work
 
     def _actual(self, at: int, kind: int) -> float | None:
-        """What it took, in runs in which its pieces were as they are; None of too few."""
+        """Actual time, from runs in the present modes; None if too few."""
         node = self._graph.nodes[at]
         names = {piece.name for piece in node.pieces}
         read = {name for name in names if self._modes[name] is StateMode.READ}
@@ -235,25 +215,20 @@ class _Lessons:
         runs = [run for run in self._timed[kind] if run.read & names == read]
         if len(runs) < FEWEST:
             return None
-        place = at - self._first
-        return self._at(
-            [(run.rows, run.parts.times[place] - run.reads_ms(names)) for run in runs], kind
-        )
+        return self._at([(run.rows, run.node_ms(at - self._first, names)) for run in runs], kind)
 
     def _at(self, points: Sequence[tuple[int, float]], kind: int) -> float:
-        """What runs took, of as many rows as are expected."""
         line = line_through([(float(rows), max(0.0, ms)) for rows, ms in points])
         return 0.0 if line is None else line.at(self._rows[kind])
 
     def _reads(self) -> dict[str, PerKind]:
-        """Milliseconds of a read of each side that was read often enough, whatever asked it."""
+        """Milliseconds per read of each side that was read often enough."""
         every = len(self._graph.kinds)
         names = [piece.name for piece in self._graph.pieces]
         result = {name: self._read_ms(name) for name in names}
         return {name: (ms,) * every for name, ms in result.items() if ms is not None}
 
     def _read_ms(self, side: str) -> float | None:
-        """The mean of its reads; None of too few."""
         took = [
             one.ms
             for run in self._every
@@ -263,7 +238,7 @@ class _Lessons:
         return sum(took) / len(took) if len(took) >= FEWEST else None
 
     def _hits(self) -> dict[str, PerKind]:
-        """The chance of a read, for kinds of change that came often enough while it was read."""
+        """The probability of a read, for kinds of change that occurred often enough."""
         result = {}
         for piece in self._graph.pieces:
             chances = self._chances(piece.name, piece.hit or (1.0,) * len(self._graph.kinds))
@@ -272,18 +247,20 @@ class _Lessons:
         return result
 
     def _chances(self, side: str, thought: PerKind) -> PerKind | None:
-        """What was thought of it counts as one run more: what did not come in three may yet
-        come."""
-        told = [_asked(runs, side) for runs in self._timed]
-        if not any(len(asked) >= FEWEST for asked in told):
+        """The prior counts as one more run: what did not occur in three may yet."""
+        were_read = [
+            [one.keys > 0 for run in runs for one in run.parts.reads if one.side == side]
+            for runs in self._timed
+        ]
+        if not any(len(flags) >= FEWEST for flags in were_read):
             return None
         return tuple(
-            (sum(asked) + prior) / (len(asked) + 1) if len(asked) >= FEWEST else prior
-            for asked, prior in zip(told, thought, strict=True)
+            (sum(flags) + prior) / (len(flags) + 1) if len(flags) >= FEWEST else prior
+            for flags, prior in zip(were_read, thought, strict=True)
         )
 
     def _refills(self) -> dict[str, PerKind]:
-        """What filling buffers again takes in a run of each kind, where enough were bounded."""
+        """Refill time per run and kind, if enough pieces were bounded."""
         result = {}
         for piece in self._graph.pieces:
             if not piece.refill:
@@ -298,15 +275,10 @@ class _Lessons:
         return result
 
 
-def _asked(runs: Sequence[_Timed], side: str) -> list[bool]:
-    """Of the runs in which a side was to be read, whether it was."""
-    return [one.keys > 0 for run in runs for one in run.parts.reads if one.side == side]
-
-
 def _alike(
     costs: Sequence[RunCost], kind: KindOfChange, tables: frozenset[TableName]
 ) -> list[RunCost]:
-    """The runs that carried on just what such a change moves of the query's tables."""
+    """The runs that maintained exactly this kind of change."""
     wanted = tuple(sorted(kind.tables & tables))
     return [
         cost
@@ -316,55 +288,33 @@ def _alike(
 
 
 def _bounded(actual: float, estimated: float) -> float:
-    """Their ratio, no further from 1 than prior times were ever off."""
-    if estimated <= 0:
-        return 1.0
-    return min(_MOST_TIMES, max(1 / _MOST_TIMES, actual / estimated))
+    """Their ratio, limited by how far prior times were ever off."""
+    return 1.0 if estimated <= 0 else min(_MOST_TIMES, max(1 / _MOST_TIMES, actual / estimated))
 
 
 ROWS_UNKNOWN = 100
-"""Rows of a change whose log does not tell."""
+"""Rows of a change, if the log has no count."""
 _NEW = 0.95
-"""The share of the keys that come with their own partners that is taken to be new, as long as no
-run has told: rows that look like an order with its lines may be lines of older orders."""
+"""Share of keys that come with their own partners and are assumed new until runs show otherwise:
+rows like an order with its lines may be lines of older orders."""
 _FEW_ROWS = 8.0
-"""Groups of so few rows on average are taken to come whole, as an order with its lines does."""
+"""Groups with at most so many rows on average arrive whole, like an order with its lines."""
 
 
 def numbers_of(query: Opened, tables: PinnedTables, expected: Sequence[Expected]) -> Numbers:
-    """The numbers of a circuit."""
-    flows = _Flows(query, tables)
-    changes = {frozenset(one.tables): one for one in expected}
-
-    def changed(wire: int, kind: KindOfChange) -> float:
-        one = changes[kind.tables]
-        return sum(flows.fan_out(at, wire) * _rows(one, name) for at, name in flows.below(wire))
-
-    def fresh(side: str, kind: KindOfChange) -> float:
-        if not flows.comes_with_its_own(side, kind):
-            return 0.0
-        deletes = changes[kind.tables].deletes
-        deleted = max((deletes.get(name, 0.0) for name in kind.tables), default=0.0)
-        return _NEW * (1.0 - deleted)
-
-    def deleted(wire: int, kind: KindOfChange) -> float:
-        one = changes[kind.tables]
-        return sum(
-            flows.fan_out(at, wire) * _rows(one, name) * one.deletes.get(name, 0.0)
-            for at, name in flows.below(wire)
-        )
-
-    kinds = [KindOfChange(one.tables, one.per_day) for one in expected]
-    bounded = bounded_of(
-        query, Facts(rows=flows.rows, changed=changed, deleted=deleted, kinds=kinds)
-    )
+    """The numbers of a circuit for placement."""
+    flows = _Flows(query, tables, expected)
     return Numbers(
-        rows=flows.rows, changed=changed, bytes=flows.bytes, fresh=fresh, bounded=bounded
+        rows=flows.rows,
+        changed=flows.changed,
+        bytes=flows.bytes,
+        fresh=flows.fresh,
+        bounded=_bounded_pieces(query, flows),
     )
 
 
 def rows_of_change(expected: Expected, tables: Collection[TableName]) -> float:
-    """Rows that such a change moves in these tables, together."""
+    """Rows that such a change modifies in these tables."""
     return sum(_rows(expected, name) for name in expected.tables if name in tables)
 
 
@@ -376,10 +326,10 @@ def _rows(expected: Expected, table: TableName) -> float:
 
 
 class _Flows:
-    """The rows at every wire of a circuit, from what is stored of it."""
-
-    def __init__(self, query: Opened, tables: PinnedTables) -> None:
+    def __init__(self, query: Opened, tables: PinnedTables, expected: Sequence[Expected]) -> None:
         self._query = query
+        self._changes = {frozenset(one.tables): one for one in expected}
+        self.kinds = [KindOfChange(one.tables, one.per_day) for one in expected]
         compiled = query.compiled
         self._operators, self._wires = tuple(compiled.circuit), compiled.circuit.wires
         self._sources = compiled.sources
@@ -389,16 +339,14 @@ class _Flows:
         }
         self._sides: dict[str, tuple[int, int]] = {}
         self._widths: dict[str, int] = {}
-        told: dict[int, float] = {}
+        self._stored: dict[int, float] = {}
         for at, operator in enumerate(self._operators):
             own = self._wires[at]
             for side, mine, other in zip(operator.indexes, own, reversed(own), strict=False):
                 self._sides[side.name] = (mine, other)
                 self._widths[side.name] = row_bytes(side.columns, 1)
-                told[mine] = float(self._side_rows(side.name))
-        self._told = told
+                self._stored[mine] = float(self._side_rows(side.name))
         self._grouped: dict[str, tuple[float, float]] = {}
-        """Groups, and rows below them."""
         for at, operator in enumerate(self._operators):
             self._known[at] = self._rows_at(at)
             if operator.group_keys:
@@ -410,8 +358,8 @@ class _Flows:
         return self._query.as_stored.meta.read_rows.get(name, 0) if size is None else size.rows
 
     def _rows_at(self, at: int) -> float:
-        if at in self._told:
-            return self._told[at]
+        if at in self._stored:
+            return self._stored[at]
         operator = self._operators[at]
         if operator.group_keys and operator.reads:
             return float(self._side_rows(operator.reads[0].name))
@@ -424,8 +372,25 @@ class _Flows:
     def rows(self, wire: int) -> float:
         return self._known[wire]
 
+    def changed(self, wire: int, kind: KindOfChange) -> float:
+        one = self._changes[kind.tables]
+        return sum(self.fan_out(at, wire) * _rows(one, name) for at, name in self.below(wire))
+
+    def deleted(self, wire: int, kind: KindOfChange) -> float:
+        one = self._changes[kind.tables]
+        return sum(
+            self.fan_out(at, wire) * _rows(one, name) * one.deletes.get(name, 0.0)
+            for at, name in self.below(wire)
+        )
+
+    def fresh(self, side: str, kind: KindOfChange) -> float:
+        if not self.comes_with_its_own(side, kind):
+            return 0.0
+        deletes = self._changes[kind.tables].deletes
+        deleted = max((deletes.get(name, 0.0) for name in kind.tables), default=0.0)
+        return _NEW * (1.0 - deleted)
+
     def below(self, wire: int) -> list[tuple[int, TableName]]:
-        """The sources below a wire, with their tables."""
         result: dict[int, TableName] = {}
         waiting = [wire]
         while waiting:
@@ -437,12 +402,11 @@ class _Flows:
         return sorted(result.items())
 
     def fan_out(self, source: int, wire: int) -> float:
-        """Rows at a wire for each row of a source."""
         return self._known[wire] / max(1.0, self._known[-1 - source])
 
     def comes_with_its_own(self, piece: str, kind: KindOfChange) -> bool:
-        """Whether the keys that a run asks of a piece mostly come with it: both sides of its join
-        change, or its groups have few rows."""
+        """Whether a piece's keys come with the change: its join's sides both do, or groups are
+        small."""
         if piece in self._sides:
             mine, other = self.tables_of(piece)
             return bool(mine & kind.tables and other & kind.tables)
@@ -450,12 +414,10 @@ class _Flows:
         return below <= groups * _FEW_ROWS
 
     def tables_of(self, side: str) -> tuple[frozenset[TableName], frozenset[TableName]]:
-        """The tables below a side, and those below the other one."""
         mine, other = (frozenset(n for _, n in self.below(wire)) for wire in self._sides[side])
         return mine, other
 
     def bytes(self, name: str) -> int:
-        """Bytes of a piece if it is kept."""
         size = self._query.sizes.get(name)
         if size is not None:
             return size.bytes
@@ -466,35 +428,22 @@ class _Flows:
 
 _MS = 1e-6
 _NUMBER = 8
-"""Bytes of a number."""
 _PAIR = 3 * _NUMBER
 """Bytes of a value of a group with its count, or of a group with its edge."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
-    """What is known of a circuit: rows at a wire, changed rows at it in a run of each kind, and
-    deleted ones among them."""
-
-    rows: Callable[[int], float]
-    changed: Callable[[int, KindOfChange], float]
-    deleted: Callable[[int, KindOfChange], float]
-    kinds: Sequence[KindOfChange]
-
-
-def bounded_of(query: Opened, facts: Facts) -> Mapping[str, Bounded]:
-    """What each piece that may be bounded takes and costs then, by its name."""
+def _bounded_pieces(query: Opened, flows: _Flows) -> Mapping[str, Bounded]:
     prepared, meta = query.as_stored.prepared, query.as_stored.meta
     choices = [
         one
         for one in query.compiled.buffers
         if one.piece in meta.buffers or not why_not_bounded(prepared, meta, one)
     ]
-    return {one.piece: _Piece(query, one, facts).bounded() for one in choices}
+    return {one.piece: _Piece(query, one, flows).bounded() for one in choices}
 
 
 def size_for(wanted: int, deleted: float, now: int | None) -> int:
-    """How many rows or values to keep of a group of which a run deletes so many in the mean."""
+    """Buffer size per group for so many deletions per run on average."""
     needed = wanted + math.ceil(deleted + 3 * math.sqrt(deleted))
     size = max(BUFFERS_FEWEST, 1 << (needed - 1).bit_length())
     size = min(size, max(USUAL.of_all or 0, wanted))
@@ -502,76 +451,63 @@ def size_for(wanted: int, deleted: float, now: int | None) -> int:
 
 
 def chance_of_refill(changed: float, deleted: float, spare: float) -> float:
-    """The chance that a run uses a buffer up, all groups together, in the long run.
-
-    So many of its rows lie within buffers, of which a share is `deleted`; a buffer has so many to
-    `spare`. Deletions that no new rows make up for use one up after `spare`; where they balance it
-    goes up and down between none and twice as many, and takes some 3 times their square (the mean
-    of such a walk from the middle to its lower end).
-    """
+    """The probability that a run exhausts a buffer, over all groups, in the long run. `changed`
+    rows lie within buffers, of which a share is `deleted`; a buffer has `spare` rows. Deletions not
+    balanced by new rows exhaust one after `spare`; if balanced, its size walks between none and
+    twice as many, which takes some 3 times their square (the mean of such a walk from the middle to
+    its lower end)."""
     lost = changed * max(0.0, 2 * deleted - 1) / spare
     walked = changed * min(1.0, 2 * deleted) / (3 * spare * spare)
     return min(1.0, lost + walked)
 
 
-def _place(query: Opened, choice: BufferChoice) -> int:
-    operators = tuple(query.compiled.circuit)
-    return next(at for at, one in enumerate(operators) if one.piece == choice.piece)
-
-
 class _Piece:
-    def __init__(self, query: Opened, choice: BufferChoice, facts: Facts) -> None:
-        self._query, self._choice, self._facts = query, choice, facts
+    def __init__(self, query: Opened, choice: BufferChoice, flows: _Flows) -> None:
+        self._query, self._choice, self._flows = query, choice, flows
         compiled = query.compiled
         self._operators, self._wires = tuple(compiled.circuit), compiled.circuit.wires
-        self._at = _place(query, choice)
+        self._at = next(at for at, o in enumerate(self._operators) if o.piece == choice.piece)
         self._operator = self._operators[self._at]
         (self._wire,) = self._wires[self._at]
         meta = query.as_stored.meta
-        self._rows = max(1.0, facts.rows(self._wire))
+        self._rows = max(1.0, flows.rows(self._wire))
         groups = (
-            facts.rows(self._at) if choice.is_values else meta.buffer_groups.get(choice.piece, 1)
+            flows.rows(self._at) if choice.is_values else meta.buffer_groups.get(choice.piece, 1)
         )
         self._groups = min(self._rows, max(1.0, groups))
         self._now = meta.buffers.get(choice.piece)
 
     def bounded(self) -> Bounded:
-        most = max((self._deleted(kind) for kind in self._facts.kinds), default=0.0)
+        flows, wire = self._flows, self._wire
+        most = max((flows.deleted(wire, kind) for kind in flows.kinds), default=0.0)
         size = size_for(self._choice.wanted, most / self._groups, self._now)
         held = float(self._held(size))
         is_best = min(1.0, held * self._groups / self._rows)
         spare = held - self._choice.wanted + 1
 
         def chance(kind: KindOfChange) -> float:
-            return chance_of_refill(self._changed(kind) * is_best, self._share(kind), spare)
+            changed = flows.changed(wire, kind)
+            share = min(1.0, flows.deleted(wire, kind) / max(1.0, changed))
+            return chance_of_refill(changed * is_best, share, spare)
 
         return Bounded(self._bytes(size), chance, self._refill_ms(), self._kept_bytes(), size)
 
     def _held(self, size: int) -> int:
-        """Rows or values of a group that is filled again."""
+        """Rows or values of a group after a refill."""
         if self._choice.is_values:
             return size
         wanted = self._choice.wanted
         return max(size, wanted + min(size, wanted))
 
-    def _changed(self, kind: KindOfChange) -> float:
-        return self._facts.changed(self._wire, kind)
-
-    def _deleted(self, kind: KindOfChange) -> float:
-        return self._facts.deleted(self._wire, kind)
-
-    def _share(self, kind: KindOfChange) -> float:
-        """Of the rows that change, those that are deleted."""
-        return min(1.0, self._deleted(kind) / max(1.0, self._changed(kind)))
-
     def _bytes(self, size: int) -> int:
-        """What it takes once it is bounded, at most: buffers grow to twice their size."""
+        """Upper bound of its bytes once bounded: buffers grow to twice their size."""
         if self._now is not None:
             return self._query.bytes_of(self._operator)
         most = self._groups * 2 * self._held(size)
         if self._operator.reads:
             groups = self._groups * _NUMBER * (2 + len(self._operator.group_keys) + 6)
-            return int(min(self._as_read(), groups + min(self._rows, most) * _PAIR))
+            as_read = self._query.as_stored.meta.group_bytes.get(self._choice.piece, 0)
+            return int(min(as_read, groups + min(self._rows, most) * _PAIR))
         result = self._groups * _PAIR
         buffered = {keeper for keeper, _, _ in self._buffered()}
         result += sum(size for keeper, _, size in self._stored() if keeper not in buffered)
@@ -580,16 +516,13 @@ class _Piece:
         return int(result)
 
     def _kept_bytes(self) -> int | None:
-        """What it would take if all were kept, where it is bounded; None where it is not."""
+        """Bytes if all were kept, for a bounded piece; else None."""
         if self._now is None:
             return None
         known = self._query.as_stored.meta.group_bytes.get(self._choice.piece)
         held = sum(rows for _, rows, _ in self._buffered())
         stored = self._query.bytes_of(self._operator)
         return int(stored * max(1.0, self._rows / max(1, held))) if known is None else known
-
-    def _as_read(self) -> int:
-        return self._query.as_stored.meta.group_bytes.get(self._choice.piece, 0)
 
     def _stored(self) -> Iterator[tuple[str, int, int]]:
         for keeper in self._operator.arrangements():
@@ -598,32 +531,31 @@ class _Piece:
                 yield keeper.name, size.rows, size.bytes
 
     def _buffered(self) -> Iterator[tuple[str, int, int]]:
-        """What of it is bounded."""
         names = set(self._operator.buffered)
         return (one for one in self._stored() if one[0] in names)
 
     def _refill_ms(self) -> float:
-        """Reading the table again, whose files may all hold rows of a group, or telling all groups
-        below; and finding which are those asked for."""
+        """Time to read the table again, whose files may all hold rows of a group, or to list all
+        groups below; and to select those requested."""
         at = self._wire
         while at >= 0 and not self._operators[at].can_refill:
             (at,) = self._wires[at]
-        result = self._facts.rows(at) * PRIORS.group_row_ns * _MS
-        return result + (self._told_ms(at) if at >= 0 else self._whole_ms(at))
+        result = self._flows.rows(at) * PRIORS.group_row_ns * _MS
+        return result + (self._list_ms(at) if at >= 0 else self._whole_ms(at))
 
-    def _told_ms(self, at: int) -> float:
-        """All groups of a grouping told, as if it were read where it may be."""
-        told = self._facts.rows(at) * PRIORS.row_ns * _MS
+    def _list_ms(self, at: int) -> float:
+        """Time to list all groups of a grouping, as if it were read where possible."""
+        result = self._flows.rows(at) * PRIORS.row_ns * _MS
         chosen = {one.side: one for one in self._query.compiled.groupings}
         known = chosen.get(self._operators[at].piece)
         if known is not None and known.readers:
-            told += sum(self._whole_ms(source) for source in self._sources(at))
-        return told
+            result += sum(self._whole_ms(source) for source in self._sources(at))
+        return result
 
     def _whole_ms(self, source: int) -> float:
         width = len(self._query.compiled.sources[-1 - source].scan.table_columns)
         each = PRIORS.read_value_ns * max(1, width) + PRIORS.tag_row_ns
-        return self._facts.rows(source) * each * _MS
+        return self._flows.rows(source) * each * _MS
 
     def _sources(self, at: int) -> Iterator[int]:
         for wire in self._wires[at]:

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from impctl.compile import session
 from impctl.errors import HistoryGoneError, StorageError
 from impctl.service.budget import choice
 from impctl.service.budget.bounds import BOUND_IMPOSSIBLE, enough_text
@@ -177,7 +178,7 @@ def test_explain_says_what_is_read_and_why(captured: Cli) -> None:
 @pytest.mark.parametrize(
     ("part", "error", "told"),
     [
-        ((choice, "hand_over"), HistoryGoneError("gone"), "does not change: gone"),
+        ((session, "hand_over"), HistoryGoneError("gone"), "does not change: gone"),
         ((choice, "kept_within"), StorageError("no log"), "whatever its budget: no log"),
     ],
     ids=["a conversion", "a choice"],

@@ -12,7 +12,7 @@ from unittest.mock import Mock
 import pytest
 
 from impctl.errors import WorkloadError
-from impctl.service import decide
+from impctl.service import kept_states
 from impctl.service.context import SilentReporter
 from impctl.service.kept_states import KeptStates
 from impctl.service.memory_limit import largest_side, machine_memory, memory_of
@@ -101,7 +101,7 @@ def kept_after(
     monkeypatch: pytest.MonkeyPatch, over: int, sizes: dict[str, int], order: str
 ) -> list[str]:
     """The queries whose states are kept after these steps, the last of which is over by so much."""
-    monkeypatch.setattr(decide, "_forms", lambda *_: ())
+    monkeypatch.setattr(kept_states, "_forms", lambda *_: ())
     held = [500] * (len(order) - 1) + [500 + over]
     kept = KeptStates(memory=500, held=lambda: held.pop(0))
     for name in order:
