@@ -55,18 +55,18 @@ _ARROW = {
     Kind.TIMESTAMP_NTZ: pa.timestamp("us"),
     Kind.NULL: pa.null(),
 }
-"""What Spark's `toArrow` gives; a timestamp has the session's time zone beside."""
+"""What Spark's `toArrow` gives; a timestamp also has the session's time zone."""
 
 
 _LOOKED_UP = INTEGRAL | {Kind.STRING, Kind.DATE}
-"""Types of keys that are looked up: equal ones have one code."""
+"""Types of keys that can be looked up: equal values have one code."""
 
-ANSWER = "answer"
-"""The name of the rows that an answer is made of, among all that a circuit keeps."""
+ANSWER = "answer"  # The name of the answer's rows among all that a circuit keeps
 
 
 def kept_rows(ending: Ending, bounded: Collection[AttributeId] = ()) -> KeptRows:
-    """What keeps them, by the first column that is put out as it is; some may have bounds."""
+    """The operator that keeps rows, by the first column that is output unchanged; some may have
+    bounds."""
     columns = typed(ending.columns, None)
     shown = [one.expr.id for one in ending.outputs if isinstance(one.expr, ColumnRef)]
     keys = (shown or [name for name, _ in columns])[:1]
@@ -74,7 +74,7 @@ def kept_rows(ending: Ending, bounded: Collection[AttributeId] = ()) -> KeptRows
 
 
 def check_ending(ending: Ending, span: Span | None) -> None:
-    """BlockedError where the answer cannot be computed from its rows exactly as Spark does."""
+    """BlockedError if the answer cannot be computed from its rows exactly as Spark does."""
     for predicate in ending.predicates:
         check_condition(predicate, span)
     for expr in ending.values:
@@ -84,9 +84,7 @@ def check_ending(ending: Ending, span: Span | None) -> None:
 
 def answer_of_rows(ending: Ending, rows: Batch, zone: str, where: Expr | None = None) -> pa.Table:
     """The answer; `rows` have `ending.columns` and positive weights, and may be more than needed.
-
-    Of the answer those rows for which `where`, a condition on its columns, is true.
-    """
+    `where`, a condition on the answer's columns, selects its rows."""
     rows = rows_asked_for(ending, rows)
     if where is not None and len(rows):
         shown = {one.attribute.id: one.expr for one in ending.outputs}
@@ -107,7 +105,7 @@ def answer_of_rows(ending: Ending, rows: Batch, zone: str, where: Expr | None = 
 
 
 def rows_asked_for(ending: Ending, rows: Batch) -> Batch:
-    """Of the rows kept those of the answer, by value, cut and in order; not put out yet."""
+    """The answer's rows among the kept ones, by value, cut and in order; not output yet."""
     rows = _by_value(rows)
     for predicate in ending.predicates:
         if len(rows):
@@ -120,11 +118,9 @@ def rows_asked_for(ending: Ending, rows: Batch) -> Batch:
 
 
 def key_asked(ending: Ending, kept: AnswerRows, where: Expr) -> int | None:
-    """The code of the one key of rows that a condition on the answer's columns can be true for.
-
-    None where it may be true for several, or where rows that it is not asked of decide which rows
-    there are. Only for keys whose equality is that of their contents.
-    """
+    """The code of the one key for which a condition on the answer's columns can be true. None if
+    there may be several, or if other rows decide which rows there are. Only for keys whose equality
+    is that of their contents."""
     types = dict(kept.columns)
     if ending.is_cut or not kept.keys or types[kept.keys[0]].kind not in _LOOKED_UP:
         return None
@@ -141,7 +137,7 @@ def key_asked(ending: Ending, kept: AnswerRows, where: Expr) -> int | None:
 
 
 def _code(value: Literal, kind: SqlType) -> int | None:
-    """The code of a key with this value; None where the types do not compare as they are."""
+    """The code of a key with this value; None if the types do not compare as they are."""
     is_alike = value.type.kind is kind.kind or {value.type.kind, kind.kind} <= INTEGRAL
     if not is_alike:
         return None
@@ -178,7 +174,7 @@ def _cut(rows: Batch, first: FirstRows) -> Batch:
 
 
 def _between(rows: Batch, start: int, end: int | None) -> Batch:
-    """The rows from one place to another, each copy counted."""
+    """The rows from one position to another, each copy counted."""
     reached = np.cumsum(rows.weights)
     low = np.maximum(reached - rows.weights, start)
     high = reached if end is None else np.minimum(reached, end)
@@ -189,7 +185,7 @@ def _between(rows: Batch, start: int, end: int | None) -> Batch:
 
 
 def _sorted(rows: Batch, order: Sequence[SortKey]) -> Batch:
-    """The rows in this order; where they tie, by all they are."""
+    """The rows in this order; ties by all their values."""
     if len(rows) <= 1 or not order:
         return rows
     ranks = []
@@ -207,7 +203,7 @@ def _sorted(rows: Batch, order: Sequence[SortKey]) -> Batch:
 
 
 def _ties(ranks: Sequence[Ints]) -> Bools:
-    """Which of some sorted rows have an equal neighbour."""
+    """Mark the sorted rows that have an equal neighbour."""
     same = np.ones(len(ranks[0]) - 1, dtype=np.bool_)
     for rank in ranks:
         same &= rank[1:] == rank[:-1]
@@ -220,7 +216,7 @@ def _by_name(rows: Batch) -> list[Vector]:
 
 
 def arrow_column(column: Vector, weights: Ints, wanted: pa.DataType) -> pa.Array:
-    """The column with each row as often as it counts."""
+    """The column with each row repeated by its weight."""
     if bool((weights != 1).any()):
         column = column.take(np.repeat(np.arange(len(weights), dtype=np.int64), weights))
     array = column.to_arrow()
@@ -238,7 +234,7 @@ def arrow_column(column: Vector, weights: Ints, wanted: pa.DataType) -> pa.Array
 
 
 def _decimals(column: Vector, array: pa.Array, wanted: pa.Decimal128Type) -> pa.Array:
-    """Unscaled integers as the decimals that they are."""
+    """Unscaled integers as decimals."""
     if not pa.types.is_decimal(array.type):
         array = array.cast(pa.decimal128(19, 0))
     wide = array.cast(pa.decimal128(38, 0))

@@ -30,16 +30,14 @@ if TYPE_CHECKING:
 
 TableRows = Callable[[Source, Mapping[ColumnName, Vector]], Iterable[pa.Table]]
 """All rows of a source's table, after the change, that meet its conditions and whose columns have
-one of these values each; more may come along. The columns that it scans come in any order."""
+one of these values each; it may return more. Columns come in any order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Buffers:
-    """How many of the best rows or values are kept, where they can be refilled; None is all.
-
-    Of each group of several, and where all rows are one group; of groups `of_piece` says it of
-    single pieces of state, by their names.
-    """
+    """How many of the best rows or values are kept, if they can be refilled; None is all. Of each
+    group of several, and where all rows are one group; of groups `of_piece` overrides single pieces
+    of state, by name."""
 
     of_group: int | None = None
     of_all: int | None = None
@@ -47,32 +45,27 @@ class Buffers:
 
     @classmethod
     def of(cls, size: int | None) -> Buffers:
-        """The same bound wherever there is one."""
         return cls(size, size)
 
     def size_of(self, piece: str, *, is_grouped: bool) -> int | None:
-        """How much is kept of a piece that can be refilled."""
         return self.of_piece.get(piece, self.of_group) if is_grouped else self.of_all
 
 
 KEEP_ALL = Buffers()
 FEWEST = 8
-"""Rows or values that a look-up reads of a group in any case; a smaller bound makes none quicker,
-and where only the best is wanted 7 deletions of the very best pass before it is used up."""
+"""Rows or values that a look-up reads of a group in any case; a smaller bound is not faster, and
+where only the best is wanted 7 deletions of the very best pass before it is used up."""
 USUAL = Buffers(of_all=1000)
-"""Where all rows are one group, a bound that 1,000 deletions of the very best rows use up: the rest
-is read once more then. Of many groups the bound is a matter of their sizes, which only who writes
-the workload knows."""
+"""If all rows are one group, a bound that 1,000 deletions of the very best rows use up: the rest is
+read once more then. For many groups the bound depends on their sizes, which only the workload's
+author knows."""
 
 
 @dataclass(frozen=True, slots=True)
 class BufferChoice:
     """What is kept of a piece with first rows, or with values of MIN and MAX, per group: the best
-    `size`, all where that is None.
-
-    `wanted` are always held. `pinned` says why the size is no choice, empty where it is one;
-    `is_values` that it is of a grouping's values, and not of first rows.
-    """
+    `size`, all if that is None. `wanted` are always held. `pinned` says why the size is no choice,
+    empty if it is one; `is_values` that it is of a grouping's values, and not of first rows."""
 
     piece: str
     tables: tuple[TableName, ...]
@@ -91,13 +84,13 @@ ONE_GROUP = "its rows are one group, and the best rows of it are stored in any c
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """What lies between a table or an operator that knows its output, and a bounded operator."""
+    """The path from a table, or an operator that knows its output, to a bounded operator."""
 
     origin: Source | Operator
     steps: tuple[Operator, ...]
 
     def column_of(self, source: Source, name: AttributeId) -> ColumnName | None:
-        """The column of the table, where it starts there, that passes unchanged as this one."""
+        """The table column, if it starts there, that passes unchanged as this one."""
         passed: AttributeId | None = name
         for step in reversed(self.steps):
             passed = None if passed is None else step.passes(passed)
@@ -118,7 +111,7 @@ def prefix_of(
     sources: Sequence[Source],
     flow: Flow,
 ) -> Prefix | None:
-    """The way to this flow from a table or a grouping; None where there is more between."""
+    """The path to this flow from a table or a grouping; None if there is more between."""
     steps: list[Operator] = []
     at = flow.at
     while at >= 0:
@@ -135,9 +128,7 @@ def prefix_of(
 @dataclass(slots=True)
 class Refilled:
     """A bounded operator, what it reads, by which keys and with how many tags, and how often.
-
-    `rows` counts those of the table; a grouping's come from memory. `ms` is what it took.
-    """
+    `rows` counts those of the table; a grouping's come from memory. `ms` is the time taken."""
 
     operator: Operator
     prefix: Prefix
@@ -148,7 +139,7 @@ class Refilled:
     ms: float = 0.0
 
     def read_from(self, table_rows: TableRows) -> None:
-        """Refill from these rows of the table from now on, where it is a table's."""
+        """Refill from these rows of the table from now on, if the origin is a table."""
         source = self.prefix.origin
         if not isinstance(source, Source):
             return
@@ -165,13 +156,13 @@ class Refilled:
         self.operator.refill_from(refill)
 
     def read_from_groups(self) -> None:
-        """Refill from the state of the grouping below from now on, where it is a grouping's."""
+        """Refill from the state of the grouping below from now on, if the origin is one."""
         grouping = self.prefix.origin
         if not isinstance(grouping, Source):
             self.operator.refill_from(lambda keys: self._filled(keys, _told(grouping)))
 
     def whole(self, table_rows: TableRows) -> Iterator[Batch]:
-        """All rows that the operator has had, those of a table from `table_rows`; between steps."""
+        """All input rows of the operator, those of a table from `table_rows`; between steps."""
         origin = self.prefix.origin
         if isinstance(origin, Source):
             batches = _read(origin, table_rows, {})

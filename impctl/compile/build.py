@@ -81,7 +81,7 @@ if TYPE_CHECKING:
 
 
 def build_set_operation(builder: Plumbing, node: SetOperation, *, must_be_sure: bool) -> Flow:
-    """The operators of UNION, INTERSECT and EXCEPT."""
+    """Build the operators of UNION, INTERSECT and EXCEPT."""
     sure = must_be_sure or not (node.kind is SetKind.UNION and node.all)
     columns = typed(node.attributes, node.span)
     left = _renamed(builder, node, node.left, columns, must_be_sure=sure)
@@ -152,7 +152,7 @@ def _renamed(
     *,
     must_be_sure: bool,
 ) -> Flow:
-    """A side under the operation's own columns and types."""
+    """A side with the operation's own columns and types."""
     below = builder.build(side, must_be_sure=must_be_sure)
     if node.kind is not SetKind.UNION or not node.all:
         below = builder.sure(below)
@@ -164,14 +164,12 @@ def _renamed(
     return builder.project(below, outputs, columns, node)
 
 
-ENGINE_FORMAT = 6
-"""Goes up whenever the engine would read older state differently."""
-_SPREAD_FORMAT = 7
-"""The same of plans with variances: their squares are summed with residues."""
+ENGINE_FORMAT = 6  # Increased whenever the engine would read older state differently
+_SPREAD_FORMAT = 7  # The same for plans with variances: their squares are summed with residues
 
 
 def circuit_id(core: Plan) -> str:
-    """Names the circuit that a plan compiles to, under this engine."""
+    """Name the circuit that a plan compiles to, under this engine."""
     calls = (
         output.call.function
         for node in nodes_of(core)
@@ -183,21 +181,17 @@ def circuit_id(core: Plan) -> str:
 
 
 def with_answer(circuit: str) -> str:
-    """The name of a plan's circuit that keeps the rows too."""
+    """Name a plan's circuit that keeps the rows too."""
     return f"{circuit}:answer"
 
 
 def template_id(root: Plan) -> str:
-    """Names the template of a plan, as this release of impctl reads and rewrites queries.
-
-    Which lineage a sketch is to hold is no part of it.
-    """
+    """Name a plan's template, as this release of impctl reads and rewrites queries. It does not
+    depend on the lineage a sketch is to hold."""
     return stamped(template(for_all(root)))
 
 
 class Builder(Plumbing):
-    """Matches over plan nodes."""
-
     def __init__(
         self,
         sketched: Mapping[AccessId, RangePartition],
@@ -213,14 +207,12 @@ class Builder(Plumbing):
         keyed_rows: Mapping[AttributeId, tuple[AccessId, ...]] = MappingProxyType({}),
         absorbs: Absorbs | None = None,
     ) -> None:
-        """`keyed` has, by identity (`id`), the Aggregates whose groups have one fragment, and the
-        grouping column that tells it; `keyed_rows` the columns of the fixpoints that are KEYED.
-
-        `last_top` is the LIMIT above which there are only columns, if there is one; `barriers` are
-        those of others whose rows all count; the rows of an `answer` are kept, of which those that
-        it does not ask again must be sure. `blocks` are the plan's, where trees are to serve them;
-        `absorbs` is said where fixpoints are kept by absorption; for the rest see `Plumbing`.
-        """
+        """`keyed` has, by identity (`id`), the Aggregates whose groups have one range, and the
+        grouping column that gives it; `keyed_rows` the columns of the fixpoints that are KEYED.
+        `last_top` is the LIMIT with only columns above, if any; `barriers` are those of others
+        whose rows all count; the rows of an `answer` are kept; those that it does not evaluate
+        again must be sure. `blocks` are the plan's, if trees are to serve them; `absorbs` says that
+        fixpoints are kept by absorption; for the rest see `Plumbing`."""
         super().__init__(chooser, barriers=barriers, buffers=buffers, has_doubts=has_doubts)
         self.sketched = sketched
         self.first_grouping: FirstGrouping | None = None
@@ -239,11 +231,9 @@ class Builder(Plumbing):
         self.absorbed: list[AbsorbedRows] = []
 
     def root(self, plan: Plan, *, is_passed: bool = False) -> Flow:
-        """The whole plan and its barriers; tags in the order of the plan's accesses.
-
-        `is_passed`: partial aggregates may fill it. Above a barrier rows carry none of its
-        accesses' fragments, so each access counts once.
-        """
+        """The whole plan and its barriers; tags in the order of the plan's accesses. `is_passed`:
+        partial aggregates may fill it. Above a barrier rows carry none of its accesses' ranges, so
+        each access counts once."""
         self._conditions = scan_conditions(plan)
         self.plan = plan
         self.is_passed = is_passed
@@ -269,7 +259,7 @@ class Builder(Plumbing):
         return Circuit(self.operators, self.inputs)
 
     def _kept(self, plan: Plan, answer: AnswerPlan) -> Flow:
-        """The plan's rows, kept, and beside them the fragments that trees tell."""
+        """The plan's rows, kept, and the ranges that trees give."""
         whole = told_by_tree(self, self._blocks, self.sketched)
         if whole is not None:
             self.kept, flow = whole
@@ -293,7 +283,7 @@ class Builder(Plumbing):
         }
 
     def build(self, plan: Plan, *, must_be_sure: bool) -> Flow:
-        """The operators of a node and everything below it."""
+        """Build the operators of a node and everything below it."""
         start = len(self.operators)
         must_be_sure = must_be_sure or id(plan) == self._decided
         flow = self._planted_for(plan, must_be_sure=must_be_sure)
@@ -344,7 +334,8 @@ class Builder(Plumbing):
         return self.select(below, node.predicate, node, must_be_sure=must_be_sure)
 
     def _planted_for(self, plan: Plan, *, must_be_sure: bool) -> Flow | None:
-        """What trees have for the node; as a grouping over rows it may leave no choice."""
+        """The flow planted for the node by trees; over a grouping of rows it may leave no
+        choice."""
         planted = self._planted.get(id(plan))
         if planted is not None and must_be_sure and isinstance(plan, AggregateNode):
             refuse_choice(plan, read_calls(plan).choice)
@@ -397,7 +388,7 @@ class Builder(Plumbing):
         return replace(result, carried=below.carried)
 
     def grouped(self, node: AggregateNode, below: Flow, *, must_be_sure: bool) -> Flow:
-        """The operators of a grouping over rows that are built already."""
+        """Build the operators of a grouping over rows that are built already."""
         columns = typed(attributes_of(node), node.span)
         key = self._keyed.get(id(node))
         split = split_extremes(self, node, below)
@@ -442,7 +433,7 @@ class Builder(Plumbing):
         chosen: Sequence[int],
         key: AttributeId | None,
     ) -> int:
-        """One grouping by the chosen keys, of which `key` may tell the fragment; its position."""
+        """One grouping by the chosen keys, of which `key` may give the range; its position."""
         used = [node.keys[place] for place in chosen]
         inputs = [(key.attribute.id, key.expr) for key in used]
         outputs = (*inputs, *calls.arguments)

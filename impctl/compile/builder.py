@@ -93,7 +93,7 @@ _LEFT_BEHIND = "the engine does not support using a sum of doubles above a LIMIT
 
 
 def bounds_of(flow: Flow) -> dict[AttributeId, AttributeId]:
-    """The name of its bound's column for each column that has bounds."""
+    """The name of the bound's column for each column that has bounds."""
     return {name: f"{name}/bound" for name, _ in flow.columns if name in flow.approximate}
 
 
@@ -122,17 +122,14 @@ class Plumbing(ABC):
         has_doubts: bool = True,
     ) -> None:
         """`barriers` are identities (`id`) of top-k whose rows all count (default: of every one).
-
         `chooser` decides which sides of joins are kept (default: all); `buffers` bound what MIN,
-        MAX and top-k keep, where they can be refilled. Without `has_doubts` first rows
-        that may turn out to be unsure are refused in advance.
-        """
+        MAX and top-k keep, if they can be refilled. Without `has_doubts` first rows that may turn
+        out to be unsure are refused in advance."""
         self.chooser: Chooser = AsRecorded() if chooser is None else chooser
         self.sides: list[SideChoice] = []
         self.distant: list[DistantJoin] = []
         self.groupings: list[tuple[Operator, SideChoice]] = []
-        self.is_passed = False
-        """Whether partial aggregates may fill what is built."""
+        self.is_passed = False  # Whether partial aggregates may fill the circuit
         self.operators: list[Operator] = []
         self.inputs: list[tuple[int, ...]] = []
         self.sources: list[Source] = []
@@ -147,16 +144,13 @@ class Plumbing(ABC):
         self.has_doubts = has_doubts
         self.refills: list[Refilled] = []
         self.buffered_pieces: dict[str, BufferChoice] = {}
-        """What is kept of first rows and extremes, by the names of their operators."""
+        """What is kept of first rows and extremes, by operator name."""
         self.keeps_all = False
-        self.has_answer = False
-        """Whether the rows at the end are asked for with their values."""
+        self.has_answer = False  # Whether the final rows are requested with their values
         self.given: Mapping[FixpointId, Flow] = {}
-        """What the leaves of a step stand for, where it is a step that is built."""
-        self.plan: Plan | None = None
-        """The whole plan, where that is what is built."""
-        self.prefix = ""
-        """What all names begin with."""
+        """What the leaves of a step stand for, if a step is built."""
+        self.plan: Plan | None = None  # The whole plan, if that is built
+        self.prefix = ""  # The prefix of all names
         self._named: dict[str, int] = {}
 
     @abstractmethod
@@ -211,10 +205,8 @@ class Plumbing(ABC):
         return self._barrier_ids is None or id(node) in self._barrier_ids
 
     def drop_unread(self) -> None:
-        """Forget operators and sources that the last operator does not depend on.
-
-        Above the last barrier of every access, nothing can change a sketch.
-        """
+        """Remove operators and sources that the last operator does not depend on. Above the last
+        barrier of every access, nothing can change a sketch."""
         read = {len(self.operators) - 1}
         for at in reversed(range(len(self.operators))):
             if at in read:
@@ -255,7 +247,7 @@ class Plumbing(ABC):
         columns: tuple[Column, ...],
         node: Plan,
     ) -> Flow:
-        """Computed columns; BlockedError where one is of a column that did not come this far."""
+        """Computed columns; BlockedError if one is of a column that is not available here."""
         inexact, whole = set(), set()
         for name, expr in outputs:
             if not columns_of(expr) <= flow.ids:
@@ -275,7 +267,7 @@ class Plumbing(ABC):
         return Flow(at, columns, flow.accesses, *bounds, computed=computed)
 
     def sure(self, flow: Flow, names: Collection[AttributeId] | None = None) -> Flow:
-        """The flow with these columns (default: all) exact, which is found at every step."""
+        """The flow with these columns (default: all) exact, checked at every step."""
         wanted = flow.approximate & flow.ids
         wanted = wanted if names is None else wanted & frozenset(names)
         if not wanted:
@@ -307,7 +299,7 @@ class Plumbing(ABC):
         return Flow(at, columns, flow.accesses, frozenset(bounds), whole=whole & bounds.keys())
 
     def distinct(self, flow: Flow, columns: tuple[Column, ...], node: Plan) -> Flow:
-        """Each row once, with the fragments of all its copies; no column has bounds."""
+        """Each row once, with the ranges of all its copies; no column has bounds."""
         _check_columns(flow, columns, node)
         flow = self.sure(flow)
         made = partial(
@@ -328,10 +320,7 @@ class Plumbing(ABC):
         self, flow: Flow, kept: Aggregate, made: Callable[[], Aggregate]
     ) -> tuple[int, Plan | None]:
         """Append a grouping over this flow, kept or read; its position, and the plan of the rows
-        below where its groups can be read.
-
-        `made` gives it anew, with all values of its extremes.
-        """
+        below if its groups can be read. `made` builds it again with all values of its extremes."""
         result = chosen_groups(self.chooser, flow, kept, made, is_passed=self.is_passed)
         self.groupings.append((result.operator, result.choice))
         if result.distant is not None:
@@ -362,13 +351,13 @@ class Plumbing(ABC):
 
 
 def _check_columns(flow: Flow, columns: Sequence[Column], node: Plan | None = None) -> None:
-    """BlockedError where one did not come this far."""
+    """BlockedError if a column is not available."""
     if not {name for name, _ in columns} <= flow.ids:
         raise BlockedError(_LEFT_BEHIND, None if node is None else node.span)
 
 
 def _may_round(expr: Expr) -> bool:
-    """Whether what is computed of an exact value may have a bound: doubles rounded at a tie."""
+    """Whether an exact value may give a result with a bound: doubles rounded at a tie."""
     return any(isinstance(part, Call) for part in walk(expr))
 
 
@@ -385,12 +374,10 @@ _Call = tuple[PartialColumn, SqlType, AggregateCall]
 
 @dataclass(frozen=True, slots=True)
 class Partials:
-    """The pass: its plan, and what its result columns mean, in order.
-
-    `columns` come after `keys` key columns and, if `has_fragment`, the fragment; the first of them
-    counts rows. `key` is the place of the key column that tells the fragment where no column does.
-    The scan of the plan reads `FRAGMENT_COLUMN` too if `has_fragment`.
-    """
+    """The pass: its plan, and what its result columns mean, in order. `columns` come after `keys`
+    key columns and, if `has_fragment`, the range id; the first of them counts rows. `key` is the
+    position of the key column that gives the range if no column does. The scan of the plan reads
+    `FRAGMENT_COLUMN` too if `has_fragment`."""
 
     plan: Plan
     key_types: tuple[SqlType, ...]
@@ -400,11 +387,10 @@ class Partials:
 
     @property
     def has_fragment(self) -> bool:
-        """Whether a column tells the fragment; else a grouping column does."""
+        """Whether a column gives the range; else a grouping column does."""
         return self.key is None
 
     def keys_of(self, table: pa.Table) -> list[Vector]:
-        """The key columns of the pass's result."""
         return [from_arrow(table.column(i), kind) for i, kind in enumerate(self.key_types)]
 
     def values_of(self, table: pa.Table) -> dict[PartialColumn, Any]:
@@ -415,7 +401,7 @@ class Partials:
         }
 
     def fragments_of(self, table: pa.Table, partition: RangePartition) -> Fragments:
-        """The fragment of every row of the pass's result."""
+        """The range id of every row of the pass's result."""
         if self.key is None:
             column = table.column(len(self.key_types))
             fragments: Fragments = from_arrow(column, INTEGER).values.astype(np.int32)
@@ -434,10 +420,8 @@ class Partials:
         return False
 
     def rows_told_by(self, table: pa.Table, partition: RangePartition) -> Ints | None:
-        """Rows of the table per fragment, shape (size,), as the pass's result tells them.
-
-        None where it does not count every row: where something below its grouping selects some.
-        """
+        """Rows of the table per range, shape (size,), from the pass's result. None if a node below
+        its grouping selects rows."""
         assert isinstance(self.plan, AggregateNode)
         if not all(isinstance(node, Scan | Project) for node in nodes_of(self.plan.child)):
             return None
@@ -461,7 +445,7 @@ class FirstGrouping:
 def grouped_pass(
     first: FirstGrouping, scan: Scan, key: int | None, *, counts_specials: bool
 ) -> Partials:
-    """The pass for a grouping: a row per group, or per group and fragment without a `key`."""
+    """The pass for a grouping: a row per group, or per group and range without a `key`."""
     node = first.node
     child, keys = node.child, list(node.keys)
     if key is None:
@@ -478,7 +462,7 @@ def grouped_pass(
 
 
 def row_counts(top: Plan, scan: Scan) -> Partials:
-    """The pass without a grouping: qualifying rows per fragment."""
+    """The pass without a grouping: qualifying rows per range."""
     child = with_fragments(top, (scan.access,))
     rows = AggregateOutput(_attribute(PARTIAL_ROWS, LONG), AggregateCall("count"))
     plan = AggregateNode(child, (_fragment_output(scan),), (rows,))

@@ -60,7 +60,7 @@ _PRESERVED = {
     JoinKind.SEMI: (True, False),
     JoinKind.ANTI: (True, False),
 }
-"""Which sides of a join may read the fixpoint: more rows there are never fewer rows above."""
+"""Join sides that may read the fixpoint: more rows in it never give fewer rows above."""
 
 
 def build_fixpoint(
@@ -71,9 +71,8 @@ def build_fixpoint(
     *,
     is_numbered: bool = False,
 ) -> Flow:
-    """The operators of a fixpoint; `inner` builds those of its step; KEYED where it has a `key`.
-
-    Where it `is_numbered`, which only rows of a set are, rows carry their numbers."""
+    """Build the operators of a fixpoint; `inner` builds those of its step; KEYED if it has a `key`.
+    If it `is_numbered`, which only rows of a set are, rows carry their numbers."""
     if not node.is_set and not reads_once(node):
         what = "WITH RECURSIVE of UNION ALL, with rows made of none of its rows or of two,"
         raise BlockedError(what, node.span)
@@ -138,7 +137,7 @@ def _grouped(best: BestOnly, columns: Sequence[Column]) -> Grouped:
 
 @dataclass(frozen=True, slots=True)
 class Keyed:
-    """The column that a fixpoint is keyed on, the accesses below and the ranges of all of them."""
+    """The column that a fixpoint is keyed on, the accesses below, and the ranges of all of them."""
 
     column: AttributeId
     partition: RangePartition
@@ -151,10 +150,8 @@ class Keyed:
         keyed: Mapping[AttributeId, tuple[AccessId, ...]],
         sketched: Mapping[AccessId, RangePartition],
     ) -> Keyed | None:
-        """What a fixpoint is keyed on; None for one that is a barrier.
-
-        BlockedError where accesses have other ranges than others: then no sketch is that of all.
-        """
+        """The key column of a fixpoint; None for one that is a barrier. BlockedError if accesses
+        have different ranges: then no sketch covers all of them."""
         column = next((one.id for one in node.attributes if one.id in keyed), None)
         if column is None:
             return None
@@ -166,7 +163,7 @@ class Keyed:
 
 
 def untagged(builder: Plumbing, flow: Flow) -> Flow:
-    """The rows without fragments: above, a row's own value tells them."""
+    """The rows without range ids: above, a row's own value gives them."""
     return builder.union([flow], flow.columns, ()) if flow.accesses else flow
 
 
@@ -208,8 +205,9 @@ def _step(
     prefix: str,
     named: Sequence[AttributeId],
 ) -> Flow:
-    """The operators of the step: rows with their rank in, and out the greatest of these; where they
-    have numbers, these in, and out those of all that took part. So these columns are `named`."""
+    """The operators of the step. Input rows have a rank, output rows the greatest rank of their
+    inputs; with numbers, input rows have these and output rows those of all inputs. `named` are
+    these columns."""
     inner.prefix = prefix
     rank, *numbers = named
     own = typed(node.attributes, node.span)
@@ -218,8 +216,7 @@ def _step(
         own = typed(leaf.attributes, node.span)
         if not {name for name, _ in own} <= flow.ids:
             raise BlockedError(
-                "the engine does not support using a sum of doubles below WITH RECURSIVE",
-                node.span,
+                "the engine does not support using a sum of doubles below WITH RECURSIVE", node.span
             )
         given[leaf.fixpoint] = Flow(-2 - at, own, flow.accesses)
     inner.given = given
@@ -230,19 +227,17 @@ def _step(
 
 @dataclass(frozen=True, slots=True)
 class _Taken:
-    """A step with ranks: `leaves` stand in it for what is `beside` it, which does not read it."""
+    """A step with ranks: `leaves` replace what is `beside` it and does not read it."""
 
     step: Plan
-    ranks: tuple[Attribute, ...]
-    """Columns of the step, whose greatest is a row's rank."""
-    numbers: tuple[Attribute, ...]
-    """Columns of the step with the numbers of the rows that took part."""
+    ranks: tuple[Attribute, ...]  # Step columns whose greatest is a row's rank
+    numbers: tuple[Attribute, ...]  # Step columns with the numbers of the input rows
     leaves: tuple[Recursive, ...]
     beside: tuple[Plan, ...]
 
 
 def _taken_apart(node: Fixpoint, *, is_numbered: bool) -> _Taken:
-    """The step of a fixpoint with what does not read it taken out, and with ranks, and numbers."""
+    """The step of a fixpoint without what does not read it, and with ranks, and numbers."""
     ranking = _Ranking(node.id, is_numbered, [], [])
     step, own = ranking.ranked(node.step)
     return _Taken(step, own.ranks, own.numbers, tuple(ranking.leaves), tuple(ranking.beside))
@@ -250,14 +245,13 @@ def _taken_apart(node: Fixpoint, *, is_numbered: bool) -> _Taken:
 
 @dataclass(frozen=True, slots=True)
 class _Own:
-    """What goes along with rows: columns with the ranks and the numbers of those they are of."""
+    """Columns with the ranks and the numbers of the rows that a row is made of."""
 
     ranks: tuple[Attribute, ...] = ()
     numbers: tuple[Attribute, ...] = ()
 
     @property
     def passed(self) -> tuple[ComputedColumn, ...]:
-        """All of them, as they are."""
         return tuple(ComputedColumn(one, one.ref()) for one in (*self.ranks, *self.numbers))
 
 
@@ -315,7 +309,7 @@ class _Ranking:
         return replace(plan, left=left, right=right), own
 
     def _either(self, plan: SetOperation) -> _Ranked:
-        """Both sides with one rank as their last column but for the numbers, as many in either."""
+        """Both sides with one rank as their last column before equally many numbers."""
         ranked = [self.ranked(side) for side in (plan.left, plan.right)]
         count = max(len(own.numbers) for _, own in ranked)
         first = plan.attributes[0].id
@@ -341,7 +335,6 @@ class _Ranking:
 
 
 def _greatest(ranks: Sequence[Attribute]) -> Expr:
-    """The highest rank of the rows that took part."""
     if not ranks:
         return Literal(NO_BODY, LONG)
     refs = tuple(rank.ref() for rank in ranks)
@@ -349,12 +342,11 @@ def _greatest(ranks: Sequence[Attribute]) -> Expr:
 
 
 def numbering_of(name: str, leaves: int) -> Numbering:
-    """The names of columns of a fixpoint of this name, whose step reads it so often in one way."""
+    """The column names of a fixpoint with this name, whose step reads it `leaves` times."""
     return Numbering(f"{name}/number", tuple(f"{name}/body{at}" for at in range(leaves)))
 
 
 def number_columns(names: Sequence[AttributeId]) -> tuple[Column, ...]:
-    """Columns with numbers of rows."""
     return tuple((name, LONG) for name in names)
 
 
@@ -373,8 +365,8 @@ def opened(
 
 
 def follow_back(builder: Plumbing, root: Flow) -> dict[int, Plan]:
-    """The branches with the fragments of all fixpoints' rows that what arrives stems from; the
-    fixpoint that each operator put for that serves, by the operator's identity (`id`)."""
+    """The branches with the ranges of all fixpoints' rows that result rows stem from, and by
+    operator identity (`id`) the fixpoint that each added operator serves."""
     served: dict[int, Plan] = {}
     while builder.opened:
         one = builder.opened.pop()

@@ -111,20 +111,17 @@ def _computed(node: Plan) -> Iterable[tuple[str, Attribute]]:
 
 @dataclass(frozen=True, slots=True)
 class JoinInput:
-    """One input of a chain of inner joins, its columns, and what holds of its rows."""
+    """One input of a chain of inner joins, its columns, and conditions on its rows."""
 
     plan: Plan
     ids: frozenset[AttributeId]
-    implied: tuple[Expr, ...]
-    """Conditions about this relation alone that follow from conditions about several."""
+    implied: tuple[Expr, ...]  # Conditions on this relation alone that conditions on several imply
 
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """Relations in the order to join them, and all conditions.
-
-    `equal` are plain columns of one type that the conditions make equal, in classes.
-    """
+    """Relations in join order, and all conditions. `equal` are plain columns of one type that the
+    conditions make equal, in classes."""
 
     relations: tuple[JoinInput, ...]
     conditions: tuple[Expr, ...]
@@ -148,11 +145,9 @@ def following(
     other: frozenset[AttributeId],
     stated: Sequence[Expr],
 ) -> list[Expr]:
-    """Equalities between columns of the two that follow from others, one per class.
-
-    A class that one of the `stated` conditions connects them by has none: it would look up the same
-    value twice. Without them relations that only meet through a third one were multiplied.
-    """
+    """Equalities between columns of the two that others imply, one per class. A class that a
+    `stated` condition already connects adds none: it would look up the same value twice. Without
+    them, relations that only join through a third one would be multiplied."""
     pairs = [columns_of(part) for part in stated if _is_plain(part)]
     result: list[Expr] = []
     for members in equal:
@@ -203,7 +198,7 @@ def _relation(plan: Plan, conditions: Sequence[Expr]) -> JoinInput:
 
 
 def _implied(condition: Expr, ids: frozenset[AttributeId]) -> Expr | None:
-    """What a disjunction says of one relation, where every branch says something of it."""
+    """What a disjunction implies for one relation, if every branch implies something for it."""
     if not isinstance(condition, Or) or columns_of(condition) <= ids:
         return None
     branches = []
@@ -228,14 +223,10 @@ def _ordered(relations: Sequence[JoinInput], conditions: Sequence[Expr]) -> list
 
 
 def _connection(
-    relation: JoinInput,
-    joined: Sequence[JoinInput],
-    classes: Sequence[frozenset[AttributeId]],
+    relation: JoinInput, joined: Sequence[JoinInput], classes: Sequence[frozenset[AttributeId]]
 ) -> int:
-    """How well a relation fits next: 2 by a value only one joined relation has, 1 by another.
-
-    Where two joined relations share the value already, a third on it is likely to multiply rows.
-    """
+    """How well a relation fits next: 2 by a value only one joined relation has, 1 by another. If
+    two joined relations share the value already, a third on it is likely to multiply rows."""
     best = 0
     for result in classes:
         holders = sum(1 for one in joined if result & one.ids)
@@ -245,7 +236,6 @@ def _connection(
 
 
 def _equal_columns(conditions: Sequence[Expr]) -> list[frozenset[AttributeId]]:
-    """Columns that the conditions make equal, in classes."""
     classes: list[frozenset[AttributeId]] = []
     for part in conditions:
         if not isinstance(part, Compare) or part.op is not CompareOp.EQUAL:
@@ -285,10 +275,8 @@ def _is_point(part: Expr) -> bool:
 
 
 def pushed_below(node: Join) -> Join | None:
-    """A semi or anti join moved down to the one relation of inner joins it looks at; None if none.
-
-    Which rows of that relation have a partner does not depend on what they are joined with.
-    """
+    """Move a semi or anti join down to the one relation of inner joins it reads; None if none.
+    Which rows of that relation have a partner does not depend on what they are joined with."""
     if node.kind not in (JoinKind.SEMI, JoinKind.ANTI) or node.condition is None:
         return None
     if not (isinstance(node.left, Join) and node.left.kind is JoinKind.INNER):
@@ -323,8 +311,8 @@ class ScalarSelection:
 
 
 def scalar_selections(chain: Joined) -> Iterator[ScalarSelection]:
-    """The relations that are selected by scalars; one that is joined with scalars alone by all
-    conditions."""
+    """The relations that are selected by scalars; one that all conditions join with scalars
+    alone."""
     scalars = [one for one in chain.relations if is_scalar(one.plan)]
     known = frozenset[AttributeId]().union(*(one.ids for one in scalars))
     is_alone = len(scalars) == len(chain.relations) - 1
@@ -343,11 +331,9 @@ def scalar_selections(chain: Joined) -> Iterator[ScalarSelection]:
 
 
 def selected_chain(select: Select) -> Joined | None:
-    """A relation joined with scalars alone, under all conditions; None for another plan.
-
-    Conditions that can fail stay above a join, since it drops rows. One row drops none, so such
-    conditions see the same rows if they are asked last of the relation's.
-    """
+    """A relation joined with scalars alone, under all conditions; None for another plan. Conditions
+    that can fail stay above a join, since it drops rows. One row drops none, so such conditions see
+    the same rows if they are evaluated last."""
     if not isinstance(select.child, Join) or select.child.kind is not JoinKind.INNER:
         return None
     chain = chain_of(select.child)
@@ -358,16 +344,16 @@ def selected_chain(select: Select) -> Joined | None:
 
 
 def is_scalar(plan: Plan) -> bool:
-    """Whether these are columns of a row that is one at most, whatever is too close to call: of
-    first rows there are several where their order is."""
+    """Whether these columns are of at most one row, whatever is too close to call: ambiguous order
+    may give several first rows."""
     while isinstance(plan, Select | Project):
         plan = plan.child
     return isinstance(plan, AggregateNode) and not plan.keys and plan.grouping_sets is None
 
 
 def is_read_beside(root: Plan | None, scalar: JoinInput, conditions: Collection[Expr]) -> bool:
-    """Whether some column of the scalar is read in a plan elsewhere than in these conditions, or is
-    among its columns."""
+    """Whether a column of the scalar is read elsewhere in the plan than in these conditions, or is
+    an output column."""
     return root is None or not scalar.ids.isdisjoint(
         {*_ids_of(root), *_read(root, scalar.plan, conditions)}
     )
@@ -406,7 +392,7 @@ def _is_of_one_table(plan: Plan) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Key:
-    """One equality between the sides."""
+    """An equality between the sides."""
 
     left: Expr
     right: Expr
@@ -415,16 +401,15 @@ class _Key:
 
 @dataclass(frozen=True, slots=True)
 class _Condition:
-    """A join condition taken apart."""
+    """A join condition split into keys and predicates."""
 
     keys: tuple[_Key, ...]
-    left: tuple[Expr, ...]
-    """Conjuncts about the left side alone."""
+    left: tuple[Expr, ...]  # Conjuncts on the left side alone
     right: tuple[Expr, ...]
     mixed: tuple[Expr, ...]
 
     def turned(self) -> _Condition:
-        """The same condition seen from the other side."""
+        """The condition with the sides exchanged."""
         keys = tuple(_Key(key.right, key.left, key.null_safe) for key in self.keys)
         return _Condition(keys, self.right, self.left, self.mixed)
 
@@ -435,7 +420,7 @@ _Selected = tuple[ScalarSelection, SideChoice]
 
 
 def build_join(builder: Plumbing, node: Join, *, must_be_sure: bool) -> Flow:
-    """The operators of a join of any kind."""
+    """Build the operators of a join of any kind."""
     if node.kind is JoinKind.INNER:
         return _build_chain(builder, node, must_be_sure=must_be_sure)
     moved = pushed_below(node)
@@ -455,7 +440,7 @@ def build_join(builder: Plumbing, node: Join, *, must_be_sure: bool) -> Flow:
 
 
 def build_selected(builder: Plumbing, node: Select, *, must_be_sure: bool) -> Flow | None:
-    """A selection over a relation and scalars as one; None where it is none, or not to be."""
+    """Build a selection over a relation and scalars as one; None if it is none, or not chosen."""
     chain = selected_chain(node)
     if chain is None or not isinstance(node.child, Join):
         return None
@@ -465,7 +450,7 @@ def build_selected(builder: Plumbing, node: Select, *, must_be_sure: bool) -> Fl
 
 
 def _as_pairs(builder: Plumbing, node: Join, must_be_sure: bool) -> Flow | None:
-    """A semi join with scalars, whose one row is no partner twice; None where they select none."""
+    """A semi join with scalars, whose one row is no partner twice; None if they select none."""
     if node.kind is not JoinKind.SEMI or not is_scalar(node.right):
         return None
     inner = replace(node, kind=JoinKind.INNER)
@@ -479,7 +464,6 @@ def _as_pairs(builder: Plumbing, node: Join, must_be_sure: bool) -> Flow | None:
 
 
 def _other_join(parts: _Parts, left: Flow, right: Flow) -> Flow:
-    """The operators of an outer, semi or anti join of these sides."""
     builder, node = parts.builder, parts.node
     if node.kind is JoinKind.ANTI and node.null_aware:
         used = frozenset() if node.condition is None else columns_of(node.condition)
@@ -496,14 +480,13 @@ def _other_join(parts: _Parts, left: Flow, right: Flow) -> Flow:
 
 
 def _build_chain(builder: Plumbing, node: Join, *, must_be_sure: bool) -> Flow:
-    """Inner joins one after the other."""
     parts = _Parts(builder, node, must_be_sure)
     chain = chain_of(node)
     return _chained(parts, chain, parts.chosen(chain))
 
 
 def _chained(parts: _Parts, chain: Joined, chosen: Sequence[_Selected]) -> Flow:
-    """The relations joined in turn; each condition as soon as its columns are there, those on
+    """Join the relations in turn; each condition as soon as its columns are available, those on
     scalars before any join."""
     builder = parts.builder
     asked = [part for one, _ in chosen for part in one.conditions]
@@ -552,21 +535,19 @@ def _chained(parts: _Parts, chain: Joined, chosen: Sequence[_Selected]) -> Flow:
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """The pieces that joins are put together from."""
-
     builder: Plumbing
     node: Join
     must_be_sure: bool
 
     def sure_keys(self, left: Flow, right: Flow, condition: _Condition) -> tuple[Flow, Flow]:
-        """Both sides, with what is looked up by equality exact."""
+        """Both sides, with their join keys exact."""
         mine = [columns_of(key.left) for key in condition.keys]
         theirs = [columns_of(key.right) for key in condition.keys]
         left = self.builder.sure(left, frozenset().union(*mine))
         return left, self.builder.sure(right, frozenset().union(*theirs))
 
     def chosen(self, chain: Joined) -> list[_Selected]:
-        """The relations of a chain that are selected by scalars, where they are to be, and why."""
+        """The relations of a chain that are chosen to be selected by scalars, and why."""
         result = []
         for one in scalar_selections(chain):
             columns = typed(attributes_of(one.relation.plan), self.node.span)
@@ -584,13 +565,9 @@ class _Parts:
         return result
 
     def by_scalars(
-        self,
-        rows: Flow,
-        scalars: Sequence[Flow],
-        selection: ScalarSelection,
-        choice: SideChoice,
+        self, rows: Flow, scalars: Sequence[Flow], selection: ScalarSelection, choice: SideChoice
     ) -> Flow:
-        """The rows for which the conditions are true beside the scalars."""
+        """The rows for which the conditions on the scalars are true."""
         beside = scalars[0]
         for other in scalars[1:]:
             beside = self.inner(beside, other, _NOTHING_ASKED)
@@ -618,7 +595,6 @@ class _Parts:
         return replace(rows, at=at, plan=None)
 
     def inner(self, left: Flow, right: Flow, condition: _Condition) -> Flow:
-        """All pairs for which the condition is true."""
         left = self.filtered(left, condition.left)
         right = self.filtered(right, condition.right)
         whole = left.whole | right.whole
@@ -630,7 +606,7 @@ class _Parts:
         return self.filtered(result, condition.mixed)
 
     def semi(self, left: Flow, right: Flow, condition: _Condition) -> Flow:
-        """Rows of the left side with a partner; with their partners' fragments."""
+        """Rows of the left side with a partner; with their partners' ranges."""
         left = self.filtered(left, condition.left)
         if condition.mixed:
             return self._semi_by_rows(left, right, condition)
@@ -642,7 +618,7 @@ class _Parts:
         return self.builder.rejoined(result, bounds, whole)
 
     def _semi_by_rows(self, left: Flow, right: Flow, condition: _Condition) -> Flow:
-        """The rows of the left side that occur among the pairs, found by all their columns."""
+        """The rows of the left side that occur among the pairs, compared by all columns."""
         pairs = self.inner(left, right, condition)
         # The fragments of the left row come with the row itself.
         pairs = self.builder.union([pairs], left.columns, right.accesses)
@@ -663,14 +639,14 @@ class _Parts:
         return self.builder.rejoined(result, bounds, whole)
 
     def anti(self, left: Flow, right: Flow, condition: _Condition) -> Flow:
-        """Rows of the left side without a partner; with their own fragments only."""
+        """Rows of the left side without a partner; with their own ranges only."""
         return self._minus(left, self.semi(left, right, condition))
 
     def _minus(self, whole: Flow, part: Flow) -> Flow:
         return self.builder.union([whole, part], whole.columns, whole.accesses, signs=(1, -1))
 
     def outer(self, left: Flow, right: Flow, condition: _Condition) -> Flow:
-        """The inner join and, padded with NULL, what found no partner."""
+        """The inner join and, padded with NULL, the rows without a partner."""
         flows = [self.inner(left, right, condition)]
         if self.node.kind in (JoinKind.LEFT, JoinKind.FULL):
             alone = self.anti(left, right, condition)
@@ -702,18 +678,13 @@ class _Parts:
         return self.builder.union(flows, left.columns, left.accesses)
 
     def filtered(self, flow: Flow, predicates: Sequence[Expr]) -> Flow:
-        """The rows for which all predicates are true."""
         if not predicates:
             return flow
         predicate = predicates[0] if len(predicates) == 1 else And(tuple(predicates))
         return self.builder.select(flow, predicate, self.node, must_be_sure=self.must_be_sure)
 
     def _matched(
-        self,
-        left: Flow,
-        right: Flow,
-        keys: Sequence[_Key],
-        columns: tuple[Column, ...],
+        self, left: Flow, right: Flow, keys: Sequence[_Key], columns: tuple[Column, ...]
     ) -> Flow:
         """The inner join on equal keys alone."""
         name = self.builder.name("join")
@@ -764,7 +735,6 @@ class _Parts:
         )
 
     def _side(self, flow: Flow, keys: Sequence[Expr], name: str) -> tuple[Flow, Side]:
-        """The flow with its keys as columns."""
         ids: list[AttributeId] = []
         computed: list[tuple[AttributeId, Expr]] = []
         for number, key in enumerate(keys):
@@ -800,7 +770,7 @@ class _Parts:
 def _joined_plan(
     left: Flow, left_side: Side, right: Flow, right_side: Side, keys: Sequence[_Key]
 ) -> Join | None:
-    """The join as a plan over the tables; None where a side is none."""
+    """The join as a plan over the tables; None if a side has none."""
     if left.rows is None or right.rows is None:
         return None
     mine, theirs = dict(left.columns), dict(right.columns)
@@ -833,7 +803,7 @@ def _taken_apart(condition: Expr | None, left: Flow, right: Flow) -> _Condition:
 
 
 def _key_of(part: Expr, left: Flow, right: Flow) -> _Key | None:
-    """The equality between the sides that a conjunct states, if it states one."""
+    """The equality between the sides that a conjunct states, if any."""
     if not isinstance(part, Compare) or part.op not in (CompareOp.EQUAL, CompareOp.NULL_SAFE_EQUAL):
         return None
     one, other = part.left, part.right

@@ -51,10 +51,8 @@ if TYPE_CHECKING:
 
 
 def build_top(builder: Plumbing, node: TopK, *, is_last: bool, must_be_sure: bool) -> Flow:
-    """The operators of a top-k; `is_last` if nothing above it decides which rows there are.
-
-    `must_be_sure`: something above it depends on which rows there are.
-    """
+    """Build a top-k; `is_last` if nothing above it decides which rows there are. `must_be_sure`: an
+    operator above depends on which rows there are."""
     if not node.order or node.count is None:
         raise BlockedError("LIMIT without ORDER BY has no fixed result", node.span)
     below = builder.build(node.child, must_be_sure=True)
@@ -87,7 +85,6 @@ def _columns_decided_by(node: TopK) -> frozenset[AttributeId]:
 
 
 def _has_ties_to_break(node: TopK) -> bool:
-    """Whether more than the first key of the order decides."""
     is_dense = node.rank is not None and node.rank.function == "dense_rank"
     return len(node.order) > 1 or is_dense
 
@@ -110,7 +107,7 @@ def _exactly_first(builder: Plumbing, node: TopK, below: Flow, *, is_last: bool)
 
 
 def _first_and_tied(builder: Plumbing, node: TopK, below: Flow) -> Flow:
-    """The first groups of a join tree; all that tie with them are what takes part."""
+    """The first groups of a join tree; all that tie with them take part."""
     top = _Parts(builder, node, builder.name("top"), below.columns)
     sorted_ = top.with_keys(below)
     buffer = top.buffer(sorted_)
@@ -122,7 +119,7 @@ def _first_and_tied(builder: Plumbing, node: TopK, below: Flow) -> Flow:
 
 
 def build_witness(builder: Plumbing, node: Witness) -> Flow:
-    """The operators that keep the rows that decide: the first of each order, side by side."""
+    """Build the operators that keep the rows that decide: the first of each order, side by side."""
     below = builder.build(node.child, must_be_sure=True)
     refuse_approximate(below, "deciding by", node.span)
     return builder.union(
@@ -170,7 +167,7 @@ class _Parts:
         return [(f"{self.name}/{what}{at}", expr) for at, expr in enumerate(exprs)]
 
     def buffer(self, sorted_: Flow) -> int | None:
-        """How many of the first rows of a flow that has the keys are kept; None is all."""
+        """How many of the first rows of a flow with the keys are kept; None is all."""
         is_grouped = bool(self.node.partition_by)
         wanted = self.exact.size
         result = self.builder.buffered(sorted_, self.name, is_grouped=is_grouped, wanted=wanted)
@@ -178,7 +175,7 @@ class _Parts:
         return result
 
     def first(self, flow: Flow, name: str, limit: Limit, buffer: int | None = None) -> Flow:
-        """The first rows of a flow that has the keys."""
+        """The first rows of a flow with the keys."""
         order = [
             OrderKey(f"{self.name}/order{at}", key.descending, key.nulls_first)
             for at, key in enumerate(self.node.order)
@@ -206,11 +203,9 @@ class _Parts:
 def build_likely(
     builder: Plumbing, node: TopK, below: Flow, *, must_be_sure: bool, keeps_bounds: bool = False
 ) -> Flow:
-    """The operators; the rank is not among the columns that go on.
-
-    `must_be_sure`: rows that may be first are not enough. Else what has a bound goes on only where
-    `keeps_bounds` asks for it, and the rows that OFFSET skips do.
-    """
+    """Build first rows that may be unsure; the rank is not among the output columns.
+    `must_be_sure`: rows that may be first are not enough. Else columns with bounds pass only if
+    `keeps_bounds`, and so do the rows that OFFSET skips."""
     keeps_bounds = keeps_bounds or must_be_sure
     if must_be_sure and not builder.has_doubts:
         raise BlockedError(
@@ -259,7 +254,8 @@ def _exact(flow: Flow) -> tuple[Column, ...]:
 def _with_keys(
     builder: Plumbing, node: TopK, below: Flow, name: str, *, keeps_bounds: bool
 ) -> tuple[Flow, OrderKey, AttributeId | None, list[AttributeId]]:
-    """The rows with what they are sorted and parted by; its columns, the bound's if it has one."""
+    """The rows with what they are sorted and partitioned by; its columns, the bound's if it has
+    one."""
     key = node.order[0]
     parts: list[tuple[AttributeId, Expr]] = [
         (f"{name}/part{at}", expr) for at, expr in enumerate(node.partition_by)
@@ -294,7 +290,7 @@ _MOVED = frozenset({"lag", "lead"})
 
 
 def check_placed(call: WindowCall, span: Span | None) -> None:
-    """BlockedError for a call that the engine does not place."""
+    """BlockedError for a call that the engine does not compute by place."""
     name, span = call.function.upper(), call.span or span
     if call.function not in RANKS | _MOVED:
         raise BlockedError(f"the engine does not support {name}", span)
@@ -308,10 +304,8 @@ def check_placed(call: WindowCall, span: Span | None) -> None:
 
 
 def _taken(call: WindowCall, span: Span | None) -> tuple[Expr, ...]:
-    """The value that others take of a row, and its default where there is one, of one type.
-
-    A number that loses nothing by it has the value's type, whatever type Spark makes of both.
-    """
+    """The value that others take of a row, and its default if there is one, of one type. A number
+    that loses nothing by it has the value's type, whatever type Spark makes of both."""
     value, *default = call.arguments[::2]
     kind = known_type_of(value, span)
     if not default or type_of(default[0]) == kind:
@@ -334,7 +328,7 @@ def _fits(own: SqlType, kind: SqlType) -> bool:
 
 
 def _ahead(call: WindowCall, span: Span | None) -> int:
-    """How many rows after its own one the value stands in."""
+    """How many rows ahead of its own the value is."""
     ahead = 1
     if len(call.arguments) > 1:
         offset = call.arguments[1]
@@ -378,7 +372,7 @@ def build_placed(
 
 
 def _used(call: WindowCall, span: Span | None) -> list[Expr]:
-    """What is looked at of each row: what it sorts by, and what others take of it."""
+    """What is read of each row: what it sorts by, and what others take of it."""
     taken = _taken(call, span) if call.function in _MOVED else ()
     return [*(key.expr for key in call.order), *taken]
 
@@ -394,7 +388,7 @@ def _placed(call: WindowCall, columns: dict[Expr, AttributeId], span: Span | Non
 
 
 def build_window(builder: Plumbing, node: Window) -> Flow:
-    """The operators of a window; BlockedError for functions that are left to Spark."""
+    """Build a window; BlockedError for functions that are left to Spark."""
     for call in node.calls:
         _check(call, node)
     rows = builder.build(node.child, must_be_sure=True)
@@ -442,17 +436,11 @@ def _grouping(
 
 
 def _beside(
-    builder: Plumbing,
-    node: Window,
-    rows: Flow,
-    grouping: Aggregate,
-    placed: Sequence[WindowCall],
+    builder: Plumbing, node: Window, rows: Flow, grouping: Aggregate, placed: Sequence[WindowCall]
 ) -> Flow:
-    """Each row with its group's columns and fragments; both are kept, as nothing else has them.
-
-    Keys are exact: of one that is not, the grouping fails. Without fragments and functions there
-    is nothing that a group would give.
-    """
+    """Each row with its group's columns and ranges; both are kept, as no other state has them. Keys
+    are exact: an inexact one makes the grouping fail. Without ranges and functions a group would
+    add nothing."""
     name = builder.name("window")
     keys = grouping.keys
     ids = [k.expr.id if isinstance(k.expr, ColumnRef) else f"{name}/{k.attribute.id}" for k in keys]

@@ -66,7 +66,7 @@ def _text(value: Any, kind: SqlType) -> str:
 
 
 def read(vector: Vector, target: SqlType) -> Vector:
-    """The values that text stands for; EvaluationError where one does not fit."""
+    """The values of text; EvaluationError if one does not fit."""
     texts = vector.values.to_pylist()
     valid = vector.validity()
     take = _day if target.kind is Kind.DATE else _number
@@ -101,10 +101,8 @@ def _refused(what: str) -> NotExactError:
 
 
 MICROS_PER_DAY = 86_400_000_000
-_MOST_DAYS = 106_751_990
-"""Days whose microseconds 64 bits hold."""
-_DIGITS_OF_DOUBLE = 15
-"""Decimals of so many digits and their DOUBLE are cut off alike."""
+_MOST_DAYS = 106_751_990  # Days whose microseconds 64 bits hold
+_DIGITS_OF_DOUBLE = 15  # Decimals of so many digits and their DOUBLE are truncated alike
 _EXACT_SOURCES = INTEGRAL | {Kind.DECIMAL}
 
 
@@ -132,10 +130,8 @@ def supports(source: SqlType, target: SqlType) -> bool:
 
 
 def cast(vector: Vector, target: SqlType, offset: int = 0) -> Vector:
-    """The column in the target type; EvaluationError where a value does not fit.
-
-    `offset` is that of the session's time zone (`expr.types`).
-    """
+    """The column in the target type; EvaluationError if a value does not fit. `offset` is that of
+    the session's time zone (`expr.types`)."""
     source = vector.type
     if source == target:
         return vector
@@ -192,10 +188,8 @@ def _local(vector: Vector, target: SqlType) -> Vector:
 
 
 def _whole(vector: Vector, target: SqlType) -> Vector:
-    """Integers and decimals to an integral type, digits after the point cut off.
-
-    NotExactError where a decimal lies so close below a whole number that its DOUBLE is that one.
-    """
+    """Integers and decimals to an integral type, truncated. NotExactError if a decimal lies so
+    close below an integer that its DOUBLE is that one."""
     values = vector.filled()
     if vector.type.scale:
         unit = 10**vector.type.scale
@@ -208,7 +202,7 @@ def _whole(vector: Vector, target: SqlType) -> Vector:
 
 
 def _cut_alike(values: Any, unit: int, whole: Any) -> None:
-    """Raise where unscaled decimals cut as DOUBLE are others than these."""
+    """NotExactError where unscaled decimals truncated as DOUBLE differ from these."""
     for value, cut in zip(values.tolist(), whole.tolist(), strict=True):
         if int(value / unit) != cut:
             raise NotExactError(

@@ -38,7 +38,7 @@ class Truth:
         ) > 1
 
     def sure_true(self) -> Bools:
-        """Rows that are true; NotExactError where some row is unsure."""
+        """Rows that are true; NotExactError if some row is unsure."""
         if bool(self.is_unsure.any()):
             raise NotExactError(
                 "A condition whose value is used further compares doubles that are too close to "
@@ -48,13 +48,12 @@ class Truth:
         return self.may_true
 
     def to_vector(self) -> Vector:
-        """The outcome as a BOOLEAN column; NotExactError where some row is unsure."""
+        """The outcome as a BOOLEAN column; NotExactError if some row is unsure."""
         true = self.sure_true()
         return Vector(BOOLEAN, true, ~self.may_null if self.may_null.any() else None)
 
 
 def of_vector(vector: Vector) -> Truth:
-    """A BOOLEAN column as outcomes."""
     values = vector.values.astype(np.bool_, copy=False)
     if vector.valid is None:
         return Truth(values, ~values, np.zeros(len(values), dtype=np.bool_))
@@ -192,7 +191,7 @@ def like(vector: Vector, pattern: str, escape: str) -> Truth:
 
 
 def like_objection(pattern: str, escape: str) -> str | None:
-    """Why Spark may refuse the pattern; None where it does not."""
+    """Why Spark may refuse the pattern; None if it does not."""
     if len(escape) != 1:
         return "the engine does not support LIKE with this escape"
     place = 0
@@ -208,7 +207,6 @@ def like_objection(pattern: str, escape: str) -> str | None:
 
 
 def _as_regex(pattern: str, escape: str) -> Iterator[str]:
-    """The pattern, character by character, for a regular expression."""
     is_escaped = False
     for sign in pattern:
         if sign == escape and not is_escaped:

@@ -64,7 +64,7 @@ class Blocker:
 
 
 def find_blocker(expr: Expr) -> Blocker | None:
-    """The first part the evaluator cannot compute exactly; None when it can compute it all."""
+    """The first part the evaluator cannot compute exactly; None if it can compute it all."""
     for part in walk(expr):
         reason = _reason(part)
         if reason is not None:
@@ -190,19 +190,14 @@ def _branches_reason(expr: Case | Coalesce, sql_type: SqlType) -> str | None:
     return None
 
 
-Columns = Mapping[AttributeId, Vector]
-"""The input columns by identity, all of one length."""
+Columns = Mapping[AttributeId, Vector]  # The input columns by identity, all of one length
 
-_EXACT_DIGITS = 100
-"""More than any decimal value or its scaling needs."""
+_EXACT_DIGITS = 100  # More than any decimal value or its scaling needs
 
 
 class Evaluator:
-    """Computes the values of one expression over batches of columns.
-
-    Raises UnsupportedExpressionError when it is made of an expression that the engine does not
-    compute exactly as Spark does.
-    """
+    """Computes the values of one expression over batches of columns. UnsupportedExpressionError for
+    an expression that the engine does not compute exactly as Spark does."""
 
     __slots__ = ("_expr",)
 
@@ -210,8 +205,8 @@ class Evaluator:
         self._expr = _supported(expr, find_blocker(expr))
 
     def values(self, columns: Columns, length: int) -> Vector:
-        """The value of each row, shape (length,). EvaluationError where Spark fails;
-        NotExactError where a value cannot be told exactly."""
+        """The value of each row, shape (length,). EvaluationError if Spark fails; NotExactError if
+        a value cannot be computed exactly."""
         return _value(self._expr, columns, length)
 
 
@@ -253,9 +248,7 @@ def _value(expr: Expr, columns: Columns, length: int) -> Vector:
             return cast(operand, expr.type, offset_of(expr.zone))
         case Mean():
             return mean(
-                _value(expr.total, columns, length),
-                _value(expr.count, columns, length),
-                expr.type,
+                _value(expr.total, columns, length), _value(expr.count, columns, length), expr.type
             )
         case Call():
             return _call(expr, columns, length)
@@ -342,7 +335,7 @@ def _arithmetic(expr: Arithmetic, columns: Columns, length: int) -> Vector:
 
 
 def _may_raise(expr: Expr) -> bool:
-    """Whether evaluating a row could fail, so that unreached rows must be left out."""
+    """Whether evaluating a row could fail, so that rows must be skipped if not reached."""
     return any(isinstance(part, Arithmetic | Cast | Negate | Call) for part in walk(expr))
 
 

@@ -89,7 +89,7 @@ def _sliced(vector: Vector, start: int, end: int | None, result: SqlType) -> Vec
 
 
 def _substring(arguments: Sequence[Vector], result: SqlType) -> Vector:
-    """From a place counted from 1, or from the end where it is below 0."""
+    """From a position counted from 1, or from the end if it is below 0."""
     values = arguments[0]
     if not len(values):
         return Vector(result, values.values)
@@ -127,7 +127,7 @@ def _replace(arguments: Sequence[Vector], result: SqlType) -> Vector:
 
 
 def _instr(arguments: Sequence[Vector], result: SqlType) -> Vector:
-    """Place in code points, from 1; a loop over the rows of the batch."""
+    """Position in code points, from 1; a loop over the rows of the batch."""
     text, wanted = (argument.values.to_pylist() for argument in arguments)
     places = [
         0 if one is None or other is None else one.find(other) + 1
@@ -152,7 +152,7 @@ def _matches(function: Callable[..., pa.Array]) -> Function:
 
 
 def _trimmed(function: Callable[..., pa.Array], *, is_turned: bool = False) -> Function:
-    """Blanks off the ends, or the characters of a constant; `is_turned`: these come first."""
+    """Trim blanks, or the characters of a constant; `is_turned`: these come first."""
 
     def turned(arguments: Sequence[Any]) -> Sequence[Any]:
         return arguments[::-1] if is_turned else arguments
@@ -213,7 +213,7 @@ _FLOATS = frozenset({Kind.FLOAT, Kind.DOUBLE})
 
 
 def number_type(name: str, arguments: Sequence[Expr]) -> SqlType | None:
-    """Spark's result type of those functions here whose type follows from their arguments'."""
+    """Spark's result type of those functions whose type follows from their arguments'."""
     types = [type_of(argument) for argument in arguments]
     known = [result for result in types if result is not None]
     if not known or len(known) != len(types):
@@ -335,7 +335,7 @@ def _best_takes(arguments: Sequence[Expr]) -> bool:
 
 
 def _best(op: CompareOp) -> Function:
-    """GREATEST and LEAST: NULL only where all are."""
+    """GREATEST and LEAST: NULL only if all are."""
 
     def compute_best(arguments: Sequence[Vector], result: SqlType) -> Vector:
         best = cast(arguments[0], result)
@@ -361,7 +361,7 @@ def _chosen(mask: Any, one: Vector, other: Vector) -> Vector:
 
 
 CARRIES_BOUNDS = frozenset({"abs", "round", "bround"})
-"""What is computed with the bounds of its argument."""
+"""Functions computed with the bounds of their argument."""
 
 NUMBER_FUNCTIONS: dict[str, Function] = {
     "abs": Function(kinds(NUMBER), _abs),
@@ -385,11 +385,10 @@ FUNCTIONS: dict[str, Function] = {
     **TEXT_FUNCTIONS,
     ONE_ROW: ONE_ROW_FUNCTION,
 }
-"""All of them."""
 
 
 def call_objection(call: Call) -> str | None:
-    """Why the engine does not compute this call as Spark does; None where it does."""
+    """Why the engine does not compute this call as Spark does; None if it does."""
     result = FUNCTIONS.get(call.name)
     if result is None:
         return f"the engine does not support function `{call.name}`"
@@ -406,7 +405,7 @@ def call_objection(call: Call) -> str | None:
 
 
 def compute(call: Call, arguments: Sequence[Vector], result: SqlType) -> Vector:
-    """The call's value per row; there is no objection to the call."""
+    """The call's value per row; call it only without an objection."""
     offset = offset_of(call.zone)
     local = [moved_by(part, offset) if part.type == TIMESTAMP else part for part in arguments]
     function = FUNCTIONS[call.name].compute

@@ -60,12 +60,10 @@ def _day_numbers(vector: Vector) -> Ints:
 
 
 def _month_numbers(days: Ints) -> Ints:
-    """Months since January 1970."""
     return days.astype("datetime64[D]").astype("datetime64[M]").astype(np.int64)
 
 
 def _first_days(months: Ints) -> Ints:
-    """The first day of each month."""
     return months.astype("datetime64[M]").astype("datetime64[D]").astype(np.int64)
 
 
@@ -130,7 +128,7 @@ def _moved_date(sign: int) -> Function:
 
 
 def _add_months(arguments: Sequence[Vector], result: SqlType) -> Vector:
-    """The same day of another month, or its last one where it is shorter."""
+    """The same day of another month, or its last one if it is shorter."""
     valid = all_valid(arguments)
     days, moved = arguments[0].filled(), arguments[1].filled()
     months = _month_numbers(days) + moved
@@ -216,7 +214,7 @@ _LENGTHS = {
     "week": 7 * MICROS_PER_DAY,
     **{unit: _TIMES[unit] for unit in ("day", "hour", "minute", "second")},
 }
-"""Units of `timestampadd` that are as long at any time, by their microseconds."""
+"""Units of `timestampadd` of constant length, by their microseconds."""
 _TRUNC_UNITS = frozenset({*_WEEKS, *_MONTHS})
 _DATE_TRUNC_UNITS = frozenset({*_TRUNC_UNITS, *_TIMES})
 _DIFFERENCE = Function(kinds(DAY | MOMENT, DAY | MOMENT), _datediff)

@@ -40,15 +40,14 @@ _Source = tuple[object, ...]
 
 @dataclass(frozen=True, slots=True)
 class _Relation:
-    """A relation's rows, and what is kept of them, in the form that relations with the same
-    `source` share: by `names` of the table's columns."""
+    """A relation's rows and what is kept of them, in the form that relations with the same `source`
+    share: by `names` of the table's columns."""
 
     flow: Flow
     source: _Source
     forms: tuple[Expr, ...]
     names: Mapping[AttributeId, Expr]
-    keys: tuple[tuple[int, Expr], ...]
-    """Per class the form of the column of it."""
+    keys: tuple[tuple[int, Expr], ...]  # The form of the column of each class
 
 
 def build_circle(
@@ -59,7 +58,7 @@ def build_circle(
     rows: Plan,
     sketched: Mapping[AccessId, RangePartition],
 ) -> Flow:
-    """The joined rows with the columns that are asked for; `rows` is the plan that they are of."""
+    """The joined rows with the requested columns; `rows` is their plan."""
     relations = [
         _relation(builder, at, plan, circle, frozenset(asked), sketched)
         for at, plan in enumerate(circle.plans)
@@ -128,17 +127,16 @@ def _relation(
 
 
 def _form(expr: Expr, forms: Mapping[AttributeId, Expr]) -> Expr:
-    """The expression by the names of the table's columns, wherever in the SQL it stands."""
+    """The expression by the names of the table's columns, wherever it occurs in the SQL."""
     return substitute(expr, dict(forms))
 
 
-Planted = dict[int, Flow]
-"""The flows that stand for nodes of the plan, by the identity (`id`) of these."""
+Planted = dict[int, Flow]  # The flows that stand for plan nodes, by the identity (`id`) of these
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedBlock:
-    """One branch of a plan, the block in it, and its shape or the reason why it has none."""
+    """One branch of a plan, its block, and its shape or the reason why it has none."""
 
     branch: Plan
     block: Block | None
@@ -160,10 +158,8 @@ def build_blocks(
     sketched: Mapping[AccessId, RangePartition],
     planted: Planted,
 ) -> Flow:
-    """The sum of all branches' fragments. `planted` is where the builder looks flows up.
-
-    BlockedError for what the engine does not maintain, in a tree or otherwise.
-    """
+    """Build the sum of all branches' ranges. The builder looks flows up in `planted`. BlockedError
+    for what the engine does not maintain."""
     flows = []
     for one in blocks:
         if isinstance(one.shape, NoTree) or one.block is None:
@@ -181,10 +177,8 @@ def plant_blocks(
     sketched: Mapping[AccessId, RangePartition],
     planted: Planted,
 ) -> list[Flow]:
-    """Plant the rows of all blocks that have trees, for the plan to be built on them.
-
-    What is planted carries no fragments: the flows that this gives do.
-    """
+    """Plant the rows of all blocks with trees, for the plan to be built on. Planted flows carry no
+    ranges: the returned flows do."""
     return [
         _built(builder, one.block, one.shape, sketched, planted)
         for one in blocks
@@ -199,7 +193,7 @@ def _built(
     sketched: Mapping[AccessId, RangePartition],
     planted: Planted,
 ) -> Flow:
-    """The fragments of a block. Planted is what decides on its groups, if anything does."""
+    """The ranges of a block. What decides on its groups, if anything, is planted."""
     calls = None if shape.aggregate is None else read_calls(shape.aggregate)
     grown = _grown(builder, shape, calls, sketched)
     if shape.joined is not None:
@@ -223,7 +217,7 @@ def _with_rows(
     grown: _Grown,
     planted: Planted,
 ) -> Flow:
-    """The fragments of a block whose joined rows are planted."""
+    """The ranges of a block whose joined rows are planted."""
     operator = JoinedRows(grown.tree, grown.shown)
     own = tuple((one.name, one.kind) for one in grown.shown)
     rows = Flow(builder.put(operator, *grown.inputs), own, ())
@@ -234,14 +228,10 @@ def _with_rows(
 
 
 def told_by_tree(
-    builder: Plumbing,
-    blocks: Sequence[PlannedBlock],
-    sketched: Mapping[AccessId, RangePartition],
+    builder: Plumbing, blocks: Sequence[PlannedBlock], sketched: Mapping[AccessId, RangePartition]
 ) -> tuple[ToldRows, Flow] | None:
-    """The rows of a plan that are those which its one tree joins, and their fragments.
-
-    None where something above the joins remembers rows itself.
-    """
+    """The rows of a plan that its one tree joins, and their ranges. None if an operator above the
+    joins keeps rows itself."""
     if len(blocks) != 1:
         return None
     (one,) = blocks
@@ -300,7 +290,7 @@ def _grown(
 def _kept(
     calls: Calls, asked: Collection[AttributeId], shape: TreeShape, root: Node
 ) -> tuple[tuple[AttributeId, AttributeId], ...]:
-    """Those of the arguments that are asked for, each with the column that the root keeps it as."""
+    """The requested arguments, each with the column that the root keeps it as."""
     return tuple(
         (name, root.kept_names[shape.root.kept.index(expr)])
         for name, expr in calls.arguments
@@ -325,7 +315,6 @@ def _arguments(shape: TreeShape, calls: Calls | None) -> list[tuple[tuple[Attrib
 
 
 def _read_by(column: AggregateColumn) -> tuple[AttributeId, ...]:
-    """The arguments that an output reads, each once."""
     part = column.accumulator
     parts = part.parts if isinstance(part, Spread) else (column.guard, part)
     names = (
@@ -404,14 +393,13 @@ def _nodes(
 
 
 def _bitwise(node: ShapeNode, kept: TypedColumns) -> frozenset[AttributeId]:
-    """The names of doubles that are kept for their very values."""
     return frozenset(kept[place][0] for ref, place in node.shown if ref.type.is_fractional)
 
 
 def _by(
     node: ShapeNode, access: AccessId, partition: RangePartition, kept: TypedColumns
 ) -> tuple[AttributeId, RangePartition] | None:
-    """The kept column that tells the access's fragment, where there is one."""
+    """The kept column that gives the access's range, if there is one."""
     place = told_by(node, access, partition.attribute)
     if place is None or kept[place][1] != partition.type:
         return None
