@@ -156,20 +156,17 @@ def plain_call(call: AggregateCall) -> AggregateCall:
     an extreme. FILTER (WHERE c) counts only arguments where c is true."""
     function, arguments, condition = call.function, call.arguments, call.condition
     if function == "count_if" and len(arguments) == 1 and not call.distinct:
-        function, condition = "count", _both(condition, arguments[0])
-        arguments = ()
+        condition = arguments[0] if condition is None else And((condition, arguments[0]))
+        function, arguments = "count", ()
     if function in ("bool_and", "bool_or"):
         function = "min" if function == "bool_and" else "max"
+    reason = f"the engine does not support {function.upper()}"
     if function not in _TAKEN:
-        raise BlockedError(f"the engine does not support {function.upper()}", call.span)
+        raise BlockedError(reason, call.span)
     if len(arguments) > 1 + (function in _BY):
-        raise BlockedError(
-            f"the engine does not support {function.upper()} of several columns", call.span
-        )
+        raise BlockedError(f"{reason} of several columns", call.span)
     if function in accumulators.FUNCTIONS and call.distinct:
-        raise BlockedError(
-            f"the engine does not support {function.upper()} of distinct values", call.span
-        )
+        raise BlockedError(f"{reason} of distinct values", call.span)
     if condition is not None:
         arguments = tuple(
             Case(((condition, argument),), Literal(None, known_type_of(argument, call.span)))
@@ -198,10 +195,6 @@ def refuse_choice(node: Aggregate, choice: AggregateCall | None) -> None:
         raise BlockedError(reason, choice.span or node.span)
 
 
-def _both(one: Expr | None, other: Expr) -> Expr:
-    return other if one is None else And((one, other))
-
-
 def _sum(
     argument: Expr, guard: Count, call: AggregateCall, span: Span | None, *, bounded: bool
 ) -> Accumulator:
@@ -222,9 +215,8 @@ def _spread(call: AggregateCall, slots: _Slots, span: Span | None) -> Spread:
     argument = call.arguments[0]
     kind = known_type_of(argument, span)
     if not kind.is_numeric:
-        raise BlockedError(
-            f"the engine does not support {call.function.upper()} over `{kind}`", span
-        )
+        reason = f"the engine does not support {call.function.upper()} over `{kind}`"
+        raise BlockedError(reason, span)
     factor = argument
     if kind.kind in _DIGITS:
         factor = Cast(argument, decimal(_DIGITS[kind.kind], 0))

@@ -1,11 +1,10 @@
-"""The answer of a query from the rows that suffice for it: asked again, ordered, cut, put out.
+"""The answer of a query from the rows that suffice for it: evaluated, ordered, cut, output.
 
 Law: rows and their order are what the query asks for on the very values at hand, each rounded once;
 of equal rows as many as there are. Rows that tie in the order come in an order of their contents,
 the same every time. A value that is not known for all that (a function of doubles whose last digit
 nobody promises, in a condition) is an error: NotExactError, or EvaluationError where Spark fails.
 Columns have the Arrow types that Spark gives.
-Out of scope: where the rows come from (`engine.result_rows`), how they are shown.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from impctl.expr.nodes import (
 
 if TYPE_CHECKING:
     from impctl.plan.nodes import Attribute, SortKey
-    from impctl.rules.finalize import Ending, FirstRows
+    from impctl.rules.finalize import Ending
     from impctl.types import AttributeId
 
 _ARROW = {
@@ -56,7 +55,6 @@ _ARROW = {
     Kind.NULL: pa.null(),
 }
 """What Spark's `toArrow` gives; a timestamp also has the session's time zone."""
-
 
 _LOOKED_UP = INTEGRAL | {Kind.STRING, Kind.DATE}
 """Types of keys that can be looked up: equal values have one code."""
@@ -106,12 +104,15 @@ def answer_of_rows(ending: Ending, rows: Batch, zone: str, where: Expr | None = 
 
 def rows_asked_for(ending: Ending, rows: Batch) -> Batch:
     """The answer's rows among the kept ones, by value, cut and in order; not output yet."""
-    rows = _by_value(rows)
+    # Without bounds: each value counts as it is.
+    rows = Batch({name: exactly(one) for name, one in rows.columns.items()}, rows.weights, ())
     for predicate in ending.predicates:
         if len(rows):
             rows = rows.keep(Condition(predicate).truth(rows.columns, len(rows)).sure_true())
     if ending.first is not None:
-        rows = _cut(rows, ending.first)
+        first = ending.first
+        end = None if first.count is None else first.offset + first.count
+        rows = _between(_sorted(rows, first.order), first.offset, end)
     if ending.first is None or ending.first.order != ending.order:
         rows = _sorted(rows, ending.order)
     return rows if ending.limit is None else _between(rows, 0, ending.limit)
@@ -138,8 +139,7 @@ def key_asked(ending: Ending, kept: AnswerRows, where: Expr) -> int | None:
 
 def _code(value: Literal, kind: SqlType) -> int | None:
     """The code of a key with this value; None if the types do not compare as they are."""
-    is_alike = value.type.kind is kind.kind or {value.type.kind, kind.kind} <= INTEGRAL
-    if not is_alike:
+    if value.type.kind is not kind.kind and not {value.type.kind, kind.kind} <= INTEGRAL:
         return None
     result = Evaluator(value).values({}, 1)
     return int(key_codes([Vector(kind, result.values)], 1)[0])
@@ -162,17 +162,6 @@ def answer_where(table: pa.Table, outputs: Sequence[Attribute], where: Expr) -> 
     return table.filter(pa.array(Condition(where).truth(columns, len(table)).sure_true()))
 
 
-def _by_value(rows: Batch) -> Batch:
-    """The rows without bounds: each value counts as it is."""
-    columns = {name: exactly(column) for name, column in rows.columns.items()}
-    return Batch(columns, rows.weights, ())
-
-
-def _cut(rows: Batch, first: FirstRows) -> Batch:
-    rows = _sorted(rows, first.order)
-    return _between(rows, first.offset, None if first.count is None else first.offset + first.count)
-
-
 def _between(rows: Batch, start: int, end: int | None) -> Batch:
     """The rows from one position to another, each copy counted."""
     reached = np.cumsum(rows.weights)
@@ -185,7 +174,6 @@ def _between(rows: Batch, start: int, end: int | None) -> Batch:
 
 
 def _sorted(rows: Batch, order: Sequence[SortKey]) -> Batch:
-    """The rows in this order; ties by all their values."""
     if len(rows) <= 1 or not order:
         return rows
     ranks = []
@@ -196,7 +184,8 @@ def _sorted(rows: Batch, order: Sequence[SortKey]) -> Batch:
     ties = _ties([rank[places] for rank in ranks])
     if bool(ties.any()):
         tied = rows.take(places[ties])
-        own = [exact_ranks(identity_of(c), OrderKey("", False, False)) for c in _by_name(tied)]
+        by_name = [tied.columns[name] for name in sorted(tied.columns)]
+        own = [exact_ranks(identity_of(one), OrderKey("", False, False)) for one in by_name]
         known = [rank[places[ties]] for rank in ranks]
         places[ties] = places[ties][np.lexsort([*own, *known[::-1]])]
     return rows.take(places)
@@ -209,10 +198,6 @@ def _ties(ranks: Sequence[Ints]) -> Bools:
         same &= rank[1:] == rank[:-1]
     result: Bools = np.concatenate([[False], same]) | np.concatenate([same, [False]])
     return result
-
-
-def _by_name(rows: Batch) -> list[Vector]:
-    return [rows.columns[name] for name in sorted(rows.columns)]
 
 
 def arrow_column(column: Vector, weights: Ints, wanted: pa.DataType) -> pa.Array:
@@ -234,7 +219,6 @@ def arrow_column(column: Vector, weights: Ints, wanted: pa.DataType) -> pa.Array
 
 
 def _decimals(column: Vector, array: pa.Array, wanted: pa.Decimal128Type) -> pa.Array:
-    """Unscaled integers as decimals."""
     if not pa.types.is_decimal(array.type):
         array = array.cast(pa.decimal128(19, 0))
     wide = array.cast(pa.decimal128(38, 0))

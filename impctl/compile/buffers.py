@@ -4,8 +4,6 @@ Law: an operator keeps only its best values or rows where its input is one table
 groups of a grouping, selected and projected: then the rows of a group can be read from the table,
 or from the grouping's state, once more. Over joins and set operations that would mean running the
 query, so there everything is kept, as without a bound.
-Out of scope: reading the table (`service.table_deltas`), when a buffer is used up
-(`engine.lookups`).
 """
 
 from __future__ import annotations
@@ -14,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
 
 from impctl.compile.flows import Flow, Source
@@ -143,14 +140,11 @@ class Refilled:
         source = self.prefix.origin
         if not isinstance(source, Source):
             return
-        known = [(key, self.prefix.column_of(source, key)) for key in self.keys]
+        known = [self.prefix.column_of(source, key) for key in self.keys]
 
         def refill(keys: Sequence[Vector]) -> Batch:
-            wanted = {
-                column: key
-                for (_, column), key in zip(known, keys, strict=True)
-                if column is not None
-            }
+            pairs = zip(known, keys, strict=True)
+            wanted = {column: key for column, key in pairs if column is not None}
             return self._filled(keys, _read(source, table_rows, wanted))
 
         self.operator.refill_from(refill)
@@ -164,10 +158,7 @@ class Refilled:
     def whole(self, table_rows: TableRows) -> Iterator[Batch]:
         """All input rows of the operator, those of a table from `table_rows`; between steps."""
         origin = self.prefix.origin
-        if isinstance(origin, Source):
-            batches = _read(origin, table_rows, {})
-        else:
-            batches = _told(origin)
+        batches = _read(origin, table_rows, {}) if isinstance(origin, Source) else _told(origin)
         for batch in batches:
             passed = self.prefix.passed(batch)
             if passed is not None and len(passed):
@@ -198,4 +189,4 @@ def _read(
     source: Source, table_rows: TableRows, keys: Mapping[ColumnName, Vector]
 ) -> Iterator[Batch]:
     for rows in table_rows(source, keys):
-        yield source.scan.read(rows, np.ones(len(rows), dtype=np.int64))
+        yield source.came(rows)

@@ -1,4 +1,4 @@
-"""Set operations, built from the union with signs, DISTINCT and joins."""
+"""A plan built into the operators of a circuit; names of circuits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from impctl.compile.aggregates import Calls, read_calls, refuse_choice, split_extremes
 from impctl.compile.answers import check_ending, kept_rows
 from impctl.compile.buffers import KEEP_ALL, Buffers
-from impctl.compile.builder import FirstGrouping, Plumbing
+from impctl.compile.builder import LEFT_BEHIND, FirstGrouping, Plumbing
 from impctl.compile.fixpoint import Keyed, build_fixpoint, build_leaf, follow_back
 from impctl.compile.flows import (
     BlockedError,
@@ -35,7 +35,7 @@ from impctl.compile.jointree.build import (
 from impctl.compile.ordering import build_top, build_window, build_witness
 from impctl.compile.provenance.absorbed import AbsorbedRows, build_absorbed
 from impctl.data.schema import LONG, Kind
-from impctl.engine import aggregate, linear
+from impctl.engine import linear
 from impctl.engine.accumulators import FUNCTIONS as SPREADS
 from impctl.engine.accumulators import AggregateColumn, ExactSum
 from impctl.engine.aggregate import Aggregate
@@ -43,7 +43,6 @@ from impctl.engine.circuit import Circuit
 from impctl.engine.extremes import Extreme, First
 from impctl.engine.join import Join as JoinOperator
 from impctl.engine.join import Side
-from impctl.engine.linear import Repeat
 from impctl.expr.nodes import Cast, ColumnRef, Expr, Literal, columns_of
 from impctl.plan.fingerprint import fingerprint, template
 from impctl.plan.lineage import for_all, is_open
@@ -130,7 +129,7 @@ def _repeated(
     ]
     grouped = Aggregate(name, columns, sums, accesses=len(accesses), is_keyed=False)
     once = Flow(builder.put(grouped, whole), counted, accesses)
-    repeat = Repeat(*counts, is_difference=is_difference)
+    repeat = linear.Repeat(*counts, is_difference=is_difference)
     return Flow(builder.put(repeat, once), columns, accesses)
 
 
@@ -152,7 +151,6 @@ def _renamed(
     *,
     must_be_sure: bool,
 ) -> Flow:
-    """A side with the operation's own columns and types."""
     below = builder.build(side, must_be_sure=must_be_sure)
     if node.kind is not SetKind.UNION or not node.all:
         below = builder.sure(below)
@@ -315,14 +313,15 @@ class Builder(Plumbing):
             case SetOperation():
                 return build_set_operation(self, plan, must_be_sure=must_be_sure)
             case TopK():
-                return self._top(plan, must_be_sure=must_be_sure)
+                is_last = id(plan) == self._last_top
+                return build_top(self, plan, is_last=is_last, must_be_sure=must_be_sure)
             case Witness():
                 return build_witness(self, plan)
             case Recursive() | Fixpoint():
                 return self._recursion(plan)
             case Explode():
-                what = f"`{plan.function}`, which expands arrays"
-                raise BlockedError(f"the engine does not support {what}", plan.span)
+                reason = f"the engine does not support `{plan.function}`, which expands arrays"
+                raise BlockedError(reason, plan.span)
             case Window():
                 return build_window(self, plan)
 
@@ -346,9 +345,8 @@ class Builder(Plumbing):
             return build_leaf(self, node)
         is_numbered = is_open(node) and any(s.access in self.sketched for s in scans_of(node))
         if is_numbered and self._blocks:
-            raise BlockedError(
-                "the engine does not support `lineage: answer` above a join tree", node.span
-            )
+            reason = "the engine does not support `lineage: answer` above a join tree"
+            raise BlockedError(reason, node.span)
         inner = Builder(self.sketched, keyed_rows=self._keyed_rows)
         key = Keyed.of(node, self._keyed_rows, self.sketched)
         if self._absorbs is None:
@@ -364,18 +362,15 @@ class Builder(Plumbing):
         columns = []
         for attribute in node.attributes:
             if attribute.type is None or attribute.type.kind is Kind.OTHER:
-                raise BlockedError(
-                    f"column `{attribute.name}` has a type that the engine does not support",
-                    node.span,
-                )
+                reason = f"column `{attribute.name}` has a type that the engine does not support"
+                raise BlockedError(reason, node.span)
             columns.append((attribute.id, attribute.name, attribute.type))
         partition = self.sketched.get(node.access)
         operator = linear.Scan(columns, () if partition is None else (partition,))
         conditions = self._conditions.get(node.access, ())
         self.sources.append(Source(node.access, node.table, operator, conditions))
         accesses = () if partition is None else (node.access,)
-        columns_ = typed(node.attributes, node.span)
-        return Flow(-len(self.sources), columns_, accesses, plan=node)
+        return Flow(-len(self.sources), typed(node.attributes, node.span), accesses, plan=node)
 
     def _project(self, node: Project, must_be_sure: bool) -> Flow:
         below = self.build(node.child, must_be_sure=must_be_sure)
@@ -402,9 +397,7 @@ class Builder(Plumbing):
         for _, expr in (*keys, *calls.arguments):
             check(expr, node.span)
             if not columns_of(expr) <= below.ids:
-                raise BlockedError(
-                    "the engine does not support using a sum of doubles above a LIMIT", node.span
-                )
+                raise BlockedError(LEFT_BEHIND, node.span)
         own = typed(attributes_of(node), node.span)
         if node.grouping_sets is None:
             every = range(len(node.keys))
@@ -440,8 +433,8 @@ class Builder(Plumbing):
         columns = tuple((name, known_type_of(expr, node.span)) for name, expr in outputs)
         prepared = self.project(below, outputs, columns, node)
 
-        def made(calls: Calls) -> aggregate.Aggregate:
-            return aggregate.Aggregate(
+        def made(calls: Calls) -> Aggregate:
+            return Aggregate(
                 name,
                 columns[: len(inputs)],
                 calls.columns,
@@ -465,7 +458,3 @@ class Builder(Plumbing):
         if self.first_grouping is None:
             self.first_grouping = FirstGrouping(operator, node, dict(outputs))
         return at
-
-    def _top(self, node: TopK, *, must_be_sure: bool) -> Flow:
-        is_last = id(node) == self._last_top
-        return build_top(self, node, is_last=is_last, must_be_sure=must_be_sure)

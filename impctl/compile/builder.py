@@ -48,7 +48,6 @@ from impctl.engine.accumulators import (
     PartialColumn,
 )
 from impctl.engine.aggregate import Aggregate
-from impctl.engine.aggregate import Aggregate as AggregateOperator
 from impctl.engine.exact_sums import Parted, Rejoined, Sure
 from impctl.engine.linear import Branch, Union
 from impctl.expr.nodes import (
@@ -65,7 +64,6 @@ from impctl.expr.nodes import (
 )
 from impctl.expr.types import type_of
 from impctl.plan.nodes import Aggregate as AggregateNode
-from impctl.plan.nodes import Aggregate as PlanAggregate
 from impctl.plan.nodes import (
     AggregateCall,
     AggregateOutput,
@@ -89,7 +87,7 @@ if TYPE_CHECKING:
     from impctl.sketch.partition import Fragments, RangePartition
     from impctl.types import AccessId, AttributeId, FixpointId
 
-_LEFT_BEHIND = "the engine does not support using a sum of doubles above a LIMIT"
+LEFT_BEHIND = "the engine does not support using a sum of doubles above a LIMIT"
 
 
 def bounds_of(flow: Flow) -> dict[AttributeId, AttributeId]:
@@ -158,7 +156,7 @@ class Plumbing(ABC):
         """The operators of a node and everything below it."""
 
     @abstractmethod
-    def grouped(self, node: PlanAggregate, below: Flow, *, must_be_sure: bool) -> Flow:
+    def grouped(self, node: AggregateNode, below: Flow, *, must_be_sure: bool) -> Flow:
         """The operators of a grouping over rows that are built already."""
 
     def put(self, operator: Operator, *inputs: Flow) -> int:
@@ -232,7 +230,7 @@ class Plumbing(ABC):
     def select(self, flow: Flow, predicate: Expr, node: Plan, *, must_be_sure: bool) -> Flow:
         """The rows for which the predicate is true, or too close to call where that is sound."""
         if not columns_of(predicate) <= flow.ids:
-            raise BlockedError(_LEFT_BEHIND, node.span)
+            raise BlockedError(LEFT_BEHIND, node.span)
         check_condition(predicate, node.span)
         at = self.put(linear.Select(predicate, must_be_sure=must_be_sure), flow)
         plan, computed = (
@@ -251,12 +249,14 @@ class Plumbing(ABC):
         inexact, whole = set(), set()
         for name, expr in outputs:
             if not columns_of(expr) <= flow.ids:
-                raise BlockedError(_LEFT_BEHIND, node.span)
+                raise BlockedError(LEFT_BEHIND, node.span)
             check(expr, node.span)
             unsure = columns_of(expr) & flow.approximate
             if unsure:
                 inexact.add(name)
-            if unsure and unsure <= flow.whole and not _may_round(expr):
+            # Doubles rounded at a tie have a bound, too.
+            may_round = any(isinstance(part, Call) for part in walk(expr))
+            if unsure and unsure <= flow.whole and not may_round:
                 whole.add(name)
         at = self.put(linear.Project(outputs), flow)
         plan, computed = (
@@ -340,10 +340,10 @@ class Plumbing(ABC):
         for flow in flows:
             _check_columns(flow, columns)
         branches = []
+        passed = tuple((name, name) for name, _ in columns)
         for flow, sign in zip(flows, signs or [1] * len(flows), strict=True):
             place = {access: at for at, access in enumerate(flow.accesses)}
-            tags = tuple(place.get(access) for access in accesses)
-            branches.append(Branch(tuple((name, name) for name, _ in columns), tags, sign))
+            branches.append(Branch(passed, tuple(map(place.get, accesses)), sign))
         inexact = frozenset().union(*(flow.approximate for flow in flows))
         whole = inexact.difference(*(flow.approximate - flow.whole for flow in flows))
         at = self.put(Union(branches), *flows)
@@ -353,12 +353,7 @@ class Plumbing(ABC):
 def _check_columns(flow: Flow, columns: Sequence[Column], node: Plan | None = None) -> None:
     """BlockedError if a column is not available."""
     if not {name for name, _ in columns} <= flow.ids:
-        raise BlockedError(_LEFT_BEHIND, None if node is None else node.span)
-
-
-def _may_round(expr: Expr) -> bool:
-    """Whether an exact value may give a result with a bound: doubles rounded at a tie."""
-    return any(isinstance(part, Call) for part in walk(expr))
+        raise BlockedError(LEFT_BEHIND, None if node is None else node.span)
 
 
 def _projected(
@@ -412,12 +407,12 @@ class Partials:
         """Whether some double was NaN or infinite, so that the pass must count those apart."""
         if self.counts_specials:
             return False
-        for index, (column, _) in enumerate(self.columns):
-            if column.meaning is Meaning.SIZE:
-                vector = from_arrow(self._of(table, index), DOUBLE)
-                if not bool(np.isfinite(vector.values).all()):
-                    return True
-        return False
+        sizes = (
+            from_arrow(self._of(table, index), DOUBLE)
+            for index, (column, _) in enumerate(self.columns)
+            if column.meaning is Meaning.SIZE
+        )
+        return any(not bool(np.isfinite(size.values).all()) for size in sizes)
 
     def rows_told_by(self, table: pa.Table, partition: RangePartition) -> Ints | None:
         """Rows of the table per range, shape (size,), from the pass's result. None if a node below
@@ -437,7 +432,7 @@ class Partials:
 class FirstGrouping:
     """The lowest grouping: its operator, its plan node, and what each argument is computed from."""
 
-    operator: AggregateOperator
+    operator: Aggregate
     node: AggregateNode
     arguments: Mapping[AttributeId, Expr]
 

@@ -15,34 +15,23 @@ from impctl.compile.flows import (
     BlockedError,
     Chooser,
     DistantJoin,
-    Flow,
     Readable,
     SideChoice,
     Source,
     Strategy,
 )
 from impctl.compile.joins import counted
+from impctl.compile.jointree.decompose import last_top
 from impctl.compile.jointree.graph import NoTree, TreeShape
 from impctl.compile.jointree.shape import planned_blocks
 from impctl.engine.circuit import Circuit
-from impctl.plan.nodes import (
-    Aggregate,
-    Plan,
-    Project,
-    Scan,
-    Sort,
-    TopK,
-    attributes_of,
-    nodes_of,
-    scans_of,
-)
+from impctl.plan.nodes import Aggregate, Plan, Scan, TopK, attributes_of, nodes_of, scans_of
 from impctl.plan.recursion import keyed_rows
 from impctl.sketch.sketch import Mode
 from impctl.types import AccessId, AttributeId, ColumnName, TableName
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
-    from impctl.compile.builder import FirstGrouping
     from impctl.compile.jointree.build import PlannedBlock
     from impctl.compile.jointree.cost import TreeChoice
     from impctl.compile.provenance.absorbed import AbsorbedRows
@@ -175,17 +164,13 @@ def _exact(compiled: Compiled) -> Way:
 
 def _without_circuit(blocked: BlockedError, verdict: Verdict, *, is_alone: bool) -> Way:
     if verdict.root_keyed and is_alone:
-        reason = (
-            f"{blocked.message}; each group lies in one range, so the ranges of changed rows are "
-            "added"
-        )
-        return Way(Mode.TOUCH, reason, blocked.span)
+        what = "each group lies in one range, so the ranges of changed rows are added"
+        return Way(Mode.TOUCH, f"{blocked.message}; {what}", blocked.span)
     return Way(Mode.RECAPTURE, blocked.message, blocked.span)
 
 
 KeyColumns = Mapping[int, Mapping[AccessId, AttributeId]]
 KeyedRows = Mapping[AttributeId, tuple[AccessId, ...]]
-
 
 _TURNED_OUT = "it turned out small enough to keep"
 
@@ -332,7 +317,11 @@ def compile_plan(
         absorbs=absorbs,
     )
     plain = partial(_without_trees, made, root, key_columns, answer)
-    whole = _counted_whole(result or (), sketched)
+    # The barrier above all sketched accesses.
+    covering = (
+        node for node in result or () if sketched.keys() <= {s.access for s in scans_of(node)}
+    )
+    whole = next(covering, None)
     if trees is None:
         return plain(whole)
     blocks = blocks or planned_blocks(root, trees, has_answer=answer is not None)
@@ -356,16 +345,6 @@ def _without_trees(
     except BlockedError:
         # The rows of this barrier all count: what stands above it cannot change a sketch.
         return made(whole, {})
-
-
-def _counted_whole(
-    barriers: Collection[Plan], sketched: Mapping[AccessId, RangePartition]
-) -> Plan | None:
-    """The barrier above all sketched accesses; None without one."""
-    for node in barriers:
-        if sketched.keys() <= {scan.access for scan in scans_of(node)}:
-            return node
-    return None
 
 
 def _compiled(
@@ -399,15 +378,16 @@ def _compiled(
         keyed_rows=keyed_rows,
         absorbs=absorbs,
     )
-    flow = _sketched(builder.root(rows, is_passed=chain is not None), root)
+    flow = builder.root(rows, is_passed=chain is not None)
+    if not flow.accesses:
+        raise BlockedError("the query has no sketch to maintain", root.span)
     circuit = builder.circuit()
-    result = _passed(root, chain, builder, circuit, keyed, key_columns)
     return Compiled(
         sources=tuple(builder.sources),
         accesses=flow.accesses,
         sizes=tuple(sketched[access].size for access in flow.accesses),
         circuit=circuit,
-        chain=result,
+        chain=_passed(root, chain, builder, circuit, keyed, key_columns),
         sides=tuple(builder.sides),
         distant=tuple(builder.distant),
         groupings=tuple(choice for _, choice in builder.groupings),
@@ -434,13 +414,13 @@ def _passed(
     needs_rows = builder.has_answer if first is None else first.operator.needs_rows
     if chain is None or needs_rows or builder.distant:
         return None
-    return _described(root, chain, circuit, first, keyed, key_columns)
-
-
-def _sketched(flow: Flow, root: Plan) -> Flow:
-    if not flow.accesses:
-        raise BlockedError("the query has no sketch to maintain", root.span)
-    return flow
+    scan = chain[0]
+    assert isinstance(scan, Scan)
+    key = None
+    if first is not None and id(first.node) in keyed:
+        wanted = _key_of(root, first.node, scan.access, key_columns)
+        key = [attribute.id for attribute in attributes_of(first.node)].index(wanted or "")
+    return Chain(scan, chain[-1], circuit, first, key)
 
 
 def compile_answer(answer: AnswerPlan, trees: Mapping[TableName, int] | None = None) -> Compiled:
@@ -464,25 +444,16 @@ def compile_answer(answer: AnswerPlan, trees: Mapping[TableName, int] | None = N
 
 
 def _note(builder: Builder) -> str:
-    """What a requested bound means for this query."""
     size = builder.buffers.of_group
     if size is None or not (builder.refills or builder.keeps_all):
         return ""
     parts = []
     if builder.refills:
-        kept = f"keep the best {size}"
-        parts.append(f"MIN, MAX and top-k over one table's rows or over groups {kept}")
+        what = "MIN, MAX and top-k over one table's rows or over groups"
+        parts.append(f"{what} keep the best {size}")
     if builder.keeps_all:
         parts.append("those over joins keep everything, because only the query could refill them")
     return "; ".join(parts)
-
-
-def _last_top(root: Plan) -> TopK | None:
-    """The LIMIT that decides the query's rows, if nothing above it does."""
-    node = root
-    while isinstance(node, Project | Sort):
-        node = node.child
-    return node if isinstance(node, TopK) else None
 
 
 def _last_and_barriers(
@@ -491,7 +462,7 @@ def _last_and_barriers(
     """The top-k that is the query's last step, and the identities of those whose rows all count. If
     its rows are the answer as they are, or a row's rank is, ties are broken; the sketch has them
     all, by a barrier."""
-    last = _last_top(root)
+    last = last_top(root)
     chosen = None if barriers is None else [id(node) for node in barriers]
     if last is None or answer is None or (answer.ending.cuts and last.rank is None):
         return last, chosen
@@ -526,20 +497,3 @@ def _keyed(
         if key is not None and types.get(key) == partition.type:
             result[id(node)] = key
     return result
-
-
-def _described(
-    root: Plan,
-    nodes: tuple[Plan, ...],
-    circuit: Circuit,
-    first: FirstGrouping | None,
-    keyed: Collection[int],
-    key_columns: KeyColumns,
-) -> Chain:
-    scan = nodes[0]
-    assert isinstance(scan, Scan)
-    key = None
-    if first is not None and id(first.node) in keyed:
-        wanted = _key_of(root, first.node, scan.access, key_columns)
-        key = [attribute.id for attribute in attributes_of(first.node)].index(wanted or "")
-    return Chain(scan, nodes[-1], circuit, first, key)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,9 +15,9 @@ from impctl.engine.accumulators import PARTIAL_ROWS
 from impctl.engine.batch import Batch, consolidated, empty_batch, loading
 from impctl.engine.circuit import Circuit
 from impctl.engine.range_counts import DenseCounts
-from impctl.engine.tags import RowTags, Tags
+from impctl.engine.tags import RowTags
 from impctl.plan.nodes import Aggregate as AggregateNode
-from impctl.plan.nodes import Plan, Project, Scan, Select, Sort, inputs_of
+from impctl.plan.nodes import Plan, Project, Scan, Select, Sort
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from impctl.compile.flows import Flow, Readable, Source
     from impctl.data.pages import StoredTable
-    from impctl.data.vector import Ints, Vector
+    from impctl.data.vector import Ints
     from impctl.engine.aggregate import Aggregate as AggregateOperator
     from impctl.engine.trace import Arrangement
     from impctl.sketch.partition import RangePartition
@@ -86,7 +86,8 @@ class Chain:
         assert self.first is not None
         assert held.first is not None
         operator = self.first.operator
-        key_tags = None if self.key is None else _tags_by(self.key, renumbering.new)
+        place, fragments_of = self.key, renumbering.new.fragments_of
+        key_tags = None if place is None else lambda keys: RowTags(fragments_of(keys[place]))
         below = self._arriving(batches, operator)
         output = operator.adopt(held.first.operator, renumbering.targets, below, key_tags)
         return self.circuit.resume(output, operator)
@@ -99,22 +100,16 @@ class Chain:
                 yield passed
 
 
-def _tags_by(place: int, partition: RangePartition) -> Callable[[Sequence[Vector]], Tags]:
-    return lambda keys: RowTags(partition.fragments_of(keys[place]))
-
-
 def nodes_to(root: Plan) -> tuple[Plan, ...] | None:
     """The nodes from the scan to the root, if they are simple ones over one table."""
-    nodes: list[Plan] = []
-    node = root
-    while not isinstance(node, Scan):
+    nodes = [root]
+    while not isinstance(node := nodes[-1], Scan):
         if not isinstance(node, Select | Project | AggregateNode | Sort):
             return None
         if isinstance(node, AggregateNode) and node.grouping_sets is not None:
             return None
-        nodes.append(node)
-        node = inputs_of(node)[0]
-    return (node, *reversed(nodes))
+        nodes.append(node.child)
+    return tuple(reversed(nodes))
 
 
 def counts_name(partition: RangePartition) -> str:

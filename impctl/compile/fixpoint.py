@@ -20,7 +20,6 @@ from impctl.engine.fixpoint.fixpoint import (
     Numbering,
     UsedRows,
 )
-from impctl.engine.fixpoint.fixpoint import Fixpoint as FixpointNode
 from impctl.engine.fixpoint.fixpoint import Fixpoint as FixpointOperator
 from impctl.engine.fixpoint.frontier import NO_BODY, Recursion
 from impctl.engine.fixpoint.rows import Grouped
@@ -80,13 +79,18 @@ def build_fixpoint(
     name = builder.name("fixpoint")
     rank = f"{name}/{_RANK}"
     base = as_rows(builder, builder.build(node.base, must_be_sure=True), node.base, node)
-    taken = _taken_apart(node, is_numbered=is_numbered)
-    apart = [builder.sure(builder.build(one, must_be_sure=True)) for one in taken.beside]
+    ranking = _Ranking(node.id, is_numbered, [], [])
+    ranked = ranking.ranked(node.step)
+    apart = [builder.sure(builder.build(one, must_be_sure=True)) for one in ranking.beside]
     if key is not None:
         base, *apart = (untagged(builder, flow) for flow in (base, *apart))
-    numbering = numbering_of(name, len(taken.numbers)) if is_numbered else None
+    numbering = None
+    if is_numbered:
+        bodies = tuple(f"{name}/body{at}" for at in range(len(ranked[1].numbers)))
+        numbering = Numbering(f"{name}/{_NUMBER}", bodies)
     named = (rank,) if numbering is None else (rank, numbering.number, *numbering.bodies)
-    step = _step(inner, node, taken, apart, f"{name}.", named)
+    inner.prefix = f"{name}."
+    step = _step(inner, node, ranked, ranking.leaves, apart, named)
     accesses = (*base.accesses, *step.accesses)
     circuit = Circuit(inner.operators, inner.inputs)
     counts = (len(base.accesses), len(step.accesses))
@@ -103,8 +107,11 @@ def build_fixpoint(
         operator = BestFixpoint(name, columns, grouped, rank, circuit, counts)
     inputs = (base, *apart)
     if isinstance(operator, FixpointOperator) and numbering is not None:
+        # The rows carry their numbers; the accesses below wait for `follow_back`.
         rows = Flow(builder.put(operator, *inputs), columns, ())
-        return opened(builder, node, operator, rows, name, accesses)
+        numbers = f"rows of {name}"
+        builder.opened.append(Opened(node, name, numbers, operator, rows, accesses))
+        return replace(rows, accesses=(numbers,))
     return rows_of(builder, operator, inputs, columns, accesses, key)
 
 
@@ -200,52 +207,33 @@ def as_rows(
 def _step(
     inner: Plumbing,
     node: Fixpoint,
-    taken: _Taken,
+    ranked: _Ranked,
+    leaves: Sequence[Recursive],
     apart: Sequence[Flow],
-    prefix: str,
     named: Sequence[AttributeId],
 ) -> Flow:
     """The operators of the step. Input rows have a rank, output rows the greatest rank of their
     inputs; with numbers, input rows have these and output rows those of all inputs. `named` are
     these columns."""
-    inner.prefix = prefix
+    plan, taken = ranked
     rank, *numbers = named
     own = typed(node.attributes, node.span)
     given = {node.id: Flow(-1, (*own, *number_columns((rank, *numbers[:1]))), ())}
-    for at, (leaf, flow) in enumerate(zip(taken.leaves, apart, strict=True)):
+    for at, (leaf, flow) in enumerate(zip(leaves, apart, strict=True)):
         own = typed(leaf.attributes, node.span)
         if not {name for name, _ in own} <= flow.ids:
-            raise BlockedError(
-                "the engine does not support using a sum of doubles below WITH RECURSIVE", node.span
-            )
+            reason = "the engine does not support using a sum of doubles below WITH RECURSIVE"
+            raise BlockedError(reason, node.span)
         given[leaf.fixpoint] = Flow(-2 - at, own, flow.accesses)
     inner.given = given
-    flow = inner.build(taken.step, must_be_sure=True)
+    flow = inner.build(plan, must_be_sure=True)
     bodies = ((name, body.ref()) for name, body in zip(numbers[1:], taken.numbers, strict=True))
-    return as_rows(inner, flow, taken.step, node, (rank, _greatest(taken.ranks)), *bodies)
-
-
-@dataclass(frozen=True, slots=True)
-class _Taken:
-    """A step with ranks: `leaves` replace what is `beside` it and does not read it."""
-
-    step: Plan
-    ranks: tuple[Attribute, ...]  # Step columns whose greatest is a row's rank
-    numbers: tuple[Attribute, ...]  # Step columns with the numbers of the input rows
-    leaves: tuple[Recursive, ...]
-    beside: tuple[Plan, ...]
-
-
-def _taken_apart(node: Fixpoint, *, is_numbered: bool) -> _Taken:
-    """The step of a fixpoint without what does not read it, and with ranks, and numbers."""
-    ranking = _Ranking(node.id, is_numbered, [], [])
-    step, own = ranking.ranked(node.step)
-    return _Taken(step, own.ranks, own.numbers, tuple(ranking.leaves), tuple(ranking.beside))
+    return as_rows(inner, flow, plan, node, (rank, _greatest(taken.ranks)), *bodies)
 
 
 @dataclass(frozen=True, slots=True)
 class _Own:
-    """Columns with the ranks and the numbers of the rows that a row is made of."""
+    """The ranks (the greatest is a row's own) and numbers of the rows that a row is made of."""
 
     ranks: tuple[Attribute, ...] = ()
     numbers: tuple[Attribute, ...] = ()
@@ -260,7 +248,8 @@ _Ranked = tuple[Plan, _Own]
 
 @dataclass(frozen=True, slots=True)
 class _Ranking:
-    """Carries ranks through a step, and numbers; collects what does not read the fixpoint."""
+    """Carries ranks through a step, and numbers; `leaves` replace what is `beside` it and does not
+    read the fixpoint."""
 
     fixpoint: FixpointId
     is_numbered: bool
@@ -341,27 +330,8 @@ def _greatest(ranks: Sequence[Attribute]) -> Expr:
     return refs[0] if len(refs) == 1 else Call("greatest", refs, LONG)
 
 
-def numbering_of(name: str, leaves: int) -> Numbering:
-    """The column names of a fixpoint with this name, whose step reads it `leaves` times."""
-    return Numbering(f"{name}/number", tuple(f"{name}/body{at}" for at in range(leaves)))
-
-
 def number_columns(names: Sequence[AttributeId]) -> tuple[Column, ...]:
     return tuple((name, LONG) for name in names)
-
-
-def opened(
-    builder: Plumbing,
-    node: Plan,
-    operator: FixpointNode,
-    rows: Flow,
-    name: str,
-    accesses: tuple[AccessId, ...],
-) -> Flow:
-    """The rows of a fixpoint with their numbers; the accesses below it wait for `follow_back`."""
-    numbers = f"rows of {name}"
-    builder.opened.append(Opened(node, name, numbers, operator, rows, accesses))
-    return Flow(rows.at, rows.columns, (numbers,))
 
 
 def follow_back(builder: Plumbing, root: Flow) -> dict[int, Plan]:

@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
 Column = tuple[AttributeId, SqlType]
 
-
 _LONGEST = 60  # Characters of an expression shown in a message
 
 
@@ -228,12 +227,16 @@ def readable(
     accesses: tuple[AccessId, ...],
 ) -> Readable:
     """The rows of `plan` with exactly these columns."""
-    outputs = [
-        ComputedColumn(a, a.ref()) for a in (Attribute(key, key, kind) for key, kind in columns)
-    ]
-    fragments = [ComputedColumn(a, a.ref()) for a in map(fragment_attribute, accesses)]
-    chosen = Project(with_fragments(plan, accesses), (*outputs, *fragments))
+    attributes = [Attribute(key, key, kind) for key, kind in columns]
+    attributes += map(fragment_attribute, accesses)
+    outputs = tuple(ComputedColumn(one, one.ref()) for one in attributes)
+    chosen = Project(with_fragments(plan, accesses), outputs)
     return Readable(name, plan, chosen, columns, keys, accesses)
+
+
+def tables_of(plan: Plan | None) -> tuple[TableName, ...]:
+    """The tables that a plan scans, each once; none without a plan."""
+    return () if plan is None else tuple(dict.fromkeys(scan.table for scan in scans_of(plan)))
 
 
 LARGEST_INDEX = 4 << 30  # Bytes of one side that is kept by default: what a small machine can map
@@ -244,7 +247,8 @@ _FRAGMENT = 4
 _WIDTHS = {Kind.BOOLEAN: 1, Kind.STRING: 24, Kind.BINARY: 24, Kind.DECIMAL: 16}
 _WIDTH = 8
 
-
+_UNCOUNTED = "kept, because its size is unknown: a table's log does not count rows"
+_NOT_IN_SPARK = "the other side is computed, so Spark cannot join them"
 _COMPUTED = "its rows are computed, so they cannot be read from tables"
 _BY_SCALARS = (
     "a scalar value selects its rows; when the value changes, the rows that enter or leave are read"
@@ -325,8 +329,8 @@ class AsRecorded:
 
     def choose(self, facts: SideFacts) -> SideChoice:
         strategy = Strategy.INDEX
+        is_filled = self.is_to_fill and facts.is_passed
         for names, reader in ((self.distant, Strategy.SPARK), (self.from_files, Strategy.FILES)):
-            is_filled = self.is_to_fill and facts.is_passed
             if facts.name in names and reader in facts.readers and not is_filled:
                 strategy = reader
         if facts.by_scalars and self.is_to_fill:
@@ -375,26 +379,20 @@ class BySize:
         if facts.is_whole and not self.is_least:
             return Strategy.INDEX, _WHOLE
         if self.asked is not None:
-            return self._asked(facts, self.asked)
+            if self.asked is Strategy.INDEX or self.asked in facts.readers:
+                return self.asked, "requested"
+            return Strategy.INDEX, _NOT_IN_SPARK
         if self.from_files is not None and size is not None and size > self.from_files:
             return Strategy.FILES, "it may take a large part of the budget"
         if self.fits is not None and size is not None and size > self.fits:
             return Strategy.FILES, "building it may need more memory than is available"
         if Strategy.SPARK not in facts.readers:
-            return Strategy.INDEX, "the other side is computed, so Spark cannot join them"
+            return Strategy.INDEX, _NOT_IN_SPARK
         if size is None:
-            return Strategy.INDEX, (
-                "kept, because its size is unknown: a table's log does not count rows"
-            )
+            return Strategy.INDEX, _UNCOUNTED
         if size > self.largest:
             return Strategy.SPARK, "too large to keep"
         return Strategy.INDEX, "small enough to keep"
-
-    @staticmethod
-    def _asked(facts: SideFacts, asked: Strategy) -> tuple[Strategy, str]:
-        if asked is Strategy.INDEX or asked in facts.readers:
-            return asked, "requested"
-        return Strategy.INDEX, "the other side is computed, so Spark cannot join them"
 
 
 def row_bytes(columns: Collection[Column], accesses: int) -> int:
@@ -419,12 +417,11 @@ def chosen_groups(
     extremes; `is_passed` says that partial aggregates may fill the circuit."""
     pinned = _pinned(flow, kept)
     rows = flow.rows
-    tables = () if rows is None else tuple(s.table for s in scans_of(rows))
     readers = () if pinned else (Strategy.FILES,)
     is_whole = rows is not None and not is_narrowed(rows, kept.group_keys)
     facts = SideFacts(
         kept.piece,
-        tuple(dict.fromkeys(tables)),
+        tables_of(rows),
         row_bytes(kept.keys, kept.accesses),
         readers,
         is_grouping=True,
@@ -443,7 +440,7 @@ def chosen_groups(
 def _pinned(flow: Flow, kept: Aggregate) -> str:
     """Why the groups must be kept; empty if they need not be."""
     if flow.rows is None:
-        return "its rows are computed, so they cannot be read from tables"
+        return _COMPUTED
     if not kept.group_keys:
         return "it has one group, which every change needs"
     if not kept.is_told_by_rows:

@@ -21,8 +21,10 @@ from impctl.compile.flows import (
     read_by_engine,
     readable,
     row_bytes,
+    tables_of,
     typed,
 )
+from impctl.compile.jointree.decompose import all_of
 from impctl.engine import accumulators
 from impctl.engine.join import Join as JoinOperator
 from impctl.engine.join import SelectByScalars, Side
@@ -64,7 +66,6 @@ from impctl.plan.nodes import (
     nodes_of,
     scans_of,
 )
-from impctl.plan.nodes import Aggregate as AggregateNode
 from impctl.rules.pushdown import is_narrowed
 from impctl.types import AttributeId
 from impctl.values import dataclass
@@ -100,7 +101,6 @@ def _has_bounds(plan: Plan) -> bool:
 
 
 def _computed(node: Plan) -> Iterable[tuple[str, Attribute]]:
-    """The functions of many rows that the node computes, each with its column."""
     match node:
         case Aggregate():
             return ((output.call.function, output.attribute) for output in node.aggregates)
@@ -192,7 +192,7 @@ def _collect(node: Plan, plans: list[Plan], conditions: list[Expr]) -> None:
 
 
 def _relation(plan: Plan, conditions: Sequence[Expr]) -> JoinInput:
-    ids = frozenset(attribute.id for attribute in attributes_of(plan))
+    ids = _ids_of(plan)
     result = [_implied(condition, ids) for condition in conditions]
     return JoinInput(plan, ids, tuple(one for one in result if one is not None))
 
@@ -204,9 +204,10 @@ def _implied(condition: Expr, ids: frozenset[AttributeId]) -> Expr | None:
     branches = []
     for branch in condition.operands:
         own = [part for part in conjuncts(branch) if columns_of(part) and columns_of(part) <= ids]
-        if not own:
+        implied = all_of(own)
+        if implied is None:
             return None
-        branches.append(own[0] if len(own) == 1 else And(tuple(own)))
+        branches.append(implied)
     return Or(tuple(branches))
 
 
@@ -281,15 +282,14 @@ def pushed_below(node: Join) -> Join | None:
         return None
     if not (isinstance(node.left, Join) and node.left.kind is JoinKind.INNER):
         return None
-    own = frozenset(attribute.id for attribute in attributes_of(node.left))
-    used = columns_of(node.condition) & own
+    used = columns_of(node.condition) & _ids_of(node.left)
     return _pushed_into(node.left, node, used) if used else None
 
 
 def _pushed_into(into: Join, node: Join, used: frozenset[AttributeId]) -> Join | None:
     for side in ("left", "right"):
         plan = into.left if side == "left" else into.right
-        if not used <= frozenset(attribute.id for attribute in attributes_of(plan)):
+        if not used <= _ids_of(plan):
             continue
         if isinstance(plan, Join) and plan.kind is JoinKind.INNER:
             below: Plan | None = _pushed_into(plan, node, used)
@@ -319,15 +319,13 @@ def scalar_selections(chain: Joined) -> Iterator[ScalarSelection]:
     for relation in chain.relations:
         if not _is_of_one_table(relation.plan):
             continue
-        own = [
-            part
-            for part in chain.conditions
-            if is_alone or _is_on_both(columns_of(part), relation.ids, known)
-        ]
+        own = chain.conditions
+        if not is_alone:
+            own = tuple(part for part in own if _is_on_both(part, relation.ids, known))
         read = frozenset[AttributeId]().union(*map(columns_of, own))
         used = tuple(one for one in scalars if one.ids & read)
         if used:
-            yield ScalarSelection(relation, used, tuple(own))
+            yield ScalarSelection(relation, used, own)
 
 
 def selected_chain(select: Select) -> Joined | None:
@@ -348,7 +346,7 @@ def is_scalar(plan: Plan) -> bool:
     may give several first rows."""
     while isinstance(plan, Select | Project):
         plan = plan.child
-    return isinstance(plan, AggregateNode) and not plan.keys and plan.grouping_sets is None
+    return isinstance(plan, Aggregate) and not plan.keys and plan.grouping_sets is None
 
 
 def is_read_beside(root: Plan | None, scalar: JoinInput, conditions: Collection[Expr]) -> bool:
@@ -379,8 +377,9 @@ def _ids_of(plan: Plan) -> frozenset[AttributeId]:
 
 
 def _is_on_both(
-    read: frozenset[AttributeId], own: frozenset[AttributeId], known: frozenset[AttributeId]
+    condition: Expr, own: frozenset[AttributeId], known: frozenset[AttributeId]
 ) -> bool:
+    read = columns_of(condition)
     return read <= known | own and not read.isdisjoint(known) and not read.isdisjoint(own)
 
 
@@ -392,8 +391,6 @@ def _is_of_one_table(plan: Plan) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Key:
-    """An equality between the sides."""
-
     left: Expr
     right: Expr
     null_safe: bool
@@ -401,15 +398,12 @@ class _Key:
 
 @dataclass(frozen=True, slots=True)
 class _Condition:
-    """A join condition split into keys and predicates."""
-
     keys: tuple[_Key, ...]
     left: tuple[Expr, ...]  # Conjuncts on the left side alone
     right: tuple[Expr, ...]
     mixed: tuple[Expr, ...]
 
     def turned(self) -> _Condition:
-        """The condition with the sides exchanged."""
         keys = tuple(_Key(key.right, key.left, key.null_safe) for key in self.keys)
         return _Condition(keys, self.right, self.left, self.mixed)
 
@@ -435,7 +429,7 @@ def build_join(builder: Plumbing, node: Join, *, must_be_sure: bool) -> Flow:
     right_is_free = node.kind in (JoinKind.SEMI, JoinKind.RIGHT)
     left = builder.build(node.left, must_be_sure=must_be_sure or not left_is_free)
     right = builder.build(node.right, must_be_sure=must_be_sure or not right_is_free)
-    parts = _Parts(builder, node, must_be_sure or not is_semi)
+    parts = _JoinParts(builder, node, must_be_sure or not is_semi)
     return replace(_other_join(parts, left, right), computed=over_rows(node, left, right))
 
 
@@ -444,7 +438,7 @@ def build_selected(builder: Plumbing, node: Select, *, must_be_sure: bool) -> Fl
     chain = selected_chain(node)
     if chain is None or not isinstance(node.child, Join):
         return None
-    parts = _Parts(builder, node.child, must_be_sure)
+    parts = _JoinParts(builder, node.child, must_be_sure)
     chosen = parts.chosen(chain)
     return _chained(parts, chain, chosen) if chosen else None
 
@@ -454,7 +448,7 @@ def _as_pairs(builder: Plumbing, node: Join, must_be_sure: bool) -> Flow | None:
     if node.kind is not JoinKind.SEMI or not is_scalar(node.right):
         return None
     inner = replace(node, kind=JoinKind.INNER)
-    parts, chain = _Parts(builder, inner, must_be_sure), chain_of(inner)
+    parts, chain = _JoinParts(builder, inner, must_be_sure), chain_of(inner)
     chosen = parts.chosen(chain)
     if not chosen:
         return None
@@ -463,7 +457,7 @@ def _as_pairs(builder: Plumbing, node: Join, must_be_sure: bool) -> Flow | None:
     return replace(pairs, columns=tuple(one for one in pairs.columns if one[0] in own))
 
 
-def _other_join(parts: _Parts, left: Flow, right: Flow) -> Flow:
+def _other_join(parts: _JoinParts, left: Flow, right: Flow) -> Flow:
     builder, node = parts.builder, parts.node
     if node.kind is JoinKind.ANTI and node.null_aware:
         used = frozenset() if node.condition is None else columns_of(node.condition)
@@ -480,12 +474,12 @@ def _other_join(parts: _Parts, left: Flow, right: Flow) -> Flow:
 
 
 def _build_chain(builder: Plumbing, node: Join, *, must_be_sure: bool) -> Flow:
-    parts = _Parts(builder, node, must_be_sure)
+    parts = _JoinParts(builder, node, must_be_sure)
     chain = chain_of(node)
     return _chained(parts, chain, parts.chosen(chain))
 
 
-def _chained(parts: _Parts, chain: Joined, chosen: Sequence[_Selected]) -> Flow:
+def _chained(parts: _JoinParts, chain: Joined, chosen: Sequence[_Selected]) -> Flow:
     """Join the relations in turn; each condition as soon as its columns are available, those on
     scalars before any join."""
     builder = parts.builder
@@ -502,8 +496,7 @@ def _chained(parts: _Parts, chain: Joined, chosen: Sequence[_Selected]) -> Flow:
 
     def flow_of(relation: JoinInput) -> Flow:
         if id(relation) not in flows:
-            built = builder.build(relation.plan, must_be_sure=parts.must_be_sure)
-            flows[id(relation)] = built
+            flows[id(relation)] = builder.build(relation.plan, must_be_sure=parts.must_be_sure)
         return flows[id(relation)]
 
     result: Flow | None = None
@@ -534,7 +527,7 @@ def _chained(parts: _Parts, chain: Joined, chosen: Sequence[_Selected]) -> Flow:
 
 
 @dataclass(frozen=True, slots=True)
-class _Parts:
+class _JoinParts:
     builder: Plumbing
     node: Join
     must_be_sure: bool
@@ -567,7 +560,6 @@ class _Parts:
     def by_scalars(
         self, rows: Flow, scalars: Sequence[Flow], selection: ScalarSelection, choice: SideChoice
     ) -> Flow:
-        """The rows for which the conditions on the scalars are true."""
         beside = scalars[0]
         for other in scalars[1:]:
             beside = self.inner(beside, other, _NOTHING_ASKED)
@@ -640,10 +632,8 @@ class _Parts:
 
     def anti(self, left: Flow, right: Flow, condition: _Condition) -> Flow:
         """Rows of the left side without a partner; with their own ranges only."""
-        return self._minus(left, self.semi(left, right, condition))
-
-    def _minus(self, whole: Flow, part: Flow) -> Flow:
-        return self.builder.union([whole, part], whole.columns, whole.accesses, signs=(1, -1))
+        flows = [left, self.semi(left, right, condition)]
+        return self.builder.union(flows, left.columns, left.accesses, signs=(1, -1))
 
     def outer(self, left: Flow, right: Flow, condition: _Condition) -> Flow:
         """The inner join and, padded with NULL, the rows without a partner."""
@@ -667,9 +657,8 @@ class _Parts:
         pair = parts[0] if len(parts) == 1 else None
         key = None if pair is None else _key_of(pair, left, right)
         if key is None or key.null_safe:
-            raise BlockedError(
-                "the engine supports NOT IN only with a single equality", self.node.span
-            )
+            reason = "the engine supports NOT IN only with a single equality"
+            raise BlockedError(reason, self.node.span)
         known = self.filtered(left, (Not(IsNull(key.left)),))
         result = self.anti(known, right, _Condition((key,), (), (), ()))
         flows = [self.anti(result, self.filtered(right, (IsNull(key.right),)), _NOTHING_ASKED)]
@@ -678,15 +667,14 @@ class _Parts:
         return self.builder.union(flows, left.columns, left.accesses)
 
     def filtered(self, flow: Flow, predicates: Sequence[Expr]) -> Flow:
-        if not predicates:
+        predicate = all_of(predicates)
+        if predicate is None:
             return flow
-        predicate = predicates[0] if len(predicates) == 1 else And(tuple(predicates))
         return self.builder.select(flow, predicate, self.node, must_be_sure=self.must_be_sure)
 
     def _matched(
         self, left: Flow, right: Flow, keys: Sequence[_Key], columns: tuple[Column, ...]
     ) -> Flow:
-        """The inner join on equal keys alone."""
         name = self.builder.name("join")
         left_flow, left_side = self._side(left, [key.left for key in keys], f"{name}/left")
         right_flow, right_side = self._side(right, [key.right for key in keys], f"{name}/right")
@@ -716,15 +704,14 @@ class _Parts:
     def _chosen(self, flow: Flow, side: Side, name: str, *, is_joined: bool) -> Side:
         """The side, kept or not; `is_joined` says that the join can be read as a whole."""
         plan = flow.rows
-        tables = () if plan is None else tuple(s.table for s in scans_of(plan))
         size = row_bytes(side.columns, side.accesses)
         chooser = self.builder.chooser
         readers: tuple[Strategy, ...] = ()
         if side.keys and plan is not None:
             readers = (Strategy.FILES, Strategy.SPARK) if is_joined else (Strategy.FILES,)
         is_whole = plan is not None and not is_narrowed(plan, side.keys)
-        places = tuple(dict.fromkeys(tables))
-        choice = chooser.choose(SideFacts(name, places, size, readers, is_whole=is_whole))
+        facts = SideFacts(name, tables_of(plan), size, readers, is_whole=is_whole)
+        choice = chooser.choose(facts)
         self.builder.sides.append(replace(choice, readers=readers, is_whole=is_whole))
         return replace(
             side,
@@ -782,8 +769,7 @@ def _joined_plan(
         )
         for one, other, key in zip(left_side.keys, right_side.keys, keys, strict=True)
     ]
-    condition = None if not parts else parts[0] if len(parts) == 1 else And(tuple(parts))
-    return Join(JoinKind.INNER, left.rows, right.rows, condition)
+    return Join(JoinKind.INNER, left.rows, right.rows, all_of(parts))
 
 
 def _taken_apart(condition: Expr | None, left: Flow, right: Flow) -> _Condition:
@@ -803,7 +789,6 @@ def _taken_apart(condition: Expr | None, left: Flow, right: Flow) -> _Condition:
 
 
 def _key_of(part: Expr, left: Flow, right: Flow) -> _Key | None:
-    """The equality between the sides that a conjunct states, if any."""
     if not isinstance(part, Compare) or part.op not in (CompareOp.EQUAL, CompareOp.NULL_SAFE_EQUAL):
         return None
     one, other = part.left, part.right

@@ -29,7 +29,7 @@ from impctl.types import AccessId, ColumnName, TableName
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
-    from impctl.compile.buffers import Refilled, TableRows
+    from impctl.compile.buffers import TableRows
     from impctl.compile.builder import Partials
     from impctl.compile.compile import Compiled
     from impctl.data.pages import StoredTable
@@ -97,7 +97,7 @@ def moved_batch(
 
 def differing_rows(source: Source, moved: MovedConditions, table: pa.Table) -> tuple[Batch, Ints]:
     """The inserted (+1) and deleted (-1) rows of these, and their positions."""
-    batch = source.scan.read(table, np.ones(len(table), dtype=np.int64))
+    batch = source.came(table)
     sign = passing(moved.after, batch).astype(np.int64)
     sign -= passing(moved.before, batch).astype(np.int64)
     result = np.flatnonzero(sign)
@@ -167,9 +167,10 @@ def turned_rows(circuit: Circuit, before: Circuit, places: tuple[int, ...]) -> M
         if at in places:
             (wire,) = circuit.wires[at]
             rows = circuit.told(wire, before)
-            if len(rows):
-                result[at] = operator.turned(rows, was[at])
-    return {at: batch for at, batch in result.items() if len(batch)}
+            batch = operator.turned(rows, was[at]) if len(rows) else rows
+            if len(batch):
+                result[at] = batch
+    return result
 
 
 def _are_alike(before: Compiled, after: Compiled) -> bool:
@@ -280,7 +281,6 @@ class MaintainedQuery:
     def _step(
         self, changes: Mapping[TableName, TableChange], sources: Collection[int] | None = None
     ) -> Mapping[AccessId, SketchDelta]:
-        """The step, for some of the sources if given."""
         batches = self._read(changes, sources)
         self._count_rows(batches)
         deltas = self.count(self.circuit.step(*batches))
@@ -437,9 +437,8 @@ class MaintainedQuery:
 
     def fragments(self) -> Mapping[AccessId, FragmentSet]:
         """The sketch of every access."""
-        members = self.merge.members
         return {
-            access: FragmentSet.from_mask(members(at))
+            access: FragmentSet.from_mask(self.merge.members(at))
             for at, access in enumerate(self.compiled.accesses)
         }
 
@@ -450,20 +449,21 @@ class MaintainedQuery:
     def refilled(self) -> tuple[int, int]:
         """Groups whose buffer was refilled so far, and the rows read for that."""
         refills = self.compiled.refills
-        return sum(refill.groups for refill in refills), sum(refill.rows for refill in refills)
+        return sum(one.groups for one in refills), sum(one.rows for one in refills)
 
     def refills(self) -> Mapping[str, tuple[int, int, float]]:
         """Per piece bounded by choice or wish: groups refilled so far, rows read for that, and
         milliseconds."""
-        every = self.compiled.refills
         pieces = {one.piece for one in self.compiled.buffers if not one.pinned}
-        result = (one for one in every if one.operator.piece in pieces)
-        return {one.operator.piece: (one.groups, one.rows, one.ms) for one in result}
+        return {
+            one.operator.piece: (one.groups, one.rows, one.ms)
+            for one in self.compiled.refills
+            if one.operator.piece in pieces
+        }
 
     def begun_anew(self) -> int:
         """How often a recursion was computed again so far, since most of its rows were deleted."""
-        every = (one for one in self.circuit if isinstance(one, Fixpoint))
-        return sum(one.begun_anew for one in every)
+        return sum(one.begun_anew for one in self.circuit if isinstance(one, Fixpoint))
 
     def tree_work(self) -> tuple[int, int, int]:
         """Tuples touched, flips and pairs of all join trees so far."""
@@ -511,7 +511,8 @@ def rederived(
     assert before is not None
     session = MaintainedQuery(compiled)
     session.count(chain.start())
-    batches = _read(compiled, rows)
+    (source,) = compiled.sources
+    batches = map(source.came, rows)
     if chain.first is not None:
         session.count(chain.adopt(before, renumbering, batches))
         return session
@@ -526,12 +527,6 @@ def _renumbered(held: MaintainedQuery, renumbering: Renumbering) -> Batch:
     (counts,) = held.merge.counts
     kept = np.flatnonzero((renumbering.targets >= 0) & (counts > 0))
     return Batch({}, counts[kept], (RowTags(renumbering.targets[kept].astype(np.int32)),))
-
-
-def _read(compiled: Compiled, rows: Iterable[pa.Table]) -> Iterator[Batch]:
-    (source,) = compiled.sources
-    for table in rows:
-        yield source.scan.read(table, np.ones(len(table), dtype=np.int64))
 
 
 ReadRows = Callable[[Source, Mapping[ColumnName, Sequence[Vector]]], pa.Table]
@@ -553,7 +548,11 @@ def read_in_turn(
     yields none. `sizes` are approximate rows per access: of those that can be narrowed equally the
     smallest is read first."""
     by_keys, vital = _behind_keys(wanted, keys), indispensable(wanted.rows)
-    ties = [tied for tied in tied_columns(wanted.rows) if _is_comparable(tied)]
+    ties = [
+        tied
+        for tied in tied_columns(wanted.rows)
+        if tied.column.attribute.type == tied.to.attribute.type
+    ]
     result: dict[AccessId, pa.Table] = {}
     batches: dict[AccessId, Batch] = {}
     while len(result) < len(sources):
@@ -587,33 +586,21 @@ def _behind_keys(
     return result
 
 
-def _is_comparable(tied: Tied) -> bool:
-    return tied.column.attribute.type == tied.to.attribute.type
-
-
 def _asked(
     access: AccessId,
     by_keys: Mapping[AccessId, Mapping[ColumnName, Vector]],
     ties: Sequence[Tied],
     batches: Mapping[AccessId, Batch],
 ) -> Mapping[ColumnName, Sequence[Vector]]:
-    """The columns and values by which a relation is read."""
     asked: dict[ColumnName, list[Vector]] = {
         name: [values] for name, values in by_keys.get(access, {}).items()
     }
-    for name, values in _tied_values(access, ties, batches):
-        if len(values) <= _MOST_VALUES:
-            asked.setdefault(name, []).append(values)
-    return asked
-
-
-def _tied_values(
-    access: AccessId, ties: Sequence[Tied], batches: Mapping[AccessId, Batch]
-) -> Iterator[tuple[ColumnName, Vector]]:
     for tied in ties:
         if tied.column.access == access and tied.to.access in batches:
             values = batches[tied.to.access].columns[tied.to.attribute.id]
-            yield tied.column.attribute.name, values
+            if len(values) <= _MOST_VALUES:
+                asked.setdefault(tied.column.attribute.name, []).append(values)
+    return asked
 
 
 ReadWhole = Callable[[str], Iterable[Batch]]
@@ -644,11 +631,8 @@ def hand_over(
         elif now.is_bounded and not was.is_bounded:
             now.shed()
         elif was.is_bounded and not now.is_bounded and not now.reads:
-            now.keep_all(_refilled(before, was).whole(table_rows))
-
-
-def _refilled(session: MaintainedQuery, operator: Operator) -> Refilled:
-    return next(one for one in session.compiled.refills if one.operator is operator)
+            refilled = next(one for one in before.compiled.refills if one.operator is was)
+            now.keep_all(refilled.whole(table_rows))
 
 
 def filled_rows(session: MaintainedQuery) -> Mapping[str, int]:
@@ -729,16 +713,15 @@ class TouchedQuery:
 def judged_alone(moved: MovedConditions) -> MovedConditions | None:
     """The conditions without those that only Spark can evaluate; None if one of these moved. A row
     that meets all old and not all new conditions does so for the remaining ones."""
-    before, after = (_parts(predicates) for predicates in (moved.before, moved.after))
+    before, after = (
+        tuple(part for predicate in predicates for part in conjuncts(predicate))
+        for predicates in (moved.before, moved.after)
+    )
     left_out = {part for part in (*before, *after) if find_condition_blocker(part) is not None}
     if any((part in before) != (part in after) for part in left_out):
         return None
     sides = (tuple(p for p in parts if p not in left_out) for parts in (before, after))
     return MovedConditions(*sides)
-
-
-def _parts(predicates: Sequence[Expr]) -> tuple[Expr, ...]:
-    return tuple(part for predicate in predicates for part in conjuncts(predicate))
 
 
 def touched_source(scan: Scan, moved: MovedConditions, partition: RangePartition) -> Source | None:

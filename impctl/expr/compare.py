@@ -31,11 +31,8 @@ class Truth:
     @property
     def is_unsure(self) -> Bools:
         """Rows with more than one possible outcome."""
-        return (
-            self.may_true.astype(np.int8)
-            + self.may_false.astype(np.int8)
-            + self.may_null.astype(np.int8)
-        ) > 1
+        outcomes = (self.may_true, self.may_false, self.may_null)
+        return sum(mask.astype(np.int8) for mask in outcomes) > 1
 
     def sure_true(self) -> Bools:
         """Rows that are true; NotExactError if some row is unsure."""
@@ -172,7 +169,6 @@ def _doubles(op: CompareOp, left: Vector, right: Vector, valid: Bools | None) ->
 
 
 def _too_close(left: Vector, right: Vector) -> Bools:
-    """Rows whose error intervals touch."""
     error = np.zeros(len(left))
     for side in (left, right):
         if side.error is not None:
@@ -199,9 +195,8 @@ def like_objection(pattern: str, escape: str) -> str | None:
         if pattern[place] == escape:
             place += 1
             if place == len(pattern) or pattern[place] not in ("%", "_", escape):
-                return (
-                    "the engine does not support LIKE with an escape before an ordinary character"
-                )
+                what = "with an escape before an ordinary character"
+                return f"the engine does not support LIKE {what}"
         place += 1
     return None
 

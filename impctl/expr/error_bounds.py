@@ -1,9 +1,8 @@
 """Functions of doubles that are known within a bound.
 
-Law: the result's bound holds what the function gives for every value within the argument's. What is
-no DOUBLE has no bound, so it must come out alike over all of them, else NotExactError: such a value
-is sure, or is not used. A monotone function lies between its values at both ends.
-Out of scope: arithmetic (`expr.numeric`), comparing (`expr.compare`).
+Law: the result's bound contains the function's result for every value within the argument's bound.
+A result that is no DOUBLE has no bound, so it must be equal for all of them, else NotExactError. A
+monotone function lies between its values at both ends.
 """
 
 from __future__ import annotations

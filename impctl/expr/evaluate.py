@@ -113,23 +113,21 @@ def _reason(expr: Expr) -> str | None:
 
 def _cast_reason(expr: Cast) -> str | None:
     source = type_of(expr.operand)
+    reason = f"the engine does not support CAST from `{source}` to `{expr.type}`"
     if source is None or not supports_cast(source, expr.type):
-        return f"the engine does not support CAST from `{source}` to `{expr.type}`"
+        return reason
     has_zone = Kind.TIMESTAMP in (source.kind, expr.type.kind) and source != expr.type
     if has_zone and source.kind is not Kind.NULL and fixed_offset(expr.zone) is None:
-        return (
-            f"the engine does not support CAST from `{source}` to `{expr.type}` in the time zone "
-            f"{expr.zone}"
-        )
+        return f"{reason} in the time zone {expr.zone}"
     return None
 
 
 def _arithmetic_reason(sql_type: SqlType) -> str | None:
     if sql_type.kind is Kind.FLOAT:
         return "the engine does not support single-precision arithmetic"
-    return (
-        None if sql_type.is_numeric else f"the engine does not support arithmetic on `{sql_type}`"
-    )
+    if sql_type.is_numeric:
+        return None
+    return f"the engine does not support arithmetic on `{sql_type}`"
 
 
 def _all_boolean(operands: tuple[Expr, ...]) -> str | None:
@@ -181,11 +179,8 @@ def _branches_reason(expr: Case | Coalesce, sql_type: SqlType) -> str | None:
         results = expr.operands
     for result in results:
         own = type_of(result)
-        if (
-            own is None
-            or common_type(own, sql_type) != sql_type
-            or not supports_cast(own, sql_type)
-        ):
+        is_mixed = own is None or common_type(own, sql_type) != sql_type
+        if is_mixed or own is None or not supports_cast(own, sql_type):
             return f"the engine does not support mixing `{own}` and `{sql_type}`"
     return None
 
@@ -259,7 +254,7 @@ def _value(expr: Expr, columns: Columns, length: int) -> Vector:
 def _truth(expr: Expr, columns: Columns, length: int) -> Truth:
     match expr:
         case Compare():
-            left, right = _aligned(expr, columns, length)
+            left, right = (_value(part, columns, length) for part in (expr.left, expr.right))
             return compare(expr.op, left, right)
         case And():
             return _connective(expr.operands, columns, length, is_and=True)
@@ -278,10 +273,6 @@ def _truth(expr: Expr, columns: Columns, length: int) -> Truth:
             return of_vector(cast(_value(expr, columns, length), BOOLEAN))
 
 
-def _aligned(expr: Compare, columns: Columns, length: int) -> tuple[Vector, Vector]:
-    return _value(expr.left, columns, length), _value(expr.right, columns, length)
-
-
 def _in_list(expr: InList, columns: Columns, length: int) -> Truth:
     """Spark brings the operand and all options to one type first, then compares."""
     parts = [_value(part, columns, length) for part in (expr.operand, *expr.options)]
@@ -293,11 +284,7 @@ def _in_list(expr: InList, columns: Columns, length: int) -> Truth:
 def _literal(expr: Literal, length: int) -> Vector:
     kind, value = expr.type, expr.value
     if value is None:
-        return (
-            cast(Vector(SqlType(Kind.NULL), np.zeros(length, dtype=np.int64)), kind)
-            if (kind.kind is not Kind.NULL)
-            else Vector(kind, np.zeros(length, dtype=np.int64), np.zeros(length, dtype=np.bool_))
-        )
+        return all_null(kind, length)
     if kind.kind is Kind.STRING:
         return Vector(kind, pa.repeat(pa.scalar(value, pa.large_string()), length))
     if kind.kind is Kind.BINARY:
@@ -316,7 +303,6 @@ def _literal(expr: Literal, length: int) -> Vector:
 
 def unscaled(value: object, kind: SqlType) -> int:
     """A literal's canonical integer: as it is, or times ten to the scale for decimals."""
-
     # Python's default context would round to 28 digits.
     with localcontext(prec=_EXACT_DIGITS):
         return int(Decimal(str(value)).scaleb(kind.scale).to_integral_value())
@@ -346,9 +332,7 @@ def _connective(
     join = conjoin if is_and else disjoin
     result = _truth(operands[0], columns, length)
     for operand in operands[1:]:
-        open_rows = (
-            (result.may_true | result.may_null) if is_and else (result.may_false | result.may_null)
-        )
+        open_rows = (result.may_true if is_and else result.may_false) | result.may_null
         if not _may_raise(operand) or bool(open_rows.all()):
             result = join([result, _truth(operand, columns, length)])
             continue
@@ -361,19 +345,12 @@ def _joined_where(
 ) -> Truth:
     positions = np.flatnonzero(open_rows)
     part = _truth(operand, _subset(columns, operand, positions), len(positions))
-    before = Truth(
-        result.may_true[positions], result.may_false[positions], result.may_null[positions]
-    )
+    flags = [result.may_true, result.may_false, result.may_null]
+    before = Truth(*(flag[positions] for flag in flags))
     joined = (conjoin if is_and else disjoin)([before, part])
-    flags = []
-    for old, new in (
-        (result.may_true, joined.may_true),
-        (result.may_false, joined.may_false),
-        (result.may_null, joined.may_null),
-    ):
-        changed = old.copy()
-        changed[positions] = new
-        flags.append(changed)
+    flags = [flag.copy() for flag in flags]
+    for flag, new in zip(flags, (joined.may_true, joined.may_false, joined.may_null), strict=True):
+        flag[positions] = new
     return Truth(*flags)
 
 
@@ -412,9 +389,8 @@ def _coalesce(expr: Coalesce, columns: Columns, length: int) -> Vector:
 def _known_type(expr: Expr) -> SqlType:
     result = type_of(expr)
     if result is None:
-        raise EvaluationError(
-            "An expression in the query has a type that the engine does not support"
-        )
+        text = "An expression in the query has a type that the engine does not support"
+        raise EvaluationError(text)
     return result
 
 

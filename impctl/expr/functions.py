@@ -100,8 +100,7 @@ def _substring(arguments: Sequence[Vector], result: SqlType) -> Vector:
         return _sliced(values, start, None, result)
     # Before the start there are no characters, but the length counts from there.
     end = start + size
-    is_to_the_end = start < 0 <= end
-    return _sliced(values, start, None if is_to_the_end else end, result)
+    return _sliced(values, start, None if start < 0 <= end else end, result)
 
 
 def _left(arguments: Sequence[Vector], result: SqlType) -> Vector:
@@ -111,9 +110,8 @@ def _left(arguments: Sequence[Vector], result: SqlType) -> Vector:
 
 def _right(arguments: Sequence[Vector], result: SqlType) -> Vector:
     size = int(value_of(arguments[1])) if len(arguments[0]) else 0
-    if size <= 0:
-        return _sliced(arguments[0], 0, 0, result)
-    return _sliced(arguments[0], -size, None, result)
+    start, end = (-size, None) if size > 0 else (0, 0)
+    return _sliced(arguments[0], start, end, result)
 
 
 def _replace(arguments: Sequence[Vector], result: SqlType) -> Vector:
@@ -208,7 +206,6 @@ TEXT_FUNCTIONS: dict[str, Function] = {
     "contains": _matches(pc.match_substring),
 }
 
-
 _FLOATS = frozenset({Kind.FLOAT, Kind.DOUBLE})
 
 
@@ -242,10 +239,6 @@ def _rounded_type(first: SqlType, rest: Sequence[Expr]) -> SqlType | None:
         return decimal(min(max(whole, 1 - digits), MAX_PRECISION), 0)
     scale = min(first.scale, digits)
     return decimal(min(whole + scale, MAX_PRECISION), scale)
-
-
-def _abs(arguments: Sequence[Vector], result: SqlType) -> Vector:
-    return absolute(arguments[0])
 
 
 def _whole(direction: int) -> Function:
@@ -364,7 +357,7 @@ CARRIES_BOUNDS = frozenset({"abs", "round", "bround"})
 """Functions computed with the bounds of their argument."""
 
 NUMBER_FUNCTIONS: dict[str, Function] = {
-    "abs": Function(kinds(NUMBER), _abs),
+    "abs": Function(kinds(NUMBER), lambda arguments, result: absolute(arguments[0])),
     "floor": _whole(-1),
     "ceil": _whole(1),
     "ceiling": _whole(1),
@@ -377,7 +370,6 @@ NUMBER_FUNCTIONS: dict[str, Function] = {
     "greatest": _best(CompareOp.GREATER),
     "least": _best(CompareOp.LESS),
 }
-
 
 FUNCTIONS: dict[str, Function] = {
     **NUMBER_FUNCTIONS,

@@ -1,8 +1,7 @@
 """Frozen nodes of scalar expressions, each keeping its place in the SQL text.
 
-Law: two nodes are equal when they mean the same text, wherever they stand (spans do not count).
-A node holds what it is, never a value of a row. Out of scope: types (`expr.types`), aggregate
-calls and subqueries (`plan.nodes`).
+Law: two nodes are equal if they mean the same, wherever they are in the text (spans do not count).
+A node never holds a value of a row.
 """
 
 from __future__ import annotations
@@ -74,7 +73,6 @@ _OPPOSITES = {
     CompareOp.GREATER: CompareOp.LESS_EQUAL,
     CompareOp.GREATER_EQUAL: CompareOp.LESS,
 }
-
 
 LiteralValue = bool | int | float | str | Decimal | bytes | None
 """DATE literals hold days, timestamps microseconds since 1970-01-01 (UTC for TIMESTAMP)."""

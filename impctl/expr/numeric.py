@@ -38,7 +38,6 @@ def nearest_float(text: str) -> float:
 
 
 def _is_odd(value: np.float32) -> bool:
-    """Whether the last bit of the mantissa is set."""
     return bool(value.view(np.int32) & 1)
 
 

@@ -1,9 +1,7 @@
 """Functions of dates and timestamps.
 
 Law: days and microseconds count from 1970-01-01 in the proleptic Gregorian calendar, as Spark's.
-TIMESTAMP comes as local time, and a TIMESTAMP that is given back is one.
-Out of scope: the session's time zone (`expr.types`), text to and from dates (`expr.cast`),
-intervals.
+A TIMESTAMP argument is local time, and so is a TIMESTAMP result.
 """
 
 from __future__ import annotations
@@ -24,7 +22,6 @@ from impctl.expr.signature import (
     Function,
     all_valid,
     constant_of,
-    either,
     kinds,
     value_of,
 )
@@ -82,10 +79,6 @@ def _of_time(unit: int, count: int) -> Function:
     return Function(kinds(MOMENT), compute_field)
 
 
-def _year(days: Ints) -> Ints:
-    return _month_numbers(days) // 12 + 1970
-
-
 def _day_of_month(days: Ints) -> Ints:
     return days - _first_days(_month_numbers(days)) + 1
 
@@ -97,10 +90,6 @@ def _day_of_year(days: Ints) -> Ints:
 def _week(days: Ints) -> Ints:
     """ISO weeks: that of a day's Thursday, counted from 1 in the Thursday's year."""
     return (_day_of_year(days - (days + 3) % 7 + 3) - 1) // 7 + 1
-
-
-def _last_day(days: Ints) -> Ints:
-    return _first_days(_month_numbers(days) + 1) - 1
 
 
 def _fit_days(days: Any, valid: Any) -> None:
@@ -141,10 +130,6 @@ def _add_months(arguments: Sequence[Vector], result: SqlType) -> Vector:
 def _datediff(arguments: Sequence[Vector], result: SqlType) -> Vector:
     days = _day_numbers(arguments[0]) - _day_numbers(arguments[1])
     return Vector(result, _wrapped(days), all_valid(arguments))
-
-
-def _to_date(arguments: Sequence[Vector], result: SqlType) -> Vector:
-    return Vector(result, _day_numbers(arguments[0]), arguments[0].valid)
 
 
 def _unit_takes(position: int, units: frozenset[str], takes: Callable[..., bool]) -> Any:
@@ -220,7 +205,7 @@ _DATE_TRUNC_UNITS = frozenset({*_TRUNC_UNITS, *_TIMES})
 _DIFFERENCE = Function(kinds(DAY | MOMENT, DAY | MOMENT), _datediff)
 _DAY_OF_MONTH = _of_day(_day_of_month)
 DATE_FUNCTIONS: dict[str, Function] = {
-    "year": _of_day(_year),
+    "year": _of_day(lambda days: _month_numbers(days) // 12 + 1970),
     "quarter": _of_day(lambda days: _month_numbers(days) % 12 // 3 + 1),
     "month": _of_day(lambda days: _month_numbers(days) % 12 + 1),
     "weekofyear": _of_day(_week),
@@ -229,7 +214,9 @@ DATE_FUNCTIONS: dict[str, Function] = {
     "dayofyear": _of_day(_day_of_year),
     "dayofweek": _of_day(lambda days: (days + 4) % 7 + 1),
     "weekday": _of_day(lambda days: (days + 3) % 7),
-    "last_day": Function(kinds(DAY), _of_day(_last_day).compute),
+    "last_day": Function(
+        kinds(DAY), _of_day(lambda days: _first_days(_month_numbers(days) + 1) - 1).compute
+    ),
     "hour": _of_time(3600 * _SECOND, 24),
     "minute": _of_time(60 * _SECOND, 60),
     "second": _of_time(_SECOND, 60),
@@ -242,7 +229,7 @@ DATE_FUNCTIONS: dict[str, Function] = {
     "add_months": Function(kinds(DAY, WHOLE), _add_months),
     "datediff": _DIFFERENCE,
     "date_diff": _DIFFERENCE,
-    "to_date": Function(either(kinds(DAY), kinds(MOMENT)), _to_date),
+    "to_date": _of_day(lambda days: days),
     "trunc": Function(_unit_takes(1, _TRUNC_UNITS, kinds(DAY, TEXT)), _trunc),
     "date_trunc": Function(
         _unit_takes(0, _DATE_TRUNC_UNITS, kinds(TEXT, frozenset({*MOMENT}))), _date_trunc

@@ -1,11 +1,10 @@
 """Result types of expressions as Spark 4 with ANSI on infers them.
 
-Law: the answer is Spark's own type, or None where impctl does not know it; never a guess.
+Law: the result is Spark's own type, or None if impctl does not know it; never a guess.
 Source: Spark's DecimalPrecision and TypeCoercion rules, tried on Spark 4.3.
-
-Law: a name is read exactly as Spark reads it, or not at all. Regions such as `Europe/Berlin` are
-not: what they mean depends on tables of zones that change from release to release. A time that
-leaves the range of timestamps by the move is left to Spark.
+Law: a time zone name is read exactly as Spark reads it, or not at all. Regions such as
+`Europe/Berlin` are not: their meaning depends on zone tables that change from release to release. A
+time that the offset moves out of the range of timestamps is left to Spark.
 """
 
 from __future__ import annotations
@@ -74,12 +73,10 @@ def type_of(expr: Expr) -> SqlType | None:
             left, right = type_of(expr.left), type_of(expr.right)
             if left is None or right is None:
                 return None
-            return arithmetic_type(
-                expr.op, narrowed(expr.left, left, right), narrowed(expr.right, right, left)
-            )
+            own = narrowed(expr.left, left, right)
+            return arithmetic_type(expr.op, own, narrowed(expr.right, right, left))
         case Case():
-            results = (*(result for _, result in expr.branches), expr.default)
-            return _common(results)
+            return _common((*(result for _, result in expr.branches), expr.default))
         case Coalesce():
             return _common(expr.operands)
 
@@ -261,9 +258,8 @@ def is_nullable(expr: Expr) -> bool:
         case InList():
             return is_nullable(expr.operand) or any(is_nullable(part) for part in expr.options)
         case Case():
-            return any(is_nullable(result) for _, result in expr.branches) or is_nullable(
-                expr.default
-            )
+            results = (*(result for _, result in expr.branches), expr.default)
+            return any(map(is_nullable, results))
         case Coalesce():
             return all(is_nullable(part) for part in expr.operands)
         case Mean() | Call():

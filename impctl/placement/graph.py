@@ -45,7 +45,6 @@ class Priors:
 
 PRIORS = Priors()
 
-
 PerKind = tuple[float, ...]
 """Milliseconds (or a chance) for each kind of change, in the graph's order."""
 
@@ -385,7 +384,7 @@ class _Maker:
             probe=probe,
             noted=self._always(priors.opened_ms if can_read else 0.0),
             read=self._always(self._read(name, own)) if can_read else probe,
-            hit=self._each(lambda k: self._hit(name, other, k)),
+            hit=self._each(lambda k: self._hit(name, (other,), k)),
             build=self._always(rows * priors.build_row_ns * _MS),
             stream=self._always(rows * priors.probe_key_ns * _MS),
             source=tables if can_read else (),
@@ -399,10 +398,11 @@ class _Maker:
         most = int(rows * self._priors.filter_key_bytes)
         return min(most, self._numbers.bytes(f"{name}.filter") or most)
 
-    def _hit(self, name: str, other: int, kind: KindOfChange) -> float:
-        asked = self._numbers.changed(other, kind)
-        fresh = asked * self._numbers.fresh(name, kind)
-        return chance_of_hit(asked, fresh, self._numbers.known(name, kind))
+    def _hit(self, name: str, wires: Sequence[int], kind: KindOfChange) -> float:
+        """The chance that one of the requested keys, or changed groups, existed."""
+        requested = self._touched(wires, kind)
+        fresh = requested * self._numbers.fresh(name, kind)
+        return chance_of_hit(requested, fresh, self._numbers.known(name, kind))
 
     def _keyed(self, operator: Operator, at: int, keepers: Sequence[str]) -> Piece:
         numbers, priors = self._numbers, self._priors
@@ -417,11 +417,13 @@ class _Maker:
             sizes[Mode.READ] = self._filter_bytes(name, rows)
         if operator.can_rebuild:
             sizes[Mode.REBUILT] = 0
+        refill: PerKind = ()
         bounded = numbers.bounded.get(name)
         if bounded is not None:
             sizes[Mode.BOUNDED] = bounded.bytes
-        if bounded is not None and bounded.kept_bytes is not None:
-            sizes[Mode.KEPT] = bounded.kept_bytes
+            refill = tuple(float(bounded.chance(k) * bounded.refill_ms) for k in self._kinds)
+            if bounded.kept_bytes is not None:
+                sizes[Mode.KEPT] = bounded.kept_bytes
         return Piece(
             name=name,
             sizes=self._only_allowed(sizes),
@@ -429,16 +431,13 @@ class _Maker:
             upkeep=self._each(lambda k: self._touched(wires, k) * priors.changed_group_ns * _MS),
             noted=self._each(lambda k: self._grouped(wires, below, rows, k)),
             read=self._always(sum(self._read(name, wire) for wire in wires)),
-            hit=self._each(lambda k: self._groups_hit(name, wires, k)),
+            hit=self._each(lambda k: self._hit(name, wires, k)),
             build=self._always(below * priors.group_row_ns * _MS),
             stream=self._always(rows * priors.row_ns * _MS),
-            refill=() if bounded is None else self._refill(bounded),
+            refill=refill,
             source=self._tables(wires[0]),
             is_whole=self._is_whole(name),
         )
-
-    def _refill(self, bounded: Bounded) -> PerKind:
-        return self._each(lambda kind: bounded.chance(kind) * bounded.refill_ms)
 
     def _piece_name(self, keeper: str) -> str:
         """The operator's name, or the keeper's if an operator before it has the same."""
@@ -453,28 +452,20 @@ class _Maker:
         result = min(below, self._touched(wires, kind) * max(1.0, below / max(1.0, groups)))
         return result * self._priors.group_row_ns * _MS
 
-    def _groups_hit(self, name: str, wires: Sequence[int], kind: KindOfChange) -> float:
-        """The chance that one of the changed groups existed."""
-        touched = self._touched(wires, kind)
-        fresh = touched * self._numbers.fresh(name, kind)
-        return chance_of_hit(touched, fresh, self._numbers.known(name, kind))
-
     def _touched(self, wires: Sequence[int], kind: KindOfChange) -> float:
         return sum(self._numbers.changed(wire, kind) for wire in wires)
 
     def _read(self, name: str, wire: int) -> float:
         """Milliseconds to read the rows of some keys from all tables below."""
         priors = self._priors
+        scanned = {at: self._numbers.rows(-1 - at) for at in self._sources_below(wire)}
         if self._is_whole(name):
-            result = (
-                self._numbers.rows(-1 - at) * len(self._sources[at].scan.table_columns)
-                for at in self._sources_below(wire)
-            )
-            each = priors.probe_key_ns * self._numbers.rows(wire)
-            return (priors.read_value_ns * sum(result) + each) * _MS
-        scanned = [self._numbers.rows(-1 - at) for at in self._sources_below(wire)]
+            widths = {at: len(self._sources[at].scan.table_columns) for at in scanned}
+            values = sum(rows * widths[at] for at, rows in scanned.items())
+            probed = priors.probe_key_ns * self._numbers.rows(wire)
+            return (priors.read_value_ns * values + probed) * _MS
         each = priors.keyed_row_ns * _MS
-        return sum(priors.keyed_read_ms + rows * each for rows in scanned)
+        return sum(priors.keyed_read_ms + rows * each for rows in scanned.values())
 
     def _is_whole(self, name: str) -> bool:
         return name in self._from_tables and self._from_tables[name].is_whole
@@ -555,7 +546,8 @@ def own(
         case Work.SCAN:
             return _scan(node, kind, demand)
         case Work.ROWS:
-            return _rows(node, active, kind, demand)
+            work = _shared_by_modes(node, active, kind, demand)
+            return Own(work, (), (demand,) * len(node.inputs))
         case Work.JOIN:
             return _join(node, active, modes, kind, demand)
         case Work.KEYED:
@@ -586,12 +578,7 @@ def _scan(node: Node, kind: int, demand: Demand) -> Own:
     return Own(0.0, (((node.table,), cost),), ())
 
 
-def _rows(node: Node, active: Sequence[bool], kind: int, demand: Demand) -> Own:
-    return Own(_shared_by_modes(node, active, kind, demand), (), (demand,) * len(node.inputs))
-
-
 def _shared_by_modes(node: Node, active: Sequence[bool], kind: int, demand: Demand) -> float:
-    """What a node costs in any mode."""
     work = at_kind(node.delta, kind) if any(active) else 0.0
     if demand is Demand.KEYS:
         work += min(at_kind(node.keys, kind), at_kind(node.whole, kind))

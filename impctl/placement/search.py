@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from itertools import combinations, product
 from math import log1p
+from operator import add
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +18,6 @@ from impctl.placement.graph import (
     KindOfChange,
     Mode,
     Node,
-    Own,
     PerKind,
     Piece,
     Work,
@@ -48,7 +48,6 @@ def conversion_ms(graph: Graph) -> Mapping[str, Mapping[Mode, float]]:
 
 
 def _scans(graph: Graph, wire: int) -> set[int]:
-    """The scans at or below a node."""
     result, waiting = set[int](), [wire]
     while waiting:
         at = waiting.pop()
@@ -84,7 +83,7 @@ class Options:
             sum(piece.sizes[mode] for piece, mode in zip(node.pieces, modes, strict=True))
             for modes in self._combinations
         ]
-        self._rates: Floats = np.array([kind.rate for kind in graph.kinds], dtype=np.float64)
+
         self._every = np.arange(len(graph.kinds))
         active = [
             tuple(graph.active[wire][kind] for wire in node.inputs or (at,)) for kind in kinds
@@ -101,15 +100,11 @@ class Options:
                 keys = own(node, active[kind], modes, kind, Demand.KEYS) if asks_keys else most
                 each.append([least, keys, most])
             self._found.append(each)
-        self._costs = self._per_day()
-        self._asked: dict[Asked, list[Option]] = {}
-
-    def _per_day(self) -> Floats:
         costs = [[[one.cost for one in kind] for kind in modes] for modes in self._found]
-        shape = (len(costs), len(self._rates), len(Demand))
-        result: Floats = np.array(costs, dtype=np.float64).reshape(shape)
-        result *= self._rates[:, None]
-        return result
+        shape = (len(costs), len(graph.kinds), len(Demand))
+        rates = np.array([kind.rate for kind in graph.kinds], dtype=np.float64)
+        self._costs: Floats = np.array(costs, dtype=np.float64).reshape(shape) * rates[:, None]
+        self._asked: dict[Asked, list[Option]] = {}
 
     def asked(self, demand: Asked) -> list[Option]:
         """The undominated combinations for these demands."""
@@ -121,22 +116,17 @@ class Options:
         costs = self._costs[:, self._every, list(demand)].sum(axis=1)
         alike: dict[tuple[Asked, ...], list[int]] = {}
         for at, kinds in enumerate(self._found):
-            alike.setdefault(_asks(kinds, demand), []).append(at)
+            asks = [kind[one].asks for kind, one in zip(kinds, demand, strict=True)]
+            alike.setdefault(tuple(zip(*asks, strict=True)), []).append(at)
         result = []
-        for asks, places in alike.items():
+        for demands, places in alike.items():
             best = float("inf")
             for at in sorted(places, key=lambda at: (self._bytes[at], costs[at])):
                 if costs[at] < best:
                     best = float(costs[at])
                     modes = tuple(zip(self._names, self._combinations[at], strict=True))
-                    result.append(Option(modes, self._bytes[at], best, asks))
+                    result.append(Option(modes, self._bytes[at], best, demands))
         return result
-
-
-def _asks(kinds: list[list[Own]], demand: Asked) -> tuple[Asked, ...]:
-    """The demands on each input, for each kind of change."""
-    asks = [kind[asked].asks for kind, asked in zip(kinds, demand, strict=True)]
-    return tuple(zip(*asks, strict=True))
 
 
 _WORK = ("opened", "upkeep", "probe", "noted", "build", "stream", "lookup")
@@ -183,10 +173,13 @@ def _node(node: Node, at: int, learned: Learned) -> Node:
 
 def _piece(piece: Piece, times: PerKind, learned: Learned) -> Piece:
     costs: dict[str, Any] = {name: _times(getattr(piece, name), times) for name in _WORK}
-    costs["read"] = learned.reads.get(piece.name, piece.read)
-    costs["hit"] = learned.hits.get(piece.name, piece.hit)
-    costs["refill"] = learned.refills.get(piece.name, piece.refill)
-    return replace(piece, **costs)
+    return replace(
+        piece,
+        **costs,
+        read=learned.reads.get(piece.name, piece.read),
+        hit=learned.hits.get(piece.name, piece.hit),
+        refill=learned.refills.get(piece.name, piece.refill),
+    )
 
 
 def _times(costs: PerKind, times: PerKind) -> PerKind:
@@ -385,8 +378,7 @@ def evaluate(graph: Graph, modes: Modes) -> Cost:
 
 def per_day(graph: Graph, modes: Modes) -> float:
     """Expected milliseconds a day."""
-    costs = evaluate(graph, modes).per_kind
-    return sum(kind.rate * cost for kind, cost in zip(graph.kinds, costs, strict=True))
+    return _day(graph, evaluate(graph, modes).per_kind)
 
 
 def per_day_together(graphs: Sequence[Graph], modes: Sequence[Modes]) -> float:
@@ -399,15 +391,11 @@ def per_day_together(graphs: Sequence[Graph], modes: Sequence[Modes]) -> float:
         for cost in costs:
             for source, read in cost.reads[at].items():
                 # What is read from no table is the query's own.
-                shared = max if source else _sum
+                shared = max if source else add
                 longest[source] = shared(longest.get(source, 0.0), read)
         work = sum(cost.work[at] for cost in costs)
         total += kind.rate * (work + sum(longest.values()))
     return total
-
-
-def _sum(one: float, other: float) -> float:
-    return one + other
 
 
 def _run(
@@ -517,15 +505,15 @@ def choices_of(
     asks_keys = any(piece.reads_below for piece in graph.pieces)
     options = [Options(graph, at, asks_keys=asks_keys) for at in range(len(graph.nodes))]
     if not graph.shared:
-        return Choices(_Search(graph, options, thin, {}).root(), is_exact=True)
+        return Choices(_FrontierSearch(graph, options, thin, {}).root(), is_exact=True)
     possible = _possible(graph, options, most_assumptions)
     if possible is None:
-        copied = _Search(graph, options, thin, {}, are_copied=True).root()
+        copied = _FrontierSearch(graph, options, thin, {}, are_copied=True).root()
         return Choices(improved(graph, copied), is_exact=False)
-    return Choices(_Search(graph, options, thin, possible).least(), is_exact=True)
+    return Choices(_FrontierSearch(graph, options, thin, possible).least(), is_exact=True)
 
 
-class _Search:
+class _FrontierSearch:
     """Frontiers of one graph, each computed once."""
 
     def __init__(
@@ -556,7 +544,6 @@ class _Search:
         return result
 
     def least(self) -> Frontier:
-        """The frontier over all assumptions."""
         top = len(self._graph.nodes) - 1
         result = []
         for assumed in _every(self._graph, self._possible):
@@ -576,11 +563,11 @@ class _Search:
         return self._found[key]
 
     def _united(self, at: int, demand: Asked, assumed: dict[int, Asked]) -> Frontier | None:
-        result = []
-        for option in self._options[at].asked(demand):
-            below = self._inputs(at, option, assumed)
-            if below is not None:
-                result.append((option.modes, option.bytes, option.cost, below))
+        result = [
+            (option.modes, option.bytes, option.cost, below)
+            for option in self._options[at].asked(demand)
+            if (below := self._inputs(at, option, assumed)) is not None
+        ]
         return united(result, self._thin) if result else None
 
     def _inputs(self, at: int, option: Option, assumed: dict[int, Asked]) -> Frontier | None:
@@ -757,9 +744,8 @@ def _cells(size: Ints, budget: int) -> Ints:
 
 def _filled_up(frontiers: Sequence[Frontier], points: list[int], budget: int) -> list[int]:
     """Give the rest of the budget to the query it helps most, as long as it helps any."""
-    left = budget - sum(
-        int(frontier.bytes[at]) for frontier, at in zip(frontiers, points, strict=True)
-    )
+    used = (frontier.bytes[at] for frontier, at in zip(frontiers, points, strict=True))
+    left = budget - sum(map(int, used))
     while True:
         gains = []
         for query, (frontier, at) in enumerate(zip(frontiers, points, strict=True)):
@@ -918,13 +904,13 @@ def _shared_reads(node: Node, count: _Sharers) -> Node:
         source = (node.table,)
         keys, whole = (_divided(costs, source, count) for costs in (node.keys, node.whole))
         return replace(node, keys=keys, whole=whole)
-    return replace(node, pieces=tuple(_shared_piece(piece, count) for piece in node.pieces))
-
-
-def _shared_piece(piece: Piece, count: _Sharers) -> Piece:
-    if piece.reads_below or not piece.source:
-        return piece
-    return replace(piece, read=_divided(piece.read, piece.source, count))
+    pieces = (
+        piece
+        if piece.reads_below or not piece.source
+        else replace(piece, read=_divided(piece.read, piece.source, count))
+        for piece in node.pieces
+    )
+    return replace(node, pieces=tuple(pieces))
 
 
 def _divided(costs: PerKind, source: tuple[TableName, ...], count: _Sharers) -> PerKind:
@@ -934,12 +920,11 @@ def _divided(costs: PerKind, source: tuple[TableName, ...], count: _Sharers) -> 
 def _told(graph: Graph, modes: Modes, *, is_exact: bool) -> QueryChoice:
     costs = evaluate(graph, modes).per_kind
     pieces = {}
-    for node in graph.nodes:
-        for piece in node.pieces:
-            mode = modes[piece.name]
-            reason = _reason(graph, modes, costs, piece)
-            kept = piece.sizes.get(Mode.KEPT)
-            pieces[piece.name] = PieceChoice(piece.name, mode, piece.sizes[mode], kept, reason)
+    for piece in graph.pieces:
+        mode = modes[piece.name]
+        reason = _reason(graph, modes, costs, piece)
+        kept = piece.sizes.get(Mode.KEPT)
+        pieces[piece.name] = PieceChoice(piece.name, mode, piece.sizes[mode], kept, reason)
     return QueryChoice(pieces, graph.bytes_of(modes), _day(graph, costs), is_exact)
 
 

@@ -74,16 +74,12 @@ def equidepth_boundaries(sample: Iterable[BoundaryValue], ranges: int) -> tuple[
     chosen: list[int] = []
     for quantile in range(1, ranges):
         target = quantile * len(ordered) // ranges
-        index = _last_at_or_before(first_at, target)
+        index = bisect_right(first_at, target) - 1
         if not chosen or index > chosen[-1]:
             chosen.append(index)
         elif chosen[-1] + 1 < len(distinct) and chosen[-1] == index:
             chosen.append(index + 1)
     return tuple(distinct[index] for index in chosen if index > 0)
-
-
-def _last_at_or_before(first_at: list[int], target: int) -> int:
-    return bisect_right(first_at, target) - 1
 
 
 def aligned_boundaries(
@@ -94,7 +90,7 @@ def aligned_boundaries(
     value gets a range for itself; with no more values than ranges each does."""
     if len(weights.values) <= ranges:
         return weights.values[1:]
-    placed = _Starts.of(weights, starts)
+    placed = _Starts(tuple(starts), tuple(map(weights.rows_before, starts)))
     share = weights.total / max(ranges, 1)
     while len(result := _swept(weights, share, placed)) >= ranges:
         share *= _WIDER
@@ -119,10 +115,6 @@ class _Starts:
 
     values: tuple[BoundaryValue, ...]
     rows: tuple[float, ...]
-
-    @classmethod
-    def of(cls, weights: ValueWeights, starts: Sequence[BoundaryValue]) -> _Starts:
-        return cls(tuple(starts), tuple(weights.rows_before(value) for value in starts))
 
     def nearest(self, least: float, wanted: float, most: float) -> int | None:
         """The start with the rows nearest to `wanted` before it; None if none is between."""

@@ -88,7 +88,7 @@ def chances(
         shape = 1, len(rows)
         ends = (Mixture(np.ones(shape), np.full(shape, at)) for at in (_UNKNOWN, 0.0, 1.0))
         return Chances(next(ends), next(ends), next(ends), off=0.0)
-    places = _Places.of(rows, covered, groups)
+    places = _SeenPlaces.of(rows, covered, groups)
     near_groups, near_passing = places.summed(groups), places.summed(passing)
     least = _UNKNOWN / (float(groups.sum()) + 1.0)
     average = max(float(passing.sum() / groups.sum()), least)
@@ -117,7 +117,7 @@ def chances(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Places:
+class _SeenPlaces:
     """Where groups were seen: neighbouring ranges, at most as many as contain a fortieth of the
     groups. Arrays of (fragments,) per range: the place to the left and to the right, both its own
     if it lies in one, and the weight of the right one."""
@@ -128,7 +128,7 @@ class _Places:
     by_right: Floats
 
     @classmethod
-    def of(cls, rows: Floats, covered: npt.NDArray[np.int64], groups: Floats) -> _Places:
+    def of(cls, rows: Floats, covered: npt.NDArray[np.int64], groups: Floats) -> _SeenPlaces:
         ends = np.cumsum(rows)
         starts = ends - rows
         between = starts[covered[1:]] - ends[covered[:-1]]
@@ -151,24 +151,18 @@ class _Places:
         return cls(int(place[-1]) + 1, left, right, np.where(left == right, 0.0, by_right))
 
     def summed(self, values: Floats) -> Floats:
-        """Sums of what was seen in each place."""
         is_inside = self.left == self.right
-        weights = values[is_inside]
-        result = np.bincount(self.left[is_inside], weights, minlength=self.count)
+        result = np.bincount(self.left[is_inside], values[is_inside], minlength=self.count)
         return result.astype(np.float64)
 
     def mixture(self, weights: Floats, shares: Floats, unseen: Floats) -> Mixture:
         """Models of the ranges, by the place to the left and to the right: a range is in if at
         least one unseen group is."""
         none = np.log1p(-shares)
+        sides = ((self.left, 1.0 - self.by_right), (self.right, self.by_right))
         return Mixture(
-            np.concatenate(
-                [
-                    weights[:, self.left] * (1.0 - self.by_right),
-                    weights[:, self.right] * self.by_right,
-                ]
-            ),
-            np.concatenate([-np.expm1(unseen * none[:, at]) for at in (self.left, self.right)]),
+            np.concatenate([weights[:, at] * share for at, share in sides]),
+            np.concatenate([-np.expm1(unseen * none[:, at]) for at, _ in sides]),
         )
 
     def off(self, mixture: Mixture, rows: Floats) -> float:

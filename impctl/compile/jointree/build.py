@@ -214,10 +214,9 @@ def _with_rows(
     builder: Plumbing,
     block: Block,
     joined: Sequence[ComputedColumn],
-    grown: _Grown,
+    grown: _BuiltTree,
     planted: Planted,
 ) -> Flow:
-    """The ranges of a block whose joined rows are planted."""
     operator = JoinedRows(grown.tree, grown.shown)
     own = tuple((one.name, one.kind) for one in grown.shown)
     rows = Flow(builder.put(operator, *grown.inputs), own, ())
@@ -251,7 +250,7 @@ def told_by_tree(
 
 
 @dataclass(frozen=True, slots=True)
-class _Grown:
+class _BuiltTree:
     """The engine's tree of a shape, the flows of its inputs, and the accesses of all of them."""
 
     tree: JoinTree
@@ -265,7 +264,7 @@ def _grown(
     shape: TreeShape,
     calls: Calls | None,
     sketched: Mapping[AccessId, RangePartition],
-) -> _Grown:
+) -> _BuiltTree:
     name = builder.name("tree")
     arguments = _arguments(shape, calls)
     prepared = [
@@ -284,7 +283,7 @@ def _grown(
         for at, node in enumerate(shape.nodes)
         for ref, place in node.shown
     )
-    return _Grown(tree, inputs, accesses, shown)
+    return _BuiltTree(tree, inputs, accesses, shown)
 
 
 def _kept(
@@ -385,15 +384,13 @@ def _nodes(
                 links,
                 one.arguments,
                 accesses,
-                bitwise=_bitwise(node, one.kept),
+                bitwise=frozenset(
+                    one.kept[place][0] for ref, place in node.shown if ref.type.is_fractional
+                ),
             )
         )
         inputs += one.flow is not None
     return tuple(nodes)
-
-
-def _bitwise(node: ShapeNode, kept: TypedColumns) -> frozenset[AttributeId]:
-    return frozenset(kept[place][0] for ref, place in node.shown if ref.type.is_fractional)
 
 
 def _by(

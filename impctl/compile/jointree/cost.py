@@ -215,8 +215,6 @@ def _row_bytes(plans: Sequence[Plan]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Arc:
-    """An equality between two relations of the chain, by position."""
-
     ends: tuple[int, int]
     columns: tuple[Expr, Expr]
     null_safe: bool
@@ -246,7 +244,6 @@ class _Chain:
         return [arc for arc in self.arcs if {one, other} == set(arc.ends)]
 
     def side(self, at: int, other: int) -> KeySide | None:
-        """The columns by which a relation joins another one."""
         arcs = self.between(at, other)
         exprs = [arc.columns[arc.ends.index(at)] for arc in arcs]
         return key_side(self.plans[at], exprs, [arc.null_safe for arc in arcs])
@@ -348,7 +345,6 @@ def _own_side(shape: TreeShape, at: int) -> KeySide | None:
 
 
 def _lower(node: ShapeNode) -> KeySide | None:
-    """The key by which a node joins its parent."""
     assert node.rows is not None
     return key_side(node.rows, [node.kept[place] for place in node.key], node.null_safe)
 
@@ -503,7 +499,6 @@ def _touched_rows(cost: TreeCost, own: Sequence[TouchingAccess]) -> dict[int, fl
 
 
 def _groups(cost: TreeCost) -> dict[TableName, float]:
-    """The number of groups (tuples of the root) that a step of each table touches."""
     root = len(cost.tuples) - 1
     return {
         table: _touched_rows(cost, own).get(root, 0.0)

@@ -64,7 +64,6 @@ from impctl.values import dataclass
 Calls = Mapping[int, tuple[Expr, ...]]
 """Per call of a grouping, by position, the expressions it reads of one row."""
 
-
 Shown = tuple[tuple[ColumnRef, Expr], ...]
 """Columns of joined rows, each in terms of the relations below."""
 
@@ -227,17 +226,15 @@ def _bags(
     edges: Mapping[int, EdgeJoin],
     inside: Mapping[int, Merging],
 ) -> Bags:
-    """The bags that conditions and joins beside lead to."""
     count = len(relations.plans)
     single = [frozenset({at}) for at in (*range(count), *(count + at for at in inside))]
     padding = {count + at for at in inside if not relations.beside[at].padded}
     bags = Bags(tuple(one for one in single if not one & padding))
-    names = _names(plan, relations)
+    sides = (plan, *relations.plans, *(one.other for one in relations.beside))
+    names: Names = {one.id: one.name for side in sides for one in attributes_of(side)}
     for condition in conditions:
-        text = (
-            f"`{expr_text(condition, names)}` is a join condition other than equality of the same "
-            "type"
-        )
+        shown = f"`{expr_text(condition, names)}`"
+        text = f"{shown} is a join condition other than equality of the same type"
         bags = bags.merged(relations.owners_of(condition), Merging(text, condition.span))
     for at, reason in inside.items():
         bags = bags.merged({*host_of(relations, at), count + at}, reason)
@@ -270,11 +267,6 @@ def _read_together(asked: Asked) -> Iterator[tuple[tuple[Expr, ...], str]]:
             yield from (((part,), "an aggregate") for part in parts)
         else:
             yield parts, "an aggregate"
-
-
-def _names(plan: Plan, relations: Relations) -> Names:
-    sides = (plan, *relations.plans, *(one.other for one in relations.beside))
-    return {attribute.id: attribute.name for side in sides for attribute in attributes_of(side)}
 
 
 Relation = int
@@ -376,7 +368,6 @@ def _sets(own: Collection[int], relations: Collection[frozenset[int]]) -> list[B
 
 
 def _hang(bags: list[Bag]) -> bool:
-    """Whether all are connected by classes."""
     reached, left = bags[0], list(bags[1:])
     while True:
         near = [bag for bag in left if bag & reached]
@@ -417,47 +408,39 @@ def _is_ear(bag: int, left: Collection[int], bags: Sequence[Bag]) -> bool:
     return not others or any(shared <= other for other in others)
 
 
-@dataclass(frozen=True, slots=True)
-class _Search:
-    """Depth-first search: when a vertex was reached, and the earliest vertex it leads back to."""
+def _components(arcs: Sequence[_Arc]) -> list[list[_Arc]]:
+    """The biconnected components, as arcs. Bags and classes bound the depth of the search."""
+    neighbours: dict[_Vertex, list[_Vertex]] = {}
+    for one, other in arcs:
+        neighbours.setdefault(one, []).append(other)
+        neighbours.setdefault(other, []).append(one)
+    # When a vertex was reached, and the earliest vertex it leads back to.
+    reached, earliest = dict[_Vertex, int](), dict[_Vertex, int]()
+    passed: list[_Arc] = []  # Arcs of components that are not closed yet
+    result: list[list[_Arc]] = []
 
-    beside: Mapping[_Vertex, Sequence[_Vertex]]
-    reached: dict[_Vertex, int]
-    earliest: dict[_Vertex, int]
-    passed: list[_Arc]  # Arcs of components that are not closed yet
-    found: list[list[_Arc]]
-
-    def visit(self, vertex: _Vertex, before: _Vertex | None) -> None:
-        """Visit everything reachable from here; depth is bounded by bags and classes."""
-        self.reached[vertex] = self.earliest[vertex] = len(self.reached)
-        for other in self.beside[vertex]:
+    def visit(vertex: _Vertex, before: _Vertex | None) -> None:
+        reached[vertex] = earliest[vertex] = len(reached)
+        for other in neighbours[vertex]:
             if other == before:
                 continue
-            if other in self.reached:
-                self.earliest[vertex] = min(self.earliest[vertex], self.reached[other])
-                if self.reached[other] < self.reached[vertex]:
-                    self.passed.append((vertex, other))
+            if other in reached:
+                earliest[vertex] = min(earliest[vertex], reached[other])
+                if reached[other] < reached[vertex]:
+                    passed.append((vertex, other))
                 continue
-            self.passed.append((vertex, other))
-            self.visit(other, vertex)
-            self.earliest[vertex] = min(self.earliest[vertex], self.earliest[other])
-            if self.earliest[other] >= self.reached[vertex]:
-                start = self.passed.index((vertex, other))
-                self.found.append(self.passed[start:])
-                del self.passed[start:]
+            passed.append((vertex, other))
+            visit(other, vertex)
+            earliest[vertex] = min(earliest[vertex], earliest[other])
+            if earliest[other] >= reached[vertex]:
+                start = passed.index((vertex, other))
+                result.append(passed[start:])
+                del passed[start:]
 
-
-def _components(arcs: Sequence[_Arc]) -> list[list[_Arc]]:
-    """The biconnected components, as arcs."""
-    beside: dict[_Vertex, list[_Vertex]] = {}
-    for one, other in arcs:
-        beside.setdefault(one, []).append(other)
-        beside.setdefault(other, []).append(one)
-    search = _Search(beside, {}, {}, [], [])
-    for vertex in beside:
-        if vertex not in search.reached:
-            search.visit(vertex, None)
-    return search.found
+    for vertex in neighbours:
+        if vertex not in reached:
+            visit(vertex, None)
+    return result
 
 
 Bag = frozenset[int]  # The numbers of the classes that the bag has a column of
@@ -559,9 +542,8 @@ def objection_to(joins: TakenApart) -> NoTree | None:
     read = [*joins.asked.columns, *arguments]
     for expr in read:
         if columns_of(expr) & joins.bounded:
-            return NoTree(
-                Reason.UNSURE, "a sum of doubles is used for grouping or summed again", expr.span
-            )
+            text = "a sum of doubles is used for grouping or summed again"
+            return NoTree(Reason.UNSURE, text, expr.span)
     for ref, expr in joins.asked.shown:
         if columns_of(expr) & joins.bounded:
             return NoTree(Reason.UNSURE, "a sum of doubles is a column of joined rows", ref.span)
@@ -636,7 +618,6 @@ def _holders(joins: TakenApart, bags: Bags, column: Expr) -> frozenset[int]:
 
 
 def _other_side(joins: TakenApart, at: int, changed: Changed) -> Branch:
-    """The tree of an edge's other side."""
     edge = joins.edges[at]
     other = joins.relations.beside[at].other
     # How often a partner is there does not matter to these edges.
@@ -668,7 +649,6 @@ def _one_node(rows: Plan, asked: Asked) -> Branch:
 
 
 def _changes(joins: TakenApart, bag: frozenset[int], changed: Changed) -> int:
-    """The changed rows of the bag's tables."""
     plans = [joins.relations.plans[at] for at in bag if at < joins.count]
     plans += [joins.relations.beside[at].other for at in joins.inside if joins.host_of(at) <= bag]
     return sum(changed.get(scan.table, 0) for plan in plans for scan in scans_of(plan))
@@ -770,11 +750,12 @@ class _Nodes:
         for one in shared:
             kept.place_of(self._member(one, bag))
         hung: list[tuple[int, tuple[int, ...]]] = []
-        for child in _children(layout.tree, bag):
+        for child in (at for at, parent in enumerate(layout.tree.parents) if parent == bag):
             place, below = self.visit(child)
             both = sorted(layout.sets[bag] & layout.sets[child])
             key = tuple(below.place_of(self._member(one, child)) for one in both)
-            self.nodes[place] = replace(self.nodes[place], key=key, null_safe=self._safe(both))
+            null_safe = tuple(layout.joins.classes[one].null_safe for one in both)
+            self.nodes[place] = replace(self.nodes[place], key=key, null_safe=null_safe)
             hung.append((place, tuple(shared.index(one) for one in both)))
         hung.extend(self._branch(one, kept) for one in layout.hanging_on(bag))
         key = ()
@@ -841,12 +822,8 @@ class _Nodes:
             replace(node, parent=None if node.parent is None else node.parent + start)
             for node in branch.nodes
         )
-        root = replace(
-            self.nodes[-1],
-            edge=edge.edge,
-            key=branch.columns,
-            null_safe=tuple(key.null_safe for key in edge.keys),
-        )
+        null_safe = tuple(key.null_safe for key in edge.keys)
+        root = replace(self.nodes[-1], edge=edge.edge, key=branch.columns, null_safe=null_safe)
         self.nodes[-1] = root
         return len(self.nodes) - 1, tuple(kept.place_of(key.above) for key in edge.keys)
 
@@ -856,9 +833,6 @@ class _Nodes:
         members = result.members_in(self.layout.members_of(bag))
         asked = [column for column in self.layout.joins.asked.columns if result.has(column)]
         return members[0] if members else asked[0]
-
-    def _safe(self, classes: Sequence[int]) -> tuple[bool, ...]:
-        return tuple(self.layout.joins.classes[one].null_safe for one in classes)
 
 
 class Kept:
@@ -890,10 +864,6 @@ class Kept:
             place = self.put(expr) if ref.type.is_fractional else self.place_of(expr)
             result.append((ref, place))
         return tuple(result)
-
-
-def _children(tree: Rooted, bag: int) -> list[int]:
-    return [at for at, parent in enumerate(tree.parents) if parent == bag]
 
 
 def joined_columns(root: Plan, joins: Plan) -> tuple[ComputedColumn, ...]:
@@ -969,9 +939,8 @@ def rows_of(bag: Collection[int], joins: TakenApart, *, is_first: bool) -> Plan:
         if joins.host_of(at) <= frozenset(bag):
             beside = relations.beside[at]
             on = all_of(beside.parts)
-            joined = Join(
-                beside.kind, joined, beside.other, on, beside.null_aware, span=beside.span
-            )
+            null_aware, span = beside.null_aware, beside.span
+            joined = Join(beside.kind, joined, beside.other, on, null_aware, span=span)
     return selected(joined, [one for one, read in conditions if max(read) >= count])
 
 
@@ -980,10 +949,9 @@ def conditions_in(
 ) -> list[tuple[Expr, frozenset[int]]]:
     """The conditions over this bag's relations alone that are no equality of a class, with
     these."""
-    first = frozenset({min(bag)})
     read = [(one, joins.relations.owners_of(one)) for one in joins.conditions]
     own = [(one, at) for one, at in read if at <= frozenset(bag) and (at or is_first)]
-    return [(one, at or first) for one, at in own]
+    return [(one, at or frozenset({min(bag)})) for one, at in own]
 
 
 def selected(plan: Plan, conditions: Sequence[Expr]) -> Plan:
@@ -993,7 +961,6 @@ def selected(plan: Plan, conditions: Sequence[Expr]) -> Plan:
 
 
 def _equalities(bag: Collection[int], classes: Sequence[KeyClass]) -> list[Expr]:
-    """Equalities between the members that the bag has of each class."""
     result: list[Expr] = []
     for one in classes:
         op = CompareOp.NULL_SAFE_EQUAL if one.null_safe else CompareOp.EQUAL
@@ -1004,9 +971,9 @@ def _equalities(bag: Collection[int], classes: Sequence[KeyClass]) -> list[Expr]
 
 def all_of(conditions: Sequence[Expr]) -> Expr | None:
     """The conjunction; None of nothing."""
-    if not conditions:
-        return None
-    return conditions[0] if len(conditions) == 1 else And(tuple(conditions))
+    if len(conditions) > 1:
+        return And(tuple(conditions))
+    return conditions[0] if conditions else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -1032,7 +999,7 @@ def branches_of(root: Plan) -> tuple[Plan, ...]:
 def block_of(root: Plan, *, is_branch: bool = False) -> Block | NoTree:
     """The block of a plan without UNION at its top, or what prevents one."""
     below = _undecided(root)
-    top = _last_top(root)
+    top = last_top(root)
     if top is not None and not is_branch:
         return _decided(top.child, top)
     if isinstance(below, TopK):
@@ -1077,7 +1044,8 @@ def _undecided(root: Plan) -> Plan:
     return node
 
 
-def _last_top(root: Plan) -> TopK | None:
+def last_top(root: Plan) -> TopK | None:
+    """The LIMIT that decides the query's rows, if nothing above it does."""
     node = root
     while isinstance(node, Project | Sort):
         node = node.child

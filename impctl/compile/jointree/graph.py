@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import field
 from enum import StrEnum
 
 from impctl.data.schema import TEMPORAL, Kind
@@ -157,7 +158,6 @@ class Merging:
 
 Values = dict[AttributeId, Expr]  # Columns in terms of others
 
-
 _EQUALITIES = (CompareOp.EQUAL, CompareOp.NULL_SAFE_EQUAL)
 
 
@@ -222,12 +222,12 @@ def classes_of(equalities: Sequence[tuple[Equality, tuple[int, int]]]) -> tuple[
             members = [*other.members, *(new for new in members if not other.has(new[1]))]
             null_safe = null_safe and other.null_safe
         key_classes.append(KeyClass(tuple(members), null_safe))
-    return tuple(sorted((_ordered(one) for one in key_classes), key=lambda one: one.members[0][0]))
-
-
-def _ordered(key_class: KeyClass) -> KeyClass:
-    """The members by relation; within a relation in input order."""
-    return KeyClass(tuple(sorted(key_class.members, key=lambda one: one[0])), key_class.null_safe)
+    # The members by relation; within a relation in input order.
+    ordered = (
+        KeyClass(tuple(sorted(one.members, key=lambda member: member[0])), one.null_safe)
+        for one in key_classes
+    )
+    return tuple(sorted(ordered, key=lambda one: one.members[0][0]))
 
 
 _BESIDE = frozenset({JoinKind.SEMI, JoinKind.ANTI, JoinKind.LEFT, JoinKind.RIGHT})
@@ -261,10 +261,10 @@ class Relations:
     of projections in terms of the relations' own."""
 
     plans: tuple[Plan, ...]
-    conditions: tuple[Expr, ...]
-    late: tuple[Expr, ...]
-    beside: tuple[Beside, ...]
-    values: Values
+    conditions: tuple[Expr, ...] = ()
+    late: tuple[Expr, ...] = ()
+    beside: tuple[Beside, ...] = ()
+    values: Values = field(default_factory=dict)
 
     def resolved(self, expr: Expr) -> Expr:
         """The expression in terms of the relations' own columns."""
@@ -293,25 +293,24 @@ def relations_of(plan: Plan) -> Relations:
         case Select() if _has_join(plan.child):
             below = relations_of(plan.child)
             parts = tuple(below.resolved(part) for part in conjuncts(plan.predicate))
-            return _with(below, conditions=parts, late=parts)
+            return _together(below, Relations((), parts, parts))
         case Project() if _has_join(plan.child):
             below = relations_of(plan.child)
             made = {one.attribute.id: below.resolved(one.expr) for one in plan.outputs}
-            return _with(below, values=made)
+            return _together(below, Relations((), values=made))
         case Sort() if _has_join(plan.child):
             return relations_of(plan.child)
         case Join(kind=JoinKind.INNER):
             left, right = relations_of(plan.left), relations_of(plan.right)
             both = _together(left, right)
             parts = () if plan.condition is None else conjuncts(plan.condition)
-            return _with(both, conditions=tuple(both.resolved(part) for part in parts))
+            return _together(both, Relations((), tuple(both.resolved(part) for part in parts)))
         case Join() if plan.kind in _BESIDE:
             return _with_beside(plan)
-    return Relations((plan,), (), (), (), {})
+    return Relations((plan,))
 
 
 def _has_join(plan: Plan) -> bool:
-    """Whether there is a join below selections and columns that is decomposed."""
     while isinstance(plan, Select | Project | Sort):
         plan = plan.child
     return isinstance(plan, Join) and (plan.kind is JoinKind.INNER or plan.kind in _BESIDE)
@@ -324,29 +323,9 @@ def _with_beside(join: Join) -> Relations:
     below = relations_of(kept)
     whole = () if join.condition is None else conjuncts(join.condition)
     parts = tuple(below.resolved(part) for part in whole)
-    one = Beside(kind, other, parts, join.null_aware, join.span or _span_of(parts))
-    return _with(below, beside=(one,))
-
-
-def _span_of(parts: Sequence[Expr]) -> Span | None:
-    return next((part.span for part in parts if part.span is not None), None)
-
-
-def _with(
-    below: Relations,
-    *,
-    conditions: tuple[Expr, ...] = (),
-    late: tuple[Expr, ...] = (),
-    beside: tuple[Beside, ...] = (),
-    values: Values | None = None,
-) -> Relations:
-    return Relations(
-        below.plans,
-        (*below.conditions, *conditions),
-        (*below.late, *late),
-        (*below.beside, *beside),
-        {**below.values, **(values or {})},
-    )
+    span = join.span or next((part.span for part in parts if part.span is not None), None)
+    one = Beside(kind, other, parts, join.null_aware, span)
+    return _together(below, Relations((), beside=(one,)))
 
 
 def _together(left: Relations, right: Relations) -> Relations:
@@ -436,8 +415,7 @@ def edge_of(
     if beside.null_aware:
         return Merging("NOT IN depends on all rows of its other side", beside.span)
     if beside.padded & frozenset(read_above):
-        text = "a column of the optional side is read above the join"
-        return Merging(text, beside.span)
+        return Merging("a column of the optional side is read above the join", beside.span)
     keys: list[EdgeKey] = []
     own: list[Expr] = []
     for part in beside.parts:
@@ -446,9 +424,8 @@ def edge_of(
             continue
         key = _key_of(part, beside.ids, bounded)
         if key is None:
-            return Merging(
-                "an outer or semi join has more conditions than equal columns", part.span
-            )
+            text = "an outer or semi join has more conditions than equal columns"
+            return Merging(text, part.span)
         keys.append(key)
     if _repeats([key.below for key in keys], ()) or _repeats([k.above for k in keys], classes):
         return Merging("two columns are compared with the same column", beside.span)
@@ -471,7 +448,6 @@ def _key_of(
 
 
 def _repeats(exprs: Sequence[Expr], classes: Sequence[KeyClass]) -> bool:
-    """Whether two of them are one column, or equal by a class."""
     return any(
         is_same(one, other) or any(result.has(one) and result.has(other) for result in classes)
         for at, one in enumerate(exprs)

@@ -24,7 +24,7 @@ from impctl.compile.jointree.decompose import (
     shown_columns,
     taken_apart,
 )
-from impctl.compile.jointree.graph import Merging, NoTree, Reason, TreeShape, told_by
+from impctl.compile.jointree.graph import NoTree, Reason, TreeShape, told_by
 from impctl.engine import accumulators
 from impctl.engine.jointree.spec import Mode
 from impctl.plan.explain import Names, call_text, expr_text
@@ -45,7 +45,6 @@ from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.types import AccessId, ColumnName
-
 
 _NONE = "none"
 
@@ -82,22 +81,21 @@ def planned_blocks(
     return tuple(_planned(one, block_of(one, is_branch=is_branch), changed) for one in branches)
 
 
-def _planned(branch: Plan, block: Block | NoTree, changed: Changed | None) -> PlannedBlock:
+def _planned(
+    branch: Plan,
+    block: Block | NoTree,
+    changed: Changed | None,
+    joined: tuple[ComputedColumn, ...] | None = None,
+) -> PlannedBlock:
     own = None if isinstance(block, NoTree) else block
-    return PlannedBlock(branch, own, _shape_of(block, changed))
-
-
-def _with_rows(branch: Plan, block: Block, changed: Changed | None) -> PlannedBlock:
-    """The branch with a tree that gives the rows of its joins."""
-    joined = joined_columns(branch, block.joins)
-    return PlannedBlock(branch, block, _shape_of(block, changed, joined))
+    return PlannedBlock(branch, own, _shape_of(block, changed, joined))
 
 
 def _answered(branch: Plan, changed: Changed | None, *, is_branch: bool) -> PlannedBlock:
     """The first block whose tree gives its rows; the last block if none does."""
     for block in answered_blocks(branch, is_branch=is_branch):
         if isinstance(block, Block) and block.grouping is None:
-            return _with_rows(branch, block, changed)
+            return _planned(branch, block, changed, joined_columns(branch, block.joins))
         result = _planned(branch, block, changed)
         if isinstance(result.shape, TreeShape) and _is_told(result.shape):
             return result
@@ -136,18 +134,15 @@ def _shape_of(
         return _not_joined(block.joins)
     result = grown(joins, changed or {}, may_be_virtual=True)
     if len(result.nodes) == 1 and result.nodes[0].circle is None:
-        return _one_bag(result.merged[0] if result.merged else joins.first_inside)
+        merging = result.merged[0] if result.merged else joins.first_inside
+        assert merging is not None, "one of several relations, or with a join beside, has a reason"
+        return NoTree(Reason.ONE_BAG, merging.text, merging.span)
     objection = objection_to(joins)
     if objection is not None:
         return objection
     if block.grouping is None:
         return TreeShape(result.nodes, Mode.BITS, joined=joined)
     return _ring(block.grouping, result)
-
-
-def _one_bag(merging: Merging | None) -> NoTree:
-    assert merging is not None, "one of several relations, or with a join beside, has a reason"
-    return NoTree(Reason.ONE_BAG, merging.text, merging.span)
 
 
 def _asked(grouping: Aggregate) -> Asked | NoTree:
@@ -181,7 +176,6 @@ def _not_joined(plan: Plan) -> NoTree:
 
 
 def _ring(grouping: Aggregate, result: Branch) -> TreeShape | NoTree:
-    """The tree with the grouping in terms of its nodes' rows."""
     root = result.nodes[-1]
     outputs = []
     for at, output in enumerate(grouping.aggregates):

@@ -1,4 +1,4 @@
-"""Derivations told by the state of a fixpoint that is kept by absorption."""
+"""Derivations in the state of a fixpoint that is kept by absorption."""
 
 from __future__ import annotations
 
@@ -238,7 +238,8 @@ class BestSoFar:
     def meet(self, columns: Sequence[Vector], length: int) -> Bools:
         """Mark the rows of the fixpoint that no row seen so far beats, nor one of these; shape
         (length,)."""
-        if not all(map(_is_ranked, (columns[value.place] for value in self._only.values))):
+        ranked = [columns[value.place] for value in self._only.values]
+        if any(one.is_textual or one.values.dtype == object for one in ranked):
             return np.ones(length, dtype=np.bool_)
         groups, values = self._groups(columns, length), self._values(columns)
         stays = np.zeros(length, dtype=np.bool_)
@@ -256,12 +257,7 @@ class BestSoFar:
 
     def _groups(self, columns: Sequence[Vector], length: int) -> list[tuple[Any, ...]]:
         keys, _ = group_normal([columns[place] for place in self._only.keys], length)
-        lists = [key.to_arrow().to_pylist() for key in keys]
-        # NaN is no equal of itself.
-        parts = (
-            ("NaN" if part != part else part for part in row) for row in zip(*lists, strict=True)
-        )
-        return list(map(tuple, parts)) if lists else [()] * length
+        return list(row_keys(keys)) if keys else [()] * length
 
     def _values(self, columns: Sequence[Vector]) -> list[tuple[Ints, Bools]]:
         """The order of each value, the last one for NULL, and whether it is not NULL."""
@@ -272,10 +268,6 @@ class BestSoFar:
             ranks = ranks_of(column, reverse=value.greatest)
             result.append((np.where(valid, ranks, INT64_MAX), valid))
         return result
-
-
-def _is_ranked(column: Vector) -> bool:
-    return not column.is_textual and column.values.dtype != object
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,14 +343,11 @@ class _Taking:
         else:
             wide, of, told_by = plan, None, own
         if not attributes_of(wide):
-            what = (
-                "the engine does not support a part of WITH RECURSIVE without columns, because "
-                "its rows cannot be distinguished"
-            )
-            raise BlockedError(what, plan.span)
-        leaf = Recursive(
-            f"{self.node.id}/{len(self.ingredients)}", attributes_of(wide), span=plan.span
-        )
+            what = "the engine does not support a part of WITH RECURSIVE without columns"
+            why = "its rows cannot be distinguished"
+            raise BlockedError(f"{what}, because {why}", plan.span)
+        name = f"{self.node.id}/{len(self.ingredients)}"
+        leaf = Recursive(name, attributes_of(wide), span=plan.span)
         self.ingredients.append(IngredientOfPlan(wide, leaf, told_by, of, bool(scans)))
         if len(leaf.attributes) == len(own):
             return leaf
@@ -386,7 +375,6 @@ class _Taking:
         return None
 
     def _whole(self, scan: Scan) -> Scan | None:
-        """The scan with all columns; None if there are none."""
         own = {one.name for one in scan.attributes}
         more = (
             replace(one, id=f"{scan.access}.{name}")
@@ -409,17 +397,11 @@ def _is_joined(plan: Plan) -> bool:
 
 def under_columns_of(plan: Plan, node: Fixpoint) -> Plan:
     """The base or the step of a fixpoint under the columns, and types, of its rows."""
-    pairs = zip(node.attributes, attributes_of(plan), strict=True)
-    return Project(
-        plan,
-        tuple(
-            ComputedColumn(
-                new, old.ref() if new.type in (None, old.type) else Cast(old.ref(), new.type)
-            )
-            for new, old in pairs
-        ),
-        plan.span,
-    )
+    outputs = []
+    for new, old in zip(node.attributes, attributes_of(plan), strict=True):
+        is_alike = new.type is None or new.type == old.type
+        outputs.append(ComputedColumn(new, old.ref() if is_alike else Cast(old.ref(), new.type)))
+    return Project(plan, tuple(outputs), plan.span)
 
 
 _ABSORBED = "cannot be maintained with `provenance: absorption`"
@@ -604,7 +586,7 @@ def _rows_of(
         held, leaves, weights = _held_leaves(absorbed, at)
         own = {column: held[column] for column in columns}
         new = []
-        for place, row in enumerate(_keys(own.values())):
+        for place, row in enumerate(row_keys(own.values())):
             number = known.get(row)
             if number is None:
                 number = known[row] = next(given)
@@ -651,22 +633,17 @@ def _held_leaves(
 
 def _shown(columns: Mapping[ColumnName, Vector]) -> pa.Table:
     """Values as the table has them: days are dates, decimals have their point."""
-    return pa.table(
-        {
-            name: arrow_column(
-                column, np.ones(len(column), np.int64), arrow_type(column.type, _ZONE)
-            )
-            for name, column in columns.items()
-        }
-    )
+    arrays = {}
+    for name, column in columns.items():
+        once = np.ones(len(column), np.int64)
+        arrays[name] = arrow_column(column, once, arrow_type(column.type, _ZONE))
+    return pa.table(arrays)
 
 
-def _keys(columns: Iterable[Vector]) -> Iterable[tuple[Any, ...]]:
-    """Each row as a hashable key of it alone: NaN does not equal itself."""
-    lists = [column.to_arrow().to_pylist() for column in columns]
-    return (
-        tuple("NaN" if part != part else part for part in row) for row in zip(*lists, strict=True)
-    )
+def row_keys(columns: Iterable[Vector]) -> Iterable[tuple[Any, ...]]:
+    """Return each row as a hashable key: equal rows have one, though NaN does not equal itself."""
+    rows = zip(*(column.to_arrow().to_pylist() for column in columns), strict=True)
+    return (tuple("NaN" if part != part else part for part in row) for row in rows)
 
 
 def smallest_by_functions(
@@ -675,16 +652,12 @@ def smallest_by_functions(
     """A smallest set of table rows that derives a row by these makings, by its function. None if
     functions need too many nodes. Table rows have numbers below `first`."""
     absorption = Absorption(absorbs.ship, absorbs.nodes)
-    came = [
-        Grounded(
-            head,
-            tuple(body for body in bodies if body >= first),
-            tuple(body for body in bodies if body < first),
-        )
-        for head, bodies in makings
-    ]
+    grounded = []
+    for head, bodies in makings:
+        derived = tuple(body for body in bodies if body >= first)
+        grounded.append(Grounded(head, derived, tuple(body for body in bodies if body < first)))
     try:
-        absorption.step((), came)
+        absorption.step((), grounded)
         result, is_smallest = absorption.smallest(target)
     except ImpctlError:
         return None

@@ -62,7 +62,7 @@ def derivation_of(
             return Derivation(horn.in_order(told), Claim.SMALLEST, len(leaves))
     kept = horn.without_spare(chosen)
     try:
-        fewer = _Search(horn, budget).smaller_than(kept)
+        fewer = _SmallerSetSearch(horn, budget).smaller_than(kept)
     except _SpentError:
         return Derivation(horn.in_order(kept), Claim.MINIMAL, len(leaves))
     rows = kept if fewer is None else fewer
@@ -135,7 +135,7 @@ class _Horn:
         return frozenset(kept)
 
 
-class _Search:
+class _SmallerSetSearch:
     """Search for a set of fewer rows, by sets of rows of which every derivation has one."""
 
     def __init__(self, horn: _Horn, budget: int) -> None:
@@ -280,7 +280,6 @@ class Lineage:
 
 
 def _pairs(ones: Ints, others: Ints) -> tuple[Ints, Ints]:
-    """The distinct pairs, in order."""
     order = np.lexsort((others, ones))
     ones, others = ones[order], others[order]
     is_new = np.ones(len(ones), dtype=np.bool_)
@@ -289,7 +288,6 @@ def _pairs(ones: Ints, others: Ints) -> tuple[Ints, Ints]:
 
 
 def _slices(keys: Ints, values: Ints) -> dict[int, list[int]]:
-    """The values of each key."""
     if not len(keys):
         return {}
     order = np.argsort(keys, kind="stable")

@@ -21,6 +21,7 @@ from impctl.compile.provenance.absorbed import (
     NumberedPlan,
     Numbering,
     number_of,
+    row_keys,
     under_columns_of,
 )
 from impctl.data.keys import group_normal
@@ -89,12 +90,10 @@ class NumberedRows:
     def meet(self, columns: Sequence[Vector], length: int) -> Met:
         """Number these rows. Cost: a look-up per distinct row."""
         keys, grouping = group_normal(list(columns), length)
-        leaders = [vector.to_arrow().to_pylist() for vector in grouping.leaders(keys)]
-        rows = zip(*leaders, strict=True) if leaders else iter([()] * grouping.groups)
+        leaders = grouping.leaders(keys)
+        rows = row_keys(leaders) if leaders else [()] * grouping.groups
         result, new = np.empty(grouping.groups, dtype=np.int64), []
-        for at, row in enumerate(rows):
-            # NaN is no equal of itself.
-            key = tuple("NaN" if part != part else part for part in row)
+        for at, key in enumerate(rows):
             number = self._known.get(key)
             if number is None:
                 number = self._known[key] = next(self._numbers)
@@ -144,8 +143,6 @@ def made_rows(
 
 
 class _Program:
-    """Evaluates a plan from the inside out."""
-
     def __init__(
         self,
         tables: Mapping[AccessId, pa.Table],
@@ -169,10 +166,10 @@ class _Program:
         self._made(rows, run, run.filled())
         return rows
 
-    def _run(self, numbered_plan: NumberedPlan, attributes: Sequence[Attribute]) -> _Run:
-        return _Run(numbered_plan, attributes, self._batch)
+    def _run(self, numbered_plan: NumberedPlan, attributes: Sequence[Attribute]) -> _PlanRun:
+        return _PlanRun(numbered_plan, attributes, self._batch)
 
-    def _made(self, rows: NumberedRows, run: _Run, batch: Batch) -> Met:
+    def _made(self, rows: NumberedRows, run: _PlanRun, batch: Batch) -> Met:
         """Output rows of a run as makings of its input rows."""
         self._check()
         met = rows.meet(run.columns(batch), len(batch))
@@ -294,7 +291,6 @@ _Rows = tuple[Sequence[Vector], Ints]  # Columns of rows, and their numbers
 
 
 def _fronts(best: BestSoFar | None, result: Sequence[Met]) -> list[_Rows]:
-    """What is new and not beaten, if any."""
     every = (_unbeaten(best, met.columns, met.new) for met in result)
     return [(columns, numbers) for columns, numbers in every if len(numbers)]
 
@@ -307,7 +303,7 @@ def _unbeaten(best: BestSoFar | None, columns: Sequence[Vector], numbers: Ints) 
     return [column.take(stay) for column in columns], numbers[stay]
 
 
-class _Run:
+class _PlanRun:
     """A plan as a circuit, stepped with what it reads; `attributes` are the rows' own columns."""
 
     def __init__(
@@ -329,7 +325,6 @@ class _Run:
         self._circuit = Circuit(builder.operators, builder.inputs)
 
     def filled(self) -> Batch:
-        """All rows of the initial state."""
         start = self._circuit.start()
         batches = map(self._batch, self._sources)
         result = self._circuit.step(*(one if len(one) else None for one in batches))
@@ -350,7 +345,6 @@ class _Run:
         return consolidated(rows) if bool((rows.weights < 0).any()) else rows
 
     def columns(self, batch: Batch) -> list[Vector]:
-        """The rows' own columns."""
         if not len(batch):
             # No rows may come without columns.
             return [all_null(kind, 0) for _, kind in self._columns]
