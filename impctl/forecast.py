@@ -279,7 +279,7 @@ def spoken(values: Floats, times: Floats) -> Spoken:
 
 
 def windows(values: Floats, size: int) -> Floats:
-    """For each number along the last axis and for the next one, the `size` before it; NaN if
+    """The `size` numbers before each along the last axis, and before the next one; NaN if
     missing."""
     missing = np.full((*values.shape[:-1], size), np.nan)
     padded = np.concatenate([missing, values], axis=-1)

@@ -128,7 +128,7 @@ def _part(
     buffer: int | None,
     approximate: frozenset[AttributeId],
 ) -> tuple[Part | None, Count | None]:
-    """How a plain call's value is computed, and the count that must be positive for it not to be
+    """How a plain call's value is computed, and the count that must be positive, else it is
     NULL."""
     if not call.arguments:
         return None, None

@@ -63,8 +63,7 @@ ANSWER = "answer"  # The name of the answer's rows among all that a circuit keep
 
 
 def kept_rows(ending: Ending, bounded: Collection[AttributeId] = ()) -> KeptRows:
-    """The operator that keeps rows, by the first column that is output unchanged; some may have
-    bounds."""
+    """The operator that keeps rows, by the first column that is output unchanged."""
     columns = typed(ending.columns, None)
     shown = [one.expr.id for one in ending.outputs if isinstance(one.expr, ColumnRef)]
     keys = (shown or [name for name, _ in columns])[:1]

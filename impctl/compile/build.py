@@ -25,13 +25,7 @@ from impctl.compile.flows import (
     typed,
 )
 from impctl.compile.joins import build_join, build_selected
-from impctl.compile.jointree.build import (
-    PlannedBlock,
-    Planted,
-    build_blocks,
-    plant_blocks,
-    told_by_tree,
-)
+from impctl.compile.jointree.build import PlannedBlock, build_blocks, plant_blocks, told_by_tree
 from impctl.compile.ordering import build_top, build_window, build_witness
 from impctl.compile.provenance.absorbed import AbsorbedRows, build_absorbed
 from impctl.data.schema import LONG, Kind
@@ -224,7 +218,7 @@ class Builder(Plumbing):
         self._decided = id(None if answer is None else answer.decided)
         self.kept: AnswerRows | None = None
         self._blocks = tuple(blocks)
-        self._planted: Planted = {}
+
         self._absorbs = absorbs
         self.absorbed: list[AbsorbedRows] = []
 
@@ -239,7 +233,7 @@ class Builder(Plumbing):
             flow = self._kept(plan, self._answer)
             check_ending(self._answer.ending, plan.span)
         elif self._blocks:
-            flow = build_blocks(self, self._blocks, self.sketched, self._planted)
+            flow = build_blocks(self, self._blocks)
         else:
             flow = self.build(plan, must_be_sure=False)
         self._node_of |= follow_back(self, flow)
@@ -258,11 +252,11 @@ class Builder(Plumbing):
 
     def _kept(self, plan: Plan, answer: AnswerPlan) -> Flow:
         """The plan's rows, kept, and the ranges that trees give."""
-        whole = told_by_tree(self, self._blocks, self.sketched)
+        whole = told_by_tree(self, self._blocks)
         if whole is not None:
             self.kept, flow = whole
             return flow
-        told = plant_blocks(self, self._blocks, self.sketched, self._planted)
+        told = plant_blocks(self, self._blocks)
         flow = self.build(plan, must_be_sure=False)
         kept = self.kept = kept_rows(answer.ending, flow.approximate)
         flow = replace(flow, at=self.put(kept, flow), plan=None, computed=None)
@@ -333,9 +327,8 @@ class Builder(Plumbing):
         return self.select(below, node.predicate, node, must_be_sure=must_be_sure)
 
     def _planted_for(self, plan: Plan, *, must_be_sure: bool) -> Flow | None:
-        """The flow planted for the node by trees; over a grouping of rows it may leave no
-        choice."""
-        planted = self._planted.get(id(plan))
+        """The flow that trees planted for the node; over a grouping it may leave no choice."""
+        planted = self.planted.get(id(plan))
         if planted is not None and must_be_sure and isinstance(plan, AggregateNode):
             refuse_choice(plan, read_calls(plan).choice)
         return planted

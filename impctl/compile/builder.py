@@ -21,6 +21,7 @@ from impctl.compile.buffers import (
     prefix_of,
 )
 from impctl.compile.flows import (
+    COMPUTED,
     AsRecorded,
     BlockedError,
     Chooser,
@@ -28,11 +29,15 @@ from impctl.compile.flows import (
     DistantJoin,
     Flow,
     SideChoice,
+    SideFacts,
     Source,
+    Strategy,
     check,
     check_condition,
-    chosen_groups,
     fragment_attribute,
+    read_by_engine,
+    row_bytes,
+    tables_of,
     with_fragments,
 )
 from impctl.data.schema import DOUBLE, INTEGER, LONG, SqlType
@@ -47,7 +52,7 @@ from impctl.engine.accumulators import (
     Meaning,
     PartialColumn,
 )
-from impctl.engine.aggregate import Aggregate
+from impctl.engine.aggregate import Aggregate, GroupsRead
 from impctl.engine.exact_sums import Parted, Rejoined, Sure
 from impctl.engine.linear import Branch, Union
 from impctl.expr.nodes import (
@@ -77,6 +82,7 @@ from impctl.plan.nodes import (
     TopK,
     nodes_of,
 )
+from impctl.rules.pushdown import is_narrowed
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
@@ -136,8 +142,7 @@ class Plumbing(ABC):
         self.opened: list[Opened] = []
         """Fixpoints whose rows are to be followed back, each after those below it."""
         self.taking_part: dict[int, Flow] = {}
-        """The groups of a join tree whose rows count, by the identity (`id`) of a top-k that gives
-        fewer."""
+        """The counted groups of a join tree, by the identity (`id`) of a top-k that gives fewer."""
         self.buffers = buffers
         self.has_doubts = has_doubts
         self.refills: list[Refilled] = []
@@ -145,6 +150,9 @@ class Plumbing(ABC):
         """What is kept of first rows and extremes, by operator name."""
         self.keeps_all = False
         self.has_answer = False  # Whether the final rows are requested with their values
+        self.sketched: Mapping[AccessId, RangePartition] = {}
+        self.planted: dict[int, Flow] = {}
+        """The flows of trees that stand for plan nodes, by the identity (`id`) of these."""
         self.given: Mapping[FixpointId, Flow] = {}
         """What the leaves of a step stand for, if a step is built."""
         self.plan: Plan | None = None  # The whole plan, if that is built
@@ -321,12 +329,27 @@ class Plumbing(ABC):
     ) -> tuple[int, Plan | None]:
         """Append a grouping over this flow, kept or read; its position, and the plan of the rows
         below if its groups can be read. `made` builds it again with all values of its extremes."""
-        result = chosen_groups(self.chooser, flow, kept, made, is_passed=self.is_passed)
-        self.groupings.append((result.operator, result.choice))
-        if result.distant is not None:
-            self.distant.append(result.distant)
-        at = self.put(result.operator, flow)
-        return at, flow.rows if result.choice.readers else None
+        pinned = _pinned(flow, kept)
+        readers = () if pinned else (Strategy.FILES,)
+        is_whole = flow.rows is not None and not is_narrowed(flow.rows, kept.group_keys)
+        facts = SideFacts(
+            kept.piece,
+            tables_of(flow.rows),
+            row_bytes(kept.keys, kept.accesses),
+            readers,
+            is_grouping=True,
+            pinned=pinned,
+            is_passed=self.is_passed,
+            is_whole=is_whole,
+        )
+        choice = replace(self.chooser.choose(facts), readers=readers, is_whole=is_whole)
+        operator: Operator = kept
+        if choice.strategy is Strategy.FILES:
+            operator = GroupsRead(flow.columns, made)
+            below = read_by_engine(flow, kept.piece, flow.columns, kept.group_keys)
+            self.distant.append(DistantJoin(operator, None, (below,)))
+        self.groupings.append((operator, choice))
+        return self.put(operator, flow), flow.rows if readers else None
 
     def union(
         self,
@@ -354,6 +377,17 @@ def _check_columns(flow: Flow, columns: Sequence[Column], node: Plan | None = No
     """BlockedError if a column is not available."""
     if not {name for name, _ in columns} <= flow.ids:
         raise BlockedError(LEFT_BEHIND, None if node is None else node.span)
+
+
+def _pinned(flow: Flow, kept: Aggregate) -> str:
+    """Why the groups must be kept; empty if they need not be."""
+    if flow.rows is None:
+        return COMPUTED
+    if not kept.group_keys:
+        return "it has one group, which every change needs"
+    if not kept.is_told_by_rows:
+        return "sums of doubles and ties between them depend on earlier changes, not only on rows"
+    return ""
 
 
 def _projected(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -71,8 +71,8 @@ class Way:
 
     @property
     def shapes(self) -> tuple[TreeShape | NoTree, ...]:
-        """Where joins were to be trees, the shape of each branch of the plan, or why it has
-        none."""
+        """The shape of each branch of the plan, or why it has none, where joins were to be
+        trees."""
         return () if self.compiled is None else self.compiled.shapes
 
     @property
@@ -316,35 +316,27 @@ def compile_plan(
         keyed_rows=keyed_rows(root, key_columns),
         absorbs=absorbs,
     )
-    plain = partial(_without_trees, made, root, key_columns, answer)
     # The barrier above all sketched accesses.
     covering = (
         node for node in result or () if sketched.keys() <= {s.access for s in scans_of(node)}
     )
     whole = next(covering, None)
+
+    def plain() -> Compiled:
+        if whole is None or answer is not None:
+            return made(root, key_columns, answer=answer)
+        try:
+            return made(root, key_columns, has_doubts=False)
+        except BlockedError:
+            # The rows of this barrier all count: what stands above it cannot change a sketch.
+            return made(whole, {})
+
     if trees is None:
-        return plain(whole)
+        return plain()
     blocks = blocks or planned_blocks(root, trees, has_answer=answer is not None)
     has_tree = any(isinstance(one.shape, TreeShape) for one in blocks)
-    compiled = made(root, {}, answer=answer, blocks=blocks) if has_tree else plain(whole)
+    compiled = made(root, {}, answer=answer, blocks=blocks) if has_tree else plain()
     return replace(compiled, shapes=tuple(one.shape for one in blocks))
-
-
-def _without_trees(
-    made: Callable[..., Compiled],
-    root: Plan,
-    key_columns: KeyColumns,
-    answer: AnswerPlan | None,
-    whole: Plan | None,
-) -> Compiled:
-    """The circuit of joins by index; `whole` is the barrier above all sketched accesses."""
-    if whole is None or answer is not None:
-        return made(root, key_columns, answer=answer)
-    try:
-        return made(root, key_columns, has_doubts=False)
-    except BlockedError:
-        # The rows of this barrier all count: what stands above it cannot change a sketch.
-        return made(whole, {})
 
 
 def _compiled(
@@ -408,8 +400,8 @@ def _passed(
     keyed: Collection[int],
     key_columns: KeyColumns,
 ) -> Chain | None:
-    """The pass that can fill the circuit; without a grouping it counts, but answers and groups that
-    are read need rows."""
+    """The pass that can fill the circuit, if any: answers without a grouping, and groups read, need
+    rows."""
     first = builder.first_grouping
     needs_rows = builder.has_answer if first is None else first.operator.needs_rows
     if chain is None or needs_rows or builder.distant:

@@ -248,8 +248,7 @@ _Ranked = tuple[Plan, _Own]
 
 @dataclass(frozen=True, slots=True)
 class _Ranking:
-    """Carries ranks through a step, and numbers; `leaves` replace what is `beside` it and does not
-    read the fixpoint."""
+    """Carries ranks and numbers through a step; `leaves` replace what is `beside` the fixpoint."""
 
     fixpoint: FixpointId
     is_numbered: bool

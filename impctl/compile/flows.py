@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from impctl.data.schema import INTEGER, Kind, SqlType
-from impctl.engine.aggregate import Aggregate, GroupsRead
 from impctl.errors import ImpctlError
 from impctl.expr.evaluate import Blocker, find_blocker, find_condition_blocker
 from impctl.expr.nodes import ColumnRef, Expr, Span
@@ -29,7 +28,6 @@ from impctl.plan.nodes import (
     attributes_of,
     scans_of,
 )
-from impctl.rules.pushdown import is_narrowed
 from impctl.types import AccessId, AttributeId, ColumnName, TableName
 from impctl.values import dataclass
 
@@ -56,8 +54,8 @@ class BlockedError(ImpctlError):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where changes of one table access enter the circuit. Only rows for which all `conditions` are
-    true pass."""
+    """Where changes of one table access enter the circuit, restricted to rows that meet
+    `conditions`."""
 
     access: AccessId
     table: TableName
@@ -249,7 +247,7 @@ _WIDTH = 8
 
 _UNCOUNTED = "kept, because its size is unknown: a table's log does not count rows"
 _NOT_IN_SPARK = "the other side is computed, so Spark cannot join them"
-_COMPUTED = "its rows are computed, so they cannot be read from tables"
+COMPUTED = "its rows are computed, so they cannot be read from tables"
 _BY_SCALARS = (
     "a scalar value selects its rows; when the value changes, the rows that enter or leave are read"
 )
@@ -356,8 +354,7 @@ class BySize:
     no key narrows are read whole."""
 
     def choose(self, facts: SideFacts) -> SideChoice:
-        """Choose by size. A side over several tables is taken to be as long as its longest
-        table."""
+        """A side over several tables is taken to be as long as its longest table."""
         counts = [self.rows_of(table) for table in facts.tables]
         rows = None if None in counts else max((count or 0 for count in counts), default=0)
         size = None if rows is None else rows * facts.row_bytes
@@ -371,7 +368,7 @@ class BySize:
         if facts.by_scalars and self.asked is not Strategy.INDEX:
             return Strategy.FILES, _BY_SCALARS
         if not facts.readers:
-            return Strategy.INDEX, facts.pinned or _COMPUTED
+            return Strategy.INDEX, facts.pinned or COMPUTED
         if facts.is_grouping and self.is_least and not facts.is_passed:
             return Strategy.FILES, "requested"
         if facts.is_grouping:
@@ -399,50 +396,3 @@ def row_bytes(columns: Collection[Column], accesses: int) -> int:
     """Bytes that a row of these columns takes in an index; text counts as short."""
     values = sum(_WIDTHS.get(kind.kind, _WIDTH) for _, kind in columns)
     return values + _CODE_AND_WEIGHT + _FRAGMENT * accesses
-
-
-@dataclass(frozen=True, slots=True)
-class Groups:
-    """The chosen grouping operator, and the rows it reads, if it does."""
-
-    choice: SideChoice
-    operator: Aggregate | GroupsRead
-    distant: DistantJoin | None = None
-
-
-def chosen_groups(
-    chooser: Chooser, flow: Flow, kept: Aggregate, made: Callable[[], Aggregate], *, is_passed: bool
-) -> Groups:
-    """The grouping over this flow, kept or read. `made` builds it again with all values of its
-    extremes; `is_passed` says that partial aggregates may fill the circuit."""
-    pinned = _pinned(flow, kept)
-    rows = flow.rows
-    readers = () if pinned else (Strategy.FILES,)
-    is_whole = rows is not None and not is_narrowed(rows, kept.group_keys)
-    facts = SideFacts(
-        kept.piece,
-        tables_of(rows),
-        row_bytes(kept.keys, kept.accesses),
-        readers,
-        is_grouping=True,
-        pinned=pinned,
-        is_passed=is_passed,
-        is_whole=is_whole,
-    )
-    choice = replace(chooser.choose(facts), readers=readers, is_whole=is_whole)
-    if choice.strategy is not Strategy.FILES:
-        return Groups(choice, kept)
-    operator = GroupsRead(flow.columns, made)
-    below = read_by_engine(flow, kept.piece, flow.columns, kept.group_keys)
-    return Groups(choice, operator, DistantJoin(operator, None, (below,)))
-
-
-def _pinned(flow: Flow, kept: Aggregate) -> str:
-    """Why the groups must be kept; empty if they need not be."""
-    if flow.rows is None:
-        return _COMPUTED
-    if not kept.group_keys:
-        return "it has one group, which every change needs"
-    if not kept.is_told_by_rows:
-        return "sums of doubles and ties between them depend on earlier changes, not only on rows"
-    return ""

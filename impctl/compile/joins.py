@@ -311,8 +311,7 @@ class ScalarSelection:
 
 
 def scalar_selections(chain: Joined) -> Iterator[ScalarSelection]:
-    """The relations that are selected by scalars; one that all conditions join with scalars
-    alone."""
+    """The relations selected by scalars; one that all conditions join with scalars alone."""
     scalars = [one for one in chain.relations if is_scalar(one.plan)]
     known = frozenset[AttributeId]().union(*(one.ids for one in scalars))
     is_alone = len(scalars) == len(chain.relations) - 1
@@ -350,8 +349,8 @@ def is_scalar(plan: Plan) -> bool:
 
 
 def is_read_beside(root: Plan | None, scalar: JoinInput, conditions: Collection[Expr]) -> bool:
-    """Whether a column of the scalar is read elsewhere in the plan than in these conditions, or is
-    an output column."""
+    """Whether a scalar's column is read elsewhere than in these conditions, or is an output
+    column."""
     return root is None or not scalar.ids.isdisjoint(
         {*_ids_of(root), *_read(root, scalar.plan, conditions)}
     )
@@ -480,8 +479,8 @@ def _build_chain(builder: Plumbing, node: Join, *, must_be_sure: bool) -> Flow:
 
 
 def _chained(parts: _JoinParts, chain: Joined, chosen: Sequence[_Selected]) -> Flow:
-    """Join the relations in turn; each condition as soon as its columns are available, those on
-    scalars before any join."""
+    """Join the relations in turn; each condition as soon as possible, those on scalars before any
+    join."""
     builder = parts.builder
     asked = [part for one, _ in chosen for part in one.conditions]
     waiting = [part for part in chain.conditions if part not in asked]

@@ -79,8 +79,8 @@ def build_top(builder: Plumbing, node: TopK, *, is_last: bool, must_be_sure: boo
 def _exactly_first(
     builder: Plumbing, node: TopK, below: Flow, *, is_last: bool, is_told: bool
 ) -> Flow:
-    """The operators of a top-k by exact values. Of the first groups of a join tree (`is_told`) all
-    that tie with them take part."""
+    """The operators of a top-k by exact values. All groups of a join tree that tie (`is_told`) take
+    part."""
     top = _TopParts(builder, node, builder.name("top"), below.columns)
     sorted_ = top.with_keys(below)
     buffer = top.buffer(sorted_)
@@ -223,8 +223,7 @@ def build_likely(
 def _with_keys(
     builder: Plumbing, node: TopK, below: Flow, name: str, *, keeps_bounds: bool
 ) -> tuple[Flow, OrderKey, AttributeId | None, list[AttributeId]]:
-    """The rows with what they are sorted and partitioned by; its columns, the bound's if it has
-    one."""
+    """The rows with their sort and partition columns; the column of the bound, if there is one."""
     key = node.order[0]
     parts: list[tuple[AttributeId, Expr]] = [
         (f"{name}/part{at}", expr) for at, expr in enumerate(node.partition_by)

@@ -143,8 +143,7 @@ def moved_above(before: Compiled, after: Compiled, moves: Moves) -> MovedAbove |
 
 
 def untold(circuit: Circuit, above: MovedAbove) -> str | None:
-    """Why the rows below one of these operators cannot be computed from the state; None if they
-    can."""
+    """Why the rows below one of these operators cannot be computed from the state, if so."""
     operators = tuple(circuit)
     for place in above.places:
         wire = circuit.wires[place][0]
@@ -159,8 +158,7 @@ def untold(circuit: Circuit, above: MovedAbove) -> str | None:
 
 
 def turned_rows(circuit: Circuit, before: Circuit, places: tuple[int, ...]) -> Mapping[int, Batch]:
-    """The output of the operators at these positions beside the next step's own; call it before the
-    step."""
+    """The output of these operators beside the next step's own; call it before the step."""
     was = tuple(before)
     result = {}
     for at, operator in enumerate(circuit):
@@ -211,8 +209,8 @@ class GroupedRows:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """The rows of a table for one turn of filling a circuit, and the positions of the sources that
-    they are for."""
+    """The rows of a table for one turn of filling a circuit, and the source positions they are
+    for."""
 
     table: TableName
     sources: frozenset[int]
@@ -452,8 +450,8 @@ class MaintainedQuery:
         return sum(one.groups for one in refills), sum(one.rows for one in refills)
 
     def refills(self) -> Mapping[str, tuple[int, int, float]]:
-        """Per piece bounded by choice or wish: groups refilled so far, rows read for that, and
-        milliseconds."""
+        """Groups refilled, rows read for that, and milliseconds, per piece bounded by choice or
+        wish."""
         pieces = {one.piece for one in self.compiled.buffers if not one.pinned}
         return {
             one.operator.piece: (one.groups, one.rows, one.ms)
@@ -636,14 +634,12 @@ def hand_over(
 
 
 def filled_rows(session: MaintainedQuery) -> Mapping[str, int]:
-    """The rows of each side, and the groups of each grouping, that is not kept, as counted while
-    the circuit was filled."""
+    """Rows of each side and groups of each grouping that is not kept, counted during the fill."""
     return {one.name: one.filled_rows for one in session.circuit.reads}
 
 
 def group_bytes(session: MaintainedQuery) -> Mapping[str, int]:
-    """Bytes of the groups of each grouping that keeps none, as counted while the circuit was
-    filled."""
+    """Bytes of the groups of each grouping that keeps none, counted during the fill."""
     readers = (one for one in session.circuit if one.group_keys and one.reads)
     return {one.piece: one.group_bytes() for one in readers}
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import operator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,7 @@ class Truth:
     def is_unsure(self) -> Bools:
         """Rows with more than one possible outcome."""
         outcomes = (self.may_true, self.may_false, self.may_null)
-        return sum(mask.astype(np.int8) for mask in outcomes) > 1
+        return np.asarray(sum(mask.astype(np.int8) for mask in outcomes) > 1)
 
     def sure_true(self) -> Bools:
         """Rows that are true; NotExactError if some row is unsure."""
@@ -94,6 +95,16 @@ _ARROW_NAMES = {
 }
 
 
+_ORDER: dict[CompareOp, Callable[[Any, Any], Any]] = {
+    CompareOp.EQUAL: operator.eq,
+    CompareOp.NOT_EQUAL: operator.ne,
+    CompareOp.LESS: operator.lt,
+    CompareOp.LESS_EQUAL: operator.le,
+    CompareOp.GREATER: operator.gt,
+    CompareOp.GREATER_EQUAL: operator.ge,
+}
+
+
 def compare(op: CompareOp, left: Vector, right: Vector) -> Truth:
     """Outcomes of `left op right` per row; shape (n,)."""
     if op is CompareOp.NULL_SAFE_EQUAL:
@@ -107,7 +118,7 @@ def compare(op: CompareOp, left: Vector, right: Vector) -> Truth:
     if Kind.DECIMAL in (left.type.kind, right.type.kind):
         scale = max(left.type.scale, right.type.scale)
         a, b = rescale(a, left.type.scale, scale), rescale(b, right.type.scale, scale)
-    return certain(_ordered(op, a, b), valid)
+    return certain(np.asarray(_ORDER[op](a, b), dtype=np.bool_), valid)
 
 
 def _null_safe(left: Vector, right: Vector) -> Truth:
@@ -121,23 +132,6 @@ def _null_safe(left: Vector, right: Vector) -> Truth:
 def _texts(op: CompareOp, left: Any, right: Any) -> Bools:
     result = pc.call_function(_ARROW_NAMES[op], [left, right])
     return np.asarray(pc.fill_null(result, False).to_numpy(zero_copy_only=False), dtype=np.bool_)
-
-
-def _ordered(op: CompareOp, a: Any, b: Any) -> Bools:
-    match op:
-        case CompareOp.EQUAL | CompareOp.NULL_SAFE_EQUAL:
-            result = a == b
-        case CompareOp.NOT_EQUAL:
-            result = a != b
-        case CompareOp.LESS:
-            result = a < b
-        case CompareOp.LESS_EQUAL:
-            result = a <= b
-        case CompareOp.GREATER:
-            result = a > b
-        case CompareOp.GREATER_EQUAL:
-            result = a >= b
-    return np.asarray(result, dtype=np.bool_)
 
 
 def _doubles(op: CompareOp, left: Vector, right: Vector, valid: Bools | None) -> Truth:

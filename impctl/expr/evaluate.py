@@ -256,10 +256,8 @@ def _truth(expr: Expr, columns: Columns, length: int) -> Truth:
         case Compare():
             left, right = (_value(part, columns, length) for part in (expr.left, expr.right))
             return compare(expr.op, left, right)
-        case And():
-            return _connective(expr.operands, columns, length, is_and=True)
-        case Or():
-            return _connective(expr.operands, columns, length, is_and=False)
+        case And() | Or():
+            return _connective(expr.operands, columns, length, is_and=isinstance(expr, And))
         case Not():
             return negate_truth(_truth(expr.operand, columns, length))
         case IsNull():

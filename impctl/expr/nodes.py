@@ -193,8 +193,7 @@ class Coalesce:
 
 @dataclass(frozen=True, slots=True)
 class Cast:
-    """CAST under ANSI rules: a value that does not fit is an error, not NULL. `zone` is the
-    session's time zone."""
+    """CAST under ANSI rules: a misfit is an error, not NULL. `zone` is the session's time zone."""
 
     operand: Expr
     type: SqlType

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
 from decimal import ROUND_HALF_EVEN, ROUND_HALF_UP, Context, Decimal
 from fractions import Fraction
@@ -110,10 +111,13 @@ def fit_integers(values: Any, result: SqlType) -> Any:
     return values.astype(np.int64, copy=False)
 
 
-_OBJECT_OPS: dict[ArithmeticOp, Callable[[Any, Any], Any]] = {
-    ArithmeticOp.ADD: lambda a, b: a + b,
-    ArithmeticOp.SUBTRACT: lambda a, b: a - b,
-    ArithmeticOp.MULTIPLY: lambda a, b: a * b,
+_OPERATORS: dict[ArithmeticOp, Callable[[Any, Any], Any]] = {
+    ArithmeticOp.ADD: operator.add,
+    ArithmeticOp.SUBTRACT: operator.sub,
+    ArithmeticOp.MULTIPLY: operator.mul,
+    ArithmeticOp.DIVIDE: operator.truediv,
+    ArithmeticOp.INTEGER_DIVIDE: operator.truediv,
+    ArithmeticOp.REMAINDER: np.fmod,
 }
 
 
@@ -132,7 +136,7 @@ def _exact(op: ArithmeticOp, a: Any, b: Any) -> Any:
     )
     if wide > INT64_MAX:
         a, b = a.astype(object), b.astype(object)
-    return _OBJECT_OPS[op](a, b)
+    return _OPERATORS[op](a, b)
 
 
 def magnitude(values: Any) -> int:
@@ -252,19 +256,11 @@ def to_double(vector: Vector) -> Vector:
 
 
 def _of_doubles(op: ArithmeticOp, left: Vector, right: Vector, valid: Bools | None) -> Vector:
-    a, b = left.values, right.values
+    b = right.values
+    if op in _DIVISIONS and valid is not None:
+        b = np.where(valid, b, 1.0)
     with np.errstate(all="ignore"):
-        match op:
-            case ArithmeticOp.ADD:
-                values = a + b
-            case ArithmeticOp.SUBTRACT:
-                values = a - b
-            case ArithmeticOp.MULTIPLY:
-                values = a * b
-            case ArithmeticOp.DIVIDE | ArithmeticOp.INTEGER_DIVIDE:
-                values = a / (b if valid is None else np.where(valid, b, 1.0))
-            case ArithmeticOp.REMAINDER:
-                values = np.fmod(a, b if valid is None else np.where(valid, b, 1.0))
+        values = _OPERATORS[op](left.values, b)
         return Vector(DOUBLE, values, valid, _propagated(op, left, right, values))
 
 

@@ -32,8 +32,7 @@ class Priors:
     touched_block_ns: float = 8000  # A block of stored rows read (M: 8 us)
     block_rows: int = 512
     conversion_ms: float = 50
-    """A query opened and committed with other pieces kept, without the work on each (M: 50 at
-    least)."""
+    """A query opened and committed with other pieces kept, without their work (M: 50 at least)."""
     row_ns: float = 25  # A row passing a selection or projection, or output by a piece (assumed)
     filter_key_bytes: int = 3  # Of a side that is read: its filter, per key
 
@@ -189,8 +188,8 @@ def pinned(graph: Graph, modes: Mapping[str, Mode]) -> Graph:
 
 
 def restricted(graph: Graph, modes: Mapping[str, Collection[Mode]]) -> Graph:
-    """The graph in which these pieces have at most these modes; ValueError if none is left, or one
-    is not allowed."""
+    """The graph with these pieces limited to these modes; ValueError if none is left or one not
+    allowed."""
     nodes = []
     for node in graph.nodes:
         pieces = tuple(_restricted(piece, modes.get(piece.name)) for piece in node.pieces)
@@ -302,8 +301,7 @@ class _Maker:
         self._seen: set[str] = set()
         self._named: set[str] = set()
         self._from_tables = {piece.side: piece for piece in compiled.pieces if piece.readers}
-        """Sides and groupings that can be read from tables, even above groupings and other
-        joins."""
+        """Sides and groupings that can be read from tables, even above groupings and joins."""
 
     def graph(self) -> Graph:
         nodes = [self._scan(at) for at in range(len(self._sources))]
@@ -524,8 +522,7 @@ Read = tuple[tuple[TableName, ...], float]  # Tables that are read together, and
 
 @dataclass(frozen=True, slots=True)
 class Own:
-    """What one operator costs in a run, without those below: work, reads of tables; and its
-    demands."""
+    """What one operator costs in a run, without those below: work, reads of tables, demands."""
 
     work: float
     reads: tuple[Read, ...]

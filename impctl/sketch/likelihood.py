@@ -156,8 +156,8 @@ class _SeenPlaces:
         return result.astype(np.float64)
 
     def mixture(self, weights: Floats, shares: Floats, unseen: Floats) -> Mixture:
-        """Models of the ranges, by the place to the left and to the right: a range is in if at
-        least one unseen group is."""
+        """Models of the ranges, by the places left and right: a range is in if an unseen group
+        is."""
         none = np.log1p(-shares)
         sides = ((self.left, 1.0 - self.by_right), (self.right, self.by_right))
         return Mixture(
@@ -279,8 +279,8 @@ _ROUNDING = 1e-9  # The cube root of 8 must be no less than 2
 def share_after(
     fragments: FragmentSet, partition: RangePartition, rows: Ints, files: int, columns: Sized
 ) -> float:
-    """The share of so many files that would remain, in the order of so many columns. `rows` per
-    range, shape (size,)."""
+    """The share of `files` that would remain, sorted by so many columns; `rows` has shape
+    (size,)."""
     held = np.zeros(partition.size, dtype=np.bool_)
     held[list(fragments.ids)] = True
     slices = max(1, int(files ** (1 / len(columns)) + _ROUNDING))

@@ -51,16 +51,11 @@ class _Relation:
 
 
 def build_circle(
-    builder: Plumbing,
-    name: str,
-    circle: CircleRows,
-    asked: Collection[AttributeId],
-    rows: Plan,
-    sketched: Mapping[AccessId, RangePartition],
+    builder: Plumbing, name: str, circle: CircleRows, asked: Collection[AttributeId], rows: Plan
 ) -> Flow:
     """The joined rows with the requested columns; `rows` is their plan."""
     relations = [
-        _relation(builder, at, plan, circle, frozenset(asked), sketched)
+        _relation(builder, at, plan, circle, frozenset(asked))
         for at, plan in enumerate(circle.plans)
     ]
     stores = list(dict.fromkeys(one.source for one in relations))
@@ -95,12 +90,7 @@ def build_circle(
 
 
 def _relation(
-    builder: Plumbing,
-    at: int,
-    plan: Plan,
-    circle: CircleRows,
-    asked: frozenset[AttributeId],
-    sketched: Mapping[AccessId, RangePartition],
+    builder: Plumbing, at: int, plan: Plan, circle: CircleRows, asked: frozenset[AttributeId]
 ) -> _Relation:
     flow = builder.build(plan, must_be_sure=True)
     forms: dict[AttributeId, Expr] = {}
@@ -117,7 +107,7 @@ def _relation(
             forms[attribute.id] = ColumnRef(f"column {attribute.name}", kind)
             names[f"column {attribute.name}"] = ColumnRef(attribute.id, kind)
         alike = frozenset(_form(part, forms) for part in predicates)
-        source = (scan.table, frozenset(names), alike, sketched.get(scan.access))
+        source = (scan.table, frozenset(names), alike, builder.sketched.get(scan.access))
     kept: list[Expr] = [expr for _, expr in circle.keys[at]]
     kinds = {a.id: known_type(a.type, plan.span) for a in attributes_of(plan)}
     kept += [ColumnRef(one, kinds[one]) for one in sorted(asked & kinds.keys())]
@@ -129,9 +119,6 @@ def _relation(
 def _form(expr: Expr, forms: Mapping[AttributeId, Expr]) -> Expr:
     """The expression by the names of the table's columns, wherever it occurs in the SQL."""
     return substitute(expr, dict(forms))
-
-
-Planted = dict[int, Flow]  # The flows that stand for plan nodes, by the identity (`id`) of these
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,85 +139,62 @@ class _Prepared:
     arguments: TypedColumns
 
 
-def build_blocks(
-    builder: Plumbing,
-    blocks: Sequence[PlannedBlock],
-    sketched: Mapping[AccessId, RangePartition],
-    planted: Planted,
-) -> Flow:
-    """Build the sum of all branches' ranges. The builder looks flows up in `planted`. BlockedError
-    for what the engine does not maintain."""
+def build_blocks(builder: Plumbing, blocks: Sequence[PlannedBlock]) -> Flow:
+    """Build the sum of all branches' ranges. BlockedError for what the engine does not maintain."""
     flows = []
     for one in blocks:
         if isinstance(one.shape, NoTree) or one.block is None:
             flows.append(builder.build(one.branch, must_be_sure=False))
         else:
-            flows.append(_built(builder, one.block, one.shape, sketched, planted))
+            flows.append(_built(builder, one.block, one.shape))
     if len(flows) == 1:
         return flows[0]
     return builder.union(flows, (), tuple(a for flow in flows for a in flow.accesses))
 
 
-def plant_blocks(
-    builder: Plumbing,
-    blocks: Sequence[PlannedBlock],
-    sketched: Mapping[AccessId, RangePartition],
-    planted: Planted,
-) -> list[Flow]:
+def plant_blocks(builder: Plumbing, blocks: Sequence[PlannedBlock]) -> list[Flow]:
     """Plant the rows of all blocks with trees, for the plan to be built on. Planted flows carry no
     ranges: the returned flows do."""
     return [
-        _built(builder, one.block, one.shape, sketched, planted)
+        _built(builder, one.block, one.shape)
         for one in blocks
         if isinstance(one.shape, TreeShape) and one.block is not None
     ]
 
 
-def _built(
-    builder: Plumbing,
-    block: Block,
-    shape: TreeShape,
-    sketched: Mapping[AccessId, RangePartition],
-    planted: Planted,
-) -> Flow:
+def _built(builder: Plumbing, block: Block, shape: TreeShape) -> Flow:
     """The ranges of a block. What decides on its groups, if anything, is planted."""
     calls = None if shape.aggregate is None else read_calls(shape.aggregate)
-    grown = _grown(builder, shape, calls, sketched)
+    grown = _grown(builder, shape, calls)
     if shape.joined is not None:
-        return _with_rows(builder, block, shape.joined, grown, planted)
+        return _with_rows(builder, block, shape.joined, grown)
     operator = Tree(grown.tree)
     tree = Flow(builder.put(operator, *grown.inputs), (), ())
     if calls is None:
         return Flow(builder.put(Live(operator), tree, tree), (), grown.accesses)
     assert block.decided is not None
-    planted[id(block.place)] = _groups(builder, tree, operator, shape, calls)
+    builder.planted[id(block.place)] = _groups(builder, tree, operator, shape, calls)
     survivors = builder.build(block.decided, must_be_sure=False)
-    planted[id(block.decided)] = survivors
+    builder.planted[id(block.decided)] = survivors
     survivors = builder.taking_part.get(id(block.decided), survivors)
     return Flow(builder.put(Live(operator), survivors, tree), (), grown.accesses)
 
 
 def _with_rows(
-    builder: Plumbing,
-    block: Block,
-    joined: Sequence[ComputedColumn],
-    grown: _BuiltTree,
-    planted: Planted,
+    builder: Plumbing, block: Block, joined: Sequence[ComputedColumn], grown: _BuiltTree
 ) -> Flow:
     operator = JoinedRows(grown.tree, grown.shown)
     own = tuple((one.name, one.kind) for one in grown.shown)
     rows = Flow(builder.put(operator, *grown.inputs), own, ())
     outputs = [(one.attribute.id, one.expr) for one in joined]
     columns = typed((one.attribute for one in joined), block.joins.span)
-    planted[id(block.joins)] = builder.project(rows, outputs, columns, block.joins)
+    builder.planted[id(block.joins)] = builder.project(rows, outputs, columns, block.joins)
     return Flow(builder.put(TakingPart(operator), rows), (), grown.accesses)
 
 
-def told_by_tree(
-    builder: Plumbing, blocks: Sequence[PlannedBlock], sketched: Mapping[AccessId, RangePartition]
-) -> tuple[ToldRows, Flow] | None:
-    """The rows of a plan that its one tree joins, and their ranges. None if an operator above the
-    joins keeps rows itself."""
+def told_by_tree(builder: Plumbing, blocks: Sequence[PlannedBlock]) -> tuple[ToldRows, Flow] | None:
+    """The rows of a plan that its one tree joins, and their ranges; None if an operator above keeps
+    rows."""
     if len(blocks) != 1:
         return None
     (one,) = blocks
@@ -243,7 +207,7 @@ def told_by_tree(
     for _, expr in outputs:
         check(expr, one.branch.span)
     columns = typed(attributes_of(one.branch), one.branch.span)
-    grown = _grown(builder, shape, None, sketched)
+    grown = _grown(builder, shape, None)
     operator = ToldRows(grown.tree, grown.shown, ProjectNode(outputs), columns)
     rows = Flow(builder.put(operator, *grown.inputs), (), ())
     return operator, Flow(builder.put(TakingPart(operator), rows), (), grown.accesses)
@@ -259,22 +223,17 @@ class _BuiltTree:
     shown: tuple[Shown, ...]
 
 
-def _grown(
-    builder: Plumbing,
-    shape: TreeShape,
-    calls: Calls | None,
-    sketched: Mapping[AccessId, RangePartition],
-) -> _BuiltTree:
+def _grown(builder: Plumbing, shape: TreeShape, calls: Calls | None) -> _BuiltTree:
     name = builder.name("tree")
     arguments = _arguments(shape, calls)
     prepared = [
-        _prepared(builder, f"{name}/{at}", node, arguments[at], shape, sketched)
+        _prepared(builder, f"{name}/{at}", node, arguments[at], shape)
         for at, node in enumerate(shape.nodes)
     ]
     inputs = tuple(one.flow for one in prepared if one.flow is not None)
     accesses = tuple(access for flow in inputs for access in flow.accesses)
     columns = () if calls is None else calls.columns
-    nodes = _nodes(name, shape, prepared, sketched)
+    nodes = _nodes(builder, name, shape, prepared)
     once = () if calls is None else _kept(calls, calls.distinct, shape, nodes[-1])
     ordered = () if calls is None else _kept(calls, calls.first_types, shape, nodes[-1])
     tree = JoinTree(name, nodes, shape.mode, columns, len(accesses), once, ordered)
@@ -328,7 +287,6 @@ def _prepared(
     node: ShapeNode,
     arguments: tuple[tuple[AttributeId, Expr], ...],
     shape: TreeShape,
-    sketched: Mapping[AccessId, RangePartition],
 ) -> _Prepared:
     span = None if shape.top is None else shape.top.span
     kept = [(f"{name}/{at}", expr) for at, expr in enumerate(node.kept)]
@@ -345,17 +303,14 @@ def _prepared(
     else:
         asked = frozenset().union(*(columns_of(expr) for _, expr in outputs))
         circle = builder.name("probe")
-        flow = build_circle(builder, circle, node.circle, asked, node.rows, sketched)
+        flow = build_circle(builder, circle, node.circle, asked, node.rows)
     flow = builder.project(flow, outputs, tuple(types), node.rows)
     refuse_approximate(flow, "looking up or adding up", node.rows.span)
     return _Prepared(flow, tuple(held[: len(kept)]), tuple(held[len(kept) :]))
 
 
 def _nodes(
-    name: str,
-    shape: TreeShape,
-    prepared: Sequence[_Prepared],
-    sketched: Mapping[AccessId, RangePartition],
+    builder: Plumbing, name: str, shape: TreeShape, prepared: Sequence[_Prepared]
 ) -> tuple[Node, ...]:
     nodes: list[Node] = []
     inputs = position = 0
@@ -370,7 +325,7 @@ def _nodes(
         )
         own = () if one.flow is None else one.flow.accesses
         accesses = tuple(
-            Access(position + place, _by(node, access, sketched[access], one.kept))
+            Access(position + place, _by(node, access, builder.sketched[access], one.kept))
             for place, access in enumerate(own)
         )
         position += len(own)

@@ -257,8 +257,7 @@ class _Chain:
         return result.rows, result.share
 
     def met(self, start: int, last: int) -> float | None:
-        """How many rows one counted row yields when joined with all relations up to the last
-        one."""
+        """How many rows one counted row yields, joined with all relations up to the last one."""
         product = 1.0
         for one, other in self._way(start, last):
             sides = (self.side(one, other), self.side(other, one))
@@ -335,8 +334,8 @@ def tree_cost(shape: TreeShape, fan_outs: FanOuts) -> TreeCost | None:
 
 
 def _own_side(shape: TreeShape, at: int) -> KeySide | None:
-    """The side that identifies a node's tuples: the key of a child, else that of its parent; for a
-    virtual root that of a child."""
+    """The side that identifies a node's tuples: a child's key, else the parent's; a virtual root's:
+    a child's."""
     node = shape.nodes[at]
     children = [shape.nodes[place] for place in shape.children_of(at)]
     if node.rows is None:
@@ -397,8 +396,7 @@ def _woken(
 
 
 def _asking(node: ShapeNode, child: ShapeNode, origin: ShapeNode | None) -> KeySide | None:
-    """The key by which a node looks up a child's rows; for a virtual root, the child it comes
-    from."""
+    """The key by which a node looks up a child's rows; of a virtual root, the origin's."""
     if node.rows is None:
         return None if origin is None else _lower(origin)
     exprs = [node.kept[place] for place in child.parent_key]

@@ -208,8 +208,7 @@ def _between(equality: Equality, relations: Relations) -> tuple[int, int] | None
 def _columns_read_above(
     at: int, beside: Beside, relations: Relations, asked: Asked
 ) -> frozenset[AttributeId]:
-    """Columns of the padded side read by conditions, other joins, group columns or calls for which
-    padding matters."""
+    """Columns of the padded side that are read where padding matters."""
     others = (one for place, one in enumerate(relations.beside) if place != at)
     exprs = [*relations.conditions, *asked.columns, *(p for one in others for p in one.parts)]
     for parts in asked.arguments.values():
@@ -468,8 +467,7 @@ class Rooted:
 
 @dataclass(frozen=True, slots=True)
 class Hung:
-    """The subtree below a bag: `below[i]` is how far the i-th node is below the bag, `changed[i]`
-    how many of its rows change."""
+    """Per node below a bag, how far `below` it is and how many of its rows `changed`."""
 
     below: tuple[int, ...] = ()
     changed: tuple[int, ...] = ()
@@ -887,8 +885,8 @@ def shown_columns(joined: Sequence[ComputedColumn]) -> Shown:
 def outputs_above(
     root: Plan, joins: Plan, joined: Sequence[ComputedColumn]
 ) -> tuple[tuple[AttributeId, Expr], ...] | None:
-    """The plan's columns in terms of the relations' own; None if there is more than columns above
-    the joins."""
+    """The plan's columns in terms of the relations' own; None if not only columns are above the
+    joins."""
     exprs: dict[AttributeId, Expr] = {one.id: one.ref() for one in attributes_of(root)}
     node = root
     while node is not joins:
@@ -947,8 +945,7 @@ def rows_of(bag: Collection[int], joins: TakenApart, *, is_first: bool) -> Plan:
 def conditions_in(
     bag: Collection[int], joins: TakenApart, *, is_first: bool
 ) -> list[tuple[Expr, frozenset[int]]]:
-    """The conditions over this bag's relations alone that are no equality of a class, with
-    these."""
+    """The conditions over this bag's relations alone, without equalities of a class; with these."""
     read = [(one, joins.relations.owners_of(one)) for one in joins.conditions]
     own = [(one, at) for one, at in read if at <= frozenset(bag) and (at or is_first)]
     return [(one, at or frozenset({min(bag)})) for one, at in own]

@@ -196,8 +196,8 @@ def is_same(one: Expr, other: Expr) -> bool:
 
 
 def equality_of(condition: Expr, bounded: Collection[AttributeId]) -> Equality | None:
-    """The equality of hashable values that a condition states; None if there is none. `bounded`
-    columns are never looked up."""
+    """The equality of hashable values that a condition states, if any; `bounded` columns have
+    none."""
     if not isinstance(condition, Compare) or condition.op not in _EQUALITIES:
         return None
     one, other = condition.left, condition.right

@@ -236,8 +236,7 @@ class BestSoFar:
         self._best: dict[tuple[Any, ...], list[int]] = {}
 
     def meet(self, columns: Sequence[Vector], length: int) -> Bools:
-        """Mark the rows of the fixpoint that no row seen so far beats, nor one of these; shape
-        (length,)."""
+        """Mark the rows that no row seen so far beats, nor one of these; shape (length,)."""
         ranked = [columns[value.place] for value in self._only.values]
         if any(one.is_textual or one.values.dtype == object for one in ranked):
             return np.ones(length, dtype=np.bool_)
@@ -354,8 +353,8 @@ class _Taking:
         return Project(leaf, tuple(ComputedColumn(one, one.ref()) for one in own), plan.span)
 
     def _with_columns_of_table(self, plan: Plan) -> Plan | None:
-        """Conditions and columns over a table, and all that are read of it; None for any other
-        plan."""
+        """Conditions and columns over a table, with all columns read of it; None for other
+        plans."""
         match plan:
             case Scan():
                 return self._whole(plan)
@@ -399,8 +398,9 @@ def under_columns_of(plan: Plan, node: Fixpoint) -> Plan:
     """The base or the step of a fixpoint under the columns, and types, of its rows."""
     outputs = []
     for new, old in zip(node.attributes, attributes_of(plan), strict=True):
-        is_alike = new.type is None or new.type == old.type
-        outputs.append(ComputedColumn(new, old.ref() if is_alike else Cast(old.ref(), new.type)))
+        kind, ref = new.type, old.ref()
+        expr = ref if kind is None or kind == old.type else Cast(ref, kind)
+        outputs.append(ComputedColumn(new, expr))
     return Project(plan, tuple(outputs), plan.span)
 
 
@@ -470,14 +470,14 @@ def _ingredients(builder: Plumbing, apart: Apart, key: Keyed | None) -> list[Flo
 
 def _refuse(node: Fixpoint) -> None:
     """BlockedError if it is no set of all rows derived."""
-    if not node.is_set:
-        raise BlockedError(f"WITH RECURSIVE with UNION ALL {_ABSORBED}", node.span)
-    if node.best is not None:
-        what = "WITH RECURSIVE that keeps only the best rows"
-        raise BlockedError(f"{what} {_ABSORBED}", node.span)
-    if node.chooses:
-        what = "WITH RECURSIVE whose sketch has only one derivation of each row"
-        raise BlockedError(f"{what} {_ABSORBED}", node.span)
+    refused = {
+        "with UNION ALL": not node.is_set,
+        "that keeps only the best rows": node.best is not None,
+        "whose sketch has only one derivation of each row": node.chooses,
+    }
+    for what, is_refused in refused.items():
+        if is_refused:
+            raise BlockedError(f"WITH RECURSIVE {what} {_ABSORBED}", node.span)
 
 
 def _refused(node: Plan) -> Scan:

@@ -39,7 +39,7 @@ class Derivation:
 
 
 Smallest = Callable[[int, Iterable[tuple[int, tuple[int, ...]]]], frozenset[int] | None]
-"""A smallest set of table rows that derives a row by makings, heads with their bodies; None if
+"""A smallest set of table rows that derives a row by makings (heads and bodies); None if
 unknown."""
 
 
