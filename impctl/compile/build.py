@@ -281,7 +281,7 @@ class Builder(Plumbing):
         flow = self._planted_for(plan, must_be_sure=must_be_sure)
         if flow is None:
             flow = self._built(plan, must_be_sure=must_be_sure)
-        # Nodes below are done first, so each operator is left to the innermost.
+        # Nodes below are done first, so each operator belongs to the innermost.
         for operator in self.operators[start:]:
             self._node_of.setdefault(id(operator), plan)
         return flow

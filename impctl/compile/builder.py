@@ -225,7 +225,7 @@ class Plumbing(ABC):
         self.inputs = [tuple(moved[wire] for wire in self.inputs[at]) for at in kept]
         self.sources = [self.sources[at] for at in sources]
         names = {keeper.name for op in self.operators for keeper in op.arrangements()}
-        # The rows of a distant side are no state, and its filter has a name of its own.
+        # The rows of a distant side are no state, and its filter has a separate name.
         names |= {side.name for op in self.operators for side in op.reads}
         self.sides = [choice for choice in self.sides if choice.side in names]
         kept_ids = {id(operator) for operator in self.operators}

@@ -328,7 +328,7 @@ def compile_plan(
         try:
             return made(root, key_columns, has_doubts=False)
         except BlockedError:
-            # The rows of this barrier all count: what stands above it cannot change a sketch.
+            # The rows of this barrier all count: nodes above it cannot change a sketch.
             return made(whole, {})
 
     if trees is None:

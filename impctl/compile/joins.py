@@ -518,7 +518,7 @@ def _chained(parts: _JoinParts, chain: Joined, chosen: Sequence[_Selected]) -> F
         result, flow = parts.sure_keys(result, flow, apart)
         result = parts.inner(result, flow, apart)
     assert result is not None
-    # Of scalars that nobody reads on, the fragments of their rows are joined alone.
+    # Of scalars that are not read above, only the ranges of their rows are joined.
     for flow in map(flow_of, unread.values()):
         if flow.accesses:
             result = parts.inner(result, flow, _NOTHING_ASKED)
@@ -611,9 +611,9 @@ class _JoinParts:
     def _semi_by_rows(self, left: Flow, right: Flow, condition: _Condition) -> Flow:
         """The rows of the left side that occur among the pairs, compared by all columns."""
         pairs = self.inner(left, right, condition)
-        # The fragments of the left row come with the row itself.
+        # The ranges of the left row come with the row itself.
         pairs = self.builder.union([pairs], left.columns, right.accesses)
-        # Rows are told apart by their bounds too, which are alike to the bit where they are one.
+        # Rows are compared by their bounds too, which are bitwise equal for equal rows.
         whole = left.whole
         pairs, _ = self.builder.parted(pairs)
         left, bounds = self.builder.parted(left)

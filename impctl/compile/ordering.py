@@ -58,7 +58,7 @@ def build_top(builder: Plumbing, node: TopK, *, is_last: bool, must_be_sure: boo
     exprs = (*(key.expr for key in node.order), *node.partition_by)
     used = frozenset().union(*map(columns_of, exprs)) & below.approximate
     is_free = not below.accesses or not builder.is_barrier(node)
-    # The rows that OFFSET skips are kept, which only counting fragments may be given.
+    # The rows that OFFSET skips are kept; only counting of ranges may receive them.
     is_counted = is_last or (is_free and not node.offset)
     must_be_sure = must_be_sure or not is_counted
     is_told = bool(below.carried) and not is_last and builder.is_barrier(node)

@@ -357,7 +357,7 @@ class MaintainedQuery:
         for slot, (at, tag) in self._counted.items():
             batch = batches[at]
             if batch is not None:
-                # A scan's rows have one fragment each, so there is a pair per row.
+                # A scan's rows have one range each, so there is a pair per row.
                 pairs = batch.tags[tag].expand(batch.weights, batch.weights)
                 self.range_rows.count(slot, pairs.fragments, pairs.weights)
 
@@ -646,7 +646,7 @@ def group_bytes(session: MaintainedQuery) -> Mapping[str, int]:
 
 def buffer_groups(session: MaintainedQuery) -> Mapping[str, int]:
     """Groups with first rows of each piece that could be bounded."""
-    # Of values the grouping itself tells, that of all rows among grouping sets too.
+    # The grouping itself reports values, even for all rows among grouping sets.
     choices = (one for one in session.compiled.buffers if not one.is_values)
     names = {one.piece for one in choices if not one.pinned}
     return {one.piece: one.buffer_groups() for one in session.circuit if one.piece in names}

@@ -349,7 +349,7 @@ class _Maker:
     def _sides(self, operator: Operator, at: int) -> tuple[Piece, ...]:
         wires = self._wires[at]
         self._seen.update(name for name, _ in operator.held_sides)
-        # A side that is read has a filter of its own.
+        # A side that is read has a separate filter.
         self._seen.update(keeper.name for keeper in operator.arrangements())
         sides = zip(operator.held_sides, wires, reversed(wires), strict=True)
         return tuple(
@@ -408,7 +408,7 @@ class _Maker:
         wires = self._wires[at]
         below = sum(map(numbers.rows, wires))
         rows = numbers.rows(at)
-        # Of groups that are not kept only the filter is stored, and what they would take is told.
+        # Of groups that are not kept only the filter is stored; their size is reported.
         stored = (name,) if operator.reads and operator.group_keys else keepers
         sizes = {Mode.KEPT: sum(map(numbers.bytes, stored))}
         if operator.group_keys and self._is_from(wires[0], name):

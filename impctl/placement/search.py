@@ -616,7 +616,7 @@ def _shared_below(graph: Graph, shared: Sequence[int]) -> list[tuple[int, ...]]:
 def _every(graph: Graph, possible: dict[int, tuple[Asked, ...]]) -> Iterator[dict[int, Asked]]:
     """Every assumption, in which flows that only assumed ones decide get the greatest demand."""
     above = {at: _decided_by(graph, at) for at in possible}
-    # Flows nearer the root first: they decide what is asked below.
+    # Flows nearer the root first: they decide the demands below.
     free = {at: possible[at] for at in possible if above[at] is None}
     for chosen in product(*free.values()):
         assumed = dict(zip(free, chosen, strict=True))

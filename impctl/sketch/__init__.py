@@ -1,1 +1,1 @@
-"""Partitions, ranges and sketches: rows to range ids, sets of ids, their intervals, and coverage."""
+"""Partitions, ranges and sketches: range ids of rows, sets of ids, intervals and coverage."""

@@ -98,7 +98,7 @@ def chances(
         else (np.ones((1, places.count)), np.full((1, places.count), average))
     )
     of_a_group = float(seen.sum()) / float(groups.sum())
-    # Of a large group some rows may be in a fragment that holds few.
+    # A large group may have some rows in a range that holds few.
     unseen = np.maximum(rows - seen, 0.0) / of_a_group
     unseen = np.where(groups > 0, unseen, np.maximum(unseen, np.minimum(rows, 1.0)))
     # Where nearly all groups are in, one more or less says nothing of the others.

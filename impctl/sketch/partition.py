@@ -113,7 +113,7 @@ class RangePartition:
         if not self.boundaries:
             ids = np.zeros(len(vector), dtype=np.int32)
         elif span is not None and _is_whole(vector) and len(vector) * _PER_VALUE >= span:
-            # What lies below or above all boundaries has the fragment of the number at that end.
+            # Values below or above all boundaries have the range of the number at that end.
             below = int(self.boundaries[0]) - 1
             ids = self._table[np.clip(vector.values, below, below + span - 1) - below]
         elif not vector.is_textual and self._array is not None and vector.values.dtype != object:

@@ -388,7 +388,7 @@ def _woken(
         asking, lower = _asking(node, child, origin), _lower(child)
         if child is origin or child.edge is Edge.ANTI or asking is None or lower is None:
             continue
-        # A group of a virtual root is wanted by nobody else.
+        # No other row looks up a group of a virtual root.
         keys = flipped * (1.0 if node.rows is None else fan_outs.alone(asking))
         rows = keys * fan_outs.met(asking, lower)
         result += rows + _woken(shape, place, rows, fan_outs, None)

@@ -555,7 +555,7 @@ def objection_to(joins: TakenApart) -> NoTree | None:
 def grown(joins: TakenApart, changed: Changed, *, may_be_virtual: bool) -> Branch:
     """The tree; of one node if all relations end up in one bag."""
     branches = {at: _other_side(joins, at, changed) for at in joins.edges}
-    # A virtual root has no values that could be told one by one.
+    # A virtual root keeps no individual values.
     may_be_virtual = may_be_virtual and not joins.asked.one_by_one
     bags, virtual, holders = _settled(joins, may_be_virtual=may_be_virtual)
     changes = [_changes(joins, bag, changed) for bag in bags.members]
@@ -858,7 +858,7 @@ class Kept:
         """The positions of columns whose very values are requested."""
         result = []
         for ref, expr in asked:
-            # What doubles are joined by does not tell 0.0 from -0.0.
+            # Join keys of doubles do not distinguish 0.0 from -0.0.
             place = self.put(expr) if ref.type.is_fractional else self.place_of(expr)
             result.append((ref, place))
         return tuple(result)
@@ -909,7 +909,7 @@ def _read_above(root: Plan, joins: Plan) -> frozenset[AttributeId]:
             case Project() | Aggregate():
                 wanted = read
             case Distinct():
-                # It tells rows apart by all of them, whatever goes further.
+                # It compares all columns, whichever of them are used above.
                 wanted = frozenset(one.id for one in attributes_of(node))
             case _:
                 wanted |= read

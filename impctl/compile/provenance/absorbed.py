@@ -112,7 +112,7 @@ class Numbering:
         joined = Join(JoinKind.INNER, left.plan, right.plan, plan.condition, span=plan.span)
         if plan.kind is JoinKind.INNER:
             return NumberedPlan(joined, numbers)
-        # Every partner is a way of its own in which EXISTS or IN is true.
+        # Every partner is a separate way in which EXISTS or IN is true.
         own = tuple(ComputedColumn(one, one.ref()) for one in attributes_of(plan.left))
         return NumberedPlan(Project(joined, (*own, *_passed(numbers)), plan.span), numbers)
 
@@ -328,7 +328,7 @@ class _Taking:
             case Join() | SetOperation():
                 left, right = self.opened(plan.left), self.opened(plan.right)
                 return replace(plan, left=left, right=right)
-        # What is left is told where rows are numbered.
+        # Numbering rejects everything else.
         return plan
 
     def _ingredient(self, plan: Plan) -> Plan:
