@@ -140,8 +140,7 @@ def _code(value: Literal, kind: SqlType) -> int | None:
     """The code of a key with this value; None if the types do not compare as they are."""
     if value.type.kind is not kind.kind and not {value.type.kind, kind.kind} <= INTEGRAL:
         return None
-    result = Evaluator(value).values({}, 1)
-    return int(key_codes([Vector(kind, result.values)], 1)[0])
+    return int(key_codes([Vector(kind, Evaluator(value).values({}, 1).values)], 1)[0])
 
 
 def arrow_type(kind: SqlType, zone: str) -> pa.DataType:
@@ -168,8 +167,7 @@ def _between(rows: Batch, start: int, end: int | None) -> Batch:
     high = reached if end is None else np.minimum(reached, end)
     left = np.maximum(high - low, 0)
     kept = np.flatnonzero(left)
-    taken = rows.take(kept)
-    return Batch(taken.columns, left[kept], ())
+    return Batch(rows.take(kept).columns, left[kept], ())
 
 
 def _sorted(rows: Batch, order: Sequence[SortKey]) -> Batch:

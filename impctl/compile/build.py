@@ -79,8 +79,7 @@ def build_set_operation(builder: Plumbing, node: SetOperation, *, must_be_sure: 
     columns = typed(node.attributes, node.span)
     left = _renamed(builder, node, node.left, columns, must_be_sure=sure)
     right = _renamed(builder, node, node.right, columns, must_be_sure=sure)
-    result = _put(builder, node, left, right, columns)
-    return replace(result, computed=over_rows(node, left, right))
+    return replace(_put(builder, node, left, right, columns), computed=over_rows(node, left, right))
 
 
 def _put(
@@ -241,8 +240,7 @@ class Builder(Plumbing):
         if not self.barriers:
             return flow if flow.accesses == wanted else self.union([flow], flow.columns, wanted)
         is_read = not set(wanted).isdisjoint(flow.accesses) or self.kept is not None
-        counted = [flow, *self.barriers] if is_read else self.barriers
-        return self.union(counted, (), wanted)
+        return self.union([flow, *self.barriers] if is_read else self.barriers, (), wanted)
 
     def circuit(self) -> Circuit:
         """The circuit of what is built, without what no sketch depends on."""

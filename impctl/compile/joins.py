@@ -605,8 +605,7 @@ class _JoinParts:
         once, keys = self._distinct_keys(right, condition.keys)
         whole = left.whole
         left, bounds = self.builder.parted(left)
-        result = self._matched(left, once, keys, left.columns)
-        return self.builder.rejoined(result, bounds, whole)
+        return self.builder.rejoined(self._matched(left, once, keys, left.columns), bounds, whole)
 
     def _semi_by_rows(self, left: Flow, right: Flow, condition: _Condition) -> Flow:
         """The rows of the left side that occur among the pairs, compared by all columns."""
@@ -626,8 +625,7 @@ class _JoinParts:
             _Key(ColumnRef(mine, kind), ColumnRef(other, kind), null_safe=True)
             for (mine, kind), (other, _) in zip(left.columns, columns, strict=True)
         )
-        result = self._matched(left, once, keys, left.columns)
-        return self.builder.rejoined(result, bounds, whole)
+        return self.builder.rejoined(self._matched(left, once, keys, left.columns), bounds, whole)
 
     def anti(self, left: Flow, right: Flow, condition: _Condition) -> Flow:
         """Rows of the left side without a partner; with their own ranges only."""

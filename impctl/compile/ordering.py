@@ -332,8 +332,7 @@ def build_placed(
     at = builder.put(WindowOperator(name, rows.columns, partition, placed), rows)
     results = typed([call.attribute for call in calls], node.span)
     whole = rows.whole
-    flow = Flow(at, (*rows.columns, *results), ())
-    return builder.rejoined(flow, bounds, whole)
+    return builder.rejoined(Flow(at, (*rows.columns, *results), ()), bounds, whole)
 
 
 def _placed(call: WindowCall, columns: dict[Expr, AttributeId], span: Span | None) -> Placed:

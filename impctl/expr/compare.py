@@ -47,8 +47,7 @@ class Truth:
 
     def to_vector(self) -> Vector:
         """The outcome as a BOOLEAN column; NotExactError if some row is unsure."""
-        true = self.sure_true()
-        return Vector(BOOLEAN, true, ~self.may_null if self.may_null.any() else None)
+        return Vector(BOOLEAN, self.sure_true(), ~self.may_null if self.may_null.any() else None)
 
 
 def of_vector(vector: Vector) -> Truth:

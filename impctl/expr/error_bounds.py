@@ -164,8 +164,7 @@ def _unscaled(whole: Any, digits: int) -> Floats:
         # Python divides integers with one rounding.
         result = [n / unit if digits >= 0 else float(n * unit) for n in exact]
         return np.array(result, dtype=np.float64)
-    numbers = whole.astype(np.float64)
-    return np.asarray(scaled_by(numbers, -digits), dtype=np.float64)
+    return np.asarray(scaled_by(whole.astype(np.float64), -digits), dtype=np.float64)
 
 
 def as_decimal(vector: Vector, target: SqlType) -> Vector:

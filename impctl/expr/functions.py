@@ -84,8 +84,7 @@ def _concat(arguments: Sequence[Vector], result: SqlType) -> Vector:
 
 
 def _sliced(vector: Vector, start: int, end: int | None, result: SqlType) -> Vector:
-    values = pc.utf8_slice_codeunits(vector.values, start, end)
-    return Vector(result, values, vector.valid)
+    return Vector(result, pc.utf8_slice_codeunits(vector.values, start, end), vector.valid)
 
 
 def _substring(arguments: Sequence[Vector], result: SqlType) -> Vector:
@@ -312,8 +311,7 @@ def _sqrt(arguments: Sequence[Vector], result: SqlType) -> Vector:
 
 
 def _isnan(arguments: Sequence[Vector], result: SqlType) -> Vector:
-    match = np.isnan(arguments[0].values)
-    return Vector(result, match & arguments[0].validity())
+    return Vector(result, np.isnan(arguments[0].values) & arguments[0].validity())
 
 
 def _best_takes(arguments: Sequence[Expr]) -> bool:

@@ -95,8 +95,7 @@ def _of_integers(
 ) -> Vector:
     filler = 1 if op in _DIVISIONS else 0
     a, b = _filled(left, valid, filler), _filled(right, valid, filler)
-    values = narrow(_exact(op, a, b))
-    return Vector(result, fit_integers(values, result), valid)
+    return Vector(result, fit_integers(narrow(_exact(op, a, b)), result), valid)
 
 
 def fit_integers(values: Any, result: SqlType) -> Any:

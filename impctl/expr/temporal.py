@@ -73,8 +73,7 @@ def _of_day(function: Callable[[Ints], Ints]) -> Function:
 
 def _of_time(unit: int, count: int) -> Function:
     def compute_field(arguments: Sequence[Vector], result: SqlType) -> Vector:
-        values = arguments[0].filled() // unit % count
-        return Vector(result, values, arguments[0].valid)
+        return Vector(result, arguments[0].filled() // unit % count, arguments[0].valid)
 
     return Function(kinds(MOMENT), compute_field)
 

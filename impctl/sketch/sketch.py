@@ -187,8 +187,7 @@ def _runs(ids: list[int]) -> list[tuple[int, int]]:
 
 def _interval(partition: RangePartition, first: int, last: int) -> Interval:
     low = None if first == 0 else partition.boundaries[first - 1]
-    high = None if last == partition.ranges - 1 else partition.boundaries[last]
-    return Interval(low, high)
+    return Interval(low, None if last == partition.ranges - 1 else partition.boundaries[last])
 
 
 @dataclass(frozen=True)
@@ -227,5 +226,4 @@ class Renumbering:
     def last(self) -> Ints:
         """For each old range the last new one that shares values with it."""
         ends = [bisect_left(self.new.boundaries, high) for high in self.old.boundaries]
-        top = self.new.ranges - 1
-        return np.array([*ends, top, self.new.null_fragment], dtype=np.int64)
+        return np.array([*ends, self.new.ranges - 1, self.new.null_fragment], dtype=np.int64)

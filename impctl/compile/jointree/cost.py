@@ -399,8 +399,7 @@ def _asking(node: ShapeNode, child: ShapeNode, origin: ShapeNode | None) -> KeyS
     """The key by which a node looks up a child's rows; of a virtual root, the origin's."""
     if node.rows is None:
         return None if origin is None else _lower(origin)
-    exprs = [node.kept[place] for place in child.parent_key]
-    return key_side(node.rows, exprs, child.null_safe)
+    return key_side(node.rows, [node.kept[place] for place in child.parent_key], child.null_safe)
 
 
 def _upwards(shape: TreeShape, at: int) -> Iterator[tuple[ShapeNode, int]]:

@@ -157,8 +157,7 @@ def _asked(grouping: Aggregate) -> Asked | NoTree:
                 one_by_one.add(at)
         except BlockedError as blocked:
             return NoTree(Reason.CALL, blocked.message, blocked.span)
-    keys = tuple(key.expr for key in grouping.keys)
-    return Asked(keys, calls, one_by_one=frozenset(one_by_one))
+    return Asked(tuple(key.expr for key in grouping.keys), calls, one_by_one=frozenset(one_by_one))
 
 
 def _not_joined(plan: Plan) -> NoTree:

@@ -65,8 +65,7 @@ def derivation_of(
         fewer = _SmallerSetSearch(horn, budget).smaller_than(kept)
     except _SpentError:
         return Derivation(horn.in_order(kept), Claim.MINIMAL, len(leaves))
-    rows = kept if fewer is None else fewer
-    return Derivation(horn.in_order(rows), Claim.SMALLEST, len(leaves))
+    return Derivation(horn.in_order(kept if fewer is None else fewer), Claim.SMALLEST, len(leaves))
 
 
 class _SpentError(Exception):
