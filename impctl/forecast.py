@@ -10,17 +10,13 @@ import numpy.typing as npt
 
 from impctl.values import dataclass
 
-KEPT = 400
-"""Commits of a table that are known at most: more than the longest look back of any forecast."""
+KEPT = 400  # Commits kept per table: more than any forecast looks back
 
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A commit that changed rows.
-
-    `at` is in seconds since 1970. `is_after_gap` says that commits between this one and the one
-    before it are not known.
-    """
+    """A commit that changed rows. `at` is in seconds since 1970. `is_after_gap`: commits between
+    this one and the one before it are unknown."""
 
     version: int
     at: float | None
@@ -33,7 +29,6 @@ class Arrival:
 
     @property
     def rows(self) -> int | None:
-        """Rows inserted and deleted together."""
         if self.inserted is None or self.deleted is None:
             return None
         return self.inserted + self.deleted
@@ -41,12 +36,9 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The latest `KEPT` arrivals of a table, oldest first.
-
-    `until` is the last version that was looked at, `since` the time from which on commits are
-    known, None where no entry tells one. `has_missed` says that commits after the last arrival are
-    not known.
-    """
+    """The latest `KEPT` arrivals of a table, oldest first. `until` is the last version read,
+    `since` the time from which on commits are known, None if no entry has one. `has_missed`:
+    commits after the last arrival are unknown."""
 
     table_id: str
     until: int
@@ -56,11 +48,8 @@ class History:
 
 
 def effective_times(arrivals: Sequence[Arrival], now: float) -> list[float]:
-    """A time for each arrival, none before the one before it and none after `now`.
-
-    One that has no time, goes back or lies in the future has that of the one before it: its gap
-    counts as 0.
-    """
+    """A time for each arrival, none before the one before it and none after `now`. One without a
+    time, out of order or in the future has that of the one before it: its gap counts as 0."""
     sound = [each.at for each in arrivals if each.at is not None and each.at <= now]
     latest = sound[0] if sound else now
     result = []
@@ -71,15 +60,13 @@ def effective_times(arrivals: Sequence[Arrival], now: float) -> list[float]:
     return result
 
 
-CHANCES_JUDGED = 60
-"""Chances that a way to find them is judged by."""
-SHRUNK = 2.0
-"""Stretches that the base rate counts for beside those of the same time."""
+CHANCES_JUDGED = 60  # Chances by which a method is judged
+SHRUNK = 2.0  # Stretches that the base rate counts for beside those of the same time
 _KEEP = 0.9
 
 
 class Way(StrEnum):
-    """Who speaks, in the words it is told by."""
+    """The method of a chance, in the words shown to users."""
 
     BASE = "the overall frequency"
     RECENT = "the recent frequency"
@@ -92,7 +79,7 @@ WAYS = tuple(Way)
 
 @dataclass(frozen=True, slots=True)
 class Chance:
-    """How likely it comes in the next stretch, and by what; `base` is the base rate."""
+    """The chance of an arrival in the next stretch, and by what; `base` is the base rate."""
 
     value: float
     by: Way
@@ -100,7 +87,7 @@ class Chance:
 
 
 def chance(came: npt.NDArray[np.bool_], of_day: int, of_week: int) -> Chance:
-    """The chance of the stretch after those in `came`, of which `of_day` make a day and `of_week`
+    """The chance for the stretch after those in `came`, of which `of_day` make a day and `of_week`
     a week (0: the stretches are longer)."""
     said = all_chances(came, of_day, of_week)
     losses = (said[:, :-1] - came) ** 2
@@ -110,8 +97,8 @@ def chance(came: npt.NDArray[np.bool_], of_day: int, of_week: int) -> Chance:
 
 
 def rate(counts: Floats) -> float:
-    """How often it comes in a stretch, by how often it came in each: over all of them, or of late
-    where that would have lost less (by squares) over the last `JUDGED`."""
+    """The chance per stretch, from which stretches had an arrival: over all of them, or of late if
+    that would have lost less (by squares) over the last `JUDGED`."""
     earlier = np.concatenate([[0.0], np.cumsum(counts)])
     base = (earlier + 0.5) / (np.arange(len(counts) + 1) + 1)
     said = np.stack([base, _recent(counts, base)])
@@ -120,22 +107,17 @@ def rate(counts: Floats) -> float:
 
 
 def all_chances(came: npt.NDArray[np.bool_], of_day: int, of_week: int) -> Floats:
-    """What each way says of each stretch in `came` and of the next: a row each."""
+    """The chances of each method for each stretch in `came` and for the next: a row each."""
     held = came.astype(np.float64)
     before = np.arange(len(held) + 1)
     base = (np.concatenate([[0.0], np.cumsum(held)]) + 0.5) / (before + 1)
     return np.stack(
-        [
-            base,
-            _recent(held, base),
-            _of_same(held, of_day, base),
-            _of_same(held, of_week, base),
-        ]
+        [base, _recent(held, base), _of_same(held, of_day, base), _of_same(held, of_week, base)]
     )
 
 
 def _recent(held: Floats, base: Floats) -> Floats:
-    """The mean of what came, each stretch counting 0.9 of the next one, shrunk to `base`."""
+    """The mean with each stretch counting 0.9 of the next one, shrunk to `base`."""
     rows = windows(held, CHANCES_JUDGED)
     weights = _KEEP ** np.arange(CHANCES_JUDGED)[::-1]
     is_known = ~np.isnan(rows)
@@ -159,10 +141,8 @@ def _of_same(held: Floats, cycle: int, base: Floats) -> Floats:
     return result
 
 
-HELD = 0.8
-"""How often an interval is to hold."""
-INTERVALS_JUDGED = 60
-"""Intervals that a way to draw them is judged by."""
+HELD = 0.8  # The coverage of an interval
+INTERVALS_JUDGED = 60  # Intervals by which a method is judged
 _LOW, _HIGH = (1 - HELD) / 2, (1 + HELD) / 2
 _LONG, _SHORT = 100, 30
 
@@ -178,11 +158,9 @@ class Forecast:
 
 
 def forecast(values: Sequence[float], times: Sequence[float]) -> Forecast | None:
-    """The number after `values`; None where there are fewer than `LEAST`.
-
-    `values` are not negative. `times` are the moments, in seconds since 1970, after which each of
-    them came, that of the next one last.
-    """
+    """The number after `values`; None if there are fewer than `LEAST`. `values` are not negative.
+    `times` are the moments, in seconds since 1970, after which each of them came, that of the next
+    one last."""
     if len(values) < LEAST:
         return None
     held = np.array(values, dtype=np.float64)
@@ -192,10 +170,8 @@ def forecast(values: Sequence[float], times: Sequence[float]) -> Forecast | None
 
 
 def intervals(values: Floats, said: Floats, last: int) -> Floats:
-    """Both ends of the intervals round the `last` forecasts in `said`, a row each.
-
-    `said` has a forecast of each number of `values` and of the one after them.
-    """
+    """Both ends of the intervals round the `last` forecasts in `said`, a row each. `said` has a
+    forecast of each number of `values` and of the one after them."""
     # The first forecast has nothing before it.
     count = min(last + INTERVALS_JUDGED, len(values))
     asked = said[-count:]
@@ -210,17 +186,15 @@ def intervals(values: Floats, said: Floats, last: int) -> Floats:
 
 
 def _round(ends: Floats, said: Floats) -> Floats:
-    """These ends, or the forecast where they do not hold it between them or are not known."""
+    """These ends, or the forecast if they are unknown or do not contain it."""
     low = np.fmin(ends[:, 0], said)
     result: Floats = np.maximum(np.stack([low, np.fmax(ends[:, 1], said)], axis=1), 0.0)
     return result
 
 
 def _quantiles(rows: Floats) -> Floats:
-    """The lower and the upper quantile of what is known in each row; NaN where nothing is.
-
-    Of few numbers they are the outermost ones: the next number is equally likely between any two.
-    """
+    """The lower and the upper quantile of the known numbers in each row; NaN if there are none. Of
+    few numbers they are the outermost ones: the next number is equally likely between any two."""
     ordered = np.sort(rows, axis=1)  # NaN comes last
     counts = (~np.isnan(rows)).sum(axis=1)
     at, greatest = np.arange(len(rows)), np.maximum(counts - 1, 0)
@@ -234,7 +208,7 @@ def _quantiles(rows: Floats) -> Floats:
 
 
 def _pinball(ends: Floats, came: Floats) -> Floats:
-    """What the intervals lose to the numbers that came: least for the quantiles themselves."""
+    """The pinball loss of the intervals: least for the quantiles themselves."""
     total = np.zeros(ends.shape[:2])
     for share, side in ((_LOW, ends[..., 0]), (_HIGH, ends[..., 1])):
         missed = came - side
@@ -245,18 +219,15 @@ def _pinball(ends: Floats, came: Floats) -> Floats:
 Floats = npt.NDArray[np.float64]
 Numbers = npt.NDArray[np.int64]
 
-LEAST = 4
-"""With fewer numbers there is no forecast: so many gaps lie between five commits."""
-FORECASTS_JUDGED = 30
-"""Forecasts that a forecaster is judged by."""
+LEAST = 4  # With fewer numbers there is no forecast: so many gaps lie between five commits
+FORECASTS_JUDGED = 30  # Forecasts by which a forecaster is judged
 _MEAN, _MEDIAN, _SAME, _REACH = 8, 16, 6, 64
-_HISTORY_KEPT = 0.85
-"""What each number counts, of what the next one does."""
+_HISTORY_KEPT = 0.85  # The weight of each number relative to the next one
 _HOUR, _DAY, _WEEK = 3600.0, 86_400.0, 604_800.0
 
 
 class Forecaster(StrEnum):
-    """Who speaks, in the words it is told by."""
+    """The forecaster, in the words shown to users."""
 
     LAST = "the last value"
     MEAN = "the mean of the last 8"
@@ -271,22 +242,17 @@ FORECASTERS = tuple(Forecaster)
 
 @dataclass(frozen=True)
 class Spoken:
-    """One forecast for each number of a series and one for the next, with who made each.
-
-    The first has nothing before it: it is NaN.
-    """
+    """One forecast for each number of a series and one for the next, with who made each. The first
+    has nothing before it: it is NaN."""
 
     values: Floats
-    by: Numbers
-    """Positions in `FORECASTERS`."""
+    by: Numbers  # Positions in `FORECASTERS`
 
 
 def all_forecasts(values: Floats, times: Floats) -> Floats:
-    """What each forecaster says of each number of `values` and of the next: a row each.
-
+    """The forecasts of each forecaster for each number of `values` and for the next: a row each.
     `times` are the moments, in seconds since 1970, after which each number came, that of the next
-    one last. The first column is NaN.
-    """
+    one last. The first column is NaN."""
     count = len(values)
     before = windows(values, _REACH)
     mean = mean_of(before[:, -_MEAN:])
@@ -303,7 +269,7 @@ def all_forecasts(values: Floats, times: Floats) -> Floats:
 
 
 def spoken(values: Floats, times: Floats) -> Spoken:
-    """The forecasts of those that speak; `times` as of `all_forecasts`."""
+    """The chosen forecasts; `times` as of `all_forecasts`."""
     said = all_forecasts(values, times)
     errors = np.abs(said[:, :-1] - values)
     # Each forecast is judged by those before it; nothing is known of the first.
@@ -313,15 +279,15 @@ def spoken(values: Floats, times: Floats) -> Spoken:
 
 
 def windows(values: Floats, size: int) -> Floats:
-    """For each number along the last axis and for the next one, the `size` before it; NaN where
-    there is none."""
+    """The `size` numbers before each along the last axis, and before the next one; NaN if
+    missing."""
     missing = np.full((*values.shape[:-1], size), np.nan)
     padded = np.concatenate([missing, values], axis=-1)
     return np.lib.stride_tricks.sliding_window_view(padded, size, axis=-1)
 
 
 def mean_of(values: Floats) -> Floats:
-    """The mean of what is known along the last axis; NaN where nothing is."""
+    """The mean of the known numbers along the last axis; NaN if there are none."""
     is_known = ~np.isnan(values)
     counts = is_known.sum(axis=-1)
     sums = np.where(is_known, values, 0.0).sum(axis=-1)
@@ -330,7 +296,6 @@ def mean_of(values: Floats) -> Floats:
 
 
 def _median(rows: Floats) -> Floats:
-    """The median of what is known in each row."""
     ordered = np.sort(rows, axis=1)  # NaN comes last
     counts = (~np.isnan(rows)).sum(axis=1)
     at = np.arange(len(rows))
@@ -339,7 +304,7 @@ def _median(rows: Floats) -> Floats:
 
 
 def _weighted(rows: Floats) -> Floats:
-    """The mean, each number counting less than the next one."""
+    """The mean, each number weighted less than the next one."""
     weights = _HISTORY_KEPT ** np.arange(rows.shape[1])[::-1]
     is_known = ~np.isnan(rows)
     total = is_known @ weights
@@ -349,7 +314,7 @@ def _weighted(rows: Floats) -> Floats:
 
 
 def _mean_of_same(values: Floats, slots: Floats, otherwise: Floats) -> Floats:
-    """The mean of the last six numbers that came in the same slot; else `otherwise`."""
+    """The mean of the last six numbers in the same slot; else `otherwise`."""
     order = np.argsort(slots, kind="stable")
     held = np.append(values, 0.0)[order]
     starts = np.flatnonzero(np.append(True, slots[order][1:] != slots[order][:-1]))

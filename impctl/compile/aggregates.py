@@ -41,36 +41,27 @@ if TYPE_CHECKING:
     from impctl.compile.builder import Plumbing
 
 _DIGITS = {Kind.BYTE: 3, Kind.SHORT: 5, Kind.INTEGER: 10}
-_EXACT_DIGITS = 15
-"""Decimals whose squares add up exactly within 38 digits, over some 10^8 rows at least."""
+_EXACT_DIGITS = 15  # Decimals whose squares add up exactly in 38 digits, over at least 10^8 rows
 _BY = {"min_by": False, "max_by": True}
 _TAKEN = ("count", "sum", "min", "max", *_BY, *accumulators.FUNCTIONS)
 
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """Arguments to compute, output columns, and which outputs carry an error bound."""
-
     arguments: tuple[tuple[AttributeId, Expr], ...]
     columns: tuple[AggregateColumn, ...]
     inexact: frozenset[AttributeId]
-    whole: frozenset[AttributeId]
-    """Those among them whose bound is zero unless magnitudes add up to 2^53."""
-    distinct: Mapping[AttributeId, SqlType]
-    """Arguments of which every value counts once."""
-    first_types: Mapping[AttributeId, SqlType]
-    """Types of the arguments of every `First`."""
-    choice: AggregateCall | None
-    """A call that may have several values where rows tie."""
+    whole: frozenset[AttributeId]  # Those whose bound is zero unless magnitudes add up to 2^53
+    distinct: Mapping[AttributeId, SqlType]  # Arguments that count each value once
+    first_types: Mapping[AttributeId, SqlType]  # Argument types of each `First`
+    choice: AggregateCall | None  # A call whose value is ambiguous where rows tie
 
 
 def read_calls(
     node: Aggregate, buffer: int | None = None, approximate: Collection[AttributeId] = ()
 ) -> Calls:
-    """The calls of the grouping; BlockedError for one the engine does not keep.
-
-    Extremes keep the best `buffer` values, or all. Columns in `approximate` have bounds.
-    """
+    """Read the calls of a grouping; BlockedError for one the engine does not maintain. Extremes
+    keep the best `buffer` values, or all. Columns in `approximate` have error bounds."""
     slots = _Slots(f"{node.aggregates[0].attribute.id}/argument" if node.aggregates else "")
     columns: list[AggregateColumn] = []
     inexact: set[AttributeId] = set()
@@ -114,7 +105,7 @@ class _Slots:
         self.types: dict[AttributeId, SqlType] = {}
 
     def take(self, argument: Expr, span: Span | None, *, once: bool = False) -> Count:
-        """The count of an argument, which has its name and slot; `once` for DISTINCT."""
+        """The count of an argument, with its name and slot; `once` for DISTINCT."""
         slot = self._found.setdefault((argument, once), len(self._found))
         name = f"{self._prefix}{slot}"
         self.types[name] = known_type_of(argument, span)
@@ -137,7 +128,8 @@ def _part(
     buffer: int | None,
     approximate: frozenset[AttributeId],
 ) -> tuple[Part | None, Count | None]:
-    """What gives a plain call its value, and what must count something for it not to be NULL."""
+    """How a plain call's value is computed, and the count that must be positive, else it is
+    NULL."""
     if not call.arguments:
         return None, None
     argument = call.arguments[0]
@@ -160,26 +152,21 @@ def _part(
 
 
 def plain_call(call: AggregateCall) -> AggregateCall:
-    """The call as one of `_TAKEN`, or COUNT(*); BlockedError for others.
-
-    DISTINCT makes no difference to an extreme. FILTER (WHERE c) is the arguments only where c.
-    """
+    """The call as one of `_TAKEN`, or COUNT(*); BlockedError for others. DISTINCT does not change
+    an extreme. FILTER (WHERE c) counts only arguments where c is true."""
     function, arguments, condition = call.function, call.arguments, call.condition
     if function == "count_if" and len(arguments) == 1 and not call.distinct:
-        function, condition = "count", _both(condition, arguments[0])
-        arguments = ()
+        condition = arguments[0] if condition is None else And((condition, arguments[0]))
+        function, arguments = "count", ()
     if function in ("bool_and", "bool_or"):
         function = "min" if function == "bool_and" else "max"
+    reason = f"the engine does not support {function.upper()}"
     if function not in _TAKEN:
-        raise BlockedError(f"the engine does not support {function.upper()}", call.span)
+        raise BlockedError(reason, call.span)
     if len(arguments) > 1 + (function in _BY):
-        raise BlockedError(
-            f"the engine does not support {function.upper()} of several columns", call.span
-        )
+        raise BlockedError(f"{reason} of several columns", call.span)
     if function in accumulators.FUNCTIONS and call.distinct:
-        raise BlockedError(
-            f"the engine does not support {function.upper()} of distinct values", call.span
-        )
+        raise BlockedError(f"{reason} of distinct values", call.span)
     if condition is not None:
         arguments = tuple(
             Case(((condition, argument),), Literal(None, known_type_of(argument, call.span)))
@@ -190,7 +177,7 @@ def plain_call(call: AggregateCall) -> AggregateCall:
 
 
 def is_ordered(call: AggregateCall) -> bool:
-    """Whether a plain call's value is found by an order of values: a `First`."""
+    """Whether a plain call's value depends on an order of values: a `First`."""
     if call.function in ("min", "max"):
         kind = type_of(call.arguments[0])
         return kind is not None and not has_rank(kind)
@@ -198,7 +185,7 @@ def is_ordered(call: AggregateCall) -> bool:
 
 
 def refuse_choice(node: Aggregate, choice: AggregateCall | None) -> None:
-    """BlockedError where there may be several rows of a group, and something above counts rows."""
+    """BlockedError where a group may have several rows and an operator above counts rows."""
     if choice is not None:
         name = choice.function.upper()
         reason = (
@@ -206,10 +193,6 @@ def refuse_choice(node: Aggregate, choice: AggregateCall | None) -> None:
             "may tie"
         )
         raise BlockedError(reason, choice.span or node.span)
-
-
-def _both(one: Expr | None, other: Expr) -> Expr:
-    return other if one is None else And((one, other))
 
 
 def _sum(
@@ -228,13 +211,12 @@ def _sum(
 
 
 def _spread(call: AggregateCall, slots: _Slots, span: Span | None) -> Spread:
-    """Sums of the argument and of its squares: exact where 38 digits hold them, else as doubles."""
+    """Sums of the argument and of its squares: exact where 38 digits hold them, else doubles."""
     argument = call.arguments[0]
     kind = known_type_of(argument, span)
     if not kind.is_numeric:
-        raise BlockedError(
-            f"the engine does not support {call.function.upper()} over `{kind}`", span
-        )
+        reason = f"the engine does not support {call.function.upper()} over `{kind}`"
+        raise BlockedError(reason, span)
     factor = argument
     if kind.kind in _DIGITS:
         factor = Cast(argument, decimal(_DIGITS[kind.kind], 0))
@@ -257,7 +239,7 @@ def _spread(call: AggregateCall, slots: _Slots, span: Span | None) -> Spread:
 
 
 def _is_integral(argument: Expr) -> bool:
-    """Whether the argument is whole numbers as doubles, as AVG over integers is split."""
+    """Whether the argument is integers as doubles, which is how AVG over integers is split."""
     if not isinstance(argument, Cast) or argument.type != DOUBLE:
         return False
     inner = type_of(argument.operand)
@@ -269,15 +251,14 @@ _Spans = Mapping[AttributeId, tuple[AttributeId, AttributeId]]
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A grouping whose extremes are of exact values, its input, and what becomes of its output."""
+    """A grouping whose extremes are over exact values, its input, and how its output is mapped."""
 
     node: Aggregate
     below: Flow
-    spans: _Spans = field(default_factory=dict)
-    """By output, the two outputs between which its value lies."""
+    spans: _Spans = field(default_factory=dict)  # Per output, the two outputs that bound its value
 
     def whole(self, builder: Plumbing, flow: Flow, columns: tuple[Column, ...]) -> Flow:
-        """The grouping's output, its extremes with their bounds."""
+        """The grouping's output, with error bounds on its extremes."""
         if not self.spans:
             return flow
         at = builder.put(Narrowed(self.spans), flow)
@@ -285,7 +266,7 @@ class Split:
 
 
 def split_extremes(builder: Plumbing, node: Aggregate, below: Flow) -> Split:
-    """The grouping with two calls for each extreme of a value that has bounds."""
+    """Split each extreme of a value with error bounds into two calls."""
     name = ""
     arguments: list[tuple[AttributeId, Expr]] = []
     inside: dict[AttributeId, tuple[AttributeId, AttributeId]] = {}

@@ -1,11 +1,10 @@
-"""The answer of a query from the rows that suffice for it: asked again, ordered, cut, put out.
+"""The answer of a query from the rows that suffice for it: evaluated, ordered, cut, output.
 
 Law: rows and their order are what the query asks for on the very values at hand, each rounded once;
 of equal rows as many as there are. Rows that tie in the order come in an order of their contents,
 the same every time. A value that is not known for all that (a function of doubles whose last digit
 nobody promises, in a condition) is an error: NotExactError, or EvaluationError where Spark fails.
 Columns have the Arrow types that Spark gives.
-Out of scope: where the rows come from (`engine.result_rows`), how they are shown.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from impctl.expr.nodes import (
 
 if TYPE_CHECKING:
     from impctl.plan.nodes import Attribute, SortKey
-    from impctl.rules.finalize import Ending, FirstRows
+    from impctl.rules.finalize import Ending
     from impctl.types import AttributeId
 
 _ARROW = {
@@ -55,18 +54,16 @@ _ARROW = {
     Kind.TIMESTAMP_NTZ: pa.timestamp("us"),
     Kind.NULL: pa.null(),
 }
-"""What Spark's `toArrow` gives; a timestamp has the session's time zone beside."""
-
+"""What Spark's `toArrow` gives; a timestamp also has the session's time zone."""
 
 _LOOKED_UP = INTEGRAL | {Kind.STRING, Kind.DATE}
-"""Types of keys that are looked up: equal ones have one code."""
+"""Types of keys that can be looked up: equal values have one code."""
 
-ANSWER = "answer"
-"""The name of the rows that an answer is made of, among all that a circuit keeps."""
+ANSWER = "answer"  # The name of the answer's rows among all that a circuit keeps
 
 
 def kept_rows(ending: Ending, bounded: Collection[AttributeId] = ()) -> KeptRows:
-    """What keeps them, by the first column that is put out as it is; some may have bounds."""
+    """The operator that keeps rows, by the first column that is output unchanged."""
     columns = typed(ending.columns, None)
     shown = [one.expr.id for one in ending.outputs if isinstance(one.expr, ColumnRef)]
     keys = (shown or [name for name, _ in columns])[:1]
@@ -74,7 +71,7 @@ def kept_rows(ending: Ending, bounded: Collection[AttributeId] = ()) -> KeptRows
 
 
 def check_ending(ending: Ending, span: Span | None) -> None:
-    """BlockedError where the answer cannot be computed from its rows exactly as Spark does."""
+    """BlockedError if the answer cannot be computed from its rows exactly as Spark does."""
     for predicate in ending.predicates:
         check_condition(predicate, span)
     for expr in ending.values:
@@ -84,9 +81,7 @@ def check_ending(ending: Ending, span: Span | None) -> None:
 
 def answer_of_rows(ending: Ending, rows: Batch, zone: str, where: Expr | None = None) -> pa.Table:
     """The answer; `rows` have `ending.columns` and positive weights, and may be more than needed.
-
-    Of the answer those rows for which `where`, a condition on its columns, is true.
-    """
+    `where`, a condition on the answer's columns, selects its rows."""
     rows = rows_asked_for(ending, rows)
     if where is not None and len(rows):
         shown = {one.attribute.id: one.expr for one in ending.outputs}
@@ -107,24 +102,25 @@ def answer_of_rows(ending: Ending, rows: Batch, zone: str, where: Expr | None = 
 
 
 def rows_asked_for(ending: Ending, rows: Batch) -> Batch:
-    """Of the rows kept those of the answer, by value, cut and in order; not put out yet."""
-    rows = _by_value(rows)
+    """The answer's rows among the kept ones, by value, cut and in order; not output yet."""
+    # Without bounds: each value counts as it is.
+    rows = Batch({name: exactly(one) for name, one in rows.columns.items()}, rows.weights, ())
     for predicate in ending.predicates:
         if len(rows):
             rows = rows.keep(Condition(predicate).truth(rows.columns, len(rows)).sure_true())
     if ending.first is not None:
-        rows = _cut(rows, ending.first)
+        first = ending.first
+        end = None if first.count is None else first.offset + first.count
+        rows = _between(_sorted(rows, first.order), first.offset, end)
     if ending.first is None or ending.first.order != ending.order:
         rows = _sorted(rows, ending.order)
     return rows if ending.limit is None else _between(rows, 0, ending.limit)
 
 
 def key_asked(ending: Ending, kept: AnswerRows, where: Expr) -> int | None:
-    """The code of the one key of rows that a condition on the answer's columns can be true for.
-
-    None where it may be true for several, or where rows that it is not asked of decide which rows
-    there are. Only for keys whose equality is that of their contents.
-    """
+    """The code of the one key for which a condition on the answer's columns can be true. None if
+    there may be several, or if other rows decide which rows there are. Only for keys whose equality
+    is that of their contents."""
     types = dict(kept.columns)
     if ending.is_cut or not kept.keys or types[kept.keys[0]].kind not in _LOOKED_UP:
         return None
@@ -141,12 +137,10 @@ def key_asked(ending: Ending, kept: AnswerRows, where: Expr) -> int | None:
 
 
 def _code(value: Literal, kind: SqlType) -> int | None:
-    """The code of a key with this value; None where the types do not compare as they are."""
-    is_alike = value.type.kind is kind.kind or {value.type.kind, kind.kind} <= INTEGRAL
-    if not is_alike:
+    """The code of a key with this value; None if the types do not compare as they are."""
+    if value.type.kind is not kind.kind and not {value.type.kind, kind.kind} <= INTEGRAL:
         return None
-    result = Evaluator(value).values({}, 1)
-    return int(key_codes([Vector(kind, result.values)], 1)[0])
+    return int(key_codes([Vector(kind, Evaluator(value).values({}, 1).values)], 1)[0])
 
 
 def arrow_type(kind: SqlType, zone: str) -> pa.DataType:
@@ -166,30 +160,17 @@ def answer_where(table: pa.Table, outputs: Sequence[Attribute], where: Expr) -> 
     return table.filter(pa.array(Condition(where).truth(columns, len(table)).sure_true()))
 
 
-def _by_value(rows: Batch) -> Batch:
-    """The rows without bounds: each value counts as it is."""
-    columns = {name: exactly(column) for name, column in rows.columns.items()}
-    return Batch(columns, rows.weights, ())
-
-
-def _cut(rows: Batch, first: FirstRows) -> Batch:
-    rows = _sorted(rows, first.order)
-    return _between(rows, first.offset, None if first.count is None else first.offset + first.count)
-
-
 def _between(rows: Batch, start: int, end: int | None) -> Batch:
-    """The rows from one place to another, each copy counted."""
+    """The rows from one position to another, each copy counted."""
     reached = np.cumsum(rows.weights)
     low = np.maximum(reached - rows.weights, start)
     high = reached if end is None else np.minimum(reached, end)
     left = np.maximum(high - low, 0)
     kept = np.flatnonzero(left)
-    taken = rows.take(kept)
-    return Batch(taken.columns, left[kept], ())
+    return Batch(rows.take(kept).columns, left[kept], ())
 
 
 def _sorted(rows: Batch, order: Sequence[SortKey]) -> Batch:
-    """The rows in this order; where they tie, by all they are."""
     if len(rows) <= 1 or not order:
         return rows
     ranks = []
@@ -200,14 +181,15 @@ def _sorted(rows: Batch, order: Sequence[SortKey]) -> Batch:
     ties = _ties([rank[places] for rank in ranks])
     if bool(ties.any()):
         tied = rows.take(places[ties])
-        own = [exact_ranks(identity_of(c), OrderKey("", False, False)) for c in _by_name(tied)]
+        by_name = [tied.columns[name] for name in sorted(tied.columns)]
+        own = [exact_ranks(identity_of(one), OrderKey("", False, False)) for one in by_name]
         known = [rank[places[ties]] for rank in ranks]
         places[ties] = places[ties][np.lexsort([*own, *known[::-1]])]
     return rows.take(places)
 
 
 def _ties(ranks: Sequence[Ints]) -> Bools:
-    """Which of some sorted rows have an equal neighbour."""
+    """Mark the sorted rows that have an equal neighbour."""
     same = np.ones(len(ranks[0]) - 1, dtype=np.bool_)
     for rank in ranks:
         same &= rank[1:] == rank[:-1]
@@ -215,12 +197,8 @@ def _ties(ranks: Sequence[Ints]) -> Bools:
     return result
 
 
-def _by_name(rows: Batch) -> list[Vector]:
-    return [rows.columns[name] for name in sorted(rows.columns)]
-
-
 def arrow_column(column: Vector, weights: Ints, wanted: pa.DataType) -> pa.Array:
-    """The column with each row as often as it counts."""
+    """The column with each row repeated by its weight."""
     if bool((weights != 1).any()):
         column = column.take(np.repeat(np.arange(len(weights), dtype=np.int64), weights))
     array = column.to_arrow()
@@ -238,7 +216,6 @@ def arrow_column(column: Vector, weights: Ints, wanted: pa.DataType) -> pa.Array
 
 
 def _decimals(column: Vector, array: pa.Array, wanted: pa.Decimal128Type) -> pa.Array:
-    """Unscaled integers as the decimals that they are."""
     if not pa.types.is_decimal(array.type):
         array = array.cast(pa.decimal128(19, 0))
     wide = array.cast(pa.decimal128(38, 0))

@@ -4,8 +4,6 @@ Law: an operator keeps only its best values or rows where its input is one table
 groups of a grouping, selected and projected: then the rows of a group can be read from the table,
 or from the grouping's state, once more. Over joins and set operations that would mean running the
 query, so there everything is kept, as without a bound.
-Out of scope: reading the table (`service.table_deltas`), when a buffer is used up
-(`engine.lookups`).
 """
 
 from __future__ import annotations
@@ -14,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
 
 from impctl.compile.flows import Flow, Source
@@ -30,16 +27,14 @@ if TYPE_CHECKING:
 
 TableRows = Callable[[Source, Mapping[ColumnName, Vector]], Iterable[pa.Table]]
 """All rows of a source's table, after the change, that meet its conditions and whose columns have
-one of these values each; more may come along. The columns that it scans come in any order."""
+one of these values each; it may return more. Columns come in any order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Buffers:
-    """How many of the best rows or values are kept, where they can be refilled; None is all.
-
-    Of each group of several, and where all rows are one group; of groups `of_piece` says it of
-    single pieces of state, by their names.
-    """
+    """How many of the best rows or values are kept, if they can be refilled; None is all. Of each
+    group of several, and where all rows are one group; of groups `of_piece` overrides single pieces
+    of state, by name."""
 
     of_group: int | None = None
     of_all: int | None = None
@@ -47,32 +42,27 @@ class Buffers:
 
     @classmethod
     def of(cls, size: int | None) -> Buffers:
-        """The same bound wherever there is one."""
         return cls(size, size)
 
     def size_of(self, piece: str, *, is_grouped: bool) -> int | None:
-        """How much is kept of a piece that can be refilled."""
         return self.of_piece.get(piece, self.of_group) if is_grouped else self.of_all
 
 
 KEEP_ALL = Buffers()
 FEWEST = 8
-"""Rows or values that a look-up reads of a group in any case; a smaller bound makes none quicker,
-and where only the best is wanted 7 deletions of the very best pass before it is used up."""
+"""Rows or values that a look-up reads of a group in any case; a smaller bound is not faster, and
+where only the best is wanted 7 deletions of the very best pass before it is used up."""
 USUAL = Buffers(of_all=1000)
-"""Where all rows are one group, a bound that 1,000 deletions of the very best rows use up: the rest
-is read once more then. Of many groups the bound is a matter of their sizes, which only who writes
-the workload knows."""
+"""If all rows are one group, a bound that 1,000 deletions of the very best rows use up: the rest is
+read once more then. For many groups the bound depends on their sizes, which only the workload's
+author knows."""
 
 
 @dataclass(frozen=True, slots=True)
 class BufferChoice:
     """What is kept of a piece with first rows, or with values of MIN and MAX, per group: the best
-    `size`, all where that is None.
-
-    `wanted` are always held. `pinned` says why the size is no choice, empty where it is one;
-    `is_values` that it is of a grouping's values, and not of first rows.
-    """
+    `size`, all if that is None. `wanted` are always held. `pinned` says why the size is no choice,
+    empty if it is one; `is_values` that it is of a grouping's values, and not of first rows."""
 
     piece: str
     tables: tuple[TableName, ...]
@@ -91,13 +81,13 @@ ONE_GROUP = "its rows are one group, and the best rows of it are stored in any c
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """What lies between a table or an operator that knows its output, and a bounded operator."""
+    """The path from a table, or an operator that knows its output, to a bounded operator."""
 
     origin: Source | Operator
     steps: tuple[Operator, ...]
 
     def column_of(self, source: Source, name: AttributeId) -> ColumnName | None:
-        """The column of the table, where it starts there, that passes unchanged as this one."""
+        """The table column, if it starts there, that passes unchanged as this one."""
         passed: AttributeId | None = name
         for step in reversed(self.steps):
             passed = None if passed is None else step.passes(passed)
@@ -118,7 +108,7 @@ def prefix_of(
     sources: Sequence[Source],
     flow: Flow,
 ) -> Prefix | None:
-    """The way to this flow from a table or a grouping; None where there is more between."""
+    """The path to this flow from a table or a grouping; None if there is more between."""
     steps: list[Operator] = []
     at = flow.at
     while at >= 0:
@@ -135,9 +125,7 @@ def prefix_of(
 @dataclass(slots=True)
 class Refilled:
     """A bounded operator, what it reads, by which keys and with how many tags, and how often.
-
-    `rows` counts those of the table; a grouping's come from memory. `ms` is what it took.
-    """
+    `rows` counts those of the table; a grouping's come from memory. `ms` is the time taken."""
 
     operator: Operator
     prefix: Prefix
@@ -148,35 +136,29 @@ class Refilled:
     ms: float = 0.0
 
     def read_from(self, table_rows: TableRows) -> None:
-        """Refill from these rows of the table from now on, where it is a table's."""
+        """Refill from these rows of the table from now on, if the origin is a table."""
         source = self.prefix.origin
         if not isinstance(source, Source):
             return
-        known = [(key, self.prefix.column_of(source, key)) for key in self.keys]
+        known = [self.prefix.column_of(source, key) for key in self.keys]
 
         def refill(keys: Sequence[Vector]) -> Batch:
-            wanted = {
-                column: key
-                for (_, column), key in zip(known, keys, strict=True)
-                if column is not None
-            }
+            pairs = zip(known, keys, strict=True)
+            wanted = {column: key for column, key in pairs if column is not None}
             return self._filled(keys, _read(source, table_rows, wanted))
 
         self.operator.refill_from(refill)
 
     def read_from_groups(self) -> None:
-        """Refill from the state of the grouping below from now on, where it is a grouping's."""
+        """Refill from the state of the grouping below from now on, if the origin is one."""
         grouping = self.prefix.origin
         if not isinstance(grouping, Source):
             self.operator.refill_from(lambda keys: self._filled(keys, _told(grouping)))
 
     def whole(self, table_rows: TableRows) -> Iterator[Batch]:
-        """All rows that the operator has had, those of a table from `table_rows`; between steps."""
+        """All input rows of the operator, those of a table from `table_rows`; between steps."""
         origin = self.prefix.origin
-        if isinstance(origin, Source):
-            batches = _read(origin, table_rows, {})
-        else:
-            batches = _told(origin)
+        batches = _read(origin, table_rows, {}) if isinstance(origin, Source) else _told(origin)
         for batch in batches:
             passed = self.prefix.passed(batch)
             if passed is not None and len(passed):
@@ -207,4 +189,4 @@ def _read(
     source: Source, table_rows: TableRows, keys: Mapping[ColumnName, Vector]
 ) -> Iterator[Batch]:
     for rows in table_rows(source, keys):
-        yield source.scan.read(rows, np.ones(len(rows), dtype=np.int64))
+        yield source.came(rows)

@@ -1,4 +1,4 @@
-"""Set operations, built from the union with signs, DISTINCT and joins."""
+"""A plan built into the operators of a circuit; names of circuits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from impctl.compile.aggregates import Calls, read_calls, refuse_choice, split_extremes
 from impctl.compile.answers import check_ending, kept_rows
 from impctl.compile.buffers import KEEP_ALL, Buffers
-from impctl.compile.builder import FirstGrouping, Plumbing
+from impctl.compile.builder import LEFT_BEHIND, FirstGrouping, Plumbing
 from impctl.compile.fixpoint import Keyed, build_fixpoint, build_leaf, follow_back
 from impctl.compile.flows import (
     BlockedError,
@@ -25,17 +25,11 @@ from impctl.compile.flows import (
     typed,
 )
 from impctl.compile.joins import build_join, build_selected
-from impctl.compile.jointree.build import (
-    PlannedBlock,
-    Planted,
-    build_blocks,
-    plant_blocks,
-    told_by_tree,
-)
+from impctl.compile.jointree.build import PlannedBlock, build_blocks, plant_blocks, told_by_tree
 from impctl.compile.ordering import build_top, build_window, build_witness
 from impctl.compile.provenance.absorbed import AbsorbedRows, build_absorbed
 from impctl.data.schema import LONG, Kind
-from impctl.engine import aggregate, linear
+from impctl.engine import linear
 from impctl.engine.accumulators import FUNCTIONS as SPREADS
 from impctl.engine.accumulators import AggregateColumn, ExactSum
 from impctl.engine.aggregate import Aggregate
@@ -43,7 +37,6 @@ from impctl.engine.circuit import Circuit
 from impctl.engine.extremes import Extreme, First
 from impctl.engine.join import Join as JoinOperator
 from impctl.engine.join import Side
-from impctl.engine.linear import Repeat
 from impctl.expr.nodes import Cast, ColumnRef, Expr, Literal, columns_of
 from impctl.plan.fingerprint import fingerprint, template
 from impctl.plan.lineage import for_all, is_open
@@ -81,13 +74,12 @@ if TYPE_CHECKING:
 
 
 def build_set_operation(builder: Plumbing, node: SetOperation, *, must_be_sure: bool) -> Flow:
-    """The operators of UNION, INTERSECT and EXCEPT."""
+    """Build the operators of UNION, INTERSECT and EXCEPT."""
     sure = must_be_sure or not (node.kind is SetKind.UNION and node.all)
     columns = typed(node.attributes, node.span)
     left = _renamed(builder, node, node.left, columns, must_be_sure=sure)
     right = _renamed(builder, node, node.right, columns, must_be_sure=sure)
-    result = _put(builder, node, left, right, columns)
-    return replace(result, computed=over_rows(node, left, right))
+    return replace(_put(builder, node, left, right, columns), computed=over_rows(node, left, right))
 
 
 def _put(
@@ -130,7 +122,7 @@ def _repeated(
     ]
     grouped = Aggregate(name, columns, sums, accesses=len(accesses), is_keyed=False)
     once = Flow(builder.put(grouped, whole), counted, accesses)
-    repeat = Repeat(*counts, is_difference=is_difference)
+    repeat = linear.Repeat(*counts, is_difference=is_difference)
     return Flow(builder.put(repeat, once), columns, accesses)
 
 
@@ -152,7 +144,6 @@ def _renamed(
     *,
     must_be_sure: bool,
 ) -> Flow:
-    """A side under the operation's own columns and types."""
     below = builder.build(side, must_be_sure=must_be_sure)
     if node.kind is not SetKind.UNION or not node.all:
         below = builder.sure(below)
@@ -164,14 +155,12 @@ def _renamed(
     return builder.project(below, outputs, columns, node)
 
 
-ENGINE_FORMAT = 6
-"""Goes up whenever the engine would read older state differently."""
-_SPREAD_FORMAT = 7
-"""The same of plans with variances: their squares are summed with residues."""
+ENGINE_FORMAT = 6  # Increased whenever the engine would read older state differently
+_SPREAD_FORMAT = 7  # The same for plans with variances: their squares are summed with residues
 
 
 def circuit_id(core: Plan) -> str:
-    """Names the circuit that a plan compiles to, under this engine."""
+    """Name the circuit that a plan compiles to, under this engine."""
     calls = (
         output.call.function
         for node in nodes_of(core)
@@ -183,21 +172,17 @@ def circuit_id(core: Plan) -> str:
 
 
 def with_answer(circuit: str) -> str:
-    """The name of a plan's circuit that keeps the rows too."""
+    """Name a plan's circuit that keeps the rows too."""
     return f"{circuit}:answer"
 
 
 def template_id(root: Plan) -> str:
-    """Names the template of a plan, as this release of impctl reads and rewrites queries.
-
-    Which lineage a sketch is to hold is no part of it.
-    """
+    """Name a plan's template, as this release of impctl reads and rewrites queries. It does not
+    depend on the lineage a sketch is to hold."""
     return stamped(template(for_all(root)))
 
 
 class Builder(Plumbing):
-    """Matches over plan nodes."""
-
     def __init__(
         self,
         sketched: Mapping[AccessId, RangePartition],
@@ -213,14 +198,12 @@ class Builder(Plumbing):
         keyed_rows: Mapping[AttributeId, tuple[AccessId, ...]] = MappingProxyType({}),
         absorbs: Absorbs | None = None,
     ) -> None:
-        """`keyed` has, by identity (`id`), the Aggregates whose groups have one fragment, and the
-        grouping column that tells it; `keyed_rows` the columns of the fixpoints that are KEYED.
-
-        `last_top` is the LIMIT above which there are only columns, if there is one; `barriers` are
-        those of others whose rows all count; the rows of an `answer` are kept, of which those that
-        it does not ask again must be sure. `blocks` are the plan's, where trees are to serve them;
-        `absorbs` is said where fixpoints are kept by absorption; for the rest see `Plumbing`.
-        """
+        """`keyed` has, by identity (`id`), the Aggregates whose groups have one range, and the
+        grouping column that gives it; `keyed_rows` the columns of the fixpoints that are KEYED.
+        `last_top` is the LIMIT with only columns above, if any; `barriers` are those of others
+        whose rows all count; the rows of an `answer` are kept; those that it does not evaluate
+        again must be sure. `blocks` are the plan's, if trees are to serve them; `absorbs` says that
+        fixpoints are kept by absorption; for the rest see `Plumbing`."""
         super().__init__(chooser, barriers=barriers, buffers=buffers, has_doubts=has_doubts)
         self.sketched = sketched
         self.first_grouping: FirstGrouping | None = None
@@ -234,16 +217,14 @@ class Builder(Plumbing):
         self._decided = id(None if answer is None else answer.decided)
         self.kept: AnswerRows | None = None
         self._blocks = tuple(blocks)
-        self._planted: Planted = {}
+
         self._absorbs = absorbs
         self.absorbed: list[AbsorbedRows] = []
 
     def root(self, plan: Plan, *, is_passed: bool = False) -> Flow:
-        """The whole plan and its barriers; tags in the order of the plan's accesses.
-
-        `is_passed`: partial aggregates may fill it. Above a barrier rows carry none of its
-        accesses' fragments, so each access counts once.
-        """
+        """The whole plan and its barriers; tags in the order of the plan's accesses. `is_passed`:
+        partial aggregates may fill it. Above a barrier rows carry none of its accesses' ranges, so
+        each access counts once."""
         self._conditions = scan_conditions(plan)
         self.plan = plan
         self.is_passed = is_passed
@@ -251,7 +232,7 @@ class Builder(Plumbing):
             flow = self._kept(plan, self._answer)
             check_ending(self._answer.ending, plan.span)
         elif self._blocks:
-            flow = build_blocks(self, self._blocks, self.sketched, self._planted)
+            flow = build_blocks(self, self._blocks)
         else:
             flow = self.build(plan, must_be_sure=False)
         self._node_of |= follow_back(self, flow)
@@ -259,8 +240,7 @@ class Builder(Plumbing):
         if not self.barriers:
             return flow if flow.accesses == wanted else self.union([flow], flow.columns, wanted)
         is_read = not set(wanted).isdisjoint(flow.accesses) or self.kept is not None
-        counted = [flow, *self.barriers] if is_read else self.barriers
-        return self.union(counted, (), wanted)
+        return self.union([flow, *self.barriers] if is_read else self.barriers, (), wanted)
 
     def circuit(self) -> Circuit:
         """The circuit of what is built, without what no sketch depends on."""
@@ -269,12 +249,12 @@ class Builder(Plumbing):
         return Circuit(self.operators, self.inputs)
 
     def _kept(self, plan: Plan, answer: AnswerPlan) -> Flow:
-        """The plan's rows, kept, and beside them the fragments that trees tell."""
-        whole = told_by_tree(self, self._blocks, self.sketched)
+        """The plan's rows, kept, and the ranges that trees give."""
+        whole = told_by_tree(self, self._blocks)
         if whole is not None:
             self.kept, flow = whole
             return flow
-        told = plant_blocks(self, self._blocks, self.sketched, self._planted)
+        told = plant_blocks(self, self._blocks)
         flow = self.build(plan, must_be_sure=False)
         kept = self.kept = kept_rows(answer.ending, flow.approximate)
         flow = replace(flow, at=self.put(kept, flow), plan=None, computed=None)
@@ -293,13 +273,13 @@ class Builder(Plumbing):
         }
 
     def build(self, plan: Plan, *, must_be_sure: bool) -> Flow:
-        """The operators of a node and everything below it."""
+        """Build the operators of a node and everything below it."""
         start = len(self.operators)
         must_be_sure = must_be_sure or id(plan) == self._decided
         flow = self._planted_for(plan, must_be_sure=must_be_sure)
         if flow is None:
             flow = self._built(plan, must_be_sure=must_be_sure)
-        # Nodes below are done first, so each operator is left to the innermost.
+        # Nodes below are done first, so each operator belongs to the innermost.
         for operator in self.operators[start:]:
             self._node_of.setdefault(id(operator), plan)
         return flow
@@ -325,14 +305,15 @@ class Builder(Plumbing):
             case SetOperation():
                 return build_set_operation(self, plan, must_be_sure=must_be_sure)
             case TopK():
-                return self._top(plan, must_be_sure=must_be_sure)
+                is_last = id(plan) == self._last_top
+                return build_top(self, plan, is_last=is_last, must_be_sure=must_be_sure)
             case Witness():
                 return build_witness(self, plan)
             case Recursive() | Fixpoint():
                 return self._recursion(plan)
             case Explode():
-                what = f"`{plan.function}`, which expands arrays"
-                raise BlockedError(f"the engine does not support {what}", plan.span)
+                reason = f"the engine does not support `{plan.function}`, which expands arrays"
+                raise BlockedError(reason, plan.span)
             case Window():
                 return build_window(self, plan)
 
@@ -344,8 +325,8 @@ class Builder(Plumbing):
         return self.select(below, node.predicate, node, must_be_sure=must_be_sure)
 
     def _planted_for(self, plan: Plan, *, must_be_sure: bool) -> Flow | None:
-        """What trees have for the node; as a grouping over rows it may leave no choice."""
-        planted = self._planted.get(id(plan))
+        """The flow that trees planted for the node; over a grouping it may leave no choice."""
+        planted = self.planted.get(id(plan))
         if planted is not None and must_be_sure and isinstance(plan, AggregateNode):
             refuse_choice(plan, read_calls(plan).choice)
         return planted
@@ -355,9 +336,8 @@ class Builder(Plumbing):
             return build_leaf(self, node)
         is_numbered = is_open(node) and any(s.access in self.sketched for s in scans_of(node))
         if is_numbered and self._blocks:
-            raise BlockedError(
-                "the engine does not support `lineage: answer` above a join tree", node.span
-            )
+            reason = "the engine does not support `lineage: answer` above a join tree"
+            raise BlockedError(reason, node.span)
         inner = Builder(self.sketched, keyed_rows=self._keyed_rows)
         key = Keyed.of(node, self._keyed_rows, self.sketched)
         if self._absorbs is None:
@@ -373,18 +353,15 @@ class Builder(Plumbing):
         columns = []
         for attribute in node.attributes:
             if attribute.type is None or attribute.type.kind is Kind.OTHER:
-                raise BlockedError(
-                    f"column `{attribute.name}` has a type that the engine does not support",
-                    node.span,
-                )
+                reason = f"column `{attribute.name}` has a type that the engine does not support"
+                raise BlockedError(reason, node.span)
             columns.append((attribute.id, attribute.name, attribute.type))
         partition = self.sketched.get(node.access)
         operator = linear.Scan(columns, () if partition is None else (partition,))
         conditions = self._conditions.get(node.access, ())
         self.sources.append(Source(node.access, node.table, operator, conditions))
         accesses = () if partition is None else (node.access,)
-        columns_ = typed(node.attributes, node.span)
-        return Flow(-len(self.sources), columns_, accesses, plan=node)
+        return Flow(-len(self.sources), typed(node.attributes, node.span), accesses, plan=node)
 
     def _project(self, node: Project, must_be_sure: bool) -> Flow:
         below = self.build(node.child, must_be_sure=must_be_sure)
@@ -397,7 +374,7 @@ class Builder(Plumbing):
         return replace(result, carried=below.carried)
 
     def grouped(self, node: AggregateNode, below: Flow, *, must_be_sure: bool) -> Flow:
-        """The operators of a grouping over rows that are built already."""
+        """Build the operators of a grouping over rows that are built already."""
         columns = typed(attributes_of(node), node.span)
         key = self._keyed.get(id(node))
         split = split_extremes(self, node, below)
@@ -411,9 +388,7 @@ class Builder(Plumbing):
         for _, expr in (*keys, *calls.arguments):
             check(expr, node.span)
             if not columns_of(expr) <= below.ids:
-                raise BlockedError(
-                    "the engine does not support using a sum of doubles above a LIMIT", node.span
-                )
+                raise BlockedError(LEFT_BEHIND, node.span)
         own = typed(attributes_of(node), node.span)
         if node.grouping_sets is None:
             every = range(len(node.keys))
@@ -442,15 +417,15 @@ class Builder(Plumbing):
         chosen: Sequence[int],
         key: AttributeId | None,
     ) -> int:
-        """One grouping by the chosen keys, of which `key` may tell the fragment; its position."""
+        """One grouping by the chosen keys, of which `key` may give the range; its position."""
         used = [node.keys[place] for place in chosen]
         inputs = [(key.attribute.id, key.expr) for key in used]
         outputs = (*inputs, *calls.arguments)
         columns = tuple((name, known_type_of(expr, node.span)) for name, expr in outputs)
         prepared = self.project(below, outputs, columns, node)
 
-        def made(calls: Calls) -> aggregate.Aggregate:
-            return aggregate.Aggregate(
+        def made(calls: Calls) -> Aggregate:
+            return Aggregate(
                 name,
                 columns[: len(inputs)],
                 calls.columns,
@@ -474,7 +449,3 @@ class Builder(Plumbing):
         if self.first_grouping is None:
             self.first_grouping = FirstGrouping(operator, node, dict(outputs))
         return at
-
-    def _top(self, node: TopK, *, must_be_sure: bool) -> Flow:
-        is_last = id(node) == self._last_top
-        return build_top(self, node, is_last=is_last, must_be_sure=must_be_sure)

@@ -21,6 +21,7 @@ from impctl.compile.buffers import (
     prefix_of,
 )
 from impctl.compile.flows import (
+    COMPUTED,
     AsRecorded,
     BlockedError,
     Chooser,
@@ -28,11 +29,15 @@ from impctl.compile.flows import (
     DistantJoin,
     Flow,
     SideChoice,
+    SideFacts,
     Source,
+    Strategy,
     check,
     check_condition,
-    chosen_groups,
     fragment_attribute,
+    read_by_engine,
+    row_bytes,
+    tables_of,
     with_fragments,
 )
 from impctl.data.schema import DOUBLE, INTEGER, LONG, SqlType
@@ -47,8 +52,7 @@ from impctl.engine.accumulators import (
     Meaning,
     PartialColumn,
 )
-from impctl.engine.aggregate import Aggregate
-from impctl.engine.aggregate import Aggregate as AggregateOperator
+from impctl.engine.aggregate import Aggregate, GroupsRead
 from impctl.engine.exact_sums import Parted, Rejoined, Sure
 from impctl.engine.linear import Branch, Union
 from impctl.expr.nodes import (
@@ -65,7 +69,6 @@ from impctl.expr.nodes import (
 )
 from impctl.expr.types import type_of
 from impctl.plan.nodes import Aggregate as AggregateNode
-from impctl.plan.nodes import Aggregate as PlanAggregate
 from impctl.plan.nodes import (
     AggregateCall,
     AggregateOutput,
@@ -79,6 +82,7 @@ from impctl.plan.nodes import (
     TopK,
     nodes_of,
 )
+from impctl.rules.pushdown import is_narrowed
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
@@ -89,11 +93,11 @@ if TYPE_CHECKING:
     from impctl.sketch.partition import Fragments, RangePartition
     from impctl.types import AccessId, AttributeId, FixpointId
 
-_LEFT_BEHIND = "the engine does not support using a sum of doubles above a LIMIT"
+LEFT_BEHIND = "the engine does not support using a sum of doubles above a LIMIT"
 
 
 def bounds_of(flow: Flow) -> dict[AttributeId, AttributeId]:
-    """The name of its bound's column for each column that has bounds."""
+    """The name of the bound's column for each column that has bounds."""
     return {name: f"{name}/bound" for name, _ in flow.columns if name in flow.approximate}
 
 
@@ -122,17 +126,14 @@ class Plumbing(ABC):
         has_doubts: bool = True,
     ) -> None:
         """`barriers` are identities (`id`) of top-k whose rows all count (default: of every one).
-
         `chooser` decides which sides of joins are kept (default: all); `buffers` bound what MIN,
-        MAX and top-k keep, where they can be refilled. Without `has_doubts` first rows
-        that may turn out to be unsure are refused in advance.
-        """
+        MAX and top-k keep, if they can be refilled. Without `has_doubts` first rows that may turn
+        out to be unsure are refused in advance."""
         self.chooser: Chooser = AsRecorded() if chooser is None else chooser
         self.sides: list[SideChoice] = []
         self.distant: list[DistantJoin] = []
         self.groupings: list[tuple[Operator, SideChoice]] = []
-        self.is_passed = False
-        """Whether partial aggregates may fill what is built."""
+        self.is_passed = False  # Whether partial aggregates may fill the circuit
         self.operators: list[Operator] = []
         self.inputs: list[tuple[int, ...]] = []
         self.sources: list[Source] = []
@@ -141,22 +142,21 @@ class Plumbing(ABC):
         self.opened: list[Opened] = []
         """Fixpoints whose rows are to be followed back, each after those below it."""
         self.taking_part: dict[int, Flow] = {}
-        """The groups of a join tree whose rows count, by the identity (`id`) of a top-k that gives
-        fewer."""
+        """The counted groups of a join tree, by the identity (`id`) of a top-k that gives fewer."""
         self.buffers = buffers
         self.has_doubts = has_doubts
         self.refills: list[Refilled] = []
         self.buffered_pieces: dict[str, BufferChoice] = {}
-        """What is kept of first rows and extremes, by the names of their operators."""
+        """What is kept of first rows and extremes, by operator name."""
         self.keeps_all = False
-        self.has_answer = False
-        """Whether the rows at the end are asked for with their values."""
+        self.has_answer = False  # Whether the final rows are requested with their values
+        self.sketched: Mapping[AccessId, RangePartition] = {}
+        self.planted: dict[int, Flow] = {}
+        """The flows of trees that stand for plan nodes, by the identity (`id`) of these."""
         self.given: Mapping[FixpointId, Flow] = {}
-        """What the leaves of a step stand for, where it is a step that is built."""
-        self.plan: Plan | None = None
-        """The whole plan, where that is what is built."""
-        self.prefix = ""
-        """What all names begin with."""
+        """What the leaves of a step stand for, if a step is built."""
+        self.plan: Plan | None = None  # The whole plan, if that is built
+        self.prefix = ""  # The prefix of all names
         self._named: dict[str, int] = {}
 
     @abstractmethod
@@ -164,7 +164,7 @@ class Plumbing(ABC):
         """The operators of a node and everything below it."""
 
     @abstractmethod
-    def grouped(self, node: PlanAggregate, below: Flow, *, must_be_sure: bool) -> Flow:
+    def grouped(self, node: AggregateNode, below: Flow, *, must_be_sure: bool) -> Flow:
         """The operators of a grouping over rows that are built already."""
 
     def put(self, operator: Operator, *inputs: Flow) -> int:
@@ -211,10 +211,8 @@ class Plumbing(ABC):
         return self._barrier_ids is None or id(node) in self._barrier_ids
 
     def drop_unread(self) -> None:
-        """Forget operators and sources that the last operator does not depend on.
-
-        Above the last barrier of every access, nothing can change a sketch.
-        """
+        """Remove operators and sources that the last operator does not depend on. Above the last
+        barrier of every access, nothing can change a sketch."""
         read = {len(self.operators) - 1}
         for at in reversed(range(len(self.operators))):
             if at in read:
@@ -227,7 +225,7 @@ class Plumbing(ABC):
         self.inputs = [tuple(moved[wire] for wire in self.inputs[at]) for at in kept]
         self.sources = [self.sources[at] for at in sources]
         names = {keeper.name for op in self.operators for keeper in op.arrangements()}
-        # The rows of a distant side are no state, and its filter has a name of its own.
+        # The rows of a distant side are no state, and its filter has a separate name.
         names |= {side.name for op in self.operators for side in op.reads}
         self.sides = [choice for choice in self.sides if choice.side in names]
         kept_ids = {id(operator) for operator in self.operators}
@@ -240,7 +238,7 @@ class Plumbing(ABC):
     def select(self, flow: Flow, predicate: Expr, node: Plan, *, must_be_sure: bool) -> Flow:
         """The rows for which the predicate is true, or too close to call where that is sound."""
         if not columns_of(predicate) <= flow.ids:
-            raise BlockedError(_LEFT_BEHIND, node.span)
+            raise BlockedError(LEFT_BEHIND, node.span)
         check_condition(predicate, node.span)
         at = self.put(linear.Select(predicate, must_be_sure=must_be_sure), flow)
         plan, computed = (
@@ -255,16 +253,18 @@ class Plumbing(ABC):
         columns: tuple[Column, ...],
         node: Plan,
     ) -> Flow:
-        """Computed columns; BlockedError where one is of a column that did not come this far."""
+        """Computed columns; BlockedError if one is of a column that is not available here."""
         inexact, whole = set(), set()
         for name, expr in outputs:
             if not columns_of(expr) <= flow.ids:
-                raise BlockedError(_LEFT_BEHIND, node.span)
+                raise BlockedError(LEFT_BEHIND, node.span)
             check(expr, node.span)
             unsure = columns_of(expr) & flow.approximate
             if unsure:
                 inexact.add(name)
-            if unsure and unsure <= flow.whole and not _may_round(expr):
+            # Doubles rounded at a tie have a bound, too.
+            may_round = any(isinstance(part, Call) for part in walk(expr))
+            if unsure and unsure <= flow.whole and not may_round:
                 whole.add(name)
         at = self.put(linear.Project(outputs), flow)
         plan, computed = (
@@ -275,7 +275,7 @@ class Plumbing(ABC):
         return Flow(at, columns, flow.accesses, *bounds, computed=computed)
 
     def sure(self, flow: Flow, names: Collection[AttributeId] | None = None) -> Flow:
-        """The flow with these columns (default: all) exact, which is found at every step."""
+        """The flow with these columns (default: all) exact, checked at every step."""
         wanted = flow.approximate & flow.ids
         wanted = wanted if names is None else wanted & frozenset(names)
         if not wanted:
@@ -307,7 +307,7 @@ class Plumbing(ABC):
         return Flow(at, columns, flow.accesses, frozenset(bounds), whole=whole & bounds.keys())
 
     def distinct(self, flow: Flow, columns: tuple[Column, ...], node: Plan) -> Flow:
-        """Each row once, with the fragments of all its copies; no column has bounds."""
+        """Each row once, with the ranges of all its copies; no column has bounds."""
         _check_columns(flow, columns, node)
         flow = self.sure(flow)
         made = partial(
@@ -328,16 +328,28 @@ class Plumbing(ABC):
         self, flow: Flow, kept: Aggregate, made: Callable[[], Aggregate]
     ) -> tuple[int, Plan | None]:
         """Append a grouping over this flow, kept or read; its position, and the plan of the rows
-        below where its groups can be read.
-
-        `made` gives it anew, with all values of its extremes.
-        """
-        result = chosen_groups(self.chooser, flow, kept, made, is_passed=self.is_passed)
-        self.groupings.append((result.operator, result.choice))
-        if result.distant is not None:
-            self.distant.append(result.distant)
-        at = self.put(result.operator, flow)
-        return at, flow.rows if result.choice.readers else None
+        below if its groups can be read. `made` builds it again with all values of its extremes."""
+        pinned = _pinned(flow, kept)
+        readers = () if pinned else (Strategy.FILES,)
+        is_whole = flow.rows is not None and not is_narrowed(flow.rows, kept.group_keys)
+        facts = SideFacts(
+            kept.piece,
+            tables_of(flow.rows),
+            row_bytes(kept.keys, kept.accesses),
+            readers,
+            is_grouping=True,
+            pinned=pinned,
+            is_passed=self.is_passed,
+            is_whole=is_whole,
+        )
+        choice = replace(self.chooser.choose(facts), readers=readers, is_whole=is_whole)
+        operator: Operator = kept
+        if choice.strategy is Strategy.FILES:
+            operator = GroupsRead(flow.columns, made)
+            below = read_by_engine(flow, kept.piece, flow.columns, kept.group_keys)
+            self.distant.append(DistantJoin(operator, None, (below,)))
+        self.groupings.append((operator, choice))
+        return self.put(operator, flow), flow.rows if readers else None
 
     def union(
         self,
@@ -351,10 +363,10 @@ class Plumbing(ABC):
         for flow in flows:
             _check_columns(flow, columns)
         branches = []
+        passed = tuple((name, name) for name, _ in columns)
         for flow, sign in zip(flows, signs or [1] * len(flows), strict=True):
             place = {access: at for at, access in enumerate(flow.accesses)}
-            tags = tuple(place.get(access) for access in accesses)
-            branches.append(Branch(tuple((name, name) for name, _ in columns), tags, sign))
+            branches.append(Branch(passed, tuple(map(place.get, accesses)), sign))
         inexact = frozenset().union(*(flow.approximate for flow in flows))
         whole = inexact.difference(*(flow.approximate - flow.whole for flow in flows))
         at = self.put(Union(branches), *flows)
@@ -362,14 +374,20 @@ class Plumbing(ABC):
 
 
 def _check_columns(flow: Flow, columns: Sequence[Column], node: Plan | None = None) -> None:
-    """BlockedError where one did not come this far."""
+    """BlockedError if a column is not available."""
     if not {name for name, _ in columns} <= flow.ids:
-        raise BlockedError(_LEFT_BEHIND, None if node is None else node.span)
+        raise BlockedError(LEFT_BEHIND, None if node is None else node.span)
 
 
-def _may_round(expr: Expr) -> bool:
-    """Whether what is computed of an exact value may have a bound: doubles rounded at a tie."""
-    return any(isinstance(part, Call) for part in walk(expr))
+def _pinned(flow: Flow, kept: Aggregate) -> str:
+    """Why the groups must be kept; empty if they need not be."""
+    if flow.rows is None:
+        return COMPUTED
+    if not kept.group_keys:
+        return "it has one group, which every change needs"
+    if not kept.is_told_by_rows:
+        return "sums of doubles and ties between them depend on earlier changes, not only on rows"
+    return ""
 
 
 def _projected(
@@ -385,12 +403,10 @@ _Call = tuple[PartialColumn, SqlType, AggregateCall]
 
 @dataclass(frozen=True, slots=True)
 class Partials:
-    """The pass: its plan, and what its result columns mean, in order.
-
-    `columns` come after `keys` key columns and, if `has_fragment`, the fragment; the first of them
-    counts rows. `key` is the place of the key column that tells the fragment where no column does.
-    The scan of the plan reads `FRAGMENT_COLUMN` too if `has_fragment`.
-    """
+    """The pass: its plan, and what its result columns mean, in order. `columns` come after `keys`
+    key columns and, if `has_fragment`, the range id; the first of them counts rows. `key` is the
+    position of the key column that gives the range if no column does. The scan of the plan reads
+    `FRAGMENT_COLUMN` too if `has_fragment`."""
 
     plan: Plan
     key_types: tuple[SqlType, ...]
@@ -400,11 +416,10 @@ class Partials:
 
     @property
     def has_fragment(self) -> bool:
-        """Whether a column tells the fragment; else a grouping column does."""
+        """Whether a column gives the range; else a grouping column does."""
         return self.key is None
 
     def keys_of(self, table: pa.Table) -> list[Vector]:
-        """The key columns of the pass's result."""
         return [from_arrow(table.column(i), kind) for i, kind in enumerate(self.key_types)]
 
     def values_of(self, table: pa.Table) -> dict[PartialColumn, Any]:
@@ -415,7 +430,7 @@ class Partials:
         }
 
     def fragments_of(self, table: pa.Table, partition: RangePartition) -> Fragments:
-        """The fragment of every row of the pass's result."""
+        """The range id of every row of the pass's result."""
         if self.key is None:
             column = table.column(len(self.key_types))
             fragments: Fragments = from_arrow(column, INTEGER).values.astype(np.int32)
@@ -426,18 +441,16 @@ class Partials:
         """Whether some double was NaN or infinite, so that the pass must count those apart."""
         if self.counts_specials:
             return False
-        for index, (column, _) in enumerate(self.columns):
-            if column.meaning is Meaning.SIZE:
-                vector = from_arrow(self._of(table, index), DOUBLE)
-                if not bool(np.isfinite(vector.values).all()):
-                    return True
-        return False
+        sizes = (
+            from_arrow(self._of(table, index), DOUBLE)
+            for index, (column, _) in enumerate(self.columns)
+            if column.meaning is Meaning.SIZE
+        )
+        return any(not bool(np.isfinite(size.values).all()) for size in sizes)
 
     def rows_told_by(self, table: pa.Table, partition: RangePartition) -> Ints | None:
-        """Rows of the table per fragment, shape (size,), as the pass's result tells them.
-
-        None where it does not count every row: where something below its grouping selects some.
-        """
+        """Rows of the table per range, shape (size,), from the pass's result. None if a node below
+        its grouping selects rows."""
         assert isinstance(self.plan, AggregateNode)
         if not all(isinstance(node, Scan | Project) for node in nodes_of(self.plan.child)):
             return None
@@ -453,7 +466,7 @@ class Partials:
 class FirstGrouping:
     """The lowest grouping: its operator, its plan node, and what each argument is computed from."""
 
-    operator: AggregateOperator
+    operator: Aggregate
     node: AggregateNode
     arguments: Mapping[AttributeId, Expr]
 
@@ -461,7 +474,7 @@ class FirstGrouping:
 def grouped_pass(
     first: FirstGrouping, scan: Scan, key: int | None, *, counts_specials: bool
 ) -> Partials:
-    """The pass for a grouping: a row per group, or per group and fragment without a `key`."""
+    """The pass for a grouping: a row per group, or per group and range without a `key`."""
     node = first.node
     child, keys = node.child, list(node.keys)
     if key is None:
@@ -478,7 +491,7 @@ def grouped_pass(
 
 
 def row_counts(top: Plan, scan: Scan) -> Partials:
-    """The pass without a grouping: qualifying rows per fragment."""
+    """The pass without a grouping: qualifying rows per range."""
     child = with_fragments(top, (scan.access,))
     rows = AggregateOutput(_attribute(PARTIAL_ROWS, LONG), AggregateCall("count"))
     plan = AggregateNode(child, (_fragment_output(scan),), (rows,))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -15,34 +15,23 @@ from impctl.compile.flows import (
     BlockedError,
     Chooser,
     DistantJoin,
-    Flow,
     Readable,
     SideChoice,
     Source,
     Strategy,
 )
 from impctl.compile.joins import counted
+from impctl.compile.jointree.decompose import last_top
 from impctl.compile.jointree.graph import NoTree, TreeShape
 from impctl.compile.jointree.shape import planned_blocks
 from impctl.engine.circuit import Circuit
-from impctl.plan.nodes import (
-    Aggregate,
-    Plan,
-    Project,
-    Scan,
-    Sort,
-    TopK,
-    attributes_of,
-    nodes_of,
-    scans_of,
-)
+from impctl.plan.nodes import Aggregate, Plan, Scan, TopK, attributes_of, nodes_of, scans_of
 from impctl.plan.recursion import keyed_rows
 from impctl.sketch.sketch import Mode
 from impctl.types import AccessId, AttributeId, ColumnName, TableName
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
-    from impctl.compile.builder import FirstGrouping
     from impctl.compile.jointree.build import PlannedBlock
     from impctl.compile.jointree.cost import TreeChoice
     from impctl.compile.provenance.absorbed import AbsorbedRows
@@ -57,14 +46,11 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class Way:
     """The mode, its reason, the place of what blocks a better one, and the circuit if exact.
-
-    `accesses` are all of the query's with their tables, those too that the circuit does not read;
-    `core` is the plan that the sketches are kept by, where it is not the query's own. `answer` is
-    how the query's answer is made of the rows that the circuit keeps, where it is asked for and
-    they are kept; `no_answer` says why not. `trees` is whether its joins were to be trees, where
-    that was left open. `no_provenance` is why recursion is not kept by absorption, where that is
-    asked for.
-    """
+    `accesses` are all of the query's with their tables, even those that the circuit does not read;
+    `core` is the plan that maintains the sketches, if not the query's own. `answer` is how the
+    query's answer is made of the kept rows, if requested and kept; `no_answer` says why not.
+    `trees` is whether its joins were to be trees, if that was left open. `no_provenance` is why
+    recursion is not kept by absorption, if requested."""
 
     mode: Mode
     reason: str
@@ -79,18 +65,19 @@ class Way:
 
     @property
     def provenance(self) -> str:
-        """How functions of recursion are shipped; empty where none are kept."""
+        """How functions of recursion are represented; empty if none are kept."""
         absorbed = () if self.compiled is None else self.compiled.absorbed
         return str(absorbed[0].operator.absorbs.ship) if absorbed else ""
 
     @property
     def shapes(self) -> tuple[TreeShape | NoTree, ...]:
-        """Where joins were to be trees, that of each branch of the plan, or why it has none."""
+        """The shape of each branch of the plan, or why it has none, where joins were to be
+        trees."""
         return () if self.compiled is None else self.compiled.shapes
 
     @property
     def lying_answer(self) -> AnswerPlan | None:
-        """The answer, where the rows that it is made of lie in the state one by one."""
+        """The answer, if the state holds its rows one by one."""
         kept = None if self.compiled is None else self.compiled.kept
         return None if kept is None or kept.are_told else self.answer
 
@@ -100,7 +87,7 @@ class Way:
         return any(isinstance(shape, TreeShape) for shape in self.shapes)
 
     def sides_by(self, strategy: Strategy) -> tuple[str, ...]:
-        """The sides of its joins whose partners are found so."""
+        """The join sides with this strategy."""
         return () if self.compiled is None else self.compiled.sides_by(strategy)
 
 
@@ -114,11 +101,9 @@ def answering_way(
     trees: Mapping[TableName, int] | None = None,
     absorbs: Absorbs | None = None,
 ) -> Way:
-    """How sketches are maintained beside the rows of an answer; BlockedError where not exactly.
-
+    """How sketches are maintained beside the rows of an answer; BlockedError if not exactly.
     `verdict` is that on `answer.kept`; `trees` asks for joins without joining, `absorbs` for
-    fixpoints by absorption.
-    """
+    fixpoints by absorption."""
     verdict = verdict.required()
     compiled = compile_plan(
         answer.kept,
@@ -146,14 +131,12 @@ def choose_way(
     blocks: Sequence[PlannedBlock] = (),
     absorbs: Absorbs | None = None,
 ) -> Way:
-    """How the sketches of `partitions` (by access) are maintained for a safe plan.
-
-    `core` is the plan without its output columns and `verdict` its verdict; `whole` is the verdict
-    on the whole plan, which touch mode goes by. `chooser` decides which sides of joins are kept,
-    `buffers` bound what MIN, MAX and top-k keep, `trees` asks for joins without joining, by
-    `blocks` where these are known, `absorbs` for fixpoints by absorption (see `compile_plan`).
-    InvariantError where either verdict is unsafe.
-    """
+    """Choose how the sketches of `partitions` (by access) are maintained for a safe plan. `core` is
+    the plan without its output columns and `verdict` its verdict; `whole` is the verdict on the
+    whole plan, which touch mode uses. `chooser` decides which sides of joins are kept, `buffers`
+    bound what MIN, MAX and top-k keep, `trees` asks for joins without joining, by `blocks` if these
+    are known, `absorbs` for fixpoints by absorption (see `compile_plan`). InvariantError if either
+    verdict is unsafe."""
     whole, verdict = whole.required(), verdict.required()
     try:
         compiled = compile_plan(
@@ -181,17 +164,13 @@ def _exact(compiled: Compiled) -> Way:
 
 def _without_circuit(blocked: BlockedError, verdict: Verdict, *, is_alone: bool) -> Way:
     if verdict.root_keyed and is_alone:
-        reason = (
-            f"{blocked.message}; each group lies in one range, so the ranges of changed rows are "
-            "added"
-        )
-        return Way(Mode.TOUCH, reason, blocked.span)
+        what = "each group lies in one range, so the ranges of changed rows are added"
+        return Way(Mode.TOUCH, f"{blocked.message}; {what}", blocked.span)
     return Way(Mode.RECAPTURE, blocked.message, blocked.span)
 
 
 KeyColumns = Mapping[int, Mapping[AccessId, AttributeId]]
 KeyedRows = Mapping[AttributeId, tuple[AccessId, ...]]
-
 
 _TURNED_OUT = "it turned out small enough to keep"
 
@@ -199,38 +178,31 @@ _TURNED_OUT = "it turned out small enough to keep"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compiled:
     """A circuit for one query: its sources, its sketched accesses, the sizes of their partitions.
-
     `sides` are the choices for the sides of all joins; `distant` the joins with a side that is not
-    kept, and groupings whose groups are not, in circuit order.
-    """
+    kept, and groupings whose groups are not, in circuit order."""
 
     sources: tuple[Source, ...]
     accesses: tuple[AccessId, ...]
     sizes: tuple[int, ...]
     circuit: Circuit
-    chain: Chain | None
-    """None where only stepping with whole tables can fill the circuit."""
+    chain: Chain | None  # None if only stepping with whole tables can fill the circuit
     sides: tuple[SideChoice, ...] = ()
     distant: tuple[DistantJoin, ...] = ()
-    groupings: tuple[SideChoice, ...] = ()
-    """The choices for all groupings."""
+    groupings: tuple[SideChoice, ...] = ()  # The choices for all groupings
     refills: tuple[Refilled, ...] = ()
     buffers: tuple[BufferChoice, ...] = ()
     """What is kept of first rows and of values of MIN and MAX."""
     owners: Mapping[str, Plan] = field(default_factory=dict)
     """The plan node that each piece of state serves, by the state's name."""
-    note: str = ""
-    """What the bound on buffers means for the query; empty without one."""
-    kept: AnswerRows | None = None
-    """What holds the rows of the answer, where they are kept."""
+    note: str = ""  # What the bound on buffers means for the query; empty without one
+    kept: AnswerRows | None = None  # The operator that keeps the answer's rows, if they are kept
     shapes: tuple[TreeShape | NoTree, ...] = ()
-    """Where trees were asked for, the shape of each branch of the plan, or why it has none."""
-    absorbed: tuple[AbsorbedRows, ...] = ()
-    """The fixpoints that are kept by absorption."""
+    """Where trees were requested, the shape of each branch of the plan, or why it has none."""
+    absorbed: tuple[AbsorbedRows, ...] = ()  # The fixpoints that are kept by absorption
 
     @property
     def writes_joins(self) -> bool:
-        """Whether rows of some join are written down, more of them than those read perhaps."""
+        """Whether rows of some join are written, perhaps more than those read."""
         are_told = (isinstance(s, TreeShape) and s.joined is not None for s in self.shapes)
         return bool(self.sides) or any(are_told)
 
@@ -245,7 +217,7 @@ class Compiled:
         return next(side for side in sides if side.name == name)
 
     def sides_by(self, strategy: Strategy) -> tuple[str, ...]:
-        """The sides of joins whose partners are found so, and groupings whose groups are."""
+        """The join sides, and groupings, with this strategy."""
         return tuple(s.side for s in self.pieces if s.strategy is strategy)
 
     @property
@@ -254,7 +226,7 @@ class Compiled:
         return (*self.sides, *self.groupings)
 
     def keeping(self, names: Collection[str]) -> Compiled:
-        """The same where the circuit keeps these sides, which it was to read."""
+        """The same if the circuit keeps these sides, which it was to read."""
         if not names:
             return self
         sides = tuple(
@@ -268,8 +240,8 @@ class Compiled:
         return replace(self, sides=sides, distant=tuple(join for join in left if join.sides))
 
     def turns(self) -> tuple[frozenset[int], ...]:
-        """The positions of its sources in the order in which they are to come to fill it: together
-        those of which none has to wait for another (`Operator.first_inputs`)."""
+        """The positions of its sources in filling order: those that need not wait for each other
+        together (`Operator.first_inputs`)."""
         turn = [0] * len(self.sources)
         below: list[frozenset[int]] = []
         waits: list[tuple[frozenset[int], frozenset[int]]] = []
@@ -295,13 +267,13 @@ class Compiled:
 
     @property
     def asks_spark(self) -> bool:
-        """Whether some rows that it does not keep are read by Spark."""
+        """Whether Spark reads some rows that it does not keep."""
         return bool(self.sides_by(Strategy.SPARK))
 
     def columns_of(
         self, table: TableName, sources: Collection[int] | None = None
     ) -> tuple[ColumnName, ...]:
-        """The columns of a table that some source reads, or one of those that are given."""
+        """The columns of a table that some source, or one of the given ones, reads."""
         names = [
             name
             for at, source in enumerate(self.sources)
@@ -324,19 +296,15 @@ def compile_plan(
     blocks: Sequence[PlannedBlock] = (),
     absorbs: Absorbs | None = None,
 ) -> Compiled:
-    """The circuit for a plan; with an `answer`, whose rows it has, these are kept too.
-
-    With `trees`, the changed rows per table that these are chosen by, join trees serve the blocks
-    that have one; the same numbers give the same circuit. `blocks` are what these numbers come to,
-    where that is known already (`planned_blocks`).
-
-    `key_columns` tells for the i-th node of `nodes_of(root)` which column, of a grouping or a
-    fixpoint, equals each access's partition attribute, `barriers` at which positions there are
-    barriers (default: at every top-k that is not the last step); both are the verdict's.
-    `chooser` decides which sides of joins are kept (default: all), `buffers` how many rows or
-    values MIN, MAX and top-k keep, where they can be refilled; `absorbs` keeps fixpoints by
-    absorption. Raises BlockedError.
-    """
+    """Compile a plan; with an `answer`, whose rows it has, these are kept too. With `trees`, the
+    changed rows per table that choose these, join trees serve the blocks that have one; the same
+    numbers give the same circuit. `blocks` are what these numbers lead to, if known
+    (`planned_blocks`). `key_columns` gives for the i-th node of `nodes_of(root)` the column, of a
+    grouping or a fixpoint, that equals each access's partition attribute, `barriers` the positions
+    of barriers (default: every top-k that is not the last step); both are the verdict's. `chooser`
+    decides which sides of joins are kept (default: all), `buffers` how many rows or values MIN, MAX
+    and top-k keep, if they can be refilled; `absorbs` keeps fixpoints by absorption. Raises
+    BlockedError."""
     nodes = tuple(nodes_of(root))
     result = None if barriers is None else [nodes[position] for position in barriers]
     made = partial(
@@ -348,41 +316,27 @@ def compile_plan(
         keyed_rows=keyed_rows(root, key_columns),
         absorbs=absorbs,
     )
-    plain = partial(_without_trees, made, root, key_columns, answer)
-    whole = _counted_whole(result or (), sketched)
+    # The barrier above all sketched accesses.
+    covering = (
+        node for node in result or () if sketched.keys() <= {s.access for s in scans_of(node)}
+    )
+    whole = next(covering, None)
+
+    def plain() -> Compiled:
+        if whole is None or answer is not None:
+            return made(root, key_columns, answer=answer)
+        try:
+            return made(root, key_columns, has_doubts=False)
+        except BlockedError:
+            # The rows of this barrier all count: nodes above it cannot change a sketch.
+            return made(whole, {})
+
     if trees is None:
-        return plain(whole)
+        return plain()
     blocks = blocks or planned_blocks(root, trees, has_answer=answer is not None)
     has_tree = any(isinstance(one.shape, TreeShape) for one in blocks)
-    compiled = made(root, {}, answer=answer, blocks=blocks) if has_tree else plain(whole)
+    compiled = made(root, {}, answer=answer, blocks=blocks) if has_tree else plain()
     return replace(compiled, shapes=tuple(one.shape for one in blocks))
-
-
-def _without_trees(
-    made: Callable[..., Compiled],
-    root: Plan,
-    key_columns: KeyColumns,
-    answer: AnswerPlan | None,
-    whole: Plan | None,
-) -> Compiled:
-    """The circuit of joins by index; `whole` is the barrier that all that is sketched is below."""
-    if whole is None or answer is not None:
-        return made(root, key_columns, answer=answer)
-    try:
-        return made(root, key_columns, has_doubts=False)
-    except BlockedError:
-        # The rows of this barrier all count: what stands above it cannot change a sketch.
-        return made(whole, {})
-
-
-def _counted_whole(
-    barriers: Collection[Plan], sketched: Mapping[AccessId, RangePartition]
-) -> Plan | None:
-    """The barrier that all sketched accesses are below; None without one."""
-    for node in barriers:
-        if sketched.keys() <= {scan.access for scan in scans_of(node)}:
-            return node
-    return None
 
 
 def _compiled(
@@ -416,15 +370,16 @@ def _compiled(
         keyed_rows=keyed_rows,
         absorbs=absorbs,
     )
-    flow = _sketched(builder.root(rows, is_passed=chain is not None), root)
+    flow = builder.root(rows, is_passed=chain is not None)
+    if not flow.accesses:
+        raise BlockedError("the query has no sketch to maintain", root.span)
     circuit = builder.circuit()
-    result = _passed(root, chain, builder, circuit, keyed, key_columns)
     return Compiled(
         sources=tuple(builder.sources),
         accesses=flow.accesses,
         sizes=tuple(sketched[access].size for access in flow.accesses),
         circuit=circuit,
-        chain=result,
+        chain=_passed(root, chain, builder, circuit, keyed, key_columns),
         sides=tuple(builder.sides),
         distant=tuple(builder.distant),
         groupings=tuple(choice for _, choice in builder.groupings),
@@ -445,25 +400,24 @@ def _passed(
     keyed: Collection[int],
     key_columns: KeyColumns,
 ) -> Chain | None:
-    """What a pass fills; without a grouping it counts, an answer or groups read need rows."""
+    """The pass that can fill the circuit, if any: answers without a grouping, and groups read, need
+    rows."""
     first = builder.first_grouping
     needs_rows = builder.has_answer if first is None else first.operator.needs_rows
     if chain is None or needs_rows or builder.distant:
         return None
-    return _described(root, chain, circuit, first, keyed, key_columns)
-
-
-def _sketched(flow: Flow, root: Plan) -> Flow:
-    if not flow.accesses:
-        raise BlockedError("the query has no sketch to maintain", root.span)
-    return flow
+    scan = chain[0]
+    assert isinstance(scan, Scan)
+    key = None
+    if first is not None and id(first.node) in keyed:
+        wanted = _key_of(root, first.node, scan.access, key_columns)
+        key = [attribute.id for attribute in attributes_of(first.node)].index(wanted or "")
+    return Chain(scan, chain[-1], circuit, first, key)
 
 
 def compile_answer(answer: AnswerPlan, trees: Mapping[TableName, int] | None = None) -> Compiled:
-    """The circuit of a query's answer alone, without a sketch; raises BlockedError.
-
-    `trees` as for `compile_plan`: its state is that part of the state there which has the rows.
-    """
+    """Compile the circuit of a query's answer alone, without a sketch; raises BlockedError. `trees`
+    as for `compile_plan`: its state is the part of the state there that has the rows."""
     last, _ = _last_and_barriers(answer.kept, None, answer)
     blocks = () if trees is None else planned_blocks(answer.kept, trees, has_answer=True)
     chooser = AsRecorded(is_to_fill=True)
@@ -482,36 +436,25 @@ def compile_answer(answer: AnswerPlan, trees: Mapping[TableName, int] | None = N
 
 
 def _note(builder: Builder) -> str:
-    """What a bound that was asked for means for this query."""
     size = builder.buffers.of_group
     if size is None or not (builder.refills or builder.keeps_all):
         return ""
     parts = []
     if builder.refills:
-        kept = f"keep the best {size}"
-        parts.append(f"MIN, MAX and top-k over one table's rows or over groups {kept}")
+        what = "MIN, MAX and top-k over one table's rows or over groups"
+        parts.append(f"{what} keep the best {size}")
     if builder.keeps_all:
         parts.append("those over joins keep everything, because only the query could refill them")
     return "; ".join(parts)
 
 
-def _last_top(root: Plan) -> TopK | None:
-    """The LIMIT that decides the query's rows, where nothing above it does."""
-    node = root
-    while isinstance(node, Project | Sort):
-        node = node.child
-    return node if isinstance(node, TopK) else None
-
-
 def _last_and_barriers(
     root: Plan, barriers: Collection[Plan] | None, answer: AnswerPlan | None
 ) -> tuple[TopK | None, list[int] | None]:
-    """The top-k that is the query's last step, and the identities of those whose rows all count.
-
-    Where its rows are an answer as they are, or a row's rank is, ties are broken; the sketch has
-    them all, by a barrier.
-    """
-    last = _last_top(root)
+    """The top-k that is the query's last step, and the identities of those whose rows all count. If
+    its rows are the answer as they are, or a row's rank is, ties are broken; the sketch has them
+    all, by a barrier."""
+    last = last_top(root)
     chosen = None if barriers is None else [id(node) for node in barriers]
     if last is None or answer is None or (answer.ending.cuts and last.rank is None):
         return last, chosen
@@ -531,7 +474,7 @@ def _keyed(
     sketched: Mapping[AccessId, RangePartition],
     key_columns: KeyColumns,
 ) -> Mapping[int, AttributeId]:
-    """The Aggregate nodes, by identity, whose groups have one fragment each, with the key."""
+    """The Aggregate nodes, by identity, whose groups have one range each, with the key."""
     scan = chain[0]
     assert isinstance(scan, Scan)
     partition = sketched.get(scan.access)
@@ -546,20 +489,3 @@ def _keyed(
         if key is not None and types.get(key) == partition.type:
             result[id(node)] = key
     return result
-
-
-def _described(
-    root: Plan,
-    nodes: tuple[Plan, ...],
-    circuit: Circuit,
-    first: FirstGrouping | None,
-    keyed: Collection[int],
-    key_columns: KeyColumns,
-) -> Chain:
-    scan = nodes[0]
-    assert isinstance(scan, Scan)
-    key = None
-    if first is not None and id(first.node) in keyed:
-        wanted = _key_of(root, first.node, scan.access, key_columns)
-        key = [attribute.id for attribute in attributes_of(first.node)].index(wanted or "")
-    return Chain(scan, nodes[-1], circuit, first, key)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,9 +15,9 @@ from impctl.engine.accumulators import PARTIAL_ROWS
 from impctl.engine.batch import Batch, consolidated, empty_batch, loading
 from impctl.engine.circuit import Circuit
 from impctl.engine.range_counts import DenseCounts
-from impctl.engine.tags import RowTags, Tags
+from impctl.engine.tags import RowTags
 from impctl.plan.nodes import Aggregate as AggregateNode
-from impctl.plan.nodes import Plan, Project, Scan, Select, Sort, inputs_of
+from impctl.plan.nodes import Plan, Project, Scan, Select, Sort
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from impctl.compile.flows import Flow, Readable, Source
     from impctl.data.pages import StoredTable
-    from impctl.data.vector import Ints, Vector
+    from impctl.data.vector import Ints
     from impctl.engine.aggregate import Aggregate as AggregateOperator
     from impctl.engine.trace import Arrangement
     from impctl.sketch.partition import RangePartition
@@ -35,11 +35,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """The plan from `scan` up to its `top`, the circuit, and the first grouping, if there is one.
-
-    `key` is the place of the grouping column that equals the partition attribute, where the groups
-    have one fragment each for that reason.
-    """
+    """The plan from `scan` up to its `top`, the circuit, and the first grouping, if any. `key` is
+    the position of the grouping column that equals the partition attribute, if that gives each
+    group one range."""
 
     scan: Scan
     top: Plan
@@ -49,15 +47,13 @@ class Chain:
 
     @property
     def is_keyed(self) -> bool:
-        """Whether a group's fragment follows from its key; without a grouping there is none."""
+        """Whether a group's range follows from its key; without a grouping there is none."""
         return self.key is not None
 
     @property
     def has_few_partials(self) -> bool:
-        """Whether a pass gives a row per group, or per fragment without a grouping.
-
-        The alternative is one per group and fragment.
-        """
+        """Whether a pass gives a row per group, or per range without a grouping. The alternative is
+        one per group and range."""
         return self.first is None or self.is_keyed
 
     def partials(self, *, counts_specials: bool = False) -> Partials:
@@ -67,13 +63,13 @@ class Chain:
         return grouped_pass(self.first, self.scan, self.key, counts_specials=counts_specials)
 
     def start(self) -> Batch | None:
-        """Bring the fresh circuit to where it stands over the empty table."""
+        """Bring the fresh circuit to its state over the empty table."""
         return None if self.first is None else self.circuit.start_from(self.first.operator)
 
     def absorb(
         self, pass_: Partials, table: pa.Table, partition: RangePartition, sign: int
     ) -> Batch | None:
-        """Step with the pass's result over rows that came, or (`sign` -1) went."""
+        """Step with the pass's result over inserted (`sign` -1: deleted) rows."""
         values = pass_.values_of(table)
         tags = (RowTags(pass_.fragments_of(table, partition)),)
         if self.first is None:
@@ -85,52 +81,44 @@ class Chain:
     def adopt(
         self, held: Chain, renumbering: Renumbering, batches: Iterable[Batch]
     ) -> Batch | None:
-        """Fill the circuit, which has started, from the same one under the old ranges.
-
-        Only with a grouping. `batches` are the rows of split ranges, which come again.
-        """
+        """Fill the started circuit from the same one under the old ranges. Only with a grouping.
+        `batches` are the rows of split ranges, which come again."""
         assert self.first is not None
         assert held.first is not None
         operator = self.first.operator
-        key_tags = None if self.key is None else _tags_by(self.key, renumbering.new)
+        place, fragments_of = self.key, renumbering.new.fragments_of
+        key_tags = None if place is None else lambda keys: RowTags(fragments_of(keys[place]))
         below = self._arriving(batches, operator)
         output = operator.adopt(held.first.operator, renumbering.targets, below, key_tags)
         return self.circuit.resume(output, operator)
 
     def _arriving(self, batches: Iterable[Batch], operator: AggregateOperator) -> Iterator[Batch]:
-        """The batches as the first grouping gets them: what is below it remembers nothing."""
+        """The batches as the first grouping gets them: what is below it has no state."""
         for batch in batches:
             passed = self.circuit.arriving(batch, operator)
             if passed is not None and len(passed):
                 yield passed
 
 
-def _tags_by(place: int, partition: RangePartition) -> Callable[[Sequence[Vector]], Tags]:
-    """The fragment of each group by the grouping column that equals the attribute."""
-    return lambda keys: RowTags(partition.fragments_of(keys[place]))
-
-
 def nodes_to(root: Plan) -> tuple[Plan, ...] | None:
-    """The nodes from the scan to the root, where they are simple ones over one table."""
-    nodes: list[Plan] = []
-    node = root
-    while not isinstance(node, Scan):
+    """The nodes from the scan to the root, if they are simple ones over one table."""
+    nodes = [root]
+    while not isinstance(node := nodes[-1], Scan):
         if not isinstance(node, Select | Project | AggregateNode | Sort):
             return None
         if isinstance(node, AggregateNode) and node.grouping_sets is not None:
             return None
-        nodes.append(node)
-        node = inputs_of(node)[0]
-    return (node, *reversed(nodes))
+        nodes.append(node.child)
+    return tuple(reversed(nodes))
 
 
 def counts_name(partition: RangePartition) -> str:
-    """What the names of the arrangements of a partition's counts begin with."""
+    """The prefix of the arrangement names of a partition's counts."""
     return f"rows.{partition.table}.{partition.attribute}"
 
 
 class RangeRows:
-    """One count per fragment, NULL's too, for each of the partitions; equal ones are one."""
+    """One count per range, and for NULL, for each of the partitions; equal ones are one."""
 
     def __init__(self, partitions: Iterable[RangePartition]) -> None:
         self.partitions = tuple(dict.fromkeys(partitions))
@@ -145,35 +133,35 @@ class RangeRows:
             taken[name] += 1
 
     def slot(self, partition: RangePartition) -> int:
-        """Where the counts of a partition are; ValueError for one that is not counted."""
+        """The position of a partition's counts; ValueError for one that is not counted."""
         return self.partitions.index(partition)
 
     def count(self, slot: int, fragments: npt.NDArray[Any], weights: Ints) -> None:
-        """Count rows in; `fragments` and `weights` of shape (rows,)."""
+        """Count rows; `fragments` and `weights` of shape (rows,)."""
         self._kept[slot].add(fragments, weights)
 
     def fill(self, partition: RangePartition, counts: Ints) -> None:
-        """Take over counts of shape (fragments,), where nothing was counted yet."""
+        """Set counts of shape (fragments,), where nothing was counted yet."""
         self.count(self.slot(partition), np.arange(len(counts), dtype=np.int64), counts)
 
     def estimate(self, partition: RangePartition, counts: Ints) -> None:
-        """Take over counts of rows that were not read, as `fill` does."""
+        """Set counts of rows that were not read, as `fill` does."""
         slot = self.slot(partition)
         self._about[slot].add(np.arange(len(counts), dtype=np.int64), counts)
         self._kept[slot].is_partial = True
 
     def is_estimate(self, partition: RangePartition) -> bool:
-        """Whether rows are in the counts that were never read."""
+        """Whether the counts include rows that were never read."""
         return self._kept[self.slot(partition)].is_partial
 
     def counts(self, partition: RangePartition) -> Ints:
-        """Rows per fragment as they stand, shape (fragments,)."""
+        """Rows per range, shape (fragments,)."""
         slot = self.slot(partition)
         counts: Ints = np.maximum(self._kept[slot].counts + self._about[slot].counts, 0)
         return counts
 
     def load(self, runs: Mapping[str, Sequence[tuple[int, StoredTable]]]) -> None:
-        """Take up the counts of a checkpoint."""
+        """Restore the counts of a checkpoint."""
         for kept, about in zip(self._kept, self._about, strict=True):
             for counts in (kept, about):
                 with loading():
@@ -182,7 +170,6 @@ class RangeRows:
             kept.is_partial = bool(about.counts.any())
 
     def arrangements(self) -> tuple[Arrangement, ...]:
-        """What a checkpoint writes."""
         return tuple(counts.arrangement for counts in (*self._kept, *self._about))
 
 

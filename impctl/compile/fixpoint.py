@@ -20,7 +20,6 @@ from impctl.engine.fixpoint.fixpoint import (
     Numbering,
     UsedRows,
 )
-from impctl.engine.fixpoint.fixpoint import Fixpoint as FixpointNode
 from impctl.engine.fixpoint.fixpoint import Fixpoint as FixpointOperator
 from impctl.engine.fixpoint.frontier import NO_BODY, Recursion
 from impctl.engine.fixpoint.rows import Grouped
@@ -60,7 +59,7 @@ _PRESERVED = {
     JoinKind.SEMI: (True, False),
     JoinKind.ANTI: (True, False),
 }
-"""Which sides of a join may read the fixpoint: more rows there are never fewer rows above."""
+"""Join sides that may read the fixpoint: more rows in it never give fewer rows above."""
 
 
 def build_fixpoint(
@@ -71,9 +70,8 @@ def build_fixpoint(
     *,
     is_numbered: bool = False,
 ) -> Flow:
-    """The operators of a fixpoint; `inner` builds those of its step; KEYED where it has a `key`.
-
-    Where it `is_numbered`, which only rows of a set are, rows carry their numbers."""
+    """Build the operators of a fixpoint; `inner` builds those of its step; KEYED if it has a `key`.
+    If it `is_numbered`, which only rows of a set are, rows carry their numbers."""
     if not node.is_set and not reads_once(node):
         what = "WITH RECURSIVE of UNION ALL, with rows made of none of its rows or of two,"
         raise BlockedError(what, node.span)
@@ -81,13 +79,18 @@ def build_fixpoint(
     name = builder.name("fixpoint")
     rank = f"{name}/{_RANK}"
     base = as_rows(builder, builder.build(node.base, must_be_sure=True), node.base, node)
-    taken = _taken_apart(node, is_numbered=is_numbered)
-    apart = [builder.sure(builder.build(one, must_be_sure=True)) for one in taken.beside]
+    ranking = _Ranking(node.id, is_numbered, [], [])
+    ranked = ranking.ranked(node.step)
+    apart = [builder.sure(builder.build(one, must_be_sure=True)) for one in ranking.beside]
     if key is not None:
         base, *apart = (untagged(builder, flow) for flow in (base, *apart))
-    numbering = numbering_of(name, len(taken.numbers)) if is_numbered else None
+    numbering = None
+    if is_numbered:
+        bodies = tuple(f"{name}/body{at}" for at in range(len(ranked[1].numbers)))
+        numbering = Numbering(f"{name}/{_NUMBER}", bodies)
     named = (rank,) if numbering is None else (rank, numbering.number, *numbering.bodies)
-    step = _step(inner, node, taken, apart, f"{name}.", named)
+    inner.prefix = f"{name}."
+    step = _step(inner, node, ranked, ranking.leaves, apart, named)
     accesses = (*base.accesses, *step.accesses)
     circuit = Circuit(inner.operators, inner.inputs)
     counts = (len(base.accesses), len(step.accesses))
@@ -104,8 +107,11 @@ def build_fixpoint(
         operator = BestFixpoint(name, columns, grouped, rank, circuit, counts)
     inputs = (base, *apart)
     if isinstance(operator, FixpointOperator) and numbering is not None:
+        # The rows carry their numbers; the accesses below wait for `follow_back`.
         rows = Flow(builder.put(operator, *inputs), columns, ())
-        return opened(builder, node, operator, rows, name, accesses)
+        numbers = f"rows of {name}"
+        builder.opened.append(Opened(node, name, numbers, operator, rows, accesses))
+        return replace(rows, accesses=(numbers,))
     return rows_of(builder, operator, inputs, columns, accesses, key)
 
 
@@ -138,7 +144,7 @@ def _grouped(best: BestOnly, columns: Sequence[Column]) -> Grouped:
 
 @dataclass(frozen=True, slots=True)
 class Keyed:
-    """The column that a fixpoint is keyed on, the accesses below and the ranges of all of them."""
+    """The column that a fixpoint is keyed on, the accesses below, and the ranges of all of them."""
 
     column: AttributeId
     partition: RangePartition
@@ -151,10 +157,8 @@ class Keyed:
         keyed: Mapping[AttributeId, tuple[AccessId, ...]],
         sketched: Mapping[AccessId, RangePartition],
     ) -> Keyed | None:
-        """What a fixpoint is keyed on; None for one that is a barrier.
-
-        BlockedError where accesses have other ranges than others: then no sketch is that of all.
-        """
+        """The key column of a fixpoint; None for one that is a barrier. BlockedError if accesses
+        have different ranges: then no sketch covers all of them."""
         column = next((one.id for one in node.attributes if one.id in keyed), None)
         if column is None:
             return None
@@ -166,7 +170,7 @@ class Keyed:
 
 
 def untagged(builder: Plumbing, flow: Flow) -> Flow:
-    """The rows without fragments: above, a row's own value tells them."""
+    """The rows without range ids: above, a row's own value gives them."""
     return builder.union([flow], flow.columns, ()) if flow.accesses else flow
 
 
@@ -203,61 +207,39 @@ def as_rows(
 def _step(
     inner: Plumbing,
     node: Fixpoint,
-    taken: _Taken,
+    ranked: _Ranked,
+    leaves: Sequence[Recursive],
     apart: Sequence[Flow],
-    prefix: str,
     named: Sequence[AttributeId],
 ) -> Flow:
-    """The operators of the step: rows with their rank in, and out the greatest of these; where they
-    have numbers, these in, and out those of all that took part. So these columns are `named`."""
-    inner.prefix = prefix
+    """The operators of the step. Input rows have a rank, output rows the greatest rank of their
+    inputs; with numbers, input rows have these and output rows those of all inputs. `named` are
+    these columns."""
+    plan, taken = ranked
     rank, *numbers = named
     own = typed(node.attributes, node.span)
     given = {node.id: Flow(-1, (*own, *number_columns((rank, *numbers[:1]))), ())}
-    for at, (leaf, flow) in enumerate(zip(taken.leaves, apart, strict=True)):
+    for at, (leaf, flow) in enumerate(zip(leaves, apart, strict=True)):
         own = typed(leaf.attributes, node.span)
         if not {name for name, _ in own} <= flow.ids:
-            raise BlockedError(
-                "the engine does not support using a sum of doubles below WITH RECURSIVE",
-                node.span,
-            )
+            reason = "the engine does not support using a sum of doubles below WITH RECURSIVE"
+            raise BlockedError(reason, node.span)
         given[leaf.fixpoint] = Flow(-2 - at, own, flow.accesses)
     inner.given = given
-    flow = inner.build(taken.step, must_be_sure=True)
+    flow = inner.build(plan, must_be_sure=True)
     bodies = ((name, body.ref()) for name, body in zip(numbers[1:], taken.numbers, strict=True))
-    return as_rows(inner, flow, taken.step, node, (rank, _greatest(taken.ranks)), *bodies)
-
-
-@dataclass(frozen=True, slots=True)
-class _Taken:
-    """A step with ranks: `leaves` stand in it for what is `beside` it, which does not read it."""
-
-    step: Plan
-    ranks: tuple[Attribute, ...]
-    """Columns of the step, whose greatest is a row's rank."""
-    numbers: tuple[Attribute, ...]
-    """Columns of the step with the numbers of the rows that took part."""
-    leaves: tuple[Recursive, ...]
-    beside: tuple[Plan, ...]
-
-
-def _taken_apart(node: Fixpoint, *, is_numbered: bool) -> _Taken:
-    """The step of a fixpoint with what does not read it taken out, and with ranks, and numbers."""
-    ranking = _Ranking(node.id, is_numbered, [], [])
-    step, own = ranking.ranked(node.step)
-    return _Taken(step, own.ranks, own.numbers, tuple(ranking.leaves), tuple(ranking.beside))
+    return as_rows(inner, flow, plan, node, (rank, _greatest(taken.ranks)), *bodies)
 
 
 @dataclass(frozen=True, slots=True)
 class _Own:
-    """What goes along with rows: columns with the ranks and the numbers of those they are of."""
+    """The ranks (the greatest is a row's own) and numbers of the rows that a row is made of."""
 
     ranks: tuple[Attribute, ...] = ()
     numbers: tuple[Attribute, ...] = ()
 
     @property
     def passed(self) -> tuple[ComputedColumn, ...]:
-        """All of them, as they are."""
         return tuple(ComputedColumn(one, one.ref()) for one in (*self.ranks, *self.numbers))
 
 
@@ -266,7 +248,7 @@ _Ranked = tuple[Plan, _Own]
 
 @dataclass(frozen=True, slots=True)
 class _Ranking:
-    """Carries ranks through a step, and numbers; collects what does not read the fixpoint."""
+    """Carries ranks and numbers through a step; `leaves` replace what is `beside` the fixpoint."""
 
     fixpoint: FixpointId
     is_numbered: bool
@@ -315,7 +297,7 @@ class _Ranking:
         return replace(plan, left=left, right=right), own
 
     def _either(self, plan: SetOperation) -> _Ranked:
-        """Both sides with one rank as their last column but for the numbers, as many in either."""
+        """Both sides with one rank as their last column before equally many numbers."""
         ranked = [self.ranked(side) for side in (plan.left, plan.right)]
         count = max(len(own.numbers) for _, own in ranked)
         first = plan.attributes[0].id
@@ -341,40 +323,19 @@ class _Ranking:
 
 
 def _greatest(ranks: Sequence[Attribute]) -> Expr:
-    """The highest rank of the rows that took part."""
     if not ranks:
         return Literal(NO_BODY, LONG)
     refs = tuple(rank.ref() for rank in ranks)
     return refs[0] if len(refs) == 1 else Call("greatest", refs, LONG)
 
 
-def numbering_of(name: str, leaves: int) -> Numbering:
-    """The names of columns of a fixpoint of this name, whose step reads it so often in one way."""
-    return Numbering(f"{name}/number", tuple(f"{name}/body{at}" for at in range(leaves)))
-
-
 def number_columns(names: Sequence[AttributeId]) -> tuple[Column, ...]:
-    """Columns with numbers of rows."""
     return tuple((name, LONG) for name in names)
 
 
-def opened(
-    builder: Plumbing,
-    node: Plan,
-    operator: FixpointNode,
-    rows: Flow,
-    name: str,
-    accesses: tuple[AccessId, ...],
-) -> Flow:
-    """The rows of a fixpoint with their numbers; the accesses below it wait for `follow_back`."""
-    numbers = f"rows of {name}"
-    builder.opened.append(Opened(node, name, numbers, operator, rows, accesses))
-    return Flow(rows.at, rows.columns, (numbers,))
-
-
 def follow_back(builder: Plumbing, root: Flow) -> dict[int, Plan]:
-    """The branches with the fragments of all fixpoints' rows that what arrives stems from; the
-    fixpoint that each operator put for that serves, by the operator's identity (`id`)."""
+    """The branches with the ranges of all fixpoints' rows that result rows stem from, and by
+    operator identity (`id`) the fixpoint that each added operator serves."""
     served: dict[int, Plan] = {}
     while builder.opened:
         one = builder.opened.pop()

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from impctl.data.schema import INTEGER, Kind, SqlType
-from impctl.engine.aggregate import Aggregate, GroupsRead
 from impctl.errors import ImpctlError
 from impctl.expr.evaluate import Blocker, find_blocker, find_condition_blocker
 from impctl.expr.nodes import ColumnRef, Expr, Span
@@ -29,7 +28,6 @@ from impctl.plan.nodes import (
     attributes_of,
     scans_of,
 )
-from impctl.rules.pushdown import is_narrowed
 from impctl.types import AccessId, AttributeId, ColumnName, TableName
 from impctl.values import dataclass
 
@@ -42,17 +40,12 @@ if TYPE_CHECKING:
 
 Column = tuple[AttributeId, SqlType]
 
-
-_LONGEST = 60
-"""Characters of an expression that a message shows."""
+_LONGEST = 60  # Characters of an expression shown in a message
 
 
 class BlockedError(ImpctlError):
-    """The plan has a part the engine does not maintain; carries the reason and the place.
-
-    `way` turns it into touch mode or recapture; a measure that compiles plans itself, into an error
-    of its own.
-    """
+    """The plan has a part the engine does not maintain; carries the reason and its place in the
+    SQL. `choose_way` turns it into touch mode or recapture."""
 
     def __init__(self, reason: str, span: Span | None) -> None:
         super().__init__(reason, code="not_incremental")
@@ -61,10 +54,8 @@ class BlockedError(ImpctlError):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where changes of one table access enter the circuit.
-
-    Of its rows only those come further of which all `conditions` are true.
-    """
+    """Where changes of one table access enter the circuit, restricted to rows that meet
+    `conditions`."""
 
     access: AccessId
     table: TableName
@@ -72,20 +63,17 @@ class Source:
     conditions: tuple[Expr, ...] = ()
 
     def came(self, rows: pa.Table) -> Batch:
-        """All of these rows of the table, as what comes in."""
+        """The rows of the table as an insertion."""
         return self.scan.read(rows, np.ones(len(rows), dtype=np.int64))
 
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """The output of the operator (or, below zero, source) at position `at`.
-
-    `whole` are those of the approximate columns whose bounds are zero unless magnitudes add up to
-    2^53. `plan` yields the same rows from the tables, where selections, projections and inner joins
-    do; `computed` does, by the engine alone, where there are other joins, set operations, or
-    groupings whose groups can be read. `carried` are those of the columns that no node of the plan
-    knows, which pass through all that stands above a join tree.
-    """
+    """The output of the operator (below zero: source) at position `at`. `whole` are the approximate
+    columns whose bounds are zero unless magnitudes add up to 2^53. `plan` yields the same rows from
+    the tables if there are only selections, projections and inner joins; `computed` does so in the
+    engine only, with other joins, set operations or readable groupings. `carried` are columns that
+    no plan node knows and that pass through everything above a join tree."""
 
     at: int
     columns: tuple[Column, ...]
@@ -102,35 +90,32 @@ class Flow:
 
     @property
     def rows(self) -> Plan | None:
-        """A plan of the same rows from the tables, if there is one."""
         return self.computed if self.plan is None else self.plan
 
     def refs(self) -> list[tuple[AttributeId, Expr]]:
-        """Every column as the expression that passes it on."""
         return [(name, ColumnRef(name, kind)) for name, kind in self.columns]
 
 
 def over_rows(node: Join | SetOperation, left: Flow, right: Flow) -> Plan | None:
-    """The node over what its two sides are read from; None where one cannot be."""
+    """The node over the plans of its two inputs; None if one of them has no plan."""
     if left.rows is None or right.rows is None:
         return None
     return replace(node, left=left.rows, right=right.rows)
 
 
 def known_type(sql_type: SqlType | None, span: Span | None, what: str = "a value") -> SqlType:
-    """The type of `what`, or BlockedError where the engine does not know it."""
+    """Return the type of `what`; BlockedError if the engine does not support it."""
     if sql_type is None or sql_type.kind is Kind.OTHER:
         raise BlockedError(f"{what} has a type that the engine does not support", span)
     return sql_type
 
 
 def known_type_of(expr: Expr, span: Span | None) -> SqlType:
-    """The type of an expression, or BlockedError where the engine does not know it."""
+    """Return the type of an expression; BlockedError if the engine does not support it."""
     return known_type(type_of(expr), expr.span or span, _shown(expr))
 
 
 def typed(attributes: Iterable[Attribute], span: Span | None) -> tuple[Column, ...]:
-    """Identity and type of each attribute."""
     return tuple((one.id, known_type(one.type, span, f"`{one.name}`")) for one in attributes)
 
 
@@ -139,12 +124,12 @@ def _shown(expr: Expr) -> str:
 
 
 def check(expr: Expr, span: Span | None) -> None:
-    """BlockedError where the engine cannot compute the expression."""
+    """BlockedError if the engine cannot compute the expression."""
     _raise(find_blocker(expr), span)
 
 
 def check_condition(expr: Expr, span: Span | None) -> None:
-    """BlockedError where the engine cannot tell whether the expression is true."""
+    """BlockedError if the engine cannot evaluate the expression as a condition."""
     _raise(find_condition_blocker(expr), span)
 
 
@@ -155,24 +140,21 @@ def _raise(blocker: Blocker | None, span: Span | None) -> None:
 
 
 def refuse_approximate(flow: Flow, what: str, span: Span | None) -> None:
-    """BlockedError where a column of the flow is not exact."""
+    """BlockedError if a column of the flow is not exact."""
     if flow.approximate & flow.ids:
         raise BlockedError(f"the engine does not support {what} a sum of doubles", span)
 
 
 FRAGMENT_COLUMN: ColumnName = "__impctl_fragment"
-"""The fragment's column among a table's own."""
+"""The column of a table's rows that holds their range id."""
 
 
 @dataclass(frozen=True, slots=True)
 class Readable:
-    """Rows that can be read anew: `columns`, then the fragment of each access, from `plan`.
-
-    `name` is that of the side, or of the join, whose rows they are; `keys` are the columns by which
-    a side is asked. `rows` is the plan without fragments, which yields more columns perhaps.
-    Above a grouping, another join or a set operation, where rows may have many fragments of an
-    access or none, Spark is not asked, and `plan` is `rows`.
-    """
+    """Rows that can be read again: `columns`, then the range id of each access, from `plan`. `name`
+    is that of the side or join; `keys` are the columns a side is looked up by. `rows` is the plan
+    without range ids and may yield more columns. Above a grouping, another join or a set operation,
+    where a row may have many ranges per access or none, Spark is not used and `plan` is `rows`."""
 
     name: str
     rows: Plan
@@ -182,16 +164,14 @@ class Readable:
     accesses: tuple[AccessId, ...]
 
     def reads(self, access: AccessId) -> bool:
-        """Whether an access of a table is below it."""
+        """Whether it reads an access of a table."""
         return any(scan.access == access for scan in scans_of(self.rows))
 
 
 @dataclass(frozen=True, slots=True)
 class DistantJoin:
-    """An operator with inputs that are not kept; the rows it gives, and those of such an input.
-
-    `joined` is None where it finds its pairs itself while it is filled.
-    """
+    """An operator with inputs that are not kept, its output rows, and the rows of such an input.
+    `joined` is None if the operator finds its pairs itself while it is filled."""
 
     operator: Operator
     joined: Readable | None
@@ -199,12 +179,12 @@ class DistantJoin:
 
 
 def fragment_attribute(access: AccessId) -> Attribute:
-    """The fragment of the rows of an access, as a column."""
+    """The range id of an access's rows, as a column."""
     return Attribute(f"impctl/fragment/{access}", FRAGMENT_COLUMN, INTEGER, nullable=False)
 
 
 def with_fragments(plan: Plan, accesses: Collection[AccessId]) -> Plan:
-    """The plan with the fragments of these accesses carried up from their scans."""
+    """The plan with the range ids of these accesses added at their scans."""
     match plan:
         case Scan():
             if plan.access not in accesses:
@@ -230,7 +210,7 @@ def with_fragments(plan: Plan, accesses: Collection[AccessId]) -> Plan:
 def read_by_engine(
     flow: Flow, name: str, columns: tuple[Column, ...], keys: tuple[AttributeId, ...]
 ) -> Readable:
-    """The rows of a flow that can be read, in these columns, by these keys."""
+    """The rows of a readable flow, with these columns, looked up by these keys."""
     if flow.plan is not None:
         return readable(name, flow.plan, columns, keys, flow.accesses)
     assert flow.computed is not None, "only what can be read is asked for"
@@ -244,32 +224,30 @@ def readable(
     keys: tuple[AttributeId, ...],
     accesses: tuple[AccessId, ...],
 ) -> Readable:
-    """The rows of `plan`, in exactly these columns."""
-    outputs = [
-        ComputedColumn(a, a.ref()) for a in (Attribute(key, key, kind) for key, kind in columns)
-    ]
-    fragments = [ComputedColumn(a, a.ref()) for a in map(fragment_attribute, accesses)]
-    chosen = Project(with_fragments(plan, accesses), (*outputs, *fragments))
+    """The rows of `plan` with exactly these columns."""
+    attributes = [Attribute(key, key, kind) for key, kind in columns]
+    attributes += map(fragment_attribute, accesses)
+    outputs = tuple(ComputedColumn(one, one.ref()) for one in attributes)
+    chosen = Project(with_fragments(plan, accesses), outputs)
     return Readable(name, plan, chosen, columns, keys, accesses)
 
 
-LARGEST_INDEX = 4 << 30
-"""Bytes of one side that is kept unasked: what a small machine maps with ease."""
+def tables_of(plan: Plan | None) -> tuple[TableName, ...]:
+    """The tables that a plan scans, each once; none without a plan."""
+    return () if plan is None else tuple(dict.fromkeys(scan.table for scan in scans_of(plan)))
 
-_ROOM = 2
-"""Times what a side may take to be kept at first that it may be found to take."""
+
+LARGEST_INDEX = 4 << 30  # Bytes of one side that is kept by default: what a small machine can map
+
+_ROOM = 2  # How many times its estimate a side may take and still be kept
 _CODE_AND_WEIGHT = 16
 _FRAGMENT = 4
-_WIDTHS = {
-    Kind.BOOLEAN: 1,
-    Kind.STRING: 24,
-    Kind.BINARY: 24,
-    Kind.DECIMAL: 16,
-}
+_WIDTHS = {Kind.BOOLEAN: 1, Kind.STRING: 24, Kind.BINARY: 24, Kind.DECIMAL: 16}
 _WIDTH = 8
 
-
-_COMPUTED = "its rows are computed, so they cannot be read from tables"
+_UNCOUNTED = "kept, because its size is unknown: a table's log does not count rows"
+_NOT_IN_SPARK = "the other side is computed, so Spark cannot join them"
+COMPUTED = "its rows are computed, so they cannot be read from tables"
 _BY_SCALARS = (
     "a scalar value selects its rows; when the value changes, the rows that enter or leave are read"
 )
@@ -277,7 +255,7 @@ _WHOLE = "kept unless it does not fit the budget, because no key limits what wou
 
 
 class Strategy(StrEnum):
-    """How partners of changed rows are found on one side of a join."""
+    """How join partners of changed rows are found on one side."""
 
     INDEX = "index"
     FILES = "files"
@@ -287,11 +265,9 @@ class Strategy(StrEnum):
 @dataclass(frozen=True, slots=True)
 class SideFacts:
     """One side of a join: its name in the circuit, the tables below it, the bytes of a row.
-
-    `readers` can read its rows by their keys. Or a grouping and the rows below it; `pinned` says
-    why its groups must be kept, where they must; `is_passed` that a pass of partial aggregates may
-    fill them where they are kept. `is_whole`: no key narrows what would be read, so that it is all.
-    """
+    `readers` can read its rows by key. Or a grouping and the rows below it; `pinned` says why its
+    groups must be kept, if they must; `is_passed` that a pass of partial aggregates may fill them
+    if kept. `is_whole`: no key narrows the read, so it reads everything."""
 
     name: str
     tables: tuple[TableName, ...]
@@ -301,17 +277,13 @@ class SideFacts:
     pinned: str = ""
     is_passed: bool = False
     is_whole: bool = False
-    by_scalars: bool = False
-    """Whether it is rows that are selected by scalars, and so need not be kept."""
+    by_scalars: bool = False  # Whether its rows are selected by scalars, and so need not be kept
 
 
 @dataclass(frozen=True, slots=True)
 class SideChoice:
-    """What was chosen for a side or a grouping and why; `rows` and `bytes` are the most it can come
-    to.
-
-    `readers` could read its rows; `is_whole`: all of them each time, since no key narrows them.
-    """
+    """The choice for a side or grouping, and why; `rows` and `bytes` are upper estimates. `readers`
+    could read its rows; `is_whole`: every read reads all rows, since no key narrows it."""
 
     side: str
     tables: tuple[TableName, ...]
@@ -320,13 +292,12 @@ class SideChoice:
     rows: int | None = None
     bytes: int | None = None
     readers: tuple[Strategy, ...] = ()
-    room: int = 0
-    """Bytes up to which its rows are kept all the same, once they are found to take no more."""
+    room: int = 0  # Bytes up to which its rows are kept after all, once their real size is known
     is_whole: bool = False
 
     @property
     def mode(self) -> str:
-        """What is done about its rows, in the words that users read: kept, read or rebuilt."""
+        """The mode of its rows in the words shown to users: kept, read or rebuilt."""
         if self.strategy is Strategy.INDEX:
             return "kept"
         return "rebuilt" if self.is_whole else "read"
@@ -336,23 +307,17 @@ class Chooser(Protocol):
     """Chooses for every side of every join, and for every grouping."""
 
     @property
-    def has_filter(self) -> bool:
-        """Whether `spark` sides keep a filter of their keys."""
-        ...
+    def has_filter(self) -> bool: ...
 
-    def choose(self, facts: SideFacts) -> SideChoice:
-        """The choice for this side or grouping."""
-        ...
+    def choose(self, facts: SideFacts) -> SideChoice: ...
 
 
 @dataclass(frozen=True, slots=True)
 class AsRecorded:
-    """The choices that are stored: Spark reads the rows of `distant` sides, the engine those of
-    sides `from_files`, others are kept. `reasons` are by side, as far as they are stored.
-
-    A circuit that `is_to_fill` keeps the groups that a pass may fill; they are read from then on.
-    It keeps no rows that are selected by scalars, whatever an older one did.
-    """
+    """Stored choices: Spark reads the rows of `distant` sides, the engine those of sides
+    `from_files`, others are kept. `reasons` are by side, as far as stored. A circuit that
+    `is_to_fill` keeps the groups that a pass may fill; they are read from then on. It keeps no rows
+    selected by scalars, even if an older circuit did."""
 
     distant: Collection[str] = ()
     has_filter: bool = True
@@ -361,10 +326,9 @@ class AsRecorded:
     is_to_fill: bool = False
 
     def choose(self, facts: SideFacts) -> SideChoice:
-        """What is stored."""
         strategy = Strategy.INDEX
+        is_filled = self.is_to_fill and facts.is_passed
         for names, reader in ((self.distant, Strategy.SPARK), (self.from_files, Strategy.FILES)):
-            is_filled = self.is_to_fill and facts.is_passed
             if facts.name in names and reader in facts.readers and not is_filled:
                 strategy = reader
         if facts.by_scalars and self.is_to_fill:
@@ -375,28 +339,22 @@ class AsRecorded:
 
 @dataclass(frozen=True, slots=True)
 class BySize:
-    """As the workload asks; where it leaves that open, a side is kept while it is small enough.
-
-    A side is kept, too, where nobody knows its size.
-    """
+    """As the workload asks; where it leaves that open, a side is kept while it is small enough. A
+    side of unknown size is kept, too."""
 
     asked: Strategy | None
     rows_of: Callable[[TableName], int | None]
     has_filter: bool = True
     largest: int = LARGEST_INDEX
-    from_files: int | None = None
-    """Bytes beyond which a side is read from files; None is for no such reason."""
+    from_files: int | None = None  # Bytes above which a side is read from files; None disables this
     fits: int | None = None
-    """Bytes that may take more memory to build than there is; None is without bounds."""
+    """Bytes that may take more memory to build than is available; None is unlimited."""
     is_least: bool = False
-    """Whether groups are read, too, unless a pass over their one table is to fill them, and what no
-    key narrows is read whole."""
+    """Whether groups are read, too, unless a pass over their one table fills them, and sides that
+    no key narrows are read whole."""
 
     def choose(self, facts: SideFacts) -> SideChoice:
-        """The choice, with the sizes it goes by.
-
-        A side over several tables is taken for as long as its longest table.
-        """
+        """A side over several tables is taken to be as long as its longest table."""
         counts = [self.rows_of(table) for table in facts.tables]
         rows = None if None in counts else max((count or 0 for count in counts), default=0)
         size = None if rows is None else rows * facts.row_bytes
@@ -410,7 +368,7 @@ class BySize:
         if facts.by_scalars and self.asked is not Strategy.INDEX:
             return Strategy.FILES, _BY_SCALARS
         if not facts.readers:
-            return Strategy.INDEX, facts.pinned or _COMPUTED
+            return Strategy.INDEX, facts.pinned or COMPUTED
         if facts.is_grouping and self.is_least and not facts.is_passed:
             return Strategy.FILES, "requested"
         if facts.is_grouping:
@@ -418,85 +376,23 @@ class BySize:
         if facts.is_whole and not self.is_least:
             return Strategy.INDEX, _WHOLE
         if self.asked is not None:
-            return self._asked(facts, self.asked)
+            if self.asked is Strategy.INDEX or self.asked in facts.readers:
+                return self.asked, "requested"
+            return Strategy.INDEX, _NOT_IN_SPARK
         if self.from_files is not None and size is not None and size > self.from_files:
             return Strategy.FILES, "it may take a large part of the budget"
         if self.fits is not None and size is not None and size > self.fits:
             return Strategy.FILES, "building it may need more memory than is available"
         if Strategy.SPARK not in facts.readers:
-            return Strategy.INDEX, "the other side is computed, so Spark cannot join them"
+            return Strategy.INDEX, _NOT_IN_SPARK
         if size is None:
-            return Strategy.INDEX, (
-                "kept, because its size is unknown: a table's log does not count rows"
-            )
+            return Strategy.INDEX, _UNCOUNTED
         if size > self.largest:
             return Strategy.SPARK, "too large to keep"
         return Strategy.INDEX, "small enough to keep"
 
-    @staticmethod
-    def _asked(facts: SideFacts, asked: Strategy) -> tuple[Strategy, str]:
-        if asked is Strategy.INDEX or asked in facts.readers:
-            return asked, "requested"
-        return Strategy.INDEX, "the other side is computed, so Spark cannot join them"
-
 
 def row_bytes(columns: Collection[Column], accesses: int) -> int:
-    """Bytes that a row of these columns takes in an index, text being taken for short."""
+    """Bytes that a row of these columns takes in an index; text counts as short."""
     values = sum(_WIDTHS.get(kind.kind, _WIDTH) for _, kind in columns)
     return values + _CODE_AND_WEIGHT + _FRAGMENT * accesses
-
-
-@dataclass(frozen=True, slots=True)
-class Groups:
-    """A grouping as chosen: its operator, and the rows that it reads, where it does."""
-
-    choice: SideChoice
-    operator: Aggregate | GroupsRead
-    distant: DistantJoin | None = None
-
-
-def chosen_groups(
-    chooser: Chooser,
-    flow: Flow,
-    kept: Aggregate,
-    made: Callable[[], Aggregate],
-    *,
-    is_passed: bool,
-) -> Groups:
-    """The grouping over this flow, kept or read.
-
-    `made` gives it anew, with all values of its extremes; `is_passed` says that partial aggregates
-    may fill the circuit.
-    """
-    pinned = _pinned(flow, kept)
-    rows = flow.rows
-    tables = () if rows is None else tuple(s.table for s in scans_of(rows))
-    readers = () if pinned else (Strategy.FILES,)
-    is_whole = rows is not None and not is_narrowed(rows, kept.group_keys)
-    facts = SideFacts(
-        kept.piece,
-        tuple(dict.fromkeys(tables)),
-        row_bytes(kept.keys, kept.accesses),
-        readers,
-        is_grouping=True,
-        pinned=pinned,
-        is_passed=is_passed,
-        is_whole=is_whole,
-    )
-    choice = replace(chooser.choose(facts), readers=readers, is_whole=is_whole)
-    if choice.strategy is not Strategy.FILES:
-        return Groups(choice, kept)
-    operator = GroupsRead(flow.columns, made)
-    below = read_by_engine(flow, kept.piece, flow.columns, kept.group_keys)
-    return Groups(choice, operator, DistantJoin(operator, None, (below,)))
-
-
-def _pinned(flow: Flow, kept: Aggregate) -> str:
-    """Why the groups must be kept; empty where they need not be."""
-    if flow.rows is None:
-        return "its rows are computed, so they cannot be read from tables"
-    if not kept.group_keys:
-        return "it has one group, which every change needs"
-    if not kept.is_told_by_rows:
-        return "sums of doubles and ties between them depend on earlier changes, not only on rows"
-    return ""

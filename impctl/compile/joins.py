@@ -21,8 +21,10 @@ from impctl.compile.flows import (
     read_by_engine,
     readable,
     row_bytes,
+    tables_of,
     typed,
 )
+from impctl.compile.jointree.decompose import all_of
 from impctl.engine import accumulators
 from impctl.engine.join import Join as JoinOperator
 from impctl.engine.join import SelectByScalars, Side
@@ -64,7 +66,6 @@ from impctl.plan.nodes import (
     nodes_of,
     scans_of,
 )
-from impctl.plan.nodes import Aggregate as AggregateNode
 from impctl.rules.pushdown import is_narrowed
 from impctl.types import AttributeId
 from impctl.values import dataclass
@@ -100,7 +101,6 @@ def _has_bounds(plan: Plan) -> bool:
 
 
 def _computed(node: Plan) -> Iterable[tuple[str, Attribute]]:
-    """The functions of many rows that the node computes, each with its column."""
     match node:
         case Aggregate():
             return ((output.call.function, output.attribute) for output in node.aggregates)
@@ -111,20 +111,17 @@ def _computed(node: Plan) -> Iterable[tuple[str, Attribute]]:
 
 @dataclass(frozen=True, slots=True)
 class JoinInput:
-    """One input of a chain of inner joins, its columns, and what holds of its rows."""
+    """One input of a chain of inner joins, its columns, and conditions on its rows."""
 
     plan: Plan
     ids: frozenset[AttributeId]
-    implied: tuple[Expr, ...]
-    """Conditions about this relation alone that follow from conditions about several."""
+    implied: tuple[Expr, ...]  # Conditions on this relation alone that conditions on several imply
 
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """Relations in the order to join them, and all conditions.
-
-    `equal` are plain columns of one type that the conditions make equal, in classes.
-    """
+    """Relations in join order, and all conditions. `equal` are plain columns of one type that the
+    conditions make equal, in classes."""
 
     relations: tuple[JoinInput, ...]
     conditions: tuple[Expr, ...]
@@ -148,11 +145,9 @@ def following(
     other: frozenset[AttributeId],
     stated: Sequence[Expr],
 ) -> list[Expr]:
-    """Equalities between columns of the two that follow from others, one per class.
-
-    A class that one of the `stated` conditions connects them by has none: it would look up the same
-    value twice. Without them relations that only meet through a third one were multiplied.
-    """
+    """Equalities between columns of the two that others imply, one per class. A class that a
+    `stated` condition already connects adds none: it would look up the same value twice. Without
+    them, relations that only join through a third one would be multiplied."""
     pairs = [columns_of(part) for part in stated if _is_plain(part)]
     result: list[Expr] = []
     for members in equal:
@@ -197,21 +192,22 @@ def _collect(node: Plan, plans: list[Plan], conditions: list[Expr]) -> None:
 
 
 def _relation(plan: Plan, conditions: Sequence[Expr]) -> JoinInput:
-    ids = frozenset(attribute.id for attribute in attributes_of(plan))
+    ids = _ids_of(plan)
     result = [_implied(condition, ids) for condition in conditions]
     return JoinInput(plan, ids, tuple(one for one in result if one is not None))
 
 
 def _implied(condition: Expr, ids: frozenset[AttributeId]) -> Expr | None:
-    """What a disjunction says of one relation, where every branch says something of it."""
+    """What a disjunction implies for one relation, if every branch implies something for it."""
     if not isinstance(condition, Or) or columns_of(condition) <= ids:
         return None
     branches = []
     for branch in condition.operands:
         own = [part for part in conjuncts(branch) if columns_of(part) and columns_of(part) <= ids]
-        if not own:
+        implied = all_of(own)
+        if implied is None:
             return None
-        branches.append(own[0] if len(own) == 1 else And(tuple(own)))
+        branches.append(implied)
     return Or(tuple(branches))
 
 
@@ -228,14 +224,10 @@ def _ordered(relations: Sequence[JoinInput], conditions: Sequence[Expr]) -> list
 
 
 def _connection(
-    relation: JoinInput,
-    joined: Sequence[JoinInput],
-    classes: Sequence[frozenset[AttributeId]],
+    relation: JoinInput, joined: Sequence[JoinInput], classes: Sequence[frozenset[AttributeId]]
 ) -> int:
-    """How well a relation fits next: 2 by a value only one joined relation has, 1 by another.
-
-    Where two joined relations share the value already, a third on it is likely to multiply rows.
-    """
+    """How well a relation fits next: 2 by a value only one joined relation has, 1 by another. If
+    two joined relations share the value already, a third on it is likely to multiply rows."""
     best = 0
     for result in classes:
         holders = sum(1 for one in joined if result & one.ids)
@@ -245,7 +237,6 @@ def _connection(
 
 
 def _equal_columns(conditions: Sequence[Expr]) -> list[frozenset[AttributeId]]:
-    """Columns that the conditions make equal, in classes."""
     classes: list[frozenset[AttributeId]] = []
     for part in conditions:
         if not isinstance(part, Compare) or part.op is not CompareOp.EQUAL:
@@ -285,23 +276,20 @@ def _is_point(part: Expr) -> bool:
 
 
 def pushed_below(node: Join) -> Join | None:
-    """A semi or anti join moved down to the one relation of inner joins it looks at; None if none.
-
-    Which rows of that relation have a partner does not depend on what they are joined with.
-    """
+    """Move a semi or anti join down to the one relation of inner joins it reads; None if none.
+    Which rows of that relation have a partner does not depend on what they are joined with."""
     if node.kind not in (JoinKind.SEMI, JoinKind.ANTI) or node.condition is None:
         return None
     if not (isinstance(node.left, Join) and node.left.kind is JoinKind.INNER):
         return None
-    own = frozenset(attribute.id for attribute in attributes_of(node.left))
-    used = columns_of(node.condition) & own
+    used = columns_of(node.condition) & _ids_of(node.left)
     return _pushed_into(node.left, node, used) if used else None
 
 
 def _pushed_into(into: Join, node: Join, used: frozenset[AttributeId]) -> Join | None:
     for side in ("left", "right"):
         plan = into.left if side == "left" else into.right
-        if not used <= frozenset(attribute.id for attribute in attributes_of(plan)):
+        if not used <= _ids_of(plan):
             continue
         if isinstance(plan, Join) and plan.kind is JoinKind.INNER:
             below: Plan | None = _pushed_into(plan, node, used)
@@ -323,31 +311,26 @@ class ScalarSelection:
 
 
 def scalar_selections(chain: Joined) -> Iterator[ScalarSelection]:
-    """The relations that are selected by scalars; one that is joined with scalars alone by all
-    conditions."""
+    """The relations selected by scalars; one that all conditions join with scalars alone."""
     scalars = [one for one in chain.relations if is_scalar(one.plan)]
     known = frozenset[AttributeId]().union(*(one.ids for one in scalars))
     is_alone = len(scalars) == len(chain.relations) - 1
     for relation in chain.relations:
         if not _is_of_one_table(relation.plan):
             continue
-        own = [
-            part
-            for part in chain.conditions
-            if is_alone or _is_on_both(columns_of(part), relation.ids, known)
-        ]
+        own = chain.conditions
+        if not is_alone:
+            own = tuple(part for part in own if _is_on_both(part, relation.ids, known))
         read = frozenset[AttributeId]().union(*map(columns_of, own))
         used = tuple(one for one in scalars if one.ids & read)
         if used:
-            yield ScalarSelection(relation, used, tuple(own))
+            yield ScalarSelection(relation, used, own)
 
 
 def selected_chain(select: Select) -> Joined | None:
-    """A relation joined with scalars alone, under all conditions; None for another plan.
-
-    Conditions that can fail stay above a join, since it drops rows. One row drops none, so such
-    conditions see the same rows if they are asked last of the relation's.
-    """
+    """A relation joined with scalars alone, under all conditions; None for another plan. Conditions
+    that can fail stay above a join, since it drops rows. One row drops none, so such conditions see
+    the same rows if they are evaluated last."""
     if not isinstance(select.child, Join) or select.child.kind is not JoinKind.INNER:
         return None
     chain = chain_of(select.child)
@@ -358,16 +341,16 @@ def selected_chain(select: Select) -> Joined | None:
 
 
 def is_scalar(plan: Plan) -> bool:
-    """Whether these are columns of a row that is one at most, whatever is too close to call: of
-    first rows there are several where their order is."""
+    """Whether these columns are of at most one row, whatever is too close to call: ambiguous order
+    may give several first rows."""
     while isinstance(plan, Select | Project):
         plan = plan.child
-    return isinstance(plan, AggregateNode) and not plan.keys and plan.grouping_sets is None
+    return isinstance(plan, Aggregate) and not plan.keys and plan.grouping_sets is None
 
 
 def is_read_beside(root: Plan | None, scalar: JoinInput, conditions: Collection[Expr]) -> bool:
-    """Whether some column of the scalar is read in a plan elsewhere than in these conditions, or is
-    among its columns."""
+    """Whether a scalar's column is read elsewhere than in these conditions, or is an output
+    column."""
     return root is None or not scalar.ids.isdisjoint(
         {*_ids_of(root), *_read(root, scalar.plan, conditions)}
     )
@@ -393,8 +376,9 @@ def _ids_of(plan: Plan) -> frozenset[AttributeId]:
 
 
 def _is_on_both(
-    read: frozenset[AttributeId], own: frozenset[AttributeId], known: frozenset[AttributeId]
+    condition: Expr, own: frozenset[AttributeId], known: frozenset[AttributeId]
 ) -> bool:
+    read = columns_of(condition)
     return read <= known | own and not read.isdisjoint(known) and not read.isdisjoint(own)
 
 
@@ -406,8 +390,6 @@ def _is_of_one_table(plan: Plan) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Key:
-    """One equality between the sides."""
-
     left: Expr
     right: Expr
     null_safe: bool
@@ -415,16 +397,12 @@ class _Key:
 
 @dataclass(frozen=True, slots=True)
 class _Condition:
-    """A join condition taken apart."""
-
     keys: tuple[_Key, ...]
-    left: tuple[Expr, ...]
-    """Conjuncts about the left side alone."""
+    left: tuple[Expr, ...]  # Conjuncts on the left side alone
     right: tuple[Expr, ...]
     mixed: tuple[Expr, ...]
 
     def turned(self) -> _Condition:
-        """The same condition seen from the other side."""
         keys = tuple(_Key(key.right, key.left, key.null_safe) for key in self.keys)
         return _Condition(keys, self.right, self.left, self.mixed)
 
@@ -435,7 +413,7 @@ _Selected = tuple[ScalarSelection, SideChoice]
 
 
 def build_join(builder: Plumbing, node: Join, *, must_be_sure: bool) -> Flow:
-    """The operators of a join of any kind."""
+    """Build the operators of a join of any kind."""
     if node.kind is JoinKind.INNER:
         return _build_chain(builder, node, must_be_sure=must_be_sure)
     moved = pushed_below(node)
@@ -450,26 +428,26 @@ def build_join(builder: Plumbing, node: Join, *, must_be_sure: bool) -> Flow:
     right_is_free = node.kind in (JoinKind.SEMI, JoinKind.RIGHT)
     left = builder.build(node.left, must_be_sure=must_be_sure or not left_is_free)
     right = builder.build(node.right, must_be_sure=must_be_sure or not right_is_free)
-    parts = _Parts(builder, node, must_be_sure or not is_semi)
+    parts = _JoinParts(builder, node, must_be_sure or not is_semi)
     return replace(_other_join(parts, left, right), computed=over_rows(node, left, right))
 
 
 def build_selected(builder: Plumbing, node: Select, *, must_be_sure: bool) -> Flow | None:
-    """A selection over a relation and scalars as one; None where it is none, or not to be."""
+    """Build a selection over a relation and scalars as one; None if it is none, or not chosen."""
     chain = selected_chain(node)
     if chain is None or not isinstance(node.child, Join):
         return None
-    parts = _Parts(builder, node.child, must_be_sure)
+    parts = _JoinParts(builder, node.child, must_be_sure)
     chosen = parts.chosen(chain)
     return _chained(parts, chain, chosen) if chosen else None
 
 
 def _as_pairs(builder: Plumbing, node: Join, must_be_sure: bool) -> Flow | None:
-    """A semi join with scalars, whose one row is no partner twice; None where they select none."""
+    """A semi join with scalars, whose one row is no partner twice; None if they select none."""
     if node.kind is not JoinKind.SEMI or not is_scalar(node.right):
         return None
     inner = replace(node, kind=JoinKind.INNER)
-    parts, chain = _Parts(builder, inner, must_be_sure), chain_of(inner)
+    parts, chain = _JoinParts(builder, inner, must_be_sure), chain_of(inner)
     chosen = parts.chosen(chain)
     if not chosen:
         return None
@@ -478,8 +456,7 @@ def _as_pairs(builder: Plumbing, node: Join, must_be_sure: bool) -> Flow | None:
     return replace(pairs, columns=tuple(one for one in pairs.columns if one[0] in own))
 
 
-def _other_join(parts: _Parts, left: Flow, right: Flow) -> Flow:
-    """The operators of an outer, semi or anti join of these sides."""
+def _other_join(parts: _JoinParts, left: Flow, right: Flow) -> Flow:
     builder, node = parts.builder, parts.node
     if node.kind is JoinKind.ANTI and node.null_aware:
         used = frozenset() if node.condition is None else columns_of(node.condition)
@@ -496,15 +473,14 @@ def _other_join(parts: _Parts, left: Flow, right: Flow) -> Flow:
 
 
 def _build_chain(builder: Plumbing, node: Join, *, must_be_sure: bool) -> Flow:
-    """Inner joins one after the other."""
-    parts = _Parts(builder, node, must_be_sure)
+    parts = _JoinParts(builder, node, must_be_sure)
     chain = chain_of(node)
     return _chained(parts, chain, parts.chosen(chain))
 
 
-def _chained(parts: _Parts, chain: Joined, chosen: Sequence[_Selected]) -> Flow:
-    """The relations joined in turn; each condition as soon as its columns are there, those on
-    scalars before any join."""
+def _chained(parts: _JoinParts, chain: Joined, chosen: Sequence[_Selected]) -> Flow:
+    """Join the relations in turn; each condition as soon as possible, those on scalars before any
+    join."""
     builder = parts.builder
     asked = [part for one, _ in chosen for part in one.conditions]
     waiting = [part for part in chain.conditions if part not in asked]
@@ -519,8 +495,7 @@ def _chained(parts: _Parts, chain: Joined, chosen: Sequence[_Selected]) -> Flow:
 
     def flow_of(relation: JoinInput) -> Flow:
         if id(relation) not in flows:
-            built = builder.build(relation.plan, must_be_sure=parts.must_be_sure)
-            flows[id(relation)] = built
+            flows[id(relation)] = builder.build(relation.plan, must_be_sure=parts.must_be_sure)
         return flows[id(relation)]
 
     result: Flow | None = None
@@ -543,7 +518,7 @@ def _chained(parts: _Parts, chain: Joined, chosen: Sequence[_Selected]) -> Flow:
         result, flow = parts.sure_keys(result, flow, apart)
         result = parts.inner(result, flow, apart)
     assert result is not None
-    # Of scalars that nobody reads on, the fragments of their rows are joined alone.
+    # Of scalars that are not read above, only the ranges of their rows are joined.
     for flow in map(flow_of, unread.values()):
         if flow.accesses:
             result = parts.inner(result, flow, _NOTHING_ASKED)
@@ -551,22 +526,20 @@ def _chained(parts: _Parts, chain: Joined, chosen: Sequence[_Selected]) -> Flow:
 
 
 @dataclass(frozen=True, slots=True)
-class _Parts:
-    """The pieces that joins are put together from."""
-
+class _JoinParts:
     builder: Plumbing
     node: Join
     must_be_sure: bool
 
     def sure_keys(self, left: Flow, right: Flow, condition: _Condition) -> tuple[Flow, Flow]:
-        """Both sides, with what is looked up by equality exact."""
+        """Both sides, with their join keys exact."""
         mine = [columns_of(key.left) for key in condition.keys]
         theirs = [columns_of(key.right) for key in condition.keys]
         left = self.builder.sure(left, frozenset().union(*mine))
         return left, self.builder.sure(right, frozenset().union(*theirs))
 
     def chosen(self, chain: Joined) -> list[_Selected]:
-        """The relations of a chain that are selected by scalars, where they are to be, and why."""
+        """The relations of a chain that are chosen to be selected by scalars, and why."""
         result = []
         for one in scalar_selections(chain):
             columns = typed(attributes_of(one.relation.plan), self.node.span)
@@ -584,13 +557,8 @@ class _Parts:
         return result
 
     def by_scalars(
-        self,
-        rows: Flow,
-        scalars: Sequence[Flow],
-        selection: ScalarSelection,
-        choice: SideChoice,
+        self, rows: Flow, scalars: Sequence[Flow], selection: ScalarSelection, choice: SideChoice
     ) -> Flow:
-        """The rows for which the conditions are true beside the scalars."""
         beside = scalars[0]
         for other in scalars[1:]:
             beside = self.inner(beside, other, _NOTHING_ASKED)
@@ -618,7 +586,6 @@ class _Parts:
         return replace(rows, at=at, plan=None)
 
     def inner(self, left: Flow, right: Flow, condition: _Condition) -> Flow:
-        """All pairs for which the condition is true."""
         left = self.filtered(left, condition.left)
         right = self.filtered(right, condition.right)
         whole = left.whole | right.whole
@@ -630,7 +597,7 @@ class _Parts:
         return self.filtered(result, condition.mixed)
 
     def semi(self, left: Flow, right: Flow, condition: _Condition) -> Flow:
-        """Rows of the left side with a partner; with their partners' fragments."""
+        """Rows of the left side with a partner; with their partners' ranges."""
         left = self.filtered(left, condition.left)
         if condition.mixed:
             return self._semi_by_rows(left, right, condition)
@@ -638,15 +605,14 @@ class _Parts:
         once, keys = self._distinct_keys(right, condition.keys)
         whole = left.whole
         left, bounds = self.builder.parted(left)
-        result = self._matched(left, once, keys, left.columns)
-        return self.builder.rejoined(result, bounds, whole)
+        return self.builder.rejoined(self._matched(left, once, keys, left.columns), bounds, whole)
 
     def _semi_by_rows(self, left: Flow, right: Flow, condition: _Condition) -> Flow:
-        """The rows of the left side that occur among the pairs, found by all their columns."""
+        """The rows of the left side that occur among the pairs, compared by all columns."""
         pairs = self.inner(left, right, condition)
-        # The fragments of the left row come with the row itself.
+        # The ranges of the left row come with the row itself.
         pairs = self.builder.union([pairs], left.columns, right.accesses)
-        # Rows are told apart by their bounds too, which are alike to the bit where they are one.
+        # Rows are compared by their bounds too, which are bitwise equal for equal rows.
         whole = left.whole
         pairs, _ = self.builder.parted(pairs)
         left, bounds = self.builder.parted(left)
@@ -659,18 +625,15 @@ class _Parts:
             _Key(ColumnRef(mine, kind), ColumnRef(other, kind), null_safe=True)
             for (mine, kind), (other, _) in zip(left.columns, columns, strict=True)
         )
-        result = self._matched(left, once, keys, left.columns)
-        return self.builder.rejoined(result, bounds, whole)
+        return self.builder.rejoined(self._matched(left, once, keys, left.columns), bounds, whole)
 
     def anti(self, left: Flow, right: Flow, condition: _Condition) -> Flow:
-        """Rows of the left side without a partner; with their own fragments only."""
-        return self._minus(left, self.semi(left, right, condition))
-
-    def _minus(self, whole: Flow, part: Flow) -> Flow:
-        return self.builder.union([whole, part], whole.columns, whole.accesses, signs=(1, -1))
+        """Rows of the left side without a partner; with their own ranges only."""
+        flows = [left, self.semi(left, right, condition)]
+        return self.builder.union(flows, left.columns, left.accesses, signs=(1, -1))
 
     def outer(self, left: Flow, right: Flow, condition: _Condition) -> Flow:
-        """The inner join and, padded with NULL, what found no partner."""
+        """The inner join and, padded with NULL, the rows without a partner."""
         flows = [self.inner(left, right, condition)]
         if self.node.kind in (JoinKind.LEFT, JoinKind.FULL):
             alone = self.anti(left, right, condition)
@@ -691,9 +654,8 @@ class _Parts:
         pair = parts[0] if len(parts) == 1 else None
         key = None if pair is None else _key_of(pair, left, right)
         if key is None or key.null_safe:
-            raise BlockedError(
-                "the engine supports NOT IN only with a single equality", self.node.span
-            )
+            reason = "the engine supports NOT IN only with a single equality"
+            raise BlockedError(reason, self.node.span)
         known = self.filtered(left, (Not(IsNull(key.left)),))
         result = self.anti(known, right, _Condition((key,), (), (), ()))
         flows = [self.anti(result, self.filtered(right, (IsNull(key.right),)), _NOTHING_ASKED)]
@@ -702,20 +664,14 @@ class _Parts:
         return self.builder.union(flows, left.columns, left.accesses)
 
     def filtered(self, flow: Flow, predicates: Sequence[Expr]) -> Flow:
-        """The rows for which all predicates are true."""
-        if not predicates:
+        predicate = all_of(predicates)
+        if predicate is None:
             return flow
-        predicate = predicates[0] if len(predicates) == 1 else And(tuple(predicates))
         return self.builder.select(flow, predicate, self.node, must_be_sure=self.must_be_sure)
 
     def _matched(
-        self,
-        left: Flow,
-        right: Flow,
-        keys: Sequence[_Key],
-        columns: tuple[Column, ...],
+        self, left: Flow, right: Flow, keys: Sequence[_Key], columns: tuple[Column, ...]
     ) -> Flow:
-        """The inner join on equal keys alone."""
         name = self.builder.name("join")
         left_flow, left_side = self._side(left, [key.left for key in keys], f"{name}/left")
         right_flow, right_side = self._side(right, [key.right for key in keys], f"{name}/right")
@@ -745,15 +701,14 @@ class _Parts:
     def _chosen(self, flow: Flow, side: Side, name: str, *, is_joined: bool) -> Side:
         """The side, kept or not; `is_joined` says that the join can be read as a whole."""
         plan = flow.rows
-        tables = () if plan is None else tuple(s.table for s in scans_of(plan))
         size = row_bytes(side.columns, side.accesses)
         chooser = self.builder.chooser
         readers: tuple[Strategy, ...] = ()
         if side.keys and plan is not None:
             readers = (Strategy.FILES, Strategy.SPARK) if is_joined else (Strategy.FILES,)
         is_whole = plan is not None and not is_narrowed(plan, side.keys)
-        places = tuple(dict.fromkeys(tables))
-        choice = chooser.choose(SideFacts(name, places, size, readers, is_whole=is_whole))
+        facts = SideFacts(name, tables_of(plan), size, readers, is_whole=is_whole)
+        choice = chooser.choose(facts)
         self.builder.sides.append(replace(choice, readers=readers, is_whole=is_whole))
         return replace(
             side,
@@ -764,7 +719,6 @@ class _Parts:
         )
 
     def _side(self, flow: Flow, keys: Sequence[Expr], name: str) -> tuple[Flow, Side]:
-        """The flow with its keys as columns."""
         ids: list[AttributeId] = []
         computed: list[tuple[AttributeId, Expr]] = []
         for number, key in enumerate(keys):
@@ -800,7 +754,7 @@ class _Parts:
 def _joined_plan(
     left: Flow, left_side: Side, right: Flow, right_side: Side, keys: Sequence[_Key]
 ) -> Join | None:
-    """The join as a plan over the tables; None where a side is none."""
+    """The join as a plan over the tables; None if a side has none."""
     if left.rows is None or right.rows is None:
         return None
     mine, theirs = dict(left.columns), dict(right.columns)
@@ -812,8 +766,7 @@ def _joined_plan(
         )
         for one, other, key in zip(left_side.keys, right_side.keys, keys, strict=True)
     ]
-    condition = None if not parts else parts[0] if len(parts) == 1 else And(tuple(parts))
-    return Join(JoinKind.INNER, left.rows, right.rows, condition)
+    return Join(JoinKind.INNER, left.rows, right.rows, all_of(parts))
 
 
 def _taken_apart(condition: Expr | None, left: Flow, right: Flow) -> _Condition:
@@ -833,7 +786,6 @@ def _taken_apart(condition: Expr | None, left: Flow, right: Flow) -> _Condition:
 
 
 def _key_of(part: Expr, left: Flow, right: Flow) -> _Key | None:
-    """The equality between the sides that a conjunct states, if it states one."""
     if not isinstance(part, Compare) or part.op not in (CompareOp.EQUAL, CompareOp.NULL_SAFE_EQUAL):
         return None
     one, other = part.left, part.right

@@ -34,7 +34,6 @@ from impctl.plan.nodes import (
     AggregateOutput,
     Attribute,
     ComputedColumn,
-    SortKey,
     TopK,
     Window,
     WindowCall,
@@ -51,54 +50,47 @@ if TYPE_CHECKING:
 
 
 def build_top(builder: Plumbing, node: TopK, *, is_last: bool, must_be_sure: bool) -> Flow:
-    """The operators of a top-k; `is_last` if nothing above it decides which rows there are.
-
-    `must_be_sure`: something above it depends on which rows there are.
-    """
+    """Build a top-k; `is_last` if nothing above it decides which rows there are. `must_be_sure`: an
+    operator above depends on which rows there are."""
     if not node.order or node.count is None:
         raise BlockedError("LIMIT without ORDER BY has no fixed result", node.span)
     below = builder.build(node.child, must_be_sure=True)
-    used = _columns_decided_by(node) & below.approximate
+    exprs = (*(key.expr for key in node.order), *node.partition_by)
+    used = frozenset().union(*map(columns_of, exprs)) & below.approximate
     is_free = not below.accesses or not builder.is_barrier(node)
-    # The rows that OFFSET skips are kept, which only counting fragments may be given.
+    # The rows that OFFSET skips are kept; only counting of ranges may receive them.
     is_counted = is_last or (is_free and not node.offset)
     must_be_sure = must_be_sure or not is_counted
     is_told = bool(below.carried) and not is_last and builder.is_barrier(node)
     if used and is_told:
-        raise BlockedError(
-            "the engine does not support LIMIT ordered by a sum of doubles above a join tree",
-            node.span,
-        )
-    if used and not (used <= below.whole and (must_be_sure or _has_ties_to_break(node))):
+        reason = "the engine does not support LIMIT ordered by a sum of doubles above a join tree"
+        raise BlockedError(reason, node.span)
+    is_dense = node.rank is not None and node.rank.function == "dense_rank"
+    has_ties_to_break = len(node.order) > 1 or is_dense
+    if used and not (used <= below.whole and (must_be_sure or has_ties_to_break)):
         is_asked = is_last and builder.has_answer
         return build_likely(builder, node, below, must_be_sure=must_be_sure, keeps_bounds=is_asked)
     whole = below.whole
     below, bounds = builder.parted(builder.sure(below, used))
-    if is_told:
-        flow = _first_and_tied(builder, node, below)
-    else:
-        flow = _exactly_first(builder, node, below, is_last=is_last)
+    flow = _exactly_first(builder, node, below, is_last=is_last, is_told=is_told)
     return builder.rejoined(flow, bounds, whole)
 
 
-def _columns_decided_by(node: TopK) -> frozenset[AttributeId]:
-    exprs = (*(key.expr for key in node.order), *node.partition_by)
-    return frozenset().union(*(columns_of(expr) for expr in exprs))
-
-
-def _has_ties_to_break(node: TopK) -> bool:
-    """Whether more than the first key of the order decides."""
-    is_dense = node.rank is not None and node.rank.function == "dense_rank"
-    return len(node.order) > 1 or is_dense
-
-
-def _exactly_first(builder: Plumbing, node: TopK, below: Flow, *, is_last: bool) -> Flow:
-    """The operators of a top-k by exact values."""
-    top = _Parts(builder, node, builder.name("top"), below.columns)
+def _exactly_first(
+    builder: Plumbing, node: TopK, below: Flow, *, is_last: bool, is_told: bool
+) -> Flow:
+    """The operators of a top-k by exact values. All groups of a join tree that tie (`is_told`) take
+    part."""
+    top = _TopParts(builder, node, builder.name("top"), below.columns)
     sorted_ = top.with_keys(below)
     buffer = top.buffer(sorted_)
     if is_last:
         return top.first(sorted_, top.name, top.tied, buffer)
+    if is_told:
+        first = builder.taking_part[id(node)] = top.first(sorted_, top.name, top.tied, buffer)
+        if top.tied == top.exact:
+            return first
+        return top.first(top.with_keys(first), f"{top.name}/cut", top.exact)
     if not below.accesses or not builder.is_barrier(node):
         return top.first(sorted_, top.name, top.exact, buffer)
     first = top.first(sorted_, top.name, top.tied, buffer)
@@ -109,37 +101,19 @@ def _exactly_first(builder: Plumbing, node: TopK, below: Flow, *, is_last: bool)
     return top.first(kept, f"{top.name}/cut", top.exact)
 
 
-def _first_and_tied(builder: Plumbing, node: TopK, below: Flow) -> Flow:
-    """The first groups of a join tree; all that tie with them are what takes part."""
-    top = _Parts(builder, node, builder.name("top"), below.columns)
-    sorted_ = top.with_keys(below)
-    buffer = top.buffer(sorted_)
-    first = top.first(sorted_, top.name, top.tied, buffer)
-    builder.taking_part[id(node)] = first
-    if top.tied == top.exact:
-        return first
-    return top.first(top.with_keys(first), f"{top.name}/cut", top.exact)
-
-
 def build_witness(builder: Plumbing, node: Witness) -> Flow:
-    """The operators that keep the rows that decide: the first of each order, side by side."""
+    """Build the operators that keep the rows that decide: the first of each order, side by side."""
     below = builder.build(node.child, must_be_sure=True)
     refuse_approximate(below, "deciding by", node.span)
-    return builder.union(
-        [_first_by(builder, node, order, below) for order in node.orders],
-        below.columns,
-        below.accesses,
-    )
+    flows = []
+    for order in node.orders:
+        top = _TopParts(builder, first_by(node, order), builder.name("witness"), below.columns)
+        sorted_ = top.with_keys(below)
+        flows.append(top.first(sorted_, top.name, top.exact, top.buffer(sorted_)))
+    return builder.union(flows, below.columns, below.accesses)
 
 
-def _first_by(builder: Plumbing, node: Witness, order: tuple[SortKey, ...], below: Flow) -> Flow:
-    top = _Parts(builder, first_by(node, order), builder.name("witness"), below.columns)
-    sorted_ = top.with_keys(below)
-    buffer = top.buffer(sorted_)
-    return top.first(sorted_, top.name, top.exact, buffer)
-
-
-class _Parts:
+class _TopParts:
     """One top-k: its columns, and its limit with the ties at the border and without."""
 
     def __init__(self, builder: Plumbing, node: TopK, name: str, columns: Sequence[Column]) -> None:
@@ -155,22 +129,20 @@ class _Parts:
 
     def with_keys(self, flow: Flow) -> Flow:
         """The node's input columns, and what it sorts and partitions by."""
-        computed = [*self._computed("order", [key.expr for key in self.node.order])]
-        computed += self._computed("part", self.node.partition_by)
+        node, name = self.node, self.name
+        computed = [(f"{name}/order{at}", key.expr) for at, key in enumerate(node.order)]
+        computed += [(f"{name}/part{at}", expr) for at, expr in enumerate(node.partition_by)]
         for _, expr in computed:
-            check(expr, self.node.span)
-        types = tuple((key, known_type_of(expr, self.node.span)) for key, expr in computed)
+            check(expr, node.span)
+        types = tuple((key, known_type_of(expr, node.span)) for key, expr in computed)
         columns = (*self._columns, *types)
         own = {name for name, _ in self._columns}
         passed = [(name, ref) for name, ref in flow.refs() if name in own]
         at = self.builder.put(Project((*passed, *computed)), flow)
         return Flow(at, columns, flow.accesses)
 
-    def _computed(self, what: str, exprs: Sequence[Expr]) -> list[tuple[str, Expr]]:
-        return [(f"{self.name}/{what}{at}", expr) for at, expr in enumerate(exprs)]
-
     def buffer(self, sorted_: Flow) -> int | None:
-        """How many of the first rows of a flow that has the keys are kept; None is all."""
+        """How many of the first rows of a flow with the keys are kept; None is all."""
         is_grouped = bool(self.node.partition_by)
         wanted = self.exact.size
         result = self.builder.buffered(sorted_, self.name, is_grouped=is_grouped, wanted=wanted)
@@ -178,7 +150,6 @@ class _Parts:
         return result
 
     def first(self, flow: Flow, name: str, limit: Limit, buffer: int | None = None) -> Flow:
-        """The first rows of a flow that has the keys."""
         order = [
             OrderKey(f"{self.name}/order{at}", key.descending, key.nulls_first)
             for at, key in enumerate(self.node.order)
@@ -206,17 +177,13 @@ class _Parts:
 def build_likely(
     builder: Plumbing, node: TopK, below: Flow, *, must_be_sure: bool, keeps_bounds: bool = False
 ) -> Flow:
-    """The operators; the rank is not among the columns that go on.
-
-    `must_be_sure`: rows that may be first are not enough. Else what has a bound goes on only where
-    `keeps_bounds` asks for it, and the rows that OFFSET skips do.
-    """
+    """Build first rows that may be unsure; the rank is not among the output columns.
+    `must_be_sure`: rows that may be first are not enough. Else columns with bounds pass only if
+    `keeps_bounds`, and so do the rows that OFFSET skips."""
     keeps_bounds = keeps_bounds or must_be_sure
     if must_be_sure and not builder.has_doubts:
-        raise BlockedError(
-            "the engine does not support ordering by a sum of doubles below another grouping",
-            node.span,
-        )
+        reason = "the engine does not support ordering by a sum of doubles below another grouping"
+        raise BlockedError(reason, node.span)
     assert node.count is not None
     name = builder.name("likely")
     sorted_, key, bound, parts = _with_keys(builder, node, below, name, keeps_bounds=keeps_bounds)
@@ -238,7 +205,8 @@ def build_likely(
 
     first = likely(name, sorted_, node.offset + node.count)
     if not keeps_bounds:
-        return Flow(first.at, _exact(below), below.accesses)
+        exact = tuple(column for column in below.columns if column[0] not in below.approximate)
+        return Flow(first.at, exact, below.accesses)
     if must_be_sure and below.accesses and builder.is_barrier(node):
         builder.barriers.append(first)
         first = builder.union([first], first.columns, ())
@@ -252,14 +220,10 @@ def build_likely(
     return builder.rejoined(first, bounds_of(below), below.whole)
 
 
-def _exact(flow: Flow) -> tuple[Column, ...]:
-    return tuple(column for column in flow.columns if column[0] not in flow.approximate)
-
-
 def _with_keys(
     builder: Plumbing, node: TopK, below: Flow, name: str, *, keeps_bounds: bool
 ) -> tuple[Flow, OrderKey, AttributeId | None, list[AttributeId]]:
-    """The rows with what they are sorted and parted by; its columns, the bound's if it has one."""
+    """The rows with their sort and partition columns; the column of the bound, if there is one."""
     key = node.order[0]
     parts: list[tuple[AttributeId, Expr]] = [
         (f"{name}/part{at}", expr) for at, expr in enumerate(node.partition_by)
@@ -267,9 +231,8 @@ def _with_keys(
     for expr in (key.expr, *node.partition_by):
         check(expr, node.span)
     if any(columns_of(expr) & below.approximate for _, expr in parts):
-        raise BlockedError(
-            "the engine does not support partitioning by a sum of doubles", node.span
-        )
+        reason = "the engine does not support partitioning by a sum of doubles"
+        raise BlockedError(reason, node.span)
     order, bound = f"{name}/order", f"{name}/bound"
     has_bound = bool(columns_of(key.expr) & below.approximate)
     kept = [
@@ -294,24 +257,20 @@ _MOVED = frozenset({"lag", "lead"})
 
 
 def check_placed(call: WindowCall, span: Span | None) -> None:
-    """BlockedError for a call that the engine does not place."""
-    name, span = call.function.upper(), call.span or span
+    """BlockedError for a call that the engine does not compute by place."""
+    reason, span = f"the engine does not support {call.function.upper()}", call.span or span
     if call.function not in RANKS | _MOVED:
-        raise BlockedError(f"the engine does not support {name}", span)
+        raise BlockedError(reason, span)
     if call.frame is not None or not call.order:
-        raise BlockedError(
-            f"the engine does not support {name} without ORDER BY or with a frame", span
-        )
+        raise BlockedError(f"{reason} without ORDER BY or with a frame", span)
     if call.function in _MOVED:
         _ahead(call, span)
         _taken(call, span)
 
 
 def _taken(call: WindowCall, span: Span | None) -> tuple[Expr, ...]:
-    """The value that others take of a row, and its default where there is one, of one type.
-
-    A number that loses nothing by it has the value's type, whatever type Spark makes of both.
-    """
+    """The value that others take of a row, and its default if there is one, of one type. A number
+    that loses nothing by it has the value's type, whatever type Spark makes of both."""
     value, *default = call.arguments[::2]
     kind = known_type_of(value, span)
     if not default or type_of(default[0]) == kind:
@@ -320,9 +279,8 @@ def _taken(call: WindowCall, span: Span | None) -> tuple[Expr, ...]:
     is_constant = isinstance(default[0], Literal)
     if is_constant and own is not None and _fits(narrowed(default[0], own, kind), kind):
         return (value, Cast(default[0], kind))
-    raise BlockedError(
-        f"the default of {call.function.upper()} has a different type than its value", span
-    )
+    name = call.function.upper()
+    raise BlockedError(f"the default of {name} has a different type than its value", span)
 
 
 def _fits(own: SqlType, kind: SqlType) -> bool:
@@ -334,7 +292,7 @@ def _fits(own: SqlType, kind: SqlType) -> bool:
 
 
 def _ahead(call: WindowCall, span: Span | None) -> int:
-    """How many rows after its own one the value stands in."""
+    """How many rows ahead of its own the value is."""
     ahead = 1
     if len(call.arguments) > 1:
         offset = call.arguments[1]
@@ -359,10 +317,11 @@ def build_placed(
     name = builder.name("places")
     computed: dict[Expr, AttributeId] = {}
     for call in calls:
-        for expr in _used(call, node.span):
-            computed.setdefault(
-                expr, expr.id if isinstance(expr, ColumnRef) else f"{name}/{len(computed)}"
-            )
+        # What it sorts by, and what others take of a row.
+        taken = _taken(call, node.span) if call.function in _MOVED else ()
+        for expr in (*(key.expr for key in call.order), *taken):
+            fresh = f"{name}/{len(computed)}"
+            computed.setdefault(expr, expr.id if isinstance(expr, ColumnRef) else fresh)
     added = [(own, expr) for expr, own in computed.items() if own not in rows.ids]
     kinds = [(own, known_type_of(expr, node.span)) for own, expr in added]
     if added:
@@ -373,14 +332,7 @@ def build_placed(
     at = builder.put(WindowOperator(name, rows.columns, partition, placed), rows)
     results = typed([call.attribute for call in calls], node.span)
     whole = rows.whole
-    flow = Flow(at, (*rows.columns, *results), ())
-    return builder.rejoined(flow, bounds, whole)
-
-
-def _used(call: WindowCall, span: Span | None) -> list[Expr]:
-    """What is looked at of each row: what it sorts by, and what others take of it."""
-    taken = _taken(call, span) if call.function in _MOVED else ()
-    return [*(key.expr for key in call.order), *taken]
+    return builder.rejoined(Flow(at, (*rows.columns, *results), ()), bounds, whole)
 
 
 def _placed(call: WindowCall, columns: dict[Expr, AttributeId], span: Span | None) -> Placed:
@@ -394,9 +346,15 @@ def _placed(call: WindowCall, columns: dict[Expr, AttributeId], span: Span | Non
 
 
 def build_window(builder: Plumbing, node: Window) -> Flow:
-    """The operators of a window; BlockedError for functions that are left to Spark."""
+    """Build a window; BlockedError for functions that are left to Spark."""
     for call in node.calls:
-        _check(call, node)
+        if call.function not in AGGREGATES:
+            check_placed(call, node.span)
+        elif not is_whole(call):
+            reason = f"the engine does not support {call.function.upper()}"
+            raise BlockedError(
+                f"{reason} over part of a window's partition", call.span or node.span
+            )
     rows = builder.build(node.child, must_be_sure=True)
     for partition_by in dict.fromkeys(call.partition_by for call in node.calls):
         calls = [call for call in node.calls if call.partition_by == partition_by]
@@ -411,22 +369,9 @@ def build_window(builder: Plumbing, node: Window) -> Flow:
     return rows
 
 
-def _check(call: WindowCall, node: Window) -> None:
-    """BlockedError for a call that is neither of the whole partition nor of a row's place in it."""
-    if call.function in AGGREGATES:
-        if not is_whole(call):
-            name, span = call.function.upper(), call.span or node.span
-            raise BlockedError(
-                f"the engine does not support {name} over part of a window's partition", span
-            )
-    else:
-        check_placed(call, node.span)
-
-
 def _grouping(
     builder: Plumbing, node: Window, partition_by: tuple[Expr, ...], calls: Sequence[WindowCall]
 ) -> Aggregate:
-    """The grouping by what the rows of a partition have in common."""
     name = builder.name("window")
     keys = tuple(
         ComputedColumn(Attribute(f"{name}/key{place}", f"key{place}", type_of(expr)), expr)
@@ -442,17 +387,11 @@ def _grouping(
 
 
 def _beside(
-    builder: Plumbing,
-    node: Window,
-    rows: Flow,
-    grouping: Aggregate,
-    placed: Sequence[WindowCall],
+    builder: Plumbing, node: Window, rows: Flow, grouping: Aggregate, placed: Sequence[WindowCall]
 ) -> Flow:
-    """Each row with its group's columns and fragments; both are kept, as nothing else has them.
-
-    Keys are exact: of one that is not, the grouping fails. Without fragments and functions there
-    is nothing that a group would give.
-    """
+    """Each row with its group's columns and ranges; both are kept, as no other state has them. Keys
+    are exact: an inexact one makes the grouping fail. Without ranges and functions a group would
+    add nothing."""
     name = builder.name("window")
     keys = grouping.keys
     ids = [k.expr.id if isinstance(k.expr, ColumnRef) else f"{name}/{k.attribute.id}" for k in keys]

@@ -29,7 +29,7 @@ from impctl.types import AccessId, ColumnName, TableName
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
-    from impctl.compile.buffers import Refilled, TableRows
+    from impctl.compile.buffers import TableRows
     from impctl.compile.builder import Partials
     from impctl.compile.compile import Compiled
     from impctl.data.pages import StoredTable
@@ -49,7 +49,6 @@ class Checkpoint:
 
 
 def checkpoint_of(keepers: Iterable[Keeper], counters: Mapping[str, int]) -> Checkpoint:
-    """The changes of all these."""
     put, drop = [], []
     for keeper in keepers:
         change = keeper.changes()
@@ -59,21 +58,17 @@ def checkpoint_of(keepers: Iterable[Keeper], counters: Mapping[str, int]) -> Che
 
 
 Moves = Mapping[AccessId, MovedConditions]
-Moving = tuple[Source, MovedConditions]
-"""A source with what moves in the conditions above it."""
+Moving = tuple[Source, MovedConditions]  # A source with the moving parts of the conditions above it
 MovedRows = Callable[[Sequence[Moving]], Iterable[pa.Table]]
-"""All rows of the one table that these sources read, after the change, which meet the one and not
-the other of what moved for any of them; more may come along. The columns that they scan come in any
-order."""
+"""All rows of the one table that these sources read, after the change, for which what moved for any
+of them changes the outcome; it may return more. Columns come in any order."""
 
 
 def moved_batches(
     sources: Sequence[Source], moves: Moves, rows: MovedRows
 ) -> tuple[dict[AccessId, list[Batch]], int]:
-    """The rows that came or went, by access, and how many of their tables did.
-
-    A table is read once, and a row counts once, however many of the sources see it move.
-    """
+    """The inserted and deleted rows, by access, and how many of their tables there were. A table is
+    read once, and a row counts once, even if several sources see it move."""
     by_table: dict[TableName, list[Moving]] = {}
     for source in sources:
         if source.access in moves:
@@ -94,15 +89,15 @@ def moved_batches(
 def moved_batch(
     moved: MovedConditions, change: Batch | None, came_or_went: Sequence[Batch]
 ) -> Batch | None:
-    """What changes behind the selections of a source; None for nothing."""
+    """The change behind the selections of a source; None for no change."""
     parts = [] if change is None else [change.keep(passing(moved.before, change))]
     kept = [part for part in (*parts, *came_or_went) if len(part)]
     return stacked_batches(kept) if kept else None
 
 
 def differing_rows(source: Source, moved: MovedConditions, table: pa.Table) -> tuple[Batch, Ints]:
-    """Of these rows those that came (+1) and those that went (-1), and where they stand."""
-    batch = source.scan.read(table, np.ones(len(table), dtype=np.int64))
+    """The inserted (+1) and deleted (-1) rows of these, and their positions."""
+    batch = source.came(table)
     sign = passing(moved.after, batch).astype(np.int64)
     sign -= passing(moved.before, batch).astype(np.int64)
     result = np.flatnonzero(sign)
@@ -112,9 +107,7 @@ def differing_rows(source: Source, moved: MovedConditions, table: pa.Table) -> t
 
 def passing(predicates: Sequence[Expr], batch: Batch) -> Bools:
     """Which rows of a batch pass selections, the lowest first; each sees what those below left.
-
-    NotExactError where that is too close to call.
-    """
+    NotExactError if that is too close to call."""
     left = np.arange(len(batch), dtype=np.int64)
     for predicate in predicates:
         rows = batch if len(left) == len(batch) else batch.take(left)
@@ -127,17 +120,15 @@ def passing(predicates: Sequence[Expr], batch: Batch) -> Bools:
 
 @dataclass(frozen=True, slots=True)
 class MovedAbove:
-    """The positions of operators whose constants moved, and the circuit that has the old ones."""
+    """The positions of operators whose constants moved, and the circuit with the old ones."""
 
     before: Circuit
     places: tuple[int, ...]
 
 
 def moved_above(before: Compiled, after: Compiled, moves: Moves) -> MovedAbove | None:
-    """The operators whose constants moved, but for conditions that `moves` has.
-
-    None where the state of the one circuit is not that of the other.
-    """
+    """The operators whose constants moved, except conditions that `moves` has. None if the state of
+    the one circuit is not that of the other."""
     if not _are_alike(before, after):
         return None
     read = {
@@ -152,7 +143,7 @@ def moved_above(before: Compiled, after: Compiled, moves: Moves) -> MovedAbove |
 
 
 def untold(circuit: Circuit, above: MovedAbove) -> str | None:
-    """Why the rows below one of these operators cannot be told from the state; None if they can."""
+    """Why the rows below one of these operators cannot be computed from the state, if so."""
     operators = tuple(circuit)
     for place in above.places:
         wire = circuit.wires[place][0]
@@ -167,24 +158,23 @@ def untold(circuit: Circuit, above: MovedAbove) -> str | None:
 
 
 def turned_rows(circuit: Circuit, before: Circuit, places: tuple[int, ...]) -> Mapping[int, Batch]:
-    """What the operators at these places put out beside the next step's own; before the step."""
+    """The output of these operators beside the next step's own; call it before the step."""
     was = tuple(before)
     result = {}
     for at, operator in enumerate(circuit):
         if at in places:
             (wire,) = circuit.wires[at]
             rows = circuit.told(wire, before)
-            if len(rows):
-                result[at] = operator.turned(rows, was[at])
-    return {at: batch for at, batch in result.items() if len(batch)}
+            batch = operator.turned(rows, was[at]) if len(rows) else rows
+            if len(batch):
+                result[at] = batch
+    return result
 
 
 def _are_alike(before: Compiled, after: Compiled) -> bool:
-    """Whether the circuits differ in nothing but what operators without state compute.
-
-    Plans that differ in constants alone come to other operators only where these make conditions
-    or arguments one that were two, or change in which order relations are joined.
-    """
+    """Whether the circuits differ only in what operators without state compute. Plans that differ
+    in constants alone get other operators only if these merge conditions or arguments, or change
+    the join order."""
     sources = [
         [(source.access, source.scan.columns, source.scan.partitions) for source in one.sources]
         for one in (before, after)
@@ -200,10 +190,8 @@ def _are_alike(before: Compiled, after: Compiled) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class TableChange:
-    """Rows of one table with a weight each; has at least the columns its sources read.
-
-    With `shared`, other queries are stepped by the same rows.
-    """
+    """Rows of one table with a weight each; has at least the columns its sources read. With
+    `shared`, other queries step with the same rows."""
 
     rows: pa.Table
     weights: Ints
@@ -213,9 +201,7 @@ class TableChange:
 @dataclass(frozen=True, slots=True)
 class GroupedRows:
     """Rows of one table, grouped by a pass of partial aggregates; and how many are in each range.
-
-    `range_rows` has shape (fragments,) and counts all rows, before any selection.
-    """
+    `range_rows` has shape (fragments,) and counts all rows, before any selection."""
 
     groups: pa.Table
     range_rows: Ints
@@ -223,8 +209,8 @@ class GroupedRows:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """The rows of a table that come one after the other while a circuit is filled, and the
-    positions of the sources that they are for."""
+    """The rows of a table for one turn of filling a circuit, and the source positions they are
+    for."""
 
     table: TableName
     sources: frozenset[int]
@@ -260,10 +246,8 @@ class MaintainedQuery:
         *,
         is_converted: bool = False,
     ) -> None:
-        """Take up the state of a checkpoint; StateCorruptError where it is not this circuit's.
-
-        With `is_converted` it is that of a circuit that keeps other pieces too.
-        """
+        """Restore the state of a checkpoint; StateCorruptError if it is not this circuit's.
+        `is_converted` state is that of a circuit that keeps other pieces too."""
         with loading():
             for keeper in (*self.circuit.arrangements(), *self.merge.arrangements()):
                 keeper.load(runs.get(keeper.name, ()))
@@ -277,7 +261,6 @@ class MaintainedQuery:
                 raise unreadable(f"`{min(unknown)}` is unknown")
 
     def keepers(self) -> Iterator[Keeper]:
-        """All state that a checkpoint writes."""
         yield from self.circuit.arrangements()
         yield from self.merge.arrangements()
         yield from self.range_rows.arrangements()
@@ -285,11 +268,9 @@ class MaintainedQuery:
     def step(
         self, changes: Mapping[TableName, TableChange], table_rows: TableRows | None = None
     ) -> Mapping[AccessId, SketchDelta]:
-        """Maintain: the changes of tables in, the change of each sketch out.
-
-        All accesses of a table see its change; a table that is not named did not change.
-        `table_rows` reads the tables after the change, where a bounded buffer is used up.
-        """
+        """Maintain: table changes in, the change of each sketch out. All accesses of a table see
+        its change; a table that is not named did not change. `table_rows` reads the tables after
+        the change, for a bounded buffer that is used up."""
         if table_rows is not None:
             for refilled in self.compiled.refills:
                 refilled.read_from(table_rows)
@@ -298,7 +279,6 @@ class MaintainedQuery:
     def _step(
         self, changes: Mapping[TableName, TableChange], sources: Collection[int] | None = None
     ) -> Mapping[AccessId, SketchDelta]:
-        """The step, for some of the sources where they are given."""
         batches = self._read(changes, sources)
         self._count_rows(batches)
         deltas = self.count(self.circuit.step(*batches))
@@ -312,12 +292,10 @@ class MaintainedQuery:
         table_rows: TableRows,
         above: MovedAbove | None = None,
     ) -> tuple[Mapping[AccessId, SketchDelta], int]:
-        """Maintain as `step` does while conditions become those of this circuit's plan.
-
-        The state is that of the conditions before, and of the constants before in operators that
-        moved `above`. Also gives how many rows came or went: of tables, each row once however often
-        its table is read, and of what is kept.
-        """
+        """Maintain as `step` does while conditions become those of this circuit's plan. The state
+        is that of the conditions before, and of the constants before in operators that moved
+        `above`. Also returns how many rows were inserted or deleted: of tables, each row once
+        however often its table is read, and of what is kept."""
         for refilled in self.compiled.refills:
             refilled.read_from(table_rows)
         batches = self._read(changes)
@@ -341,7 +319,6 @@ class MaintainedQuery:
     def _read(
         self, changes: Mapping[TableName, TableChange], sources: Collection[int] | None = None
     ) -> list[Batch | None]:
-        """The change of every source, or of those that are given."""
         batches: list[Batch | None] = []
         for at, source in enumerate(self.compiled.sources):
             change = changes.get(source.table)
@@ -356,7 +333,7 @@ class MaintainedQuery:
         return self.merge.nothing() if output is None else self.merge.step(output)
 
     def fill(self, pass_: Partials, groups: pa.Table, partition: RangePartition) -> None:
-        """Bring a fresh circuit that has a chain to where it stands over the rows of a pass."""
+        """Fill a fresh circuit that has a chain with the rows of a pass."""
         self.count(self._chain.start())
         self.count(self._chain.absorb(pass_, groups, partition, 1))
 
@@ -368,10 +345,8 @@ class MaintainedQuery:
     def absorb(
         self, pass_: Partials, came: GroupedRows, went: GroupedRows, partition: RangePartition
     ) -> None:
-        """Maintain by a change that was grouped elsewhere, for a circuit that has a chain.
-
-        Rows that came go first: what went was there before, or came with them.
-        """
+        """Maintain by a change that was grouped elsewhere, for a circuit that has a chain. Inserted
+        rows go first: deleted ones were there before, or came with them."""
         for sign, part in ((1, came), (-1, went)):
             self.count(self._chain.absorb(pass_, part.groups, partition, sign))
             fragments = np.arange(len(part.range_rows), dtype=np.int64)
@@ -379,16 +354,15 @@ class MaintainedQuery:
             self.range_rows.count(slot, fragments, part.range_rows * sign)
 
     def _count_rows(self, batches: Sequence[Batch | None]) -> None:
-        """Count the rows of every partition."""
         for slot, (at, tag) in self._counted.items():
             batch = batches[at]
             if batch is not None:
-                # A scan's rows have one fragment each, so there is a pair per row.
+                # A scan's rows have one range each, so there is a pair per row.
                 pairs = batch.tags[tag].expand(batch.weights, batch.weights)
                 self.range_rows.count(slot, pairs.fragments, pairs.weights)
 
     def read_by(self, reader: RowReader) -> None:
-        """From the next step on, rows that the circuit does not keep are read by this reader."""
+        """From the next step on, read rows that the circuit does not keep with this reader."""
         for side in self.circuit.reads:
             side.reader = reader
 
@@ -397,10 +371,8 @@ class MaintainedQuery:
         batches: Iterable[tuple[TableName, pa.Table]],
         pairs: Callable[[Readable], Iterable[Batch]] | None = None,
     ) -> None:
-        """Bring a fresh circuit to where it stands over these rows, those of whole tables.
-
-        `pairs` gives the rows of a join with a side that Spark reads, and is needed for such.
-        """
+        """Fill a fresh circuit with these rows, those of whole tables. `pairs` gives the rows of a
+        join with a side that Spark reads, and is needed for such."""
         self._begin()
         for table, rows in batches:
             self.step({table: _came(rows)})
@@ -412,11 +384,9 @@ class MaintainedQuery:
         rows_of: Callable[[Turn], Iterable[pa.Table]],
         pairs: Callable[[Readable], Iterable[Batch]] | None = None,
     ) -> None:
-        """The same by the rows of every turn, asked for when those before it are taken up.
-
-        Sides that are not kept are let go as soon as nothing will ask for them, but for those with
-        room enough, which are kept after all.
-        """
+        """Fill a circuit by the rows of each turn, requested after those before it are processed.
+        Sides that are not kept are dropped once nothing needs them, unless they fit and are kept
+        after all."""
         self._begin()
         waiting = set(range(len(self.compiled.sources)))
         for turn in turns:
@@ -427,8 +397,8 @@ class MaintainedQuery:
         self._end(pairs)
 
     def turns(self, rows: Callable[[TableName], float]) -> list[Turn]:
-        """Whose rows are to come after each other: those of scalars before what they select, and
-        smaller tables, by their `rows`, first, as they are what later rows look up."""
+        """The order of filling: scalars before what they select, and smaller tables, by `rows`,
+        first, as later rows look them up."""
         turns = []
         for sources in self.compiled.turns():
             tables = dict.fromkeys(self.compiled.sources[at].table for at in sorted(sources))
@@ -438,7 +408,6 @@ class MaintainedQuery:
         return turns
 
     def counted_at(self, partition: RangePartition) -> int:
-        """The position of the source whose rows are counted by range."""
         return self._counted[self.range_rows.slot(partition)][0]
 
     def give_up(self) -> None:
@@ -465,10 +434,9 @@ class MaintainedQuery:
             keeper.compact()
 
     def fragments(self) -> Mapping[AccessId, FragmentSet]:
-        """The sketch of every access as it stands."""
-        members = self.merge.members
+        """The sketch of every access."""
         return {
-            access: FragmentSet.from_mask(members(at))
+            access: FragmentSet.from_mask(self.merge.members(at))
             for at, access in enumerate(self.compiled.accesses)
         }
 
@@ -477,25 +445,26 @@ class MaintainedQuery:
         return self.circuit.unsure_rows
 
     def refilled(self) -> tuple[int, int]:
-        """Groups whose buffer was filled again so far, and the rows read for that."""
+        """Groups whose buffer was refilled so far, and the rows read for that."""
         refills = self.compiled.refills
-        return sum(refill.groups for refill in refills), sum(refill.rows for refill in refills)
+        return sum(one.groups for one in refills), sum(one.rows for one in refills)
 
     def refills(self) -> Mapping[str, tuple[int, int, float]]:
-        """By piece that was bounded by choice or wish: groups refilled so far, rows read for that,
-        and milliseconds."""
-        every = self.compiled.refills
+        """Groups refilled, rows read for that, and milliseconds, per piece bounded by choice or
+        wish."""
         pieces = {one.piece for one in self.compiled.buffers if not one.pinned}
-        result = (one for one in every if one.operator.piece in pieces)
-        return {one.operator.piece: (one.groups, one.rows, one.ms) for one in result}
+        return {
+            one.operator.piece: (one.groups, one.rows, one.ms)
+            for one in self.compiled.refills
+            if one.operator.piece in pieces
+        }
 
     def begun_anew(self) -> int:
-        """How often the rows of a recursion were found anew so far, since most of them went."""
-        every = (one for one in self.circuit if isinstance(one, Fixpoint))
-        return sum(one.begun_anew for one in every)
+        """How often a recursion was computed again so far, since most of its rows were deleted."""
+        return sum(one.begun_anew for one in self.circuit if isinstance(one, Fixpoint))
 
     def tree_work(self) -> tuple[int, int, int]:
-        """Tuples touched, flips and pairs of all its join trees so far."""
+        """Tuples touched, flips and pairs of all join trees so far."""
         result = self.circuit.counters() if self.compiled.shapes else {}
         touched, flips, pairs = (
             sum(number for name, number in result.items() if name.endswith(f".{what}"))
@@ -504,7 +473,7 @@ class MaintainedQuery:
         return touched, flips, pairs
 
     def checkpoint(self) -> Checkpoint:
-        """What changed since the last `saved`."""
+        """The changes since the last `saved`."""
         return checkpoint_of(self.keepers(), self.circuit.counters())
 
     def saved(self) -> None:
@@ -518,7 +487,7 @@ class MaintainedQuery:
 
 
 def can_rederive(compiled: Compiled) -> bool:
-    """Whether the state of this circuit can be brought under other ranges."""
+    """Whether this circuit's state can be converted to other ranges."""
     return compiled.chain is not None
 
 
@@ -532,17 +501,16 @@ def needs_rows(compiled: Compiled, renumbering: Renumbering) -> bool:
 def rederived(
     held: MaintainedQuery, compiled: Compiled, renumbering: Renumbering, rows: Iterable[pa.Table]
 ) -> MaintainedQuery:
-    """A session on `compiled`, the circuit of the same plan under the new ranges.
-
-    `rows` are those of the split ranges, with the columns the circuit reads; none where
-    `needs_rows` says so. The rows per range are left for the caller to fill.
-    """
+    """A session on `compiled`, the circuit of the same plan under the new ranges. `rows` are those
+    of the split ranges, with the columns the circuit reads; none unless `needs_rows`. The caller
+    fills the rows per range."""
     chain, before = compiled.chain, held.compiled.chain
     assert chain is not None
     assert before is not None
     session = MaintainedQuery(compiled)
     session.count(chain.start())
-    batches = _read(compiled, rows)
+    (source,) = compiled.sources
+    batches = map(source.came, rows)
     if chain.first is not None:
         session.count(chain.adopt(before, renumbering, batches))
         return session
@@ -553,24 +521,18 @@ def rederived(
 
 
 def _renumbered(held: MaintainedQuery, renumbering: Renumbering) -> Batch:
-    """Without a grouping a result row has one fragment, so the root's counts add up."""
+    """Without a grouping a result row has one range, so the root's counts add up."""
     (counts,) = held.merge.counts
     kept = np.flatnonzero((renumbering.targets >= 0) & (counts > 0))
     return Batch({}, counts[kept], (RowTags(renumbering.targets[kept].astype(np.int32)),))
 
 
-def _read(compiled: Compiled, rows: Iterable[pa.Table]) -> Iterator[Batch]:
-    (source,) = compiled.sources
-    for table in rows:
-        yield source.scan.read(table, np.ones(len(table), dtype=np.int64))
-
-
 ReadRows = Callable[[Source, Mapping[ColumnName, Sequence[Vector]]], pa.Table]
-"""Rows of a source's table with one of each list's values in each of these columns; more may come
-along. The columns that it scans come in any order."""
+"""Rows of a source's table with one of each list's values in each of these columns; it may return
+more. Columns come in any order."""
 
 _MOST_VALUES = 2_000_000
-"""So many values are not worth being held against; the relation is read as it is."""
+"""With more values than this a lookup does not pay; the relation is read without."""
 
 
 def read_in_turn(
@@ -580,14 +542,15 @@ def read_in_turn(
     sizes: Mapping[AccessId, int],
     read: ReadRows,
 ) -> Mapping[AccessId, pa.Table] | None:
-    """Rows of every access of the side for these keys; without any, for all. None where one without
-    which the side is empty yields none.
-
-    `sizes` are about how many rows each access has: of those that can be narrowed equally the
-    smallest is read first.
-    """
+    """Rows of every access of the side for these keys; without keys, all. None if a required access
+    yields none. `sizes` are approximate rows per access: of those that can be narrowed equally the
+    smallest is read first."""
     by_keys, vital = _behind_keys(wanted, keys), indispensable(wanted.rows)
-    ties = [tied for tied in tied_columns(wanted.rows) if _is_comparable(tied)]
+    ties = [
+        tied
+        for tied in tied_columns(wanted.rows)
+        if tied.column.attribute.type == tied.to.attribute.type
+    ]
     result: dict[AccessId, pa.Table] = {}
     batches: dict[AccessId, Batch] = {}
     while len(result) < len(sources):
@@ -621,48 +584,33 @@ def _behind_keys(
     return result
 
 
-def _is_comparable(tied: Tied) -> bool:
-    return tied.column.attribute.type == tied.to.attribute.type
-
-
 def _asked(
     access: AccessId,
     by_keys: Mapping[AccessId, Mapping[ColumnName, Vector]],
     ties: Sequence[Tied],
     batches: Mapping[AccessId, Batch],
 ) -> Mapping[ColumnName, Sequence[Vector]]:
-    """What a relation is read by."""
     asked: dict[ColumnName, list[Vector]] = {
         name: [values] for name, values in by_keys.get(access, {}).items()
     }
-    for name, values in _tied_values(access, ties, batches):
-        if len(values) <= _MOST_VALUES:
-            asked.setdefault(name, []).append(values)
-    return asked
-
-
-def _tied_values(
-    access: AccessId, ties: Sequence[Tied], batches: Mapping[AccessId, Batch]
-) -> Iterator[tuple[ColumnName, Vector]]:
     for tied in ties:
         if tied.column.access == access and tied.to.access in batches:
             values = batches[tied.to.access].columns[tied.to.attribute.id]
-            yield tied.column.attribute.name, values
+            if len(values) <= _MOST_VALUES:
+                asked.setdefault(tied.column.attribute.name, []).append(values)
+    return asked
 
 
 ReadWhole = Callable[[str], Iterable[Batch]]
-"""All rows of a side, or below a grouping, by its name, at the versions the state stands at; in
-parts."""
+"""All rows of a side, or below a grouping, by its name, at the versions of the state; in parts."""
 
 
 def hand_over(
     before: MaintainedQuery, after: MaintainedQuery, read: ReadWhole, table_rows: TableRows
 ) -> None:
-    """Give `after`, which took up what both keep, what it alone keeps or reads.
-
-    Both readers give rows at the versions the state stands at, and so do those of groups that
-    `before` reads, should a buffer be above them.
-    """
+    """Give `after`, which restored what both keep, what it alone keeps or reads. Both readers give
+    rows at the versions of the state, and so do those of groups that `before` reads, in case a
+    buffer is above them."""
     held = sides_of(before)
     for join in after.circuit:
         for at, side in enumerate(join.indexes):
@@ -681,41 +629,36 @@ def hand_over(
         elif now.is_bounded and not was.is_bounded:
             now.shed()
         elif was.is_bounded and not now.is_bounded and not now.reads:
-            now.keep_all(_refilled(before, was).whole(table_rows))
-
-
-def _refilled(session: MaintainedQuery, operator: Operator) -> Refilled:
-    """What fills the operator's buffers again."""
-    return next(one for one in session.compiled.refills if one.operator is operator)
+            refilled = next(one for one in before.compiled.refills if one.operator is was)
+            now.keep_all(refilled.whole(table_rows))
 
 
 def filled_rows(session: MaintainedQuery) -> Mapping[str, int]:
-    """How many rows came of each side that is not kept, while the circuit was filled, and how many
-    groups of each grouping that keeps none."""
+    """Rows of each side and groups of each grouping that is not kept, counted during the fill."""
     return {one.name: one.filled_rows for one in session.circuit.reads}
 
 
 def group_bytes(session: MaintainedQuery) -> Mapping[str, int]:
-    """What the groups took of each grouping that keeps none, while the circuit was filled."""
+    """Bytes of the groups of each grouping that keeps none, counted during the fill."""
     readers = (one for one in session.circuit if one.group_keys and one.reads)
     return {one.piece: one.group_bytes() for one in readers}
 
 
 def buffer_groups(session: MaintainedQuery) -> Mapping[str, int]:
-    """How many groups have first rows of each piece that could be bounded."""
-    # Of values the grouping itself tells, that of all rows among grouping sets too.
+    """Groups with first rows of each piece that could be bounded."""
+    # The grouping itself reports values, even for all rows among grouping sets.
     choices = (one for one in session.compiled.buffers if not one.is_values)
     names = {one.piece for one in choices if not one.pinned}
     return {one.piece: one.buffer_groups() for one in session.circuit if one.piece in names}
 
 
 def sides_of(session: MaintainedQuery) -> Mapping[str, RowIndex | DistantRows]:
-    """The sides of a circuit's joins, by their names."""
+    """The sides of a circuit's joins, by name."""
     return {side.name: side for operator in session.circuit for side in operator.indexes}
 
 
 class TouchedQuery:
-    """The sketch on `partition`, as it stands."""
+    """A query in touch mode: the sketch on `partition`."""
 
     def __init__(self, partition: RangePartition, fragments: FragmentSet) -> None:
         self.partition = partition
@@ -723,18 +666,18 @@ class TouchedQuery:
         self.range_rows = RangeRows([partition])
 
     def restore(self, runs: Mapping[str, Sequence[tuple[int, StoredTable]]]) -> None:
-        """Take up the counts of a checkpoint."""
+        """Restore the counts of a checkpoint."""
         self.range_rows.load(runs)
 
     def step(self, change: TableChange) -> FragmentSet:
-        """Add the fragments of the changed rows; the sketch after that."""
+        """Add the ranges of the changed rows; return the sketch after that."""
         column = from_arrow(change.rows.column(self.partition.attribute), self.partition.type)
         result = self.partition.fragments_of(column).astype(np.int64)
         self.range_rows.count(0, result, change.weights)
         return self._added(result)
 
     def move(self, rows: Iterable[Batch]) -> int:
-        """Add the fragments of rows that came or went with the clock; how many these are."""
+        """Add the ranges of rows that the clock inserted or deleted; return how many there are."""
         count = 0
         for batch in rows:
             count += len(batch)
@@ -750,7 +693,7 @@ class TouchedQuery:
         return self.fragments
 
     def checkpoint(self) -> Checkpoint:
-        """What changed since the last `saved`."""
+        """The changes since the last `saved`."""
         return checkpoint_of(self.range_rows.arrangements(), {})
 
     def saved(self) -> None:
@@ -764,11 +707,12 @@ class TouchedQuery:
 
 
 def judged_alone(moved: MovedConditions) -> MovedConditions | None:
-    """The conditions without those that only Spark can judge; None where one of these moved.
-
-    Each row that meets all of the ones and not all of the others meets so the conditions left.
-    """
-    before, after = (_parts(predicates) for predicates in (moved.before, moved.after))
+    """The conditions without those that only Spark can evaluate; None if one of these moved. A row
+    that meets all old and not all new conditions does so for the remaining ones."""
+    before, after = (
+        tuple(part for predicate in predicates for part in conjuncts(predicate))
+        for predicates in (moved.before, moved.after)
+    )
     left_out = {part for part in (*before, *after) if find_condition_blocker(part) is not None}
     if any((part in before) != (part in after) for part in left_out):
         return None
@@ -776,12 +720,8 @@ def judged_alone(moved: MovedConditions) -> MovedConditions | None:
     return MovedConditions(*sides)
 
 
-def _parts(predicates: Sequence[Expr]) -> tuple[Expr, ...]:
-    return tuple(part for predicate in predicates for part in conjuncts(predicate))
-
-
 def touched_source(scan: Scan, moved: MovedConditions, partition: RangePartition) -> Source | None:
-    """What reads of a table what these conditions and the fragments ask for."""
+    """A source that reads from a table what these conditions and the ranges need."""
     used = frozenset().union(*map(columns_of, (*moved.before, *moved.after)))
     columns = [(a.id, a.name, a.type) for a in scan.attributes if a.id in used]
     known = [(i, name, kind) for i, name, kind in columns if kind and kind.kind is not Kind.OTHER]

@@ -1,4 +1,1 @@
-"""Scalar expressions over columns: their shape, their type, their value.
-
-`nodes` are frozen trees, `types` infers Spark's result types, `evaluate` computes columns.
-"""
+"""Scalar expressions over columns: frozen trees, Spark's result types, and values."""

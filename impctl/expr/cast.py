@@ -30,15 +30,8 @@ _FIRST_DAY, _LAST_DAY = (date.min - _EPOCH).days, (date.max - _EPOCH).days
 _WHOLE = re.compile(r"[+-]?[0-9]{1,30}")
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
-
-def has_text_form(kind: SqlType) -> bool:
-    """Whether values of this type are written as Spark writes them."""
-    return kind.kind in INTEGRAL | {Kind.BOOLEAN, Kind.DECIMAL, Kind.DATE}
-
-
-def is_read_from_text(kind: SqlType) -> bool:
-    """Whether the plain form of such values is read."""
-    return kind.kind in INTEGRAL | {Kind.DATE}
+_TO_TEXT = INTEGRAL | {Kind.BOOLEAN, Kind.DECIMAL, Kind.DATE}  # Written as Spark writes them
+_FROM_TEXT = INTEGRAL | {Kind.DATE}  # Read from their plain form
 
 
 def written(vector: Vector) -> Vector:
@@ -66,13 +59,10 @@ def _text(value: Any, kind: SqlType) -> str:
 
 
 def read(vector: Vector, target: SqlType) -> Vector:
-    """The values that text stands for; EvaluationError where one does not fit."""
-    texts = vector.values.to_pylist()
-    valid = vector.validity()
+    """The values of text; EvaluationError if one does not fit."""
     take = _day if target.kind is Kind.DATE else _number
-    numbers = np.array(
-        [take(text) if ok else 0 for text, ok in zip(texts, valid, strict=True)], dtype=object
-    )
+    pairs = zip(vector.values.to_pylist(), vector.validity(), strict=True)
+    numbers = np.array([take(text) if valid else 0 for text, valid in pairs], dtype=object)
     if target.kind is Kind.DATE:
         return Vector(target, numbers.astype(np.int64), vector.valid)
     return Vector(target, fit_integers(narrow(numbers), target), vector.valid)
@@ -101,10 +91,8 @@ def _refused(what: str) -> NotExactError:
 
 
 MICROS_PER_DAY = 86_400_000_000
-_MOST_DAYS = 106_751_990
-"""Days whose microseconds 64 bits hold."""
-_DIGITS_OF_DOUBLE = 15
-"""Decimals of so many digits and their DOUBLE are cut off alike."""
+_MOST_DAYS = 106_751_990  # Days whose microseconds 64 bits hold
+_DIGITS_OF_DOUBLE = 15  # Decimals of so many digits and their DOUBLE are truncated alike
 _EXACT_SOURCES = INTEGRAL | {Kind.DECIMAL}
 
 
@@ -113,9 +101,9 @@ def supports(source: SqlType, target: SqlType) -> bool:
     if source == target or source.kind is Kind.NULL:
         return target.kind is not Kind.OTHER
     if target.kind is Kind.STRING:
-        return has_text_form(source)
+        return source.kind in _TO_TEXT
     if source.kind is Kind.STRING:
-        return is_read_from_text(target)
+        return target.kind in _FROM_TEXT
     if target.kind is Kind.FLOAT:
         return source.kind in INTEGRAL or source.kind is Kind.DOUBLE
     if target.kind is Kind.BOOLEAN:
@@ -132,10 +120,8 @@ def supports(source: SqlType, target: SqlType) -> bool:
 
 
 def cast(vector: Vector, target: SqlType, offset: int = 0) -> Vector:
-    """The column in the target type; EvaluationError where a value does not fit.
-
-    `offset` is that of the session's time zone (`expr.types`).
-    """
+    """The column in the target type; EvaluationError if a value does not fit. `offset` is that of
+    the session's time zone (`expr.types`)."""
     source = vector.type
     if source == target:
         return vector
@@ -154,15 +140,16 @@ def cast(vector: Vector, target: SqlType, offset: int = 0) -> Vector:
     if target.kind is Kind.DOUBLE:
         if source.kind is Kind.BOOLEAN:
             return Vector(DOUBLE, vector.values.astype(np.float64), vector.valid)
-        as_double = to_double(vector)
-        return Vector(DOUBLE, as_double.values, as_double.valid, as_double.error)
+        double = to_double(vector)
+        return Vector(DOUBLE, double.values, double.valid, double.error)
     if source.kind is Kind.BOOLEAN:
         return Vector(target, vector.values.astype(np.int64), vector.valid)
+    if source.is_fractional and target.kind is Kind.DECIMAL:
+        return as_decimal(vector, target)
     if source.is_fractional:
-        return _of_double(vector, target)
+        return over_bounds("cast", _truncated, [vector], target)
     if target.kind is Kind.DECIMAL:
-        values = vector.filled()
-        rescaled = rescale(values, source.scale, target.scale)
+        rescaled = rescale(vector.filled(), source.scale, target.scale)
         return Vector(target, fit_decimals(rescaled, target), vector.valid)
     return _whole(vector, target)
 
@@ -176,7 +163,6 @@ def _moved(vector: Vector, target: SqlType, offset: int) -> Vector:
 
 
 def _local(vector: Vector, target: SqlType) -> Vector:
-    """Between dates and local times."""
     values = vector.filled()
     if target.kind is Kind.DATE:
         return Vector(target, values // MICROS_PER_DAY, vector.valid)
@@ -192,10 +178,8 @@ def _local(vector: Vector, target: SqlType) -> Vector:
 
 
 def _whole(vector: Vector, target: SqlType) -> Vector:
-    """Integers and decimals to an integral type, digits after the point cut off.
-
-    NotExactError where a decimal lies so close below a whole number that its DOUBLE is that one.
-    """
+    """Integers and decimals to an integral type, truncated. NotExactError if a decimal lies so
+    close below an integer that its DOUBLE is that one."""
     values = vector.filled()
     if vector.type.scale:
         unit = 10**vector.type.scale
@@ -208,7 +192,7 @@ def _whole(vector: Vector, target: SqlType) -> Vector:
 
 
 def _cut_alike(values: Any, unit: int, whole: Any) -> None:
-    """Raise where unscaled decimals cut as DOUBLE are others than these."""
+    """NotExactError where unscaled decimals truncated as DOUBLE differ from these."""
     for value, cut in zip(values.tolist(), whole.tolist(), strict=True):
         if int(value / unit) != cut:
             raise NotExactError(
@@ -219,16 +203,9 @@ def _cut_alike(values: Any, unit: int, whole: Any) -> None:
 
 
 def _single(given: Sequence[Vector], target: SqlType) -> Vector:
-    """Numbers in single precision."""
     with np.errstate(over="ignore"):
         single = given[0].values.astype(np.float32).astype(np.float64)
     return Vector(target, single, given[0].valid)
-
-
-def _of_double(vector: Vector, target: SqlType) -> Vector:
-    if target.kind is Kind.DECIMAL:
-        return as_decimal(vector, target)
-    return over_bounds("cast", _truncated, [vector], target)
 
 
 def _truncated(given: Sequence[Vector], target: SqlType) -> Vector:

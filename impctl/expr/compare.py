@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import operator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,14 +32,11 @@ class Truth:
     @property
     def is_unsure(self) -> Bools:
         """Rows with more than one possible outcome."""
-        return (
-            self.may_true.astype(np.int8)
-            + self.may_false.astype(np.int8)
-            + self.may_null.astype(np.int8)
-        ) > 1
+        outcomes = (self.may_true, self.may_false, self.may_null)
+        return np.asarray(sum(mask.astype(np.int8) for mask in outcomes) > 1)
 
     def sure_true(self) -> Bools:
-        """Rows that are true; NotExactError where some row is unsure."""
+        """Rows that are true; NotExactError if some row is unsure."""
         if bool(self.is_unsure.any()):
             raise NotExactError(
                 "A condition whose value is used further compares doubles that are too close to "
@@ -48,13 +46,11 @@ class Truth:
         return self.may_true
 
     def to_vector(self) -> Vector:
-        """The outcome as a BOOLEAN column; NotExactError where some row is unsure."""
-        true = self.sure_true()
-        return Vector(BOOLEAN, true, ~self.may_null if self.may_null.any() else None)
+        """The outcome as a BOOLEAN column; NotExactError if some row is unsure."""
+        return Vector(BOOLEAN, self.sure_true(), ~self.may_null if self.may_null.any() else None)
 
 
 def of_vector(vector: Vector) -> Truth:
-    """A BOOLEAN column as outcomes."""
     values = vector.values.astype(np.bool_, copy=False)
     if vector.valid is None:
         return Truth(values, ~values, np.zeros(len(values), dtype=np.bool_))
@@ -98,6 +94,16 @@ _ARROW_NAMES = {
 }
 
 
+_ORDER: dict[CompareOp, Callable[[Any, Any], Any]] = {
+    CompareOp.EQUAL: operator.eq,
+    CompareOp.NOT_EQUAL: operator.ne,
+    CompareOp.LESS: operator.lt,
+    CompareOp.LESS_EQUAL: operator.le,
+    CompareOp.GREATER: operator.gt,
+    CompareOp.GREATER_EQUAL: operator.ge,
+}
+
+
 def compare(op: CompareOp, left: Vector, right: Vector) -> Truth:
     """Outcomes of `left op right` per row; shape (n,)."""
     if op is CompareOp.NULL_SAFE_EQUAL:
@@ -111,7 +117,7 @@ def compare(op: CompareOp, left: Vector, right: Vector) -> Truth:
     if Kind.DECIMAL in (left.type.kind, right.type.kind):
         scale = max(left.type.scale, right.type.scale)
         a, b = rescale(a, left.type.scale, scale), rescale(b, right.type.scale, scale)
-    return certain(_ordered(op, a, b), valid)
+    return certain(np.asarray(_ORDER[op](a, b), dtype=np.bool_), valid)
 
 
 def _null_safe(left: Vector, right: Vector) -> Truth:
@@ -125,23 +131,6 @@ def _null_safe(left: Vector, right: Vector) -> Truth:
 def _texts(op: CompareOp, left: Any, right: Any) -> Bools:
     result = pc.call_function(_ARROW_NAMES[op], [left, right])
     return np.asarray(pc.fill_null(result, False).to_numpy(zero_copy_only=False), dtype=np.bool_)
-
-
-def _ordered(op: CompareOp, a: Any, b: Any) -> Bools:
-    match op:
-        case CompareOp.EQUAL | CompareOp.NULL_SAFE_EQUAL:
-            result = a == b
-        case CompareOp.NOT_EQUAL:
-            result = a != b
-        case CompareOp.LESS:
-            result = a < b
-        case CompareOp.LESS_EQUAL:
-            result = a <= b
-        case CompareOp.GREATER:
-            result = a > b
-        case CompareOp.GREATER_EQUAL:
-            result = a >= b
-    return np.asarray(result, dtype=np.bool_)
 
 
 def _doubles(op: CompareOp, left: Vector, right: Vector, valid: Bools | None) -> Truth:
@@ -173,7 +162,6 @@ def _doubles(op: CompareOp, left: Vector, right: Vector, valid: Bools | None) ->
 
 
 def _too_close(left: Vector, right: Vector) -> Bools:
-    """Rows whose error intervals touch."""
     error = np.zeros(len(left))
     for side in (left, right):
         if side.error is not None:
@@ -192,7 +180,7 @@ def like(vector: Vector, pattern: str, escape: str) -> Truth:
 
 
 def like_objection(pattern: str, escape: str) -> str | None:
-    """Why Spark may refuse the pattern; None where it does not."""
+    """Why Spark may refuse the pattern; None if it does not."""
     if len(escape) != 1:
         return "the engine does not support LIKE with this escape"
     place = 0
@@ -200,15 +188,13 @@ def like_objection(pattern: str, escape: str) -> str | None:
         if pattern[place] == escape:
             place += 1
             if place == len(pattern) or pattern[place] not in ("%", "_", escape):
-                return (
-                    "the engine does not support LIKE with an escape before an ordinary character"
-                )
+                what = "with an escape before an ordinary character"
+                return f"the engine does not support LIKE {what}"
         place += 1
     return None
 
 
 def _as_regex(pattern: str, escape: str) -> Iterator[str]:
-    """The pattern, character by character, for a regular expression."""
     is_escaped = False
     for sign in pattern:
         if sign == escape and not is_escaped:

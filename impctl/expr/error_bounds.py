@@ -1,9 +1,8 @@
 """Functions of doubles that are known within a bound.
 
-Law: the result's bound holds what the function gives for every value within the argument's. What is
-no DOUBLE has no bound, so it must come out alike over all of them, else NotExactError: such a value
-is sure, or is not used. A monotone function lies between its values at both ends.
-Out of scope: arithmetic (`expr.numeric`), comparing (`expr.compare`).
+Law: the result's bound contains the function's result for every value within the argument's bound.
+A result that is no DOUBLE has no bound, so it must be equal for all of them, else NotExactError. A
+monotone function lies between its values at both ends.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ Function = Callable[[Sequence[Vector], SqlType], Vector]
 MONOTONE = frozenset(
     {"cast", "floor", "ceil", "ceiling", "sqrt", "sign", "signum", "isnan", "greatest", "least"}
 )
-"""Functions that never fall where an argument grows, in the order where NaN is the greatest, but
-for square roots of what is below zero, where one end is NaN."""
+"""Functions that never fall when an argument grows, in the order where NaN is the greatest, except
+square roots of what is below zero, where one end is NaN."""
 
 
 def unsure_value(what: str) -> NotExactError:
-    """The error for a value that would have to be known exactly."""
+    """The error for a value that must be known exactly."""
     return NotExactError(
         f"{what} depends on the order of a sum of doubles",
         hint="recapture with `impctl capture`, or sum decimals in the query",
@@ -71,7 +70,7 @@ def ends(vector: Vector) -> tuple[Vector, Vector]:
 
 
 def between(low: Floats, high: Floats, valid: Bools | None) -> Vector:
-    """Doubles that lie anywhere between these; open where an end is no number and not the other."""
+    """Doubles that lie anywhere between these; open if an end is no number and not the other."""
     with np.errstate(invalid="ignore", over="ignore"):
         alike = (low == high) | (np.isnan(low) & np.isnan(high))
         middle = low / 2 + high / 2
@@ -106,7 +105,7 @@ def over_bounds(name: str, compute: Function, given: Sequence[Vector], result: S
 def _at_both_ends(
     shown: str, compute: Function, sides: Sequence[tuple[Vector, Vector]], result: SqlType
 ) -> tuple[Vector, Vector]:
-    """The function's values at the ends; unsure where it fails at one of them, as Spark may not."""
+    """The function's values at the ends; unsure if it fails at one of them, as Spark may not."""
     vectors: list[Vector] = []
     failed: list[EvaluationError] = []
     for end in (0, 1):
@@ -135,7 +134,7 @@ def exactly(vector: Vector) -> Vector:
 
 
 def rounded_double(vector: Vector, digits: int, *, to_even: bool) -> Vector:
-    """ROUND and BROUND of doubles: known, within a bound where the argument has one."""
+    """ROUND and BROUND of doubles: known, within a bound if the argument has one."""
     # From 2^53 on a double is a whole number, which its text reads as again.
     least = np.inf if digits < 0 else float(EXACT_DOUBLE)
     has_digits = np.isfinite(vector.values) & (np.abs(vector.values) < least)
@@ -158,15 +157,14 @@ def rounded_double(vector: Vector, digits: int, *, to_even: bool) -> Vector:
 
 
 def _unscaled(whole: Any, digits: int) -> Floats:
-    """Whole numbers divided by ten to the `digits`, rounded once, as Java reads their text."""
+    """Integers divided by ten to the `digits`, rounded once, as Java reads their text."""
     if whole.dtype != np.float64 and magnitude(whole) >= EXACT_DOUBLE:
         unit = 10 ** abs(digits)
         exact = [int(number) for number in whole]
         # Python divides integers with one rounding.
         result = [n / unit if digits >= 0 else float(n * unit) for n in exact]
         return np.array(result, dtype=np.float64)
-    numbers = whole.astype(np.float64)
-    return np.asarray(scaled_by(numbers, -digits), dtype=np.float64)
+    return np.asarray(scaled_by(whole.astype(np.float64), -digits), dtype=np.float64)
 
 
 def as_decimal(vector: Vector, target: SqlType) -> Vector:

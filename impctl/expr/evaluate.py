@@ -64,7 +64,7 @@ class Blocker:
 
 
 def find_blocker(expr: Expr) -> Blocker | None:
-    """The first part the evaluator cannot compute exactly; None when it can compute it all."""
+    """The first part the evaluator cannot compute exactly; None if it can compute it all."""
     for part in walk(expr):
         reason = _reason(part)
         if reason is not None:
@@ -113,23 +113,21 @@ def _reason(expr: Expr) -> str | None:
 
 def _cast_reason(expr: Cast) -> str | None:
     source = type_of(expr.operand)
+    reason = f"the engine does not support CAST from `{source}` to `{expr.type}`"
     if source is None or not supports_cast(source, expr.type):
-        return f"the engine does not support CAST from `{source}` to `{expr.type}`"
+        return reason
     has_zone = Kind.TIMESTAMP in (source.kind, expr.type.kind) and source != expr.type
     if has_zone and source.kind is not Kind.NULL and fixed_offset(expr.zone) is None:
-        return (
-            f"the engine does not support CAST from `{source}` to `{expr.type}` in the time zone "
-            f"{expr.zone}"
-        )
+        return f"{reason} in the time zone {expr.zone}"
     return None
 
 
 def _arithmetic_reason(sql_type: SqlType) -> str | None:
     if sql_type.kind is Kind.FLOAT:
         return "the engine does not support single-precision arithmetic"
-    return (
-        None if sql_type.is_numeric else f"the engine does not support arithmetic on `{sql_type}`"
-    )
+    if sql_type.is_numeric:
+        return None
+    return f"the engine does not support arithmetic on `{sql_type}`"
 
 
 def _all_boolean(operands: tuple[Expr, ...]) -> str | None:
@@ -181,28 +179,20 @@ def _branches_reason(expr: Case | Coalesce, sql_type: SqlType) -> str | None:
         results = expr.operands
     for result in results:
         own = type_of(result)
-        if (
-            own is None
-            or common_type(own, sql_type) != sql_type
-            or not supports_cast(own, sql_type)
-        ):
+        is_mixed = own is None or common_type(own, sql_type) != sql_type
+        if is_mixed or own is None or not supports_cast(own, sql_type):
             return f"the engine does not support mixing `{own}` and `{sql_type}`"
     return None
 
 
-Columns = Mapping[AttributeId, Vector]
-"""The input columns by identity, all of one length."""
+Columns = Mapping[AttributeId, Vector]  # The input columns by identity, all of one length
 
-_EXACT_DIGITS = 100
-"""More than any decimal value or its scaling needs."""
+_EXACT_DIGITS = 100  # More than any decimal value or its scaling needs
 
 
 class Evaluator:
-    """Computes the values of one expression over batches of columns.
-
-    Raises UnsupportedExpressionError when it is made of an expression that the engine does not
-    compute exactly as Spark does.
-    """
+    """Computes the values of one expression over batches of columns. UnsupportedExpressionError for
+    an expression that the engine does not compute exactly as Spark does."""
 
     __slots__ = ("_expr",)
 
@@ -210,8 +200,8 @@ class Evaluator:
         self._expr = _supported(expr, find_blocker(expr))
 
     def values(self, columns: Columns, length: int) -> Vector:
-        """The value of each row, shape (length,). EvaluationError where Spark fails;
-        NotExactError where a value cannot be told exactly."""
+        """The value of each row, shape (length,). EvaluationError if Spark fails; NotExactError if
+        a value cannot be computed exactly."""
         return _value(self._expr, columns, length)
 
 
@@ -253,9 +243,7 @@ def _value(expr: Expr, columns: Columns, length: int) -> Vector:
             return cast(operand, expr.type, offset_of(expr.zone))
         case Mean():
             return mean(
-                _value(expr.total, columns, length),
-                _value(expr.count, columns, length),
-                expr.type,
+                _value(expr.total, columns, length), _value(expr.count, columns, length), expr.type
             )
         case Call():
             return _call(expr, columns, length)
@@ -266,12 +254,10 @@ def _value(expr: Expr, columns: Columns, length: int) -> Vector:
 def _truth(expr: Expr, columns: Columns, length: int) -> Truth:
     match expr:
         case Compare():
-            left, right = _aligned(expr, columns, length)
+            left, right = (_value(part, columns, length) for part in (expr.left, expr.right))
             return compare(expr.op, left, right)
-        case And():
-            return _connective(expr.operands, columns, length, is_and=True)
-        case Or():
-            return _connective(expr.operands, columns, length, is_and=False)
+        case And() | Or():
+            return _connective(expr.operands, columns, length, is_and=isinstance(expr, And))
         case Not():
             return negate_truth(_truth(expr.operand, columns, length))
         case IsNull():
@@ -285,10 +271,6 @@ def _truth(expr: Expr, columns: Columns, length: int) -> Truth:
             return of_vector(cast(_value(expr, columns, length), BOOLEAN))
 
 
-def _aligned(expr: Compare, columns: Columns, length: int) -> tuple[Vector, Vector]:
-    return _value(expr.left, columns, length), _value(expr.right, columns, length)
-
-
 def _in_list(expr: InList, columns: Columns, length: int) -> Truth:
     """Spark brings the operand and all options to one type first, then compares."""
     parts = [_value(part, columns, length) for part in (expr.operand, *expr.options)]
@@ -300,11 +282,7 @@ def _in_list(expr: InList, columns: Columns, length: int) -> Truth:
 def _literal(expr: Literal, length: int) -> Vector:
     kind, value = expr.type, expr.value
     if value is None:
-        return (
-            cast(Vector(SqlType(Kind.NULL), np.zeros(length, dtype=np.int64)), kind)
-            if (kind.kind is not Kind.NULL)
-            else Vector(kind, np.zeros(length, dtype=np.int64), np.zeros(length, dtype=np.bool_))
-        )
+        return all_null(kind, length)
     if kind.kind is Kind.STRING:
         return Vector(kind, pa.repeat(pa.scalar(value, pa.large_string()), length))
     if kind.kind is Kind.BINARY:
@@ -323,7 +301,6 @@ def _literal(expr: Literal, length: int) -> Vector:
 
 def unscaled(value: object, kind: SqlType) -> int:
     """A literal's canonical integer: as it is, or times ten to the scale for decimals."""
-
     # Python's default context would round to 28 digits.
     with localcontext(prec=_EXACT_DIGITS):
         return int(Decimal(str(value)).scaleb(kind.scale).to_integral_value())
@@ -342,7 +319,7 @@ def _arithmetic(expr: Arithmetic, columns: Columns, length: int) -> Vector:
 
 
 def _may_raise(expr: Expr) -> bool:
-    """Whether evaluating a row could fail, so that unreached rows must be left out."""
+    """Whether evaluating a row could fail, so that rows must be skipped if not reached."""
     return any(isinstance(part, Arithmetic | Cast | Negate | Call) for part in walk(expr))
 
 
@@ -353,9 +330,7 @@ def _connective(
     join = conjoin if is_and else disjoin
     result = _truth(operands[0], columns, length)
     for operand in operands[1:]:
-        open_rows = (
-            (result.may_true | result.may_null) if is_and else (result.may_false | result.may_null)
-        )
+        open_rows = (result.may_true if is_and else result.may_false) | result.may_null
         if not _may_raise(operand) or bool(open_rows.all()):
             result = join([result, _truth(operand, columns, length)])
             continue
@@ -368,19 +343,12 @@ def _joined_where(
 ) -> Truth:
     positions = np.flatnonzero(open_rows)
     part = _truth(operand, _subset(columns, operand, positions), len(positions))
-    before = Truth(
-        result.may_true[positions], result.may_false[positions], result.may_null[positions]
-    )
+    flags = [result.may_true, result.may_false, result.may_null]
+    before = Truth(*(flag[positions] for flag in flags))
     joined = (conjoin if is_and else disjoin)([before, part])
-    flags = []
-    for old, new in (
-        (result.may_true, joined.may_true),
-        (result.may_false, joined.may_false),
-        (result.may_null, joined.may_null),
-    ):
-        changed = old.copy()
-        changed[positions] = new
-        flags.append(changed)
+    flags = [flag.copy() for flag in flags]
+    for flag, new in zip(flags, (joined.may_true, joined.may_false, joined.may_null), strict=True):
+        flag[positions] = new
     return Truth(*flags)
 
 
@@ -419,9 +387,8 @@ def _coalesce(expr: Coalesce, columns: Columns, length: int) -> Vector:
 def _known_type(expr: Expr) -> SqlType:
     result = type_of(expr)
     if result is None:
-        raise EvaluationError(
-            "An expression in the query has a type that the engine does not support"
-        )
+        text = "An expression in the query has a type that the engine does not support"
+        raise EvaluationError(text)
     return result
 
 

@@ -84,12 +84,11 @@ def _concat(arguments: Sequence[Vector], result: SqlType) -> Vector:
 
 
 def _sliced(vector: Vector, start: int, end: int | None, result: SqlType) -> Vector:
-    values = pc.utf8_slice_codeunits(vector.values, start, end)
-    return Vector(result, values, vector.valid)
+    return Vector(result, pc.utf8_slice_codeunits(vector.values, start, end), vector.valid)
 
 
 def _substring(arguments: Sequence[Vector], result: SqlType) -> Vector:
-    """From a place counted from 1, or from the end where it is below 0."""
+    """From a position counted from 1, or from the end if it is below 0."""
     values = arguments[0]
     if not len(values):
         return Vector(result, values.values)
@@ -100,8 +99,7 @@ def _substring(arguments: Sequence[Vector], result: SqlType) -> Vector:
         return _sliced(values, start, None, result)
     # Before the start there are no characters, but the length counts from there.
     end = start + size
-    is_to_the_end = start < 0 <= end
-    return _sliced(values, start, None if is_to_the_end else end, result)
+    return _sliced(values, start, None if start < 0 <= end else end, result)
 
 
 def _left(arguments: Sequence[Vector], result: SqlType) -> Vector:
@@ -111,9 +109,8 @@ def _left(arguments: Sequence[Vector], result: SqlType) -> Vector:
 
 def _right(arguments: Sequence[Vector], result: SqlType) -> Vector:
     size = int(value_of(arguments[1])) if len(arguments[0]) else 0
-    if size <= 0:
-        return _sliced(arguments[0], 0, 0, result)
-    return _sliced(arguments[0], -size, None, result)
+    start, end = (-size, None) if size > 0 else (0, 0)
+    return _sliced(arguments[0], start, end, result)
 
 
 def _replace(arguments: Sequence[Vector], result: SqlType) -> Vector:
@@ -127,7 +124,7 @@ def _replace(arguments: Sequence[Vector], result: SqlType) -> Vector:
 
 
 def _instr(arguments: Sequence[Vector], result: SqlType) -> Vector:
-    """Place in code points, from 1; a loop over the rows of the batch."""
+    """Position in code points, from 1; a loop over the rows of the batch."""
     text, wanted = (argument.values.to_pylist() for argument in arguments)
     places = [
         0 if one is None or other is None else one.find(other) + 1
@@ -152,7 +149,7 @@ def _matches(function: Callable[..., pa.Array]) -> Function:
 
 
 def _trimmed(function: Callable[..., pa.Array], *, is_turned: bool = False) -> Function:
-    """Blanks off the ends, or the characters of a constant; `is_turned`: these come first."""
+    """Trim blanks, or the characters of a constant; `is_turned`: these come first."""
 
     def turned(arguments: Sequence[Any]) -> Sequence[Any]:
         return arguments[::-1] if is_turned else arguments
@@ -208,12 +205,11 @@ TEXT_FUNCTIONS: dict[str, Function] = {
     "contains": _matches(pc.match_substring),
 }
 
-
 _FLOATS = frozenset({Kind.FLOAT, Kind.DOUBLE})
 
 
 def number_type(name: str, arguments: Sequence[Expr]) -> SqlType | None:
-    """Spark's result type of those functions here whose type follows from their arguments'."""
+    """Spark's result type of those functions whose type follows from their arguments'."""
     types = [type_of(argument) for argument in arguments]
     known = [result for result in types if result is not None]
     if not known or len(known) != len(types):
@@ -242,10 +238,6 @@ def _rounded_type(first: SqlType, rest: Sequence[Expr]) -> SqlType | None:
         return decimal(min(max(whole, 1 - digits), MAX_PRECISION), 0)
     scale = min(first.scale, digits)
     return decimal(min(whole + scale, MAX_PRECISION), scale)
-
-
-def _abs(arguments: Sequence[Vector], result: SqlType) -> Vector:
-    return absolute(arguments[0])
 
 
 def _whole(direction: int) -> Function:
@@ -319,8 +311,7 @@ def _sqrt(arguments: Sequence[Vector], result: SqlType) -> Vector:
 
 
 def _isnan(arguments: Sequence[Vector], result: SqlType) -> Vector:
-    match = np.isnan(arguments[0].values)
-    return Vector(result, match & arguments[0].validity())
+    return Vector(result, np.isnan(arguments[0].values) & arguments[0].validity())
 
 
 def _best_takes(arguments: Sequence[Expr]) -> bool:
@@ -335,7 +326,7 @@ def _best_takes(arguments: Sequence[Expr]) -> bool:
 
 
 def _best(op: CompareOp) -> Function:
-    """GREATEST and LEAST: NULL only where all are."""
+    """GREATEST and LEAST: NULL only if all are."""
 
     def compute_best(arguments: Sequence[Vector], result: SqlType) -> Vector:
         best = cast(arguments[0], result)
@@ -361,10 +352,10 @@ def _chosen(mask: Any, one: Vector, other: Vector) -> Vector:
 
 
 CARRIES_BOUNDS = frozenset({"abs", "round", "bround"})
-"""What is computed with the bounds of its argument."""
+"""Functions computed with the bounds of their argument."""
 
 NUMBER_FUNCTIONS: dict[str, Function] = {
-    "abs": Function(kinds(NUMBER), _abs),
+    "abs": Function(kinds(NUMBER), lambda arguments, result: absolute(arguments[0])),
     "floor": _whole(-1),
     "ceil": _whole(1),
     "ceiling": _whole(1),
@@ -378,18 +369,16 @@ NUMBER_FUNCTIONS: dict[str, Function] = {
     "least": _best(CompareOp.LESS),
 }
 
-
 FUNCTIONS: dict[str, Function] = {
     **NUMBER_FUNCTIONS,
     **DATE_FUNCTIONS,
     **TEXT_FUNCTIONS,
     ONE_ROW: ONE_ROW_FUNCTION,
 }
-"""All of them."""
 
 
 def call_objection(call: Call) -> str | None:
-    """Why the engine does not compute this call as Spark does; None where it does."""
+    """Why the engine does not compute this call as Spark does; None if it does."""
     result = FUNCTIONS.get(call.name)
     if result is None:
         return f"the engine does not support function `{call.name}`"
@@ -406,7 +395,7 @@ def call_objection(call: Call) -> str | None:
 
 
 def compute(call: Call, arguments: Sequence[Vector], result: SqlType) -> Vector:
-    """The call's value per row; there is no objection to the call."""
+    """The call's value per row; call it only without an objection."""
     offset = offset_of(call.zone)
     local = [moved_by(part, offset) if part.type == TIMESTAMP else part for part in arguments]
     function = FUNCTIONS[call.name].compute

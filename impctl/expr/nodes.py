@@ -1,8 +1,7 @@
 """Frozen nodes of scalar expressions, each keeping its place in the SQL text.
 
-Law: two nodes are equal when they mean the same text, wherever they stand (spans do not count).
-A node holds what it is, never a value of a row. Out of scope: types (`expr.types`), aggregate
-calls and subqueries (`plan.nodes`).
+Law: two nodes are equal if they mean the same, wherever they are in the text (spans do not count).
+A node never holds a value of a row.
 """
 
 from __future__ import annotations
@@ -51,12 +50,12 @@ class CompareOp(StrEnum):
 
     @property
     def mirrored(self) -> CompareOp:
-        """What holds of the operands the other way round."""
+        """The operator for exchanged operands."""
         return _MIRRORED.get(self, self)
 
     @property
     def opposite(self) -> CompareOp | None:
-        """What holds where this is false, NULL left aside; None for `<=>`, which has none."""
+        """What holds where this is false, ignoring NULL; None for `<=>`, which has none."""
         return _OPPOSITES.get(self)
 
 
@@ -74,7 +73,6 @@ _OPPOSITES = {
     CompareOp.GREATER: CompareOp.LESS_EQUAL,
     CompareOp.GREATER_EQUAL: CompareOp.LESS,
 }
-
 
 LiteralValue = bool | int | float | str | Decimal | bytes | None
 """DATE literals hold days, timestamps microseconds since 1970-01-01 (UTC for TIMESTAMP)."""
@@ -195,10 +193,7 @@ class Coalesce:
 
 @dataclass(frozen=True, slots=True)
 class Cast:
-    """CAST under ANSI rules: a value that does not fit is an error, not NULL.
-
-    `zone` is the session's time zone.
-    """
+    """CAST under ANSI rules: a misfit is an error, not NULL. `zone` is the session's time zone."""
 
     operand: Expr
     type: SqlType
@@ -208,7 +203,7 @@ class Cast:
 
 @dataclass(frozen=True, slots=True)
 class Mean:
-    """What AVG means once split: `total / count`, NULL for count 0, in AVG's result type."""
+    """AVG after splitting: `total / count`, NULL for count 0, in AVG's result type."""
 
     total: Expr
     count: Expr
@@ -218,10 +213,8 @@ class Mean:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Any other deterministic scalar function, kept by name so that Spark can be asked.
-
-    `type` is None where impctl does not know the result type; `zone` is the session's time zone.
-    """
+    """Any other deterministic scalar function, by name so that Spark can evaluate it. `type` is
+    None if impctl does not know the result type; `zone` is the session's time zone."""
 
     name: str
     arguments: tuple[Expr, ...]
@@ -272,7 +265,7 @@ def children(expr: Expr) -> tuple[Expr, ...]:
 
 
 def with_children(expr: Expr, parts: tuple[Expr, ...]) -> Expr:
-    """The same expression over other parts, given in the order of `children`."""
+    """The same expression with other parts, given in the order of `children`."""
     match expr:
         case Literal() | ColumnRef():
             return expr
@@ -306,7 +299,7 @@ def columns_of(expr: Expr) -> frozenset[AttributeId]:
 
 
 def transform(expr: Expr, change: Callable[[Expr], Expr | None]) -> Expr:
-    """The expression rebuilt from the leaves; `change` answers None to keep a node as it is."""
+    """The expression rebuilt from the leaves; `change` returns None to keep a node as it is."""
     parts = children(expr)
     rebuilt = tuple(transform(part, change) for part in parts)
     if any(new is not old for new, old in zip(rebuilt, parts, strict=True)):

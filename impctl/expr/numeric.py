@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
 from decimal import ROUND_HALF_EVEN, ROUND_HALF_UP, Context, Decimal
 from fractions import Fraction
@@ -17,8 +18,7 @@ from impctl.errors import EvaluationError
 from impctl.expr.nodes import ArithmeticOp
 from impctl.expr.types import SHORT_AVERAGE
 
-_SURELY_ZERO = 1e-50
-"""Far below half of the least single-precision number, 7e-46."""
+_SURELY_ZERO = 1e-50  # Far below half of the least single-precision number, 7e-46
 
 
 def nearest_float(text: str) -> float:
@@ -39,27 +39,22 @@ def nearest_float(text: str) -> float:
 
 
 def _is_odd(value: np.float32) -> bool:
-    """Whether the last bit of the mantissa is set."""
     return bool(value.view(np.int32) & 1)
 
 
-UNIT = 2.0**-53
-"""Half the spacing of doubles at 1: the largest relative error of one rounding."""
+UNIT = 2.0**-53  # Half the spacing of doubles at 1: the largest relative error of one rounding
 
 INTEGRAL_BITS = {Kind.BYTE: 8, Kind.SHORT: 16, Kind.INTEGER: 32, Kind.LONG: 64}
-EXACT_DOUBLE = 2**53
-"""Integers up to this size are doubles."""
-_EXACT_POWER = 22
-"""The largest power of ten that a double holds exactly."""
+EXACT_DOUBLE = 2**53  # Integers up to this size are doubles
+_EXACT_POWER = 22  # The largest power of ten that a double holds exactly
 _DIVISIONS = frozenset({ArithmeticOp.DIVIDE, ArithmeticOp.INTEGER_DIVIDE, ArithmeticOp.REMAINDER})
 _QUOTIENT_DIGITS = 39
 _WIDEST = decimal(38, 0)
-NEGATED_DIGITS = 34
-"""Digits that are left when Spark turns a decimal's sign: those of Java's DECIMAL128."""
+NEGATED_DIGITS = 34  # Digits that are left when Spark negates a decimal: those of Java's DECIMAL128
 
 
 def both_valid(left: Vector, right: Vector) -> Bools | None:
-    """Rows where neither side is NULL; None when that is all of them."""
+    """Rows where neither side is NULL; None if that is all of them."""
     if left.valid is None:
         return right.valid
     return left.valid if right.valid is None else left.valid & right.valid
@@ -91,7 +86,7 @@ def _refuse_zero(divisor: Vector, valid: Bools | None) -> Bools | None:
 
 
 def _filled(vector: Vector, valid: Bools | None, filler: int) -> Any:
-    """Values with the slots nobody may look at made harmless."""
+    """Values with harmless numbers in the slots that nobody reads."""
     return vector.values if valid is None else np.where(valid, vector.values, filler)
 
 
@@ -100,8 +95,7 @@ def _of_integers(
 ) -> Vector:
     filler = 1 if op in _DIVISIONS else 0
     a, b = _filled(left, valid, filler), _filled(right, valid, filler)
-    values = narrow(_exact(op, a, b))
-    return Vector(result, fit_integers(values, result), valid)
+    return Vector(result, fit_integers(narrow(_exact(op, a, b)), result), valid)
 
 
 def fit_integers(values: Any, result: SqlType) -> Any:
@@ -116,15 +110,18 @@ def fit_integers(values: Any, result: SqlType) -> Any:
     return values.astype(np.int64, copy=False)
 
 
-_OBJECT_OPS: dict[ArithmeticOp, Callable[[Any, Any], Any]] = {
-    ArithmeticOp.ADD: lambda a, b: a + b,
-    ArithmeticOp.SUBTRACT: lambda a, b: a - b,
-    ArithmeticOp.MULTIPLY: lambda a, b: a * b,
+_OPERATORS: dict[ArithmeticOp, Callable[[Any, Any], Any]] = {
+    ArithmeticOp.ADD: operator.add,
+    ArithmeticOp.SUBTRACT: operator.sub,
+    ArithmeticOp.MULTIPLY: operator.mul,
+    ArithmeticOp.DIVIDE: operator.truediv,
+    ArithmeticOp.INTEGER_DIVIDE: operator.truediv,
+    ArithmeticOp.REMAINDER: np.fmod,
 }
 
 
 def _exact(op: ArithmeticOp, a: Any, b: Any) -> Any:
-    """Whole-number arithmetic that leaves int64 for Python integers where it must."""
+    """Integer arithmetic that leaves int64 for Python integers where it must."""
     if op is ArithmeticOp.INTEGER_DIVIDE:
         a, b = a.astype(object), b.astype(object)
         return np.where(a * b < 0, -(abs(a) // abs(b)), abs(a) // abs(b))
@@ -138,7 +135,7 @@ def _exact(op: ArithmeticOp, a: Any, b: Any) -> Any:
     )
     if wide > INT64_MAX:
         a, b = a.astype(object), b.astype(object)
-    return _OBJECT_OPS[op](a, b)
+    return _OPERATORS[op](a, b)
 
 
 def magnitude(values: Any) -> int:
@@ -149,7 +146,7 @@ def magnitude(values: Any) -> int:
 
 
 def narrow(values: Any) -> Any:
-    """Python integers back to int64 where all of them fit."""
+    """Python integers as int64 if all of them fit."""
     if values.dtype != object:
         return values
     if len(values) == 0 or (values.max() <= INT64_MAX and values.min() >= INT64_MIN):
@@ -182,7 +179,7 @@ def _of_decimals(
 
 
 def _last_bits(values: Any) -> Ints:
-    """Whole quotients as BIGINT: Spark's `div` of decimals keeps the last 64 bits in silence."""
+    """Integer quotients as BIGINT: Spark's `div` of decimals keeps the last 64 bits in silence."""
     if values.dtype != object:
         return values  # type: ignore[no-any-return]  # narrowed to int64
     wrapped = (values + INT64_MAX + 1) % (1 << 64) - INT64_MAX - 1
@@ -190,7 +187,7 @@ def _last_bits(values: Any) -> Ints:
 
 
 def _refuse_long_quotients(a: Any, b: Any) -> None:
-    """Java gives no remainder where the whole quotient has more than 39 digits that count."""
+    """Java gives no remainder if the integer quotient has more than 39 significant digits."""
     if magnitude(a) < 10**_QUOTIENT_DIGITS:
         return
     for dividend, divisor in zip(a, b, strict=True):
@@ -204,10 +201,8 @@ def _refuse_long_quotients(a: Any, b: Any) -> None:
 
 
 def divide_decimals(a: Any, scale_a: int, b: Any, scale_b: int, scale: int) -> Any:
-    """Unscaled quotients at that scale, rounded half up once.
-
-    Spark cuts off behind the 39th fractional digit before it rounds, which changes no rounding.
-    """
+    """Unscaled quotients at that scale, rounded half up once. Spark truncates behind the 39th
+    fractional digit before it rounds, which changes no rounding."""
     a, b = a.astype(object), b.astype(object)
     a = a * 10 ** (scale + scale_b)
     b = b * 10**scale_a
@@ -215,13 +210,13 @@ def divide_decimals(a: Any, scale_a: int, b: Any, scale_b: int, scale: int) -> A
 
 
 def round_half_up(a: Any, b: Any) -> Any:
-    """Whole quotients of Python integers, halves away from zero."""
+    """Quotients of Python integers, halves away from zero."""
     size = (2 * abs(a) + abs(b)) // (2 * abs(b))
     return np.where((a < 0) != (b < 0), -size, size)
 
 
 def rescale(values: Any, scale: int, wanted: int) -> Any:
-    """Unscaled values at another scale, rounded half up where digits are lost."""
+    """Unscaled values at another scale, rounded half up if digits are lost."""
     if wanted == scale or not len(values):
         return values
     if wanted > scale:
@@ -260,19 +255,11 @@ def to_double(vector: Vector) -> Vector:
 
 
 def _of_doubles(op: ArithmeticOp, left: Vector, right: Vector, valid: Bools | None) -> Vector:
-    a, b = left.values, right.values
+    b = right.values
+    if op in _DIVISIONS and valid is not None:
+        b = np.where(valid, b, 1.0)
     with np.errstate(all="ignore"):
-        match op:
-            case ArithmeticOp.ADD:
-                values = a + b
-            case ArithmeticOp.SUBTRACT:
-                values = a - b
-            case ArithmeticOp.MULTIPLY:
-                values = a * b
-            case ArithmeticOp.DIVIDE | ArithmeticOp.INTEGER_DIVIDE:
-                values = a / (b if valid is None else np.where(valid, b, 1.0))
-            case ArithmeticOp.REMAINDER:
-                values = np.fmod(a, b if valid is None else np.where(valid, b, 1.0))
+        values = _OPERATORS[op](left.values, b)
         return Vector(DOUBLE, values, valid, _propagated(op, left, right, values))
 
 
@@ -311,7 +298,7 @@ def negate(vector: Vector) -> Vector:
 
 
 def absolute(vector: Vector) -> Vector:
-    """`abs(x)`, which turns the sign of what is below 0 as `-x` does, and keeps the rest."""
+    """`abs(x)`, which negates what is below 0 as `-x` does, and keeps the rest."""
     if vector.type.is_fractional:
         return Vector(vector.type, np.abs(vector.values), vector.valid, vector.error)
     values = vector.filled()
@@ -336,14 +323,10 @@ def _to_digits(value: int) -> int:
     return unit * (lower + (2 * rest > unit or (2 * rest == unit and lower % 2 == 1)))
 
 
-MOST_DIGITS = 15
-"""Digits after (or before) the point that doubles are rounded to here."""
-_FEW_DIGITS = 15
-"""So many digits of a text name its double alone."""
-_SMALL = 1e-3
-"""Below, Java before 19 wrote at least two digits, not always the shortest."""
-_LARGE = 2.0**50
-"""Scaled values up to here have a fraction that sums with a half can be told from."""
+MOST_DIGITS = 15  # Digits after (or before) the point that doubles are rounded to here
+_FEW_DIGITS = 15  # A text of so many digits identifies its double
+_SMALL = 1e-3  # Below, Java before 19 wrote at least two digits, not always the shortest
+_LARGE = 2.0**50  # Up to here the fraction of a scaled value decides which side of a half it is on
 _WIDE = Context(prec=400)
 
 
@@ -354,7 +337,7 @@ def scaled_by(values: Floats, digits: int) -> Floats:
 
 
 def rounded(values: Floats, digits: int, *, to_even: bool) -> tuple[Any, Bools]:
-    """Finite values times ten to the `digits`, as whole numbers, and which of them are sure."""
+    """Finite values times ten to the `digits`, as integers, and which of them are sure."""
     scaled = scaled_by(values, digits)
     with np.errstate(invalid="ignore"):
         tie = np.abs(scaled - np.floor(scaled) - 0.5)
@@ -372,7 +355,7 @@ def rounded(values: Floats, digits: int, *, to_even: bool) -> tuple[Any, Bools]:
 
 
 def _of_text(value: float, digits: int, *, to_even: bool) -> int | None:
-    """By the shortest text; None where Java may have written another."""
+    """By the shortest text; None if Java may have written another."""
     text = Decimal(repr(value))
     mode = ROUND_HALF_EVEN if to_even else ROUND_HALF_UP
     is_long = len(text.normalize(_WIDE).as_tuple().digits) > _FEW_DIGITS
@@ -382,10 +365,8 @@ def _of_text(value: float, digits: int, *, to_even: bool) -> int | None:
 
 
 def outer(low: Floats, high: Floats, digits: int) -> tuple[Floats, Floats]:
-    """What values between these two, scaled and rounded in any way, lie between.
-
-    Whole numbers, up to 2^50; beyond, where rounding changes nothing that counts, both moved by 1.
-    """
+    """Bounds of all values between these two, scaled and rounded in any way. Integers, up to 2^50;
+    beyond, where rounding changes nothing that counts, both moved by 1."""
     least, most = scaled_by(low, digits), scaled_by(high, digits)
     with np.errstate(invalid="ignore", over="ignore"):
         least = least - np.abs(least) * (8 * UNIT)
@@ -398,8 +379,7 @@ def outer(low: Floats, high: Floats, digits: int) -> tuple[Floats, Floats]:
 
 Integers = npt.NDArray[np.int64]
 
-_TIE = 1e-4
-"""How near to a half a scaled average may come before its text is looked at."""
+_TIE = 1e-4  # How near to a half a scaled average may come before its text decides
 
 
 def mean(total: Vector, count: Vector, result: SqlType) -> Vector:
@@ -451,10 +431,8 @@ def _of_short_decimals(total: Integers, count: Integers, result: SqlType) -> Int
 
 
 def _near_tie(scaled: Floats, whole: Floats) -> Bools:
-    """Where the text of the average may round otherwise than the scaled average does.
-
-    Scaling errs by a few units of the last place, which from 10^14 on is every average.
-    """
+    """Where the text of the average may round otherwise than the scaled average does. Scaling errs
+    by a few units of the last place, which from 10^14 on is every average."""
     room = np.maximum(_TIE, scaled * (8 * UNIT))
     near: Bools = np.abs(scaled - whole - 0.5) <= room
     # Next to a whole number the floor may be off by one.

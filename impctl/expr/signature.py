@@ -26,14 +26,14 @@ NUMBER = EXACT | {Kind.FLOAT, Kind.DOUBLE}
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """`takes` tells whether these argument expressions are computed here; `compute` does it."""
+    """`takes` says whether these argument expressions are computed here; `compute` does it."""
 
     takes: Takes
     compute: Compute
 
 
 def kinds(*wanted: frozenset[Kind]) -> Takes:
-    """Exactly so many arguments, each of one of these kinds."""
+    """Exactly one argument of each of these kinds."""
 
     def takes(arguments: Sequence[Expr]) -> bool:
         result = [type_of(argument) for argument in arguments]
@@ -60,7 +60,6 @@ def constants_after(first: frozenset[Kind], *rest: type) -> Takes:
 
 
 def either(*options: Takes) -> Takes:
-    """What any of these takes."""
     return lambda arguments: any(takes(arguments) for takes in options)
 
 
@@ -81,13 +80,12 @@ def value_of(vector: Vector) -> str | int:
 
 
 def all_valid(arguments: Sequence[Vector]) -> Bools | None:
-    """Rows where no argument is NULL; None when that is all of them."""
+    """Rows where no argument is NULL; None if that is all of them."""
     masks = [argument.valid for argument in arguments if argument.valid is not None]
     return np.logical_and.reduce(masks) if masks else None
 
 
-ONE_ROW = "one_row"
-"""No function of Spark has this name, and functions of users are not read."""
+ONE_ROW = "one_row"  # No function of Spark has this name, and functions of users are not read
 SEVERAL_ROWS = "More than one row returned by a subquery used as an expression"
 """In Spark's own words."""
 
@@ -98,7 +96,7 @@ def one_row(rows: Expr, span: Span | None) -> Call:
 
 
 def several_rows() -> EvaluationError:
-    """The failure of a query whose subquery has more."""
+    """The error of a query whose subquery has more."""
     return EvaluationError(
         SEVERAL_ROWS,
         code="subquery_of_several_rows",

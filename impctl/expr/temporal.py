@@ -1,9 +1,7 @@
 """Functions of dates and timestamps.
 
 Law: days and microseconds count from 1970-01-01 in the proleptic Gregorian calendar, as Spark's.
-TIMESTAMP comes as local time, and a TIMESTAMP that is given back is one.
-Out of scope: the session's time zone (`expr.types`), text to and from dates (`expr.cast`),
-intervals.
+A TIMESTAMP argument is local time, and so is a TIMESTAMP result.
 """
 
 from __future__ import annotations
@@ -24,7 +22,6 @@ from impctl.expr.signature import (
     Function,
     all_valid,
     constant_of,
-    either,
     kinds,
     value_of,
 )
@@ -60,12 +57,10 @@ def _day_numbers(vector: Vector) -> Ints:
 
 
 def _month_numbers(days: Ints) -> Ints:
-    """Months since January 1970."""
     return days.astype("datetime64[D]").astype("datetime64[M]").astype(np.int64)
 
 
 def _first_days(months: Ints) -> Ints:
-    """The first day of each month."""
     return months.astype("datetime64[M]").astype("datetime64[D]").astype(np.int64)
 
 
@@ -78,14 +73,9 @@ def _of_day(function: Callable[[Ints], Ints]) -> Function:
 
 def _of_time(unit: int, count: int) -> Function:
     def compute_field(arguments: Sequence[Vector], result: SqlType) -> Vector:
-        values = arguments[0].filled() // unit % count
-        return Vector(result, values, arguments[0].valid)
+        return Vector(result, arguments[0].filled() // unit % count, arguments[0].valid)
 
     return Function(kinds(MOMENT), compute_field)
-
-
-def _year(days: Ints) -> Ints:
-    return _month_numbers(days) // 12 + 1970
 
 
 def _day_of_month(days: Ints) -> Ints:
@@ -99,10 +89,6 @@ def _day_of_year(days: Ints) -> Ints:
 def _week(days: Ints) -> Ints:
     """ISO weeks: that of a day's Thursday, counted from 1 in the Thursday's year."""
     return (_day_of_year(days - (days + 3) % 7 + 3) - 1) // 7 + 1
-
-
-def _last_day(days: Ints) -> Ints:
-    return _first_days(_month_numbers(days) + 1) - 1
 
 
 def _fit_days(days: Any, valid: Any) -> None:
@@ -130,7 +116,7 @@ def _moved_date(sign: int) -> Function:
 
 
 def _add_months(arguments: Sequence[Vector], result: SqlType) -> Vector:
-    """The same day of another month, or its last one where it is shorter."""
+    """The same day of another month, or its last one if it is shorter."""
     valid = all_valid(arguments)
     days, moved = arguments[0].filled(), arguments[1].filled()
     months = _month_numbers(days) + moved
@@ -143,10 +129,6 @@ def _add_months(arguments: Sequence[Vector], result: SqlType) -> Vector:
 def _datediff(arguments: Sequence[Vector], result: SqlType) -> Vector:
     days = _day_numbers(arguments[0]) - _day_numbers(arguments[1])
     return Vector(result, _wrapped(days), all_valid(arguments))
-
-
-def _to_date(arguments: Sequence[Vector], result: SqlType) -> Vector:
-    return Vector(result, _day_numbers(arguments[0]), arguments[0].valid)
 
 
 def _unit_takes(position: int, units: frozenset[str], takes: Callable[..., bool]) -> Any:
@@ -216,13 +198,13 @@ _LENGTHS = {
     "week": 7 * MICROS_PER_DAY,
     **{unit: _TIMES[unit] for unit in ("day", "hour", "minute", "second")},
 }
-"""Units of `timestampadd` that are as long at any time, by their microseconds."""
+"""Units of `timestampadd` of constant length, by their microseconds."""
 _TRUNC_UNITS = frozenset({*_WEEKS, *_MONTHS})
 _DATE_TRUNC_UNITS = frozenset({*_TRUNC_UNITS, *_TIMES})
 _DIFFERENCE = Function(kinds(DAY | MOMENT, DAY | MOMENT), _datediff)
 _DAY_OF_MONTH = _of_day(_day_of_month)
 DATE_FUNCTIONS: dict[str, Function] = {
-    "year": _of_day(_year),
+    "year": _of_day(lambda days: _month_numbers(days) // 12 + 1970),
     "quarter": _of_day(lambda days: _month_numbers(days) % 12 // 3 + 1),
     "month": _of_day(lambda days: _month_numbers(days) % 12 + 1),
     "weekofyear": _of_day(_week),
@@ -231,7 +213,9 @@ DATE_FUNCTIONS: dict[str, Function] = {
     "dayofyear": _of_day(_day_of_year),
     "dayofweek": _of_day(lambda days: (days + 4) % 7 + 1),
     "weekday": _of_day(lambda days: (days + 3) % 7),
-    "last_day": Function(kinds(DAY), _of_day(_last_day).compute),
+    "last_day": Function(
+        kinds(DAY), _of_day(lambda days: _first_days(_month_numbers(days) + 1) - 1).compute
+    ),
     "hour": _of_time(3600 * _SECOND, 24),
     "minute": _of_time(60 * _SECOND, 60),
     "second": _of_time(_SECOND, 60),
@@ -244,7 +228,7 @@ DATE_FUNCTIONS: dict[str, Function] = {
     "add_months": Function(kinds(DAY, WHOLE), _add_months),
     "datediff": _DIFFERENCE,
     "date_diff": _DIFFERENCE,
-    "to_date": Function(either(kinds(DAY), kinds(MOMENT)), _to_date),
+    "to_date": _of_day(lambda days: days),
     "trunc": Function(_unit_takes(1, _TRUNC_UNITS, kinds(DAY, TEXT)), _trunc),
     "date_trunc": Function(
         _unit_takes(0, _DATE_TRUNC_UNITS, kinds(TEXT, frozenset({*MOMENT}))), _date_trunc

@@ -1,11 +1,10 @@
 """Result types of expressions as Spark 4 with ANSI on infers them.
 
-Law: the answer is Spark's own type, or None where impctl does not know it; never a guess.
+Law: the result is Spark's own type, or None if impctl does not know it; never a guess.
 Source: Spark's DecimalPrecision and TypeCoercion rules, tried on Spark 4.3.
-
-Law: a name is read exactly as Spark reads it, or not at all. Regions such as `Europe/Berlin` are
-not: what they mean depends on tables of zones that change from release to release. A time that
-leaves the range of timestamps by the move is left to Spark.
+Law: a time zone name is read exactly as Spark reads it, or not at all. Regions such as
+`Europe/Berlin` are not: their meaning depends on zone tables that change from release to release. A
+time that the offset moves out of the range of timestamps is left to Spark.
 """
 
 from __future__ import annotations
@@ -47,8 +46,8 @@ _INTEGRAL_DIGITS = {Kind.BYTE: 3, Kind.SHORT: 5, Kind.INTEGER: 10, Kind.LONG: 20
 
 
 def groups_as_compared(one: SqlType | None, other: SqlType | None) -> bool:
-    """Whether values that are equal to one value of the other type are one group: `1` and `01` are
-    two texts and one number. True of one type, and of whole numbers."""
+    """Whether values equal to one value of the other type are one group: `1` and `01` are two texts
+    and one number. True of one type, and of integers."""
     if one is None or other is None:
         return False
     return one == other or (one.kind in INTEGRAL and other.kind in INTEGRAL)
@@ -60,7 +59,7 @@ def loses_values(source: SqlType, target: SqlType) -> bool:
 
 
 def type_of(expr: Expr) -> SqlType | None:
-    """The expression's Spark type, or None where it is not known."""
+    """The expression's Spark type, or None if unknown."""
     match expr:
         case Literal() | ColumnRef() | Cast() | Mean() | Call():
             return expr.type
@@ -74,12 +73,10 @@ def type_of(expr: Expr) -> SqlType | None:
             left, right = type_of(expr.left), type_of(expr.right)
             if left is None or right is None:
                 return None
-            return arithmetic_type(
-                expr.op, narrowed(expr.left, left, right), narrowed(expr.right, right, left)
-            )
+            own = narrowed(expr.left, left, right)
+            return arithmetic_type(expr.op, own, narrowed(expr.right, right, left))
         case Case():
-            results = (*(result for _, result in expr.branches), expr.default)
-            return _common(results)
+            return _common((*(result for _, result in expr.branches), expr.default))
         case Coalesce():
             return _common(expr.operands)
 
@@ -91,7 +88,7 @@ def _common(parts: tuple[Expr, ...]) -> SqlType | None:
 
 
 def wider_type(left: SqlType, right: SqlType) -> SqlType:
-    """The common type, or an OTHER type that says which two have none."""
+    """The common type, or an OTHER type that names the two without one."""
     result = common_type(left, right)
     return result if result is not None else SqlType(Kind.OTHER, detail=f"{left}/{right}")
 
@@ -116,11 +113,9 @@ def common_type(left: SqlType, right: SqlType) -> SqlType | None:
 
 
 def rounded_type(left: SqlType, right: SqlType) -> SqlType | None:
-    """The decimal that Spark rounds both sides of a comparison or set operation to, or None.
-
-    Digits before the point are kept, those behind it as far as 38 in all allow
-    (`DecimalType.boundedPreferIntegralDigits`).
-    """
+    """The decimal that Spark rounds both sides of a comparison or set operation to, or None. Digits
+    before the point are kept, those behind it as far as 38 in all allow
+    (`DecimalType.boundedPreferIntegralDigits`)."""
     sides = [side for side in (left, right) if side.kind is Kind.DECIMAL or side.is_integral]
     if len(sides) < 2 or common_type(left, right) is not None:
         return None
@@ -137,10 +132,8 @@ def as_decimal(source: SqlType) -> SqlType:
 
 
 def narrowed(expr: Expr, own: SqlType, beside: SqlType) -> SqlType:
-    """An integer literal beside a decimal counts with just its digits, as in Spark.
-
-    Not so a TINYINT (`3Y` is a DECIMAL(3, 0)), which Spark's rule leaves out, nor a NULL.
-    """
+    """An integer literal beside a decimal counts with just its digits, as in Spark. Not so a
+    TINYINT (`3Y` is a DECIMAL(3, 0)), which Spark's rule skips, nor a NULL."""
     is_beside = own.kind in _COUNTED_LITERALS and beside.kind is Kind.DECIMAL
     if is_beside and isinstance(expr, Literal) and expr.value is not None:
         return decimal(max(len(str(abs(int(str(expr.value))))), 1), 0)
@@ -148,8 +141,8 @@ def narrowed(expr: Expr, own: SqlType, beside: SqlType) -> SqlType:
 
 
 def uncounted(expr: Expr, *beside: Expr) -> Expr:
-    """The expression as one whose digits `narrowed` does not count: Spark puts the first value of
-    BETWEEN and NULLIF by before it types the comparison, so a literal there is none any more."""
+    """The expression as one whose digits `narrowed` does not count: Spark evaluates the first value
+    of BETWEEN and NULLIF before it types the comparison, so a literal there is no longer one."""
     own = type_of(expr)
     if own is None or not own.is_integral or not isinstance(expr, Literal):
         return expr
@@ -215,7 +208,7 @@ def _bounded(precision: int, scale: int) -> SqlType:
 
 
 def _adjusted(precision: int, scale: int) -> SqlType:
-    """Spark's adjustPrecisionScale: beyond 38 digits the scale gives way, down to 6."""
+    """Spark's adjustPrecisionScale: beyond 38 digits the scale is reduced, down to 6."""
     if precision <= MAX_PRECISION:
         return decimal(precision, scale)
     digits = precision - scale
@@ -244,7 +237,7 @@ def average_type(argument: SqlType) -> SqlType | None:
 
 
 def is_nullable(expr: Expr) -> bool:
-    """Whether the value may be NULL, as far as the shape tells; True when unsure."""
+    """Whether the value may be NULL, as far as the shape shows; True if unsure."""
     match expr:
         case Literal():
             return expr.value is None
@@ -265,9 +258,8 @@ def is_nullable(expr: Expr) -> bool:
         case InList():
             return is_nullable(expr.operand) or any(is_nullable(part) for part in expr.options)
         case Case():
-            return any(is_nullable(result) for _, result in expr.branches) or is_nullable(
-                expr.default
-            )
+            results = (*(result for _, result in expr.branches), expr.default)
+            return any(map(is_nullable, results))
         case Coalesce():
             return all(is_nullable(part) for part in expr.operands)
         case Mean() | Call():
@@ -280,7 +272,7 @@ _OFFSET = re.compile(
 )
 _MINUTE = 60_000_000
 WIDEST_OFFSET = 18 * 60 * _MINUTE
-"""Microseconds by which Java lets a time zone differ from UTC, either way."""
+"""Maximal difference of a time zone from UTC in Java, in microseconds."""
 
 
 def fixed_offset(zone: str) -> int | None:
@@ -299,13 +291,13 @@ def fixed_offset(zone: str) -> int | None:
 
 
 def offset_of(zone: str) -> int:
-    """Its fixed offset, or 0 where there is none, for what a time zone has no part in."""
+    """Its fixed offset, or 0 if there is none, for what a time zone has no part in."""
     offset = fixed_offset(zone)
     return 0 if offset is None else offset
 
 
 def moved_by(times: Vector, offset: int) -> Vector:
-    """Timestamps so many microseconds later; NotExactError where one leaves their range."""
+    """Timestamps so many microseconds later; NotExactError if one leaves their range."""
     if offset == 0:
         return times
     values = times.filled()

@@ -17,90 +17,66 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Priors:
-    """Times of steps and reads."""
+    """Times of steps and reads. (M: measured.)"""
 
-    read_value_ns: float = 40
-    """Reading a table, per row and column (M: 10-40)."""
-    tag_row_ns: float = 125
-    """Telling a read row's fragment (M: 25-125)."""
-    keyed_row_ns: float = 25
-    """A read of some keys, per row that it scans (M)."""
-    keyed_read_ms: float = 5
-    """A read of some keys, per table (M)."""
+    read_value_ns: float = 40  # Reading a table, per row and column (M: 10-40)
+    tag_row_ns: float = 125  # The range of a read row (M: 25-125)
+    keyed_row_ns: float = 25  # A read of some keys, per row that it scans (M)
+    keyed_read_ms: float = 5  # A read of some keys, per table (M)
     build_row_ns: float = 320
     """A side built in one sort, per row, its keys at random (M: 30 in order, 320)."""
-    probe_key_ns: float = 240
-    """A key looked up in a side, its rows found included (M: 100-380)."""
-    group_row_ns: float = 300
-    """A grouping made of rows, per row (M)."""
-    changed_group_ns: float = 1000
-    """A group changed, or a row of first rows (M: 1 us)."""
-    opened_ms: float = 0.3
-    """A stored piece taken up by a fresh process (assumed)."""
-    touched_block_ns: float = 8000
-    """A block of stored rows looked at (M: 8 us)."""
+    probe_key_ns: float = 240  # A key looked up in a side with its rows (M: 100-380)
+    group_row_ns: float = 300  # A grouping made of rows, per row (M)
+    changed_group_ns: float = 1000  # A group changed, or a row of first rows (M: 1 us)
+    opened_ms: float = 0.3  # A stored piece restored by a fresh process (assumed)
+    touched_block_ns: float = 8000  # A block of stored rows read (M: 8 us)
     block_rows: int = 512
-    """Rows of a block."""
     conversion_ms: float = 50
-    """A query opened and committed with other pieces kept, beside the work on each (M: 50 at
-    least)."""
-    row_ns: float = 25
-    """A row passing a selection or projection, or told by a piece (assumed)."""
-    filter_key_bytes: int = 3
-    """Of a side that is read: its filter, per key."""
+    """A query opened and committed with other pieces kept, without their work (M: 50 at least)."""
+    row_ns: float = 25  # A row passing a selection or projection, or output by a piece (assumed)
+    filter_key_bytes: int = 3  # Of a side that is read: its filter, per key
 
     def opened(self, rows: float, touched: float) -> float:
-        """Milliseconds to take up a stored piece of so many rows, so many of them touched."""
+        """Milliseconds to restore a stored piece of so many rows, so many of them touched."""
         blocks = min(touched, rows / self.block_rows)
         return self.opened_ms + blocks * self.touched_block_ns / 1e6
 
 
 PRIORS = Priors()
 
-
 PerKind = tuple[float, ...]
 """Milliseconds (or a chance) for each kind of change, in the graph's order."""
 
 
 class Mode(StrEnum):
-    """What is done about a piece of state."""
+    """How a piece of state is kept."""
 
     KEPT = "kept"
-    """Its rows are in the store."""
-    READ = "read"
-    """Its rows with the asked keys are read when they are asked for."""
-    REBUILT = "rebuilt"
-    """Nothing is kept; all its rows are computed for a step and forgotten."""
-    BOUNDED = "bounded"
-    """The best of its rows are kept, and filled again where deletions used them up."""
+    READ = "read"  # Its rows with the requested keys are read when needed
+    REBUILT = "rebuilt"  # Nothing is kept; all its rows are computed for a step and forgotten
+    BOUNDED = "bounded"  # The best of its rows are kept, and refilled when deletions used them up
 
 
 class Demand(IntEnum):
-    """What is asked of a flow in a run; each with all that is asked by those before it."""
+    """What a reader requests of a flow in a run; each includes those before it."""
 
-    DELTA = 0
-    """The rows that came or went."""
-    KEYS = 1
-    """Beside these the rows of some keys."""
-    FULL = 2
-    """Beside these all rows."""
+    DELTA = 0  # The inserted and deleted rows
+    KEYS = 1  # Beside these the rows of some keys
+    FULL = 2  # Beside these all rows
 
 
 class Work(StrEnum):
     """What an operator does, as far as its state depends on it."""
 
     SCAN = "scan"
-    ROWS = "rows"
-    """Selections, projections, unions: row by row, nothing kept."""
-    JOIN = "join"
-    """Two inputs, a piece for each."""
-    KEYED = "keyed"
-    """One piece: a grouping, first rows, values; or what can only be kept."""
+    ROWS = "rows"  # Selections, projections, unions: row by row, without state
+    JOIN = "join"  # Two inputs, a piece for each
+    KEYED = "keyed"  # One piece: a grouping, first rows, values; or what can only be kept
 
 
 @dataclass(frozen=True, slots=True)
 class KindOfChange:
-    """Tables that move in one run, and how many such runs a day are expected."""
+    """Tables that change in one run, and how many such runs a day are expected."""
 
     tables: frozenset[TableName]
     rate: float
@@ -108,45 +84,35 @@ class KindOfChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """What one operator remembers under one name, and what it costs per run in each mode.
-
-    An empty tuple of costs is nothing. What is only done in some runs is multiplied with `hit`.
-    """
+    """One operator's state under one name, and its cost per run in each mode. An empty tuple of
+    costs is zero. What is only done in some runs is multiplied with `hit`."""
 
     name: str
-    sizes: Mapping[Mode, int]
-    """Bytes in each mode that is allowed."""
+    sizes: Mapping[Mode, int]  # Bytes in each allowed mode
     opened: PerKind = ()
-    """Kept or bounded: what is stored of it opened, in runs that reach its operator at all."""
-    upkeep: PerKind = ()
-    """Kept or bounded: the change of its input taken in."""
-    probe: PerKind = ()
-    """Of a side, kept or rebuilt: the other input's change looked up in it."""
+    """Kept or bounded: stored state opened, in runs that reach its operator at all."""
+    upkeep: PerKind = ()  # Kept or bounded: the change of its input applied
+    probe: PerKind = ()  # Of a side, kept or rebuilt: the other input's change looked up
     noted: PerKind = ()
-    """Read: the filter of its keys opened, put into and asked, in runs that reach its operator; and
-    of a grouping, the rows of the groups that change grouped."""
-    read: PerKind = ()
-    """Read: the rows of the keys that are asked, read."""
+    """Read: the filter of its keys opened, filled and probed, in runs that reach its operator; and
+    of a grouping, the rows of the changed groups grouped."""
+    read: PerKind = ()  # Read: the rows of the requested keys
     hit: PerKind = ()
-    """Read: the chance that a key is asked that was there before the step; empty is certain."""
-    build: PerKind = ()
-    """Rebuilt: all rows of its input put in order."""
+    """Read: the chance that a requested key existed before the step; empty is certain."""
+    build: PerKind = ()  # Rebuilt: all rows of its input sorted
     stream: PerKind = ()
-    """Asked for everything: its rows given out, and those of a side looked up in the other."""
-    lookup: PerKind = ()
-    """Asked for some keys: their rows given out."""
-    refill: PerKind = ()
-    """Bounded: what deletions used up, filled again."""
+    """On FULL demand: its rows output, and those of a side looked up in the other."""
+    lookup: PerKind = ()  # On KEYS demand: their rows output
+    refill: PerKind = ()  # Bounded: refilling what deletions used up
     source: tuple[TableName, ...] = ()
-    """The tables that `read` reads; reads of the same ones in a run can be shared by queries."""
-    reads_below: bool = False
-    """Whether it is read from the flow below, which is asked for keys, and not from tables."""
+    """The tables that `read` reads; queries can share reads of the same ones in a run."""
+    reads_below: bool = False  # Whether it is read from the flow below by key, and not from tables
     is_whole: bool = False
-    """Read: all of its rows each time, since no key narrows them; in users' words it is rebuilt."""
+    """Read: all of its rows each time, since no key narrows them; users see it as rebuilt."""
 
     @property
     def modes(self) -> tuple[Mode, ...]:
-        """The modes that are allowed."""
+        """The allowed modes."""
         return tuple(self.sizes)
 
     def word(self, mode: Mode) -> str:
@@ -156,11 +122,9 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One operator: what it does, the nodes it reads, its pieces, and costs that no mode changes.
-
+    """One operator: its work, the nodes it reads, its pieces, and costs that no mode changes.
     `delta`, `keys` and `whole` are what it adds for each demand; of a scan, `keys` is a keyed read
-    of its `table` and `whole` one of all of it.
-    """
+    of its `table` and `whole` one of all of it."""
 
     work: Work
     inputs: tuple[int, ...] = ()
@@ -173,11 +137,9 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """The operators of a query, each after its inputs, and the kinds of change that are expected.
-
-    `runs` are how many runs of each kind its costs were learned from, empty for prior times.
-    Raises ValueError for wires and pieces that make no graph.
-    """
+    """The operators of a query, each after its inputs, and the expected kinds of change. `runs` are
+    how many runs of each kind its costs were learned from, empty for prior times. ValueError if
+    wires and pieces are no valid graph."""
 
     nodes: tuple[Node, ...]
     kinds: tuple[KindOfChange, ...]
@@ -208,7 +170,7 @@ class Graph:
 
     @property
     def shared(self) -> tuple[int, ...]:
-        """Nodes that several inputs read, in order."""
+        """Nodes with several readers, in order."""
         count = [0] * len(self.nodes)
         for node in self.nodes:
             for wire in node.inputs:
@@ -221,13 +183,13 @@ class Graph:
 
 
 def pinned(graph: Graph, modes: Mapping[str, Mode]) -> Graph:
-    """The graph in which these pieces have these modes alone; ValueError for one not allowed."""
+    """The graph in which these pieces have only these modes; ValueError for one not allowed."""
     return restricted(graph, {name: (mode,) for name, mode in modes.items()})
 
 
 def restricted(graph: Graph, modes: Mapping[str, Collection[Mode]]) -> Graph:
-    """The graph in which these pieces have none but these modes; ValueError where none is left, or
-    one is not allowed."""
+    """The graph with these pieces limited to these modes; ValueError if none is left or one not
+    allowed."""
     nodes = []
     for node in graph.nodes:
         pieces = tuple(_restricted(piece, modes.get(piece.name)) for piece in node.pieces)
@@ -245,10 +207,7 @@ def _restricted(piece: Piece, modes: Collection[Mode] | None) -> Piece:
 
 
 _PIECES = {Work.SCAN: 0, Work.ROWS: 0, Work.JOIN: 2, Work.KEYED: 1}
-_ASKED = {
-    Work.JOIN: {Mode.KEPT, Mode.READ, Mode.REBUILT},
-    Work.KEYED: set(Mode),
-}
+_ASKED = {Work.JOIN: {Mode.KEPT, Mode.READ, Mode.REBUILT}, Work.KEYED: set(Mode)}
 _NODE_COSTS = ("delta", "keys", "whole")
 _PIECE_COSTS = (
     *("opened", "upkeep", "probe", "noted", "read", "hit"),
@@ -257,7 +216,7 @@ _PIECE_COSTS = (
 
 
 def _check(node: Node, at: int, kinds: int) -> None:
-    """ValueError where a node does not fit its work, its place, or the number of kinds."""
+    """ValueError if a node does not fit its work, its place, or the number of kinds."""
     is_leaf = node.work is Work.SCAN
     if is_leaf == bool(node.inputs) or not all(0 <= wire < at for wire in node.inputs):
         raise ValueError(f"node {at} reads {node.inputs}")
@@ -277,14 +236,13 @@ def _check(node: Node, at: int, kinds: int) -> None:
                 raise ValueError(f"node {at}: `{name}` is not for {kinds} kinds of change")
 
 
-_MS = 1e-6
-"""Milliseconds of a nanosecond."""
+_MS = 1e-6  # Milliseconds of a nanosecond
 
 
 @dataclass(frozen=True, slots=True)
 class Bounded:
-    """What a buffer of `size` takes: its bytes, the chance that a run of each kind uses one up, and
-    filling it again; and where not all is kept now, the bytes of all."""
+    """A buffer of `size`: its bytes, the chance that a run of each kind uses it up, and the cost of
+    a refill; and if not all is kept now, the bytes of all."""
 
     bytes: int
     chance: Callable[[KindOfChange], float]
@@ -296,14 +254,12 @@ class Bounded:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Numbers:
     """What is known of a circuit's flows and state; `wire` is an operator's, or -1 - source's.
-
     `rows(wire)` are all rows; `changed(wire, kind)` those of the change in one run; `bytes(name)`
     are those of one stored piece (`Keeper.name`), or of groups that are not kept, if they were, and
-    0 of what is not stored.
-    `fresh(side, kind)` is the share of the keys asked of a side, or of the rows of a grouping,
-    whose rows or groups come with the same run, `known(side, kind)` that of the others which have
-    rows there. `bounded` has the pieces that may be bounded, by name.
-    """
+    0 of what is not stored. `fresh(side, kind)` is the share of the keys requested of a side, or of
+    the rows of a grouping, whose rows or groups are inserted in the same run, `known(side, kind)`
+    that of the others which have rows there. `bounded` has the pieces that may be bounded, by
+    name."""
 
     rows: Callable[[int], float]
     changed: Callable[[int, KindOfChange], float]
@@ -321,10 +277,8 @@ def graph_of(
     allowed: Collection[Mode] = tuple(Mode),
     priors: Priors = PRIORS,
 ) -> Graph:
-    """The circuit's operators with what their pieces cost, by prior times.
-
-    Every piece can be kept; of its other modes those in `allowed` are choices.
-    """
+    """The circuit's operators with the costs of their pieces, by prior times. Every piece can be
+    kept; its other modes in `allowed` are choices."""
     return _Maker(compiled, tuple(kinds), numbers, frozenset(allowed), priors).graph()
 
 
@@ -347,7 +301,7 @@ class _Maker:
         self._seen: set[str] = set()
         self._named: set[str] = set()
         self._from_tables = {piece.side: piece for piece in compiled.pieces if piece.readers}
-        """Sides and groupings that can be read from tables, above groupings and other joins too."""
+        """Sides and groupings that can be read from tables, even above groupings and joins."""
 
     def graph(self) -> Graph:
         nodes = [self._scan(at) for at in range(len(self._sources))]
@@ -395,7 +349,7 @@ class _Maker:
     def _sides(self, operator: Operator, at: int) -> tuple[Piece, ...]:
         wires = self._wires[at]
         self._seen.update(name for name, _ in operator.held_sides)
-        # A side that is read has a filter of its own.
+        # A side that is read has a separate filter.
         self._seen.update(keeper.name for keeper in operator.arrangements())
         sides = zip(operator.held_sides, wires, reversed(wires), strict=True)
         return tuple(
@@ -428,7 +382,7 @@ class _Maker:
             probe=probe,
             noted=self._always(priors.opened_ms if can_read else 0.0),
             read=self._always(self._read(name, own)) if can_read else probe,
-            hit=self._each(lambda k: self._hit(name, other, k)),
+            hit=self._each(lambda k: self._hit(name, (other,), k)),
             build=self._always(rows * priors.build_row_ns * _MS),
             stream=self._always(rows * priors.probe_key_ns * _MS),
             source=tables if can_read else (),
@@ -437,15 +391,16 @@ class _Maker:
         )
 
     def _filter_bytes(self, name: str, rows: float) -> int:
-        """What the filter of a piece that is read takes: a key for each row at most, and what is
-        stored where rows have fewer keys."""
+        """Bytes of the filter of a piece that is read: at most a key for each row, and the stored
+        bytes if rows have fewer keys."""
         most = int(rows * self._priors.filter_key_bytes)
         return min(most, self._numbers.bytes(f"{name}.filter") or most)
 
-    def _hit(self, name: str, other: int, kind: KindOfChange) -> float:
-        asked = self._numbers.changed(other, kind)
-        fresh = asked * self._numbers.fresh(name, kind)
-        return chance_of_hit(asked, fresh, self._numbers.known(name, kind))
+    def _hit(self, name: str, wires: Sequence[int], kind: KindOfChange) -> float:
+        """The chance that one of the requested keys, or changed groups, existed."""
+        requested = self._touched(wires, kind)
+        fresh = requested * self._numbers.fresh(name, kind)
+        return chance_of_hit(requested, fresh, self._numbers.known(name, kind))
 
     def _keyed(self, operator: Operator, at: int, keepers: Sequence[str]) -> Piece:
         numbers, priors = self._numbers, self._priors
@@ -453,18 +408,20 @@ class _Maker:
         wires = self._wires[at]
         below = sum(map(numbers.rows, wires))
         rows = numbers.rows(at)
-        # Of groups that are not kept only the filter is stored, and what they would take is told.
+        # Of groups that are not kept only the filter is stored; their size is reported.
         stored = (name,) if operator.reads and operator.group_keys else keepers
         sizes = {Mode.KEPT: sum(map(numbers.bytes, stored))}
         if operator.group_keys and self._is_from(wires[0], name):
             sizes[Mode.READ] = self._filter_bytes(name, rows)
         if operator.can_rebuild:
             sizes[Mode.REBUILT] = 0
+        refill: PerKind = ()
         bounded = numbers.bounded.get(name)
         if bounded is not None:
             sizes[Mode.BOUNDED] = bounded.bytes
-        if bounded is not None and bounded.kept_bytes is not None:
-            sizes[Mode.KEPT] = bounded.kept_bytes
+            refill = tuple(float(bounded.chance(k) * bounded.refill_ms) for k in self._kinds)
+            if bounded.kept_bytes is not None:
+                sizes[Mode.KEPT] = bounded.kept_bytes
         return Piece(
             name=name,
             sizes=self._only_allowed(sizes),
@@ -472,19 +429,16 @@ class _Maker:
             upkeep=self._each(lambda k: self._touched(wires, k) * priors.changed_group_ns * _MS),
             noted=self._each(lambda k: self._grouped(wires, below, rows, k)),
             read=self._always(sum(self._read(name, wire) for wire in wires)),
-            hit=self._each(lambda k: self._groups_hit(name, wires, k)),
+            hit=self._each(lambda k: self._hit(name, wires, k)),
             build=self._always(below * priors.group_row_ns * _MS),
             stream=self._always(rows * priors.row_ns * _MS),
-            refill=() if bounded is None else self._refill(bounded),
+            refill=refill,
             source=self._tables(wires[0]),
             is_whole=self._is_whole(name),
         )
 
-    def _refill(self, bounded: Bounded) -> PerKind:
-        return self._each(lambda kind: bounded.chance(kind) * bounded.refill_ms)
-
     def _piece_name(self, keeper: str) -> str:
-        """The operator's name, or the keeper's where an operator before it has the same."""
+        """The operator's name, or the keeper's if an operator before it has the same."""
         name = keeper.partition(".")[0]
         name = keeper if name in self._named else name
         self._named.add(name)
@@ -493,15 +447,8 @@ class _Maker:
     def _grouped(
         self, wires: Sequence[int], below: float, groups: float, kind: KindOfChange
     ) -> float:
-        """Grouping the rows of the groups that change."""
         result = min(below, self._touched(wires, kind) * max(1.0, below / max(1.0, groups)))
         return result * self._priors.group_row_ns * _MS
-
-    def _groups_hit(self, name: str, wires: Sequence[int], kind: KindOfChange) -> float:
-        """The chance that one of the groups that change was there."""
-        touched = self._touched(wires, kind)
-        fresh = touched * self._numbers.fresh(name, kind)
-        return chance_of_hit(touched, fresh, self._numbers.known(name, kind))
 
     def _touched(self, wires: Sequence[int], kind: KindOfChange) -> float:
         return sum(self._numbers.changed(wire, kind) for wire in wires)
@@ -509,16 +456,14 @@ class _Maker:
     def _read(self, name: str, wire: int) -> float:
         """Milliseconds to read the rows of some keys from all tables below."""
         priors = self._priors
+        scanned = {at: self._numbers.rows(-1 - at) for at in self._sources_below(wire)}
         if self._is_whole(name):
-            result = (
-                self._numbers.rows(-1 - at) * len(self._sources[at].scan.table_columns)
-                for at in self._sources_below(wire)
-            )
-            each = priors.probe_key_ns * self._numbers.rows(wire)
-            return (priors.read_value_ns * sum(result) + each) * _MS
-        scanned = [self._numbers.rows(-1 - at) for at in self._sources_below(wire)]
+            widths = {at: len(self._sources[at].scan.table_columns) for at in scanned}
+            values = sum(rows * widths[at] for at, rows in scanned.items())
+            probed = priors.probe_key_ns * self._numbers.rows(wire)
+            return (priors.read_value_ns * values + probed) * _MS
         each = priors.keyed_row_ns * _MS
-        return sum(priors.keyed_read_ms + rows * each for rows in scanned)
+        return sum(priors.keyed_read_ms + rows * each for rows in scanned.values())
 
     def _is_whole(self, name: str) -> bool:
         return name in self._from_tables and self._from_tables[name].is_whole
@@ -572,18 +517,16 @@ class _Maker:
         return (float(cost),) * len(self._kinds)
 
 
-Read = tuple[tuple[TableName, ...], float]
-"""Tables that are read together, and the milliseconds."""
+Read = tuple[tuple[TableName, ...], float]  # Tables that are read together, and the milliseconds
 
 
 @dataclass(frozen=True, slots=True)
 class Own:
-    """What one operator costs in a run, without those below: work, reads of tables; and asks."""
+    """What one operator costs in a run, without those below: work, reads of tables, demands."""
 
     work: float
     reads: tuple[Read, ...]
-    asks: tuple[Demand, ...]
-    """One for each input."""
+    asks: tuple[Demand, ...]  # One for each input
 
     @property
     def cost(self) -> float:
@@ -594,16 +537,14 @@ class Own:
 def own(
     node: Node, active: Sequence[bool], modes: Sequence[Mode], kind: int, demand: Demand
 ) -> Own:
-    """What the node costs in a run of this kind of change.
-
-    `active` tells of each input whether it changes in such a run (of a scan: of itself, once);
-    `modes` are those of the node's pieces.
-    """
+    """What the node costs in a run of this kind of change. `active` says of each input whether it
+    changes in such a run (of a scan: of itself, once); `modes` are those of the node's pieces."""
     match node.work:
         case Work.SCAN:
             return _scan(node, kind, demand)
         case Work.ROWS:
-            return _rows(node, active, kind, demand)
+            work = _shared_by_modes(node, active, kind, demand)
+            return Own(work, (), (demand,) * len(node.inputs))
         case Work.JOIN:
             return _join(node, active, modes, kind, demand)
         case Work.KEYED:
@@ -611,11 +552,9 @@ def own(
 
 
 def chance_of_hit(asked: float, fresh: float, known: float) -> float:
-    """The chance that a step has to read a side: that one of the keys it asks is there before it.
-
-    Of the `asked` keys, `fresh` come to this side in the same step and were not there; each of the
-    others is there with probability `known`. Numbers of keys are expected ones, so not whole.
-    """
+    """The chance that a step has to read a side: that a requested key existed before it. Of the
+    `asked` keys, `fresh` are inserted on this side in the same step and are new; each other exists
+    with probability `known`. Numbers of keys are expected ones, so not whole."""
     old = max(0.0, asked - fresh)
     if known >= 1:
         return min(1.0, old)
@@ -636,12 +575,7 @@ def _scan(node: Node, kind: int, demand: Demand) -> Own:
     return Own(0.0, (((node.table,), cost),), ())
 
 
-def _rows(node: Node, active: Sequence[bool], kind: int, demand: Demand) -> Own:
-    return Own(_shared_by_modes(node, active, kind, demand), (), (demand,) * len(node.inputs))
-
-
 def _shared_by_modes(node: Node, active: Sequence[bool], kind: int, demand: Demand) -> float:
-    """What a node costs in any mode."""
     work = at_kind(node.delta, kind) if any(active) else 0.0
     if demand is Demand.KEYS:
         work += min(at_kind(node.keys, kind), at_kind(node.whole, kind))
@@ -691,10 +625,9 @@ def _join(
 
 
 def _read(piece: Piece, kind: int) -> tuple[list[Read], Demand]:
-    """What a side that is read costs when the other changes: reads of tables, and what it asks.
-
-    A read from the flow below is asked for whenever it may hit; that is more than is expected.
-    """
+    """What a side that is read costs when the other changes: reads of tables, and its demands. A
+    read from the flow below counts as a demand whenever it may hit; that is more than is
+    expected."""
     hit = _chance(piece, kind)
     cost = hit * at_kind(piece.read, kind)
     if not piece.reads_below:

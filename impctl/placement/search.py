@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from itertools import combinations, product
 from math import log1p
+from operator import add
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +18,6 @@ from impctl.placement.graph import (
     KindOfChange,
     Mode,
     Node,
-    Own,
     PerKind,
     Piece,
     Work,
@@ -48,7 +48,6 @@ def conversion_ms(graph: Graph) -> Mapping[str, Mapping[Mode, float]]:
 
 
 def _scans(graph: Graph, wire: int) -> set[int]:
-    """The scans at or below a node."""
     result, waiting = set[int](), [wire]
     while waiting:
         at = waiting.pop()
@@ -58,13 +57,12 @@ def _scans(graph: Graph, wire: int) -> set[int]:
     return result
 
 
-Asked = tuple[int, ...]
-"""What is asked of a flow for each kind of change, as `Demand`s."""
+Asked = tuple[int, ...]  # The `Demand` on a flow for each kind of change
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """Modes of an operator's pieces: bytes, milliseconds a day, and what its inputs are asked."""
+    """Modes of an operator's pieces: bytes, milliseconds a day, and the demands on its inputs."""
 
     modes: tuple[tuple[str, Mode], ...]
     bytes: int
@@ -76,7 +74,7 @@ class Options:
     """What one node of a graph can do."""
 
     def __init__(self, graph: Graph, at: int, *, asks_keys: bool = True) -> None:
-        """`asks_keys`: whether some operator asks for the rows of keys."""
+        """`asks_keys`: whether some operator requests the rows of keys."""
         node = graph.nodes[at]
         kinds = range(len(graph.kinds))
         self._combinations = list(product(*(piece.modes for piece in node.pieces)))
@@ -85,7 +83,7 @@ class Options:
             sum(piece.sizes[mode] for piece, mode in zip(node.pieces, modes, strict=True))
             for modes in self._combinations
         ]
-        self._rates: Floats = np.array([kind.rate for kind in graph.kinds], dtype=np.float64)
+
         self._every = np.arange(len(graph.kinds))
         active = [
             tuple(graph.active[wire][kind] for wire in node.inputs or (at,)) for kind in kinds
@@ -102,18 +100,14 @@ class Options:
                 keys = own(node, active[kind], modes, kind, Demand.KEYS) if asks_keys else most
                 each.append([least, keys, most])
             self._found.append(each)
-        self._costs = self._per_day()
+        costs = [[[one.cost for one in kind] for kind in modes] for modes in self._found]
+        shape = (len(costs), len(graph.kinds), len(Demand))
+        rates = np.array([kind.rate for kind in graph.kinds], dtype=np.float64)
+        self._costs: Floats = np.array(costs, dtype=np.float64).reshape(shape) * rates[:, None]
         self._asked: dict[Asked, list[Option]] = {}
 
-    def _per_day(self) -> Floats:
-        costs = [[[one.cost for one in kind] for kind in modes] for modes in self._found]
-        shape = (len(costs), len(self._rates), len(Demand))
-        result: Floats = np.array(costs, dtype=np.float64).reshape(shape)
-        result *= self._rates[:, None]
-        return result
-
     def asked(self, demand: Asked) -> list[Option]:
-        """The combinations that are worth having, asked for this."""
+        """The undominated combinations for these demands."""
         if demand not in self._asked:
             self._asked[demand] = self._undominated(demand)
         return self._asked[demand]
@@ -122,37 +116,30 @@ class Options:
         costs = self._costs[:, self._every, list(demand)].sum(axis=1)
         alike: dict[tuple[Asked, ...], list[int]] = {}
         for at, kinds in enumerate(self._found):
-            alike.setdefault(_asks(kinds, demand), []).append(at)
+            asks = [kind[one].asks for kind, one in zip(kinds, demand, strict=True)]
+            alike.setdefault(tuple(zip(*asks, strict=True)), []).append(at)
         result = []
-        for asks, places in alike.items():
+        for demands, places in alike.items():
             best = float("inf")
             for at in sorted(places, key=lambda at: (self._bytes[at], costs[at])):
                 if costs[at] < best:
                     best = float(costs[at])
                     modes = tuple(zip(self._names, self._combinations[at], strict=True))
-                    result.append(Option(modes, self._bytes[at], best, asks))
+                    result.append(Option(modes, self._bytes[at], best, demands))
         return result
 
 
-def _asks(kinds: list[list[Own]], demand: Asked) -> tuple[Asked, ...]:
-    """What is asked of each input, for each kind of change."""
-    asks = [kind[asked].asks for kind, asked in zip(kinds, demand, strict=True)]
-    return tuple(zip(*asks, strict=True))
-
-
 _WORK = ("opened", "upkeep", "probe", "noted", "build", "stream", "lookup")
-"""What a piece costs but for reads of tables, for buffers too."""
+"""What a piece costs except reads of tables, for buffers too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learned:
-    """What recorded runs tell, for each kind of change in the graph's order.
-
-    `times` are how many times as long as by prior times the work of a node takes, reads left out;
-    `reads` and `hits` are milliseconds of a read and its chance, by piece, `refills` what buffers
-    of a piece that are filled again take; `beside` are the
-    milliseconds of a run that are no operator's. `runs` says how many runs of each kind tell.
-    """
+    """What recorded runs show, for each kind of change in the graph's order. `times` are the ratios
+    of a node's real work to prior times, reads not counted; `reads` and `hits` are milliseconds of
+    a read and its chance, by piece, `refills` those of refilling a buffer; `beside` are the
+    milliseconds of a run outside all operators. `runs` is the number of recorded runs of each
+    kind."""
 
     times: Mapping[int, PerKind] = field(default_factory=dict)
     reads: Mapping[str, PerKind] = field(default_factory=dict)
@@ -186,10 +173,13 @@ def _node(node: Node, at: int, learned: Learned) -> Node:
 
 def _piece(piece: Piece, times: PerKind, learned: Learned) -> Piece:
     costs: dict[str, Any] = {name: _times(getattr(piece, name), times) for name in _WORK}
-    costs["read"] = learned.reads.get(piece.name, piece.read)
-    costs["hit"] = learned.hits.get(piece.name, piece.hit)
-    costs["refill"] = learned.refills.get(piece.name, piece.refill)
-    return replace(piece, **costs)
+    return replace(
+        piece,
+        **costs,
+        read=learned.reads.get(piece.name, piece.read),
+        hit=learned.hits.get(piece.name, piece.hit),
+        refill=learned.refills.get(piece.name, piece.refill),
+    )
 
 
 def _times(costs: PerKind, times: PerKind) -> PerKind:
@@ -198,8 +188,7 @@ def _times(costs: PerKind, times: PerKind) -> PerKind:
     return tuple(cost * factor for cost, factor in zip(costs, times, strict=True))
 
 
-_AT_ONCE = 1 << 20
-"""Pairs of points that are looked at in one go."""
+_AT_ONCE = 1 << 20  # Pairs of points compared in one array
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -214,9 +203,8 @@ class Part:
 @dataclass(frozen=True, slots=True, eq=False)
 class Frontier:
     """Points by rising `bytes` (int64) and falling `cost` (float64), both of shape (points,).
-
-    `part` is the place of each in `parts`, `left` and `right` the points of that part's frontiers.
-    """
+    `part` is the position of each in `parts`, `left` and `right` the points of that part's
+    frontiers."""
 
     bytes: Ints
     cost: Floats
@@ -229,7 +217,7 @@ class Frontier:
         return len(self.bytes)
 
     def modes(self, point: int) -> dict[str, Mode]:
-        """The mode of each piece at a point; one met twice is kept where either says so."""
+        """The mode of each piece at a point; a piece with two modes is kept if either says so."""
         result: dict[str, Mode] = {}
         for name, mode in self._chosen(point):
             # Copies of one flow may differ where its choice was not made once: kept wins.
@@ -249,12 +237,11 @@ class Frontier:
                 waiting.append((part.right, int(frontier.right[at])))
 
     def best_within(self, budget: float) -> int:
-        """The cheapest point with at most these bytes; the smallest where none has so few."""
+        """The cheapest point with at most these bytes; the smallest if none has so few."""
         return max(0, int(np.searchsorted(self.bytes, budget, side="right")) - 1)
 
 
 def single(modes: Sequence[tuple[str, Mode]] = (), size: int = 0, cost: float = 0.0) -> Frontier:
-    """One point."""
     none = np.zeros(1, dtype=np.int64)
     sizes, costs = np.array([size], dtype=np.int64), np.array([cost], dtype=np.float64)
     return Frontier(sizes, costs, none, none, none, (Part(tuple(modes)),))
@@ -270,7 +257,7 @@ def of_choices(choices: Sequence[tuple[Mapping[str, Mode], int, float]]) -> Fron
 
 
 def added(one: Frontier, other: Frontier, thin: float) -> Frontier:
-    """Every point of the one beside every point of the other."""
+    """Every point of the one combined with every point of the other."""
     if len(other) == 1 and not other.bytes[0] and not other.cost[0] and _is_bare(other):
         return one
     if len(one) == 1 and not one.bytes[0] and not one.cost[0] and _is_bare(one):
@@ -292,7 +279,7 @@ def added(one: Frontier, other: Frontier, thin: float) -> Frontier:
 def _beside(
     one: Frontier, other: Frontier, start: int, end: int, parts: tuple[Part, ...]
 ) -> tuple[Ints, Floats, Ints, Ints]:
-    """Some points of the one beside all of the other: bytes, cost, the point of each."""
+    """Some points of the one combined with all of the other: bytes, cost, the point of each."""
     mine = np.arange(start, min(end, len(one)), dtype=np.int64)
     size = (one.bytes[mine, None] + other.bytes).ravel()
     cost = (one.cost[mine, None] + other.cost).ravel()
@@ -366,8 +353,7 @@ def _apart(cost: Floats, thin: float) -> Bools:
     return is_first
 
 
-Modes = Mapping[str, Mode]
-"""The mode of each piece, by its name."""
+Modes = Mapping[str, Mode]  # The mode of each piece, by its name
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,16 +377,13 @@ def evaluate(graph: Graph, modes: Modes) -> Cost:
 
 
 def per_day(graph: Graph, modes: Modes) -> float:
-    """Milliseconds a day that are expected."""
-    costs = evaluate(graph, modes).per_kind
-    return sum(kind.rate * cost for kind, cost in zip(graph.kinds, costs, strict=True))
+    """Expected milliseconds a day."""
+    return _day(graph, evaluate(graph, modes).per_kind)
 
 
 def per_day_together(graphs: Sequence[Graph], modes: Sequence[Modes]) -> float:
-    """Milliseconds a day of queries maintained in the same runs, which share their reads.
-
-    All graphs must have the same kinds of change.
-    """
+    """Milliseconds a day of queries maintained in the same runs, which share their reads. All
+    graphs must have the same kinds of change."""
     costs = [evaluate(graph, chosen) for graph, chosen in zip(graphs, modes, strict=True)]
     total = 0.0
     for at, kind in enumerate(graphs[0].kinds if graphs else ()):
@@ -408,15 +391,11 @@ def per_day_together(graphs: Sequence[Graph], modes: Sequence[Modes]) -> float:
         for cost in costs:
             for source, read in cost.reads[at].items():
                 # What is read from no table is the query's own.
-                shared = max if source else _sum
+                shared = max if source else add
                 longest[source] = shared(longest.get(source, 0.0), read)
         work = sum(cost.work[at] for cost in costs)
         total += kind.rate * (work + sum(longest.values()))
     return total
-
-
-def _sum(one: float, other: float) -> float:
-    return one + other
 
 
 def _run(
@@ -441,14 +420,13 @@ def _run(
     return work, reads
 
 
-_STARTS = 24
-"""Choices that are improved, of all, evenly over the frontier."""
+_STARTS = 24  # Choices that are improved, of all, evenly over the frontier
 _MOST_ROUNDS = 40
 _MOST_PAIRS = 400
 
 
 def improved(graph: Graph, copied: Frontier) -> Frontier:
-    """The frontier of choices that nothing small improves."""
+    """The frontier of choices that no small change improves."""
     places = np.unique(np.linspace(0, len(copied) - 1, _STARTS).astype(np.int64))
     starts = [copied.modes(int(at)) for at in places]
     starts += [_least(graph), {piece.name: piece.modes[0] for piece in graph.pieces}]
@@ -505,15 +483,11 @@ def _two(graph: Graph, modes: dict[str, Mode]) -> Iterator[dict[str, Mode]]:
                 yield {**modes, one.name: mine, other.name: theirs}
 
 
-THIN = 0.001
-"""The share of cost by which points must differ to be kept apart."""
-MOST_ASSUMPTIONS = 4096
-"""Demands on shared flows that are tried, in all."""
-_MOST_POINT_PAIRS = 1 << 16
-"""Pairs of demands of two readers that are looked at."""
+THIN = 0.001  # The relative cost by which points must differ to be kept apart
+MOST_ASSUMPTIONS = 4096  # Demands on shared flows that are tried, in all
+_MOST_POINT_PAIRS = 1 << 16  # Pairs of demands of two readers that are tried
 
-Assumed = tuple[tuple[int, Asked], ...]
-"""A demand for each of some shared flows."""
+Assumed = tuple[tuple[int, Asked], ...]  # A demand for each of some shared flows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -531,16 +505,16 @@ def choices_of(
     asks_keys = any(piece.reads_below for piece in graph.pieces)
     options = [Options(graph, at, asks_keys=asks_keys) for at in range(len(graph.nodes))]
     if not graph.shared:
-        return Choices(_Search(graph, options, thin, {}).root(), is_exact=True)
+        return Choices(_FrontierSearch(graph, options, thin, {}).root(), is_exact=True)
     possible = _possible(graph, options, most_assumptions)
     if possible is None:
-        copied = _Search(graph, options, thin, {}, are_copied=True).root()
+        copied = _FrontierSearch(graph, options, thin, {}, are_copied=True).root()
         return Choices(improved(graph, copied), is_exact=False)
-    return Choices(_Search(graph, options, thin, possible).least(), is_exact=True)
+    return Choices(_FrontierSearch(graph, options, thin, possible).least(), is_exact=True)
 
 
-class _Search:
-    """Frontiers of one graph, each found once."""
+class _FrontierSearch:
+    """Frontiers of one graph, each computed once."""
 
     def __init__(
         self,
@@ -551,10 +525,8 @@ class _Search:
         *,
         are_copied: bool = False,
     ) -> None:
-        """`possible` has the demands to try for each shared flow.
-
-        `are_copied`: a shared flow is paid by each of its readers, as if everyone had one.
-        """
+        """`possible` has the demands to try for each shared flow. `are_copied`: each reader pays
+        for a shared flow, as if everyone had one."""
         self._graph = graph
         self._options = options
         self._thin = thin
@@ -566,13 +538,12 @@ class _Search:
         self._nothing = single()
 
     def root(self) -> Frontier:
-        """The frontier where nothing is shared."""
+        """The frontier if nothing is shared."""
         result = self._of(len(self._graph.nodes) - 1, _changes(self._graph), {})
         assert result is not None, "without assumptions everything may be asked"
         return result
 
     def least(self) -> Frontier:
-        """The frontier over all assumptions."""
         top = len(self._graph.nodes) - 1
         result = []
         for assumed in _every(self._graph, self._possible):
@@ -585,22 +556,22 @@ class _Search:
         return united(result, self._thin)
 
     def _of(self, at: int, demand: Asked, assumed: dict[int, Asked]) -> Frontier | None:
-        """f(v, Z); None where it asks more of a shared flow than is assumed."""
+        """f(v, Z); None if it demands more of a shared flow than is assumed."""
         key = (at, demand, self._assumed(at, assumed))
         if key not in self._found:
             self._found[key] = self._united(at, demand, assumed)
         return self._found[key]
 
     def _united(self, at: int, demand: Asked, assumed: dict[int, Asked]) -> Frontier | None:
-        result = []
-        for option in self._options[at].asked(demand):
-            below = self._inputs(at, option, assumed)
-            if below is not None:
-                result.append((option.modes, option.bytes, option.cost, below))
+        result = [
+            (option.modes, option.bytes, option.cost, below)
+            for option in self._options[at].asked(demand)
+            if (below := self._inputs(at, option, assumed)) is not None
+        ]
         return united(result, self._thin) if result else None
 
     def _inputs(self, at: int, option: Option, assumed: dict[int, Asked]) -> Frontier | None:
-        """The inputs of a node side by side, for what they are asked."""
+        """The inputs of a node combined, under their demands."""
         wires = self._graph.nodes[at].inputs
         key = (wires, option.asks, self._assumed(at, assumed))
         if key not in self._sums:
@@ -643,9 +614,9 @@ def _shared_below(graph: Graph, shared: Sequence[int]) -> list[tuple[int, ...]]:
 
 
 def _every(graph: Graph, possible: dict[int, tuple[Asked, ...]]) -> Iterator[dict[int, Asked]]:
-    """Every assumption, in which flows that nothing but assumed ones decides are asked the most."""
+    """Every assumption, in which flows that only assumed ones decide get the greatest demand."""
     above = {at: _decided_by(graph, at) for at in possible}
-    # Flows nearer the root first: they decide what is asked below.
+    # Flows nearer the root first: they decide the demands below.
     free = {at: possible[at] for at in possible if above[at] is None}
     for chosen in product(*free.values()):
         assumed = dict(zip(free, chosen, strict=True))
@@ -658,7 +629,7 @@ def _every(graph: Graph, possible: dict[int, tuple[Asked, ...]]) -> Iterator[dic
 
 
 def _decided_by(graph: Graph, at: int) -> tuple[int, ...] | None:
-    """The shared flows whose demands come down to a shared one as they are; None if others do."""
+    """The shared flows whose demands pass unchanged to a shared one; None if others do."""
     result: list[int] = []
     waiting = [at]
     while waiting:
@@ -678,10 +649,8 @@ def _decided_by(graph: Graph, at: int) -> tuple[int, ...] | None:
 def _possible(
     graph: Graph, options: Sequence[Options], most: int
 ) -> dict[int, tuple[Asked, ...]] | None:
-    """The demands that may come to each shared flow; None where there are too many to assume.
-
-    What readers ask together is the greatest of what each asks, in every combination.
-    """
+    """The possible demands on each shared flow; None if there are too many to try. The joint demand
+    of readers is the greatest of theirs, in every combination."""
     asked: list[set[Asked]] = [{_changes(graph)} for _ in graph.nodes]
     is_first = [True] * len(graph.nodes)
     result: dict[int, tuple[Asked, ...]] = {}
@@ -707,10 +676,8 @@ _CELLS = 1000
 
 
 def divided(frontiers: Sequence[Frontier], budget: int) -> list[int]:
-    """A point of each frontier, together within the budget's bytes and as cheap as is found.
-
-    Where even the smallest points have more bytes, these.
-    """
+    """A point of each frontier, together within the budget's bytes and as cheap as the search
+    finds. If even the smallest points have more bytes, these."""
     if len(frontiers) < 2:
         return [frontier.best_within(budget) for frontier in frontiers]
     points = [0] * len(frontiers)
@@ -776,10 +743,9 @@ def _cells(size: Ints, budget: int) -> Ints:
 
 
 def _filled_up(frontiers: Sequence[Frontier], points: list[int], budget: int) -> list[int]:
-    """What is left of the budget given to whom it helps most, as long as it helps anyone."""
-    left = budget - sum(
-        int(frontier.bytes[at]) for frontier, at in zip(frontiers, points, strict=True)
-    )
+    """Give the rest of the budget to the query it helps most, as long as it helps any."""
+    used = (frontier.bytes[at] for frontier, at in zip(frontiers, points, strict=True))
+    left = budget - sum(map(int, used))
     while True:
         gains = []
         for query, (frontier, at) in enumerate(zip(frontiers, points, strict=True)):
@@ -798,23 +764,20 @@ _Sharers = Mapping[tuple[tuple[TableName, ...], int], int]
 
 @dataclass(frozen=True, slots=True)
 class PieceChoice:
-    """What was chosen for one piece: bytes now and if kept, and why."""
+    """The choice for one piece: bytes now and if kept, and why."""
 
     name: str
     mode: Mode
     bytes: int
-    kept_bytes: int | None
-    """None where it may not be kept."""
+    kept_bytes: int | None  # None if it may not be kept
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class QueryChoice:
-    """What was chosen for one query: its pieces, bytes, and milliseconds a day, reads not shared.
-
-    `is_exact` says that all its choices were weighed, so that of as many bytes none is cheaper but
-    for what points were thinned by; else a good one was found, approximately.
-    """
+    """The choice for one query: its pieces, bytes, and milliseconds a day, reads not shared.
+    `is_exact`: all its choices were considered, so none of as many bytes is cheaper except for
+    thinned points; else the choice is approximate."""
 
     pieces: Mapping[str, PieceChoice]
     bytes: int
@@ -829,11 +792,9 @@ class QueryChoice:
 
 @dataclass(frozen=True, slots=True)
 class StateChoice:
-    """The choice for all queries: bytes, and milliseconds a day that maintaining is to take.
-
-    Where it `exceeds` the budget, nothing fits: `least` are the fewest bytes that will do. A byte
-    that was kept counted for so many milliseconds a day, `per_byte`.
-    """
+    """The choice for all queries: bytes, and the expected milliseconds a day of maintaining. If it
+    `exceeds` the budget, nothing fits: `least` are the fewest bytes needed. A kept byte counted as
+    `per_byte` milliseconds a day."""
 
     queries: Mapping[str, QueryChoice]
     bytes: int
@@ -851,14 +812,11 @@ def choose(
     urgency: Sequence[float] = (),
     per_byte: float = 0.0,
 ) -> StateChoice:
-    """The modes of all pieces of all queries within a budget of bytes; None is without bounds.
-
-    Without bounds a byte that is kept may count for some milliseconds a day, `per_byte`.
-
-    All graphs have the same kinds of change. Raises ValueError where they have not, or where the
-    budget is below zero. With an `urgency` for each kind it is chosen as if that came so many times
-    as often; what is told of the choice goes by how often it comes.
-    """
+    """Choose the modes of all pieces of all queries within a budget of bytes; None is unlimited.
+    Without a budget a kept byte may count as `per_byte` milliseconds a day. All graphs have the
+    same kinds of change. ValueError if they have not, or if the budget is below zero. An `urgency`
+    for each kind makes the choice as if that came so many times as often; the reported cost uses
+    the real rate."""
     given = list(queries.values())
     if len({graph.kinds for graph in given}) > 1:
         raise ValueError("queries are expected to change in different ways")
@@ -884,7 +842,7 @@ def told(
     budget_bytes: int | None,
     exact: Sequence[bool],
 ) -> StateChoice:
-    """What these modes of all pieces come to, and why each has its mode; `exact` is by query."""
+    """What these modes of all pieces cost, and why each has its mode; `exact` is by query."""
     chosen = {
         name: _told(graph, modes[name], is_exact=is_exact)
         for (name, graph), is_exact in zip(queries.items(), exact, strict=True)
@@ -926,7 +884,7 @@ def _rank(
 
 
 def _repriced(graphs: Sequence[Graph], modes: Sequence[Modes]) -> list[Graph] | None:
-    """The graphs with reads divided among who made them; None where nobody shares one."""
+    """The graphs with reads divided among those that made them; None if none is shared."""
     count: dict[tuple[tuple[TableName, ...], int], int] = {}
     for graph, chosen in zip(graphs, modes, strict=True):
         for kind, reads in enumerate(evaluate(graph, chosen).reads):
@@ -946,13 +904,13 @@ def _shared_reads(node: Node, count: _Sharers) -> Node:
         source = (node.table,)
         keys, whole = (_divided(costs, source, count) for costs in (node.keys, node.whole))
         return replace(node, keys=keys, whole=whole)
-    return replace(node, pieces=tuple(_shared_piece(piece, count) for piece in node.pieces))
-
-
-def _shared_piece(piece: Piece, count: _Sharers) -> Piece:
-    if piece.reads_below or not piece.source:
-        return piece
-    return replace(piece, read=_divided(piece.read, piece.source, count))
+    pieces = (
+        piece
+        if piece.reads_below or not piece.source
+        else replace(piece, read=_divided(piece.read, piece.source, count))
+        for piece in node.pieces
+    )
+    return replace(node, pieces=tuple(pieces))
 
 
 def _divided(costs: PerKind, source: tuple[TableName, ...], count: _Sharers) -> PerKind:
@@ -962,12 +920,11 @@ def _divided(costs: PerKind, source: tuple[TableName, ...], count: _Sharers) -> 
 def _told(graph: Graph, modes: Modes, *, is_exact: bool) -> QueryChoice:
     costs = evaluate(graph, modes).per_kind
     pieces = {}
-    for node in graph.nodes:
-        for piece in node.pieces:
-            mode = modes[piece.name]
-            reason = _reason(graph, modes, costs, piece)
-            kept = piece.sizes.get(Mode.KEPT)
-            pieces[piece.name] = PieceChoice(piece.name, mode, piece.sizes[mode], kept, reason)
+    for piece in graph.pieces:
+        mode = modes[piece.name]
+        reason = _reason(graph, modes, costs, piece)
+        kept = piece.sizes.get(Mode.KEPT)
+        pieces[piece.name] = PieceChoice(piece.name, mode, piece.sizes[mode], kept, reason)
     return QueryChoice(pieces, graph.bytes_of(modes), _day(graph, costs), is_exact)
 
 
@@ -996,7 +953,7 @@ def _day(graph: Graph, costs: Sequence[float]) -> float:
 def _difference(
     graph: Graph, dear: Sequence[float], cheap: Sequence[float], when: str, nothing: str
 ) -> str:
-    """The kind of change that makes most of a difference in cost, and what each run adds."""
+    """The kind of change with the largest difference in cost, and what each run adds."""
     daily = [
         kind.rate * (one - other) for kind, one, other in zip(graph.kinds, dear, cheap, strict=True)
     ]

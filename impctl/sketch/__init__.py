@@ -1,5 +1,1 @@
-"""Partitions, fragments and sketches, and how they relate.
-
-The one room that knows what a fragment id means: rows to fragments, sets of fragments, the
-intervals they stand for, and whether one sketch covers another.
-"""
+"""Partitions, ranges and sketches: range ids of rows, sets of ids, intervals and coverage."""

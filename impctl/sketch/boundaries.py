@@ -28,7 +28,7 @@ class ValueWeights:
 
     @classmethod
     def of(cls, pairs: Iterable[tuple[BoundaryValue, float]]) -> Self:
-        """From pairs in any order; those of one value are added up, those without weight left."""
+        """From pairs in any order; equal values are summed, those without weight removed."""
         result: dict[BoundaryValue, float] = {}
         for value, weight in pairs:
             if weight > 0:
@@ -52,19 +52,16 @@ class ValueWeights:
 
 
 _LEAST, _MOST = 0.67, 1.5
-"""How much of its share a range may hold so that it starts where a file does."""
+"""The shares at which a range may end so that the next starts where a file does."""
 _WIDER = 1.1
-_ENOUGH = 0.95
-"""Ranges found of those asked for with which no smaller share is tried."""
+_ENOUGH = 0.95  # With this share of the requested ranges no smaller share is tried
 _HALVINGS = 8
 
 
 def equidepth_boundaries(sample: Iterable[BoundaryValue], ranges: int) -> tuple[BoundaryValue, ...]:
-    """At most `ranges - 1` boundaries that split the sample evenly; NULL and NaN must be left out.
-
-    A value that fills several quantiles gets a fragment of its own, so that it does not drag its
-    neighbours along; with no more distinct values than ranges, every value gets its own fragment.
-    """
+    """At most `ranges - 1` boundaries that split the sample evenly; it must not contain NULL and
+    NaN. A value that fills several quantiles gets a range for itself; with no more distinct values
+    than ranges, every value does."""
     ordered = sorted(sample)
     distinct: list[BoundaryValue] = []
     first_at: list[int] = []
@@ -77,7 +74,7 @@ def equidepth_boundaries(sample: Iterable[BoundaryValue], ranges: int) -> tuple[
     chosen: list[int] = []
     for quantile in range(1, ranges):
         target = quantile * len(ordered) // ranges
-        index = _last_at_or_before(first_at, target)
+        index = bisect_right(first_at, target) - 1
         if not chosen or index > chosen[-1]:
             chosen.append(index)
         elif chosen[-1] + 1 < len(distinct) and chosen[-1] == index:
@@ -85,21 +82,15 @@ def equidepth_boundaries(sample: Iterable[BoundaryValue], ranges: int) -> tuple[
     return tuple(distinct[index] for index in chosen if index > 0)
 
 
-def _last_at_or_before(first_at: list[int], target: int) -> int:
-    return bisect_right(first_at, target) - 1
-
-
 def aligned_boundaries(
     weights: ValueWeights, ranges: int, starts: Sequence[BoundaryValue]
 ) -> tuple[BoundaryValue, ...]:
-    """At most `ranges - 1` boundaries, even by weight, at one of `starts` wherever one is near.
-
-    `starts` ascend: the least values of files, so that a file lies in as few ranges as may be. A
-    heavy value stands alone; with no more values than ranges each has its own.
-    """
+    """At most `ranges - 1` boundaries, even by weight, at one of `starts` if one is near. `starts`
+    ascend: the least values of files, so that a file lies in as few ranges as possible. A heavy
+    value gets a range for itself; with no more values than ranges each does."""
     if len(weights.values) <= ranges:
         return weights.values[1:]
-    placed = _Starts.of(weights, starts)
+    placed = _Starts(tuple(starts), tuple(map(weights.rows_before, starts)))
     share = weights.total / max(ranges, 1)
     while len(result := _swept(weights, share, placed)) >= ranges:
         share *= _WIDER
@@ -125,12 +116,8 @@ class _Starts:
     values: tuple[BoundaryValue, ...]
     rows: tuple[float, ...]
 
-    @classmethod
-    def of(cls, weights: ValueWeights, starts: Sequence[BoundaryValue]) -> _Starts:
-        return cls(tuple(starts), tuple(weights.rows_before(value) for value in starts))
-
     def nearest(self, least: float, wanted: float, most: float) -> int | None:
-        """The start with the rows nearest to `wanted` before it; None without one between."""
+        """The start with the rows nearest to `wanted` before it; None if none is between."""
         first, end = bisect_left(self.rows, least), bisect_right(self.rows, most)
         at = bisect_left(self.rows, wanted, first, end)
         near = range(max(first, at - 1), min(end, at + 1))
@@ -163,8 +150,7 @@ def _cut(weights: ValueWeights, last: float, share: float) -> tuple[BoundaryValu
     return weights.values[min(at, len(weights.values) - 1)], rows
 
 
-HEAVY = 2
-"""Sampled boundaries alone make ranges up to about half as large again as their share."""
+HEAVY = 2  # Sampled boundaries alone make ranges up to about half as large again as their share
 
 
 def heavy_ranges(rows: Ints, wanted: int) -> Ints:
@@ -175,11 +161,9 @@ def heavy_ranges(rows: Ints, wanted: int) -> Ints:
 def evened(
     partition: RangePartition, counts: Ints, wanted: int, sample: Sequence[BoundaryValue]
 ) -> RangePartition:
-    """The partition with heavy ranges split and light ones merged; as it is where the largest range
-    would come out larger, as it may where fewer ranges are wanted than there are.
-
-    `counts` has shape (fragments,); `sample` are values in the heavy ranges.
-    """
+    """The partition with heavy ranges split and light ones merged; unchanged if the largest range
+    would become larger, as it may if fewer ranges are wanted than there are. `counts` has shape
+    (fragments,); `sample` are values in the heavy ranges."""
     finer = with_splits(partition, counts[:-1], wanted, sample)
     new = merged_to(finer, estimated_rows(partition, finer, counts, sample)[:-1], wanted)
     largest = int(estimated_rows(partition, new, counts, sample)[:-1].max())
@@ -189,7 +173,7 @@ def evened(
 def with_splits(
     partition: RangePartition, rows: Ints, wanted: int, sample: Sequence[BoundaryValue]
 ) -> RangePartition:
-    """The partition with its heavy ranges split; `sample` are values in those, in any order."""
+    """The partition with its heavy ranges split; `sample` are their values, in any order."""
     by_range: dict[int, list[BoundaryValue]] = {}
     for value in sample:
         by_range.setdefault(bisect_right(partition.boundaries, value), []).append(value)
@@ -202,15 +186,10 @@ def with_splits(
 
 
 def estimated_rows(
-    partition: RangePartition,
-    finer: RangePartition,
-    counts: Ints,
-    sample: Sequence[BoundaryValue],
+    partition: RangePartition, finer: RangePartition, counts: Ints, sample: Sequence[BoundaryValue]
 ) -> Ints:
-    """Rows per fragment of `finer`; those of a split range by the parts' shares of the sample.
-
-    `counts` are those of `partition`; both of shape (fragments,).
-    """
+    """Rows per range of `finer`; those of a split range by the parts' shares of the sample.
+    `counts` are those of `partition`; both of shape (fragments,)."""
     renumbering = Renumbering(partition, finer)
     result = renumbering.carried(counts)
     drawn = np.zeros(finer.size, dtype=np.int64)

@@ -18,47 +18,42 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float64]
 
-_DOUBT = 0.02
-"""Groups like the average whose hits are added to those nearby: more where hits are anywhere."""
-_MISS = 0.5
-"""So much of a group out of the provenance is added, however many were seen in it."""
+_DOUBT = 0.02  # Average groups whose hits are added to those nearby; more if hits are anywhere
+_MISS = 0.5  # Hits added to groups out of the provenance, however many were seen
 _UNKNOWN = 0.5
-_SEEM = 0.75
-"""Of groups drawn in part, and in the provenance by that, so many may in truth not be."""
+_SEEM = 0.75  # Share of partly drawn groups seen in the provenance that may in fact not be
 _STEPS = 50
-_DEVIATIONS = 1.645
-"""Of an interval that holds nine of ten."""
+_DEVIATIONS = 1.645  # Of a 90% interval
 _PLACES, _GAP = 40, 1 / 400
-"""Places that groups are counted in; and the share of all rows, not seen, that parts two."""
+"""Places that groups are counted in; and the share of all rows, not seen, that separates two."""
 _NEAR, _WIDER, _ROUNDS = 2, 4, 5
 _OFTEN = np.array([0.33, 0.33, 0.334, 0.003, 0.003])
 """How often a place is like those left, right, on both sides, like the few, like the average."""
 _MODELS = 2
-_FAR_LESS = 100.0
-"""Times as many hits there are on average than where no hit was seen, at most."""
+_FAR_LESS = 100.0  # Maximal ratio of average hits to those where no hit was seen
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Mixture:
-    """What fragments may be like, one of several ways: how likely each way is, and the chance that
-    a fragment is in the sketch then. Fragments beside each other are alike, so that their chances
-    must not be multiplied before the way is known. Both of shape (ways, fragments)."""
+    """Alternative models of the ranges: how likely each is, and the chance that a range is in the
+    sketch under it. Neighbouring ranges are correlated, so their chances must not be multiplied
+    before the model is known. Both of shape (ways, fragments)."""
 
     weights: Floats
     chances: Floats
 
     @property
     def mean(self) -> Floats:
-        """Chance of each fragment; shape (fragments,)."""
+        """Chance of each range; shape (fragments,)."""
         return np.asarray((self.weights * self.chances).sum(axis=0))
 
     def at_most(self, fragments: float, share: float = 1.0) -> Mixture:
-        """The same, scaled to a share of it, and to no more fragments than so many."""
+        """The same, scaled to a share of it, and to at most so many ranges."""
         share *= min(1.0, fragments / max(float(self.mean.sum()) * share, 1e-9))
         return Mixture(self.weights, self.chances * share)
 
     def merged(self, together: int) -> Mixture:
-        """The same for fewer fragments, each of so many beside each other; the last is NULL's."""
+        """The same with so many neighbouring ranges merged; the last is NULL's."""
         starts = np.arange(0, self.weights.shape[1] - 1, together)
         parts = np.append(starts, self.weights.shape[1] - 1)
         none = np.log1p(-np.minimum(self.chances, 1.0 - 1e-12))
@@ -70,9 +65,9 @@ class Mixture:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chances:
-    """Chances of fragments to be in the sketch, as foreseen and at both ends of what the rate of
-    groups in the provenance may be; `off` is the deviation, in shares of all rows, of where
-    provenance starts and ends between places that were seen."""
+    """Chances of ranges to be in the sketch, expected and at both ends of the possible rate of
+    groups in the provenance; `off` is the deviation, in shares of all rows, of where provenance
+    starts and ends between places that were seen."""
 
     likely: Mixture
     low: Mixture
@@ -83,19 +78,17 @@ class Chances:
 def chances(
     rows: Floats, seen: Floats, groups: Floats, passing: Floats, blurred: float = 0.0
 ) -> Chances:
-    """The chances of fragments; all arguments of shape (fragments,).
-
-    `rows` are those of each fragment, `seen` how many the sample stands for, `groups` how many
-    groups these are of, `passing` how many of the groups are in the provenance. Without groups,
-    each row is one. `blurred` is the share of groups that were drawn in part: of these far fewer
-    may be in the provenance than seem to be, or up to twice as many.
-    """
+    """The chances of ranges; all arguments of shape (fragments,). `rows` are those of each range,
+    `seen` how many the sample stands for, `groups` how many groups these have, `passing` how many
+    of the groups are in the provenance. Without groups, each row is one. `blurred` is the share of
+    groups that were drawn in part: of these far fewer may be in the provenance than seem to be, or
+    up to twice as many."""
     covered = np.flatnonzero(groups > 0)
     if not len(covered):
         shape = 1, len(rows)
         ends = (Mixture(np.ones(shape), np.full(shape, at)) for at in (_UNKNOWN, 0.0, 1.0))
         return Chances(next(ends), next(ends), next(ends), off=0.0)
-    places = _Places.of(rows, covered, groups)
+    places = _SeenPlaces.of(rows, covered, groups)
     near_groups, near_passing = places.summed(groups), places.summed(passing)
     least = _UNKNOWN / (float(groups.sum()) + 1.0)
     average = max(float(passing.sum() / groups.sum()), least)
@@ -105,7 +98,7 @@ def chances(
         else (np.ones((1, places.count)), np.full((1, places.count), average))
     )
     of_a_group = float(seen.sum()) / float(groups.sum())
-    # Of a large group some rows may be in a fragment that holds few.
+    # A large group may have some rows in a range that holds few.
     unseen = np.maximum(rows - seen, 0.0) / of_a_group
     unseen = np.where(groups > 0, unseen, np.maximum(unseen, np.minimum(rows, 1.0)))
     # Where nearly all groups are in, one more or less says nothing of the others.
@@ -124,10 +117,10 @@ def chances(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Places:
-    """Where groups were seen: fragments beside each other, up to as many as a fortieth of the
-    groups lie in. Of each fragment, arrays of (fragments,): the place to the left and the one to
-    the right, both its own where it lies in one, and how much the right one says."""
+class _SeenPlaces:
+    """Where groups were seen: neighbouring ranges, at most as many as contain a fortieth of the
+    groups. Arrays of (fragments,) per range: the place to the left and to the right, both its own
+    if it lies in one, and the weight of the right one."""
 
     count: int
     left: npt.NDArray[np.int64]
@@ -135,7 +128,7 @@ class _Places:
     by_right: Floats
 
     @classmethod
-    def of(cls, rows: Floats, covered: npt.NDArray[np.int64], groups: Floats) -> _Places:
+    def of(cls, rows: Floats, covered: npt.NDArray[np.int64], groups: Floats) -> _SeenPlaces:
         ends = np.cumsum(rows)
         starts = ends - rows
         between = starts[covered[1:]] - ends[covered[:-1]]
@@ -158,28 +151,22 @@ class _Places:
         return cls(int(place[-1]) + 1, left, right, np.where(left == right, 0.0, by_right))
 
     def summed(self, values: Floats) -> Floats:
-        """Sums of what was seen in each place."""
         is_inside = self.left == self.right
-        weights = values[is_inside]
-        result = np.bincount(self.left[is_inside], weights, minlength=self.count)
+        result = np.bincount(self.left[is_inside], values[is_inside], minlength=self.count)
         return result.astype(np.float64)
 
     def mixture(self, weights: Floats, shares: Floats, unseen: Floats) -> Mixture:
-        """What fragments may be like, by the place to the left and by the one to the right: a
-        fragment is in where one group at least is, of those that were not seen."""
+        """Models of the ranges, by the places left and right: a range is in if an unseen group
+        is."""
         none = np.log1p(-shares)
+        sides = ((self.left, 1.0 - self.by_right), (self.right, self.by_right))
         return Mixture(
-            np.concatenate(
-                [
-                    weights[:, self.left] * (1.0 - self.by_right),
-                    weights[:, self.right] * self.by_right,
-                ]
-            ),
-            np.concatenate([-np.expm1(unseen * none[:, at]) for at in (self.left, self.right)]),
+            np.concatenate([weights[:, at] * share for at, share in sides]),
+            np.concatenate([-np.expm1(unseen * none[:, at]) for at, _ in sides]),
         )
 
     def off(self, mixture: Mixture, rows: Floats) -> float:
-        """The share of all rows that is in or not, where a border lies anywhere in its gap."""
+        """The share of all rows that is in or not, with a border anywhere in its gap."""
         left, right = np.split(mixture.weights * mixture.chances, 2)
         with np.errstate(divide="ignore", invalid="ignore"):
             apart = left.sum(axis=0) / (1.0 - self.by_right) - right.sum(axis=0) / self.by_right
@@ -190,19 +177,17 @@ class _Places:
 
 
 def hits_between(hits: float) -> tuple[float, float]:
-    """How many hits there may be where so many were seen (Poisson): nine of ten times."""
+    """The 90% interval of hits if so many were seen (Poisson)."""
     low = max(hits - _DEVIATIONS * math.sqrt(hits), 0.1 * hits)
     return low, hits + _DEVIATIONS * math.sqrt(hits + 1.0) + 1.0
 
 
 def _nearby(groups: Floats, passing: Floats, average: float) -> tuple[Floats, Floats]:
     """Shares of the groups of each place that may be in the provenance, and how likely each is,
-    likelihoods first; both of shape (shares, places).
-
-    A place is like those to its left, those to its right, both, all places with few hits, or all
-    with many: each as far as what was seen of it is likely by that. As many places count as near as
-    foresee all of them best (likelihood, each left out once).
-    """
+    likelihoods first; both of shape (shares, places). A place is like those to its left, those to
+    its right, both, all places with few hits, or all with many: each as far as its own observations
+    make that likely. The number of near places is the one that predicts all of them best
+    (likelihood, leave-one-out)."""
     is_dense = passing > groups / 2
     few = max(_mean(groups, passing, ~is_dense), average / _FAR_LESS)
     everywhere = [np.full(len(groups), min(share, 1.0 - 1e-9)) for share in (few, average)]
@@ -225,7 +210,7 @@ def _nearby(groups: Floats, passing: Floats, average: float) -> tuple[Floats, Fl
 
 
 def _best(models: Sequence[tuple[float, Floats, Floats]]) -> tuple[Floats, Floats]:
-    """The models that foresee places best, each as often as it does, as one."""
+    """The models that predict places best, combined by how often each does."""
     best = sorted(models, key=lambda model: -model[0])[:_MODELS]
     often = np.exp([foreseen - best[0][0] for foreseen, _, _ in best])
     often /= often.sum()
@@ -234,8 +219,8 @@ def _best(models: Sequence[tuple[float, Floats, Floats]]) -> tuple[Floats, Float
 
 
 def _weighed(likely: Floats) -> tuple[float, Floats]:
-    """By logarithms of likelihood of shape (shares, places): that of all places, and how much each
-    share counts in each place. How often each is right is told by the places themselves."""
+    """From log likelihoods of shape (shares, places): that of all places, and the weight of each
+    share in each place, estimated from the places themselves."""
     top = likely.max(axis=0)
     odds = np.exp(likely - top)
     often = _OFTEN.copy()
@@ -251,12 +236,12 @@ def _mean(groups: Floats, passing: Floats, which: npt.NDArray[np.bool_]) -> floa
 
 
 def _told(groups: Floats, passing: Floats, share: Floats) -> Floats:
-    """Logarithm of how likely so many of the groups are in, by a share of them."""
+    """The log likelihood that so many of the groups are in, by share."""
     return np.asarray(passing * np.log(share) + (groups - passing) * np.log1p(-share))
 
 
 def _share(groups: Floats, passing: Floats, average: float) -> Floats:
-    """Share of the groups that are in the provenance, not quite 0 and not quite 1."""
+    """Share of the groups in the provenance, not quite 0 and not quite 1."""
     hits = passing + _DOUBT * average
     result = hits / (groups - passing + _MISS + hits)
     return np.asarray(np.clip(result, 1e-12, 1.0 - 1e-9))
@@ -275,7 +260,7 @@ def _ahead(values: Floats, reach: int) -> Floats:
 
 
 def rate_where_not_zero(mean: float) -> float:
-    """The rate of a Poisson number whose mean is this one where it is not zero."""
+    """The rate of a Poisson number whose mean, if not zero, is this one."""
     if mean <= 1.0:
         return 1e-3
     low, high = 1e-3, mean
@@ -288,17 +273,14 @@ def rate_where_not_zero(mean: float) -> float:
     return low
 
 
-_ROUNDING = 1e-9
-"""The cube root of 8 must be no less than 2."""
+_ROUNDING = 1e-9  # The cube root of 8 must be no less than 2
 
 
 def share_after(
     fragments: FragmentSet, partition: RangePartition, rows: Ints, files: int, columns: Sized
 ) -> float:
-    """The share of so many files that would be left, in the order of so many columns.
-
-    `rows` per fragment, shape (size,).
-    """
+    """The share of `files` that would remain, sorted by so many columns; `rows` has shape
+    (size,)."""
     held = np.zeros(partition.size, dtype=np.bool_)
     held[list(fragments.ids)] = True
     slices = max(1, int(files ** (1 / len(columns)) + _ROUNDING))

@@ -34,10 +34,8 @@ PARTITIONABLE = INTEGRAL | {
 
 Fragments = npt.NDArray[np.int32]
 
-_TABLE = 1 << 20
-"""Whole numbers from the first boundary to the last one that a table of their fragments holds."""
-_PER_VALUE = 8
-"""How many of them a value looked up may cost: a table is made for that many values only."""
+_TABLE = 1 << 20  # Integers from the first boundary to the last that a look-up table may hold
+_PER_VALUE = 8  # Table entries allowed per value looked up
 
 
 @dataclass(frozen=True)
@@ -61,28 +59,28 @@ class RangePartition:
 
     @property
     def ranges(self) -> int:
-        """Number of range fragments (the NULL fragment not counted)."""
+        """Number of ranges, not counting the one for NULL."""
         return len(self.boundaries) + 1
 
     @property
     def null_fragment(self) -> int:
-        """Id of the fragment that holds NULL; it is the last one."""
+        """Id of the range for NULL; it is the last one."""
         return self.ranges
 
     @property
     def size(self) -> int:
-        """Number of fragments, NULL's included."""
+        """Number of ranges, including the one for NULL."""
         return self.ranges + 1
 
     @cached_property
     def id(self) -> str:
-        """Content hash: equal exactly when rows are mapped to fragments the same way."""
+        """Content hash: equal exactly when rows are mapped to ranges the same way."""
         text = repr((self.table, self.attribute.lower(), str(self.type), self.boundaries))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @cached_property
     def _array(self) -> npt.NDArray[np.int64] | npt.NDArray[np.float64] | None:
-        """Boundaries as a NumPy array where one holds them exactly."""
+        """Boundaries as a NumPy array if one holds them exactly."""
         # A text's array would take the longest one's room for each.
         if not self.boundaries or isinstance(self.boundaries[0], str | bytes):
             return None
@@ -93,7 +91,7 @@ class RangePartition:
 
     @cached_property
     def _span(self) -> int | None:
-        """Whole numbers from below the first boundary to the last one; None of too many."""
+        """Integers from below the first boundary to the last one; None if too many."""
         array = self._array
         if array is None or array.dtype != np.int64:
             return None
@@ -102,7 +100,7 @@ class RangePartition:
 
     @cached_property
     def _table(self) -> Fragments:
-        """The fragment of each of these numbers, where there is a span."""
+        """The range id of each of these integers, if there is a span."""
         array, span = self._array, self._span
         assert array is not None
         assert span is not None
@@ -110,12 +108,12 @@ class RangePartition:
         return np.searchsorted(array, numbers, side="right").astype(np.int32)
 
     def fragments_of(self, vector: Vector) -> Fragments:
-        """Fragment id of each value; shape (n,), int32. Cost: n log(ranges), at most."""
+        """Range id of each value; shape (n,), int32. Cost: n log(ranges), at most."""
         span = self._span
         if not self.boundaries:
             ids = np.zeros(len(vector), dtype=np.int32)
         elif span is not None and _is_whole(vector) and len(vector) * _PER_VALUE >= span:
-            # What lies below or above all boundaries has the fragment of the number at that end.
+            # Values below or above all boundaries have the range of the number at that end.
             below = int(self.boundaries[0]) - 1
             ids = self._table[np.clip(vector.values, below, below + span - 1) - below]
         elif not vector.is_textual and self._array is not None and vector.values.dtype != object:
@@ -127,11 +125,9 @@ class RangePartition:
         return ids
 
     def are_all_in(self, vector: Vector, wanted: Bools) -> bool:
-        """Whether these fragments, a mask of shape (size,), have every range from the least value
-        to the greatest, told without looking values up; only of whole numbers without NULL.
-
-        False where it is not told.
-        """
+        """Whether these ranges, a mask of shape (size,), include every range from the least value
+        to the greatest, without looking values up; only for integers without NULL. False if
+        unknown."""
         if not len(vector) or vector.valid is not None or not _is_whole(vector):
             return False
         ends = np.array([vector.values.min(), vector.values.max()])
@@ -154,5 +150,5 @@ class RangePartition:
 
 
 def _is_whole(vector: Vector) -> bool:
-    """Whether NumPy holds the values as whole numbers, which wide decimals are not."""
+    """Whether NumPy holds the values as integers, unlike wide decimals."""
     return not vector.is_textual and vector.values.dtype == np.int64

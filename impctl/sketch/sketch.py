@@ -29,13 +29,13 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FragmentSet:
-    """A subset of fragments 0 .. size-1."""
+    """A subset of ranges 0 .. size-1."""
 
     bits: frozenbitarray
 
     @classmethod
     def of(cls, ids: Iterable[int], size: int) -> Self:
-        """The set of these ids among `size` fragments; IndexError for an id outside."""
+        """The set of these ids among `size` ranges; IndexError for an id outside."""
         bits = bitarray(size, endian="little")
         for fragment in ids:
             bits[fragment] = 1
@@ -50,13 +50,12 @@ class FragmentSet:
 
     @classmethod
     def from_bytes(cls, data: bytes, size: int) -> Self:
-        """The inverse of `to_bytes`."""
         bits = bitarray(endian="little")
         bits.frombytes(data)
         return cls(frozenbitarray(bits[:size]))
 
     def to_mask(self) -> npt.NDArray[np.bool_]:
-        """The inverse of `from_mask`; shape (size,)."""
+        """Shape (size,)."""
         result = np.frombuffer(self.to_bytes(), dtype=np.uint8)
         return np.unpackbits(result, count=self.size, bitorder="little").astype(np.bool_)
 
@@ -91,7 +90,7 @@ class FragmentSet:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One sketch held against the accurate one: `missing` is unsound, `extra` is slack."""
+    """One sketch compared with the accurate one: `missing` is unsound, `extra` is slack."""
 
     missing: tuple[int, ...]
     extra: tuple[int, ...]
@@ -106,7 +105,7 @@ class Comparison:
 
 
 def compare(held: FragmentSet, accurate: FragmentSet) -> Comparison:
-    """How `held` relates to `accurate`; both over the same partition."""
+    """Compare `held` with `accurate`; both over the same partition."""
     return Comparison(accurate.minus(held).ids, held.minus(accurate).ids)
 
 
@@ -115,7 +114,7 @@ MAX_INTERVALS = 32
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """`low <= v < high`; None is open. The interval open above holds NaN too."""
+    """`low <= v < high`; None is unbounded. The interval unbounded above holds NaN too."""
 
     low: BoundaryValue | None
     high: BoundaryValue | None
@@ -123,7 +122,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class RangeFilter:
-    """What rows of an access to read: intervals in order, and whether NULL is wanted."""
+    """The rows of an access to read: intervals in order, and whether NULL is wanted."""
 
     partition: RangePartition
     intervals: tuple[Interval, ...]
@@ -141,10 +140,8 @@ def range_filter(
     limit: int = MAX_INTERVALS,
     rows: Sequence[int] | None = None,
 ) -> RangeFilter:
-    """The filter for a sketch; the smallest gaps are closed first until `limit` are left.
-
-    A gap is as large as its rows where `rows` per fragment are given, else as its fragments.
-    """
+    """The filter for a sketch; the smallest gaps are closed first until `limit` are left. A gap is
+    as large as its rows if `rows` per range are given, else as its ranges."""
     runs = _runs([f for f in fragments.ids if f != partition.null_fragment])
     gaps = [
         (sum(rows[end + 1 : start]) if rows is not None else start - end - 1, index)
@@ -165,12 +162,12 @@ def range_filter(
 
 
 def exact_filter(fragments: FragmentSet, partition: RangePartition) -> RangeFilter:
-    """The filter with no gap closed: for telling files apart, where intervals cost nothing."""
+    """The filter with no gap closed: for skipping files, where intervals cost nothing."""
     return range_filter(fragments, partition, limit=partition.size)
 
 
 def fragments_between(interval: Interval, partition: RangePartition) -> range:
-    """The range fragments that an interval is made of; its ends are boundaries."""
+    """The ranges that an interval is made of; its ends are boundaries."""
     first = 0 if interval.low is None else bisect_right(partition.boundaries, interval.low)
     if interval.high is None:
         return range(first, partition.ranges)
@@ -190,13 +187,12 @@ def _runs(ids: list[int]) -> list[tuple[int, int]]:
 
 def _interval(partition: RangePartition, first: int, last: int) -> Interval:
     low = None if first == 0 else partition.boundaries[first - 1]
-    high = None if last == partition.ranges - 1 else partition.boundaries[last]
-    return Interval(low, high)
+    return Interval(low, None if last == partition.ranges - 1 else partition.boundaries[last])
 
 
 @dataclass(frozen=True)
 class Renumbering:
-    """From the fragments of `old` to those of `new`, both on one attribute of one table."""
+    """Map from the ranges of `old` to those of `new`, both on one attribute of one table."""
 
     old: RangePartition
     new: RangePartition
@@ -210,11 +206,11 @@ class Renumbering:
 
     @cached_property
     def targets(self) -> Ints:
-        """The new fragment that holds all of an old one, -1 for one that was split."""
+        """The new range that holds all of an old one, -1 for one that was split."""
         return np.where(self.first == self.last, self.first, -1)
 
     def carried(self, counts: Ints) -> Ints:
-        """Counts per old fragment as counts per new one, those of split ranges left out."""
+        """Counts per old range as counts per new one, without those of split ranges."""
         kept = self.targets >= 0
         result = np.zeros(self.new.size, dtype=np.int64)
         np.add.at(result, self.targets[kept], counts[kept])
@@ -222,13 +218,12 @@ class Renumbering:
 
     @cached_property
     def first(self) -> Ints:
-        """For each old fragment the first new one that shares values with it."""
+        """For each old range the first new one that shares values with it."""
         starts = [bisect_right(self.new.boundaries, low) for low in self.old.boundaries]
         return np.array([0, *starts, self.new.null_fragment], dtype=np.int64)
 
     @cached_property
     def last(self) -> Ints:
-        """For each old fragment the last new one that shares values with it."""
+        """For each old range the last new one that shares values with it."""
         ends = [bisect_left(self.new.boundaries, high) for high in self.old.boundaries]
-        top = self.new.ranges - 1
-        return np.array([*ends, top, self.new.null_fragment], dtype=np.int64)
+        return np.array([*ends, self.new.ranges - 1, self.new.null_fragment], dtype=np.int64)

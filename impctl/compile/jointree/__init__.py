@@ -1,7 +1,6 @@
-"""The plan's side of join trees: which joins have one, and of what shape.
+"""Which joins have a tree, of what shape, and what it costs.
 
-`shape` has the frozen values, `shaping` makes them of a plan. Pure: no state, and of sizes only how
-many rows of each table change, which decide between trees that are equally right. Law: whatever is
-merged into one bag is joined as every join is, so merging more than needed is slower, never wrong.
-Out of scope: what a tree remembers and how it is stepped (`engine.jointree`).
+Law: relations merged into one bag are joined as every join is, so merging more than needed is
+slower, never wrong. Pure: no state, and of sizes only the changed rows per table, which decide
+between trees that are equally right.
 """

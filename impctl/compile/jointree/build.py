@@ -40,28 +40,22 @@ _Source = tuple[object, ...]
 
 @dataclass(frozen=True, slots=True)
 class _Relation:
-    """A relation's rows, and what is kept of them, in the form that relations with the same
-    `source` share: by `names` of the table's columns."""
+    """A relation's rows and what is kept of them, in the form that relations with the same `source`
+    share: by `names` of the table's columns."""
 
     flow: Flow
     source: _Source
     forms: tuple[Expr, ...]
     names: Mapping[AttributeId, Expr]
-    keys: tuple[tuple[int, Expr], ...]
-    """Per class the form of the column of it."""
+    keys: tuple[tuple[int, Expr], ...]  # The form of the column of each class
 
 
 def build_circle(
-    builder: Plumbing,
-    name: str,
-    circle: CircleRows,
-    asked: Collection[AttributeId],
-    rows: Plan,
-    sketched: Mapping[AccessId, RangePartition],
+    builder: Plumbing, name: str, circle: CircleRows, asked: Collection[AttributeId], rows: Plan
 ) -> Flow:
-    """The joined rows with the columns that are asked for; `rows` is the plan that they are of."""
+    """The joined rows with the requested columns; `rows` is their plan."""
     relations = [
-        _relation(builder, at, plan, circle, frozenset(asked), sketched)
+        _relation(builder, at, plan, circle, frozenset(asked))
         for at, plan in enumerate(circle.plans)
     ]
     stores = list(dict.fromkeys(one.source for one in relations))
@@ -96,12 +90,7 @@ def build_circle(
 
 
 def _relation(
-    builder: Plumbing,
-    at: int,
-    plan: Plan,
-    circle: CircleRows,
-    asked: frozenset[AttributeId],
-    sketched: Mapping[AccessId, RangePartition],
+    builder: Plumbing, at: int, plan: Plan, circle: CircleRows, asked: frozenset[AttributeId]
 ) -> _Relation:
     flow = builder.build(plan, must_be_sure=True)
     forms: dict[AttributeId, Expr] = {}
@@ -118,7 +107,7 @@ def _relation(
             forms[attribute.id] = ColumnRef(f"column {attribute.name}", kind)
             names[f"column {attribute.name}"] = ColumnRef(attribute.id, kind)
         alike = frozenset(_form(part, forms) for part in predicates)
-        source = (scan.table, frozenset(names), alike, sketched.get(scan.access))
+        source = (scan.table, frozenset(names), alike, builder.sketched.get(scan.access))
     kept: list[Expr] = [expr for _, expr in circle.keys[at]]
     kinds = {a.id: known_type(a.type, plan.span) for a in attributes_of(plan)}
     kept += [ColumnRef(one, kinds[one]) for one in sorted(asked & kinds.keys())]
@@ -128,17 +117,13 @@ def _relation(
 
 
 def _form(expr: Expr, forms: Mapping[AttributeId, Expr]) -> Expr:
-    """The expression by the names of the table's columns, wherever in the SQL it stands."""
+    """The expression by the names of the table's columns, wherever it occurs in the SQL."""
     return substitute(expr, dict(forms))
-
-
-Planted = dict[int, Flow]
-"""The flows that stand for nodes of the plan, by the identity (`id`) of these."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedBlock:
-    """One branch of a plan, the block in it, and its shape or the reason why it has none."""
+    """One branch of a plan, its block, and its shape or the reason why it has none."""
 
     branch: Plan
     block: Block | None
@@ -154,94 +139,62 @@ class _Prepared:
     arguments: TypedColumns
 
 
-def build_blocks(
-    builder: Plumbing,
-    blocks: Sequence[PlannedBlock],
-    sketched: Mapping[AccessId, RangePartition],
-    planted: Planted,
-) -> Flow:
-    """The sum of all branches' fragments. `planted` is where the builder looks flows up.
-
-    BlockedError for what the engine does not maintain, in a tree or otherwise.
-    """
+def build_blocks(builder: Plumbing, blocks: Sequence[PlannedBlock]) -> Flow:
+    """Build the sum of all branches' ranges. BlockedError for what the engine does not maintain."""
     flows = []
     for one in blocks:
         if isinstance(one.shape, NoTree) or one.block is None:
             flows.append(builder.build(one.branch, must_be_sure=False))
         else:
-            flows.append(_built(builder, one.block, one.shape, sketched, planted))
+            flows.append(_built(builder, one.block, one.shape))
     if len(flows) == 1:
         return flows[0]
     return builder.union(flows, (), tuple(a for flow in flows for a in flow.accesses))
 
 
-def plant_blocks(
-    builder: Plumbing,
-    blocks: Sequence[PlannedBlock],
-    sketched: Mapping[AccessId, RangePartition],
-    planted: Planted,
-) -> list[Flow]:
-    """Plant the rows of all blocks that have trees, for the plan to be built on them.
-
-    What is planted carries no fragments: the flows that this gives do.
-    """
+def plant_blocks(builder: Plumbing, blocks: Sequence[PlannedBlock]) -> list[Flow]:
+    """Plant the rows of all blocks with trees, for the plan to be built on. Planted flows carry no
+    ranges: the returned flows do."""
     return [
-        _built(builder, one.block, one.shape, sketched, planted)
+        _built(builder, one.block, one.shape)
         for one in blocks
         if isinstance(one.shape, TreeShape) and one.block is not None
     ]
 
 
-def _built(
-    builder: Plumbing,
-    block: Block,
-    shape: TreeShape,
-    sketched: Mapping[AccessId, RangePartition],
-    planted: Planted,
-) -> Flow:
-    """The fragments of a block. Planted is what decides on its groups, if anything does."""
+def _built(builder: Plumbing, block: Block, shape: TreeShape) -> Flow:
+    """The ranges of a block. What decides on its groups, if anything, is planted."""
     calls = None if shape.aggregate is None else read_calls(shape.aggregate)
-    grown = _grown(builder, shape, calls, sketched)
+    grown = _grown(builder, shape, calls)
     if shape.joined is not None:
-        return _with_rows(builder, block, shape.joined, grown, planted)
+        return _with_rows(builder, block, shape.joined, grown)
     operator = Tree(grown.tree)
     tree = Flow(builder.put(operator, *grown.inputs), (), ())
     if calls is None:
         return Flow(builder.put(Live(operator), tree, tree), (), grown.accesses)
     assert block.decided is not None
-    planted[id(block.place)] = _groups(builder, tree, operator, shape, calls)
+    builder.planted[id(block.place)] = _groups(builder, tree, operator, shape, calls)
     survivors = builder.build(block.decided, must_be_sure=False)
-    planted[id(block.decided)] = survivors
+    builder.planted[id(block.decided)] = survivors
     survivors = builder.taking_part.get(id(block.decided), survivors)
     return Flow(builder.put(Live(operator), survivors, tree), (), grown.accesses)
 
 
 def _with_rows(
-    builder: Plumbing,
-    block: Block,
-    joined: Sequence[ComputedColumn],
-    grown: _Grown,
-    planted: Planted,
+    builder: Plumbing, block: Block, joined: Sequence[ComputedColumn], grown: _BuiltTree
 ) -> Flow:
-    """The fragments of a block whose joined rows are planted."""
     operator = JoinedRows(grown.tree, grown.shown)
     own = tuple((one.name, one.kind) for one in grown.shown)
     rows = Flow(builder.put(operator, *grown.inputs), own, ())
     outputs = [(one.attribute.id, one.expr) for one in joined]
     columns = typed((one.attribute for one in joined), block.joins.span)
-    planted[id(block.joins)] = builder.project(rows, outputs, columns, block.joins)
+    builder.planted[id(block.joins)] = builder.project(rows, outputs, columns, block.joins)
     return Flow(builder.put(TakingPart(operator), rows), (), grown.accesses)
 
 
-def told_by_tree(
-    builder: Plumbing,
-    blocks: Sequence[PlannedBlock],
-    sketched: Mapping[AccessId, RangePartition],
-) -> tuple[ToldRows, Flow] | None:
-    """The rows of a plan that are those which its one tree joins, and their fragments.
-
-    None where something above the joins remembers rows itself.
-    """
+def told_by_tree(builder: Plumbing, blocks: Sequence[PlannedBlock]) -> tuple[ToldRows, Flow] | None:
+    """The rows of a plan that its one tree joins, and their ranges; None if an operator above keeps
+    rows."""
     if len(blocks) != 1:
         return None
     (one,) = blocks
@@ -254,14 +207,14 @@ def told_by_tree(
     for _, expr in outputs:
         check(expr, one.branch.span)
     columns = typed(attributes_of(one.branch), one.branch.span)
-    grown = _grown(builder, shape, None, sketched)
+    grown = _grown(builder, shape, None)
     operator = ToldRows(grown.tree, grown.shown, ProjectNode(outputs), columns)
     rows = Flow(builder.put(operator, *grown.inputs), (), ())
     return operator, Flow(builder.put(TakingPart(operator), rows), (), grown.accesses)
 
 
 @dataclass(frozen=True, slots=True)
-class _Grown:
+class _BuiltTree:
     """The engine's tree of a shape, the flows of its inputs, and the accesses of all of them."""
 
     tree: JoinTree
@@ -270,22 +223,17 @@ class _Grown:
     shown: tuple[Shown, ...]
 
 
-def _grown(
-    builder: Plumbing,
-    shape: TreeShape,
-    calls: Calls | None,
-    sketched: Mapping[AccessId, RangePartition],
-) -> _Grown:
+def _grown(builder: Plumbing, shape: TreeShape, calls: Calls | None) -> _BuiltTree:
     name = builder.name("tree")
     arguments = _arguments(shape, calls)
     prepared = [
-        _prepared(builder, f"{name}/{at}", node, arguments[at], shape, sketched)
+        _prepared(builder, f"{name}/{at}", node, arguments[at], shape)
         for at, node in enumerate(shape.nodes)
     ]
     inputs = tuple(one.flow for one in prepared if one.flow is not None)
     accesses = tuple(access for flow in inputs for access in flow.accesses)
     columns = () if calls is None else calls.columns
-    nodes = _nodes(name, shape, prepared, sketched)
+    nodes = _nodes(builder, name, shape, prepared)
     once = () if calls is None else _kept(calls, calls.distinct, shape, nodes[-1])
     ordered = () if calls is None else _kept(calls, calls.first_types, shape, nodes[-1])
     tree = JoinTree(name, nodes, shape.mode, columns, len(accesses), once, ordered)
@@ -294,13 +242,13 @@ def _grown(
         for at, node in enumerate(shape.nodes)
         for ref, place in node.shown
     )
-    return _Grown(tree, inputs, accesses, shown)
+    return _BuiltTree(tree, inputs, accesses, shown)
 
 
 def _kept(
     calls: Calls, asked: Collection[AttributeId], shape: TreeShape, root: Node
 ) -> tuple[tuple[AttributeId, AttributeId], ...]:
-    """Those of the arguments that are asked for, each with the column that the root keeps it as."""
+    """The requested arguments, each with the column that the root keeps it as."""
     return tuple(
         (name, root.kept_names[shape.root.kept.index(expr)])
         for name, expr in calls.arguments
@@ -325,7 +273,6 @@ def _arguments(shape: TreeShape, calls: Calls | None) -> list[tuple[tuple[Attrib
 
 
 def _read_by(column: AggregateColumn) -> tuple[AttributeId, ...]:
-    """The arguments that an output reads, each once."""
     part = column.accumulator
     parts = part.parts if isinstance(part, Spread) else (column.guard, part)
     names = (
@@ -340,7 +287,6 @@ def _prepared(
     node: ShapeNode,
     arguments: tuple[tuple[AttributeId, Expr], ...],
     shape: TreeShape,
-    sketched: Mapping[AccessId, RangePartition],
 ) -> _Prepared:
     span = None if shape.top is None else shape.top.span
     kept = [(f"{name}/{at}", expr) for at, expr in enumerate(node.kept)]
@@ -357,17 +303,14 @@ def _prepared(
     else:
         asked = frozenset().union(*(columns_of(expr) for _, expr in outputs))
         circle = builder.name("probe")
-        flow = build_circle(builder, circle, node.circle, asked, node.rows, sketched)
+        flow = build_circle(builder, circle, node.circle, asked, node.rows)
     flow = builder.project(flow, outputs, tuple(types), node.rows)
     refuse_approximate(flow, "looking up or adding up", node.rows.span)
     return _Prepared(flow, tuple(held[: len(kept)]), tuple(held[len(kept) :]))
 
 
 def _nodes(
-    name: str,
-    shape: TreeShape,
-    prepared: Sequence[_Prepared],
-    sketched: Mapping[AccessId, RangePartition],
+    builder: Plumbing, name: str, shape: TreeShape, prepared: Sequence[_Prepared]
 ) -> tuple[Node, ...]:
     nodes: list[Node] = []
     inputs = position = 0
@@ -382,7 +325,7 @@ def _nodes(
         )
         own = () if one.flow is None else one.flow.accesses
         accesses = tuple(
-            Access(position + place, _by(node, access, sketched[access], one.kept))
+            Access(position + place, _by(node, access, builder.sketched[access], one.kept))
             for place, access in enumerate(own)
         )
         position += len(own)
@@ -396,22 +339,19 @@ def _nodes(
                 links,
                 one.arguments,
                 accesses,
-                bitwise=_bitwise(node, one.kept),
+                bitwise=frozenset(
+                    one.kept[place][0] for ref, place in node.shown if ref.type.is_fractional
+                ),
             )
         )
         inputs += one.flow is not None
     return tuple(nodes)
 
 
-def _bitwise(node: ShapeNode, kept: TypedColumns) -> frozenset[AttributeId]:
-    """The names of doubles that are kept for their very values."""
-    return frozenset(kept[place][0] for ref, place in node.shown if ref.type.is_fractional)
-
-
 def _by(
     node: ShapeNode, access: AccessId, partition: RangePartition, kept: TypedColumns
 ) -> tuple[AttributeId, RangePartition] | None:
-    """The kept column that tells the access's fragment, where there is one."""
+    """The kept column that gives the access's range, if there is one."""
     place = told_by(node, access, partition.attribute)
     if place is None or kept[place][1] != partition.type:
         return None

@@ -48,11 +48,8 @@ class KeySide:
 
 @dataclass(frozen=True, slots=True)
 class SideSize:
-    """How much there is on a side, of the rows that its condition keeps.
-
-    These are a `share` of the table's rows; they have so many different `keys`, and `tuples` where
-    a side counts these, else rows with a key.
-    """
+    """Size of a side after its condition: a `share` of the table's rows, the number of distinct
+    `keys`, and `tuples` where a side counts these, else rows with a key."""
 
     rows: float
     share: float
@@ -61,32 +58,23 @@ class SideSize:
 
 
 class FanOuts(Protocol):
-    """What is known of the tables' keys."""
-
     def met(self, changed: KeySide, other: KeySide) -> float:
-        """Rows, or tuples where these are counted, of the other side that a changed row meets."""
+        """Rows, or tuples if these are counted, of the other side that a changed row joins."""
         ...
 
     def alone(self, side: KeySide) -> float:
-        """The share of rows that are the only one with their key, roughly: keys per row."""
+        """Roughly the share of rows that have a unique key: keys per row."""
         ...
 
-    def size(self, side: KeySide) -> SideSize:
-        """How much there is."""
-        ...
+    def size(self, side: KeySide) -> SideSize: ...
 
 
 def key_side(
-    rows: Plan,
-    key: Sequence[Expr],
-    null_safe: Sequence[bool],
-    tuples: Sequence[Expr] = (),
+    rows: Plan, key: Sequence[Expr], null_safe: Sequence[bool], tuples: Sequence[Expr] = ()
 ) -> KeySide | None:
-    """The table's columns that are the key; None where they are of several tables or computed.
-
-    With `tuples` it is combinations of these that count, where the table has them all; rows else.
-    Without a key it is the first table's; None where there is no table.
-    """
+    """The table's columns that form the key; None if they are of several tables or computed. With
+    `tuples` it counts combinations of these, if the table has them all; else rows. Without a key it
+    is the first table's; None if there is no table."""
     result = _columns(rows, key)
     if result is None:
         return None
@@ -101,7 +89,7 @@ _Columns = tuple[tuple[ColumnName, SqlType], ...]
 
 
 def _columns(rows: Plan, exprs: Sequence[Expr]) -> tuple[Scan, _Columns] | None:
-    """The one access that all the columns are of, and they; of no columns, the first one."""
+    """The one access of all these columns, with them; of no columns, the first access."""
     made = _made(rows)
     result = [_origin(rows, expr, made) for expr in exprs]
     known = [one for one in result if one is not None]
@@ -114,8 +102,7 @@ def _columns(rows: Plan, exprs: Sequence[Expr]) -> tuple[Scan, _Columns] | None:
     return scans[0], tuple((name, kind) for _, name, kind in known)
 
 
-_Made = dict[AttributeId, Expr]
-"""What columns are computed from, by the projections of a plan."""
+_Made = dict[AttributeId, Expr]  # What projections of a plan compute columns from
 
 
 def _made(rows: Plan) -> _Made:
@@ -127,7 +114,7 @@ def _made(rows: Plan) -> _Made:
 
 
 def _origin(rows: Plan, expr: Expr, made: _Made) -> tuple[Scan, ColumnName, SqlType] | None:
-    """The scan that a column comes from as it is, its name there and its type."""
+    """The scan that a column comes from unchanged, its name there and its type."""
     while isinstance(expr, ColumnRef) and expr.id in made:
         expr = made[expr.id]
     for scan in scans_of(rows):
@@ -171,11 +158,9 @@ _EQUALITIES = (CompareOp.EQUAL, CompareOp.NULL_SAFE_EQUAL)
 
 @dataclass(frozen=True, slots=True)
 class JoinedAccess:
-    """What one changed row of an access comes to.
-
-    Conditions keep a `share` of the access's rows. A row passes so many `joins`; those before the
-    last one write `kept` rows, which are looked up later, and the last one writes `last`.
-    """
+    """The cost of one changed row of an access. Conditions keep a `share` of the rows. A row passes
+    `joins` joins; all but the last write `kept` rows, which are looked up later; the last writes
+    `last` rows."""
 
     scan: Scan
     share: float
@@ -186,17 +171,15 @@ class JoinedAccess:
 
 @dataclass(frozen=True, slots=True)
 class IndexCost:
-    """What each access comes to, and the bytes of all rows that are kept."""
+    """The cost per access, and the bytes of all kept rows."""
 
     accesses: tuple[JoinedAccess, ...]
     bytes: float
 
 
 def index_cost(joins: Plan, mode: Mode, fan_outs: FanOuts) -> IndexCost | None:
-    """The cost of a block's joins; None where some key is computed, or they are no inner joins.
-
-    Where groups decide (`mode`) they keep the ranges of their rows too.
-    """
+    """The cost of a block's joins; None if a key is computed, or a join is not inner. Where groups
+    decide (`mode`) they keep the ranges of their rows too."""
     while isinstance(joins, Select | Project | Sort):
         joins = joins.child
     if not isinstance(joins, Join) or joins.kind is not JoinKind.INNER:
@@ -225,15 +208,13 @@ def index_cost(joins: Plan, mode: Mode, fan_outs: FanOuts) -> IndexCost | None:
 
 
 def _row_bytes(plans: Sequence[Plan]) -> int:
-    """Of a row of these relations joined; as if each was sketched once."""
+    """Bytes of a joined row of these relations, as if each was sketched once."""
     columns = [(one.id, one.type) for plan in plans for one in attributes_of(plan)]
     return row_bytes([(name, kind) for name, kind in columns if kind is not None], len(plans))
 
 
 @dataclass(frozen=True, slots=True)
 class _Arc:
-    """An equality between two relations of the chain, by their places."""
-
     ends: tuple[int, int]
     columns: tuple[Expr, Expr]
     null_safe: bool
@@ -241,7 +222,7 @@ class _Arc:
 
 @dataclass(frozen=True, slots=True)
 class _Chain:
-    """Relations in the order in which they are joined, and what connects them."""
+    """Relations in join order, and the equalities between them."""
 
     plans: tuple[Plan, ...]
     arcs: tuple[_Arc, ...]
@@ -249,7 +230,6 @@ class _Chain:
 
     @classmethod
     def of(cls, joins: Join, fan_outs: FanOuts) -> _Chain:
-        """The inner joins as a chain."""
         chain = chain_of(joins)
         owner = {name: at for at, one in enumerate(chain.relations) for name in one.ids}
         arcs = []
@@ -264,13 +244,12 @@ class _Chain:
         return [arc for arc in self.arcs if {one, other} == set(arc.ends)]
 
     def side(self, at: int, other: int) -> KeySide | None:
-        """The columns by which a relation meets another one."""
         arcs = self.between(at, other)
         exprs = [arc.columns[arc.ends.index(at)] for arc in arcs]
         return key_side(self.plans[at], exprs, [arc.null_safe for arc in arcs])
 
     def size(self, at: int) -> tuple[float, float] | None:
-        """Rows of a relation that its conditions keep, and the share of all that these are."""
+        """Rows of a relation that its conditions keep, and their share of all rows."""
         side = self.side(at, next(other for _, other in self._way(at, len(self.plans) - 1)))
         if side is None:
             return None
@@ -278,7 +257,7 @@ class _Chain:
         return result.rows, result.share
 
     def met(self, start: int, last: int) -> float | None:
-        """What a row that counts comes to when it is joined with all up to the last one."""
+        """How many rows one counted row yields, joined with all relations up to the last one."""
         product = 1.0
         for one, other in self._way(start, last):
             sides = (self.side(one, other), self.side(other, one))
@@ -288,7 +267,7 @@ class _Chain:
         return product
 
     def _way(self, start: int, last: int) -> list[tuple[int, int]]:
-        """Who is met from whom, until all up to the last one are."""
+        """The order of joins until all relations up to the last one are reached."""
         reached, way = [start], list[tuple[int, int]]()
         left = [at for at in range(last + 1) if at != start]
         while left:
@@ -303,19 +282,15 @@ class _Chain:
         return way
 
 
-PAIR_BYTES = 24
-"""Of a range beside a tuple or a group."""
-_TUPLE, _VALUE, _SLOT = 24, 8, 16
-"""Bytes of a tuple, of each column that it keeps and of each sum."""
+PAIR_BYTES = 24  # Bytes of a range beside a tuple or a group
+_TUPLE, _VALUE, _SLOT = 24, 8, 16  # Bytes of a tuple, of each kept column and of each sum
 
 
 @dataclass(frozen=True, slots=True)
 class TouchingAccess:
-    """What one changed row of an access touches: tuples by their node, its own one first.
-
-    Conditions keep a `share` of the access's rows. On the way down so many rows of other nodes are
-    `woken`: they come to count, or cease to.
-    """
+    """The tuples that one changed row of an access touches, by node, its own node first. Conditions
+    keep a `share` of the access's rows. On the way down `woken` rows of other nodes start or stop
+    counting."""
 
     scan: Scan
     share: float
@@ -325,7 +300,7 @@ class TouchingAccess:
 
 @dataclass(frozen=True, slots=True)
 class TreeCost:
-    """What each access comes to, how many `tuples` the nodes have, and the bytes of them all."""
+    """The cost per access, the number of `tuples` per node, and the bytes of them all."""
 
     accesses: tuple[TouchingAccess, ...]
     tuples: tuple[float, ...]
@@ -334,8 +309,8 @@ class TreeCost:
 
 
 def tree_cost(shape: TreeShape, fan_outs: FanOuts) -> TreeCost | None:
-    """The cost of a block's tree; None where some key is computed, or a node has several relations,
-    which are joined or probed in it at a cost of their own."""
+    """The cost of a block's tree; None if a key is computed, or a node has several relations, which
+    are joined or probed in it at a cost of their own."""
     result: list[TouchingAccess] = []
     tuples: list[float] = []
     held = 0.0
@@ -359,8 +334,8 @@ def tree_cost(shape: TreeShape, fan_outs: FanOuts) -> TreeCost | None:
 
 
 def _own_side(shape: TreeShape, at: int) -> KeySide | None:
-    """The side by which a node's tuples are known: as a child meets it, else as it meets its
-    parent; of a virtual root that of a child."""
+    """The side that identifies a node's tuples: a child's key, else the parent's; a virtual root's:
+    a child's."""
     node = shape.nodes[at]
     children = [shape.nodes[place] for place in shape.children_of(at)]
     if node.rows is None:
@@ -369,13 +344,12 @@ def _own_side(shape: TreeShape, at: int) -> KeySide | None:
 
 
 def _lower(node: ShapeNode) -> KeySide | None:
-    """The key by which a node meets its parent."""
     assert node.rows is not None
     return key_side(node.rows, [node.kept[place] for place in node.key], node.null_safe)
 
 
 def _upper(node: ShapeNode, child: ShapeNode) -> KeySide | None:
-    """The key by which a node meets a child, its tuples counted."""
+    """The key by which a node joins a child, its tuples counted."""
     assert node.rows is not None
     exprs = [node.kept[place] for place in child.parent_key]
     return key_side(node.rows, exprs, child.null_safe, tuples=node.kept)
@@ -384,8 +358,7 @@ def _upper(node: ShapeNode, child: ShapeNode) -> KeySide | None:
 def _touched(
     shape: TreeShape, at: int, share: float, fan_outs: FanOuts
 ) -> tuple[tuple[tuple[int, float], ...], float] | None:
-    """The tuples of a node and of those above it that a changed row of it touches; the rows that
-    are woken below these."""
+    """The tuples of a node and its ancestors that a changed row touches; the rows woken below."""
     reached = flipped = share
     result, woken = [(at, reached)], _woken(shape, at, flipped, fan_outs, None)
     for below, place in _upwards(shape, at):
@@ -407,15 +380,15 @@ def _touched(
 def _woken(
     shape: TreeShape, at: int, flipped: float, fan_outs: FanOuts, origin: ShapeNode | None
 ) -> float:
-    """Rows below a node that come to count with so many of its rows, or cease to, but for those of
-    the child that this comes from; none where they are not known."""
+    """Rows below a node that start or stop counting with so many of its rows, except those of the
+    child where the change comes from; none if unknown."""
     node, result = shape.nodes[at], 0.0
     for place in shape.children_of(at):
         child = shape.nodes[place]
         asking, lower = _asking(node, child, origin), _lower(child)
         if child is origin or child.edge is Edge.ANTI or asking is None or lower is None:
             continue
-        # A group of a virtual root is wanted by nobody else.
+        # No other row looks up a group of a virtual root.
         keys = flipped * (1.0 if node.rows is None else fan_outs.alone(asking))
         rows = keys * fan_outs.met(asking, lower)
         result += rows + _woken(shape, place, rows, fan_outs, None)
@@ -423,15 +396,13 @@ def _woken(
 
 
 def _asking(node: ShapeNode, child: ShapeNode, origin: ShapeNode | None) -> KeySide | None:
-    """The key by which rows of a node want a child's; of a virtual root, those it comes from."""
+    """The key by which a node looks up a child's rows; of a virtual root, the origin's."""
     if node.rows is None:
         return None if origin is None else _lower(origin)
-    exprs = [node.kept[place] for place in child.parent_key]
-    return key_side(node.rows, exprs, child.null_safe)
+    return key_side(node.rows, [node.kept[place] for place in child.parent_key], child.null_safe)
 
 
 def _upwards(shape: TreeShape, at: int) -> Iterator[tuple[ShapeNode, int]]:
-    """Each node on the way to the root, with the place of its parent."""
     while True:
         node = shape.nodes[at]
         if node.parent is None:
@@ -441,21 +412,20 @@ def _upwards(shape: TreeShape, at: int) -> Iterator[tuple[ShapeNode, int]]:
 
 
 def _tuple_bytes(shape: TreeShape, at: int) -> int:
-    """Of a tuple wherever it lies: by itself, and once more in the index of each child."""
+    """Bytes of a tuple in all places: by itself, and in the index of each child."""
     node = shape.nodes[at]
     own = _TUPLE + _VALUE * len(node.kept) + _SLOT * len(node.arguments)
     return own * (1 + len(shape.children_of(at)))
 
 
-STEP_ROWS = 1_000
-"""Rows that a step is thought to change."""
+STEP_ROWS = 1_000  # Rows that a step is assumed to change
 
 
 @dataclass(frozen=True, slots=True)
 class IndexTimes:
-    """Microseconds of an index join: per step, per join that an access's rows pass, per joined row
-    that is kept for the next join, and per row of the last join; per joined row of a table that has
-    several accesses, where those that cancel are taken out; and per group that changes."""
+    """Microseconds of an index join: per step; per join that an access's rows pass; per joined row
+    kept for the next join; per row of the last join; per joined row of a table with several
+    accesses, where those that cancel are removed; per group that changes."""
 
     step: float
     join: float
@@ -467,8 +437,8 @@ class IndexTimes:
 
 @dataclass(frozen=True, slots=True)
 class TreeTimes:
-    """Microseconds of a tree: per step, per node, per different tuple that is touched on the way
-    up, and per row that is woken on the way down."""
+    """Microseconds of a tree: per step, per node, per distinct tuple touched on the way up, and per
+    row woken on the way down."""
 
     step: float
     node: float
@@ -517,7 +487,7 @@ def tree_ms(cost: TreeCost, weights: Mapping[TableName, float]) -> float:
 
 
 def _touched_rows(cost: TreeCost, own: Sequence[TouchingAccess]) -> dict[int, float]:
-    """How many different tuples of each node a step of a table touches."""
+    """The number of distinct tuples of each node that a step of a table touches."""
     drawn: dict[int, float] = {}
     for one in own:
         for node, tuples in one.reached:
@@ -526,7 +496,6 @@ def _touched_rows(cost: TreeCost, own: Sequence[TouchingAccess]) -> dict[int, fl
 
 
 def _groups(cost: TreeCost) -> dict[TableName, float]:
-    """How many different tuples of the root a step of each table touches: its groups."""
     root = len(cost.tuples) - 1
     return {
         table: _touched_rows(cost, own).get(root, 0.0)
@@ -535,19 +504,19 @@ def _groups(cost: TreeCost) -> dict[TableName, float]:
 
 
 def rows_joined(accesses: Sequence[JoinedAccess], weights: Mapping[TableName, float]) -> float:
-    """Rows that an index join writes for one changed row of a table, in all accesses of it."""
+    """Rows that an index join writes for one changed row of a table, over all its accesses."""
     return _mean(accesses, lambda own: sum(one.kept + one.last for one in own), weights)
 
 
 def tuples_touched(accesses: Sequence[TouchingAccess], weights: Mapping[TableName, float]) -> float:
-    """Tuples that one changed row of a table touches by itself, in all accesses of it."""
+    """Tuples that one changed row of a table touches by itself, over all its accesses."""
     return _mean(
         accesses, lambda own: sum(tuples for one in own for _, tuples in one.reached), weights
     )
 
 
 def _different(drawn: float, tuples: float) -> float:
-    """How many are different of so many tuples drawn from so many, in the mean."""
+    """The expected number of distinct tuples when so many are drawn."""
     return tuples * -math.expm1(-drawn / tuples) if tuples > 0 else 0.0
 
 
@@ -559,8 +528,7 @@ def _mean(
     cost: Callable[[Sequence[_Access]], float],
     weights: Mapping[TableName, float],
 ) -> float:
-    """What a change of one table costs, in the mean over the tables; all alike where no weight
-    is known."""
+    """The mean cost of a change, weighted by table; equal weights if none is known."""
     tables = _by_table(accesses)
     known = {table: weights.get(table, 0.0) for table in tables}
     if not any(known.values()):
@@ -578,7 +546,7 @@ def _by_table(accesses: Iterable[_Access]) -> dict[TableName, list[_Access]]:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Of an access only these rows were counted, such a share of its table's."""
+    """Of an access only these rows were counted, a `share` of its table's."""
 
     access: AccessId
     condition: Expr
@@ -587,11 +555,9 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Rows written and tuples touched for one changed row, in the mean over what changes; the
-    processor time of a step of `times.STEP_ROWS` of them, and the bytes of state, both ways.
-
-    `kept` are the accesses of which conditions leave out rows.
-    """
+    """Rows written and tuples touched per changed row, on average over what changes; the processor
+    time of a step of `STEP_ROWS` of them, and the bytes of state, both ways. `kept` are the
+    accesses whose rows conditions restrict."""
 
     joined: float
     touched: float
@@ -605,11 +571,9 @@ class Estimate:
 def estimate(
     joins: Plan, shape: TreeShape, changed: Mapping[TableName, int], fan_outs: FanOuts
 ) -> Estimate | None:
-    """The estimate for a block's joins and their shape; None where some key is computed, or some
-    node has several relations, which are joined or probed in it at a cost of their own.
-
-    `changed` weighs the tables; where nothing is known to change, all count alike.
-    """
+    """Estimate a block's joins and their tree; None if a key is computed, or a node has several
+    relations, which are joined or probed in it at a cost of their own. `changed` weighs the tables;
+    if no change is known, all count alike."""
     tree = tree_cost(shape, fan_outs)
     index = None if tree is None else index_cost(joins, shape.mode, fan_outs)
     if tree is None or index is None:
@@ -627,7 +591,7 @@ def estimate(
 
 
 def together(estimates: Sequence[Estimate]) -> Estimate:
-    """What several blocks cost that are maintained side by side."""
+    """The cost of several blocks maintained side by side."""
     return Estimate(
         joined=sum(one.joined for one in estimates),
         touched=sum(one.touched for one in estimates),
@@ -649,20 +613,15 @@ def _kept(shape: TreeShape, shares: Mapping[AccessId, float]) -> Iterator[Kept]:
 
 
 _NOT_ESTIMATED = "its fan-out is unknown: a key is computed, or a node has several tables"
-ALIKE = 0.1
-"""Times that differ by less than such a share of the index join's are about the same."""
-LARGER = 1.5
-"""State so many times as large decides where times are about the same."""
-_LONGEST = 80
-"""Characters of a condition that are told."""
+ALIKE = 0.1  # Times that differ by less than this share of the index join's count as equal
+LARGER = 1.5  # A state so many times larger decides where times are equal
+_LONGEST = 80  # Characters of a condition shown in a reason
 
 
 @dataclass(frozen=True, slots=True)
 class TreeChoice:
-    """What was chosen, why, and what it was chosen by where that was estimated.
-
-    `blocks` are the plan's, where they were found for that; they need not be found again to build.
-    """
+    """The choice, the reason, and the estimate behind it if there is one. `blocks` are the plan's,
+    if computed for the choice; building reuses them."""
 
     is_tree: bool
     reason: str
@@ -680,25 +639,21 @@ class TreeChooser(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TreesAsRecorded:
-    """The choice of the capture."""
-
     is_tree: bool
     reason: str = "as captured"
 
     def choose(self, core: Plan) -> TreeChoice:
-        """What the capture chose."""
         return TreeChoice(self.is_tree, self.reason)
 
 
 @dataclass(frozen=True, slots=True)
 class TreesByFanOut:
-    """Trees where changes would be joined many to many; `rows` weighs the tables that change."""
+    """Choose trees where changes would be joined many to many; `rows` weighs the changed tables."""
 
     fan_outs: FanOuts
     rows: Mapping[TableName, int]
 
     def choose(self, core: Plan) -> TreeChoice:
-        """The choice, with both estimates of all blocks that have a tree."""
         try:
             blocks = planned_blocks(core, {})
             result = [
@@ -736,7 +691,6 @@ def _told(both: Estimate) -> str:
 
 
 def _counted(kept: Sequence[Kept]) -> str:
-    """Of which rows keys were counted, where not of all."""
     if not kept:
         return ""
     said = [
@@ -756,5 +710,4 @@ def _megabytes(size: float) -> str:
 
 
 def _about(number: float) -> str:
-    """As many digits as an estimate is worth."""
     return f"{number:.1f}".removesuffix(".0") if number < 10 else f"{round(number):,}"

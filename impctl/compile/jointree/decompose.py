@@ -62,18 +62,17 @@ from impctl.types import AttributeId, TableName
 from impctl.values import dataclass
 
 Calls = Mapping[int, tuple[Expr, ...]]
-"""Per call of a grouping, by its place there, the expressions it reads of one row."""
-
+"""Per call of a grouping, by position, the expressions it reads of one row."""
 
 Shown = tuple[tuple[ColumnRef, Expr], ...]
-"""Columns of joined rows, each with what it is in terms of the relations below."""
+"""Columns of joined rows, each in terms of the relations below."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What is asked of joined rows: columns that one bag has to have, arguments of calls, and
-    columns that any bag may have. `one_by_one` are the calls whose values are told one by one, of
-    columns that the root has to have: those that count once, and those that an order finds."""
+    """What is requested of joined rows: columns that one bag must have, arguments of calls, and
+    columns that any bag may have. `one_by_one` are the calls that need individual values of columns
+    the root has: DISTINCT and ordered ones."""
 
     columns: tuple[Expr, ...] = ()
     calls: Calls | None = None
@@ -96,14 +95,15 @@ class Asked:
 
     @property
     def told_one_by_one(self) -> Calls:
-        """The arguments of each call whose values are told one by one."""
+        """The arguments of each call in `one_by_one`."""
         return {at: self.arguments[at] for at in sorted(self.one_by_one)}
 
 
 @dataclass(frozen=True, slots=True)
 class TakenApart:
-    """`conditions` are those that are no equality of a class, `inside` the places of joins beside
-    that are of a bag's rows; `edges` has the others. `asked` is in terms of the relations."""
+    """`conditions` are those that are no equality of a class, `inside` the positions of joins
+    beside that belong to a bag's rows; `edges` has the others. `asked` is in terms of the
+    relations."""
 
     relations: Relations
     asked: Asked
@@ -111,20 +111,18 @@ class TakenApart:
     conditions: tuple[Expr, ...]
     edges: Mapping[int, EdgeJoin]
     inside: tuple[int, ...]
-    first_inside: Merging | None
-    """Why the first of the joins beside that are inside a bag is no edge."""
-    equal_at: Span | None
-    """The place of the first equality between relations."""
+    first_inside: Merging | None  # Why the first join beside inside a bag is no edge
+    equal_at: Span | None  # The place of the first equality between relations
     bounded: frozenset[AttributeId]
     bags: Bags
 
     @property
     def count(self) -> int:
-        """How many relations there are; larger numbers stand for what joins beside add."""
+        """The number of relations; larger numbers stand for what joins beside add."""
         return len(self.relations.plans)
 
     def host_of(self, beside: int) -> frozenset[int]:
-        """The relations that the join beside looks at; the first one where it looks at none."""
+        """The relations that the join beside reads; the first one if it reads none."""
         return host_of(self.relations, beside)
 
     def calls_of_edge(self, beside: int) -> Calls:
@@ -137,13 +135,13 @@ class TakenApart:
         }
 
     def shown_by(self, relations: frozenset[int]) -> Shown:
-        """The columns shown that are of these relations, or of what these joins beside add."""
+        """The columns shown of these relations, or of what these joins beside add."""
         owners_of = self.relations.owners_of
         return tuple(one for one in self.asked.shown if owners_of(one[1]) & relations)
 
 
 def taken_apart(plan: Plan, asked: Asked) -> TakenApart:
-    """The joins at the top of the plan."""
+    """Decompose the joins at the top of the plan."""
     relations = relations_of(plan)
     asked = asked.of(relations)
     sides = (*relations.plans, *(one.other for one in relations.beside))
@@ -176,7 +174,7 @@ def taken_apart(plan: Plan, asked: Asked) -> TakenApart:
 
 
 def host_of(relations: Relations, beside: int) -> frozenset[int]:
-    """The relations, or what other joins beside add, that a join beside looks at."""
+    """The relations, or what other joins beside add, that a join beside reads."""
     one = relations.beside[beside]
     count = len(relations.plans)
     read = frozenset().union(*(relations.owners_of(part) for part in one.parts))
@@ -200,7 +198,7 @@ def _sorted_out(
 
 
 def _between(equality: Equality, relations: Relations) -> tuple[int, int] | None:
-    """The two relations that the sides are of; None where a side is of none or several."""
+    """The two relations of the sides; None if a side is of none or several."""
     left, right = (relations.owners_of(side) for side in equality.sides)
     if len(left) != 1 or len(right) != 1 or left == right:
         return None
@@ -210,8 +208,7 @@ def _between(equality: Equality, relations: Relations) -> tuple[int, int] | None
 def _columns_read_above(
     at: int, beside: Beside, relations: Relations, asked: Asked
 ) -> frozenset[AttributeId]:
-    """Columns of the padded side that conditions, other joins, group columns or calls that mind
-    the padding read."""
+    """Columns of the padded side that are read where padding matters."""
     others = (one for place, one in enumerate(relations.beside) if place != at)
     exprs = [*relations.conditions, *asked.columns, *(p for one in others for p in one.parts)]
     for parts in asked.arguments.values():
@@ -228,17 +225,15 @@ def _bags(
     edges: Mapping[int, EdgeJoin],
     inside: Mapping[int, Merging],
 ) -> Bags:
-    """The bags that conditions and joins beside lead to."""
     count = len(relations.plans)
     single = [frozenset({at}) for at in (*range(count), *(count + at for at in inside))]
     padding = {count + at for at in inside if not relations.beside[at].padded}
     bags = Bags(tuple(one for one in single if not one & padding))
-    names = _names(plan, relations)
+    sides = (plan, *relations.plans, *(one.other for one in relations.beside))
+    names: Names = {one.id: one.name for side in sides for one in attributes_of(side)}
     for condition in conditions:
-        text = (
-            f"`{expr_text(condition, names)}` is a join condition other than equality of the same "
-            "type"
-        )
+        shown = f"`{expr_text(condition, names)}`"
+        text = f"{shown} is a join condition other than equality of the same type"
         bags = bags.merged(relations.owners_of(condition), Merging(text, condition.span))
     for at, reason in inside.items():
         bags = bags.merged({*host_of(relations, at), count + at}, reason)
@@ -252,7 +247,7 @@ def _bags(
 def _with_reads(
     bags: Bags, relations: Relations, asked: Asked, edges: Mapping[int, EdgeJoin]
 ) -> Bags:
-    """With bags merged that one argument or group expression reads."""
+    """Merge bags that one argument or group expression reads."""
     count = len(relations.plans)
     below = {count + at for at in edges}
     for exprs, what in _read_together(asked):
@@ -273,12 +268,6 @@ def _read_together(asked: Asked) -> Iterator[tuple[tuple[Expr, ...], str]]:
             yield parts, "an aggregate"
 
 
-def _names(plan: Plan, relations: Relations) -> Names:
-    """Names of the columns that conditions are in terms of."""
-    sides = (plan, *relations.plans, *(one.other for one in relations.beside))
-    return {attribute.id: attribute.name for side in sides for attribute in attributes_of(side)}
-
-
 Relation = int
 
 
@@ -290,7 +279,7 @@ class Bags:
     reasons: tuple[Merging, ...] = ()
 
     def merged(self, relations: Collection[Relation], reason: Merging) -> Bags:
-        """With the bags of these relations as one; the same where they are one already."""
+        """With the bags of these relations as one; unchanged if they are one already."""
         touched = [bag for bag in self.members if bag & frozenset(relations)]
         if len(touched) < 2:
             return self
@@ -299,7 +288,6 @@ class Bags:
         return Bags(tuple(sorted(whole, key=min)), (*self.reasons, reason))
 
     def place_of(self, relation: Relation) -> int:
-        """The bag that has the relation."""
         return next(at for at, bag in enumerate(self.members) if relation in bag)
 
     def classes(self, classes: Sequence[KeyClass]) -> tuple[Bag, ...]:
@@ -310,12 +298,11 @@ class Bags:
         )
 
     def relations_of(self, places: Iterable[int]) -> frozenset[Relation]:
-        """All relations of the bags at these places."""
         return frozenset().union(*(self.members[at] for at in places))
 
 
 def without_cores(bags: Bags, classes: Sequence[KeyClass], span: Span | None) -> Bags:
-    """The bags with cyclic cores merged until none is left; `span` is an equality's place."""
+    """Merge cyclic cores until none is left; `span` is the place of an equality."""
     reason = Merging("equality conditions join tables in a cycle", span)
     while cores := cyclic_cores(bags.classes(classes)):
         before = bags
@@ -327,11 +314,9 @@ def without_cores(bags: Bags, classes: Sequence[KeyClass], span: Span | None) ->
 def with_all_columns(
     bags: Bags, classes: Sequence[KeyClass], holders: Sequence[frozenset[int]], reason: Merging
 ) -> Bags:
-    """Acyclic bags, merged so that one has all wanted columns.
-
-    `holders[i]` are the bags that have the i-th one. The bag that has most of them is merged with
-    those on the way to the nearest one that has each other.
-    """
+    """Merge acyclic bags until one has all wanted columns. `holders[i]` are the bags with the i-th
+    one. The bag with most of them is merged with those on the way to the nearest bag that has each
+    other."""
     start = max(range(len(bags.members)), key=lambda at: (sum(at in h for h in holders), -at))
     tree = rooted_at(start, bags.classes(classes))
     path = {start}
@@ -346,7 +331,7 @@ _FEWEST = 3
 
 
 def circle_of(bag: Collection[int], joins: TakenApart, *, is_first: bool) -> CircleRows | None:
-    """The circle that a bag is; None where it is none."""
+    """The circle that a bag is; None if it is none."""
     own = sorted(bag)
     if len(own) < _FEWEST or max(own) >= joins.count or joins.bounded:
         return None
@@ -377,12 +362,11 @@ def circle_of(bag: Collection[int], joins: TakenApart, *, is_first: bool) -> Cir
 
 
 def _sets(own: Collection[int], relations: Collection[frozenset[int]]) -> list[Bag]:
-    """Per relation the classes it is in."""
+    """Per relation its classes."""
     return [frozenset(place for place, one in enumerate(relations) if at in one) for at in own]
 
 
 def _hang(bags: list[Bag]) -> bool:
-    """Whether all are connected by classes."""
     reached, left = bags[0], list(bags[1:])
     while True:
         near = [bag for bag in left if bag & reached]
@@ -397,7 +381,7 @@ _Arc = tuple[_Vertex, _Vertex]
 
 
 def cyclic_cores(bags: Sequence[Bag]) -> tuple[frozenset[int], ...]:
-    """The bags of each core, by position; none where all bags are acyclic. Cores may overlap."""
+    """The bags of each core, by position; none if all bags are acyclic. Cores may overlap."""
     left = without_ears(bags)
     arcs = [(("bag", bag), ("class", one)) for bag in left for one in sorted(bags[bag])]
     cores = [
@@ -408,7 +392,7 @@ def cyclic_cores(bags: Sequence[Bag]) -> tuple[frozenset[int], ...]:
 
 
 def without_ears(bags: Sequence[Bag]) -> tuple[int, ...]:
-    """The bags that are left when every ear is gone; of acyclic ones none."""
+    """The bags that remain when every ear is removed; none of acyclic ones."""
     left = list(range(len(bags)))
     while True:
         ear = next((bag for bag in left if _is_ear(bag, left, bags)), None)
@@ -423,52 +407,42 @@ def _is_ear(bag: int, left: Collection[int], bags: Sequence[Bag]) -> bool:
     return not others or any(shared <= other for other in others)
 
 
-@dataclass(frozen=True, slots=True)
-class _Search:
-    """Depth first: when a vertex was reached, and the earliest vertex it leads back to."""
+def _components(arcs: Sequence[_Arc]) -> list[list[_Arc]]:
+    """The biconnected components, as arcs. Bags and classes bound the depth of the search."""
+    neighbours: dict[_Vertex, list[_Vertex]] = {}
+    for one, other in arcs:
+        neighbours.setdefault(one, []).append(other)
+        neighbours.setdefault(other, []).append(one)
+    # When a vertex was reached, and the earliest vertex it leads back to.
+    reached, earliest = dict[_Vertex, int](), dict[_Vertex, int]()
+    passed: list[_Arc] = []  # Arcs of components that are not closed yet
+    result: list[list[_Arc]] = []
 
-    beside: Mapping[_Vertex, Sequence[_Vertex]]
-    reached: dict[_Vertex, int]
-    earliest: dict[_Vertex, int]
-    passed: list[_Arc]
-    """Arcs of components that are not closed yet."""
-    found: list[list[_Arc]]
-
-    def visit(self, vertex: _Vertex, before: _Vertex | None) -> None:
-        """Everything that is reached from here; as deep as there are bags and classes."""
-        self.reached[vertex] = self.earliest[vertex] = len(self.reached)
-        for other in self.beside[vertex]:
+    def visit(vertex: _Vertex, before: _Vertex | None) -> None:
+        reached[vertex] = earliest[vertex] = len(reached)
+        for other in neighbours[vertex]:
             if other == before:
                 continue
-            if other in self.reached:
-                self.earliest[vertex] = min(self.earliest[vertex], self.reached[other])
-                if self.reached[other] < self.reached[vertex]:
-                    self.passed.append((vertex, other))
+            if other in reached:
+                earliest[vertex] = min(earliest[vertex], reached[other])
+                if reached[other] < reached[vertex]:
+                    passed.append((vertex, other))
                 continue
-            self.passed.append((vertex, other))
-            self.visit(other, vertex)
-            self.earliest[vertex] = min(self.earliest[vertex], self.earliest[other])
-            if self.earliest[other] >= self.reached[vertex]:
-                start = self.passed.index((vertex, other))
-                self.found.append(self.passed[start:])
-                del self.passed[start:]
+            passed.append((vertex, other))
+            visit(other, vertex)
+            earliest[vertex] = min(earliest[vertex], earliest[other])
+            if earliest[other] >= reached[vertex]:
+                start = passed.index((vertex, other))
+                result.append(passed[start:])
+                del passed[start:]
+
+    for vertex in neighbours:
+        if vertex not in reached:
+            visit(vertex, None)
+    return result
 
 
-def _components(arcs: Sequence[_Arc]) -> list[list[_Arc]]:
-    """The biconnected components, as arcs."""
-    beside: dict[_Vertex, list[_Vertex]] = {}
-    for one, other in arcs:
-        beside.setdefault(one, []).append(other)
-        beside.setdefault(other, []).append(one)
-    search = _Search(beside, {}, {}, [], [])
-    for vertex in beside:
-        if vertex not in search.reached:
-            search.visit(vertex, None)
-    return search.found
-
-
-Bag = frozenset[int]
-"""The numbers of the classes that the bag has a column of."""
+Bag = frozenset[int]  # The numbers of the classes that the bag has a column of
 
 
 @dataclass(frozen=True, slots=True)
@@ -484,7 +458,7 @@ class Rooted:
         return self.parents.index(None)
 
     def path_to_root(self, bag: int) -> tuple[int, ...]:
-        """The bag, its parent and so on; the root is the last."""
+        """The bag, its parent and so on, up to the root."""
         result = [bag]
         while (parent := self.parents[result[-1]]) is not None:
             result.append(parent)
@@ -493,10 +467,7 @@ class Rooted:
 
 @dataclass(frozen=True, slots=True)
 class Hung:
-    """What hangs on a bag whatever the tree is: the depths below it, and their changed rows.
-
-    `below[i]` is how far the i-th node is below the bag, `changed[i]` how many of its rows change.
-    """
+    """Per node below a bag, how far `below` it is and how many of its rows `changed`."""
 
     below: tuple[int, ...] = ()
     changed: tuple[int, ...] = ()
@@ -516,10 +487,8 @@ def is_acyclic(bags: Sequence[Bag]) -> bool:
 def rooted_at(
     root: int, bags: Sequence[Bag], changed: Sequence[int] = (), *, is_virtual: bool = False
 ) -> Rooted:
-    """The tree of greatest weight, grown from this bag; `changed` are the changed rows per bag.
-
-    On a root that `is_virtual` only bags hang that have all its classes: at least one has.
-    """
+    """The maximum weight tree, grown from this bag; `changed` are the changed rows per bag. A root
+    that `is_virtual` has only bags with all its classes as children: at least one has."""
     changes = changed or (0,) * len(bags)
     parents: list[int | None] = [None] * len(bags)
     depths = [0] * len(bags)
@@ -545,11 +514,8 @@ def best_rooted(
     changed: Sequence[int] = (),
     hung: Sequence[Hung] = (),
 ) -> Rooted:
-    """Of the trees from these roots the least high; then that whose changes have the shortest way.
-
-    The way is the sum of depth times changed rows over all that hangs there. Then the place in the
-    SQL decides.
-    """
+    """The tree of least height from these roots; then that whose changes have the shortest way: the
+    sum of depth times changed rows. Then the order in the SQL decides."""
     trees = [(root, rooted_at(root, bags, changed)) for root in roots]
     return min(trees, key=lambda one: (_cost(one[1], changed, hung), one[0]))[1]
 
@@ -565,19 +531,17 @@ def _cost(tree: Rooted, changed: Sequence[int], hung: Sequence[Hung]) -> tuple[i
     return max(depths), way
 
 
-Changed = Mapping[TableName, int]
-"""How many rows of each table change; 0 of a table that is not named."""
+Changed = Mapping[TableName, int]  # Changed rows of each table; 0 for a table that is not named
 
 
 def objection_to(joins: TakenApart) -> NoTree | None:
-    """Why more than one node cannot tell what is asked; None if it can."""
+    """Why more than one node cannot give what is requested; None if it can."""
     arguments = [part for parts in joins.asked.arguments.values() for part in parts]
     read = [*joins.asked.columns, *arguments]
     for expr in read:
         if columns_of(expr) & joins.bounded:
-            return NoTree(
-                Reason.UNSURE, "a sum of doubles is used for grouping or summed again", expr.span
-            )
+            text = "a sum of doubles is used for grouping or summed again"
+            return NoTree(Reason.UNSURE, text, expr.span)
     for ref, expr in joins.asked.shown:
         if columns_of(expr) & joins.bounded:
             return NoTree(Reason.UNSURE, "a sum of doubles is a column of joined rows", ref.span)
@@ -589,9 +553,9 @@ def objection_to(joins: TakenApart) -> NoTree | None:
 
 
 def grown(joins: TakenApart, changed: Changed, *, may_be_virtual: bool) -> Branch:
-    """The tree; of one node where all relations end up in one bag."""
+    """The tree; of one node if all relations end up in one bag."""
     branches = {at: _other_side(joins, at, changed) for at in joins.edges}
-    # A virtual root has no values that could be told one by one.
+    # A virtual root keeps no individual values.
     may_be_virtual = may_be_virtual and not joins.asked.one_by_one
     bags, virtual, holders = _settled(joins, may_be_virtual=may_be_virtual)
     changes = [_changes(joins, bag, changed) for bag in bags.members]
@@ -610,10 +574,8 @@ def grown(joins: TakenApart, changed: Changed, *, may_be_virtual: bool) -> Branc
 def _settled(
     joins: TakenApart, *, may_be_virtual: bool
 ) -> tuple[Bags, Bag | None, list[frozenset[int]]]:
-    """Acyclic bags, a virtual root if there is one, else per column the bags that have it.
-
-    One bag then has all of them.
-    """
+    """Acyclic bags, a virtual root if there is one, else per column the bags that have it. One bag
+    then has all of them."""
     bags = without_cores(joins.bags, joins.classes, joins.equal_at)
     virtual = _virtual(joins, bags) if may_be_virtual else None
     holders = [_holders(joins, bags, column) for column in joins.asked.columns]
@@ -628,7 +590,7 @@ def _settled(
 
 
 def _virtual(joins: TakenApart, bags: Bags) -> Bag | None:
-    """The classes of the columns asked for, where at least two bags have all of them."""
+    """The classes of the requested columns, if at least two bags have all of them."""
     result = [_class_of(joins, column) for column in joins.asked.columns]
     classes = frozenset(one for one in result if one is not None)
     if not classes or None in result:
@@ -641,7 +603,7 @@ def _class_of(joins: TakenApart, column: Expr) -> int | None:
 
 
 def _holders(joins: TakenApart, bags: Bags, column: Expr) -> frozenset[int]:
-    """The bags that have the column, or one that is equal; a constant is everywhere."""
+    """The bags that have the column, or an equal one; a constant is everywhere."""
     owners = joins.relations.owners_of(column)
     if not owners:
         return frozenset(range(len(bags.members)))
@@ -654,7 +616,6 @@ def _holders(joins: TakenApart, bags: Bags, column: Expr) -> frozenset[int]:
 
 
 def _other_side(joins: TakenApart, at: int, changed: Changed) -> Branch:
-    """The tree of an edge's other side."""
     edge = joins.edges[at]
     other = joins.relations.beside[at].other
     # How often a partner is there does not matter to these edges.
@@ -686,7 +647,6 @@ def _one_node(rows: Plan, asked: Asked) -> Branch:
 
 
 def _changes(joins: TakenApart, bag: frozenset[int], changed: Changed) -> int:
-    """How many rows of the bag's tables change."""
     plans = [joins.relations.plans[at] for at in bag if at < joins.count]
     plans += [joins.relations.beside[at].other for at in joins.inside if joins.host_of(at) <= bag]
     return sum(changed.get(scan.table, 0) for plan in plans for scan in scans_of(plan))
@@ -716,10 +676,10 @@ def _depth(nodes: Sequence[ShapeNode], at: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A tree with its root last. `columns` are the places in what the root keeps of the columns
-    asked for, `calls` the arguments of calls in terms of the nodes they are of, `merged` why
-    relations were merged; `one_by_one` are the places in what the root keeps of arguments whose
-    values are told one by one, by their calls, where it has them."""
+    """A tree with its root last. `columns` are the positions of the requested columns in what the
+    root keeps, `calls` the arguments of calls by node, `merged` why relations were merged;
+    `one_by_one` are the positions in what the root keeps of arguments of `Asked.one_by_one`, by
+    call, where it has them."""
 
     nodes: tuple[ShapeNode, ...]
     columns: tuple[int, ...]
@@ -730,10 +690,8 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Acyclic bags on their root, and the branches of the edges by the places of their joins.
-
-    With a `virtual` root, whose classes these are, it is the tree's first bag, before all others.
-    """
+    """Acyclic bags on their root, and the branches of the edges by join position. With a `virtual`
+    root, whose classes these are, it is the tree's first bag."""
 
     joins: TakenApart
     bags: Bags
@@ -743,7 +701,7 @@ class Layout:
 
     @property
     def sets(self) -> tuple[Bag, ...]:
-        """The classes per bag of the tree, as places in `joins.classes`."""
+        """The classes per bag of the tree, as positions in `joins.classes`."""
         own = self.bags.classes(self.joins.classes)
         return own if self.virtual is None else (self.virtual, *own)
 
@@ -754,7 +712,6 @@ class Layout:
         return self.bags.members[at - 1] if at else frozenset()
 
     def place_of(self, relation: int) -> int:
-        """The bag of the tree that has the relation."""
         return self.bags.place_of(relation) + (self.virtual is not None)
 
     def hanging_on(self, at: int) -> list[int]:
@@ -773,8 +730,6 @@ def nodes_of_layout(layout: Layout) -> Branch:
 
 
 class _Nodes:
-    """The nodes so far."""
-
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
         self.nodes: list[ShapeNode] = []
@@ -786,18 +741,19 @@ class _Nodes:
         }
 
     def visit(self, bag: int) -> tuple[int, Kept]:
-        """Everything below a bag and the bag; its place, and what it keeps."""
+        """Visit a bag after everything below it; return its position and what it keeps."""
         layout = self.layout
         kept = Kept(layout.joins.classes)
         shared = sorted(layout.sets[bag] & self._shared)
         for one in shared:
             kept.place_of(self._member(one, bag))
         hung: list[tuple[int, tuple[int, ...]]] = []
-        for child in _children(layout.tree, bag):
+        for child in (at for at, parent in enumerate(layout.tree.parents) if parent == bag):
             place, below = self.visit(child)
             both = sorted(layout.sets[bag] & layout.sets[child])
             key = tuple(below.place_of(self._member(one, child)) for one in both)
-            self.nodes[place] = replace(self.nodes[place], key=key, null_safe=self._safe(both))
+            null_safe = tuple(layout.joins.classes[one].null_safe for one in both)
+            self.nodes[place] = replace(self.nodes[place], key=key, null_safe=null_safe)
             hung.append((place, tuple(shared.index(one) for one in both)))
         hung.extend(self._branch(one, kept) for one in layout.hanging_on(bag))
         key = ()
@@ -814,7 +770,7 @@ class _Nodes:
         return at, kept
 
     def _one_by_one(self, bag: int, kept: Kept) -> dict[int, tuple[int, ...]]:
-        """The places of arguments whose values are told one by one, of calls that the root has."""
+        """The positions of arguments of `Asked.one_by_one`, for calls that the root has."""
         joins, members = self.layout.joins, self.layout.members_of(bag)
         result = {}
         for call, parts in joins.asked.told_one_by_one.items() if members else ():
@@ -824,7 +780,7 @@ class _Nodes:
         return result
 
     def _own(self, expr: Expr, members: frozenset[int]) -> Expr | None:
-        """The column, or one that is equal, if these relations have one."""
+        """The column, or an equal one, if these relations have one."""
         joins = self.layout.joins
         if joins.relations.owners_of(expr) <= members:
             return expr
@@ -844,7 +800,7 @@ class _Nodes:
         return ShapeNode(accesses, rows, kept, key, arguments=arguments, circle=circle)
 
     def _arguments(self, bag: int) -> tuple[int, ...]:
-        """The calls whose arguments are of this bag; constants are of the first relation's."""
+        """The calls whose arguments are of this bag; constants belong to the first relation."""
         joins = self.layout.joins
         elsewhere = {at for one in self.layout.branches for at in joins.calls_of_edge(one)}
         elsewhere |= joins.asked.one_by_one
@@ -856,7 +812,7 @@ class _Nodes:
         return tuple(result)
 
     def _branch(self, beside: int, kept: Kept) -> tuple[int, tuple[int, ...]]:
-        """The nodes of an edge's other side; the place of its root, and the places of its key."""
+        """The nodes of an edge's other side; the position of its root, and those of its key."""
         edge = self.layout.joins.edges[beside]
         branch = self.layout.branches[beside]
         start = len(self.nodes)
@@ -864,12 +820,8 @@ class _Nodes:
             replace(node, parent=None if node.parent is None else node.parent + start)
             for node in branch.nodes
         )
-        root = replace(
-            self.nodes[-1],
-            edge=edge.edge,
-            key=branch.columns,
-            null_safe=tuple(key.null_safe for key in edge.keys),
-        )
+        null_safe = tuple(key.null_safe for key in edge.keys)
+        root = replace(self.nodes[-1], edge=edge.edge, key=branch.columns, null_safe=null_safe)
         self.nodes[-1] = root
         return len(self.nodes) - 1, tuple(kept.place_of(key.above) for key in edge.keys)
 
@@ -880,9 +832,6 @@ class _Nodes:
         asked = [column for column in self.layout.joins.asked.columns if result.has(column)]
         return members[0] if members else asked[0]
 
-    def _safe(self, classes: Sequence[int]) -> tuple[bool, ...]:
-        return tuple(self.layout.joins.classes[one].null_safe for one in classes)
-
 
 class Kept:
     """The columns that a node keeps, each class once."""
@@ -892,7 +841,7 @@ class Kept:
         self.exprs: list[Expr] = []
 
     def place_of(self, expr: Expr) -> int:
-        """The place of the column, or of one that is equal; it is put there where there is none."""
+        """The position of the column, or of an equal one; added if missing."""
         for at, other in enumerate(self.exprs):
             if is_same(expr, other):
                 return at
@@ -901,26 +850,22 @@ class Kept:
         return self.put(expr)
 
     def put(self, expr: Expr) -> int:
-        """The place of the column, which is kept once more if it is there."""
+        """The position of the column, which is added even if it is there."""
         self.exprs.append(expr)
         return len(self.exprs) - 1
 
     def shown(self, asked: Shown) -> tuple[tuple[ColumnRef, int], ...]:
-        """The places of columns whose very values are asked for."""
+        """The positions of columns whose very values are requested."""
         result = []
         for ref, expr in asked:
-            # What doubles are joined by does not tell 0.0 from -0.0.
+            # Join keys of doubles do not distinguish 0.0 from -0.0.
             place = self.put(expr) if ref.type.is_fractional else self.place_of(expr)
             result.append((ref, place))
         return tuple(result)
 
 
-def _children(tree: Rooted, bag: int) -> list[int]:
-    return [at for at, parent in enumerate(tree.parents) if parent == bag]
-
-
 def joined_columns(root: Plan, joins: Plan) -> tuple[ComputedColumn, ...]:
-    """Those columns of the joins that the plan above reads, in terms of the relations' own."""
+    """The join columns that the plan above reads, in terms of the relations' own."""
     wanted, relations = _read_above(root, joins), relations_of(joins)
     return tuple(
         ComputedColumn(one, relations.resolved(one.ref()))
@@ -930,7 +875,7 @@ def joined_columns(root: Plan, joins: Plan) -> tuple[ComputedColumn, ...]:
 
 
 def shown_columns(joined: Sequence[ComputedColumn]) -> Shown:
-    """The relations' columns that these are computed of, each once."""
+    """The relations' columns that these are computed from, each once."""
     refs = {
         part.id: part for one in joined for part in walk(one.expr) if isinstance(part, ColumnRef)
     }
@@ -940,8 +885,8 @@ def shown_columns(joined: Sequence[ComputedColumn]) -> Shown:
 def outputs_above(
     root: Plan, joins: Plan, joined: Sequence[ComputedColumn]
 ) -> tuple[tuple[AttributeId, Expr], ...] | None:
-    """The plan's columns in terms of the relations' own, where there are only columns above the
-    joins; None where there is more."""
+    """The plan's columns in terms of the relations' own; None if not only columns are above the
+    joins."""
     exprs: dict[AttributeId, Expr] = {one.id: one.ref() for one in attributes_of(root)}
     node = root
     while node is not joins:
@@ -964,7 +909,7 @@ def _read_above(root: Plan, joins: Plan) -> frozenset[AttributeId]:
             case Project() | Aggregate():
                 wanted = read
             case Distinct():
-                # It tells rows apart by all of them, whatever goes further.
+                # It compares all columns, whichever of them are used above.
                 wanted = frozenset(one.id for one in attributes_of(node))
             case _:
                 wanted |= read
@@ -973,7 +918,7 @@ def _read_above(root: Plan, joins: Plan) -> frozenset[AttributeId]:
 
 
 def rows_of(bag: Collection[int], joins: TakenApart, *, is_first: bool) -> Plan:
-    """The plan of a bag; conditions that read no column are left to the first one."""
+    """The plan of a bag; conditions that read no column go to the first one."""
     relations, count = joins.relations, joins.count
     own = [at for at in sorted(bag) if at < count]
     conditions = conditions_in(bag, joins, is_first=is_first)
@@ -992,20 +937,18 @@ def rows_of(bag: Collection[int], joins: TakenApart, *, is_first: bool) -> Plan:
         if joins.host_of(at) <= frozenset(bag):
             beside = relations.beside[at]
             on = all_of(beside.parts)
-            joined = Join(
-                beside.kind, joined, beside.other, on, beside.null_aware, span=beside.span
-            )
+            null_aware, span = beside.null_aware, beside.span
+            joined = Join(beside.kind, joined, beside.other, on, null_aware, span=span)
     return selected(joined, [one for one, read in conditions if max(read) >= count])
 
 
 def conditions_in(
     bag: Collection[int], joins: TakenApart, *, is_first: bool
 ) -> list[tuple[Expr, frozenset[int]]]:
-    """The conditions over relations of a bag alone that are no equality of a class, with these."""
-    first = frozenset({min(bag)})
+    """The conditions over this bag's relations alone, without equalities of a class; with these."""
     read = [(one, joins.relations.owners_of(one)) for one in joins.conditions]
     own = [(one, at) for one, at in read if at <= frozenset(bag) and (at or is_first)]
-    return [(one, at or first) for one, at in own]
+    return [(one, at or frozenset({min(bag)})) for one, at in own]
 
 
 def selected(plan: Plan, conditions: Sequence[Expr]) -> Plan:
@@ -1015,7 +958,6 @@ def selected(plan: Plan, conditions: Sequence[Expr]) -> Plan:
 
 
 def _equalities(bag: Collection[int], classes: Sequence[KeyClass]) -> list[Expr]:
-    """That the members which the bag has of each class are equal."""
     result: list[Expr] = []
     for one in classes:
         op = CompareOp.NULL_SAFE_EQUAL if one.null_safe else CompareOp.EQUAL
@@ -1026,19 +968,16 @@ def _equalities(bag: Collection[int], classes: Sequence[KeyClass]) -> list[Expr]
 
 def all_of(conditions: Sequence[Expr]) -> Expr | None:
     """The conjunction; None of nothing."""
-    if not conditions:
-        return None
-    return conditions[0] if len(conditions) == 1 else And(tuple(conditions))
+    if len(conditions) > 1:
+        return And(tuple(conditions))
+    return conditions[0] if conditions else None
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
     """The grouping whose groups something decides on (None: nothing decides), and the joins.
-
-    `decided` is the condition on groups or the LIMIT that is uppermost: nothing above decides.
-    `place` is the node of the plan that the groups are the rows of: the grouping, or the DISTINCT
-    that it is made of.
-    """
+    `decided` is the uppermost condition on groups or LIMIT: nothing above decides. `place` is the
+    plan node whose rows the groups are: the grouping, or the DISTINCT it is made of."""
 
     grouping: Aggregate | None
     joins: Plan
@@ -1055,9 +994,9 @@ def branches_of(root: Plan) -> tuple[Plan, ...]:
 
 
 def block_of(root: Plan, *, is_branch: bool = False) -> Block | NoTree:
-    """The block of a plan without UNION at its top, or what stands between."""
+    """The block of a plan without UNION at its top, or what prevents one."""
     below = _undecided(root)
-    top = _last_top(root)
+    top = last_top(root)
     if top is not None and not is_branch:
         return _decided(top.child, top)
     if isinstance(below, TopK):
@@ -1068,10 +1007,8 @@ def block_of(root: Plan, *, is_branch: bool = False) -> Block | NoTree:
 
 
 def answered_blocks(root: Plan, *, is_branch: bool) -> Iterator[Block | NoTree]:
-    """The blocks by which the rows that are asked for may be told, the best one first.
-
-    Where nothing decides, the groups of what is grouped first; then the joined rows.
-    """
+    """The blocks that may give the requested rows, the best one first. Where nothing decides, the
+    groups of the lowest grouping first; then the joined rows."""
     result = block_of(root, is_branch=is_branch)
     if isinstance(result, Block) and result.grouping is None:
         grouped = _lowest_grouping(root, result.joins)
@@ -1081,7 +1018,7 @@ def answered_blocks(root: Plan, *, is_branch: bool) -> Iterator[Block | NoTree]:
 
 
 def _lowest_grouping(root: Plan, joins: Plan) -> Block | None:
-    """The grouping or DISTINCT next to the joins as a block whose groups all count."""
+    """The lowest grouping or DISTINCT above the joins as a block whose groups all count."""
     result, node = None, root
     while node is not joins:
         assert isinstance(node, Project | Sort | Distinct | Aggregate), "nothing decides above"
@@ -1104,7 +1041,8 @@ def _undecided(root: Plan) -> Plan:
     return node
 
 
-def _last_top(root: Plan) -> TopK | None:
+def last_top(root: Plan) -> TopK | None:
+    """The LIMIT that decides the query's rows, if nothing above it does."""
     node = root
     while isinstance(node, Project | Sort):
         node = node.child

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import field
 from enum import StrEnum
 
 from impctl.data.schema import TEMPORAL, Kind
@@ -56,25 +57,19 @@ from impctl.values import dataclass
 
 
 class Reason(StrEnum):
-    """Why a plan has no tree."""
-
     ONE_TABLE = "one_table"
-    """Nothing is joined."""
-    ONE_BAG = "one_bag"
-    """All relations end up in one bag, so there would be no edge."""
+    ONE_BAG = "one_bag"  # All relations end up in one bag, so there is no edge
     NOT_AT_THE_TOP = "not_at_the_top"
-    """Something between the joins and the result needs to know which rows are in which group."""
-    CALL = "call"
-    """An aggregate that cannot be told from sums per key."""
+    """A node between the joins and the result depends on which rows are in which group."""
+    CALL = "call"  # An aggregate that cannot be computed from sums per key
     MAY_FAIL = "may_fail"
-    """An expression that may fail on rows without partners, which only a tree computes it on."""
-    UNSURE = "unsure"
-    """An expression reads a sum of doubles, which is known within a bound only."""
+    """An expression that may fail on rows without partners, on which only a tree computes it."""
+    UNSURE = "unsure"  # An expression reads a sum of doubles, which is known within a bound only
 
 
 @dataclass(frozen=True, slots=True)
 class NoTree:
-    """The reason, in words too, and the place in the SQL that stands in the way."""
+    """The reason, its text, and the place in the SQL."""
 
     reason: Reason
     text: str
@@ -83,11 +78,9 @@ class NoTree:
 
 @dataclass(frozen=True, slots=True)
 class CircleRows:
-    """Relations that equal columns join in a circle, and nothing else does.
-
-    `keys` are per relation the classes that it is in, ascending, and its column of each;
-    `null_safe` says of each class where NULL equals NULL.
-    """
+    """Relations that equal columns join in a circle, and nothing else does. `keys` are per relation
+    its classes, ascending, and its column of each; `null_safe` says per class whether NULL equals
+    NULL."""
 
     plans: tuple[Plan, ...]
     keys: tuple[tuple[tuple[int, Expr], ...], ...]
@@ -96,17 +89,13 @@ class CircleRows:
 
 @dataclass(frozen=True, slots=True)
 class ShapeNode:
-    """One bag of the tree.
-
-    `rows` is the plan whose rows are the bag's; None for a virtual root, whose rows are all
-    combinations of what it keeps. `kept` are expressions over these rows (of a virtual root: over
-    those of its children), each another column. `key` are places in `kept`, place by place equal to
-    the places `parent_key` in the parent's; `null_safe` says where NULL equals NULL. The root has
-    no parent: its `key` are the group columns. `arguments` are the columns of calls that are of
-    this bag, as places in the calls of `TreeShape.aggregate`; `shown` are the columns of joined
-    rows that are of this bag, each with its place in `kept`. With a `circle`, of which these are
-    the rows, the bag is probed.
-    """
+    """One bag of the tree. `rows` is the plan of the bag's rows; None for a virtual root, whose
+    rows are all combinations of what it keeps. `kept` are distinct expressions over these rows
+    (virtual root: over those of its children). `key` are positions in `kept`, pairwise equal to the
+    positions `parent_key` in the parent's; `null_safe` says where NULL equals NULL. The `key` of
+    the root are the group columns. `arguments` are the call columns of this bag, as positions in
+    the calls of `TreeShape.aggregate`; `shown` are the columns of joined rows of this bag, each
+    with its position in `kept`. A bag with a `circle` is probed."""
 
     accesses: tuple[AccessId, ...]
     rows: Plan | None
@@ -127,15 +116,12 @@ class ShapeNode:
 
 @dataclass(frozen=True, slots=True)
 class TreeShape:
-    """A tree for a block of a plan.
-
-    In ring mode `aggregate` is the block's grouping, its expressions over the rows of the nodes;
-    `groups[i]` is the place in the root's `kept` that the i-th grouping column has its value from.
-    It may be another integral type there: values of groups that have rows fit. `top` is what stands
-    where the tree's groups come in: the plan's own grouping. In bits mode nothing is grouped.
-    `joined` are the columns of the joined rows that are asked for, in terms of those shown; None
-    where only whose rows take part is.
-    """
+    """A tree for a block of a plan. In ring mode `aggregate` is the block's grouping, its
+    expressions over the rows of the nodes; `groups[i]` is the position in the root's `kept` of the
+    i-th grouping column. It may be another integral type there: values of groups that have rows
+    fit. `top` is the plan node whose input the tree's groups replace: the plan's own grouping. In
+    bits mode nothing is grouped. `joined` are the requested columns of joined rows, in terms of
+    those shown; None if only participation of rows is needed."""
 
     nodes: tuple[ShapeNode, ...]
     mode: Mode
@@ -150,39 +136,34 @@ class TreeShape:
 
     @property
     def height(self) -> int:
-        """The most edges between the root and a node."""
         return max(self.depth_of(at) for at in range(len(self.nodes)))
 
     def depth_of(self, at: int) -> int:
-        """Edges between the root and the node."""
         depth, parent = 0, self.nodes[at].parent
         while parent is not None:
             depth, parent = depth + 1, self.nodes[parent].parent
         return depth
 
     def children_of(self, at: int) -> tuple[int, ...]:
-        """The nodes that hang on this one, in order."""
         return tuple(i for i, node in enumerate(self.nodes) if node.parent == at)
 
 
 @dataclass(frozen=True, slots=True)
 class Merging:
-    """Why relations are one bag: in words, and the place in the SQL."""
+    """Why relations are one bag, and the place in the SQL."""
 
     text: str
     span: Span | None
 
 
-Values = dict[AttributeId, Expr]
-"""What columns are in terms of others."""
-
+Values = dict[AttributeId, Expr]  # Columns in terms of others
 
 _EQUALITIES = (CompareOp.EQUAL, CompareOp.NULL_SAFE_EQUAL)
 
 
 @dataclass(frozen=True, slots=True)
 class Equality:
-    """Two expressions, each over other relations, that a condition makes equal."""
+    """Two expressions over different relations that a condition makes equal."""
 
     sides: tuple[Expr, Expr]
     null_safe: bool
@@ -191,7 +172,7 @@ class Equality:
 
 @dataclass(frozen=True, slots=True)
 class KeyClass:
-    """Its members in the order of the SQL, with the relation of each."""
+    """Equal expressions in the order of the SQL, with the relation of each."""
 
     members: tuple[tuple[int, Expr], ...]
     null_safe: bool
@@ -201,11 +182,9 @@ class KeyClass:
         return frozenset(relation for relation, _ in self.members)
 
     def has(self, expr: Expr) -> bool:
-        """Whether the expression is a member."""
         return any(is_same(expr, member) for _, member in self.members)
 
     def members_in(self, relations: Collection[int]) -> tuple[Expr, ...]:
-        """The members that these relations have."""
         return tuple(member for relation, member in self.members if relation in relations)
 
 
@@ -217,10 +196,8 @@ def is_same(one: Expr, other: Expr) -> bool:
 
 
 def equality_of(condition: Expr, bounded: Collection[AttributeId]) -> Equality | None:
-    """The equality that a condition states of values that can be looked up; None without one.
-
-    Nothing is looked up by `bounded` columns.
-    """
+    """The equality of hashable values that a condition states, if any; `bounded` columns have
+    none."""
     if not isinstance(condition, Compare) or condition.op not in _EQUALITIES:
         return None
     one, other = condition.left, condition.right
@@ -234,10 +211,8 @@ def equality_of(condition: Expr, bounded: Collection[AttributeId]) -> Equality |
     return Equality((one, other), condition.op is CompareOp.NULL_SAFE_EQUAL, condition.span)
 
 
-def classes_of(
-    equalities: Sequence[tuple[Equality, tuple[int, int]]],
-) -> tuple[KeyClass, ...]:
-    """The classes that equalities between relations (each with those of its sides) lead to."""
+def classes_of(equalities: Sequence[tuple[Equality, tuple[int, int]]]) -> tuple[KeyClass, ...]:
+    """The classes that result from equalities between relations (each with those of its sides)."""
     key_classes: list[KeyClass] = []
     for equality, owners in equalities:
         members = list(zip(owners, equality.sides, strict=True))
@@ -247,12 +222,12 @@ def classes_of(
             members = [*other.members, *(new for new in members if not other.has(new[1]))]
             null_safe = null_safe and other.null_safe
         key_classes.append(KeyClass(tuple(members), null_safe))
-    return tuple(sorted((_ordered(one) for one in key_classes), key=lambda one: one.members[0][0]))
-
-
-def _ordered(key_class: KeyClass) -> KeyClass:
-    """The members by relation; those of one relation in the order in which they came."""
-    return KeyClass(tuple(sorted(key_class.members, key=lambda one: one[0])), key_class.null_safe)
+    # The members by relation; within a relation in input order.
+    ordered = (
+        KeyClass(tuple(sorted(one.members, key=lambda member: member[0])), one.null_safe)
+        for one in key_classes
+    )
+    return tuple(sorted(ordered, key=lambda one: one.members[0][0]))
 
 
 _BESIDE = frozenset({JoinKind.SEMI, JoinKind.ANTI, JoinKind.LEFT, JoinKind.RIGHT})
@@ -260,11 +235,9 @@ _BESIDE = frozenset({JoinKind.SEMI, JoinKind.ANTI, JoinKind.LEFT, JoinKind.RIGHT
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """A semi, anti or left join: its other side, and the parts of its condition.
-
-    `padded` are the columns of the other side that the rows go on with, NULL without a partner:
-    those of a left join. A right join stands here turned.
-    """
+    """A semi, anti or left join: its other side, and the parts of its condition. `padded` are the
+    output columns of the other side, NULL without a partner: those of a left join. A right join is
+    turned into a left one."""
 
     kind: JoinKind
     other: Plan
@@ -283,20 +256,18 @@ class Beside:
 
 @dataclass(frozen=True, slots=True)
 class Relations:
-    """Relations in the order of the SQL, conditions, joins beside them, and columns on top.
-
-    `late` are those of the conditions that stood above a join, so that only its rows met them;
-    `values` are the columns of projections in terms of the relations' own.
-    """
+    """Relations in the order of the SQL, conditions, joins beside them, and columns on top. `late`
+    are conditions that stood above a join, so that only its rows met them; `values` are the columns
+    of projections in terms of the relations' own."""
 
     plans: tuple[Plan, ...]
-    conditions: tuple[Expr, ...]
-    late: tuple[Expr, ...]
-    beside: tuple[Beside, ...]
-    values: Values
+    conditions: tuple[Expr, ...] = ()
+    late: tuple[Expr, ...] = ()
+    beside: tuple[Beside, ...] = ()
+    values: Values = field(default_factory=dict)
 
     def resolved(self, expr: Expr) -> Expr:
-        """The expression over the plan's columns in terms of the relations' own."""
+        """The expression in terms of the relations' own columns."""
         return substitute(expr, self.values) if self.values else expr
 
     def owners_of(self, expr: Expr) -> frozenset[int]:
@@ -311,36 +282,35 @@ class Relations:
 
 
 def owners_of(expr: Expr, columns: Sequence[frozenset[AttributeId]]) -> frozenset[int]:
-    """The places of the sets of columns that the expression reads of."""
+    """The positions of the sets of columns that the expression reads."""
     used = columns_of(expr)
     return frozenset(at for at, own in enumerate(columns) if own & used)
 
 
 def relations_of(plan: Plan) -> Relations:
-    """The relations of everything that is joined at the top of the plan."""
+    """The relations joined at the top of the plan."""
     match plan:
         case Select() if _has_join(plan.child):
             below = relations_of(plan.child)
             parts = tuple(below.resolved(part) for part in conjuncts(plan.predicate))
-            return _with(below, conditions=parts, late=parts)
+            return _together(below, Relations((), parts, parts))
         case Project() if _has_join(plan.child):
             below = relations_of(plan.child)
             made = {one.attribute.id: below.resolved(one.expr) for one in plan.outputs}
-            return _with(below, values=made)
+            return _together(below, Relations((), values=made))
         case Sort() if _has_join(plan.child):
             return relations_of(plan.child)
         case Join(kind=JoinKind.INNER):
             left, right = relations_of(plan.left), relations_of(plan.right)
             both = _together(left, right)
             parts = () if plan.condition is None else conjuncts(plan.condition)
-            return _with(both, conditions=tuple(both.resolved(part) for part in parts))
+            return _together(both, Relations((), tuple(both.resolved(part) for part in parts)))
         case Join() if plan.kind in _BESIDE:
             return _with_beside(plan)
-    return Relations((plan,), (), (), (), {})
+    return Relations((plan,))
 
 
 def _has_join(plan: Plan) -> bool:
-    """Whether there is a join that is taken apart below selections and columns."""
     while isinstance(plan, Select | Project | Sort):
         plan = plan.child
     return isinstance(plan, Join) and (plan.kind is JoinKind.INNER or plan.kind in _BESIDE)
@@ -353,29 +323,9 @@ def _with_beside(join: Join) -> Relations:
     below = relations_of(kept)
     whole = () if join.condition is None else conjuncts(join.condition)
     parts = tuple(below.resolved(part) for part in whole)
-    one = Beside(kind, other, parts, join.null_aware, join.span or _span_of(parts))
-    return _with(below, beside=(one,))
-
-
-def _span_of(parts: Sequence[Expr]) -> Span | None:
-    return next((part.span for part in parts if part.span is not None), None)
-
-
-def _with(
-    below: Relations,
-    *,
-    conditions: tuple[Expr, ...] = (),
-    late: tuple[Expr, ...] = (),
-    beside: tuple[Beside, ...] = (),
-    values: Values | None = None,
-) -> Relations:
-    return Relations(
-        below.plans,
-        (*below.conditions, *conditions),
-        (*below.late, *late),
-        (*below.beside, *beside),
-        {**below.values, **(values or {})},
-    )
+    span = join.span or next((part.span for part in parts if part.span is not None), None)
+    one = Beside(kind, other, parts, join.null_aware, span)
+    return _together(below, Relations((), beside=(one,)))
 
 
 def _together(left: Relations, right: Relations) -> Relations:
@@ -392,7 +342,7 @@ _WITH_BOUNDS = frozenset({"sum", "avg", *accumulators.FUNCTIONS})
 
 
 def bounded_columns(plan: Plan) -> frozenset[AttributeId]:
-    """The columns of the plan that have a bound, and maybe some that have none."""
+    """The columns of the plan that have an error bound, and maybe some that have none."""
     below = frozenset().union(*(bounded_columns(child) for child in inputs_of(plan)))
     own: Iterable[AttributeId]
     match plan:
@@ -460,16 +410,12 @@ def edge_of(
     bounded: Collection[AttributeId],
     read_above: Collection[AttributeId],
 ) -> EdgeJoin | Merging:
-    """The edge, or why there is none.
-
-    `bounded` are columns of either side that are known within a bound, `read_above` those that more
-    is asked of than arguments may.
-    """
+    """The edge, or why there is none. `bounded` are columns of either side known within a bound;
+    `read_above` are those used in other ways than as arguments."""
     if beside.null_aware:
         return Merging("NOT IN depends on all rows of its other side", beside.span)
     if beside.padded & frozenset(read_above):
-        text = "a column of the optional side is read above the join"
-        return Merging(text, beside.span)
+        return Merging("a column of the optional side is read above the join", beside.span)
     keys: list[EdgeKey] = []
     own: list[Expr] = []
     for part in beside.parts:
@@ -478,9 +424,8 @@ def edge_of(
             continue
         key = _key_of(part, beside.ids, bounded)
         if key is None:
-            return Merging(
-                "an outer or semi join has more conditions than equal columns", part.span
-            )
+            text = "an outer or semi join has more conditions than equal columns"
+            return Merging(text, part.span)
         keys.append(key)
     if _repeats([key.below for key in keys], ()) or _repeats([k.above for k in keys], classes):
         return Merging("two columns are compared with the same column", beside.span)
@@ -503,7 +448,6 @@ def _key_of(
 
 
 def _repeats(exprs: Sequence[Expr], classes: Sequence[KeyClass]) -> bool:
-    """Whether two of them are one column, or equal by a class."""
     return any(
         is_same(one, other) or any(result.has(one) and result.has(other) for result in classes)
         for at, one in enumerate(exprs)
@@ -512,7 +456,7 @@ def _repeats(exprs: Sequence[Expr], classes: Sequence[KeyClass]) -> bool:
 
 
 def is_null_with(expr: Expr, padded: Collection[AttributeId]) -> bool:
-    """Whether the expression is NULL, for certain, where all these columns are."""
+    """Whether the expression is certainly NULL where all these columns are."""
 
     def of(*parts: Expr) -> list[bool]:
         return [is_null_with(part, padded) for part in parts]
@@ -553,7 +497,7 @@ _SUM_LIKE = frozenset({ArithmeticOp.ADD, ArithmeticOp.SUBTRACT, ArithmeticOp.MUL
 
 
 def late_part(exprs: Iterable[Expr]) -> Expr | None:
-    """A part that must not be computed before the joins; None where there is none."""
+    """A part that must not be computed before the joins; None if there is none."""
     return next((part for expr in exprs for part in walk(expr) if not _is_early(part)), None)
 
 
@@ -596,7 +540,7 @@ _LEFT = frozenset({JoinKind.SEMI, JoinKind.ANTI, JoinKind.LEFT})
 
 
 def told_by(node: ShapeNode, access: AccessId, column: ColumnName) -> int | None:
-    """The place in what the node keeps of the partition's column; None where rows are counted."""
+    """The position of the partition column in what the node keeps; None if rows are counted."""
     scan = None if node.rows is None else _plain_scan(node.rows, access)
     if scan is None:
         return None
@@ -608,7 +552,7 @@ def told_by(node: ShapeNode, access: AccessId, column: ColumnName) -> int | None
 
 
 def _plain_scan(plan: Plan, access: AccessId) -> Scan | None:
-    """The scan of the access, where each row of the plan has just one row of it in it."""
+    """The scan of the access, if each row of the plan contains exactly one row of it."""
     match plan:
         case Scan():
             return plan if plan.access == access else None

@@ -24,7 +24,7 @@ from impctl.compile.jointree.decompose import (
     shown_columns,
     taken_apart,
 )
-from impctl.compile.jointree.graph import Merging, NoTree, Reason, TreeShape, told_by
+from impctl.compile.jointree.graph import NoTree, Reason, TreeShape, told_by
 from impctl.engine import accumulators
 from impctl.engine.jointree.spec import Mode
 from impctl.plan.explain import Names, call_text, expr_text
@@ -46,12 +46,11 @@ from impctl.values import dataclass
 if TYPE_CHECKING:
     from impctl.types import AccessId, ColumnName
 
-
 _NONE = "none"
 
 
 def trees_id(shapes: Sequence[TreeShape | NoTree]) -> str:
-    """Names the join trees of a plan's branches; empty without one."""
+    """Name the join trees of a plan's branches; empty if there are none."""
     drawn = [
         _NONE if isinstance(shape, NoTree) else "\n".join(tree_lines(tree_entry(shape, {})))
         for shape in shapes
@@ -62,21 +61,19 @@ def trees_id(shapes: Sequence[TreeShape | NoTree]) -> str:
 
 
 _SUMS = frozenset({"count", "sum", "min", "max", *accumulators.FUNCTIONS})
-"""Calls that are told from sums, or best values, per key."""
+"""Calls computed from sums, or best values, per key."""
 
 
 def tree_shapes(root: Plan, changed: Changed | None = None) -> tuple[TreeShape | NoTree, ...]:
-    """The trees of a plan: one, or one for each branch of the UNIONs at its top."""
+    """The trees of a plan: one, or one per branch of the UNIONs at its top."""
     return tuple(one.shape for one in planned_blocks(root, changed))
 
 
 def planned_blocks(
     root: Plan, changed: Changed | None = None, *, has_answer: bool = False
 ) -> tuple[PlannedBlock, ...]:
-    """The branches of a plan, each with its block and shape, as they are built.
-
-    With an answer the trees tell the rows of the plan, not only whose rows take part.
-    """
+    """The branches of a plan, each with its block and shape, as they are built. With an answer the
+    trees give the rows of the plan, not only which rows take part."""
     branches = branches_of(root)
     is_branch = len(branches) > 1
     if has_answer:
@@ -84,22 +81,21 @@ def planned_blocks(
     return tuple(_planned(one, block_of(one, is_branch=is_branch), changed) for one in branches)
 
 
-def _planned(branch: Plan, block: Block | NoTree, changed: Changed | None) -> PlannedBlock:
+def _planned(
+    branch: Plan,
+    block: Block | NoTree,
+    changed: Changed | None,
+    joined: tuple[ComputedColumn, ...] | None = None,
+) -> PlannedBlock:
     own = None if isinstance(block, NoTree) else block
-    return PlannedBlock(branch, own, _shape_of(block, changed))
-
-
-def _with_rows(branch: Plan, block: Block, changed: Changed | None) -> PlannedBlock:
-    """The branch with a tree that tells the rows of its joins."""
-    joined = joined_columns(branch, block.joins)
-    return PlannedBlock(branch, block, _shape_of(block, changed, joined))
+    return PlannedBlock(branch, own, _shape_of(block, changed, joined))
 
 
 def _answered(branch: Plan, changed: Changed | None, *, is_branch: bool) -> PlannedBlock:
-    """The first block that has a tree which tells its rows; the last one where none has."""
+    """The first block whose tree gives its rows; the last block if none does."""
     for block in answered_blocks(branch, is_branch=is_branch):
         if isinstance(block, Block) and block.grouping is None:
-            return _with_rows(branch, block, changed)
+            return _planned(branch, block, changed, joined_columns(branch, block.joins))
         result = _planned(branch, block, changed)
         if isinstance(result.shape, TreeShape) and _is_told(result.shape):
             return result
@@ -107,7 +103,7 @@ def _answered(branch: Plan, changed: Changed | None, *, is_branch: bool) -> Plan
 
 
 def _is_told(shape: TreeShape) -> bool:
-    """Whether the engine keeps what its groups put out."""
+    """Whether the engine maintains the output of its groups."""
     try:
         if shape.aggregate is not None:
             read_calls(shape.aggregate)
@@ -117,17 +113,13 @@ def _is_told(shape: TreeShape) -> bool:
 
 
 def tree_shape(root: Plan, changed: Changed | None = None) -> TreeShape | NoTree:
-    """The tree of a plan without UNION at its top.
-
-    The plan has been through the rules, so that AVG is split. `changed` are changed rows per table.
-    """
+    """The tree of a plan without UNION at its top. The plan has been through the rules, so AVG is
+    split. `changed` are changed rows per table."""
     return _shape_of(block_of(root), changed)
 
 
 def _shape_of(
-    block: Block | NoTree,
-    changed: Changed | None,
-    joined: tuple[ComputedColumn, ...] | None = None,
+    block: Block | NoTree, changed: Changed | None, joined: tuple[ComputedColumn, ...] | None = None
 ) -> TreeShape | NoTree:
     if isinstance(block, NoTree):
         return block
@@ -142,18 +134,15 @@ def _shape_of(
         return _not_joined(block.joins)
     result = grown(joins, changed or {}, may_be_virtual=True)
     if len(result.nodes) == 1 and result.nodes[0].circle is None:
-        return _one_bag(result.merged[0] if result.merged else joins.first_inside)
+        merging = result.merged[0] if result.merged else joins.first_inside
+        assert merging is not None, "one of several relations, or with a join beside, has a reason"
+        return NoTree(Reason.ONE_BAG, merging.text, merging.span)
     objection = objection_to(joins)
     if objection is not None:
         return objection
     if block.grouping is None:
         return TreeShape(result.nodes, Mode.BITS, joined=joined)
     return _ring(block.grouping, result)
-
-
-def _one_bag(merging: Merging | None) -> NoTree:
-    assert merging is not None, "one of several relations, or with a join beside, has a reason"
-    return NoTree(Reason.ONE_BAG, merging.text, merging.span)
 
 
 def _asked(grouping: Aggregate) -> Asked | NoTree:
@@ -168,8 +157,7 @@ def _asked(grouping: Aggregate) -> Asked | NoTree:
                 one_by_one.add(at)
         except BlockedError as blocked:
             return NoTree(Reason.CALL, blocked.message, blocked.span)
-    keys = tuple(key.expr for key in grouping.keys)
-    return Asked(keys, calls, one_by_one=frozenset(one_by_one))
+    return Asked(tuple(key.expr for key in grouping.keys), calls, one_by_one=frozenset(one_by_one))
 
 
 def _not_joined(plan: Plan) -> NoTree:
@@ -187,7 +175,6 @@ def _not_joined(plan: Plan) -> NoTree:
 
 
 def _ring(grouping: Aggregate, result: Branch) -> TreeShape | NoTree:
-    """The tree with the grouping in terms of its nodes' rows."""
     root = result.nodes[-1]
     outputs = []
     for at, output in enumerate(grouping.aggregates):
@@ -217,13 +204,11 @@ def _ring(grouping: Aggregate, result: Branch) -> TreeShape | NoTree:
 
 @dataclass(frozen=True, slots=True)
 class NodeEntry:
-    """One node: its relations, how it hangs on its parent, what it keeps and sums up.
-
-    `bag` has no relation at a virtual root; `parent` is the parent's position. `ranges` has for
-    each sketched access the column and whether the node counts its rows or keeps the column; of
-    `probed` relations no two are joined by themselves. `at` is its place in the shape, by which its
-    state is named.
-    """
+    """One node: its relations, its edge to the parent, what it keeps and sums. `bag` has no
+    relation at a virtual root; `parent` is the parent's position. `ranges` has for each sketched
+    access the column and whether the node counts its rows or keeps the column; of `probed`
+    relations no two are joined by themselves. `at` is its position in the shape, which names its
+    state."""
 
     at: int
 
@@ -239,15 +224,13 @@ class NodeEntry:
 
 @dataclass(frozen=True, slots=True)
 class TreeEntry:
-    """A tree, its root first."""
-
     mode: str
     height: int
     nodes: tuple[NodeEntry, ...]
 
 
 def tree_entry(shape: TreeShape, sketched: Mapping[AccessId, ColumnName]) -> TreeEntry:
-    """The tree in words; `sketched` has the partition's column of each sketched access."""
+    """Describe the tree; `sketched` has the partition column of each sketched access."""
     last = len(shape.nodes) - 1
     names = _names(shape)
     places = list(_downwards(shape, last))

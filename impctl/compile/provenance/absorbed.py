@@ -1,4 +1,4 @@
-"""Derivations told by the state of a fixpoint that is kept by absorption."""
+"""Derivations in the state of a fixpoint that is kept by absorption."""
 
 from __future__ import annotations
 
@@ -59,13 +59,12 @@ if TYPE_CHECKING:
     from impctl.compile.builder import Plumbing
     from impctl.types import AttributeId, ColumnName, FixpointId, TableName
 
-NUMBER = "_impctl_number"
-"""The column of a table's rows that has their numbers."""
+NUMBER = "_impctl_number"  # The column with the numbers of a table's rows
 
 
 @dataclass(frozen=True, slots=True)
 class NumberedPlan:
-    """A plan and those of its columns that are numbers of rows."""
+    """A plan and those of its columns that are row numbers."""
 
     plan: Plan
     numbers: tuple[Attribute, ...]
@@ -78,8 +77,8 @@ class Numbering:
     evaluated: Callable[[Plan], Scan]
 
     def of(self, plan: Plan, *, is_counted: bool = False) -> NumberedPlan:
-        """The plan with numbers, for what counts its rows or asks which there are; BlockedError
-        where a part has none."""
+        """The plan with numbers, for consumers that count its rows or test which exist;
+        BlockedError if a part has none."""
         match plan:
             case Scan() | Recursive():
                 number = number_of(plan)
@@ -113,7 +112,7 @@ class Numbering:
         joined = Join(JoinKind.INNER, left.plan, right.plan, plan.condition, span=plan.span)
         if plan.kind is JoinKind.INNER:
             return NumberedPlan(joined, numbers)
-        # Every partner is a way of its own in which EXISTS or IN is true.
+        # Every partner is a separate way in which EXISTS or IN is true.
         own = tuple(ComputedColumn(one, one.ref()) for one in attributes_of(plan.left))
         return NumberedPlan(Project(joined, (*own, *_passed(numbers)), plan.span), numbers)
 
@@ -145,7 +144,7 @@ def numbered(rows: pa.Table, start: int) -> pa.Table:
 
 
 def number_of(leaf: Scan | Recursive) -> Attribute:
-    """The column of a leaf that has the numbers of its rows."""
+    """The column of a leaf with the numbers of its rows."""
     name = leaf.access if isinstance(leaf, Scan) else leaf.attributes[0].id
     return Attribute(f"{name}/{NUMBER}", NUMBER, LONG, nullable=False)
 
@@ -159,7 +158,7 @@ def _passed(numbers: tuple[Attribute, ...]) -> tuple[ComputedColumn, ...]:
 
 
 def _reason(plan: Plan) -> str:
-    """Why rows of a node are not made of rows below it alone."""
+    """Why rows of a node are not made only of rows below it."""
     match plan:
         case Join(kind=JoinKind.ANTI):
             return "NOT EXISTS, NOT IN or an anti join returns rows because other rows do not exist"
@@ -189,8 +188,6 @@ class Makings:
 
 
 class MakingList:
-    """Collects makings."""
-
     def __init__(self) -> None:
         self._heads: list[Ints] = []
         self._sizes: list[Ints] = []
@@ -198,12 +195,12 @@ class MakingList:
         self._are_groups: list[Bools] = []
 
     def add(self, heads: Ints, bodies: Ints) -> None:
-        """One making per row; `bodies` has shape (rows, most of one), -1 for none."""
+        """Add one making per row; `bodies` has shape (rows, longest body), -1 for none."""
         there = bodies >= 0
         self._put(heads, there.sum(axis=1, dtype=np.int64), bodies[there], is_group=False)
 
     def add_groups(self, groups: Ints, heads: Ints, bodies: Ints) -> None:
-        """One making per group, of the bodies of all rows that have it for a head."""
+        """Add one making per group, of the bodies of all rows with its head."""
         owners = np.repeat(heads, bodies.shape[1])
         flat = bodies.reshape(-1)
         there = flat >= 0
@@ -220,7 +217,7 @@ class MakingList:
         self._are_groups.append(np.full(len(heads), is_group))
 
     def whole(self) -> Makings:
-        """All of them, in the order in which they came."""
+        """All makings in insertion order."""
         nothing = np.zeros(0, dtype=np.int64)
         sizes = np.concatenate([np.zeros(1, dtype=np.int64), *self._sizes])
         return Makings(
@@ -232,16 +229,16 @@ class MakingList:
 
 
 class BestSoFar:
-    """The best values of each group of the rows met."""
+    """The best values of each group of the rows seen."""
 
     def __init__(self, best: BestOnly) -> None:
         self._only = best
         self._best: dict[tuple[Any, ...], list[int]] = {}
 
     def meet(self, columns: Sequence[Vector], length: int) -> Bools:
-        """Which of these rows of the fixpoint no row met so far beats, nor one of these; shape
-        (length,)."""
-        if not all(map(_is_ranked, (columns[value.place] for value in self._only.values))):
+        """Mark the rows that no row seen so far beats, nor one of these; shape (length,)."""
+        ranked = [columns[value.place] for value in self._only.values]
+        if any(one.is_textual or one.values.dtype == object for one in ranked):
             return np.ones(length, dtype=np.bool_)
         groups, values = self._groups(columns, length), self._values(columns)
         stays = np.zeros(length, dtype=np.bool_)
@@ -259,15 +256,10 @@ class BestSoFar:
 
     def _groups(self, columns: Sequence[Vector], length: int) -> list[tuple[Any, ...]]:
         keys, _ = group_normal([columns[place] for place in self._only.keys], length)
-        lists = [key.to_arrow().to_pylist() for key in keys]
-        # NaN is no equal of itself.
-        parts = (
-            ("NaN" if part != part else part for part in row) for row in zip(*lists, strict=True)
-        )
-        return list(map(tuple, parts)) if lists else [()] * length
+        return list(row_keys(keys)) if keys else [()] * length
 
     def _values(self, columns: Sequence[Vector]) -> list[tuple[Ints, Bools]]:
-        """Of each value its order, the last one for NULL, and whether it is one."""
+        """The order of each value, the last one for NULL, and whether it is not NULL."""
         result = []
         for value in self._only.values:
             column = columns[value.place]
@@ -277,13 +269,9 @@ class BestSoFar:
         return result
 
 
-def _is_ranked(column: Vector) -> bool:
-    return not column.is_textual and column.values.dtype != object
-
-
 @dataclass(frozen=True, slots=True)
 class OfTable:
-    """Which table the rows of an ingredient are rows of, and the columns that tell them."""
+    """Which table the rows of an ingredient are from, and the columns that identify them."""
 
     table: TableName
     columns: tuple[ColumnName, ...]
@@ -291,10 +279,8 @@ class OfTable:
 
 @dataclass(frozen=True, slots=True)
 class IngredientOfPlan:
-    """An ingredient, the leaf that stands for it, and the columns that tell its rows apart.
-
-    `of` is None where they are no rows of a table; without `has_scans` they are there for good.
-    """
+    """An ingredient, the leaf that stands for it, and the columns that identify its rows. `of` is
+    None if they are no rows of a table; without `has_scans` they never change."""
 
     plan: Plan
     leaf: Recursive
@@ -312,7 +298,7 @@ class Apart:
 
 
 def taken_apart(node: Fixpoint) -> Apart:
-    """The base and the step of a fixpoint, under its columns, with all ingredients taken out."""
+    """The base and the step of a fixpoint, under its columns, without its ingredients."""
     read: dict[TableName, dict[ColumnName, Attribute]] = {}
     for scan in scans_of(node):
         read.setdefault(scan.table, {}).update({one.name: one for one in scan.attributes})
@@ -342,7 +328,7 @@ class _Taking:
             case Join() | SetOperation():
                 left, right = self.opened(plan.left), self.opened(plan.right)
                 return replace(plan, left=left, right=right)
-        # What is left is told where rows are numbered.
+        # Numbering rejects everything else.
         return plan
 
     def _ingredient(self, plan: Plan) -> Plan:
@@ -356,21 +342,19 @@ class _Taking:
         else:
             wide, of, told_by = plan, None, own
         if not attributes_of(wide):
-            what = (
-                "the engine does not support a part of WITH RECURSIVE without columns, because "
-                "its rows cannot be distinguished"
-            )
-            raise BlockedError(what, plan.span)
-        leaf = Recursive(
-            f"{self.node.id}/{len(self.ingredients)}", attributes_of(wide), span=plan.span
-        )
+            what = "the engine does not support a part of WITH RECURSIVE without columns"
+            why = "its rows cannot be distinguished"
+            raise BlockedError(f"{what}, because {why}", plan.span)
+        name = f"{self.node.id}/{len(self.ingredients)}"
+        leaf = Recursive(name, attributes_of(wide), span=plan.span)
         self.ingredients.append(IngredientOfPlan(wide, leaf, told_by, of, bool(scans)))
         if len(leaf.attributes) == len(own):
             return leaf
         return Project(leaf, tuple(ComputedColumn(one, one.ref()) for one in own), plan.span)
 
     def _with_columns_of_table(self, plan: Plan) -> Plan | None:
-        """Conditions and columns over a table, and all that are read of it; None for any other."""
+        """Conditions and columns over a table, with all columns read of it; None for other
+        plans."""
         match plan:
             case Scan():
                 return self._whole(plan)
@@ -390,7 +374,6 @@ class _Taking:
         return None
 
     def _whole(self, scan: Scan) -> Scan | None:
-        """The scan with all columns; None where there are none."""
         own = {one.name for one in scan.attributes}
         more = (
             replace(one, id=f"{scan.access}.{name}")
@@ -402,7 +385,7 @@ class _Taking:
 
 
 def _is_joined(plan: Plan) -> bool:
-    """Whether its rows are made of those of several parts, each by itself an ingredient."""
+    """Whether its rows are made of several parts, each by itself an ingredient."""
     match plan:
         case Select() | Project() | Sort():
             return _is_joined(plan.child)
@@ -413,17 +396,12 @@ def _is_joined(plan: Plan) -> bool:
 
 def under_columns_of(plan: Plan, node: Fixpoint) -> Plan:
     """The base or the step of a fixpoint under the columns, and types, of its rows."""
-    pairs = zip(node.attributes, attributes_of(plan), strict=True)
-    return Project(
-        plan,
-        tuple(
-            ComputedColumn(
-                new, old.ref() if new.type in (None, old.type) else Cast(old.ref(), new.type)
-            )
-            for new, old in pairs
-        ),
-        plan.span,
-    )
+    outputs = []
+    for new, old in zip(node.attributes, attributes_of(plan), strict=True):
+        kind, ref = new.type, old.ref()
+        expr = ref if kind is None or kind == old.type else Cast(ref, kind)
+        outputs.append(ComputedColumn(new, expr))
+    return Project(plan, tuple(outputs), plan.span)
 
 
 _ABSORBED = "cannot be maintained with `provenance: absorption`"
@@ -431,7 +409,7 @@ _ABSORBED = "cannot be maintained with `provenance: absorption`"
 
 @dataclass(frozen=True, slots=True)
 class AbsorbedRows:
-    """A fixpoint of a plan that is kept by absorption; `of` tells the tables of its ingredients."""
+    """A fixpoint of a plan that is kept by absorption; `of` has the tables of its ingredients."""
 
     fixpoint: FixpointId
     operator: AbsorbedFixpoint
@@ -441,8 +419,8 @@ class AbsorbedRows:
 def build_absorbed(
     builder: Plumbing, node: Fixpoint, inner: Plumbing, key: Keyed | None, absorbs: Absorbs
 ) -> tuple[Flow, AbsorbedRows]:
-    """The operators of a fixpoint; `inner` builds those that derive its rows; KEYED where it has a
-    `key`. BlockedError where it cannot be kept so."""
+    """Build the operators of a fixpoint; `inner` builds those that derive its rows; KEYED if it has
+    a `key`. BlockedError if it cannot be kept so."""
     _refuse(node)
     columns = typed(node.attributes, node.span)
     apart = taken_apart(node)
@@ -479,7 +457,6 @@ def build_absorbed(
 
 
 def _ingredients(builder: Plumbing, apart: Apart, key: Keyed | None) -> list[Flow]:
-    """The rows of all ingredients."""
     flows = []
     for ingredient in apart.ingredients:
         flow = builder.sure(builder.build(ingredient.plan, must_be_sure=True))
@@ -492,15 +469,15 @@ def _ingredients(builder: Plumbing, apart: Apart, key: Keyed | None) -> list[Flo
 
 
 def _refuse(node: Fixpoint) -> None:
-    """BlockedError for what is no set of all rows derived."""
-    if not node.is_set:
-        raise BlockedError(f"WITH RECURSIVE with UNION ALL {_ABSORBED}", node.span)
-    if node.best is not None:
-        what = "WITH RECURSIVE that keeps only the best rows"
-        raise BlockedError(f"{what} {_ABSORBED}", node.span)
-    if node.chooses:
-        what = "WITH RECURSIVE whose sketch has only one derivation of each row"
-        raise BlockedError(f"{what} {_ABSORBED}", node.span)
+    """BlockedError if it is no set of all rows derived."""
+    refused = {
+        "with UNION ALL": not node.is_set,
+        "that keeps only the best rows": node.best is not None,
+        "whose sketch has only one derivation of each row": node.chooses,
+    }
+    for what, is_refused in refused.items():
+        if is_refused:
+            raise BlockedError(f"WITH RECURSIVE {what} {_ABSORBED}", node.span)
 
 
 def _refused(node: Plan) -> Scan:
@@ -508,14 +485,13 @@ def _refused(node: Plan) -> Scan:
     raise BlockedError(f"{what} {_ABSORBED}", node.span)
 
 
-_ZONE = "UTC"
-"""Of the times told: that of times in tables."""
+_ZONE = "UTC"  # The time zone of reported times: that of times in tables
 
 
 @dataclass(frozen=True, slots=True)
 class KnownRows:
     """Rows of a fixpoint with their numbers, shape (rows,), which are below `end`, and all makings
-    of them: heads, shape (makings,), and bodies, shape (makings, most of one), -1 for none."""
+    of them: heads, shape (makings,), and bodies, shape (makings, longest body), -1 for none."""
 
     fixpoint: FixpointId
     columns: Sequence[Vector]
@@ -575,8 +551,8 @@ class KeptDerivations:
 
 
 def derivations_of(absorbed: AbsorbedRows) -> tuple[KeptDerivations, KnownRows] | None:
-    """What the fixpoint's state tells; None where some leaves are no rows of a table, or where rows
-    of one table are read by different columns and cannot be told to be one."""
+    """The derivations in the fixpoint's state; None if some leaves are no rows of a table, or if
+    rows of one table are read by different columns and cannot be identified."""
     read: dict[TableName, tuple[ColumnName, ...]] = {}
     for of, ingredient in zip(absorbed.of, absorbed.operator.ingredients, strict=True):
         if not ingredient.is_leaf:
@@ -599,7 +575,7 @@ def _rows_of(
     numbers: Iterable[int],
     number_of_leaf: dict[int, int],
 ) -> TableRows:
-    """The rows of a table over all ingredients of it; notes which leaf is which row."""
+    """The rows of a table over all its ingredients; notes which leaf is which row."""
     given = iter(numbers)
     known: dict[tuple[Any, ...], int] = {}
     copies: dict[int, int] = {}
@@ -610,7 +586,7 @@ def _rows_of(
         held, leaves, weights = _held_leaves(absorbed, at)
         own = {column: held[column] for column in columns}
         new = []
-        for place, row in enumerate(_keys(own.values())):
+        for place, row in enumerate(row_keys(own.values())):
             number = known.get(row)
             if number is None:
                 number = known[row] = next(given)
@@ -628,7 +604,7 @@ def leaves_of(absorbed: AbsorbedRows, at: int) -> tuple[pa.Table, list[int], lis
 
 
 def rows_without(absorbed: AbsorbedRows, leaves: Sequence[int]) -> tuple[Batch, Batch]:
-    """All rows of the fixpoint, and those that are left without some leaves, by its functions."""
+    """All rows of the fixpoint, and those that remain without some leaves, by its functions."""
     operator = absorbed.operator
     gone = operator.absorption.gone_without(leaves)
     rows = operator.rows.whole()
@@ -657,42 +633,31 @@ def _held_leaves(
 
 def _shown(columns: Mapping[ColumnName, Vector]) -> pa.Table:
     """Values as the table has them: days are dates, decimals have their point."""
-    return pa.table(
-        {
-            name: arrow_column(
-                column, np.ones(len(column), np.int64), arrow_type(column.type, _ZONE)
-            )
-            for name, column in columns.items()
-        }
-    )
+    arrays = {}
+    for name, column in columns.items():
+        once = np.ones(len(column), np.int64)
+        arrays[name] = arrow_column(column, once, arrow_type(column.type, _ZONE))
+    return pa.table(arrays)
 
 
-def _keys(columns: Iterable[Vector]) -> Iterable[tuple[Any, ...]]:
-    """Each row as what equals that of the same row alone: NaN is no equal of itself."""
-    lists = [column.to_arrow().to_pylist() for column in columns]
-    return (
-        tuple("NaN" if part != part else part for part in row) for row in zip(*lists, strict=True)
-    )
+def row_keys(columns: Iterable[Vector]) -> Iterable[tuple[Any, ...]]:
+    """Return each row as a hashable key: equal rows have one, though NaN does not equal itself."""
+    rows = zip(*(column.to_arrow().to_pylist() for column in columns), strict=True)
+    return (tuple("NaN" if part != part else part for part in row) for row in rows)
 
 
 def smallest_by_functions(
     target: int, makings: Iterable[tuple[int, tuple[int, ...]]], first: int, absorbs: Absorbs
 ) -> frozenset[int] | None:
-    """A smallest set of rows of tables that derives a row by these makings, by its function.
-
-    None where functions take too many nodes. Rows of tables have numbers below `first`.
-    """
+    """A smallest set of table rows that derives a row by these makings, by its function. None if
+    functions need too many nodes. Table rows have numbers below `first`."""
     absorption = Absorption(absorbs.ship, absorbs.nodes)
-    came = [
-        Grounded(
-            head,
-            tuple(body for body in bodies if body >= first),
-            tuple(body for body in bodies if body < first),
-        )
-        for head, bodies in makings
-    ]
+    grounded = []
+    for head, bodies in makings:
+        derived = tuple(body for body in bodies if body >= first)
+        grounded.append(Grounded(head, derived, tuple(body for body in bodies if body < first)))
     try:
-        absorption.step((), came)
+        absorption.step((), grounded)
         result, is_smallest = absorption.smallest(target)
     except ImpctlError:
         return None

@@ -16,8 +16,7 @@ from impctl.values import dataclass
 if TYPE_CHECKING:
     from impctl.compile.provenance.absorbed import Makings
 
-BUDGET = 5_000_000
-"""Bodies looked at in the search for a smallest set: some seconds."""
+BUDGET = 5_000_000  # Bodies examined in the search for a smallest set: some seconds
 
 
 class Claim(StrEnum):
@@ -30,11 +29,9 @@ class Claim(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Derivation:
-    """Numbers of rows of tables that derive a row together, and what is proved of them.
-
-    They come in the order in which they are used, of a line from its start; of groups they ascend.
-    `lineage` is how many rows of tables take part in any derivation of it.
-    """
+    """Numbers of table rows that derive a row together, and what is proved of them. They come in
+    order of use, of a line from its start; of groups they ascend. `lineage` is how many table rows
+    take part in any derivation of it."""
 
     rows: tuple[int, ...]
     claim: Claim
@@ -42,18 +39,16 @@ class Derivation:
 
 
 Smallest = Callable[[int, Iterable[tuple[int, tuple[int, ...]]]], frozenset[int] | None]
-"""A smallest set of rows of tables that derives a row by makings, heads with their bodies; None
-where it cannot be told."""
+"""A smallest set of table rows that derives a row by makings (heads and bodies); None if
+unknown."""
 
 
 def derivation_of(
     made: Makings, target: int, first: int, budget: int = BUDGET, smallest: Smallest | None = None
 ) -> Derivation:
-    """A derivation of the row of this number; rows of tables have numbers below `first`.
-
-    Cost: the makings that take part in deriving it, and the search within `budget`; where
-    `smallest` tells it, what that takes.
-    """
+    """A derivation of the row of this number; table rows have numbers below `first`. Cost: the
+    makings that take part in deriving it, and the search within `budget`; with `smallest`, its
+    cost."""
     lineage = Lineage(made, target, first)
     chosen, leaves = lineage.shortest(), lineage.leaves.tolist()
     if lineage.has_groups:
@@ -67,11 +62,10 @@ def derivation_of(
             return Derivation(horn.in_order(told), Claim.SMALLEST, len(leaves))
     kept = horn.without_spare(chosen)
     try:
-        fewer = _Search(horn, budget).smaller_than(kept)
+        fewer = _SmallerSetSearch(horn, budget).smaller_than(kept)
     except _SpentError:
         return Derivation(horn.in_order(kept), Claim.MINIMAL, len(leaves))
-    rows = kept if fewer is None else fewer
-    return Derivation(horn.in_order(rows), Claim.SMALLEST, len(leaves))
+    return Derivation(horn.in_order(kept if fewer is None else fewer), Claim.SMALLEST, len(leaves))
 
 
 class _SpentError(Exception):
@@ -97,7 +91,7 @@ class _Horn:
         self.work = 0
 
     def derives(self, rows: Collection[int]) -> bool:
-        """Whether these rows of tables derive the row."""
+        """Whether these table rows derive the row."""
         missing: dict[int, int] = {}
         left = [*rows, *self._from_nothing]
         seen = set(left)
@@ -115,7 +109,7 @@ class _Horn:
         return False
 
     def in_order(self, rows: Collection[int]) -> tuple[int, ...]:
-        """The rows in the order in which they are used, those that make something first."""
+        """The rows in order of use, those that make something first."""
         missing: dict[int, int] = {}
         left = deque([*sorted(rows), *self._from_nothing])
         seen, used = set(left), dict[int, None]()
@@ -131,7 +125,7 @@ class _Horn:
         return (*used, *(row for row in sorted(rows) if row not in used))
 
     def without_spare(self, rows: Iterable[int]) -> frozenset[int]:
-        """The rows less those that can be left out, one after the other."""
+        """The rows without those that are not needed, removed one after the other."""
         kept = set(rows)
         for row in sorted(kept):
             kept.discard(row)
@@ -140,8 +134,8 @@ class _Horn:
         return frozenset(kept)
 
 
-class _Search:
-    """A set of fewer rows, if there is one: by sets of rows of which every derivation has one."""
+class _SmallerSetSearch:
+    """Search for a set of fewer rows, by sets of rows of which every derivation has one."""
 
     def __init__(self, horn: _Horn, budget: int) -> None:
         self._horn = horn
@@ -149,7 +143,7 @@ class _Search:
         self._cuts: list[frozenset[int]] = []
 
     def smaller_than(self, rows: Collection[int]) -> frozenset[int] | None:
-        """A smallest set if it has fewer rows than these; None where there is none."""
+        """A smallest set if it has fewer rows than these; None if there is none."""
         for most in range(1, len(rows)):
             result = self._with(frozenset(), most)
             if result is not None:
@@ -157,7 +151,7 @@ class _Search:
         return None
 
     def _with(self, chosen: frozenset[int], more: int) -> frozenset[int] | None:
-        """A set that derives the row: these, and so many more at most."""
+        """A set that derives the row: these, and at most so many more."""
         if self._horn.work > self._budget:
             raise _SpentError
         cut = next((cut for cut in self._cuts if not cut & chosen), None)
@@ -175,7 +169,7 @@ class _Search:
         return None
 
     def _at_least(self, chosen: frozenset[int]) -> int:
-        """How many more rows are needed in any case: one of each of some sets without a common."""
+        """A lower bound on the rows still needed: one of each of some disjoint sets."""
         hit, needed = set(chosen), 0
         for cut in self._cuts:
             if not cut & hit:
@@ -190,7 +184,7 @@ class _Search:
         return frozenset(self._kept_out(without, left))
 
     def _kept_out(self, without: set[int], left: Sequence[int]) -> list[int]:
-        """Of rows those that cannot join the others without deriving the row."""
+        """The rows that cannot join the others without deriving the row."""
         if self._horn.work > self._budget:
             raise _SpentError
         if not left:
@@ -202,17 +196,14 @@ class _Search:
             return list(left)
         middle = len(left) // 2
         # Many rows at once: most can join.
-        return [
-            *self._kept_out(without, left[:middle]),
-            *self._kept_out(without, left[middle:]),
-        ]
+        return [*self._kept_out(without, left[:middle]), *self._kept_out(without, left[middle:])]
 
 
 class Lineage:
     """Makings with their bodies, each once: `bodies[i]` is a body of making `owners[i]`."""
 
     def __init__(self, made: Makings, target: int, first: int) -> None:
-        """Of the row `target`; rows of tables have numbers below `first`."""
+        """Of the row `target`; table rows have numbers below `first`."""
         taking_part = _taking_part(made, target)
         self.target = target
         self.first = first
@@ -225,7 +216,7 @@ class Lineage:
 
     @property
     def leaves(self) -> Ints:
-        """The rows of tables that take part, ascending."""
+        """The table rows that take part, ascending."""
         return np.unique(self.bodies[self._is_leaf])
 
     def is_line(self) -> bool:
@@ -238,8 +229,7 @@ class Lineage:
         return not bool((leaves[1:] == leaves[:-1]).any())
 
     def shortest(self) -> tuple[int, ...]:
-        """The rows of tables that a derivation of least cost uses, each once, in the order in which
-        they are used."""
+        """The table rows that a derivation of least cost uses, each once, in order of use."""
         count = len(self.heads)
         spent = np.bincount(self.owners[self._is_leaf], minlength=count).tolist()
         missing = np.bincount(self.owners[~self._is_leaf], minlength=count).tolist()
@@ -289,7 +279,6 @@ class Lineage:
 
 
 def _pairs(ones: Ints, others: Ints) -> tuple[Ints, Ints]:
-    """The different pairs, in order."""
     order = np.lexsort((others, ones))
     ones, others = ones[order], others[order]
     is_new = np.ones(len(ones), dtype=np.bool_)
@@ -298,7 +287,6 @@ def _pairs(ones: Ints, others: Ints) -> tuple[Ints, Ints]:
 
 
 def _slices(keys: Ints, values: Ints) -> dict[int, list[int]]:
-    """The values of each key."""
     if not len(keys):
         return {}
     order = np.argsort(keys, kind="stable")
@@ -312,7 +300,7 @@ def _slices(keys: Ints, values: Ints) -> dict[int, list[int]]:
 
 
 def _taking_part(made: Makings, target: int) -> Ints:
-    """The makings from which the target can be reached, by their positions."""
+    """The positions of makings from which the target can be reached."""
     order = np.argsort(made.heads, kind="stable")
     heads = made.heads[order]
     most = max(target, int(made.bodies.max(initial=0)), int(made.heads.max(initial=0)))

@@ -21,6 +21,7 @@ from impctl.compile.provenance.absorbed import (
     NumberedPlan,
     Numbering,
     number_of,
+    row_keys,
     under_columns_of,
 )
 from impctl.data.keys import group_normal
@@ -57,8 +58,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Met:
-    """The number of each row that was met, shape (rows,), and of those that were new their numbers
-    and columns."""
+    """The number of each row seen, shape (rows,), and the numbers and columns of the new ones."""
 
     numbers: Ints
     new: Ints
@@ -66,7 +66,7 @@ class Met:
 
 
 class NumberedRows:
-    """All rows met so far; `numbers` gives what no row has yet."""
+    """All rows seen so far; `numbers` gives the next unused ones."""
 
     def __init__(self, columns: Sequence[Column], numbers: Iterator[int]) -> None:
         self._numbers = numbers
@@ -79,7 +79,7 @@ class NumberedRows:
 
     @property
     def columns(self) -> tuple[Vector, ...]:
-        """Their columns, in the order in which they were met."""
+        """Their columns, in the order in which they were first seen."""
         return tuple(concat(parts) for parts in self._columns)
 
     @property
@@ -88,14 +88,12 @@ class NumberedRows:
         return np.concatenate(self._given)
 
     def meet(self, columns: Sequence[Vector], length: int) -> Met:
-        """Number these rows. Cost: a look-up per different one."""
+        """Number these rows. Cost: a look-up per distinct row."""
         keys, grouping = group_normal(list(columns), length)
-        leaders = [vector.to_arrow().to_pylist() for vector in grouping.leaders(keys)]
-        rows = zip(*leaders, strict=True) if leaders else iter([()] * grouping.groups)
+        leaders = grouping.leaders(keys)
+        rows = row_keys(leaders) if leaders else [()] * grouping.groups
         result, new = np.empty(grouping.groups, dtype=np.int64), []
-        for at, row in enumerate(rows):
-            # NaN is no equal of itself.
-            key = tuple("NaN" if part != part else part for part in row)
+        for at, key in enumerate(rows):
             number = self._known.get(key)
             if number is None:
                 number = self._known[key] = next(self._numbers)
@@ -111,8 +109,8 @@ class NumberedRows:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """The rows of a query, each once: their numbers, shape (rows,), their columns, and all ways in
-    which they and what they are made of are made."""
+    """The rows of a query, each once: their numbers, shape (rows,), their columns, and all makings
+    of them and of what they are made of."""
 
     numbers: Ints
     columns: Sequence[Vector]
@@ -135,20 +133,16 @@ def made_rows(
     limits: Limits = LIMITS,
 ) -> Made:
     """The rows of a plan from these rows per access, each table with its rows' numbers in the
-    column `numbering.NUMBER`, all below `first`.
-
-    The rows of a fixpoint that are `known` are not found again. `check` is called after each run
-    and round, and may raise. BlockedError where the plan, or a part of it, is not traced;
-    UnsupportedError beyond the limits of recursion; errors of values as of the engine.
-    """
+    column `NUMBER`, all below `first`. The rows of a `known` fixpoint are not computed again.
+    `check` is called after each run and round, and may raise. BlockedError if the plan, or a part
+    of it, is not traced; UnsupportedError beyond the limits of recursion; errors of values as of
+    the engine."""
     program = _Program(tables, first, check, known, limits)
     rows = program.once(root)
     return Made(rows.given, rows.columns, program.makings.whole())
 
 
 class _Program:
-    """Evaluates a plan from the inside out."""
-
     def __init__(
         self,
         tables: Mapping[AccessId, pa.Table],
@@ -167,17 +161,16 @@ class _Program:
         self._numbering = Numbering(self._evaluated)
 
     def once(self, plan: Plan) -> NumberedRows:
-        """The rows of a plan, each once."""
         rows = NumberedRows(typed(attributes_of(plan), plan.span), self._numbers)
         run = self._run(self._numbering.of(plan), attributes_of(plan))
         self._made(rows, run, run.filled())
         return rows
 
-    def _run(self, numbered_plan: NumberedPlan, attributes: Sequence[Attribute]) -> _Run:
-        return _Run(numbered_plan, attributes, self._batch)
+    def _run(self, numbered_plan: NumberedPlan, attributes: Sequence[Attribute]) -> _PlanRun:
+        return _PlanRun(numbered_plan, attributes, self._batch)
 
-    def _made(self, rows: NumberedRows, run: _Run, batch: Batch) -> Met:
-        """Rows of a run as makings of these rows."""
+    def _made(self, rows: NumberedRows, run: _PlanRun, batch: Batch) -> Met:
+        """Output rows of a run as makings of its input rows."""
         self._check()
         met = rows.meet(run.columns(batch), len(batch))
         self.makings.add(met.numbers, run.bodies(batch))
@@ -197,7 +190,7 @@ class _Program:
         raise BlockedError(f"{type(node).__name__} cannot be traced to rows", node.span)
 
     def _read_as(self, node: Plan, columns: Sequence[Vector], numbers: Ints) -> Scan:
-        """Rows that are made, as those of a table that stands for the node."""
+        """Made rows as those of a table that stands for the node."""
         scan = self._standing_for(node)
         self._hold(scan, columns, numbers)
         return scan
@@ -213,12 +206,12 @@ class _Program:
         self._held[scan.access] = Batch(own, np.ones(len(numbers), dtype=np.int64), ())
 
     def _batch(self, source: Source) -> Batch:
-        """What a source reads: rows of a table, or rows made."""
+        """The input of a source: rows of a table, or made rows."""
         held = self._held.get(source.access)
         return source.came(self._tables[source.access]) if held is None else held
 
     def _with_partner(self, node: Join) -> Scan:
-        """The left rows of a semi join, each as often as it is there; every partner is a way."""
+        """The left rows of a semi join, with their multiplicity; every partner is a way."""
         left = self._numbering.of(node.left, is_counted=True)
         right = self._numbering.of(node.right)
         joined = Join(JoinKind.INNER, left.plan, right.plan, node.condition, span=node.span)
@@ -281,7 +274,7 @@ class _Program:
         return self._read_as(node, *_unbeaten(best, rows.columns, rows.given))
 
     def _opened(self, plan: Plan, node: Fixpoint, leaves: list[Scan]) -> Plan:
-        """The step with a table of its own in place of each leaf."""
+        """The step with a separate table in place of each leaf."""
         if isinstance(plan, Recursive) and plan.fixpoint == node.id:
             leaves.append(self._standing_for(plan))
             return leaves[-1]
@@ -294,25 +287,23 @@ class _Program:
         return with_inputs(plan, tuple(self._opened(o, node, leaves) for o in inputs_of(plan)))
 
 
-_Rows = tuple[Sequence[Vector], Ints]
-"""Columns of rows, and their numbers."""
+_Rows = tuple[Sequence[Vector], Ints]  # Columns of rows, and their numbers
 
 
 def _fronts(best: BestSoFar | None, result: Sequence[Met]) -> list[_Rows]:
-    """What is new and not beaten, where that is something."""
     every = (_unbeaten(best, met.columns, met.new) for met in result)
     return [(columns, numbers) for columns, numbers in every if len(numbers)]
 
 
 def _unbeaten(best: BestSoFar | None, columns: Sequence[Vector], numbers: Ints) -> _Rows:
-    """All of these rows, or those that no row met so far beats where the best alone count."""
+    """All of these rows, or those that no row seen so far beats if only the best count."""
     if best is None:
         return columns, numbers
     (stay,) = best.meet(columns, len(numbers)).nonzero()
     return [column.take(stay) for column in columns], numbers[stay]
 
 
-class _Run:
+class _PlanRun:
     """A plan as a circuit, stepped with what it reads; `attributes` are the rows' own columns."""
 
     def __init__(
@@ -334,14 +325,13 @@ class _Run:
         self._circuit = Circuit(builder.operators, builder.inputs)
 
     def filled(self) -> Batch:
-        """All rows, from what is there now."""
         start = self._circuit.start()
         batches = map(self._batch, self._sources)
         result = self._circuit.step(*(one if len(one) else None for one in batches))
         return self._rows(start, result)
 
     def moved(self, accesses: Collection[AccessId]) -> Batch:
-        """The rows that come with more rows of these accesses: those that are held now."""
+        """Insert rows of these accesses; return the rows that exist after it."""
         return self._rows(
             self._circuit.step(
                 *(self._batch(one) if one.access in accesses else None for one in self._sources)
@@ -355,7 +345,6 @@ class _Run:
         return consolidated(rows) if bool((rows.weights < 0).any()) else rows
 
     def columns(self, batch: Batch) -> list[Vector]:
-        """The rows' own columns, each value as it is."""
         if not len(batch):
             # No rows may come without columns.
             return [all_null(kind, 0) for _, kind in self._columns]
